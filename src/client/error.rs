@@ -165,9 +165,9 @@ impl ClientError {
                     || failure.cause.as_ref().is_some_and(|cause| cause.has_label(label))
             }
             Self::TransactionTimeout { last } => last.has_label(label),
+            Self::Session(error) => error.labels().names().any(|name| name == label),
             Self::Selection(_)
             | Self::InvalidOption(_)
-            | Self::Session(_)
             | Self::Other(_)
             | Self::Argument { .. }
             | Self::Reply { .. }

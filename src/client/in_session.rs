@@ -30,11 +30,14 @@ pub(super) struct Explicit {
     is_implicit: bool,
     /// The time limit of the call of `with_transaction` in progress, if it has one.
     repeating_until: Mutex<Option<Limit>>,
+    /// Held by a cursor of the session's transaction while it closes, perhaps in the background.
+    closing: tokio::sync::Mutex<()>,
 }
 
 impl Explicit {
     pub(super) fn new(client: Client, state: State<Pinned>, is_implicit: bool) -> Arc<Self> {
-        Arc::new(Self { client, state: Mutex::new(state), is_implicit, repeating_until: Mutex::new(None) })
+        let (state, repeating_until) = (Mutex::new(state), Mutex::new(None));
+        Arc::new(Self { client, state, is_implicit, repeating_until, closing: tokio::sync::Mutex::default() })
     }
 
     /// Returns whether the session is left out where the server has no sessions. Otherwise that is an error.
@@ -92,10 +95,36 @@ impl Explicit {
         consequence.labels
     }
 
-    /// Pins the transaction to a mongos.
-    pub(super) fn keep_server(&self, address: ServerAddress) {
-        let back = self.lock().pin(Pinned::Server(address));
-        drop(back);
+    /// Takes the connection that the transaction is pinned to, or returns its mongos, to which it stays pinned. Waits for a
+    /// cursor of the transaction that closes on that connection.
+    ///
+    /// # Errors
+    ///
+    /// [`SessionError::TransactionCutOff`] if another command has the connection, or has lost it.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is taken.
+    pub(super) async fn take_pin(&self) -> Result<Option<Pinned>, SessionError> {
+        {
+            let mut state = self.lock();
+            if !state.is_pin_taken() {
+                return take_pin(&mut state);
+            }
+        }
+        let _closed = self.closing.lock().await;
+        self.take_pin_to_close()
+    }
+
+    /// Does the same as [`take_pin`](Self::take_pin), but waits for nothing, because it is the cursor that closes.
+    pub(super) fn take_pin_to_close(&self) -> Result<Option<Pinned>, SessionError> {
+        take_pin(&mut self.lock())
+    }
+
+    /// Begins to close a cursor: until the guard drops, further commands of the transaction wait for its connection.
+    pub(super) async fn begin_closing(&self) -> Option<tokio::sync::MutexGuard<'_, ()>> {
+        let is_in_transaction = self.lock().is_in_transaction();
+        if is_in_transaction { Some(self.closing.lock().await) } else { None }
     }
 
     /// Pins the transaction to a connection, if it leads to a service behind a load balancer.
@@ -119,6 +148,14 @@ impl Explicit {
             Some(Pinned::Server(_)) | None => None,
         }
     }
+}
+
+fn take_pin(state: &mut State<Pinned>) -> Result<Option<Pinned>, SessionError> {
+    let taken = state.take_pin()?;
+    if let Some(Pinned::Server(address)) = &taken {
+        state.pin(Pinned::Server(address.clone()));
+    }
+    Ok(taken)
 }
 
 /// A call of `with_transaction` in progress, whose time limit holds for all operations of the session.

@@ -68,6 +68,7 @@ impl Client {
     /// # Cancel safety
     ///
     /// That of [`Pool::run`](crate::Pool::run): nothing is lost, and whether the server executes the command is unknown.
+    /// For an operation of a transaction behind a load balancer, see [`Session`](super::Session#cancel-safety).
     #[track_caller]
     pub fn run<'c>(
         &'c self,
@@ -376,12 +377,18 @@ impl<'a> Running<'a> {
             let known = known_of(&connection);
             let mut appended = connection.take_room();
             self.append(&mut appended, &connection, known)?;
+            if self.is_in_transaction && known.is_load_balanced {
+                connection.close_if_cut_short(true);
+            }
             let in_flight = InFlight::new(&self.session);
             let outcome = match self.is_unacknowledged || self.id.is_observed() {
                 true => boxed(|| self.run_unusually(&mut connection, &server, &appended)).await,
                 false => connection.run(self.command(&server, &appended)).await,
             };
             in_flight.ended();
+            if self.is_in_transaction && connection.condition().is_reusable() {
+                connection.close_if_cut_short(false);
+            }
             connection.give_room_back(appended);
             let pool = &server.pool;
             match &outcome {

@@ -19,8 +19,8 @@ use crate::options::{InvalidOption, ServerAddress};
 use crate::runtime::{Connection, forks};
 use crate::selection::Access;
 use crate::session::{
-    ErrorLabels, Fault, FaultKind, Moment, ReplyTimes, Retryability, Session as State, SessionOptions, SessionServer,
-    TransactionOptions, TransactionState,
+    ErrorLabels, Fault, FaultKind, Moment, ReplyTimes, Retryability, Session as State, SessionError, SessionOptions,
+    SessionServer, TransactionOptions, TransactionState,
 };
 use crate::wire::Role;
 
@@ -56,6 +56,14 @@ impl Client {
 /// Give it to an operation with [`Operation::session`](crate::Operation::session). A session is for one operation at a
 /// time. Dropping it aborts its transaction in the background, and gives its identifier back for reuse. A forked child that
 /// drops a session of its parent leaves the transaction alone.
+///
+/// # Cancel safety
+///
+/// Whether the server executes an operation that is cancelled is unknown, and its transaction can go on. Behind a load
+/// balancer it cannot, because the operation takes the connection of the transaction along, which is closed so that the
+/// server aborts the transaction. Further operations and the commit then fail with
+/// [`SessionError::TransactionCutOff`](super::SessionError), which has the label `TransientTransactionError`:
+/// [`with_transaction`](Self::with_transaction) repeats the transaction, and other callers abort it first.
 ///
 /// ```no_run
 /// # async fn example(client: wharf::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -429,13 +437,9 @@ impl Attempt<'_> {
 
     async fn select(&self, avoid: &[ServerAddress]) -> Result<(Selected, Option<Connection<Endpoint>>), Failed> {
         let mut only = None;
-        let pin = self.explicit.lock().unpin();
-        match pin {
+        match self.explicit.take_pin().await.map_err(refused)? {
             Some(Pinned::Connection(server, connection)) => return Ok((server, Some(*connection))),
-            Some(Pinned::Server(address)) => {
-                only = Some(address.clone());
-                self.explicit.keep_server(address);
-            }
+            Some(Pinned::Server(address)) => only = Some(address),
             None => {}
         }
         let purpose = self.id.named(self.end.command());
@@ -496,7 +500,14 @@ pub(super) fn known_of(connection: &Connection<Endpoint>) -> SessionServer {
         max_wire_version: hello.max_wire_version,
         has_cluster_time: is_mongos || hello.role == Role::Member,
         is_mongos,
+        is_load_balanced: connection.service_id().is_some(),
     }
+}
+
+/// Returns the failure of an attempt that the session refused.
+fn refused(error: SessionError) -> Failed {
+    let labels = error.labels();
+    Box::new((error.into(), Fault::new(FaultKind::Client, labels), labels, None))
 }
 
 #[cfg(test)]

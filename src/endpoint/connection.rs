@@ -44,6 +44,8 @@ pub struct EndpointConnection {
     runtime: Handle,
     /// Whether a reauthentication was begun and has not ended.
     reauthenticating: bool,
+    /// Whether a command that is cancelled or times out leaves nothing to drain.
+    closes_if_cut_short: bool,
     /// Memory for the elements that a client appends to a command.
     room: Vec<u8>,
 }
@@ -138,7 +140,16 @@ impl EndpointConnection {
         channel.set_limits(&hello);
         channel.set_compressor(compressor);
         let identity = Identity { address, connection_id, generation, hello };
-        Self { identity, options, channel, authentication, runtime, reauthenticating: false, room: Vec::new() }
+        Self {
+            identity,
+            options,
+            channel,
+            authentication,
+            runtime,
+            reauthenticating: false,
+            closes_if_cut_short: false,
+            room: Vec::new(),
+        }
     }
 
     /// Finishes a command that was cancelled or timed out, so that the connection can be used again. Returns whether it
@@ -208,7 +219,9 @@ impl EndpointConnection {
         match self.channel.condition() {
             // In the middle of a conversation that determines the identity of the client.
             _ if self.reauthenticating => Condition::Broken,
-            Condition::NeedsDrain if self.options.drain_timeout.is_zero() => Condition::Broken,
+            Condition::NeedsDrain if self.closes_if_cut_short || self.options.drain_timeout.is_zero() => {
+                Condition::Broken
+            }
             condition => condition,
         }
     }
@@ -444,6 +457,14 @@ impl EndpointConnection {
             room.clear();
             self.room = room;
         }
+    }
+
+    /// Sets whether the connection is closed, and not drained, if a command is cancelled or times out from now on. Behind a
+    /// load balancer, the server aborts the transaction of a connection when the connection is closed (Load Balancers,
+    /// "Downstream Visible Behavioral Changes"). A connection that was drained would leave the transaction open, and
+    /// nothing leads to it.
+    pub(crate) fn close_if_cut_short(&mut self, closes: bool) {
+        self.closes_if_cut_short = closes;
     }
 
     /// Returns whether the connection was authenticated.

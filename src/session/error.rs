@@ -2,6 +2,8 @@
 
 use thiserror::Error;
 
+use super::fault::ErrorLabels;
+
 /// A session refused an operation. Nothing was sent, and the state of a transaction is as before.
 ///
 /// The Transactions and Snapshot Reads specifications prescribe most of the messages.
@@ -41,6 +43,13 @@ pub enum SessionError {
     /// A read in a transaction does not go to the primary.
     #[error("read preference in a transaction must be primary")]
     ReadPreferenceInTransaction,
+    /// Behind a load balancer, the connection of the transaction is lost, because an operation on it was cancelled. Or a
+    /// cursor of the transaction uses it, whose last call was cancelled. The error has the label
+    /// `TransientTransactionError`: abort the transaction, and begin it anew.
+    #[error(
+        "an operation of the transaction was cancelled, and its connection is lost or in use: abort the transaction"
+    )]
+    TransactionCutOff,
     /// An operation inside of `with_transaction` has a time limit of its own, while that of the transaction holds.
     #[error("timeoutMS cannot be set for an operation inside of withTransaction, whose own timeoutMS holds")]
     TimeoutInTransaction,
@@ -59,3 +68,13 @@ pub enum SessionError {
 }
 
 crate::error::debug_as_sentence!(SessionError);
+
+impl SessionError {
+    /// Returns the labels that the client gives the error.
+    pub(crate) fn labels(&self) -> ErrorLabels {
+        match self {
+            Self::TransactionCutOff => ErrorLabels::TRANSIENT_TRANSACTION,
+            _ => ErrorLabels::NONE,
+        }
+    }
+}

@@ -13,7 +13,7 @@ use super::moment::Moment;
 use super::options::{SessionOptions, TransactionOptions};
 use super::reply::ReplyTimes;
 use super::server_session::{ServerSession, SessionId};
-use super::transaction::{Transaction, TransactionState};
+use super::transaction::{Pin, Transaction, TransactionState};
 use crate::options::{InvalidOption, Options, ReadPreference, ReadPreferenceMode};
 
 /// The first wire version with snapshot reads: 5.0.
@@ -53,6 +53,8 @@ pub struct SessionServer {
     pub has_cluster_time: bool,
     /// Whether the server is a mongos, or behind a load balancer.
     pub is_mongos: bool,
+    /// Whether the server is behind a load balancer, so that a transaction stays on its connection.
+    pub is_load_balanced: bool,
 }
 
 /// What the failure of an attempt leads to.
@@ -214,7 +216,10 @@ impl<P> Session<P> {
 
     #[cfg(test)]
     pub fn pinned(&self) -> Option<&P> {
-        self.transaction.pinned.as_ref()
+        match &self.transaction.pin {
+            Pin::To(pinned) => Some(pinned),
+            Pin::Free | Pin::Taken => None,
+        }
     }
 
     /// Pins the transaction: to the mongos or the connection of its first command. A commit can be repeated, so it stays
@@ -223,15 +228,30 @@ impl<P> Session<P> {
         match self.transaction.state {
             TransactionState::None | TransactionState::Aborted => Some(pinned),
             TransactionState::Starting | TransactionState::InProgress | TransactionState::Committed => {
-                self.transaction.pinned.replace(pinned)
+                std::mem::replace(&mut self.transaction.pin, Pin::To(pinned)).held()
             }
         }
     }
 
-    /// Takes away what the session is pinned to. Operations of a transaction, and the first attempts of its commit and its
-    /// abort, go there. When the session ends, and after an abort, it stays unpinned.
+    /// Unpins the session: when it ends, after an abort, and after an error that says so.
     pub fn unpin(&mut self) -> Option<P> {
-        self.transaction.pinned.take()
+        std::mem::take(&mut self.transaction.pin).held()
+    }
+
+    /// Returns whether a command has taken what the session is pinned to.
+    pub fn is_pin_taken(&self) -> bool {
+        matches!(self.transaction.pin, Pin::Taken)
+    }
+
+    /// Takes what the session is pinned to, for a command that goes there: an operation of the transaction, or the first
+    /// attempt of its commit or its abort. The caller [pins](Self::pin) it again afterwards, unless the command has unpinned
+    /// the session. A command that is cancelled takes it along.
+    ///
+    /// # Errors
+    ///
+    /// [`SessionError::TransactionCutOff`] if another command has taken it.
+    pub fn take_pin(&mut self) -> Result<Option<P>, SessionError> {
+        self.transaction.take_pin()
     }
 
     /// Ends the transaction because the session ends, and returns whether an abort has to be sent first: see
@@ -302,7 +322,7 @@ impl<P> Session<P> {
         self.server.append_to(elements, now);
         let after = self.operation_time.filter(|_| self.is_causally_consistent && server.has_cluster_time);
         if self.is_in_transaction() {
-            let begins = self.transaction.command_sent();
+            let begins = self.transaction.command_sent(server.is_load_balanced);
             elements::transaction(elements, self.server.transaction_number(), begins);
             if begins {
                 elements::read_concern(elements, self.transaction.options.read_concern.as_deref(), after, None);

@@ -7,7 +7,8 @@ use super::*;
 use crate::endpoint::{Command, CommandError, DirectConnection, Endpoint};
 use crate::options::Options;
 
-const SERVER: SessionServer = SessionServer { max_wire_version: 17, has_cluster_time: true, is_mongos: false };
+const SERVER: SessionServer =
+    SessionServer { max_wire_version: 17, has_cluster_time: true, is_mongos: false, is_load_balanced: false };
 const WRITE: SessionUse<'static> = SessionUse {
     is_read: false,
     read_concern: None,

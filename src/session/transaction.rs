@@ -34,8 +34,7 @@ pub(super) struct Transaction<P> {
     pub(super) state: TransactionState,
     /// The options of the transaction, with what it inherits.
     pub(super) options: TransactionOptions,
-    /// The server that all commands of the transaction go to.
-    pub(super) pinned: Option<P>,
+    pub(super) pin: Pin<P>,
     /// The newest `recoveryToken`, which a mongos sends.
     recovery_token: Option<RawDocumentBuf>,
     /// Whether the command that is under way began the transaction: it may turn out not to have reached the server.
@@ -43,6 +42,29 @@ pub(super) struct Transaction<P> {
     /// Whether any command of the transaction was sent, so that a commit or an abort has to be sent, too.
     is_known_to_server: bool,
     commit: CommitAttempts,
+}
+
+/// Where the commands of a transaction go.
+#[derive(Debug, Default)]
+pub(super) enum Pin<P> {
+    /// To any server: the transaction has none yet, or an error has unpinned it.
+    #[default]
+    Free,
+    /// There, and nowhere else.
+    To(P),
+    /// To the connection that a command has taken, which pins it again when it ends. A command that is cancelled never
+    /// does.
+    Taken,
+}
+
+impl<P> Pin<P> {
+    /// Returns what the transaction is pinned to, if that is at hand.
+    pub(super) fn held(self) -> Option<P> {
+        match self {
+            Self::To(pinned) => Some(pinned),
+            Self::Free | Self::Taken => None,
+        }
+    }
 }
 
 /// How far the attempts to commit a transaction came.
@@ -70,7 +92,7 @@ impl<P> Default for Transaction<P> {
         Self {
             state: TransactionState::None,
             options: TransactionOptions::default(),
-            pinned: None,
+            pin: Pin::Free,
             recovery_token: None,
             is_beginning: false,
             is_known_to_server: false,
@@ -93,23 +115,47 @@ impl<P> Transaction<P> {
             return Err(SessionError::UnacknowledgedTransaction);
         }
         let started = Self { state: TransactionState::Starting, options, ..Self::default() };
-        Ok(std::mem::replace(self, started).pinned)
+        Ok(std::mem::replace(self, started).pin.held())
     }
 
     /// Leaves a transaction that has ended, because an operation outside of it begins. Returns what it was pinned to.
     pub(super) fn leave(&mut self) -> Option<P> {
         match self.state {
             TransactionState::None | TransactionState::Committed | TransactionState::Aborted => {
-                std::mem::take(self).pinned
+                std::mem::take(self).pin.held()
             }
             TransactionState::Starting | TransactionState::InProgress => None,
         }
     }
 
-    /// Notes that a command of the transaction is sent, and returns whether it begins the transaction.
+    /// Takes what the transaction is pinned to, for a command.
+    ///
+    /// # Errors
+    ///
+    /// [`SessionError::TransactionCutOff`] if another command has it still. That one was cancelled, or is a cursor's that is
+    /// under way. An abort may go to any server, and so may a commit that repeats another one (Transactions, "When to
+    /// unpin").
+    pub(super) fn take_pin(&mut self) -> Result<Option<P>, SessionError> {
+        let needs_pin = match self.state {
+            TransactionState::Starting | TransactionState::InProgress => true,
+            TransactionState::Committed => self.commit.made != Commits::Sent,
+            TransactionState::None | TransactionState::Aborted => false,
+        };
+        match &self.pin {
+            Pin::Taken if needs_pin => Err(SessionError::TransactionCutOff),
+            Pin::Taken | Pin::Free => Ok(None),
+            Pin::To(_) => Ok(std::mem::replace(&mut self.pin, Pin::Taken).held()),
+        }
+    }
+
+    /// Notes that a command of the transaction is sent, and returns whether it begins the transaction. `pins`: whether its
+    /// connection is the one of the transaction.
     ///
     /// From here on the server may know the transaction, also if the caller is cancelled and never reports an outcome.
-    pub(super) fn command_sent(&mut self) -> bool {
+    pub(super) fn command_sent(&mut self, pins: bool) -> bool {
+        if pins {
+            self.pin = Pin::Taken;
+        }
         self.is_beginning = self.state == TransactionState::Starting;
         self.state = TransactionState::InProgress;
         self.is_known_to_server = true;

@@ -12,15 +12,16 @@ use super::super::appending::elements;
 use super::super::attempts::Attempts;
 use super::super::command_events::OperationId;
 use super::super::error::{ClientError, FailedOperation};
-use super::super::in_session::{InSession, Pinned};
+use super::super::in_session::{InFlight, InSession, Pinned};
 use super::TimeoutMode;
 use super::batch::{Batch, collection_of};
+use crate::boxed::boxed;
 use crate::deployment::{Background, Demand, Purpose, Selected, Server};
 use crate::endpoint::{Command, CommandError, Endpoint, Limit, OperationError};
 use crate::options::{ReadPreference, ReadPreferenceMode};
 use crate::runtime::{Connection, within};
 use crate::selection::Access;
-use crate::session::{ErrorLabels, Fault, FaultKind, Moment, Retryability};
+use crate::session::{ErrorLabels, Fault, FaultKind, Moment, Retryability, SessionError};
 
 /// The errors by which a server says that it has no such cursor any more: CursorNotFound, QueryPlanKilled, CursorKilled.
 const ENDED: [i32; 3] = [43, 175, 237];
@@ -81,7 +82,8 @@ struct OfCursor<'a> {
     appended: Vec<u8>,
     /// How long the server waits for documents.
     max_await_time: Option<Duration>,
-    sends_max_time: bool,
+    /// Whether the command closes the cursor.
+    closes: bool,
 }
 
 impl Query {
@@ -104,7 +106,7 @@ impl Query {
             retryability: Retryability::OtherRead,
             appended: self.comment.as_deref().map_or(Vec::new(), |comment| elements(comment).to_vec()),
             max_await_time: self.max_await_time,
-            sends_max_time: false,
+            closes: false,
         };
         let reply = self.run(get_more).await.map_err(|(error, _)| error)?;
         if let Some(collection) = collection_of(&reply)
@@ -152,7 +154,15 @@ impl Query {
             retryability: Retryability::Command,
             appended: Vec::new(),
             max_await_time: None,
-            sends_max_time: true,
+            closes: true,
+        };
+        let explicit = match &self.session {
+            InSession::Explicit(explicit) if self.pinned.is_none() => Some(explicit.clone()),
+            _ => None,
+        };
+        let _closing = match &explicit {
+            Some(explicit) => boxed(|| explicit.begin_closing()).await,
+            None => None,
         };
         let mut killed = self.run(kill()).await;
         if let Err((_, FaultKind::PoolCleared)) = &killed
@@ -234,7 +244,7 @@ impl Query {
         of_cursor: &OfCursor<'_>,
         id: OperationId,
     ) -> Result<RawDocumentBuf, Box<(ClientError, Fault)>> {
-        let OfCursor { body, limit, sends_max_time, .. } = *of_cursor;
+        let OfCursor { body, limit, closes, .. } = *of_cursor;
         let round_trip = self.server.least_round_trip();
         let mut appended = of_cursor.appended.clone();
         self.append_session(&mut appended);
@@ -246,7 +256,10 @@ impl Query {
         loop {
             // The cursor's own connection first: the transaction may be a later one, on another connection.
             let own = self.pinned.take();
-            let of_transaction = if own.is_none() { self.pinned_to_transaction() } else { None };
+            let of_transaction = match own.is_none() {
+                true => boxed(|| self.pinned_to_transaction(closes)).await.map_err(refused)?,
+                false => None,
+            };
             let is_pinned = own.is_some() || of_transaction.is_some();
             let (mut connection, transaction_server) = match (own, of_transaction) {
                 (Some(connection), _) => (connection, None),
@@ -271,8 +284,14 @@ impl Query {
             }
             let command = Command::new(&self.database, body).within(limit).appended(&appended);
             let command = command.round_trip_time(round_trip);
-            let command = if sends_max_time { command } else { command.without_max_time() };
+            let command = if closes { command } else { command.without_max_time() };
+            connection.close_if_cut_short(transaction_server.is_some());
+            let in_flight = InFlight::new(&self.session);
             let outcome = events.run(&mut connection, command, id).await;
+            in_flight.ended();
+            if connection.condition().is_reusable() {
+                connection.close_if_cut_short(false);
+            }
             if let Err(OperationError::Command(CommandError::Lost { .. })) = &outcome
                 && !is_pinned
                 && connection.id() <= *last_old.get_or_insert_with(|| pool.last_created())
@@ -315,20 +334,17 @@ impl Query {
         }
     }
 
-    /// Takes the connection that the cursor's transaction is pinned to.
-    fn pinned_to_transaction(&self) -> Option<(Selected, Connection<Endpoint>)> {
-        let InSession::Explicit(explicit) = &self.session else { return None };
-        let mut state = explicit.lock();
-        match state.unpin() {
+    /// Takes the connection that the cursor's transaction is pinned to. `closes`: for the command that closes the cursor.
+    async fn pinned_to_transaction(
+        &self,
+        closes: bool,
+    ) -> Result<Option<(Selected, Connection<Endpoint>)>, SessionError> {
+        let InSession::Explicit(explicit) = &self.session else { return Ok(None) };
+        let pin = if closes { explicit.take_pin_to_close()? } else { explicit.take_pin().await? };
+        Ok(match pin {
             Some(Pinned::Connection(server, connection)) => Some((server, *connection)),
-            Some(pin @ Pinned::Server(_)) => {
-                let back = state.pin(pin);
-                drop(state);
-                drop(back);
-                None
-            }
-            None => None,
-        }
+            Some(Pinned::Server(_)) | None => None,
+        })
     }
 
     /// Pins the connection to the cursor, or to the transaction that it was taken from, on this server.
@@ -356,6 +372,12 @@ impl Query {
         }
         Box::new((FailedOperation::operation(error, labels).into(), fault))
     }
+}
+
+/// Returns the failure of a command that the session refused.
+fn refused(error: SessionError) -> Box<(ClientError, Fault)> {
+    let fault = Fault::new(FaultKind::Client, error.labels());
+    Box::new((error.into(), fault))
 }
 
 /// Appends how long the server waits for documents: the time that was asked for, or less if less is left

@@ -9,7 +9,7 @@ use super::{FailedAttempt, Running, has_sessions, timeout_of};
 use crate::endpoint::Endpoint;
 use crate::options::PRIMARY;
 use crate::runtime::Connection;
-use crate::session::{ErrorLabels, Fault, FaultKind, Moment, Retryability, ServerSession, SessionError, SessionServer};
+use crate::session::{Fault, FaultKind, Moment, Retryability, ServerSession, SessionError, SessionServer};
 use crate::topology::TopologyType;
 
 /// Room for the session and the cluster time, which most commands carry.
@@ -102,7 +102,8 @@ impl Running<'_> {
 }
 
 /// Returns the failure of an attempt that the session refused.
-fn refused(error: SessionError) -> Box<FailedAttempt> {
-    let fault = Fault::new(FaultKind::Client, ErrorLabels::NONE);
-    Box::new(FailedAttempt { error: error.into(), fault, labels: ErrorLabels::NONE, server: None, answer: None })
+pub(super) fn refused(error: SessionError) -> Box<FailedAttempt> {
+    let labels = error.labels();
+    let fault = Fault::new(FaultKind::Client, labels);
+    Box::new(FailedAttempt { error: error.into(), fault, labels, server: None, answer: None })
 }

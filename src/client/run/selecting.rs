@@ -3,6 +3,7 @@
 use super::super::error::FailedOperation;
 use super::super::in_session::{InSession, Pinned};
 use super::super::operation::Kind;
+use super::appended::refused;
 use super::{FailedAttempt, Running};
 use crate::deployment::{Demand, Selected};
 use crate::endpoint::Endpoint;
@@ -45,13 +46,9 @@ impl Running<'_> {
         if let InSession::Explicit(explicit) = &self.session
             && self.is_in_transaction
         {
-            let mut state = explicit.lock();
-            match state.unpin() {
+            match explicit.take_pin().await.map_err(refused)? {
                 Some(Pinned::Connection(server, connection)) => return Ok((server, Some(*connection))),
-                Some(Pinned::Server(address)) => {
-                    only = Some(address.clone());
-                    state.pin(Pinned::Server(address));
-                }
+                Some(Pinned::Server(address)) => only = Some(address),
                 None => {}
             }
         }

@@ -8,7 +8,8 @@ use crate::options::{Acknowledgement, ReadPreferenceMode, WriteConcern};
 
 type TestSession = Session<&'static str>;
 
-const SERVER: SessionServer = SessionServer { max_wire_version: 17, has_cluster_time: true, is_mongos: false };
+const SERVER: SessionServer =
+    SessionServer { max_wire_version: 17, has_cluster_time: true, is_mongos: false, is_load_balanced: false };
 const READ: SessionUse<'static> = SessionUse {
     is_read: true,
     read_concern: None,
@@ -498,6 +499,39 @@ fn pin_is_kept_by_a_commit_and_released_by_what_comes_next() {
     let mut session = pinned();
     session.begin_abort().unwrap();
     assert_eq!(session.unpin(), Some("mongos"));
+}
+
+#[test]
+fn transaction_whose_connection_is_taken_can_only_be_aborted() {
+    let balanced = SessionServer { is_load_balanced: true, is_mongos: true, ..SERVER };
+    let cut_off = || Err(SessionError::TransactionCutOff);
+    assert_eq!(SessionError::TransactionCutOff.labels(), ErrorLabels::TRANSIENT_TRANSACTION);
+    // The first command was cancelled, and a later one.
+    let mut first = started();
+    sent_to(&mut first, &WRITE, balanced);
+    let mut later = in_progress();
+    assert_eq!((later.pin("connection"), later.take_pin()), (None, Ok(Some("connection"))));
+    for session in [&mut first, &mut later] {
+        assert!(session.is_pin_taken());
+        assert_eq!(session.take_pin(), cut_off());
+        assert_eq!((session.begin_commit(), session.take_pin()), (Ok(true), cut_off()), "no commit was sent");
+        assert!(session.abandon());
+        assert_eq!(session.take_pin(), Ok(None), "an abort may go to any server");
+        session.start_transaction(TransactionOptions::default()).unwrap();
+        assert_eq!(session.take_pin(), Ok(None), "the next transaction has its own");
+    }
+    let mut unpinned = in_progress();
+    unpinned.pin("connection");
+    assert_eq!(unpinned.take_pin(), Ok(Some("connection")));
+    let _ = unpinned.failed(&fault(FaultKind::Network), Some(balanced), false);
+    assert_eq!((unpinned.begin_commit(), unpinned.take_pin()), (Ok(true), Ok(None)), "an error has unpinned it");
+
+    let mut committing = in_progress();
+    committing.pin("connection");
+    committing.begin_commit().unwrap();
+    assert_eq!(committing.take_pin(), Ok(Some("connection")));
+    let _ = committing.commit_command(false);
+    assert_eq!((committing.begin_commit(), committing.take_pin()), (Ok(true), Ok(None)), "it repeats a commit");
 }
 
 #[test]

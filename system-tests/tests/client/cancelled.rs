@@ -14,7 +14,7 @@ use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 use super::repetitions::{primary, service, start};
 
 /// Polls a future this many times, and drops it then. `None`: it was not ready by then.
-async fn cancel_after<F: Future>(polls: usize, future: F) -> Option<F::Output> {
+pub(super) async fn cancel_after<F: Future>(polls: usize, future: F) -> Option<F::Output> {
     let (mut future, mut left) = (pin!(future), polls);
     poll_fn(|context| {
         left -= 1;
@@ -28,7 +28,7 @@ async fn cancel_after<F: Future>(polls: usize, future: F) -> Option<F::Output> {
 }
 
 /// Waits until the condition holds.
-async fn until(what: &str, holds: impl Fn() -> bool) {
+pub(super) async fn until(what: &str, holds: impl Fn() -> bool) {
     let begun = Instant::now();
     while !holds() {
         assert!(begun.elapsed() < Duration::from_secs(10), "{what}");

@@ -4,6 +4,7 @@
 mod cancelled;
 mod cluster;
 mod cursors;
+mod cut_off;
 mod events;
 mod faas;
 mod forks;
