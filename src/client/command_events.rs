@@ -25,7 +25,8 @@ use crate::telemetry::MostLogged;
 ///
 /// Each [`Started`](Self::Started) is followed by one [`Succeeded`](Self::Succeeded) or [`Failed`](Self::Failed) with the
 /// same [`request_id`](CommandSource::request_id). A command that could not be sent has no events. Monitors and the
-/// establishment of connections have none, either.
+/// establishment of connections have none, either, nor has the `killCursors` by which a connection that is drained closes
+/// the cursor of a query that was cancelled.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum CommandEvent {

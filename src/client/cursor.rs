@@ -275,7 +275,9 @@ impl<'c> IntoFuture for OpenCursor<'c> {
     ///
     /// # Cancel safety
     ///
-    /// That of [`Client::run`]. The server closes a cursor that it has opened meanwhile after ten minutes.
+    /// That of [`Client::run`]. A cursor that the server has opened meanwhile is closed when the connection is
+    /// [drained](crate::Options::drain_timeout). If the connection is closed instead, the server closes the cursor after ten
+    /// minutes.
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(self.open())
     }

@@ -156,7 +156,8 @@ impl EndpointConnection {
     /// can run another command now.
     ///
     /// Writes the rest of the command, then reads and discards its reply, within [`Options::drain_timeout`] and
-    /// [`Options::drain_limit`]. Does nothing if the connection is reusable already.
+    /// [`Options::drain_limit`]. Does nothing if the connection is reusable already. A cursor that the reply says was
+    /// opened is closed on the server (`killCursors`): no caller knows it.
     ///
     /// A pool drains connections at check-in by itself. Call this on a connection that is held for several commands,
     /// such as those of a transaction.

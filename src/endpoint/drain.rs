@@ -5,14 +5,19 @@
 //! when the server is slow, and a new connection for each cancelled command slows it down further. So the channel
 //! writes the rest of the request, then reads and discards the reply. It does so within limits, and only as long as no
 //! check-out needs the connection's capacity.
+//!
+//! A reply that no caller has seen may name a cursor that the server has opened. The drain closes that cursor, which the
+//! server would keep for ten minutes otherwise.
 
 use std::task::{Context, Poll, ready};
 
+use bson::{RawDocument, RawDocumentBuf, rawdoc};
 use thiserror::Error;
 
-use super::channel::{Channel, ExchangeError, ExchangeState, KEPT_CAPACITY};
+use super::channel::{Channel, ExchangeError, ExchangeState, KEPT_CAPACITY, Request};
 use super::inbox::Inbox;
 use crate::wire::header::{self, Header};
+use crate::wire::reply::whole_number;
 use crate::wire::{Flags, WireError, op_msg};
 
 #[cfg(test)]
@@ -20,6 +25,21 @@ mod tests;
 
 /// How many bytes of a large reply are read and discarded at a time.
 const DISCARDED_AT_A_TIME: usize = 64 * 1024;
+
+/// How many bytes of a reply tell whether it may be that of a query: up to the name of the cursor's first field.
+const TELLING: usize = FIRST_OF_CURSOR + NEXT_BATCH.len();
+
+/// Where the body's first field begins: behind the header, the flags, the kind of the section and the body's length.
+const FIRST_FIELD: usize = header::LENGTH + 4 + 1 + 4;
+
+/// The type and the name of the field that replies with a cursor begin with.
+const CURSOR: &[u8] = b"\x03cursor\0";
+
+/// Where the first field of the cursor begins, behind the cursor's length.
+const FIRST_OF_CURSOR: usize = FIRST_FIELD + CURSOR.len() + 4;
+
+/// The type and the name of the field that the cursor of a `getMore` begins with.
+const NEXT_BATCH: &[u8] = b"\x04nextBatch\0";
 
 /// Why an exchange was not drained.
 #[derive(Debug, Error)]
@@ -49,7 +69,11 @@ impl From<ExchangeError> for NotDrained {
 impl Channel {
     /// Drains the exchange: writes the rest of its request, then reads and discards its reply.
     ///
-    /// A reply of up to 64 KiB is checked like any other. Of a larger reply only the header and the flags are checked.
+    /// A reply of up to 64 KiB is checked like any other, and so is a larger one that begins like that of a query. Of any
+    /// other reply only the header and the flags are checked.
+    ///
+    /// If the reply names a cursor that was opened, the drain closes the cursor (`killCursors`), and drains that command as
+    /// well. A compressed reply of more than 64 KiB is not looked into.
     ///
     /// Neither the rest of the request nor the reply may have more than `most` bytes.
     ///
@@ -61,6 +85,7 @@ impl Channel {
     ///
     /// Dropping the future loses nothing: the next call continues where this one stopped.
     pub async fn drain(&mut self, most: u64) -> Result<(), NotDrained> {
+        let mut has_closed = false;
         loop {
             match self.state {
                 ExchangeState::Idle => return Ok(()),
@@ -83,8 +108,16 @@ impl Channel {
                     self.advance().await?;
                 }
                 ExchangeState::Received { .. } => {
-                    self.take_reply()?;
+                    let reply = self.take_reply()?;
+                    let closing = if has_closed { None } else { closing_of(self.body(&reply)) };
                     self.return_to_idle();
+                    if let Some((database, body)) = closing
+                        && self.begin_closing(&database, &body)
+                    {
+                        has_closed = true;
+                        // What was not begun to be sent is not drained.
+                        self.advance().await?;
+                    }
                 }
                 ExchangeState::Flushing | ExchangeState::Decompressing { .. } | ExchangeState::Discarding { .. } => {
                     self.advance().await?;
@@ -103,8 +136,11 @@ impl Channel {
         };
         let length = header.message_length as usize;
         check(length, most)?;
-        let Some((start, _)) = self.incoming.split_first_chunk::<{ header::LENGTH + 4 }>() else { return Ok(()) };
         if length <= KEPT_CAPACITY || self.incoming.len() >= length {
+            return Ok(());
+        }
+        let Some((start, _)) = self.incoming.split_first_chunk::<TELLING>() else { return Ok(()) };
+        if header.op_code == op_msg::OP_CODE && may_open_cursor(start) {
             return Ok(());
         }
         if header.op_code == op_msg::OP_CODE {
@@ -134,6 +170,29 @@ impl Channel {
         self.state = if read == left { ExchangeState::Idle } else { ExchangeState::Discarding { left: left - read } };
         Poll::Ready(Ok(read == left))
     }
+}
+
+impl Channel {
+    /// Encodes the command that closes a cursor. Returns false if it cannot be sent.
+    fn begin_closing(&mut self, database: &str, body: &RawDocument) -> bool {
+        let request = Request { database, body, sequences: &[], flags: Flags::NONE, appended: [&[], &[]] };
+        self.begin(&request).is_ok()
+    }
+}
+
+/// Returns whether a reply that begins like this may name a cursor that was opened, and not one that was read further.
+fn may_open_cursor(start: &[u8; TELLING]) -> bool {
+    start[FIRST_FIELD..].starts_with(CURSOR) && !start[FIRST_OF_CURSOR..].starts_with(NEXT_BATCH)
+}
+
+/// Returns the database and the command that closes the cursor which a reply says was opened.
+fn closing_of(reply: &RawDocument) -> Option<(String, RawDocumentBuf)> {
+    let cursor = reply.get_document("cursor").ok()?;
+    // The reply to a `getMore` has the next batch. Its caller knows the cursor.
+    cursor.get_array("firstBatch").ok()?;
+    let id = whole_number(cursor, "id").ok()?.filter(|&id| id != 0)?;
+    let (database, collection) = cursor.get_str("ns").ok()?.split_once('.')?;
+    Some((database.to_owned(), rawdoc! { "killCursors": collection, "cursors": [id] }))
 }
 
 fn check(needed: usize, allowed: u64) -> Result<(), NotDrained> {

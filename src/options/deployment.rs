@@ -95,8 +95,7 @@ pub struct Options {
     /// closed. Default 3 seconds; zero closes it at once. Not part of connection strings.
     ///
     /// The connection counts as in use until then, but no check-out waits for it: a check-out that needs its permit
-    /// closes
-    /// it.
+    /// closes it. A cursor that the command turns out to have opened is closed on the server.
     pub drain_timeout: Duration,
     /// How many bytes of a reply or of a request's rest a drained connection may have. A connection with more is closed
     /// instead. Default 4 MiB, about as much work as a new connection. Not part of connection strings.

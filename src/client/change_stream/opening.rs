@@ -207,7 +207,9 @@ impl<'c> IntoFuture for Watch<'c> {
     ///
     /// # Cancel safety
     ///
-    /// That of [`Client::run`]: a cursor that the server has opened meanwhile is closed by the server, after ten minutes.
+    /// That of [`Client::run`]. A cursor that the server has opened meanwhile is closed when the connection is
+    /// [drained](crate::Options::drain_timeout). If the connection is closed instead, the server closes the cursor after ten
+    /// minutes.
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(self.open())
     }

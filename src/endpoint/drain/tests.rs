@@ -241,6 +241,66 @@ async fn reply_that_breaks_the_protocol_ends_the_drain() {
     }
 }
 
+/// Answers the request that arrives next, and returns it.
+async fn answer(server: &mut TcpStream, body: &RawDocument) -> RawDocumentBuf {
+    let request = receive(server).await;
+    let number = Header::read(&request, 48_000_000).unwrap().unwrap().request_id;
+    server.write_all(&reply(number, Flags::NONE, body)).await.unwrap();
+    body_of(&request)
+}
+
+#[tokio::test]
+async fn cursor_that_a_reply_without_a_caller_has_opened_is_closed() {
+    let batch = |length: usize| bson::rawbson!([{ "text": "x".repeat(length) }]);
+    let (mut channel, mut server) = pair().await;
+    for length in [1, KEPT_CAPACITY, 1_000_000] {
+        for cursor in [
+            rawdoc! { "firstBatch": batch(length), "id": 7_i64, "ns": "test.some.name" },
+            rawdoc! { "id": 7_i64, "ns": "test.some.name", "firstBatch": batch(length) },
+        ] {
+            // At once, and with a part of the reply that does not tell yet.
+            for prefix in [0, TELLING - 1] {
+                send_ping(&mut channel).await;
+                let number = Header::read(&receive(&mut server).await, 48_000_000).unwrap().unwrap().request_id;
+                let bytes = reply(number, Flags::NONE, &rawdoc! { "cursor": cursor.clone(), "ok": 1 });
+                server.write_all(&bytes[..prefix]).await.unwrap();
+                read_prefix(&mut channel, prefix).await;
+                let serve = async {
+                    server.write_all(&bytes[prefix..]).await.unwrap();
+                    // The server says that it has opened another one, which is not believed.
+                    answer(&mut server, &rawdoc! { "cursor": cursor.clone(), "ok": 1 }).await
+                };
+                let (drained, sent) = tokio::join!(channel.drain(PLENTY), serve);
+                drained.unwrap();
+                assert_eq!(sent, rawdoc! { "killCursors": "some.name", "cursors": [7_i64], "$db": "test" });
+                assert_eq!((channel.condition(), channel.state), (Condition::Reusable, ExchangeState::Idle));
+                assert!(channel.incoming.capacity() <= KEPT_CAPACITY, "{}", channel.incoming.capacity());
+            }
+        }
+    }
+    goes_on(&mut channel, &mut server).await;
+}
+
+#[tokio::test]
+async fn drain_closes_no_cursor_that_has_ended_or_that_a_caller_knows() {
+    let (mut channel, mut server) = pair().await;
+    for cursor in [
+        rawdoc! { "firstBatch": [], "id": 0_i64, "ns": "test.c" },
+        rawdoc! { "nextBatch": [], "id": 7_i64, "ns": "test.c" },
+        rawdoc! { "nextBatch": ["x".repeat(KEPT_CAPACITY)], "id": 7_i64, "ns": "test.c" },
+        rawdoc! { "firstBatch": [], "id": 7_i64, "ns": "test" },
+        rawdoc! { "firstBatch": [], "id": "7", "ns": "test.c" },
+    ] {
+        send_ping(&mut channel).await;
+        let body = rawdoc! { "cursor": cursor, "ok": 1 };
+        let (drained, _) = tokio::join!(channel.drain(PLENTY), answer(&mut server, &body));
+        drained.unwrap();
+        assert_eq!(channel.condition(), Condition::Reusable);
+        // The next request is the next command.
+        goes_on(&mut channel, &mut server).await;
+    }
+}
+
 /// Checks that the channel still works.
 async fn goes_on(channel: &mut Channel, server: &mut TcpStream) {
     let (answer, ()) = tokio::join!(

@@ -1,6 +1,6 @@
 //! Cursors on a real server.
 
-use std::future::{Future, poll_fn};
+use std::future::{Future, IntoFuture, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
@@ -12,6 +12,8 @@ use serde::Deserialize;
 use wharf::endpoint::OutgoingSequence;
 use wharf::{Client, Operation};
 use wharf_testbed::mongod::{self, Mongod};
+
+use super::cancelled::cancel_after;
 
 /// A client of the shared server, and a collection of this test with `documents` documents.
 async fn collection(name: &str, documents: i32) -> (Arc<Mongod>, Client) {
@@ -105,6 +107,33 @@ async fn dropped_cursor_is_closed_on_the_server() {
     assert_eq!(open_cursors(&client, "dropped").await, 1);
     drop(cursor);
     until("the cursor is closed", async || open_cursors(&client, "dropped").await == 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn query_that_is_cancelled_at_any_point_leaves_no_cursor_open() {
+    let (server, plain) = collection("unopened", 300).await;
+    // The reply comes later than the first poll.
+    let block = rawdoc! {
+        "configureFailPoint": "failCommand", "mode": "alwaysOn",
+        "data": { "failCommands": ["find"], "blockConnection": true, "blockTimeMS": 50, "appName": "unopened" },
+    };
+    plain.run(Operation::new("admin", &block)).await.unwrap();
+    let client = Client::from_uri(&format!("mongodb://{}/?appName=unopened", server.address())).unwrap();
+    for comment in ["short", &"a long comment, so that the command takes several writes".repeat(20_000)] {
+        for polls in 1.. {
+            let find = client.find("cursors", "unopened", rawdoc! {}).options(rawdoc! { "comment": comment });
+            let opened = cancel_after(polls, find.into_future()).await;
+            // A connection that a check-out needs would not be drained.
+            let in_use = || client.status().servers.iter().any(|server| server.pool.as_ref().unwrap().draining > 0);
+            until("the connection is drained", async || !in_use()).await;
+            assert_eq!(open_cursors(&plain, "unopened").await, usize::from(opened.is_some()), "after {polls} polls");
+            if let Some(opened) = opened {
+                assert!(polls > 1);
+                opened.unwrap().close().await;
+                break;
+            }
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
