@@ -1,5 +1,6 @@
 //! Requests and replies over a byte stream, as exchanges that can be paused and resumed.
 
+mod busy_poll;
 mod receiving;
 
 use std::fmt;
@@ -7,6 +8,7 @@ use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bson::RawDocument;
 use zeroize::Zeroize;
@@ -21,6 +23,7 @@ use crate::wire::header::Header;
 use crate::wire::op_msg::{self, OutgoingSequence};
 use crate::wire::{DEFAULT_MAX_MESSAGE_SIZE, Flags, HelloReply, Limits, Outgoing, WireError, compressed};
 
+use busy_poll::BusyPoll;
 pub(super) use receiving::Reply;
 
 /// The limits that apply until the connection is established.
@@ -70,6 +73,8 @@ pub(super) struct Channel {
     pub(super) is_decompressed: bool,
     /// A large reply that is being decompressed on another thread.
     pub(super) decompressing: Option<Decompressing>,
+    /// Whether waits for replies keep their thread awake.
+    busy_poll: BusyPoll,
     /// The error that broke the channel.
     fault: Option<Cause>,
 }
@@ -189,6 +194,7 @@ impl Channel {
             plain: Vec::new(),
             is_decompressed: false,
             decompressing: None,
+            busy_poll: BusyPoll::new(Duration::ZERO),
             fault: None,
         }
     }
@@ -214,6 +220,11 @@ impl Channel {
     /// Compresses later requests, except those that must not be compressed.
     pub fn set_compressor(&mut self, compressor: Option<Compressor>) {
         self.compressor = compressor;
+    }
+
+    /// Lets the wait for each later reply keep its thread awake for this long at most.
+    pub fn set_busy_poll(&mut self, limit: Duration) {
+        self.busy_poll = BusyPoll::new(limit);
     }
 
     /// Overwrites and frees the buffers, after something that may be secret was sent or received.

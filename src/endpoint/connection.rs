@@ -139,6 +139,7 @@ impl EndpointConnection {
         } = opened;
         channel.set_limits(&hello);
         channel.set_compressor(compressor);
+        channel.set_busy_poll(options.busy_poll);
         let identity = Identity { address, connection_id, generation, hello };
         Self {
             identity,

@@ -2,6 +2,8 @@
 //! `system-tests/tests/endpoint/main.rs`.
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Wake, Waker};
 
 use bson::rawdoc;
 use tokio::net::{TcpListener, TcpStream};
@@ -175,4 +177,62 @@ async fn long_reply_takes_memory_as_it_arrives() {
 async fn is_left_waiting<F: Future>(future: F) -> bool {
     let mut future = std::pin::pin!(future);
     std::future::poll_fn(|context| std::task::Poll::Ready(future.as_mut().poll(context).is_pending())).await
+}
+
+/// Polls a command until it no longer asks for another poll, in a runtime that does nothing meanwhile. Returns the number
+/// of polls, and how long they took.
+fn asks_for_polls(runtime: &tokio::runtime::Runtime, command: impl Future) -> (u32, Duration) {
+    let asked = Arc::new(Asked::default());
+    let waker = Waker::from(Arc::clone(&asked));
+    let mut command = std::pin::pin!(command);
+    let _entered = runtime.enter();
+    let start = std::time::Instant::now();
+    let mut polls = 0;
+    loop {
+        polls += 1;
+        assert!(command.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        if !asked.0.swap(false, Ordering::Relaxed) {
+            return (polls, start.elapsed());
+        }
+    }
+}
+
+#[derive(Default)]
+struct Asked(AtomicBool);
+
+impl Wake for Asked {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn busy_polling_keeps_a_waiting_command_awake_up_to_its_limit() {
+    const LIMIT: Duration = Duration::from_millis(5);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let server = runtime.block_on(EmbeddedServer::start(EmbeddedOptions::default())).unwrap();
+    let connect = |limit| {
+        let endpoint = Options::new([&*server.address()]).unwrap().busy_poll(limit).endpoint().unwrap();
+        runtime.block_on(async move { endpoint.connect().await }).unwrap()
+    };
+    let ping = rawdoc! { "ping": 1 };
+
+    let mut connection = connect(Duration::ZERO);
+    assert_eq!(asks_for_polls(&runtime, connection.run(Command::new("admin", &ping))).0, 1);
+
+    let mut connection = connect(LIMIT);
+    let (polls, time) = asks_for_polls(&runtime, connection.run(Command::new("admin", &ping)));
+    assert!(polls > 1 && time >= LIMIT, "{polls} polls in {time:?}");
+    assert!(runtime.block_on(connection.drain()));
+    // That reply came too late, so the next command lets its thread sleep at once.
+    assert_eq!(asks_for_polls(&runtime, connection.run(Command::new("admin", &ping))).0, 1);
+    assert!(runtime.block_on(connection.drain()));
+    runtime.block_on(connection.run(Command::new("admin", &ping))).unwrap();
+
+    // A stream's next reply comes when the server has something to say.
+    let mut connection = connect(LIMIT);
+    let hello = rawdoc! { "hello": 1, "maxAwaitTimeMS": 60_000 };
+    let streaming = Command::new("admin", &hello).with_flags(crate::wire::Flags::EXHAUST_ALLOWED);
+    let limit = Limit::Infinite;
+    assert_eq!(asks_for_polls(&runtime, connection.complete(&streaming, limit)).0, 1);
 }

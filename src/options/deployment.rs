@@ -100,6 +100,17 @@ pub struct Options {
     /// How many bytes of a reply or of a request's rest a drained connection may have. A connection with more is closed
     /// instead. Default 4 MiB, about as much work as a new connection. Not part of connection strings.
     pub drain_limit: u64,
+    /// How long a command that waits for its reply keeps its thread awake at most, instead of letting it sleep. At most 10
+    /// milliseconds. Default zero: not at all. Not part of connection strings.
+    ///
+    /// For threads that have little else to do and servers that answer within some tens of microseconds. A thread that
+    /// sleeps and wakes spends 10 to 20 µs, and the reply waits that long for it. 50 µs is a good limit. Other tasks run
+    /// meanwhile, and a connection whose replies come later stops trying, but for one of 256 commands. All futures that
+    /// the command is part of are polled again and again during the wait.
+    ///
+    /// In a runtime with several threads that are idle, another thread may hear of the reply first. Then there is less to
+    /// gain.
+    pub busy_poll: Duration,
     /// The options of each server's pool, such as `maxPoolSize`. Each server has its own pool with these options.
     pub pool: PoolOptions,
     /// `loadBalanced`, if it was given: whether the one host is a load balancer. Default `false`.
@@ -215,6 +226,7 @@ impl Options {
             timeout: None,
             drain_timeout: Duration::from_secs(3),
             drain_limit: 4 * 1024 * 1024,
+            busy_poll: Duration::ZERO,
             pool: PoolOptions::default(),
             load_balanced: None,
             replica_set: None,
@@ -349,6 +361,12 @@ impl Options {
     /// Sets [`drain_limit`](Self#structfield.drain_limit).
     pub fn drain_limit(mut self, bytes: u64) -> Self {
         self.drain_limit = bytes;
+        self
+    }
+
+    /// Sets [`busy_poll`](Self#structfield.busy_poll).
+    pub fn busy_poll(mut self, limit: Duration) -> Self {
+        self.busy_poll = limit;
         self
     }
 

@@ -84,6 +84,7 @@ impl Serialize for Options {
             timeout,
             drain_timeout,
             drain_limit,
+            busy_poll,
             pool: pool_options,
             load_balanced: _,
             replica_set,
@@ -130,6 +131,7 @@ impl Serialize for Options {
         written.put("timeoutMS", timeout.map(millis));
         written.put_millis("drainTimeoutMS", *drain_timeout);
         written.put("drainLimit", *drain_limit);
+        written.put("busyPollMicros", u64::try_from(busy_poll.as_micros()).unwrap_or(u64::MAX));
         written.put("replicaSet", replica_set.clone());
         written.put("directConnection", *direct_connection);
         put_read_preference(read_preference, &mut written);

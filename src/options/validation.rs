@@ -15,6 +15,9 @@ const MAX_APP_NAME: usize = 128;
 /// The shortest `heartbeatFrequencyMS` (Server Discovery and Monitoring specification).
 const SHORTEST_HEARTBEAT: Duration = Duration::from_millis(500);
 
+/// The longest [`Options::busy_poll`]. Longer than that, a core is only heated.
+const LONGEST_BUSY_POLL: Duration = Duration::from_millis(10);
+
 impl Options {
     /// Checks that the options can work, alone and together.
     ///
@@ -55,6 +58,9 @@ impl Options {
         if self.heartbeat_frequency < SHORTEST_HEARTBEAT {
             let value = Milliseconds(self.heartbeat_frequency).to_string();
             return Err(InvalidOption::new("heartbeatFrequencyMS", "at least 500 ms", value));
+        }
+        if self.busy_poll > LONGEST_BUSY_POLL {
+            return Err(InvalidOption::new("busyPoll", "at most 10 ms", Milliseconds(self.busy_poll).to_string()));
         }
         if self.server_selection_timeout.is_zero() {
             return Err(InvalidOption::because("serverSelectionTimeoutMS", "must be longer than zero"));

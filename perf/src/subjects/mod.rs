@@ -6,7 +6,7 @@ mod wharf;
 
 pub use floor::Floor;
 pub use official::{Official, OfficialRaw};
-pub use wharf::{ClientCommand, PoolCommand, PoolInSession, Wharf};
+pub use wharf::{BusyPollingCommand, ClientCommand, PoolCommand, PoolInSession, Wharf};
 
 use std::fmt;
 use std::future::Future;
@@ -65,6 +65,8 @@ pub enum Kind {
     PoolInSession,
     /// The client of this library.
     Client,
+    /// The same, which keeps its thread awake while it waits for a reply.
+    ClientBusyPolling,
     /// The official driver with what costs it least: raw commands, raw documents, raw batches.
     OfficialRaw,
 }
@@ -79,6 +81,7 @@ impl Kind {
             Self::Pool => visitor.visit::<PoolCommand>(),
             Self::PoolInSession => visitor.visit::<PoolInSession>(),
             Self::Client => visitor.visit::<ClientCommand>(),
+            Self::ClientBusyPolling => visitor.visit::<BusyPollingCommand>(),
             Self::OfficialRaw => visitor.visit::<OfficialRaw>(),
         }
     }
@@ -93,6 +96,7 @@ impl fmt::Display for Kind {
             Self::Pool => "pool",
             Self::PoolInSession => "pool-in-session",
             Self::Client => "client",
+            Self::ClientBusyPolling => "client-busy-polling",
             Self::OfficialRaw => "official-raw",
         })
     }

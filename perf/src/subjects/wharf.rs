@@ -1,9 +1,10 @@
 //! wharf, with every option except the pool's size at its default.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use bson::{Binary, RawDocumentBuf, Uuid, rawdoc};
-use wharf::{Client, Endpoint, Pool, PoolOptions};
+use wharf::{Client, Endpoint, Options, Pool, PoolOptions};
 
 use super::Subject;
 use crate::Failure;
@@ -80,17 +81,41 @@ impl Subject for PoolInSession {
     }
 }
 
+/// The client with busy polling.
+pub struct BusyPollingCommand(ClientCommand);
+
+impl Subject for BusyPollingCommand {
+    async fn open(server: &str, connections: u32) -> Result<Self, Failure> {
+        let options: Options = super::uri(server, connections).parse()?;
+        ClientCommand::with(options.busy_poll(Duration::from_micros(50))).await.map(Self)
+    }
+
+    async fn ping(&self) -> Result<(), Failure> {
+        self.0.ping().await
+    }
+
+    async fn close(&self) {
+        self.0.close().await;
+    }
+}
+
 /// wharf's client, which monitors its server and selects it for each command.
 pub struct ClientCommand {
     client: Client,
     ping: RawDocumentBuf,
 }
 
-impl Subject for ClientCommand {
-    async fn open(server: &str, connections: u32) -> Result<Self, Failure> {
-        let client = Client::from_uri(&super::uri(server, connections))?;
+impl ClientCommand {
+    async fn with(options: Options) -> Result<Self, Failure> {
+        let client = Client::new(options)?;
         client.connect().await?;
         Ok(Self { client, ping: rawdoc! { "ping": 1 } })
+    }
+}
+
+impl Subject for ClientCommand {
+    async fn open(server: &str, connections: u32) -> Result<Self, Failure> {
+        Self::with(super::uri(server, connections).parse()?).await
     }
 
     async fn ping(&self) -> Result<(), Failure> {

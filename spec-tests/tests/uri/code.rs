@@ -147,6 +147,8 @@ fn invalid_options_from_code_are_refused() {
 fn errors_show_durations_as_they_were_set() {
     let error = refused(here().heartbeat_frequency(Duration::from_micros(700)));
     assert_eq!(error.to_string(), "heartbeatFrequencyMS must be at least 500 ms, got 0.7 ms");
+    let error = refused(here().busy_poll(Duration::from_micros(10_001)));
+    assert_eq!(error.to_string(), "busyPoll must be at most 10 ms, got 10.001 ms");
     let almost = ReadPreference::new(ReadPreferenceMode::Nearest).max_staleness(Duration::from_millis(89_999));
     let error = refused(here().read_preference(almost));
     assert_eq!(error.to_string(), "maxStalenessSeconds must be -1 (no limit) or at least 90, got 89.999");

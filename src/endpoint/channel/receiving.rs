@@ -1,7 +1,7 @@
 //! The receiving side of a channel: from the bytes of a reply to its body.
 
 use std::ops::Range;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use bson::RawDocument;
 
@@ -63,10 +63,17 @@ impl Channel {
             if has_read {
                 return Poll::Ready(Ok(false));
             }
-            if let Err(error) = ready!(self.incoming.poll_fill(&mut self.transport, context, missing)) {
-                return Poll::Ready(Err(self.network(error)));
+            match self.incoming.poll_fill(&mut self.transport, context, missing) {
+                Poll::Ready(Ok(())) => has_read = true,
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(self.network(error))),
+                Poll::Pending => {
+                    // The next reply of a stream comes when the server has something to say.
+                    if !awaited.exhaust {
+                        self.busy_poll.wait(awaited.response_to, context);
+                    }
+                    return Poll::Pending;
+                }
             }
-            has_read = true;
         }
     }
 
