@@ -21,8 +21,7 @@ use crate::session::{Moment, ServerSessionPool};
 const LONGEST_FINISH: Duration = Duration::from_secs(10);
 
 /// Where sessions are ended: on any server, the primary if possible.
-static PRIMARY_PREFERRED: ReadPreference =
-    ReadPreference { mode: ReadPreferenceMode::PrimaryPreferred, tag_sets: Vec::new(), max_staleness: None };
+static PRIMARY_PREFERRED: ReadPreference = ReadPreference::new(ReadPreferenceMode::PrimaryPreferred);
 
 impl Client {
     /// Opens connections before they are needed: waits for a server as [`connect`](Self::connect) does, and makes the pool

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bson::raw::cstr;
-use bson::{Bson, Document, RawArrayBuf, RawDocumentBuf};
+use bson::{Bson, Document, RawArrayBuf, RawDocumentBuf, rawdoc};
 
 use super::InvalidOption;
 
@@ -38,11 +38,13 @@ pub struct ReadPreference {
     pub tag_sets: Vec<BTreeMap<String, String>>,
     /// `maxStalenessSeconds`: how far a secondary may lag, at least 90 seconds. By default there is no limit.
     pub max_staleness: Option<Duration>,
+    /// `hedge` (deprecated): whether a mongos of MongoDB 4.4 or later may send a read to a second server as well, and take
+    /// the faster reply. By default it may for `nearest`. Not part of connection strings, and not possible for `primary`.
+    pub hedge: Option<bool>,
 }
 
 /// The read preference of operations that name none and are no reads.
-pub(crate) static PRIMARY: ReadPreference =
-    ReadPreference { mode: ReadPreferenceMode::Primary, tag_sets: Vec::new(), max_staleness: None };
+pub(crate) static PRIMARY: ReadPreference = ReadPreference::new(ReadPreferenceMode::Primary);
 
 /// `readPreference`: whether to read from the primary or from secondaries.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -80,11 +82,11 @@ impl ReadPreferenceMode {
 
 impl ReadPreference {
     /// A read preference with this mode, without tags and without a limit of staleness.
-    pub fn new(mode: ReadPreferenceMode) -> Self {
-        Self { mode, ..Self::default() }
+    pub const fn new(mode: ReadPreferenceMode) -> Self {
+        Self { mode, tag_sets: Vec::new(), max_staleness: None, hedge: None }
     }
 
-    /// Returns whether this is the default: the primary, and nothing else.
+    /// Returns whether this selects servers as the default does: the primary, and nothing else.
     pub(crate) fn is_default(&self) -> bool {
         self.mode == ReadPreferenceMode::Primary && self.tag_sets.is_empty() && self.max_staleness.is_none()
     }
@@ -98,6 +100,13 @@ impl ReadPreference {
     /// Sets [`max_staleness`](Self#structfield.max_staleness).
     pub fn max_staleness(mut self, limit: Duration) -> Self {
         self.max_staleness = Some(limit);
+        self
+    }
+
+    /// Sets [`hedge`](Self#structfield.hedge).
+    #[deprecated = "hedged reads are deprecated in MongoDB 8.0, and a future version of the server will not have them"]
+    pub fn hedge(mut self, enabled: bool) -> Self {
+        self.hedge = Some(enabled);
         self
     }
 
@@ -116,6 +125,9 @@ impl ReadPreference {
         }
         if let Some(limit) = self.max_staleness {
             document.append(cstr!("maxStalenessSeconds"), i64::try_from(limit.as_secs()).unwrap_or(i64::MAX));
+        }
+        if let Some(enabled) = self.hedge {
+            document.append(cstr!("hedge"), rawdoc! { "enabled": enabled });
         }
         document
     }
@@ -138,9 +150,30 @@ impl ReadPreference {
         if self.tag_sets.iter().any(|tags| !tags.is_empty()) {
             return Err(InvalidOption::conflict("readPreferenceTags", "readPreference=primary"));
         }
-        match self.max_staleness {
-            Some(_) => Err(InvalidOption::conflict("maxStalenessSeconds", "readPreference=primary")),
-            None => Ok(()),
+        match (self.max_staleness, self.hedge) {
+            (Some(_), _) => Err(InvalidOption::conflict("maxStalenessSeconds", "readPreference=primary")),
+            (None, Some(_)) => Err(InvalidOption::conflict("hedge", "readPreference=primary")),
+            (None, None) => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[allow(deprecated)]
+    fn hedge_is_sent_only_if_it_is_set_and_never_for_the_primary() {
+        let nearest = ReadPreference::new(ReadPreferenceMode::Nearest);
+        assert_eq!(nearest.document(), rawdoc! { "mode": "nearest" });
+        for enabled in [true, false] {
+            let hedged = nearest.clone().hedge(enabled);
+            assert_eq!(hedged.document(), rawdoc! { "mode": "nearest", "hedge": { "enabled": enabled } });
+            hedged.check_together().unwrap();
+            let primary = ReadPreference::default().hedge(enabled);
+            let refused = primary.check_together().unwrap_err().to_string();
+            assert!(refused.contains("hedge"), "{refused}");
         }
     }
 }

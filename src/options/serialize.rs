@@ -208,13 +208,14 @@ fn api(api: &ServerApi) -> Value {
 }
 
 fn put_read_preference(preference: &ReadPreference, written: &mut Written) {
-    let ReadPreference { mode, tag_sets, max_staleness } = preference;
+    let ReadPreference { mode, tag_sets, max_staleness, hedge } = preference;
     written.put("readPreference", mode.name());
     let tags = |set: &std::collections::BTreeMap<String, String>| {
         Value::Object(set.iter().map(|(name, value)| (name.clone(), value.clone().into())).collect::<Map<_, _>>())
     };
     written.put("readPreferenceTags", tag_sets.iter().map(tags).collect::<Vec<_>>());
     written.put("maxStalenessSeconds", max_staleness.map(|limit| limit.as_secs()));
+    written.put("hedge", *hedge);
 }
 
 fn put_write_concern(concern: &WriteConcern, written: &mut Written) {

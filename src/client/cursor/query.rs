@@ -27,8 +27,7 @@ use crate::session::{ErrorLabels, Fault, FaultKind, Moment, Retryability, Sessio
 const ENDED: [i32; 3] = [43, 175, 237];
 
 /// For the selection of a server that is given.
-static ANY: ReadPreference =
-    ReadPreference { mode: ReadPreferenceMode::Nearest, tag_sets: Vec::new(), max_staleness: None };
+static ANY: ReadPreference = ReadPreference::new(ReadPreferenceMode::Nearest);
 
 /// What a cursor needs for its further commands.
 pub(super) struct Query {
