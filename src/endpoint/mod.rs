@@ -428,6 +428,8 @@ struct OpenContext<'a> {
 impl Establish for Endpoint {
     type Connection = EndpointConnection;
 
+    const HAS_SOCKETS: bool = true;
+
     async fn establish(&self, connecting: Establishing) -> Result<EndpointConnection, EstablishError> {
         let identify = |service_id| connecting.identify(service_id);
         self.open(OpenContext {

@@ -1,14 +1,17 @@
 //! The background task. Each pool has one.
 
 use std::pin::pin;
+use std::time::Duration;
 
+use super::alarm::alarm;
+use super::environment::TokioEnvironment;
 use super::establish::Establish;
 use super::fork;
 use super::holders;
 use super::home::Resident;
 use super::opening::open;
 use crate::options::BackgroundInterval;
-use crate::pool::Phase;
+use crate::pool::{Core, Phase};
 
 /// Runs maintenance until the pool is closed: when the core asks for it, and after each interval if time alone can
 /// leave work.
@@ -20,17 +23,18 @@ use crate::pool::Phase;
 pub(super) async fn keep<E: Establish>(resident: Resident<E>) {
     let core = &resident.core;
     let mut holds = pin!(holders::watch(core));
+    let interval = match core.options().interval() {
+        BackgroundInterval::Every(interval) => Some(interval),
+        BackgroundInterval::Never => None,
+    };
+    let mut rest = pin!(rest_of(core, interval));
     loop {
-        let interval = match core.options().interval() {
-            BackgroundInterval::Every(interval) => {
-                core.maintain();
-                while let Some(pending) = core.populate() {
-                    resident.handle().spawn(fork::own(open(core.clone(), pending, None)));
-                }
-                core.options().needs_intervals().then_some(interval)
+        if interval.is_some() {
+            core.maintain();
+            while let Some(pending) = core.populate() {
+                resident.handle().spawn(fork::own(open(core.clone(), pending, None)));
             }
-            BackgroundInterval::Never => None,
-        };
+        }
         let asked_for = core.environment().maintenance.notified();
         if core.state().phase == Phase::Closed {
             // A pool that is closed waits for its connections in use, so their holders matter still.
@@ -45,17 +49,92 @@ pub(super) async fn keep<E: Establish>(resident: Resident<E>) {
             }
             continue;
         }
-        // Even a timer that does not fire has a cost: tokio then reads the clock whenever a thread goes to sleep.
-        match interval {
-            Some(interval) => tokio::select! {
-                () = asked_for => {}
-                () = tokio::time::sleep(interval) => {}
-                () = &mut holds => {}
-            },
-            None => tokio::select! {
-                () = asked_for => {}
-                () = &mut holds => {}
-            },
+        tokio::select! {
+            () = asked_for => {}
+            // It goes on when it was asked for something: a new one for each connection that opens would cost more.
+            () = &mut rest => rest.set(rest_of(core, interval)),
+            () = &mut holds => {}
         }
+    }
+}
+
+/// Waits until the interval has passed, or for ever if time alone can leave no work.
+///
+/// Even a timer that does not fire has a cost: tokio then reads the clock whenever a thread goes to sleep. So the wait leaves
+/// no timer in the runtime if the pool has a connection. Without one there are no commands, and the runtime may have no I/O
+/// driver, which an alarm needs.
+async fn rest_of<E: Establish>(core: &Core<TokioEnvironment<E>>, interval: Option<Duration>) {
+    let Some(interval) = interval.filter(|_| core.options().needs_intervals()) else {
+        return std::future::pending().await;
+    };
+    let status = core.status();
+    if E::HAS_SOCKETS && status.available + status.in_use > 0 {
+        alarm(interval).await;
+    } else {
+        tokio::time::sleep(interval).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::runtime::{Builder, Runtime};
+
+    use super::*;
+    use crate::error::EstablishError;
+    use crate::options::PoolOptions;
+    use crate::runtime::tests::Numbers;
+    use crate::runtime::{Establishing, Pool};
+
+    const INTERVAL: Duration = Duration::from_millis(20);
+
+    /// An establisher whose connections are said to have sockets.
+    struct Sockets;
+
+    impl Establish for Sockets {
+        type Connection = ();
+        const HAS_SOCKETS: bool = true;
+
+        async fn establish(&self, _: Establishing) -> Result<(), EstablishError> {
+            Ok(())
+        }
+    }
+
+    fn pool<E: Establish>(establisher: E, home: &Runtime) -> Pool<E> {
+        let _entered = home.enter();
+        let options = PoolOptions::default().max_idle_time(Duration::from_secs(60));
+        let pool = Pool::builder("pool", establisher).options(options).build().unwrap();
+        pool.ready();
+        pool
+    }
+
+    /// Rests on a runtime that can do nothing else.
+    fn rest<E: Establish>(pool: &Pool<E>, on: &Runtime) {
+        let begun = std::time::Instant::now();
+        on.block_on(rest_of(&pool.core, Some(INTERVAL)));
+        assert!(begun.elapsed() >= INTERVAL);
+    }
+
+    #[test]
+    fn rest_needs_no_sockets_before_the_pool_has_a_connection_with_one() {
+        let (home, timers) = (Builder::new_current_thread().enable_all().build().unwrap(), || {
+            Builder::new_current_thread().enable_time().build().unwrap()
+        });
+        rest(&pool(Sockets, &home), &timers());
+        let numbers = pool(Numbers, &home);
+        drop(home.block_on(numbers.check_out()).unwrap());
+        rest(&numbers, &timers());
+    }
+
+    /// tokio's timers panic on such a runtime.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn rest_of_a_pool_with_a_connection_leaves_no_timer_in_the_runtime() {
+        let home = Builder::new_current_thread().enable_all().build().unwrap();
+        let pool = pool(Sockets, &home);
+        let held = home.block_on(pool.check_out()).unwrap();
+        let sockets = || Builder::new_current_thread().enable_io().build().unwrap();
+        rest(&pool, &sockets());
+        drop(held);
+        rest(&pool, &sockets());
     }
 }

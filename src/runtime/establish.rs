@@ -50,6 +50,10 @@ pub trait Establish: Send + Sync + 'static {
     #[doc(hidden)]
     const METERED: bool = true;
 
+    /// Whether an established connection has a socket of tokio, so that the runtime of its pool has an I/O driver.
+    #[doc(hidden)]
+    const HAS_SOCKETS: bool = false;
+
     /// Opens one connection completely: transport, handshake and authentication.
     ///
     /// The pool limits how many of these futures run at a time (`maxConnecting`), but not how long one takes. An
