@@ -167,6 +167,29 @@ pub(crate) fn step() {
     census::step();
 }
 
+/// Tells the simulated machine that the next access is to where the last one's value points.
+#[inline(always)]
+pub(crate) fn follow() {
+    #[cfg(simulated)]
+    simulated::follow();
+}
+
+/// Tells the simulated machine that a plain value is read.
+#[inline(always)]
+#[cfg_attr(simulated, track_caller)]
+pub(crate) fn reads<T>(_at: *const T) {
+    #[cfg(simulated)]
+    simulated::reads(_at);
+}
+
+/// Tells the simulated machine that a plain value is written.
+#[inline(always)]
+#[cfg_attr(simulated, track_caller)]
+pub(crate) fn writes<T>(_at: *const T) {
+    #[cfg(simulated)]
+    simulated::writes(_at);
+}
+
 mod front;
 mod slots;
 mod watch;
@@ -255,5 +278,15 @@ impl<T> UnsafeCell<T> {
         return self.0.with_mut(f);
         #[cfg(not(any(loom, simulated)))]
         f(self.0.get())
+    }
+
+    /// As [`with_mut`](Self::with_mut), for a cell with a pointer to what `f` changes. The cell itself is only read.
+    #[inline]
+    #[cfg_attr(simulated, track_caller)]
+    pub(crate) fn with_mut_behind<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
+        #[cfg(simulated)]
+        return self.0.with(|value| f(value.cast_mut()));
+        #[cfg(not(simulated))]
+        self.with_mut(f)
     }
 }

@@ -18,7 +18,7 @@ use super::services::Membership;
 use super::tally::Tally;
 use crate::metrics::Counter;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use crate::sync::{Mutex, OnceLock, UnsafeCell, unless_mutant};
+use crate::sync::{Mutex, OnceLock, UnsafeCell, follow, unless_mutant};
 
 pub(super) use words::{Link, Stamp};
 
@@ -406,7 +406,7 @@ impl<C> Slot<C> {
     #[inline]
     pub(super) unsafe fn value_mut(&self) -> Option<&mut C> {
         // SAFETY: INV-1: nothing else touches the value while the owner borrows it.
-        self.value.with_mut(|value| unsafe { (*value).as_deref_mut() })
+        self.value.with_mut_behind(|value| unsafe { (*value).as_deref_mut() })
     }
 }
 
@@ -451,6 +451,8 @@ impl<C> Slab<C> {
     /// Returns the slot if it is one of the first slots, which takes one comparison.
     #[inline]
     pub(super) fn first_slot(&self, index: u32) -> Option<&Slot<C>> {
+        // The index is part of what was just read.
+        follow();
         self.first.get(index as usize)
     }
 

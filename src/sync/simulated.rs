@@ -38,6 +38,9 @@ pub trait Machine: Sync {
     /// Gives the mutex at `address` back.
     fn unlock(&self, address: usize, site: Site);
 
+    /// Tells that the next access is to where the last one's value points.
+    fn follow(&self);
+
     /// Orders the core's earlier stores before its later accesses.
     fn fence(&self);
 
@@ -65,8 +68,13 @@ fn machine() -> Option<&'static dyn Machine> {
 
 #[track_caller]
 fn access<T>(at: *const T, access: Access) {
+    access_bytes(at, size_of::<T>(), access);
+}
+
+#[track_caller]
+fn access_bytes<T>(at: *const T, bytes: usize, access: Access) {
     if let Some(machine) = machine() {
-        machine.access(at.addr(), size_of::<T>(), access, Location::caller());
+        machine.access(at.addr(), bytes, access, Location::caller());
     }
 }
 
@@ -122,7 +130,12 @@ pub(crate) mod atomic {
                     success: Ordering,
                     failure: Ordering,
                 ) -> Result<$value, $value> {
-                    self.accessed(Update).compare_exchange(seen, new, success, failure)
+                    let outcome = self.accessed(Update).compare_exchange(seen, new, success, failure);
+                    if outcome.is_err() {
+                        // The core has expected the opposite.
+                        super::follow();
+                    }
+                    outcome
                 }
 
                 /// Never fails spuriously, so that a simulation can be repeated.
@@ -231,15 +244,22 @@ pub(super) mod cell {
             Self(std::cell::UnsafeCell::new(value))
         }
 
+        /// Accesses the beginning of a large value: as much as fits into a cache line behind the word of a lock. The code
+        /// that accesses the rest says so (`reads`, `writes`).
+        #[track_caller]
+        fn accessed(&self, access: Access) {
+            super::access_bytes(self.0.get(), size_of::<T>().min(56), access);
+        }
+
         #[track_caller]
         pub(crate) fn with<R>(&self, f: impl FnOnce(*const T) -> R) -> R {
-            super::access(self.0.get(), Access::Load);
+            self.accessed(Access::Load);
             f(self.0.get())
         }
 
         #[track_caller]
         pub(crate) fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
-            super::access(self.0.get(), Access::Store);
+            self.accessed(Access::Store);
             f(self.0.get())
         }
     }
@@ -327,6 +347,20 @@ pub(super) mod sync {
 
         pub(crate) fn notify_one(&self) {}
     }
+}
+
+pub(super) fn follow() {
+    machine().into_iter().for_each(Machine::follow);
+}
+
+#[track_caller]
+pub(super) fn reads<T>(at: *const T) {
+    access(at, Access::Load);
+}
+
+#[track_caller]
+pub(super) fn writes<T>(at: *const T) {
+    access(at, Access::Store);
 }
 
 pub(crate) fn spin_loop() {

@@ -27,7 +27,7 @@ use std::task::{Context, Poll, Waker};
 
 use super::Lane;
 use crate::sync::atomic::{AtomicU32, Ordering};
-use crate::sync::{Backoff, BriefGuard, BriefLock, UnsafeCell, discard, unless_mutant};
+use crate::sync::{Backoff, BriefGuard, BriefLock, UnsafeCell, discard, follow, reads, unless_mutant, writes};
 use chain::{Block, Chain, block};
 
 /// A waiter's place in the queue.
@@ -170,6 +170,7 @@ impl<G> Claimed<G> {
     pub(in crate::pool) fn grant(self, grant: G) -> Waker {
         // SAFETY: INV-3: the node is claimed, so it stays in place.
         let node = unsafe { self.0.as_ref() };
+        follow();
         // SAFETY: INV-4: the node is claimed, so it is the granter's.
         let waker = unsafe {
             // Overwrites without reading: the old value is `None`, because the owner has taken every earlier grant.
@@ -454,6 +455,7 @@ impl<G> LockedWaitList<G> {
         chain.filled += 1;
         chain.len += 1;
         let present = block(last);
+        writes(&raw const present.entries[entry as usize]);
         present.entries[entry as usize] = std::ptr::from_ref(node);
         present.waiting |= 1 << entry;
         Place { block: last, entry }
@@ -498,6 +500,7 @@ impl<G> LockedWaitList<G> {
     fn claim(&mut self, chain: Which, from: NonNull<Block<G>>) -> Option<Claimed<G>> {
         let waiting = block(from).waiting;
         let entry = waiting.trailing_zeros();
+        reads(&raw const block(from).entries[entry as usize]);
         let node = block(from).entries[entry as usize];
         self.take_out(Found { chain, block: from, entry });
         Some(Claimed(NonNull::new(node.cast_mut()).expect("BUG: an entry is marked as waiting but points nowhere")))

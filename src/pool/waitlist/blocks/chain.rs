@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 
 use super::super::Lane;
 use super::Node;
-use crate::sync::step;
+use crate::sync::{follow, reads, step, writes};
 
 /// A lane's blocks, in order.
 #[repr(C)]
@@ -90,6 +90,10 @@ impl<G> Chain<G> {
 #[allow(unsafe_code)]
 pub(super) fn block<'l, G>(pointer: NonNull<Block<G>>) -> &'l mut Block<G> {
     step();
+    // Most accesses change the block.
+    follow();
+    reads(pointer.as_ptr().cast::<[usize; 4]>());
+    writes(pointer.as_ptr().cast::<[usize; 4]>());
     let mut pointer = pointer;
     // SAFETY: INV-7: the block exists, and only the holder of the lock touches it. Each call serves one access, and no
     // two references to one block are live at a time.
