@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::costs::Picos;
 use crate::designs::Design;
-use crate::machine::{self, Outcome, Plan, scattered};
+use crate::machine::{self, Access, Outcome, Plan, scattered};
 use crate::runtime::{Work, run, task as spawned, yield_now};
-use crate::shared::Word;
+use crate::shared::{Word, touch};
 
 /// How many connections pass from task to task at once.
 const HANDFUL: usize = 16;
@@ -193,7 +193,7 @@ impl<G> Handfuls<G> {
                 if let Some(handful) = self.pop() {
                     return Some(handful);
                 }
-                machine::compute(|costs| costs.spin);
+                machine::spin();
             }
             if machine::is_over() {
                 return None;
@@ -219,18 +219,22 @@ fn passed_on<D: Design>(plan: &Plan, direction: Direction) -> Outcome {
                 if takes {
                     // Not more than the other side returns.
                     while direction == Direction::Across && next.count.load() > 1 && !machine::is_over() {
-                        machine::compute(|costs| costs.spin);
+                        machine::spin();
                     }
                     let mut handful = Vec::with_capacity(HANDFUL);
                     for _ in 0..HANDFUL {
                         handful.push(pool.check_out().await);
+                        handful.last().inspect(|connection| touch(*connection, Access::Store));
                     }
                     next.push(handful);
                 }
                 if returns {
                     let Some(others) = own.received().await else { return };
-                    for connection in others {
-                        drop(connection);
+                    let mut others = others.into_iter();
+                    while let Some(connection) = others.as_slice().first() {
+                        touch(connection, Access::Load);
+                        machine::follow();
+                        drop(others.next());
                         machine::count();
                     }
                 }

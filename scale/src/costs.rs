@@ -1,30 +1,25 @@
-//! What each step of a simulated core takes.
+//! What each step of a simulated core takes. [`profiles`](crate::profiles) says how the costs were found.
 
 use std::fmt;
+
+use crate::profiles::PROFILES;
 
 /// A time in picoseconds, which keeps simulations exact and repeatable.
 pub type Picos = u64;
 
-/// Declares the costs: name, default in nanoseconds, meaning.
+/// Declares the costs: name, nanoseconds on each of the [`PROFILES`](crate::profiles::PROFILES), meaning.
 macro_rules! costs {
-    ($($(#[$meaning:meta])* $name:ident = $nanos:literal;)*) => {
-        /// The costs of a machine, in picoseconds.
-        ///
-        /// By default those of the machine with 16 cores in BENCHMARKS.md, as far as its benchmark shows them: `update`,
-        /// `step` and `poll` are chosen so that one core's hits and yields take as long as there, `transfer` so that two
-        /// cores' connections that return elsewhere do. The others are usual values.
+    ($($(#[$meaning:meta])* $name:ident = $xeon:literal, $epyc:literal;)*) => {
+        /// The costs of a machine, in picoseconds. By default those of the first of the [`PROFILES`](crate::profiles::PROFILES).
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub struct Costs {
             $($(#[$meaning])* pub $name: Picos,)*
         }
 
-        impl Default for Costs {
-            fn default() -> Self {
-                Self { $($name: picos($nanos),)* }
-            }
-        }
-
         impl Costs {
+            pub(crate) const XEON: Self = Self { $($name: picos($xeon),)* };
+            pub(crate) const EPYC: Self = Self { $($name: picos($epyc),)* };
+
             /// The names of all costs.
             pub const NAMES: &[&str] = &[$(stringify!($name)),*];
 
@@ -54,34 +49,48 @@ macro_rules! costs {
 
 costs! {
     /// A load of a line that the core has.
-    load = 0.5;
+    load = 0.5, 0.5;
     /// A store, which the core does not wait for.
-    store = 0.5;
+    store = 0.5, 0.5;
     /// A read-modify-write of a line that the core has for itself.
-    update = 7.5;
+    update = 7.5, 5.0;
     /// What a line costs in addition that the core has not used for long, because it is in the second level of its cache.
-    second = 7.0;
+    second = 7.0, 4.0;
+    /// The same for a line that is only in the third level.
+    third = 25.0, 12.0;
     /// Fetching a line from another core of the same socket, or taking it away from there.
-    transfer = 75.0;
+    transfer = 65.0, 25.0;
     /// The same from another socket.
-    across = 150.0;
+    across = 150.0, 150.0;
     /// Fetching a line that no core has.
-    memory = 80.0;
+    memory = 80.0, 80.0;
     /// The computation between two accesses.
-    step = 1.1;
+    step = 1.0, 0.3;
+    /// How far the core comes upon accesses before earlier ones have taken effect.
+    window = 0.0, 25.0;
     /// A pause in a loop that spins.
-    spin = 15.0;
+    spin = 15.0, 34.0;
     /// A reading of the clock.
-    clock = 25.0;
+    clock = 45.0, 10.0;
     /// The runtime's computation for a poll of a task, beside its accesses to shared memory.
-    poll = 60.0;
+    poll = 40.0, 32.0;
+    /// A look at the runtime's events and timers, by which no other worker can look at them. It does not sleep.
+    driver = 250.0, 180.0;
+    /// What a worker of the runtime does beside that each time that it runs out of tasks: its statistics, the clock.
+    batch = 250.0, 190.0;
     /// A system call that does not sleep.
-    call = 300.0;
+    call = 300.0, 130.0;
     /// From a system call that wakes a sleeping thread until the thread runs.
-    awake = 5000.0;
+    awake = 5000.0, 13000.0;
 }
 
-fn picos(nanos: f64) -> Picos {
+impl Default for Costs {
+    fn default() -> Self {
+        PROFILES[0].costs
+    }
+}
+
+const fn picos(nanos: f64) -> Picos {
     (nanos * 1e3).round() as Picos
 }
 

@@ -11,11 +11,25 @@
 //!   first come, first served. Only readers of a line that is shared already are served side by side.
 //! - A core that got a line keeps it for at least half of the next transfer, which is the time in which the request for
 //!   it travels. So a core that fetched a line can use it more than once, however many cores ask for it.
-//! - A core waits for its loads and its updates. A store leaves the line to be fetched while the core goes on. An update
-//!   and a fence wait for the core's earlier stores, as on x86.
+//! - The accesses of a core take effect in the order of its program, at its clock `now`. A store leaves the line to be
+//!   fetched while the core goes on. An update and a fence wait for the core's earlier stores, as on x86.
 //! - The lines of one access are fetched side by side.
 //! - Before each access, the core computes for a `step`, more or less by up to a quarter. Without this noise, cores would
 //!   march in step as no real ones do.
+//!
+//! # How far a core looks ahead
+//!
+//! A core executes out of order: it asks for the lines of later accesses while it waits for earlier ones, even across
+//! updates. So a core has a second clock, `ahead`, at which it comes upon an access and asks for its line. Computation
+//! and accesses without a transfer advance that clock only. The line arrives a transfer later, and the access takes
+//! effect once the line is there and all earlier accesses have taken effect. An update occupies the core for a while at that
+//! point.
+//!
+//! - The core comes upon no access more than a `window` before the earlier ones have taken effect.
+//! - It comes upon what lies behind a pointer only once the pointer has arrived ([`follow`]), and upon what follows a loop
+//!   that spins only once it has left the loop. What an update has written is there once the update has taken effect.
+//! - A core that loads a line and then writes it before it arrives fetches it once.
+//! - What another core has written after this one asked is fetched after that write.
 
 use std::cell::RefCell;
 use std::cmp::Reverse;
@@ -51,7 +65,7 @@ pub struct Plan {
     pub sockets: usize,
     /// What each step takes.
     pub costs: Costs,
-    /// Chooses the noise.
+    /// Chooses the noise. There is none with 0.
     pub seed: u64,
     /// Whether the workers are those of one runtime, and steal tasks from each other.
     pub steals: bool,
@@ -101,6 +115,9 @@ pub struct Outcome {
 /// A line that a core has used within so many of its accesses is in the first level of its cache, which has room for 512
 /// to 768 lines. About three accesses in four are to the lines of the last few.
 const FIRST_LEVEL: u64 = 3_000;
+/// The same for the second level, which has room for 16,384 lines or more. Over so long a time, one access in eight is to
+/// another line.
+const SECOND_LEVEL: u64 = 130_000;
 /// The bytes of a cache line.
 const LINE: usize = 64;
 
@@ -141,6 +158,20 @@ struct Busy {
     leaves: VecDeque<Picos>,
     /// How many accesses the core that used it last had made by then.
     used: u64,
+    /// When it was last written.
+    written: Picos,
+    /// The last fetch of it.
+    fetched: Fetch,
+    /// Which core has updated it last, where, and when that took effect.
+    updated: (usize, usize, Picos),
+}
+
+/// A fetch of a line.
+#[derive(Clone, Copy, Default)]
+struct Fetch {
+    core: usize,
+    begins: Picos,
+    arrives: Picos,
 }
 
 impl Busy {
@@ -163,7 +194,14 @@ struct Mutex {
 }
 
 struct Core {
+    /// When its last access took effect.
     now: Picos,
+    /// When it comes upon its next access.
+    ahead: Picos,
+    /// When what its last access has read arrives.
+    read: Picos,
+    /// Whether it spins: it is surprised by what ends the loop.
+    spins: bool,
     /// When the last of its stores will have its line.
     stored: Picos,
     noise: u64,
@@ -173,6 +211,30 @@ struct Core {
     /// The lines that the present access waits for, and whether they come one after another.
     fetches: Vec<(usize, bool)>,
     accesses: u64,
+}
+
+impl Core {
+    /// Returns the time, more or less by up to a quarter.
+    fn noisy(&mut self, time: Picos) -> Picos {
+        if self.noise == 0 {
+            return time;
+        }
+        self.noise = self.noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        time * 3 / 4 + (time / 2) * (self.noise >> 54) / 1024
+    }
+}
+
+impl Costs {
+    /// Returns what a line costs in addition that the core has, and has not used in so many accesses.
+    fn level(&self, unused: u64) -> Picos {
+        if unused <= FIRST_LEVEL {
+            0
+        } else if unused <= SECOND_LEVEL {
+            self.second
+        } else {
+            self.third
+        }
+    }
 }
 
 struct Machine {
@@ -216,8 +278,11 @@ pub fn simulate(plan: Plan, work: impl Fn(usize) + Clone + Send) -> Outcome {
         cores: (0..plan.cores)
             .map(|core| Core {
                 now: 0,
+                ahead: 0,
+                read: 0,
+                spins: false,
                 stored: 0,
-                noise: scattered(plan.seed ^ (core as u64) << 32),
+                noise: if plan.seed == 0 { 0 } else { scattered(plan.seed ^ (core as u64) << 32) },
                 sleeps: false,
                 is_woken: false,
                 fetches: Vec::new(),
@@ -267,6 +332,7 @@ impl Machine {
         if is_over {
             for (number, core) in self.cores.iter_mut().enumerate().filter(|(_, core)| core.sleeps) {
                 (core.sleeps, core.now) = (false, core.now.max(end));
+                core.ahead = core.now;
                 self.turns.push(Reverse((core.now, number)));
             }
             self.mutexes.values_mut().for_each(|mutex| mutex.sleepers.clear());
@@ -283,9 +349,9 @@ impl Machine {
 
     /// Computes for so long, more or less by up to a quarter.
     fn compute(&mut self, core: usize, time: Picos) {
-        let core = &mut self.cores[core];
-        core.noise = core.noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        core.now += time * 3 / 4 + (time / 2) * (core.noise >> 54) / 1024;
+        let (window, core) = (self.plan.costs.window, &mut self.cores[core]);
+        core.ahead = core.ahead.max(core.now.saturating_sub(window)) + core.noisy(time);
+        core.now = core.now.max(core.ahead);
     }
 
     fn is_measured(&self, now: Picos) -> bool {
@@ -297,53 +363,89 @@ impl Machine {
     fn ask(&mut self, core: usize, address: usize, bytes: usize, access: Access, site: Site) {
         let (costs, socket, asked) = (self.plan.costs, self.socket(), self.cores[core].now);
         self.finish_stores(asked);
-        let updates = if access == Access::Update { costs.update } else { 0 };
-        self.cores[core].accesses += 1;
-        let count = self.cores[core].accesses;
-        let mut done = asked;
+        let state = &mut self.cores[core];
+        state.accesses += 1;
+        let (count, ahead, stored) = (state.accesses, state.ahead, state.stored);
+        // What holds up the access, beside the lines: the earlier ones, and for an update also the earlier stores.
+        let updates = if access == Access::Update { state.noisy(costs.update) } else { 0 };
+        let ready = if access == Access::Update { asked.max(stored) } else { asked };
+        let (mut done, mut read) = (ready, ahead);
         let mut tally = Tally::default();
         for number in lines(address, bytes) {
             let line = self.lines.entry(number).or_default();
-            let source = if line.is_hit(core, access, asked) {
-                Source::Own
-            } else {
-                line.promised.change(core, access == Access::Load, &socket)
-            };
+            let hits = line.is_hit(core, access, asked);
+            let source = if hits { Source::Own } else { line.promised.change(core, access == Access::Load, &socket) };
             let (counter, took) = match source {
                 Source::Own => {
                     // If the line is not there, the core's own store waits for it, and has what it reads.
                     tally.hits += 1;
-                    let is_far_down = count.saturating_sub(std::mem::replace(&mut line.used, count)) > FIRST_LEVEL;
-                    done = done.max(asked + updates.max(costs.load) + if is_far_down { costs.second } else { 0 });
+                    let unused = count.saturating_sub(std::mem::replace(&mut line.used, count));
+                    let mut there = ahead + costs.level(unused);
+                    if line.fetched.core == core {
+                        there = there.max(line.fetched.arrives);
+                    }
+                    if (line.updated.0, line.updated.1) == (core, address) {
+                        there = there.max(line.updated.2);
+                    }
+                    read = read.max(there);
+                    done = done.max(there);
+                    if access == Access::Store {
+                        // Stores become visible in their order.
+                        line.until = line.until.max(stored);
+                    }
+                    if access != Access::Load {
+                        line.written = done + updates;
+                    }
+                    if access == Access::Update {
+                        line.updated = (core, address, done + updates);
+                    }
                     continue;
                 }
                 Source::Memory => (&mut tally.memory, costs.memory),
                 Source::Near { .. } => (&mut tally.near, costs.transfer),
                 Source::Far { .. } => (&mut tally.far, costs.across),
             };
-            *counter += 1;
             line.used = count;
-            let begins = line.until.max(asked);
-            let arrives = begins + took + updates;
             let serialised = !matches!(source, Source::Near { shared: true } | Source::Far { shared: true });
+            let is_merged = access != Access::Load && line.fetched.core == core && ahead < line.fetched.arrives;
+            let begins = if is_merged { line.fetched.begins } else { line.until.max(line.written).max(ahead) };
+            *counter += u64::from(!is_merged);
+            let there = begins + took;
+            let in_order = if access == Access::Store { ready.max(stored) } else { ready };
+            let arrives = there.max(in_order) + updates;
+            line.fetched = Fetch { core, begins, arrives: there };
+            read = read.max(there);
             if serialised {
                 line.leaves.push_back(begins + took / 2);
                 line.until = arrives;
+            }
+            if access != Access::Load {
+                line.written = arrives;
+            }
+            if access == Access::Update {
+                line.updated = (core, address, arrives);
             }
             if access == Access::Store {
                 self.stores.push(Reverse((arrives, core, number)));
             } else {
                 self.cores[core].fetches.push((number, serialised));
             }
-            done = done.max(arrives);
+            done = done.max(there);
         }
         let state = &mut self.cores[core];
         if access == Access::Store {
             state.stored = state.stored.max(done);
-            state.now = asked + costs.store;
+            state.ahead += costs.store;
         } else {
-            state.now = done;
+            state.now = done + updates;
+            state.ahead += costs.load;
+            state.read = read;
         }
+        if std::mem::take(&mut state.spins) {
+            state.ahead = state.ahead.max(state.read);
+        }
+        state.now = state.now.max(state.ahead);
+        state.ahead = state.ahead.max(state.now.saturating_sub(costs.window));
         tally.time = state.now - asked;
         self.accesses += 1;
         if self.is_measured(asked) {
@@ -413,18 +515,6 @@ fn turn() {
     }
 }
 
-/// Sleeps until another core wakes this one, unless one has already.
-fn sleep_until_woken() {
-    let sleeps = on_machine(|machine, core| {
-        let core = &mut machine.cores[core];
-        core.sleeps = !std::mem::take(&mut core.is_woken);
-        core.sleeps
-    });
-    if sleeps == Some(true) {
-        leave();
-    }
-}
-
 /// Returns the core that runs. `None` outside of a simulation.
 pub fn core() -> Option<usize> {
     on_machine(|_, core| core)
@@ -461,6 +551,42 @@ pub fn compute(cost: impl Fn(&Costs) -> Picos) {
     on_machine(|machine, core| machine.compute(core, cost(&machine.plan.costs)));
 }
 
+/// Waits until all earlier accesses have taken effect, as for a system call, and computes for as long as `cost` says.
+pub fn compute_alone(cost: impl Fn(&Costs) -> Picos) {
+    on_machine(|machine, core| {
+        let state = &mut machine.cores[core];
+        state.ahead = state.ahead.max(state.now).max(state.stored);
+        machine.compute(core, cost(&machine.plan.costs));
+    });
+}
+
+/// Pauses in a loop that spins.
+pub fn spin() {
+    on_machine(|machine, core| {
+        machine.compute(core, machine.plan.costs.spin);
+        machine.cores[core].spins = true;
+    });
+}
+
+/// Returns when what the last access has read arrives.
+pub fn read() -> Picos {
+    on_machine(|machine, core| machine.cores[core].read).unwrap_or(0)
+}
+
+/// Comes upon the next access only at `read`, because its address is what was read.
+pub fn follow_from(read: Picos) {
+    on_machine(|machine, core| {
+        let core = &mut machine.cores[core];
+        core.ahead = core.ahead.max(read);
+        core.now = core.now.max(core.ahead);
+    });
+}
+
+/// Follows a pointer that the last access has read.
+pub fn follow() {
+    follow_from(read());
+}
+
 /// Accesses `bytes` bytes at `address`. The access itself follows at once.
 pub fn access(address: usize, bytes: usize, access: Access, site: Site) {
     let is_simulated = on_machine(|machine, core| {
@@ -486,96 +612,13 @@ pub fn access(address: usize, bytes: usize, access: Access, site: Site) {
 /// Waits for the core's earlier stores.
 pub fn fence() {
     on_machine(|machine, core| {
-        machine.compute(core, machine.plan.costs.update);
         let core = &mut machine.cores[core];
-        core.now = core.now.max(core.stored);
+        core.now = core.now.max(core.stored) + core.noisy(machine.plan.costs.update);
     });
 }
 
-/// How often a core looks at a mutex before it sleeps.
-const LOOKS: u32 = 100;
-
-/// Takes the mutex at `address`, as std's does: spins for a while, and then sleeps.
-pub fn lock(address: usize, site: Site) {
-    let mut looks = 0;
-    loop {
-        access(address, 4, Access::Update, site);
-        let taken = on_machine(|machine, _| !std::mem::replace(&mut machine.mutex(address).is_locked, true));
-        if taken != Some(false) {
-            return;
-        }
-        while looks < LOOKS {
-            looks += 1;
-            compute(|costs| costs.spin);
-            access(address, 4, Access::Load, site);
-            if on_machine(|machine, _| !machine.mutex(address).is_locked) == Some(true) {
-                break;
-            }
-        }
-        if looks == LOOKS {
-            compute(|costs| costs.call);
-            turn();
-            let sleeps = on_machine(|machine, core| {
-                let mutex = machine.mutex(address);
-                if mutex.is_locked {
-                    mutex.sleepers.push_back(core);
-                }
-                mutex.is_locked
-            });
-            if sleeps == Some(true) {
-                sleep_until_woken();
-            }
-        }
-    }
-}
-
-/// Gives the mutex at `address` back, and wakes a core that sleeps for it.
-pub fn unlock(address: usize, site: Site) {
-    access(address, 4, Access::Update, site);
-    let woken = on_machine(|machine, _| {
-        let mutex = machine.mutex(address);
-        mutex.is_locked = false;
-        mutex.sleepers.pop_front()
-    });
-    if let Some(core) = woken.flatten() {
-        wake(core);
-    }
-}
-
-impl Machine {
-    fn mutex(&mut self, address: usize) -> &mut Mutex {
-        self.mutexes.entry(address).or_default()
-    }
-}
-
-/// Lets the running core sleep until [`wake`] is called for it, or the time is over.
-pub fn sleep() {
-    compute(|costs| costs.call);
-    if is_over() {
-        return;
-    }
-    sleep_until_woken();
-}
-
-/// Wakes a core that sleeps, by a system call of the running one.
-pub fn wake(sleeper: usize) {
-    compute(|costs| costs.call);
-    on_machine(|machine, core| {
-        let at = machine.cores[core].now + machine.plan.costs.awake;
-        let state = &mut machine.cores[sleeper];
-        if std::mem::take(&mut state.sleeps) {
-            state.now = state.now.max(at);
-            machine.turns.push(Reverse((state.now, sleeper)));
-        } else {
-            state.is_woken = true;
-        }
-    });
-}
-
-/// Lets time pass for the running core.
-pub fn pass(time: Picos) {
-    on_machine(|machine, core| machine.cores[core].now += time);
-}
+mod locks;
+pub use locks::{lock, pass, sleep, unlock, wake};
 
 #[cfg(test)]
 mod tests;

@@ -17,6 +17,7 @@ use wharf_scale::designs::semaphore::SemaphoreAndMutex;
 use wharf_scale::designs::stack::SingleStack;
 use wharf_scale::line::MOST_CORES;
 use wharf_scale::machine::{Outcome, Plan};
+use wharf_scale::profiles::{PROFILES, Profile};
 use wharf_scale::report::{Figure, Sheet};
 
 /// Simulates pools on machines with many cores: wharf's own code, and reference designs.
@@ -39,6 +40,16 @@ struct Arguments {
     /// How long is measured, as a multiple of each case's usual time.
     #[arg(long, default_value_t = 1.0)]
     length: f64,
+    /// The machine whose costs are taken.
+    #[arg(long, value_name = "NAME", default_value = PROFILES[0].name, value_parser = machine)]
+    machine: &'static Profile,
+    /// Compares wharf's figures with those that were measured on the machine, and fails unless those of one and two cores
+    /// are within 25 %.
+    #[arg(long)]
+    check: bool,
+    /// Compares with what the benchmark's series `cores` has measured, in the file that it has written.
+    #[arg(long, value_name = "FILE", requires = "check")]
+    measured: Option<PathBuf>,
     /// A cost in nanoseconds, as in `transfer=60`. May be repeated.
     #[arg(long, value_name = "COST=NANOSECONDS", value_parser = cost)]
     cost: Vec<(String, f64)>,
@@ -60,6 +71,11 @@ fn cost(text: &str) -> Result<(String, f64), String> {
     Ok((name.to_owned(), nanos))
 }
 
+fn machine(name: &str) -> Result<&'static Profile, String> {
+    let names: Vec<_> = PROFILES.iter().map(|profile| profile.name).collect();
+    Profile::named(name).ok_or_else(|| format!("the machines are {}", names.join(" and ")))
+}
+
 type Simulate = fn(Case, &Plan) -> Option<Outcome>;
 
 fn designs() -> Vec<(&'static str, Simulate)> {
@@ -79,7 +95,7 @@ fn designs() -> Vec<(&'static str, Simulate)> {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     match run(&arguments) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(holds) => ExitCode::from(u8::from(!holds)),
         Err(error) => {
             eprintln!("scale: {error}");
             ExitCode::from(2)
@@ -103,8 +119,34 @@ fn long_enough(case: Case, simulate: Simulate, plan: &Plan, length: f64) -> Opti
     None
 }
 
-fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
-    let mut costs = Costs::default();
+/// Compares wharf's figures with measured ones. Returns whether all hold.
+#[cfg(simulated)]
+fn check(arguments: &Arguments, costs: Costs) -> Result<bool, Box<dyn std::error::Error>> {
+    use wharf_scale::{check, profiles};
+
+    let measured = match &arguments.measured {
+        Some(file) => {
+            let text = fs::read_to_string(file).map_err(|error| format!("cannot read {}: {error}", file.display()))?;
+            profiles::read(&text).map_err(|error| format!("cannot use {}: {error}", file.display()))?
+        }
+        None => {
+            println!("Measured on {}", arguments.machine.what);
+            arguments.machine.measured()
+        }
+    };
+    let compared = check::compare(costs, arguments.seed, &measured);
+    println!("\n{}", check::table(&compared));
+    Ok(compared.iter().all(check::Compared::holds))
+}
+
+#[cfg(not(simulated))]
+fn check(_: &Arguments, _: Costs) -> Result<bool, Box<dyn std::error::Error>> {
+    Err("only a build with `--cfg simulated` has figures of wharf".into())
+}
+
+/// Does what the command line says. Returns whether all that it checks holds.
+fn run(arguments: &Arguments) -> Result<bool, Box<dyn std::error::Error>> {
+    let mut costs = arguments.machine.costs;
     for (name, nanos) in &arguments.cost {
         costs.set(name, *nanos)?;
     }
@@ -112,6 +154,9 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
         eprintln!("wharf itself takes part only in a build with `--cfg simulated`: see perf/README.md");
     }
     println!("Costs in nanoseconds: {costs}");
+    if arguments.check {
+        return check(arguments, costs);
+    }
     let selects = |wanted: &[String], name: &str| wanted.is_empty() || wanted.iter().any(|part| name.contains(&**part));
     let cases = Case::ALL.iter().filter(|case| selects(&arguments.case, case.name()));
     let mut sheets = Vec::new();
@@ -150,5 +195,5 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
             fs::write(&file, sheet.svg()).map_err(|error| format!("cannot write {}: {error}", file.display()))?;
         }
     }
-    Ok(())
+    Ok(true)
 }

@@ -1,23 +1,27 @@
 //! A runtime of tasks on the simulated cores, which places them as tokio's multi-threaded one does.
 //!
 //! Each core has a worker with a queue, and a place for the task that it woke last, which runs next (the LIFO slot, for
-//! at most three tasks in a row). A task that is woken runs on the core that woke it. A task that yields runs again once
-//! the queue is empty. A worker without tasks steals half of another one's queue, beginning with a random one, unless
-//! half of the workers search already; then it sleeps. A worker whose queue has a task too many wakes a sleeping one,
-//! unless some worker searches.
+//! at most three tasks in a row). A task that is woken runs on the core that woke it. A task that yields waits in a list of
+//! the worker. A worker without tasks steals half of another one's queue, beginning with a random one, unless half of the
+//! workers search already. If it finds none, it looks at the driver and then schedules the tasks that have yielded, the last
+//! one first; it does that after every 61 ticks, too. If no task has yielded, it sleeps. A worker whose queue has a task too
+//! many wakes a sleeping one, unless some worker searches.
 //!
-//! The words that tokio's workers share are words of the simulated machine: the ends of each queue, the counts of
-//! workers that are awake and that search, the list of sleepers, the lock of the driver, and each task's state. A wake-up
-//! takes place at the end of the poll in which it occurs, so that no waker runs other cores while its caller holds a lock
-//! that the machine does not know.
+//! The words that tokio's workers share are words of the simulated machine: the ends and the entries of each queue, the
+//! counts of workers that are awake and that search, the list of sleepers, the lock of the driver, and each task's state
+//! with its count of references. Each poll changes the state twice, and each wake-up three times: the waker was cloned, the
+//! task is scheduled, and the waker is dropped. A wake-up takes place at the end of the poll in which it occurs, so that no
+//! waker runs other cores while its caller holds a lock that the machine does not know.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 
+use crate::costs::Picos;
 use crate::machine::{self, Access, Outcome, Plan};
 use crate::shared::{Lock, Word, touch};
 
@@ -34,9 +38,14 @@ impl Alignment {
 }
 
 /// How many tasks in a row run from the LIFO slot.
-const LIFO_POLLS: usize = 3;
+const LIFO_POLLS: u32 = 3;
 /// How many tasks run from one look at the driver to the next.
 const EVENT_INTERVAL: u32 = 61;
+
+/// How many cache lines a look at the driver moves if another worker has looked at it last: the clock, the timers and
+/// their lock, the events, and in the kernel the file, the list of what is ready and its locks. The number is fitted to the
+/// yields of two cores on the machine `epyc-2`.
+const DRIVER_LINES: usize = 16;
 
 /// The tasks of a simulation, and the workers that run them.
 pub struct Runtime {
@@ -46,6 +55,8 @@ pub struct Runtime {
     idle: Word,
     sleepers: Lock<Vec<usize>>,
     driver: Word,
+    /// What a look at the driver reads and writes, in the runtime and in the kernel.
+    driver_state: [Word; DRIVER_LINES],
     /// Otherwise each worker is a runtime of its own, which has its own driver.
     steals: bool,
 }
@@ -55,8 +66,28 @@ struct Worker {
     /// Stands for both ends of the queue, which tokio keeps in one cache line.
     ends: Word,
     queue: Mutex<VecDeque<Arc<Task>>>,
+    /// Stands for the queue's memory, a ring of pointers.
+    entries: Entries,
+    /// How many tasks were ever pushed. The last ones of them are in the queue.
+    pushed: AtomicUsize,
     lifo: Mutex<Option<Arc<Task>>>,
+    /// Whether the LIFO slot is not used at present, because too many tasks in a row have come from it.
+    is_lifo_off: AtomicBool,
     yielded: Mutex<Vec<Arc<Task>>>,
+}
+
+/// The entries of a queue, eight in a cache line.
+#[repr(align(128))]
+struct Entries([u64; Self::COUNT]);
+
+impl Entries {
+    const COUNT: usize = 256;
+}
+
+impl Default for Entries {
+    fn default() -> Self {
+        Self([0; Self::COUNT])
+    }
 }
 
 struct Task {
@@ -72,9 +103,12 @@ const SCHEDULED: u64 = 1;
 const RUNS: u64 = 2;
 const RUNS_AGAIN: u64 = 3;
 
+/// A task that is woken, and when its waker was read.
+type Woken = (Arc<Task>, Picos);
+
 thread_local! {
     /// The tasks that the present polls have woken, by core.
-    static WOKEN: RefCell<Vec<Vec<Arc<Task>>>> = const { RefCell::new(Vec::new()) };
+    static WOKEN: RefCell<Vec<Vec<Woken>>> = const { RefCell::new(Vec::new()) };
     static YIELDS: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -110,7 +144,7 @@ impl Wake for Task {
     fn wake(self: Arc<Self>) {
         // Outside of a simulation nothing runs any more.
         if let Some(core) = machine::core() {
-            WOKEN.with_borrow_mut(|woken| woken[core].push(self));
+            WOKEN.with_borrow_mut(|woken| woken[core].push((self, machine::read())));
         }
     }
 }
@@ -129,13 +163,17 @@ pub fn run(plan: &Plan, tasks: Vec<(usize, Work)>) -> Outcome {
         idle: Word::new((plan.cores as u64) << 32),
         sleepers: Lock::default(),
         driver: Word::default(),
+        driver_state: Default::default(),
         steals: plan.steals,
         tasks,
     });
     WOKEN.set((0..plan.cores).map(|_| Vec::new()).collect());
     for task in &runtime.tasks {
         task.runtime.set(Arc::downgrade(&runtime)).expect("BUG: a task has two runtimes");
-        own(&runtime.workers[task.home].queue).push_back(Arc::clone(task));
+        let worker = &runtime.workers[task.home];
+        own(&worker.queue).push_back(Arc::clone(task));
+        // A thief counts one entry too many, and the entry of the first task must not be before the ring's first one.
+        worker.pushed.fetch_add(1, Ordering::Relaxed);
     }
     let outcome = machine::simulate(plan.clone(), |core| runtime.work(core));
     WOKEN.take();
@@ -148,37 +186,49 @@ impl Runtime {
         while !machine::is_over() {
             ticks += 1;
             if ticks.is_multiple_of(EVENT_INTERVAL) {
-                self.look_at_driver();
+                self.look_around(core, searches);
             }
             if let Some(task) = self.next(core).or_else(|| self.steal(core, &mut searches)) {
                 self.stop_searching(&mut searches);
                 self.run(core, task);
-                for _ in 0..LIFO_POLLS {
+                let is_off = &self.workers[core].is_lifo_off;
+                for polls in 1.. {
                     let Some(task) = own(&self.workers[core].lifo).take() else { break };
+                    // Relaxed: the worker's own, like all that is no word of the machine.
+                    is_off.store(polls >= LIFO_POLLS, Ordering::Relaxed);
                     self.run(core, task);
                 }
-                let left = own(&self.workers[core].lifo).take();
-                if let Some(task) = left {
-                    self.push(core, task);
-                    self.wake_a_sleeper();
-                }
+                is_off.store(false, Ordering::Relaxed);
             } else if !own(&self.workers[core].yielded).is_empty() {
-                self.stop_searching(&mut searches);
-                self.look_at_driver();
-                self.schedule_yielded(core);
+                self.look_around(core, searches);
             } else {
                 self.sleep(core, &mut searches);
             }
         }
     }
 
-    /// Asks the driver for events, if no other worker does.
-    fn look_at_driver(&self) {
+    /// Asks the driver for events, if no other worker does. Then schedules the tasks that have yielded.
+    fn look_around(&self, core: usize, searches: bool) {
+        machine::compute(|costs| costs.batch);
         if !self.steals {
-            machine::compute(|costs| costs.call);
+            machine::compute_alone(|costs| costs.driver);
         } else if self.driver.swap(1) == 0 {
-            machine::compute(|costs| costs.call);
+            machine::compute_alone(|costs| costs.driver);
+            for word in &self.driver_state {
+                // One leads to the next.
+                machine::follow();
+                word.store(word.load());
+            }
             self.driver.store(0);
+        }
+        let worker = &self.workers[core];
+        let yielded = std::mem::take(&mut *own(&worker.yielded));
+        for task in yielded.into_iter().rev() {
+            self.schedule(core, task, false);
+        }
+        let has_too_many = own(&worker.queue).len() + usize::from(own(&worker.lifo).is_some()) > 1;
+        if has_too_many && !searches {
+            self.wake_a_sleeper();
         }
     }
 
@@ -193,16 +243,22 @@ impl Runtime {
             return None;
         }
         worker.ends.add(0);
+        // A thief may have been faster.
+        worker.touch_first(1, Access::Load);
         own(&worker.queue).pop_front()
     }
 
     fn push(&self, core: usize, task: Arc<Task>) {
-        own(&self.workers[core].queue).push_back(task);
-        self.workers[core].ends.store(0);
+        let worker = &self.workers[core];
+        worker.fill(1);
+        own(&worker.queue).push_back(task);
+        worker.ends.store(0);
     }
 
     /// Runs a task until it yields, waits or ends.
     fn run(&self, core: usize, task: Arc<Task>) {
+        machine::follow();
+        task.state.load();
         task.state.swap(RUNS);
         let waker = Waker::from(Arc::clone(&task));
         let polled = {
@@ -215,9 +271,9 @@ impl Runtime {
         };
         let yields = YIELDS.take();
         if polled.is_pending() {
+            // The reference of the waker, which a queue keeps or the list of tasks that yield.
+            task.state.add(0);
             if yields {
-                // The reference that the list of tasks that yield keeps.
-                task.state.add(0);
                 own(&self.workers[core].yielded).push(Arc::clone(&task));
             }
             if task.state.replace(RUNS, RESTS).is_err() {
@@ -235,31 +291,30 @@ impl Runtime {
             if woken.is_empty() {
                 return;
             }
-            for task in woken {
-                if !task.becomes_scheduled() {
-                    continue;
-                }
-                let before = own(&self.workers[core].lifo).replace(task);
-                if let Some(before) = before {
-                    self.push(core, before);
-                    self.wake_a_sleeper();
-                }
+            for (task, read) in woken {
+                machine::follow_from(read);
+                self.schedule(core, task, true);
             }
         }
     }
 
-    /// Schedules the tasks that have yielded.
-    fn schedule_yielded(&self, core: usize) {
-        let yielded = std::mem::take(&mut *own(&self.workers[core].yielded));
-        let are_many = yielded.len() > 1;
-        for task in yielded {
-            if task.becomes_scheduled() {
-                self.push(core, task);
+    /// Schedules a task whose waker is called, and drops the waker.
+    fn schedule(&self, core: usize, task: Arc<Task>, tells: bool) {
+        if task.becomes_scheduled() {
+            let worker = &self.workers[core];
+            let displaced = if worker.is_lifo_off.load(Ordering::Relaxed) {
+                Some(Arc::clone(&task))
+            } else {
+                own(&worker.lifo).replace(Arc::clone(&task))
+            };
+            if let Some(displaced) = displaced {
+                self.push(core, displaced);
+                if tells {
+                    self.wake_a_sleeper();
+                }
             }
         }
-        if are_many {
-            self.wake_a_sleeper();
-        }
+        task.state.add(0);
     }
 
     /// Takes half of another worker's tasks, and returns one of them.
@@ -285,6 +340,9 @@ impl Runtime {
             }
             // One update claims the tasks, one tells that they are copied.
             victim.ends.add(0);
+            let half = own(&victim.queue).len().div_ceil(2);
+            victim.touch_first(half, Access::Load);
+            self.workers[core].fill(half);
             victim.ends.add(0);
             let mut stolen = {
                 let mut queue = own(&victim.queue);
@@ -311,12 +369,13 @@ impl Runtime {
     /// Wakes a worker that sleeps, unless some worker searches.
     fn wake_a_sleeper(&self) {
         let needs_one = |idle: u64| idle & u64::from(u32::MAX) == 0 && (idle >> 32) < self.workers.len() as u64;
-        if !needs_one(self.idle.load()) {
+        // Reads by updates, which order the push of the task before. A worker on its own is awake.
+        if !self.steals || !needs_one(self.idle.add(0)) {
             return;
         }
         let woken = {
             let mut sleepers = self.sleepers.lock();
-            let sleeper = needs_one(self.idle.load()).then(|| sleepers.pop()).flatten();
+            let sleeper = needs_one(self.idle.add(0)).then(|| sleepers.pop()).flatten();
             sleeper.inspect(|_| {
                 self.idle.add((1 << 32) + 1);
             })
@@ -344,6 +403,31 @@ impl Runtime {
         }
         machine::sleep();
         *searches = true;
+    }
+}
+
+impl Worker {
+    /// Accesses the entries of the first tasks in the queue.
+    fn touch_first(&self, count: usize, access: Access) {
+        let first = self.pushed.load(Ordering::Relaxed).saturating_sub(own(&self.queue).len());
+        self.touch_entries(first, count, access);
+    }
+
+    /// Writes the entries of tasks that are pushed.
+    fn fill(&self, count: usize) {
+        let first = self.pushed.fetch_add(count, Ordering::Relaxed);
+        self.touch_entries(first, count, Access::Store);
+    }
+
+    /// Accesses entries, a line at a time.
+    fn touch_entries(&self, first: usize, count: usize, access: Access) {
+        const IN_A_LINE: usize = 8;
+        let end = first + count.min(Entries::COUNT);
+        let mut entry = first;
+        while entry < end {
+            touch(&self.entries.0[entry % Entries::COUNT], access);
+            entry += IN_A_LINE - entry % IN_A_LINE;
+        }
     }
 }
 

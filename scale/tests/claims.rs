@@ -7,9 +7,11 @@
 #![cfg(simulated)]
 
 use wharf_scale::cases::Case;
+use wharf_scale::check::{compare, table};
 use wharf_scale::costs::Costs;
 use wharf_scale::designs::wharf::Wharf;
 use wharf_scale::machine::Plan;
+use wharf_scale::profiles::PROFILES;
 use wharf_scale::report::Figure;
 
 fn simulated(case: Case, cores: usize, sockets: usize) -> Figure {
@@ -49,6 +51,23 @@ fn many_cores_serve_a_saturated_pool_no_slower_than_two() {
         for case in [Case::Saturated10, Case::Saturated100, Case::Edge] {
             let [two, many] = [2, 64].map(|cores| simulated(case, cores, 1).throughput);
             assert!(many >= two, "{case:?}: {two} and {many}");
+        }
+    });
+    thread.unwrap().join().unwrap();
+}
+
+/// Otherwise the simulated machines are not the ones that they stand for.
+#[test]
+fn figures_of_one_and_two_cores_are_within_a_quarter_of_the_measured_ones() {
+    let thread = std::thread::Builder::new().stack_size(64 << 20).spawn(|| {
+        for profile in PROFILES {
+            let few = profile
+                .measured()
+                .into_iter()
+                .map(|(case, figures)| (case, figures.into_iter().filter(|(cores, _)| *cores <= 2).collect()));
+            let compared = compare(profile.costs, 1, &few.collect());
+            assert_eq!(compared.len(), 10, "five cases on one and two cores");
+            assert!(compared.iter().all(|row| row.holds()), "{}:\n{}", profile.name, table(&compared));
         }
     });
     thread.unwrap().join().unwrap();

@@ -90,21 +90,25 @@ impl simulated::Machine for Observer {
         machine::unlock(address, site);
     }
 
+    fn follow(&self) {
+        machine::follow();
+    }
+
     fn fence(&self) {
         machine::fence();
     }
 
     fn spin(&self) {
-        machine::compute(|costs| costs.spin);
+        machine::spin();
     }
 
     fn yield_now(&self) {
-        machine::compute(|costs| costs.call);
+        machine::compute_alone(|costs| costs.call);
     }
 
     fn sleep(&self, time: Duration) {
         machine::pass(time.as_nanos() as u64 * 1_000);
-        machine::compute(|costs| costs.awake);
+        machine::compute_alone(|costs| costs.awake);
     }
 }
 

@@ -1,0 +1,131 @@
+//! Real machines: what their steps take, and what was measured on them.
+//!
+//! # How the costs were found
+//!
+//! | cost | `epyc-2` | `xeon-16` |
+//! | --- | --- | --- |
+//! | `transfer` | measured by the probe that perf/README.md describes | fitted to connections that two cores return elsewhere |
+//! | `update`, `spin` | measured by the same probe | usual values |
+//! | `window` | the 448 instructions that the core has in flight, at the 18 a nanosecond that the probe has seen | none, with which the same case fits: a later load waits for a locked instruction there. Not measured |
+//! | `driver`, `batch` | measured: a task that only yields, alone on tokio, takes 370 ns more than one of 64. The time of the system call and of the clock is `driver`, the rest `batch` | usual values |
+//! | `call`, `awake` | measured: a system call, and half of a round trip between two threads that sleep | usual values |
+//! | `clock` | a reading of the time stamp counter, as in the probe | a subscriber costs about three times as much there |
+//! | `step` | fitted to the hits of one core | the same |
+//! | `poll` | fitted to the yields of one core; agrees with tasks that only yield, without a pool | fitted to the same |
+//! | `second`, `third`, `load`, `store`, `memory` | usual values of such processors | the same |
+//! | `across` | does not occur: one socket | a usual value |
+//!
+//! One constant of the runtime belongs to them: how many cache lines a look at the driver moves. It is fitted to the yields
+//! of two cores of `epyc-2`, and is the same for both.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::cases::Case;
+use crate::costs::Costs;
+
+/// A real machine.
+#[derive(Debug)]
+pub struct Profile {
+    /// Its name.
+    pub name: &'static str,
+    /// What it is.
+    pub what: &'static str,
+    /// What its steps take.
+    pub costs: Costs,
+    /// What was measured: for each case the millions of operations a second on 1, 2, 4 … cores.
+    measured: &'static [(Case, &'static [f64])],
+}
+
+/// The machines. The costs of the first one are those of a simulation that names none.
+pub const PROFILES: &[Profile] = &[
+    Profile {
+        name: "xeon-16",
+        what: "a virtual machine with 16 cores of an Intel Xeon; the code of 2026-11-22, with another lock of the wait list",
+        costs: Costs::XEON,
+        measured: &[
+            (Case::Hit, &[25.2, 52.9, 101.0, 198.0, 379.0]),
+            (Case::Yield, &[6.4, 9.9, 18.9, 37.2, 56.2]),
+            (Case::Saturated10, &[2.01, 1.51, 1.26, 0.93, 0.87]),
+            (Case::Saturated100, &[2.32, 1.70, 1.15, 0.86, 0.76]),
+            (Case::Elsewhere, &[21.1, 11.1, 18.1, 37.1, 46.7]),
+        ],
+    },
+    Profile {
+        name: "epyc-2",
+        what: "a virtual machine with 2 cores of an AMD EPYC (Zen 5), on its quick level, 2026-11-23",
+        costs: Costs::EPYC,
+        measured: &[
+            (Case::Hit, &[59.2, 119.0]),
+            (Case::Yield, &[13.6, 25.0]),
+            (Case::Saturated10, &[4.9, 5.5]),
+            (Case::Saturated100, &[5.3, 6.4]),
+            (Case::Elsewhere, &[50.8, 43.5]),
+        ],
+    },
+];
+
+/// Throughputs that were measured: for each case, millions of operations a second by the number of cores.
+pub type Measured = Vec<(Case, BTreeMap<usize, f64>)>;
+
+impl Profile {
+    /// Returns the machine of this name.
+    pub fn named(name: &str) -> Option<&'static Self> {
+        PROFILES.iter().find(|profile| profile.name == name)
+    }
+
+    /// Returns what was measured.
+    pub fn measured(&self) -> Measured {
+        let by_cores =
+            |figures: &[f64]| figures.iter().enumerate().map(|(power, &figure)| (1 << power, figure)).collect();
+        self.measured.iter().map(|&(case, figures)| (case, by_cores(figures))).collect()
+    }
+}
+
+/// Reads what the benchmark's series `cores` has measured of wharf, from the file that it writes.
+///
+/// # Errors
+///
+/// A text that says what is wrong.
+pub fn read(text: &str) -> Result<Measured, String> {
+    let file: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    let rows = file["rows"].as_array().ok_or("there are no rows")?;
+    let mut measured = Measured::new();
+    for row in rows.iter().filter(|row| row["what"] == "million per second") {
+        let place = row["case"].as_str().and_then(|name| name.rsplit_once('/'));
+        let (name, cores) = place.ok_or("a row has no case with a number of cores")?;
+        let (Some(case), Ok(cores)) = (Case::ALL.iter().find(|case| case.name() == name), cores.parse()) else {
+            continue;
+        };
+        let Some(figure) = row["median"]["wharf"].as_f64() else { continue };
+        match measured.iter_mut().find(|(of, _)| of == case) {
+            Some((_, figures)) => drop(figures.insert(cores, figure)),
+            None => measured.push((*case, BTreeMap::from([(cores, figure)]))),
+        }
+    }
+    if measured.is_empty() { Err("it has no figures of wharf".to_owned()) } else { Ok(measured) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_of_the_benchmark_is_read() {
+        let row = |case: &str, what: &str, median: f64| serde_json::json!({ "case": case, "what": what, "median": { "wharf": median, "floor": 1.0 } });
+        let rows = [
+            row("saturated/1000-on-10/1", "ns per operation", 200.0),
+            row("saturated/1000-on-10/1", "million per second", 5.0),
+            row("saturated/1000-on-10/2", "million per second", 6.0),
+            row("hit/1", "million per second", 60.0),
+            row("of another benchmark/1", "million per second", 7.0),
+        ];
+        let measured = read(&serde_json::json!({ "rows": rows }).to_string()).unwrap();
+        let expected =
+            [(Case::Saturated10, BTreeMap::from([(1, 5.0), (2, 6.0)])), (Case::Hit, BTreeMap::from([(1, 60.0)]))];
+        assert_eq!(measured, expected);
+        assert!(read("{\"rows\": []}").unwrap_err().contains("no figures"));
+        assert!(read("[]").is_err() && read("no JSON").is_err());
+    }
+}
