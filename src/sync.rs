@@ -177,6 +177,7 @@ pub(crate) fn follow() {
 /// Tells the simulated machine that a plain value is read.
 #[inline(always)]
 #[cfg_attr(simulated, track_caller)]
+#[cfg_attr(feature = "event-listener-queue", allow(dead_code, reason = "only the list that ships has blocks"))]
 pub(crate) fn reads<T>(_at: *const T) {
     #[cfg(simulated)]
     simulated::reads(_at);
@@ -185,6 +186,7 @@ pub(crate) fn reads<T>(_at: *const T) {
 /// Tells the simulated machine that a plain value is written.
 #[inline(always)]
 #[cfg_attr(simulated, track_caller)]
+#[cfg_attr(feature = "event-listener-queue", allow(dead_code, reason = "only the list that ships has blocks"))]
 pub(crate) fn writes<T>(_at: *const T) {
     #[cfg(simulated)]
     simulated::writes(_at);
