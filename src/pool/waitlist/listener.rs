@@ -184,7 +184,7 @@ impl<G> Node<G> {
     }
 }
 
-/// An event, and the number of waiters that have listened to it.
+/// An event, and the number of waiters that have listened to it, modulo [`Hall::turns`].
 #[repr(align(64))]
 struct Place<G> {
     event: Event<G>,
@@ -215,6 +215,12 @@ impl<G> Hall<G> {
         (&self.places[(number & (most - 1)) as usize], number >> most.trailing_zeros())
     }
 
+    /// Returns how many tickets in succession have the same place before the numbers of tickets repeat themselves.
+    fn turns(&self) -> u32 {
+        // Both are powers of two.
+        Ticket::COUNT / self.places.len() as u32
+    }
+
     /// Returns whether all waiters have gone that were here when they were turned away. Called by the holder of the
     /// list's lock.
     fn is_deserted(&self) -> bool {
@@ -226,7 +232,7 @@ impl<G> Hall<G> {
             // ORD: Acquire; pairs with the Release in `begin`; shows that the event has a list, which its first listener
             // made. Without a list, the event counts no listeners and takes no lock. With it, its lock orders the rest.
             // No model has it: two clears and a waiter that comes before them are too many steps.
-            place.listened.load(Ordering::Acquire) == turns && place.event.total_listeners() == 0
+            place.listened.load(Ordering::Acquire) == turns % self.turns() && place.event.total_listeners() == 0
         })
     }
 
@@ -431,7 +437,8 @@ impl<G> WaitList<G> {
     #[inline]
     pub(in crate::pool) fn begin(&self, node: Pin<&Node<G>>) -> Poll<G> {
         node.with_seat(|seat| {
-            let (place, turn) = self.queue(seat.lane).hall(seat.hall).place(seat.ticket);
+            let hall = self.queue(seat.lane).hall(seat.hall);
+            let (place, turn) = hall.place(seat.ticket);
             let mut patience = Patience::new();
             // Relaxed: the event's lock orders the two listeners. If the second one took it first, its load would come
             // before the first one's store, whose value it could not have read.
@@ -441,7 +448,7 @@ impl<G> WaitList<G> {
             seat.listener = Some(place.event.listen());
             made_progress();
             // ORD: Release; pairs with the Acquire in `Hall::is_deserted`.
-            place.listened.store(turn + 1, Ordering::Release);
+            place.listened.store((turn + 1) % hall.turns(), Ordering::Release);
             made_progress();
         });
         node.poll_with_carrier()
@@ -648,3 +655,6 @@ impl<G> LockedWaitList<'_, G> {
         }
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

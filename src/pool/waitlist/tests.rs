@@ -5,7 +5,7 @@ use std::task::{Context, Poll, Waker};
 
 use super::{Lane, Node, WaitList};
 
-fn queue_up<'n>(list: &WaitList<u32>, nodes: impl IntoIterator<Item = &'n Pin<Box<Node<u32>>>>) {
+pub(super) fn queue_up<'n>(list: &WaitList<u32>, nodes: impl IntoIterator<Item = &'n Pin<Box<Node<u32>>>>) {
     for node in nodes {
         queue_up_in(list, Lane::Waiters, node);
     }
@@ -16,16 +16,16 @@ fn queue_up_in(list: &WaitList<u32>, lane: Lane, node: &Pin<Box<Node<u32>>>) {
     assert!(list.begin(node.as_ref()).is_pending());
 }
 
-fn nodes(count: usize) -> Vec<Pin<Box<Node<u32>>>> {
+pub(super) fn nodes(count: usize) -> Vec<Pin<Box<Node<u32>>>> {
     (0..count).map(|_| Box::pin(Node::new())).collect()
 }
 
-fn grant(list: &WaitList<u32>, value: u32) -> bool {
+pub(super) fn grant(list: &WaitList<u32>, value: u32) -> bool {
     let claimed = list.lock().claim_first(Lane::Waiters);
     claimed.map(|claimed| claimed.grant(value)).is_some()
 }
 
-fn look(list: &WaitList<u32>, node: &Node<u32>) -> Option<u32> {
+pub(super) fn look(list: &WaitList<u32>, node: &Node<u32>) -> Option<u32> {
     match list.poll(node, &mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => Some(value),
         Poll::Pending => None,

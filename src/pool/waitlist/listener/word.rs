@@ -5,7 +5,7 @@ use crate::sync::{made_progress, unless_mutant};
 
 /// The number of bits of a ticket. Tickets are counted modulo 2^28.
 const TICKET_BITS: u32 = 28;
-const TICKET_MASK: u32 = (1 << TICKET_BITS) - 1;
+const TICKET_MASK: u32 = Ticket::COUNT - 1;
 const NEXT_SHIFT: u32 = TICKET_BITS;
 const HALL_SHIFT: u32 = 2 * TICKET_BITS;
 const HALL_MASK: u64 = (1 << 7) - 1;
@@ -18,7 +18,9 @@ pub(super) struct Ticket(u32);
 impl Ticket {
     /// The most tickets that may wait or be left out at a time. Beyond half of the numbers, an old ticket would look like
     /// a new one.
-    pub(super) const MOST: u32 = 1 << (TICKET_BITS - 1);
+    pub(super) const MOST: u32 = Self::COUNT / 2;
+    /// The number of different tickets.
+    pub(super) const COUNT: u32 = 1 << TICKET_BITS;
 
     #[inline]
     pub(super) fn after(self) -> Self {
