@@ -62,6 +62,14 @@ impl<T> Cursor<T> {
         self.cursor.is_over()
     }
 
+    /// Closes the cursor on the server, as dropping it does, with another `timeoutMS`. Zero means no limit of its own.
+    /// Errors are ignored: the server closes an idle cursor after ten minutes.
+    pub fn close_within(mut self, timeout: Duration) {
+        let cursor = self.cursor.take_typed::<T>();
+        // If this call cannot close it, the next one does.
+        let _ = self.client.drive(cursor.close_within(timeout));
+    }
+
     /// Returns the same cursor as an iterator of values of another type.
     pub fn typed<U: DeserializeOwned>(mut self) -> Cursor<U> {
         Cursor { client: self.client.clone(), cursor: self.cursor.take_typed() }

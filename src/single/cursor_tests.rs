@@ -43,7 +43,7 @@ fn dropped_cursors_of_a_dark_server_share_one_time_limit() {
         let open = |mode| {
             let preference = ReadPreference::new(mode);
             let find = rawdoc! { "find": "things" };
-            client.cursor(Operation::read("test", &find).read_preference(&preference)).unwrap()
+            client.cursor(Operation::read("test", &find).read_preference(&preference)).run().unwrap()
         };
         let mut cursors: Vec<_> = (0..5).map(|_| open(ReadPreferenceMode::Secondary)).collect();
         cursors.push(open(ReadPreferenceMode::Primary));
@@ -88,7 +88,7 @@ fn other_threads_use_the_client_while_an_iterator_waits_for_a_document() {
             _ => answer(command),
         });
         let client = world.client(&format!("mongodb://{}", server.server.address()));
-        let mut cursor = client.cursor(Operation::read("test", &tail(awaits))).unwrap();
+        let mut cursor = client.cursor(Operation::read("test", &tail(awaits))).run().unwrap();
         let waiting = thread::spawn(move || cursor.next());
         has_asked.recv().unwrap();
         ping(&client).unwrap();
@@ -107,11 +107,53 @@ fn time_limit_of_an_iteration_spans_its_batches() {
         _ => answer(command),
     });
     let client = world.client(&format!("mongodb://{}/?timeoutMS=1000", server.server.address()));
-    let mut cursor = client.cursor(Operation::read("test", &tail(false))).unwrap();
+    let mut cursor = client.cursor(Operation::read("test", &tail(false))).run().unwrap();
     let error = cursor.next().unwrap().unwrap_err();
     assert!(error.is_timeout(), "{error}");
     let fetched = server.times(|command| name(command) == "getMore");
     assert!(close(&fetched, &[0, 300, 600, 900]), "{fetched:?}");
+}
+
+#[test]
+fn options_of_any_query_apply_to_its_further_batches() {
+    let world = World::new();
+    let asked: Arc<Mutex<Vec<Document>>> = Arc::default();
+    let seen = asked.clone();
+    let server = world.server(move |command, _| match name(command).as_str() {
+        "find" => batch(command, 7, &[]),
+        "getMore" => {
+            seen.lock().unwrap().push(command.clone());
+            batch(command, 0, &[doc! { "_id": 1 }])
+        }
+        _ => answer(command),
+    });
+    let client = world.client(&format!("mongodb://{}", server.server.address()));
+    let query = tail(true);
+    let query = client.cursor(Operation::read("test", &query));
+    let cursor = query.with(|opening| opening.batch_size(3).max_await_time(Duration::from_millis(200))).run().unwrap();
+    assert_eq!(cursor.count(), 1);
+    let asked = asked.lock().unwrap();
+    assert_eq!(asked.len(), 1);
+    assert_eq!((asked[0].get_i32("batchSize").unwrap(), asked[0].get_i64("maxTimeMS").unwrap()), (3, 200));
+}
+
+#[test]
+fn cursor_is_closed_once_and_within_the_given_limit() {
+    for (hangs, expected) in [(true, 300), (false, 0)] {
+        let world = World::new();
+        let server = world.server(move |command, _| match name(command).as_str() {
+            "killCursors" if hangs => Answer::Hang,
+            _ => answer_of_query(command),
+        });
+        let client = world.client(&format!("mongodb://{}/?timeoutMS=5000", server.server.address()));
+        let cursor = client.cursor(Operation::read("test", &rawdoc! { "find": "things" })).run().unwrap();
+        let now = || client.shared.driver.run(async { Instant::now() }).unwrap();
+        let begun = now();
+        cursor.close_within(Duration::from_millis(300));
+        let took = now() - begun;
+        assert!(close(&[took.as_millis()], &[expected]), "{took:?}");
+        assert_eq!(server.times(|command| name(command) == "killCursors").len(), 1);
+    }
 }
 
 /// Uses a client when it is dropped.
@@ -143,7 +185,7 @@ fn call_by_a_destructor_at_the_end_of_a_thread_fails_and_what_it_leaves_is_done_
         let world = World::new();
         let server = world.server(|command, _| answer_of_query(command));
         let client = world.client(&format!("mongodb://{}", server.server.address()));
-        let cursor = client.cursor(Operation::read("test", &rawdoc! { "find": "things" })).unwrap();
+        let cursor = client.cursor(Operation::read("test", &rawdoc! { "find": "things" })).run().unwrap();
         LAST.set(Some(Last { client: client.clone(), cursor: Some(cursor), outcome }));
         (client, server)
     });

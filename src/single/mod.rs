@@ -12,7 +12,7 @@
 //!     let reply = client.run_command("admin", &rawdoc! { "ping": 1 })?;
 //!     println!("ok: {}", reply.get_f64("ok")?);
 //!     let find = rawdoc! { "find": "orders", "filter": { "paid": false } };
-//!     for order in client.cursor(Operation::read("shop", &find))? {
+//!     for order in client.cursor(Operation::read("shop", &find)).run()? {
 //!         println!("{}", order?.get_i32("_id")?);
 //!     }
 //!     Ok(())
@@ -46,7 +46,7 @@
 //! # Threads
 //!
 //! The client is [`Send`] and [`Sync`], and clones share everything. A lock lets one call in at a time; the others wait.
-//! So a language runtime may call it from any of its threads.
+//! So a language runtime may call it from any of its threads. The time limits of a call begin when the lock lets it in.
 //!
 //! Between its calls nothing runs. A cursor or a change stream that is dropped before its end, and a transaction that is open when its session
 //! is dropped, are ended on the server at once, by the thread that drops them. The end of a call takes at most
@@ -97,8 +97,8 @@ pub use prepared::Prepared;
 pub use session::Session;
 
 use crate::client::{
-    self, ClientError, ClientStatus, CommandSubscriber, Operation, Query, SessionOptions, TopologySubscriber,
-    TypedCommand, Watch, WatchTarget, Write,
+    self, ClientError, ClientStatus, CommandSubscriber, OpenCursor, Operation, Query, SessionOptions,
+    TopologySubscriber, TypedCommand, Watch, WatchTarget, Write,
 };
 use crate::deployment::Checks;
 use crate::metrics::PoolMetrics;
@@ -249,17 +249,12 @@ impl Client {
         self.drive(self.client().run_at(operation, site))?
     }
 
-    /// Runs a query, and returns its results: `find`, `aggregate`, `listCollections`, `listIndexes` and others. The
-    /// `batchSize` of the command's document applies to all batches.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`run`](Self::run), and [`ClientError::Reply`] if the reply is not that of a query.
+    /// Prepares any query: `find`, `aggregate`, `listCollections`, `listIndexes` and others. The `batchSize` of the
+    /// command's document applies to all batches. [`Prepared::with`] sets other options of the cursor, such as how long the
+    /// server waits for documents.
     #[track_caller]
-    pub fn cursor<'c>(&self, operation: impl Into<Operation<'c>>) -> Result<Cursor, ClientError> {
-        let opening = self.client().cursor(operation);
-        let cursor = self.drive(opening.into_future())??;
-        Ok(Cursor::new(self.clone(), cursor))
+    pub fn cursor<'c>(&self, operation: impl Into<Operation<'c>>) -> Prepared<OpenCursor<'c>> {
+        Prepared::new(self.clone(), self.client().cursor(operation))
     }
 
     /// Prepares a query for the documents of a collection that match `filter`. See

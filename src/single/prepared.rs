@@ -6,9 +6,10 @@ use std::future::IntoFuture;
 use serde::de::DeserializeOwned;
 
 use super::{ChangeStream, Client, Cursor};
-use crate::client::{self, ClientError, Query, TypedCommand, Watch, Write, Written};
+use crate::client::{self, ClientError, OpenCursor, Query, TypedCommand, Watch, Write, Written};
 
-/// A [`Query`], a [`TypedCommand`], a [`Write`] or a [`Watch`] of the asynchronous client, which `run` sends and waits for.
+/// An [`OpenCursor`], a [`Query`], a [`TypedCommand`], a [`Write`] or a [`Watch`] of the asynchronous client, which `run`
+/// sends and waits for.
 ///
 /// [`with`](Self::with) sets its options, which are those of the asynchronous client:
 ///
@@ -37,6 +38,20 @@ impl<P> Prepared<P> {
     /// Changes what is prepared, by the methods that set its options.
     pub fn with(self, change: impl FnOnce(P) -> P) -> Self {
         Self { prepared: change(self.prepared), ..self }
+    }
+}
+
+impl Prepared<OpenCursor<'_>> {
+    /// Sends the query, and returns its results.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::InvalidOption`] for options that exclude each other, [`ClientError::Reply`] if the reply is not that
+    /// of a query, otherwise those of [`Client::run`]. In a session also [`ClientError::Session`] if it does not allow the
+    /// operation.
+    pub fn run(self) -> Result<Cursor, ClientError> {
+        let cursor: client::Cursor = self.client.drive(self.prepared.into_future())??;
+        Ok(Cursor::new(self.client, cursor))
     }
 }
 

@@ -6,10 +6,10 @@ use bson::{RawDocument, RawDocumentBuf, Timestamp};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::{Client, Cursor, Prepared};
+use super::{Client, Prepared};
 use crate::client::{
-    self, ClientError, Operation, Query, Repeating, TransactionOptions, TransactionState, Turn, TypedCommand, Watch,
-    WatchTarget, Write,
+    self, ClientError, OpenCursor, Operation, Query, Repeating, TransactionOptions, TransactionState, Turn,
+    TypedCommand, Watch, WatchTarget, Write,
 };
 
 /// A session: operations that see what earlier ones of the session have done (causal consistency), that read the same
@@ -58,13 +58,9 @@ impl Session {
         self.client.run(operation.into().session(&mut self.session))
     }
 
-    /// Runs a query in this session, and returns its results. See [`Client::cursor`].
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Client::cursor`], and [`ClientError::Session`] if the session does not allow the operation.
+    /// Prepares any query in this session. See [`Client::cursor`].
     #[track_caller]
-    pub fn cursor<'c>(&'c mut self, operation: impl Into<Operation<'c>>) -> Result<Cursor, ClientError> {
+    pub fn cursor<'c>(&'c mut self, operation: impl Into<Operation<'c>>) -> Prepared<OpenCursor<'c>> {
         self.client.cursor(operation.into().session(&mut self.session))
     }
 

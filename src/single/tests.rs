@@ -467,7 +467,7 @@ fn connection_that_was_idle_is_checked_before_a_cursor_uses_it() {
     });
     let uri = format!("mongodb://{}/?heartbeatFrequencyMS=600000&connectTimeoutMS=1000", server.server.address());
     let client = world.client(&uri);
-    let mut cursor = client.cursor(Operation::read("test", &rawdoc! { "find": "things" })).unwrap();
+    let mut cursor = client.cursor(Operation::read("test", &rawdoc! { "find": "things" })).run().unwrap();
     for pause in [0, 4_000, 4_000, 6_000] {
         pass(&client, pause);
         cursor.next().unwrap().unwrap();
@@ -501,7 +501,7 @@ fn load_balancer_is_not_scanned_and_an_open_cursor_keeps_its_connection() {
     pass(&client, 100_000);
     ping(&client).unwrap();
     assert_eq!((server.times(is_hello).len(), server.connections()), (1, 1));
-    let mut cursor = client.cursor(Operation::read("test", &rawdoc! { "find": "things" })).unwrap();
+    let mut cursor = client.cursor(Operation::read("test", &rawdoc! { "find": "things" })).run().unwrap();
     ping(&client).unwrap();
     assert_eq!(server.connections(), 2, "the cursor has the first one");
     assert!(cursor.next_document().unwrap().is_none());

@@ -34,12 +34,12 @@ fn find(name: &str) -> RawDocumentBuf {
 #[test]
 fn iterator_yields_all_documents_of_several_batches() {
     let (_server, client, sent) = collection("batches");
-    let things = client.cursor(Operation::read("single", &find("batches"))).unwrap().typed::<Thing>();
+    let things = client.cursor(Operation::read("single", &find("batches"))).run().unwrap().typed::<Thing>();
     let ids: Vec<i32> = things.map(|thing| thing.unwrap().id).collect();
     assert_eq!(ids, Vec::from_iter(0..10));
     assert_eq!(sent.take(), ["find", "getMore", "getMore"]);
 
-    let mut cursor = client.cursor(Operation::read("single", &find("batches"))).unwrap();
+    let mut cursor = client.cursor(Operation::read("single", &find("batches"))).run().unwrap();
     let mut lent = Vec::new();
     while let Some(document) = cursor.next_document().unwrap() {
         lent.push(document.get_i32("_id").unwrap());
@@ -51,12 +51,12 @@ fn iterator_yields_all_documents_of_several_batches() {
 #[test]
 fn cursor_that_is_dropped_early_is_closed_before_the_drop_returns() {
     let (_server, client, sent) = collection("dropped");
-    let mut cursor = client.cursor(Operation::read("single", &find("dropped"))).unwrap();
+    let mut cursor = client.cursor(Operation::read("single", &find("dropped"))).run().unwrap();
     assert!(cursor.next().unwrap().is_ok() && !cursor.is_over());
     drop(cursor);
     assert_eq!(sent.take(), ["find", "killCursors"]);
     // One that has ended, or whose other half goes on, is not closed.
-    let all = client.cursor(Operation::read("single", &find("dropped"))).unwrap();
+    let all = client.cursor(Operation::read("single", &find("dropped"))).run().unwrap();
     assert_eq!(all.typed::<Thing>().count(), 10);
     assert_eq!(sent.take(), ["find", "getMore", "getMore"]);
 }
@@ -64,7 +64,7 @@ fn cursor_that_is_dropped_early_is_closed_before_the_drop_returns() {
 #[test]
 fn several_cursors_share_the_connection() {
     let (_server, client, sent) = collection("several");
-    let open = || client.cursor(Operation::read("single", &find("several"))).unwrap().typed::<Thing>();
+    let open = || client.cursor(Operation::read("single", &find("several"))).run().unwrap().typed::<Thing>();
     let pairs: Vec<_> = open().zip(open()).map(|(one, other)| (one.unwrap().id, other.unwrap().id)).collect();
     assert_eq!(pairs, Vec::from_iter((0..10).map(|id| (id, id))));
     assert_eq!(sent.take().len(), 6);
@@ -73,7 +73,7 @@ fn several_cursors_share_the_connection() {
 #[test]
 fn failed_batch_ends_the_cursor() {
     let (_server, client, _sent) = collection("failed");
-    let mut cursor = client.cursor(Operation::read("single", &find("failed"))).unwrap();
+    let mut cursor = client.cursor(Operation::read("single", &find("failed"))).run().unwrap();
     for _ in 0..4 {
         cursor.next().unwrap().unwrap();
     }

@@ -81,7 +81,7 @@ fn client_has_one_socket_for_each_server_and_no_thread() {
         let text = "many words ".repeat(200_000);
         let echo =
             rawdoc! { "aggregate": 1, "pipeline": [{ "$documents": [{ "text": text.as_str() }] }], "cursor": {} };
-        let found = client.cursor(Operation::read("admin", &echo)).unwrap().next().unwrap().unwrap();
+        let found = client.cursor(Operation::read("admin", &echo)).run().unwrap().next().unwrap().unwrap();
         assert_eq!(found.get_str("text").unwrap().len(), text.len());
         assert_eq!((threads(), sockets() - before), (1, set.addresses().len()));
         assert!(client.shutdown(Duration::from_secs(5)).unwrap());
@@ -121,12 +121,12 @@ fn forked_child_starts_anew_and_the_parent_continues() {
     let _ = client.run(Operation::write("single", &rawdoc! { "drop": "forks" }));
     client.insert("single", "forks", &documents).run().unwrap();
     let find = rawdoc! { "find": "forks", "batchSize": 4 };
-    let mut cursor = client.cursor(Operation::read("single", &find)).unwrap();
+    let mut cursor = client.cursor(Operation::read("single", &find)).run().unwrap();
     for _ in 0..3 {
         in_child(|| {
             assert_eq!(client.status().topology_type, "Unknown");
             ping(&client);
-            let own = client.cursor(Operation::read("single", &find)).unwrap();
+            let own = client.cursor(Operation::read("single", &find)).run().unwrap();
             assert_eq!(own.count(), 10);
             // The parent's cursor cannot be used here, and what becomes of it here does not matter to the parent.
             cursor.next_document().unwrap();

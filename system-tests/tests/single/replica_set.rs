@@ -32,7 +32,7 @@ fn session_reads_its_own_writes_on_a_secondary() {
     for id in 0..20 {
         session.run(Operation::write("single", &insert("causal", id))).unwrap();
         let find = rawdoc! { "find": "causal", "filter": { "_id": id } };
-        let found = session.cursor(Operation::read("single", &find).read_preference(&preference)).unwrap();
+        let found = session.cursor(Operation::read("single", &find).read_preference(&preference)).run().unwrap();
         assert_eq!(found.count(), 1, "{id}");
     }
     assert!(session.operation_time().is_some() && session.cluster_time().is_some());
@@ -68,7 +68,7 @@ fn transactions_are_committed_aborted_and_repeated() {
         session.delete("single", "transactions", [rawdoc! { "q": { "_id": 1 }, "limit": 1 }]).run()?;
         let update = rawdoc! { "q": { "_id": 9 }, "u": { "$set": { "n": 1 } }, "upsert": true };
         assert_eq!(session.update("single", "transactions", [update]).run()?.upserted.len(), 1);
-        assert_eq!(session.cursor(Operation::read("single", &rawdoc! { "find": "transactions" }))?.count(), 3);
+        assert_eq!(session.cursor(Operation::read("single", &rawdoc! { "find": "transactions" })).run()?.count(), 3);
         Err::<(), _>(ClientError::other("not today"))
     });
     assert_eq!(failed.unwrap_err().to_string(), "not today");

@@ -64,7 +64,7 @@ fn call_inside_of_a_runtime_fails_and_what_a_cursor_leaves_there_is_done_later()
     let documents: Vec<_> = (0..5).map(|number| rawdoc! { "_id": number }).collect();
     let _ = client.run(Operation::write("single", &rawdoc! { "drop": "inside" }));
     client.insert("single", "inside", &documents).run().unwrap();
-    let cursor = client.cursor(Operation::read("single", &rawdoc! { "find": "inside", "batchSize": 2 })).unwrap();
+    let cursor = client.cursor(Operation::read("single", &rawdoc! { "find": "inside", "batchSize": 2 })).run().unwrap();
     sent.take();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let refused = runtime.block_on(async {
@@ -77,7 +77,7 @@ fn call_inside_of_a_runtime_fails_and_what_a_cursor_leaves_there_is_done_later()
     client.run_command("admin", &rawdoc! { "ping": 1 }).unwrap();
     assert_eq!(sent.take(), ["ping", "killCursors"]);
     // The last clone may be dropped inside of a runtime, too, also with work that is left.
-    let cursor = client.cursor(Operation::read("single", &rawdoc! { "find": "inside", "batchSize": 2 })).unwrap();
+    let cursor = client.cursor(Operation::read("single", &rawdoc! { "find": "inside", "batchSize": 2 })).run().unwrap();
     runtime.block_on(async { drop((cursor, client)) });
 }
 
