@@ -33,7 +33,7 @@ impl fmt::Display for Row<'_> {
         let Self { suite, files, cases, passed, skipped, failed } = self;
         write!(
             f,
-            "suite {suite:<42} {files:>4} files {cases:>4} cases {passed:>4} passed {skipped:>4} skipped {failed:>3} failed"
+            "suite {suite:<45} {files:>4} files {cases:>4} cases {passed:>4} passed {skipped:>4} skipped {failed:>3} failed"
         )
     }
 }

@@ -10,12 +10,12 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tracing::instrument::WithSubscriber;
-use wharf::client::{ClientStatus, Session};
-use wharf::{Client, ClientError};
+use wharf::ClientError;
+use wharf::client::ClientStatus;
 
 use crate::changes::SharedChanges;
+use crate::clients::{Changes, Client, Cursor, Session, Which};
 use crate::environment::Environment;
-use crate::environment::owned;
 use crate::format::{
     CommonOptions, Component, Entity, EventType, ExpectedEvents, ExpectedLogMessage, ExpectedLogMessages, Level,
     Operation, Test, TestFile,
@@ -31,6 +31,8 @@ const CASE_LIMIT: Duration = Duration::from_secs(60);
 /// What the operations of a case share.
 pub struct Case {
     pub environment: Arc<Environment>,
+    /// The kind of its clients.
+    which: Which,
     entities: Mutex<HashMap<String, Held>>,
     /// The names of the fail points that were set.
     pub fail_points: Mutex<Vec<String>>,
@@ -58,7 +60,7 @@ pub struct Collection {
 }
 
 /// A cursor; `None` after it was closed.
-pub type SharedCursor = Arc<tokio::sync::Mutex<Option<wharf::client::Cursor>>>;
+pub type SharedCursor = Arc<tokio::sync::Mutex<Option<Cursor>>>;
 
 /// An entity.
 #[derive(Clone)]
@@ -94,8 +96,8 @@ pub enum Returned {
     Value(Bson),
     /// The documents of a cursor, each of which is matched as a root-level document.
     Documents(Vec<Document>),
-    Cursor(Box<wharf::client::Cursor>),
-    Changes(Box<wharf::client::ChangeStream>),
+    Cursor(Box<Cursor>),
+    Changes(Box<Changes>),
     Collection(Collection),
 }
 
@@ -117,9 +119,10 @@ impl Entities for Case {
 
 impl Case {
     /// Runs a case. `Err` says why it failed or what it lacks.
-    pub async fn run(environment: &Arc<Environment>, file: &TestFile, test: &Test) -> Result<(), Stop> {
+    pub async fn run(environment: &Arc<Environment>, which: Which, file: &TestFile, test: &Test) -> Result<(), Stop> {
         let case = Arc::new(Self {
             environment: environment.clone(),
+            which,
             entities: Mutex::default(),
             fail_points: Mutex::default(),
             messages: Kept {
@@ -132,6 +135,10 @@ impl Case {
                 .any(|operation| ["startTransaction", "withTransaction"].contains(&operation.name.as_str())),
             has_fail_points: test.operations.iter().any(|operation| operation.name == "failPoint"),
         });
+        // Before the case makes its primary step down: the next one would find a set without a primary.
+        if which == Which::Single && test.operations.iter().any(|operation| operation.name == "waitForPrimaryChange") {
+            return Err(Stop::Lacks("a monitor, which learns of another primary without an operation"));
+        }
         for data in file.initial_data.iter().flat_map(|data| &data.0) {
             environment.set_up(data).await?;
         }
@@ -164,6 +171,13 @@ impl Case {
         }
         case.clean_up(ended.is_err()).await;
         ended
+    }
+
+    /// Returns how long an event is waited for. A single client does nothing between its calls, so there is none to come
+    /// unless another thread is in a call.
+    pub fn patience(&self) -> Duration {
+        let has_threads = self.entities.lock().unwrap().values().any(|held| matches!(held, Held::Thread(_)));
+        if self.which == Which::Single && !has_threads { Duration::ZERO } else { PATIENCE }
     }
 
     async fn clean_up(&self, has_failed: bool) {
@@ -241,7 +255,7 @@ impl Case {
     pub async fn create(self: &Arc<Self>, entity: &Entity) -> Result<(), Stop> {
         match entity {
             Entity::Client(entity) => {
-                let client = ObservedClient::new(&self.environment, entity, self.has_fail_points).await?;
+                let client = ObservedClient::new(&self.environment, self.which, entity, self.has_fail_points).await?;
                 self.add(&entity.id, Held::Client(Arc::new(client)))
             }
             Entity::Database(entity) => {
@@ -270,7 +284,7 @@ impl Case {
                 let options = sessions::session_options(&entity.session_options)?;
                 let started = client.client.start_session(&options);
                 let session = started.map_err(|error| Stop::Refused(error.to_string()))?;
-                let id = owned(&session.id()).into();
+                let id = session.id();
                 let session = Arc::new(tokio::sync::Mutex::new(Some(session)));
                 self.add(&entity.id, Held::Session(HeldSession { id, session }))
             }

@@ -5,19 +5,18 @@ use std::time::Duration;
 
 use bson::{Bson, Document};
 use serde_json::Value;
-use wharf::Client;
-use wharf::client::{ChangeStream, Session, WatchTarget};
+use wharf::client::WatchTarget;
 
 use crate::case::Returned;
+use crate::clients::{Changes, Client, Session};
 use crate::commands::{allow, copy, read_preference, timeout};
-use crate::environment::owned;
 use crate::format::{CommonOptions, Operation};
 use crate::matching::document;
 use crate::operations::argument;
 use crate::stop::Stop;
 
 /// A change stream; `None` after it was closed.
-pub type SharedChanges = Arc<tokio::sync::Mutex<Option<ChangeStream>>>;
+pub type SharedChanges = Arc<tokio::sync::Mutex<Option<Changes>>>;
 
 /// The arguments that are fields of `$changeStream`.
 const STAGE: [&str; 6] = [
@@ -48,24 +47,28 @@ pub async fn create(
     }
     let preference = options.read_preference.as_ref().map(read_preference).transpose()?;
     let pipeline = argument(operation, "pipeline").unwrap_or(Bson::Null);
-    let mut watch = client.watch(target, pipeline).stage(stage).options(fields);
     let number = |name: &str| operation.arguments.get(name).and_then(Value::as_u64);
-    if let Some(size) = number("batchSize") {
-        watch = watch.batch_size(i32::try_from(size).map_err(|error| error.to_string())?);
-    }
-    if let Some(limit) = number("maxAwaitTimeMS") {
-        watch = watch.max_await_time(Duration::from_millis(limit));
-    }
-    if let Some(limit) = timeout(operation, options) {
-        watch = watch.timeout(limit);
-    }
-    if let Some(preference) = &preference {
-        watch = watch.read_preference(preference);
-    }
-    if let Some(session) = session {
-        watch = watch.session(session);
-    }
-    Ok(Returned::Changes(Box::new(watch.await?)))
+    let size = number("batchSize").map(i32::try_from).transpose().map_err(|error| error.to_string())?;
+    Ok(Returned::Changes(Box::new(
+        client
+            .watch(target, pipeline, session, |mut watch| {
+                watch = watch.stage(stage).options(fields);
+                if let Some(size) = size {
+                    watch = watch.batch_size(size);
+                }
+                if let Some(limit) = number("maxAwaitTimeMS") {
+                    watch = watch.max_await_time(Duration::from_millis(limit));
+                }
+                if let Some(limit) = timeout(operation, options) {
+                    watch = watch.timeout(limit);
+                }
+                match &preference {
+                    Some(preference) => watch.read_preference(preference),
+                    None => watch,
+                }
+            })
+            .await?,
+    )))
 }
 
 /// Runs an operation on a change stream.
@@ -80,14 +83,14 @@ pub async fn on_changes(changes: &SharedChanges, operation: &Operation) -> Resul
     match operation.name.as_str() {
         "iterateUntilDocumentOrError" => loop {
             if let Some(event) = open.next().await? {
-                return Ok(Returned::Value(owned(event).into()));
+                return Ok(Returned::Value(event.into()));
             }
             if open.is_over() {
                 return Ok(Returned::Nothing);
             }
         },
         "iterateOnce" => match open.next().await? {
-            Some(event) => Ok(Returned::Value(owned(event).into())),
+            Some(event) => Ok(Returned::Value(event.into())),
             None => Ok(Returned::Nothing),
         },
         other => Err(Stop::Broken(format!("{other} is not an operation of a change stream"))),

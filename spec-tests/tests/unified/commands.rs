@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bson::{Bson, Document, doc};
-use wharf::client::{Cursor, CursorType, OpenCursor, Session, TimeoutMode, WatchTarget};
+use wharf::client::{CursorType, OpenCursor, TimeoutMode, WatchTarget};
 use wharf::{Operation as Run, ReadPreference, ReadPreferenceMode};
 
 use crate::case::{Collection, Database, Returned, text};
+use crate::clients::{Client, Cursor, Session};
 use crate::environment::{owned, raw};
 use crate::format::{CommonOptions, Object, Operation};
 use crate::matching::document;
@@ -112,7 +113,7 @@ impl Prepared {
     }
 
     /// Returns the operation of wharf.
-    pub fn operation<'a>(&'a self, session: Option<&'a mut Session>) -> Run<'a> {
+    pub fn operation(&self) -> Run<'_> {
         let Self { database, command, kind, preference, timeout } = self;
         let mut run = match kind {
             Kind::Plain => Run::new(database, command),
@@ -122,46 +123,52 @@ impl Prepared {
         if let Some(preference) = preference {
             run = run.read_preference(preference);
         }
-        if let Some(session) = session {
-            run = run.session(session);
-        }
         match timeout {
             Some(timeout) => run.timeout(*timeout),
             None => run,
         }
     }
 
-    pub async fn run(&self, client: &wharf::Client, session: Option<&mut Session>) -> Result<Document, Stop> {
-        Ok(owned(&client.run(self.operation(session)).await?))
+    pub async fn run(&self, client: &Client, session: Option<&mut Session>) -> Result<Document, Stop> {
+        Ok(owned(&client.run(self.operation(), session).await?))
     }
 
-    /// Prepares the cursor that the command opens, with the options that all such operations have.
-    pub fn cursor<'a>(
+    /// Opens a cursor with the options that all such operations have.
+    pub async fn cursor(
+        &self,
+        client: &Client,
+        operation: &Operation,
+        session: Option<&mut Session>,
+    ) -> Result<Cursor, Stop> {
+        self.cursor_with(client, operation, session, |opening| opening).await
+    }
+
+    /// Opens a cursor with these options, too.
+    async fn cursor_with<'a>(
         &'a self,
-        client: &wharf::Client,
+        client: &Client,
         operation: &Operation,
         session: Option<&'a mut Session>,
-    ) -> Result<OpenCursor<'a>, Stop> {
-        let mut opening = client.cursor(self.operation(session));
-        match operation.arguments.get("timeoutMode").map(|mode| mode.as_str().unwrap_or_default()) {
-            None => {}
-            Some("cursorLifetime") => opening = opening.timeout_mode(TimeoutMode::CursorLifetime),
-            Some("iteration") => opening = opening.timeout_mode(TimeoutMode::Iteration),
+        own: impl FnOnce(OpenCursor<'a>) -> OpenCursor<'a> + Send,
+    ) -> Result<Cursor, Stop> {
+        let mode = match operation.arguments.get("timeoutMode").map(|mode| mode.as_str().unwrap_or_default()) {
+            None => None,
+            Some("cursorLifetime") => Some(TimeoutMode::CursorLifetime),
+            Some("iteration") => Some(TimeoutMode::Iteration),
             Some(other) => return Err(Stop::Broken(format!("{other} is not a timeoutMode"))),
-        }
-        if let Some(limit) = operation.arguments.get("maxAwaitTimeMS").and_then(|limit| limit.as_u64()) {
-            opening = opening.max_await_time(Duration::from_millis(limit));
-        }
-        Ok(opening)
+        };
+        let limit = operation.arguments.get("maxAwaitTimeMS").and_then(|limit| limit.as_u64());
+        let with = |mut opening: OpenCursor<'a>| {
+            if let Some(mode) = mode {
+                opening = opening.timeout_mode(mode);
+            }
+            if let Some(limit) = limit {
+                opening = opening.max_await_time(Duration::from_millis(limit));
+            }
+            own(opening)
+        };
+        Ok(client.cursor(self.operation(), session, with).await?)
     }
-}
-
-pub async fn read_all(mut cursor: Cursor) -> Result<Vec<Document>, Stop> {
-    let mut documents = Vec::new();
-    while let Some(found) = cursor.next().await? {
-        documents.push(owned(found));
-    }
-    Ok(documents)
 }
 
 pub async fn on_client(
@@ -248,27 +255,35 @@ pub async fn on_database(
             let preference = operation.arguments.get("readPreference").and_then(|of| of.as_object());
             let preference = preference.map(read_preference).transpose()?;
             let prepared = Prepared::new(name, Kind::Plain, command, options, limit)?.prefer(preference);
-            let mut opening = prepared.cursor(client, operation, session)?;
-            match operation.arguments.get("cursorType").map(|of| of.as_str().unwrap_or_default()) {
-                None => {}
-                Some("nonTailable") => opening = opening.cursor_type(CursorType::NonTailable),
-                Some("tailable") => opening = opening.cursor_type(CursorType::Tailable),
-                Some("tailableAwait") => opening = opening.cursor_type(CursorType::TailableAwait),
+            let cursor_type = match operation.arguments.get("cursorType").map(|of| of.as_str().unwrap_or_default()) {
+                None => None,
+                Some("nonTailable") => Some(CursorType::NonTailable),
+                Some("tailable") => Some(CursorType::Tailable),
+                Some("tailableAwait") => Some(CursorType::TailableAwait),
                 Some(other) => return Err(Stop::Broken(format!("{other} is not a cursorType"))),
-            }
+            };
             // Without the argument, the server decides (zero), and not the command's own field.
             let size = operation.arguments.get("batchSize").and_then(|size| size.as_i64()).unwrap_or(0);
-            opening = opening.batch_size(i32::try_from(size).map_err(|error| error.to_string())?);
-            if let Some(time) = operation.arguments.get("maxTimeMS").and_then(|time| time.as_u64()) {
-                opening = opening.max_await_time(Duration::from_millis(time));
-            }
+            let size = i32::try_from(size).map_err(|error| error.to_string())?;
+            let time = operation.arguments.get("maxTimeMS").and_then(|time| time.as_u64());
             if operation.arguments.contains_key("comment") {
                 return Err(Stop::Lacks("a comment of getMore that differs from the one of the command"));
             }
-            let cursor = opening.await?;
+            let cursor = prepared
+                .cursor_with(client, operation, session, |mut opening| {
+                    opening = opening.batch_size(size);
+                    if let Some(cursor_type) = cursor_type {
+                        opening = opening.cursor_type(cursor_type);
+                    }
+                    match time {
+                        Some(time) => opening.max_await_time(Duration::from_millis(time)),
+                        None => opening,
+                    }
+                })
+                .await?;
             match operation.name.as_str() {
                 "createCommandCursor" => Ok(Returned::Cursor(Box::new(cursor))),
-                _ => Ok(Returned::Documents(read_all(cursor).await?)),
+                _ => Ok(Returned::Documents(cursor.rest().await?)),
             }
         }
         "aggregate" => {
@@ -300,7 +315,7 @@ pub async fn on_database(
             let prepared = Prepared::new(name, Kind::Read, list, &no_concern, limit)?;
             // The command goes to the primary (Enumerating Collections).
             let prepared = prepared.prefer(Some(ReadPreference::new(ReadPreferenceMode::Primary)));
-            let found = read_all(prepared.cursor(client, operation, session)?.await?).await?;
+            let found = prepared.cursor(client, operation, session).await?.rest().await?;
             Ok(match operation.name.as_str() {
                 "listCollectionNames" => Returned::Value(names(found.into_iter())),
                 _ => Returned::Documents(found),

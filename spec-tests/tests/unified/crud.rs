@@ -2,10 +2,11 @@
 
 use bson::{Bson, Document, doc};
 use serde_json::Value;
-use wharf::client::{Session, WatchTarget};
+use wharf::client::WatchTarget;
 
 use crate::case::{Collection, Database, Returned, text};
-use crate::commands::{Kind, Prepared, allow, copy, read_all, timeout};
+use crate::clients::Session;
+use crate::commands::{Kind, Prepared, allow, copy, timeout};
 use crate::environment::raw;
 use crate::format::{CommonOptions, Operation};
 use crate::matching::document;
@@ -113,11 +114,11 @@ async fn find(collection: &Collection, operation: &Operation, session: Option<&m
         Some(other) => return Err(Stop::Broken(format!("{other} is not a cursorType"))),
     }
     let prepared = collection.prepare(Kind::Read, find, operation)?;
-    let cursor = prepared.cursor(collection.database.client(), operation, session)?.await?;
+    let cursor = prepared.cursor(collection.database.client(), operation, session).await?;
     if operation.name == "createFindCursor" {
         return Ok(Returned::Cursor(Box::new(cursor)));
     }
-    let found = read_all(cursor).await?;
+    let found = cursor.rest().await?;
     Ok(match operation.name.as_str() {
         "findOne" => Returned::Value(found.into_iter().next().map_or(Bson::Null, Bson::from)),
         _ => Returned::Documents(found),
@@ -150,8 +151,8 @@ pub async fn aggregate(
         aggregate.get_document_mut("cursor").expect("inserted above").remove("batchSize");
     }
     let prepared = Prepared::new(name, Kind::Read, aggregate, options, timeout(operation, options))?;
-    let cursor = prepared.cursor(database.client(), operation, session)?.await?;
-    Ok(Returned::Documents(read_all(cursor).await?))
+    let cursor = prepared.cursor(database.client(), operation, session).await?;
+    Ok(Returned::Documents(cursor.rest().await?))
 }
 
 async fn count(
@@ -181,7 +182,7 @@ async fn count(
             let mut aggregate = doc! { "aggregate": name, "pipeline": pipeline, "cursor": {} };
             copy(operation, &mut aggregate, &["collation", "comment", "hint", "maxTimeMS"]);
             let prepared = collection.prepare(Kind::Read, aggregate, operation)?;
-            let found = read_all(prepared.cursor(client, operation, session)?.await?).await?;
+            let found = prepared.cursor(client, operation, session).await?.rest().await?;
             // Without documents, there is no group.
             Ok(Returned::Value(found.first().and_then(|group| group.get("n")).cloned().unwrap_or(Bson::Int32(0))))
         }
@@ -217,28 +218,14 @@ async fn insert(
     operation: &Operation,
     session: Option<&mut Session>,
 ) -> Result<Returned, Stop> {
-    let Collection { database: Database { name, options, .. }, .. } = collection;
     allow(operation, &["document", "documents", "ordered", "bypassDocumentValidation", "comment", "timeoutMS"])?;
     let documents: Vec<Document> = match argument(operation, "document").or(argument(operation, "documents")) {
         Some(Bson::Document(one)) => vec![one],
         Some(Bson::Array(many)) => many.into_iter().filter_map(|one| one.as_document().cloned()).collect(),
         _ => return Err(Stop::Broken(format!("{} needs documents", operation.name))),
     };
-    let fields = raw(&fields(operation, options));
-    let mut write = collection.database.client().write(name, &collection.name).options(&fields);
-    for document in &documents {
-        write = write.insert(raw(document));
-    }
-    if operation.arguments.get("ordered") == Some(&Value::Bool(false)) {
-        write = write.unordered();
-    }
-    if let Some(limit) = timeout(operation, options) {
-        write = write.timeout(limit);
-    }
-    if let Some(session) = session {
-        write = write.session(session);
-    }
-    let written = write.await?;
+    let statements = documents.iter().cloned().map(Statement::Insert).collect();
+    let written = send(collection, operation, statements, session).await?;
     let id = |place: usize| {
         let generated = written.generated_ids.iter().find(|(of, _)| *of == place).map(|(_, id)| Bson::ObjectId(*id));
         generated.or_else(|| documents[place].get("_id").cloned()).unwrap_or(Bson::Null)
@@ -319,24 +306,27 @@ async fn send(
 ) -> Result<wharf::client::Written, Stop> {
     let Collection { database: Database { name, options, .. }, .. } = collection;
     let fields = raw(&fields(operation, options));
-    let mut write = collection.database.client().write(name, &collection.name).options(&fields);
-    for statement in &statements {
-        write = match statement {
-            Statement::Insert(document) => write.insert(raw(document)),
-            Statement::Update(document) => write.update(raw(document)),
-            Statement::Delete(document) => write.delete(raw(document)),
-        };
-    }
-    if operation.arguments.get("ordered") == Some(&Value::Bool(false)) {
-        write = write.unordered();
-    }
-    if let Some(limit) = timeout(operation, options) {
-        write = write.timeout(limit);
-    }
-    if let Some(session) = session {
-        write = write.session(session);
-    }
-    Ok(write.await?)
+    Ok(collection
+        .database
+        .client()
+        .write(name, &collection.name, session, |mut write| {
+            write = write.options(&fields);
+            for statement in &statements {
+                write = match statement {
+                    Statement::Insert(document) => write.insert(raw(document)),
+                    Statement::Update(document) => write.update(raw(document)),
+                    Statement::Delete(document) => write.delete(raw(document)),
+                };
+            }
+            if operation.arguments.get("ordered") == Some(&Value::Bool(false)) {
+                write = write.unordered();
+            }
+            match timeout(operation, options) {
+                Some(limit) => write.timeout(limit),
+                None => write,
+            }
+        })
+        .await?)
 }
 
 async fn write_one(
@@ -460,7 +450,7 @@ async fn manage(
             let prepared = Prepared::new(database, Kind::Read, list, &options, limit)?;
             let primary = wharf::ReadPreference::new(wharf::ReadPreferenceMode::Primary);
             let prepared = prepared.prefer(Some(primary));
-            let found = read_all(prepared.cursor(client, operation, session)?.await?).await?;
+            let found = prepared.cursor(client, operation, session).await?.rest().await?;
             Ok(match operation.name.as_str() {
                 "listIndexes" => Returned::Documents(found),
                 _ => Returned::Value(Bson::Array(found.iter().filter_map(|one| one.get("name").cloned()).collect())),

@@ -1,5 +1,7 @@
 //! The cases that fail, each with the reason. They are run all the same, and the test fails if one of them passes.
 
+use crate::clients::Which;
+
 /// Cases of a file that fail.
 pub struct Entry {
     /// The path without its ending.
@@ -7,14 +9,33 @@ pub struct Entry {
     /// The descriptions of the cases.
     cases: &'static [&'static str],
     pub reason: &'static str,
+    /// The clients that fail.
+    clients: &'static [Which],
     /// Whether the cases pass at times, by chance.
     pub sometimes: bool,
 }
 
 /// Returns the entry of a case, if it has one.
-pub fn entry(file: &str, case: &str) -> Option<&'static Entry> {
-    LEDGER.iter().find(|entry| entry.file == file && entry.cases.contains(&case))
+pub fn entry(which: Which, file: &str, case: &str) -> Option<&'static Entry> {
+    let is_of = |entry: &&Entry| entry.clients.contains(&which) && entry.file == file && entry.cases.contains(&case);
+    LEDGER.iter().find(is_of)
 }
+
+const BOTH: &[Which] = &[Which::Pooled, Which::Single];
+
+/// Returns an entry of the single client.
+const fn single(file: &'static str, cases: &'static [&'static str], reason: &'static str) -> Entry {
+    Entry { file, cases, reason, clients: &[Which::Single], sometimes: false }
+}
+
+// Why cases of the single client fail, each by design.
+const MONITORS: &str = "the single client has no task that monitors servers or fills pools between calls";
+const CHECKS: &str = "connections of the single client serve the checks, too, and these have events of the pool";
+const TRY_ONCE: &str =
+    "the single client fails after one scan instead of waiting, and asks a server again only after 5 s";
+const ONE_BY_ONE: &str = "the calls of a single client run one after the other, and the case needs two at a time";
+const CLOSED: &str =
+    "the single client closes a cursor that has failed before the call returns, and the case allows no killCursors";
 
 pub const LEDGER: &[Entry] = &[
     Entry {
@@ -24,6 +45,7 @@ pub const LEDGER: &[Entry] = &[
             "short-circuit is not enabled with only 1 RTT measurement",
         ],
         reason: "the case delays hello by more than timeoutMS, and the text limits the handshake of a minPoolSize connection to that",
+        clients: &[Which::Pooled],
         sometimes: false,
     },
     Entry {
@@ -34,14 +56,77 @@ pub const LEDGER: &[Entry] = &[
             "Tailable cursor iteration timeoutMS is refreshed for getMore - failure",
         ],
         reason: "the case expects a timeout, but delays getMore by less than its timeoutMS, or has no timeoutMS at all",
+        clients: BOTH,
         sometimes: true,
     },
     Entry {
         file: "transactions/unified/mongos-recovery-token",
         cases: &["commitTransaction explicit retries include recoveryToken"],
         reason: "the server behind the runner's load balancer is no mongos, and gives no recoveryToken",
+        clients: BOTH,
         sometimes: false,
     },
+    single(
+        "client-backpressure/backpressure-connection-checkin",
+        &["overload error retry attempts return connections to the pool"],
+        CHECKS,
+    ),
+    single("csot/tailable-awaitData", &["timeoutMS is refreshed for getMore - failure"], CLOSED),
+    single("csot/tailable-non-awaitData", &["timeoutMS is refreshed for getMore - failure"], CLOSED),
+    single("csot/waitQueueTimeout", &["WaitQueueTimeoutError does not clear the pool"], ONE_BY_ONE),
+    single("discovery_and_monitoring/unified/find-shutdown-error", &["Concurrent shutdown error on find"], ONE_BY_ONE),
+    single(
+        "discovery_and_monitoring/unified/insert-shutdown-error",
+        &["Concurrent shutdown error on insert"],
+        ONE_BY_ONE,
+    ),
+    single("discovery_and_monitoring/unified/hello-command-error", &["Command error on Monitor handshake"], TRY_ONCE),
+    single("discovery_and_monitoring/unified/hello-command-error", &["Command error on Monitor check"], MONITORS),
+    single("discovery_and_monitoring/unified/hello-network-error", &["Network error on Monitor handshake"], TRY_ONCE),
+    single("discovery_and_monitoring/unified/hello-network-error", &["Network error on Monitor check"], MONITORS),
+    single("discovery_and_monitoring/unified/hello-timeout", &["Network timeout on Monitor handshake"], TRY_ONCE),
+    single("discovery_and_monitoring/unified/hello-timeout", &["Network timeout on Monitor check"], MONITORS),
+    single(
+        "discovery_and_monitoring/unified/interruptInUse-pool-clear",
+        &[
+            "Connection pool clear uses interruptInUseConnections=true after monitor timeout",
+            "Error returned from connection pool clear with interruptInUseConnections=true is retryable",
+            "Error returned from connection pool clear with interruptInUseConnections=true is retryable for write",
+        ],
+        MONITORS,
+    ),
+    single("discovery_and_monitoring/unified/logging-replicaset", &["Failing heartbeat"], MONITORS),
+    single("discovery_and_monitoring/unified/logging-standalone", &["Failing heartbeat"], MONITORS),
+    single(
+        "discovery_and_monitoring/unified/minPoolSize-error",
+        &["Server error on minPoolSize background creation"],
+        MONITORS,
+    ),
+    single(
+        "discovery_and_monitoring/unified/serverMonitoringMode",
+        &[
+            "connect with serverMonitoringMode=auto >=4.4",
+            "connect with serverMonitoringMode=stream >=4.4",
+            "connect with serverMonitoringMode=poll",
+        ],
+        MONITORS,
+    ),
+    single(
+        "server_selection_logging/operation-id",
+        &["Failed bulkWrite operation: log messages have operationIds"],
+        MONITORS,
+    ),
+    single("server_selection_logging/standalone", &["Failure due to unreachable server"], TRY_ONCE),
+    single(
+        "unified-test-format/valid-pass/entity-client-cmap-events",
+        &["events are captured during an operation"],
+        CHECKS,
+    ),
+    single(
+        "unified-test-format/valid-pass/expectedEventsForClient-eventType",
+        &["eventType can be set to command and cmap", "eventType defaults to command if unset"],
+        CHECKS,
+    ),
 ];
 
 /// What wharf or the runner lacks, by the words of `Stop::Lacks`, with the reason why.
@@ -58,6 +143,7 @@ const LACKS: &[(&str, &str)] = &[
         "the client takes the time limit of commits and aborts from the session",
     ),
     ("public view of whether a session is dirty", "it is no part of the public interface"),
+    ("a monitor, which learns of another primary without an operation", MONITORS),
     ("public view of what a session is pinned to", "it is no part of the public interface"),
 ];
 

@@ -1,5 +1,6 @@
-//! The official suites in the unified test format, run by the client against real servers: a standalone, two replica sets
-//! of three members, and a replica set of one member behind a load balancer that the runner has.
+//! The official suites in the unified test format, run against real servers: a standalone, three replica sets of three
+//! members, and a replica set of one member behind a load balancer that the runner has. Both clients run all suites: the
+//! asynchronous one, and the single one, whose rows and failures name it.
 //!
 //! A case runs on a replica set if its requirements allow that, otherwise on the standalone. A file waits for the replica
 //! set that is free first, because most of the time of a case is spent on waiting. A case that needs what
@@ -11,6 +12,7 @@
 
 mod case;
 mod changes;
+mod clients;
 mod commands;
 mod crud;
 mod environment;
@@ -29,6 +31,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use case::Case;
+use clients::Which;
 use environment::Environment;
 use format::{Filled, RunOnRequirement, Test, TestFile, Topology};
 use observed::{Kept, Message, TOPOLOGY};
@@ -70,7 +73,12 @@ const ON_THE_STANDALONE: &[&str] = &["crud", "retryable_reads"];
 /// how many were.
 const WITH_SHORT_LIMITS: &str = "csot";
 
-const RUNS: usize = 3;
+const RUNS: usize = 5;
+
+const CLIENTS: [Which; 2] = [Which::Pooled, Which::Single];
+
+/// The suites of which the single client prefers the standalone, whose cases with the other client end first.
+const SINGLE_ON_THE_STANDALONE: &[&str] = &["client-backpressure", "csot"];
 
 /// The log messages about topologies, of all clients of this process.
 pub fn topology_messages() -> &'static Mutex<Vec<Message>> {
@@ -95,11 +103,31 @@ struct Row {
     failed: Vec<String>,
 }
 
+type Rows = BTreeMap<(&'static str, Which), Row>;
+
 /// A file of a suite.
 struct Loaded {
     suite: &'static str,
     name: String,
     file: TestFile,
+}
+
+impl Loaded {
+    /// Returns the file's name, with the client's if it is not the usual one.
+    fn name(&self, which: Which) -> String {
+        match which {
+            Which::Pooled => self.name.clone(),
+            Which::Single => format!("single client: {}", self.name),
+        }
+    }
+}
+
+/// Returns the name of a suite's row for one of the clients.
+fn title(suite: &str, which: Which) -> String {
+    match which {
+        Which::Pooled => suite.to_owned(),
+        Which::Single => format!("{suite}, single client"),
+    }
 }
 
 fn json_files(folder: &Path) -> Vec<PathBuf> {
@@ -174,8 +202,8 @@ fn place<'e>(
     Err(format!("needs {}", why.unwrap_or_default()))
 }
 
-/// The cases of a file that run in one environment.
-type Group<'f> = (&'f Loaded, Vec<&'f Test>);
+/// The cases of a file that run in one environment, with one of the clients.
+type Group<'f> = (&'f Loaded, Which, Vec<&'f Test>);
 
 type Queue<'f> = VecDeque<Group<'f>>;
 
@@ -183,9 +211,9 @@ struct Servers {
     // Fields drop in this order.
     environments: Vec<Arc<Environment>>,
     /// As the first environment.
-    second_set: Arc<Environment>,
+    other_sets: [Arc<Environment>; 2],
     _balancers: [Balancer; 2],
-    _sets: [ReplicaSet; 2],
+    _sets: [ReplicaSet; 3],
     _balanced: ReplicaSet,
     _standalone: Mongod,
 }
@@ -193,18 +221,18 @@ struct Servers {
 /// Starts the servers, side by side.
 fn start(runtime: &tokio::runtime::Runtime) -> Servers {
     let (sets, balanced, standalone) = std::thread::scope(|scope| {
-        let sets = [(); 2].map(|()| scope.spawn(|| ReplicaSet::start(ReplicaSetOptions::default()).unwrap()));
+        let sets = [(); 3].map(|()| scope.spawn(|| ReplicaSet::start(ReplicaSetOptions::default()).unwrap()));
         let one = ReplicaSetOptions { members: 1, ..ReplicaSetOptions::default() };
         let balanced = scope.spawn(|| ReplicaSet::start(one).unwrap());
         let standalone = Mongod::start(MongodOptions::default()).unwrap();
         (sets.map(|set| set.join().unwrap()), balanced.join().unwrap(), standalone)
     });
-    let (environments, second_set, balancers) = runtime.block_on(async {
+    let (environments, other_sets, balancers) = runtime.block_on(async {
         let of_set = async |set: &ReplicaSet| {
             let members: Vec<_> = set.addresses().iter().map(ToString::to_string).collect();
             Arc::new(Environment::new(set.uri(), Topology::ReplicaSet, &members).await)
         };
-        let [first, second] = [of_set(&sets[0]).await, of_set(&sets[1]).await];
+        let [first, second, third] = [of_set(&sets[0]).await, of_set(&sets[1]).await, of_set(&sets[2]).await];
         let address = standalone.address().to_string();
         let alone = Environment::new(format!("mongodb://{address}/?"), Topology::Single, &[address]).await;
         let server = balanced.addresses()[0];
@@ -214,11 +242,11 @@ fn start(runtime: &tokio::runtime::Runtime) -> Servers {
             [0, 1].map(|balancer: usize| format!("mongodb://{}/?loadBalanced=true", balancers[balancer].address()));
         let mut behind = Environment::new(uri, Topology::LoadBalanced, &[server.to_string()]).await;
         behind.uri_of_two = Some(of_two);
-        (vec![first, Arc::new(alone), Arc::new(behind)], second, balancers)
+        (vec![first, Arc::new(alone), Arc::new(behind)], [second, third], balancers)
     });
     Servers {
         environments,
-        second_set,
+        other_sets,
         _balancers: balancers,
         _sets: sets,
         _balanced: balanced,
@@ -235,14 +263,14 @@ fn unified_suites_pass() {
     let is_wanted = |name: &str, test: &str| {
         filter.as_ref().is_none_or(|filter| format!("{name} {test}").contains(filter.as_str()))
     };
-    let rows: Mutex<BTreeMap<&str, Row>> = Mutex::default();
+    let rows: Mutex<Rows> = Mutex::default();
     let used: Mutex<BTreeSet<&str>> = Mutex::default();
     let files: Vec<Loaded> = SUITES.iter().flat_map(|suite| load(suite)).collect();
     // Those of a file together, by environment.
     let mut queues: Vec<Queue<'_>> = servers.environments.iter().map(|_| VecDeque::new()).collect();
-    for loaded in &files {
+    for (loaded, which) in files.iter().flat_map(|loaded| CLIENTS.map(|which| (loaded, which))) {
         let mut rows = rows.lock().unwrap();
-        let row = rows.entry(loaded.suite).or_default();
+        let row = rows.entry((loaded.suite, which)).or_default();
         row.files += 1;
         let mut placed_in = vec![Vec::new(); servers.environments.len()];
         for test in &loaded.file.tests.0 {
@@ -252,11 +280,15 @@ fn unified_suites_pass() {
                 None if ON_THE_STANDALONE.contains(&loaded.suite) => {
                     place(servers.environments.iter().rev(), &loaded.file, test)
                 }
+                None if which == Which::Single && SINGLE_ON_THE_STANDALONE.contains(&loaded.suite) => {
+                    let standalone = servers.environments[1..2].iter();
+                    place(standalone.chain(&servers.environments), &loaded.file, test)
+                }
                 None => place(servers.environments.iter(), &loaded.file, test),
             };
             match placed {
                 Err(reason) => *row.skipped.entry(reason).or_default() += 1,
-                Ok(environment) if is_wanted(&loaded.name, &test.description) => {
+                Ok(environment) if is_wanted(&loaded.name(which), &test.description) => {
                     let lane = servers.environments.iter().position(|one| Arc::ptr_eq(one, environment)).unwrap();
                     placed_in[lane].push(test);
                 }
@@ -264,40 +296,41 @@ fn unified_suites_pass() {
             }
         }
         for (lane, tests) in placed_in.into_iter().enumerate().filter(|(_, tests)| !tests.is_empty()) {
-            queues[lane].push_back((loaded, tests));
+            queues[lane].push_back((loaded, which, tests));
         }
     }
     let queues: Vec<_> = queues.into_iter().map(Mutex::new).collect();
     // The cases of one deployment share its fail points, so they run one after the other.
     let mut lanes: Vec<_> = servers.environments.iter().zip(&queues).collect();
-    lanes.push((&servers.second_set, &queues[0]));
+    lanes.extend(servers.other_sets.iter().map(|set| (set, &queues[0])));
     std::thread::scope(|scope| {
         for (environment, queue) in lanes {
             let (rows, used, runtime) = (&rows, &used, &runtime);
             scope.spawn(move || {
                 let began = std::time::Instant::now();
                 let groups = std::iter::from_fn(|| queue.lock().unwrap().pop_front());
-                let cases = groups.flat_map(|(loaded, tests)| tests.into_iter().map(move |test| (loaded, test)));
-                for (loaded, test) in cases {
+                let cases =
+                    groups.flat_map(|(loaded, which, tests)| tests.into_iter().map(move |test| (loaded, which, test)));
+                for (loaded, which, test) in cases {
                     let began = std::time::Instant::now();
-                    let run = || runtime.block_on(Case::run(environment, &loaded.file, test));
+                    let run = || runtime.block_on(Case::run(environment, which, &loaded.file, test));
                     let mut ended = run();
-                    let listed = ledger::entry(&loaded.name, &test.description);
+                    let listed = ledger::entry(which, &loaded.name, &test.description);
                     for _ in 1..RUNS {
                         let failure = match &ended {
                             Ok(()) | Err(Stop::Lacks(_)) => break,
                             Err(_) if loaded.suite != WITH_SHORT_LIMITS || listed.is_some() => break,
                             Err(stop) => format!("{}: {}", test.description, stop.describe()),
                         };
-                        rows.lock().unwrap().get_mut(loaded.suite).unwrap().run_again.push(failure);
+                        rows.lock().unwrap().get_mut(&(loaded.suite, which)).unwrap().run_again.push(failure);
                         ended = run();
                     }
-                    let name = format!("{}: {}", loaded.name, test.description);
+                    let name = format!("{}: {}", loaded.name(which), test.description);
                     if wanted().is_some() || began.elapsed().as_secs() >= 3 {
                         println!("{name}: {:?}", began.elapsed());
                     }
                     let mut rows = rows.lock().unwrap();
-                    let row = rows.get_mut(loaded.suite).unwrap();
+                    let row = rows.get_mut(&(loaded.suite, which)).unwrap();
                     match (ended, listed) {
                         (Ok(()), None) => row.passed += 1,
                         (Ok(()), Some(entry)) if entry.sometimes => {
@@ -342,12 +375,13 @@ fn unified_suites_pass() {
     assert!(failed.is_empty(), "{} cases failed", failed.len());
 }
 
-fn report(rows: &BTreeMap<&str, Row>) {
+fn report(rows: &Rows) {
     let mut reasons = String::new();
     for failure in rows.values().flat_map(|row| &row.failed) {
         reasons.push_str(&format!("FAILED {failure}\n"));
     }
-    for (suite, row) in rows {
+    let titles = rows.keys().map(|(suite, which)| title(suite, *which)).collect::<Vec<_>>();
+    for (suite, row) in titles.iter().zip(rows.values()) {
         for (reason, count) in &row.skipped {
             reasons.push_str(&format!("{suite}: {count} skipped: {reason}\n"));
         }
@@ -355,7 +389,7 @@ fn report(rows: &BTreeMap<&str, Row>) {
             reasons.push_str(&format!("{suite}: run again, because its time limits are short: {failure}\n"));
         }
     }
-    let printed = rows.iter().map(|(suite, row)| table::Row {
+    let printed = titles.iter().zip(rows.values()).map(|(suite, row)| table::Row {
         suite,
         files: row.files,
         cases: row.cases,
@@ -396,7 +430,7 @@ fn cases_that_must_fail_do_fail() {
                 skipped += 1;
                 continue;
             }
-            match runtime.block_on(Case::run(&environment, &file, test)) {
+            match runtime.block_on(Case::run(&environment, Which::Pooled, &file, test)) {
                 Ok(()) => panic!("{name}: {} passes", test.description),
                 // These fail, but not for the reason that their files are about.
                 Err(Stop::Lacks(what)) => {

@@ -13,8 +13,9 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 use wharf::client::{CommandEvent, TopologyEvent};
-use wharf::{Client, Options, PoolEvent, ServerApi, ServerApiVersion};
+use wharf::{Options, PoolEvent, ServerApi, ServerApiVersion};
 
+use crate::clients::{Client, Subscribers, Which};
 use crate::environment::{Environment, owned};
 use crate::format::{ClientEntity, Component, EventKind, ExpectedEvent, Topology};
 use crate::matching::{Entities, bson, matches};
@@ -139,7 +140,12 @@ impl Observed {
 }
 
 impl ObservedClient {
-    pub async fn new(environment: &Environment, entity: &ClientEntity, has_fail_points: bool) -> Result<Self, Stop> {
+    pub async fn new(
+        environment: &Environment,
+        which: Which,
+        entity: &ClientEntity,
+        has_fail_points: bool,
+    ) -> Result<Self, Stop> {
         if entity.auto_encrypt_opts.is_some() {
             return Err(Stop::Lacks("client-side encryption"));
         }
@@ -170,39 +176,50 @@ impl ObservedClient {
         let mut ignored: Vec<String> = vec!["configureFailPoint".to_owned()];
         ignored.extend(entity.ignore_command_monitoring_events.iter().flat_map(|names| names.0.clone()));
         let sees_sensitive = entity.observe_sensitive_commands;
-        // Log messages are compared whole.
-        let mut builder = Client::builder(options).max_logged_document_length(1_000_000);
+        let mut subscribers = Subscribers::default();
         if observed.iter().any(|kind| kind.is_command()) {
             let keep = keep.clone();
-            builder = builder.command_subscriber(move |event: &CommandEvent| {
+            subscribers.commands = Some(Arc::new(move |event| {
                 let source = event.source();
                 if !ignored.contains(&source.command_name) && (!source.is_sensitive || sees_sensitive) {
                     keep(Observed::Command(event.clone()));
                 }
-            });
+            }));
         }
         if observed.iter().any(|kind| !kind.is_command() && !kind.is_sdam()) {
             let keep = keep.clone();
-            builder = builder.subscriber(move |event: &PoolEvent| keep(Observed::Pool(event.clone())));
+            subscribers.pools = Some(Arc::new(move |event| keep(Observed::Pool(event.clone()))));
         }
         let observes_logs_of: Vec<_> =
             entity.observe_log_messages.iter().flat_map(|of| of.0.iter().map(|(component, _)| *component)).collect();
         if observed.iter().any(|kind| kind.is_sdam()) || !observes_logs_of.is_empty() {
             let id = topology_id.clone();
-            builder = builder.topology_subscriber(move |event: &TopologyEvent| {
+            subscribers.topology = Some(Arc::new(move |event| {
                 *id.lock().unwrap() = Some(event.topology_id());
                 if !matches!(event, TopologyEvent::ServerOpening { .. } | TopologyEvent::ServerClosed { .. }) {
                     keep(Observed::Topology(event.clone()));
                 }
-            });
+            }));
         }
+        let subscribes_to_topology = observed.iter().any(|kind| kind.is_sdam());
         let observed_kinds_are_of_commands = observed.iter().all(|kind| kind.is_command());
-        let client = builder.build().map_err(|error| Stop::Broken(format!("{uri}: {error}")))?;
+        let client = Client::new(which, options, subscribers);
+        let client = client.map_err(|error| Stop::Broken(format!("{uri}: {error}")))?;
         let observed = Self { client, events, topology_id, observes_logs_of };
-        if !observed_kinds_are_of_commands || !observed.observes_logs_of.is_empty() {
-            // Creating a client of the specification starts its monitors. wharf's are started by the first use.
-            let client = observed.client.clone();
-            tokio::spawn(async move { client.connect().await });
+        let observes_topology = subscribes_to_topology || !observed.observes_logs_of.is_empty();
+        // Creating a client of the specification starts its monitors. wharf's are started by the first use.
+        match which {
+            Which::Pooled if !observed_kinds_are_of_commands || observes_topology => {
+                let client = observed.client.clone();
+                tokio::spawn(async move { client.connect().await });
+            }
+            // Without monitors, this checks the servers once. The case may expect that it fails.
+            Which::Single if observes_topology => {
+                let client = observed.client.clone();
+                // The log messages of this task are those of the case.
+                _ = tokio::spawn(async move { client.connect().await }).await;
+            }
+            _ => {}
         }
         if let Some(limit) = entity.await_min_pool_size_ms {
             observed.await_min_pool_size(Duration::from_millis(limit)).await?;

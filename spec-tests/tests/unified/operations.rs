@@ -1,17 +1,14 @@
 //! The operations of the runner itself, and which module runs the others.
 
-use std::future::poll_fn;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bson::Bson;
-use futures_core::Stream;
 use serde_json::Value;
 use wharf::client::{ClientStatus, TransactionState};
 
 use crate::case::{Case, Collection, Database, Held, Returned, SharedCursor, text};
-use crate::environment::{owned, raw};
+use crate::environment::raw;
 use crate::format::{CommonOptions, Entity, ExpectedEvent, Filled, Operation};
 use crate::matching::{bson, document};
 use crate::observed::{PATIENCE, until};
@@ -71,22 +68,20 @@ async fn on_cursor(cursor: &SharedCursor, operation: &Operation) -> Result<Retur
     let mut held = cursor.lock().await;
     if operation.name == "close" {
         let timeout = operation.arguments.get("timeoutMS").and_then(Value::as_u64);
-        match (held.take(), timeout) {
-            (Some(open), Some(timeout)) => open.close_within(Duration::from_millis(timeout)).await,
-            (Some(open), None) => open.close().await,
-            (None, _) => {}
+        if let Some(open) = held.take() {
+            open.close(timeout.map(Duration::from_millis)).await;
         }
         return Ok(Returned::Nothing);
     }
     let Some(open) = &mut *held else { return Err(Stop::Broken("the cursor is closed".to_owned())) };
     match operation.name.as_str() {
         // One call for as many batches as it takes, and so one iteration of its time limit.
-        "iterateUntilDocumentOrError" => match poll_fn(|context| Pin::new(&mut *open).poll_next(context)).await {
-            Some(found) => Ok(Returned::Value(owned(&found?).into())),
+        "iterateUntilDocumentOrError" => match open.wait_for_next().await {
+            Some(found) => Ok(Returned::Value(found?.into())),
             None => Ok(Returned::Nothing),
         },
         "iterateOnce" => match open.next().await? {
-            Some(found) => Ok(Returned::Value(owned(found).into())),
+            Some(found) => Ok(Returned::Value(found.into())),
             None => Ok(Returned::Nothing),
         },
         other => Err(Stop::Broken(format!("{other} is not an operation of a cursor"))),
@@ -132,7 +127,7 @@ async fn special(case: &Arc<Case>, operation: &Operation) -> Result<(), Stop> {
         "waitForEvent" => {
             let client = case.client(text(operation, "client")?)?;
             let (event, least) = (event(operation)?, number(operation, "count")? as usize);
-            let seen = until(PATIENCE, || client.count(&event, &**case) >= least).await;
+            let seen = until(case.patience(), || client.count(&event, &**case) >= least).await;
             seen.map_err(|()| Stop::Broken(format!("waited in vain for {least} times {event:?}")))
         }
         "assertEventCount" => {

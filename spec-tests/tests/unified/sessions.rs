@@ -4,10 +4,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::Value;
-use wharf::client::{ClientError, Session, SessionOptions, TransactionOptions, TransactionState};
+use wharf::client::{ClientError, SessionOptions, TransactionOptions, TransactionState};
 use wharf::{Acknowledgement, WriteConcern};
 
 use crate::case::{Case, HeldSession, Returned};
+use crate::clients::Session;
 use crate::commands::{allow, read_preference};
 use crate::format::{Object, Operation};
 use crate::stop::Stop;
@@ -104,8 +105,7 @@ pub async fn on_session(case: &Arc<Case>, held: &HeldSession, operation: &Operat
             let Some(mut session) = locked.take() else { return Ok(Returned::Nothing) };
             drop(locked);
             let failure = Mutex::new(None);
-            let outcome =
-                session.with_transaction_options(options, |inner| body(case, held, &callback, &failure, inner)).await;
+            let outcome = session.with_transaction(options, |inner| body(case, held, &callback, &failure, inner)).await;
             *held.session.lock().await = Some(session);
             if let Some(stop) = failure.into_inner().unwrap() {
                 return Err(stop);
@@ -117,14 +117,15 @@ pub async fn on_session(case: &Arc<Case>, held: &HeldSession, operation: &Operat
     Ok(Returned::Nothing)
 }
 
-/// Runs the operations of a callback once. Its errors are checked here, and also end the attempt.
+/// Runs the operations of a callback once, and gives the session back. Its errors are checked here, and also end the
+/// attempt.
 async fn body(
     case: &Arc<Case>,
     held: &HeldSession,
     callback: &[Operation],
     failure: &Mutex<Option<Stop>>,
     session: Session,
-) -> Result<(), ClientError> {
+) -> (Result<(), ClientError>, Option<Session>) {
     *held.session.lock().await = Some(session);
     let mut ended = Ok(());
     for operation in callback {
@@ -141,6 +142,5 @@ async fn body(
             }
         }
     }
-    held.session.lock().await.take();
-    ended
+    (ended, held.session.lock().await.take())
 }
