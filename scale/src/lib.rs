@@ -4,7 +4,7 @@
 //! (`wharf::unstable::simulated`). [`machine`] runs each core as a coroutine and keeps its clock, [`mod@line`] says in which
 //! state each core has each cache line, and [`runtime`] places tasks on cores as tokio does. [`cases`] has what is
 //! measured, on wharf and on reference designs ([`designs`]), whose words are [`shared`] with the machine, too.
-//! [`profiles`] are real machines, against which [`check`] holds the simulated ones.
+//! [`profiles`] are real machines, against which `check` holds the simulated ones.
 
 pub mod cases;
 #[cfg(simulated)]
