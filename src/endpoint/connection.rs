@@ -209,6 +209,10 @@ impl EndpointConnection {
 
     #[cold]
     fn condition_at_check_in_amid_exchange(&mut self) -> Condition {
+        if self.closes_if_cut_short {
+            // Whether or not any of it was sent: nothing leads to the transaction any more.
+            return Condition::Broken;
+        }
         let condition = self.condition_amid_exchange();
         if condition.is_reusable() {
             self.channel.return_to_idle();

@@ -26,6 +26,9 @@ mod tests;
 /// How many bytes of a large reply are read and discarded at a time.
 const DISCARDED_AT_A_TIME: usize = 64 * 1024;
 
+/// The length in bytes up to which a reply is kept to be looked into for a cursor. Many connections may drain at a time.
+const LONGEST_LOOKED_INTO: usize = 1024 * 1024;
+
 /// How many bytes of a reply tell whether it may be that of a query: up to the name of the cursor's first field.
 const TELLING: usize = FIRST_OF_CURSOR + NEXT_BATCH.len();
 
@@ -73,7 +76,8 @@ impl Channel {
     /// other reply only the header and the flags are checked.
     ///
     /// If the reply names a cursor that was opened, the drain closes the cursor (`killCursors`), and drains that command as
-    /// well. A compressed reply of more than 64 KiB is not looked into.
+    /// well. Neither a reply of more than 1 MiB is looked into, nor a compressed one of
+    /// more than 64 KiB.
     ///
     /// Neither the rest of the request nor the reply may have more than `most` bytes.
     ///
@@ -140,7 +144,7 @@ impl Channel {
             return Ok(());
         }
         let Some((start, _)) = self.incoming.split_first_chunk::<TELLING>() else { return Ok(()) };
-        if header.op_code == op_msg::OP_CODE && may_open_cursor(start) {
+        if header.op_code == op_msg::OP_CODE && length <= LONGEST_LOOKED_INTO && may_open_cursor(start) {
             return Ok(());
         }
         if header.op_code == op_msg::OP_CODE {

@@ -99,6 +99,9 @@ pub struct Options {
     pub drain_timeout: Duration,
     /// How many bytes of a reply or of a request's rest a drained connection may have. A connection with more is closed
     /// instead. Default 4 MiB, about as much work as a new connection. Not part of connection strings.
+    ///
+    /// While it is drained, a reply of more than 64 KiB takes 64 KiB of memory, or up to 1 MiB if it may name a cursor that
+    /// has to be closed.
     pub drain_limit: u64,
     /// How long a command that waits for its reply keeps its thread awake at most, instead of letting it sleep. At most 10
     /// milliseconds. Default zero: not at all. Not part of connection strings.

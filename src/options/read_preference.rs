@@ -86,9 +86,10 @@ impl ReadPreference {
         Self { mode, tag_sets: Vec::new(), max_staleness: None, hedge: None }
     }
 
-    /// Returns whether this selects servers as the default does: the primary, and nothing else.
+    /// Returns whether this is the default: the primary, and nothing else.
     pub(crate) fn is_default(&self) -> bool {
-        self.mode == ReadPreferenceMode::Primary && self.tag_sets.is_empty() && self.max_staleness.is_none()
+        let Self { mode, tag_sets, max_staleness, hedge } = self;
+        *mode == ReadPreferenceMode::Primary && tag_sets.is_empty() && max_staleness.is_none() && hedge.is_none()
     }
 
     /// Adds a set of tags to [`tag_sets`](Self#structfield.tag_sets).
@@ -172,6 +173,8 @@ mod tests {
             assert_eq!(hedged.document(), rawdoc! { "mode": "nearest", "hedge": { "enabled": enabled } });
             hedged.check_together().unwrap();
             let primary = ReadPreference::default().hedge(enabled);
+            // A primary that is known must not keep it from being refused.
+            assert!(!primary.is_default());
             let refused = primary.check_together().unwrap_err().to_string();
             assert!(refused.contains("hedge"), "{refused}");
         }

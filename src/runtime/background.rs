@@ -51,7 +51,7 @@ pub(super) async fn keep<E: Establish>(resident: Resident<E>) {
         }
         tokio::select! {
             () = asked_for => {}
-            // It goes on when it was asked for something: a new one for each connection that opens would cost more.
+            // The rest goes on when something was asked for. To begin it anew for each connection that opens would cost more.
             () = &mut rest => rest.set(rest_of(core, interval)),
             () = &mut holds => {}
         }

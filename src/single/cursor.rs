@@ -62,7 +62,8 @@ impl<T> Cursor<T> {
         self.cursor.is_over()
     }
 
-    /// Closes the cursor on the server, as dropping it does, with another `timeoutMS`. Zero means no limit of its own.
+    /// Closes the cursor on the server, as dropping it does, with another `timeoutMS`. Zero means no limit at all, not even
+    /// that of a drop.
     /// Errors are ignored: the server closes an idle cursor after ten minutes.
     pub fn close_within(mut self, timeout: Duration) {
         let cursor = self.cursor.take_typed::<T>();

@@ -21,6 +21,14 @@ pub fn entry(which: Which, file: &str, case: &str) -> Option<&'static Entry> {
     LEDGER.iter().find(is_of)
 }
 
+/// Returns all cases of the ledger: the client, the file and the description.
+pub fn cases() -> impl Iterator<Item = (Which, &'static str, &'static str)> {
+    LEDGER.iter().flat_map(|entry| {
+        let cases = move |&which: &Which| entry.cases.iter().map(move |&case| (which, entry.file, case));
+        entry.clients.iter().flat_map(cases)
+    })
+}
+
 const BOTH: &[Which] = &[Which::Pooled, Which::Single];
 
 /// Returns an entry of the single client.

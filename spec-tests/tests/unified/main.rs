@@ -264,7 +264,7 @@ fn unified_suites_pass() {
         filter.as_ref().is_none_or(|filter| format!("{name} {test}").contains(filter.as_str()))
     };
     let rows: Mutex<Rows> = Mutex::default();
-    let used: Mutex<BTreeSet<&str>> = Mutex::default();
+    let used: Mutex<BTreeSet<(Which, String, &str)>> = Mutex::default();
     let files: Vec<Loaded> = SUITES.iter().flat_map(|suite| load(suite)).collect();
     // Those of a file together, by environment.
     let mut queues: Vec<Queue<'_>> = servers.environments.iter().map(|_| VecDeque::new()).collect();
@@ -334,7 +334,7 @@ fn unified_suites_pass() {
                     match (ended, listed) {
                         (Ok(()), None) => row.passed += 1,
                         (Ok(()), Some(entry)) if entry.sometimes => {
-                            used.lock().unwrap().insert(entry.reason);
+                            used.lock().unwrap().insert((which, loaded.name.clone(), &test.description));
                             row.passed += 1;
                         }
                         (Ok(()), Some(entry)) => {
@@ -353,7 +353,7 @@ fn unified_suites_pass() {
                             if wanted().is_some() {
                                 println!("{name} fails as listed: {}", stop.describe());
                             }
-                            used.lock().unwrap().insert(entry.reason);
+                            used.lock().unwrap().insert((which, loaded.name.clone(), &test.description));
                             *row.skipped.entry(entry.reason.to_owned()).or_default() += 1;
                         }
                         (Err(stop), None) => row.failed.push(format!("{name}: {}", stop.describe())),
@@ -368,7 +368,7 @@ fn unified_suites_pass() {
     if filter.is_none() {
         let used = used.into_inner().unwrap();
         let unused: Vec<_> =
-            ledger::LEDGER.iter().map(|entry| entry.reason).filter(|reason| !used.contains(reason)).collect();
+            ledger::cases().filter(|&(which, file, case)| !used.contains(&(which, file.to_owned(), case))).collect();
         assert!(unused.is_empty(), "no case needs these entries of the ledger: {unused:#?}");
     }
     let failed: Vec<_> = rows.values().flat_map(|row| &row.failed).collect();

@@ -2,7 +2,7 @@ use super::super::tests::{grant, look, nodes, queue_up};
 use super::*;
 
 impl<G> WaitList<G> {
-    /// A list whose first hall has served so many waiters already. Less than half of the numbers of tickets.
+    /// A list whose first hall has served so many waiters already, fewer than there are tickets.
     fn after(waits: u32) -> Self {
         let list = Self::new();
         let hall = list.waiters.build(0);
