@@ -221,6 +221,10 @@ impl OpenCursor<'_> {
             InSession::Explicit(explicit) if explicit.is_implicit() && !has_sessions => InSession::Never,
             session => session,
         };
+        let opened_in = match &session {
+            InSession::Explicit(explicit) => explicit.lock().open_transaction(),
+            InSession::Implicit(_) | InSession::Never => None,
+        };
         let mut query = Query {
             server: server.server().clone(),
             database,
@@ -234,6 +238,7 @@ impl OpenCursor<'_> {
             site,
             pinned: None,
             session,
+            opened_in,
             client,
         };
         if id == 0 {

@@ -96,7 +96,8 @@ impl Explicit {
     }
 
     /// Takes the connection that the transaction is pinned to, or returns its mongos, to which it stays pinned. Waits for a
-    /// cursor of the transaction that closes on that connection.
+    /// cursor of the transaction that closes on that connection. `opened_in`: for a cursor, the transaction that it was
+    /// opened in. If another one is open by now, nothing is taken.
     ///
     /// # Errors
     ///
@@ -105,26 +106,25 @@ impl Explicit {
     /// # Cancel safety
     ///
     /// Nothing is taken.
-    pub(super) async fn take_pin(&self) -> Result<Option<Pinned>, SessionError> {
+    pub(super) async fn take_pin(&self, opened_in: Option<i64>) -> Result<Option<Pinned>, SessionError> {
         {
             let mut state = self.lock();
             if !state.is_pin_taken() {
-                return take_pin(&mut state);
+                return take_pin(&mut state, opened_in);
             }
         }
         let _closed = self.closing.lock().await;
-        self.take_pin_to_close()
+        self.take_pin_to_close(opened_in)
     }
 
     /// Does the same as [`take_pin`](Self::take_pin), but waits for nothing, because it is the cursor that closes.
-    pub(super) fn take_pin_to_close(&self) -> Result<Option<Pinned>, SessionError> {
-        take_pin(&mut self.lock())
+    pub(super) fn take_pin_to_close(&self, opened_in: Option<i64>) -> Result<Option<Pinned>, SessionError> {
+        take_pin(&mut self.lock(), opened_in)
     }
 
     /// Begins to close a cursor: until the guard drops, further commands of the transaction wait for its connection.
-    pub(super) async fn begin_closing(&self) -> Option<tokio::sync::MutexGuard<'_, ()>> {
-        let is_in_transaction = self.lock().is_in_transaction();
-        if is_in_transaction { Some(self.closing.lock().await) } else { None }
+    pub(super) async fn begin_closing(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.closing.lock().await
     }
 
     /// Pins the transaction to a connection, if it leads to a service behind a load balancer.
@@ -142,20 +142,35 @@ impl Explicit {
     ) -> Option<Connection<Endpoint>> {
         let mut connection = connection;
         connection.pin_to(crate::pool::Purpose::Transaction);
-        let back = self.lock().pin(Pinned::Connection(server.clone(), Box::new(connection)));
-        match back {
-            Some(Pinned::Connection(_, connection)) => Some(*connection),
-            Some(Pinned::Server(_)) | None => None,
+        connection_of(self.lock().pin(Pinned::Connection(server.clone(), Box::new(connection))))
+    }
+
+    /// Pins the connection that a cursor has taken to its transaction again. If that is over, or an error has unpinned it,
+    /// the connection is closed, so that the server aborts what is left of the transaction.
+    pub(super) fn pin_again(&self, opened_in: i64, server: &Selected, connection: Connection<Endpoint>) {
+        let back = self.lock().pin_again(opened_in, Pinned::Connection(server.clone(), Box::new(connection)));
+        if let Some(mut connection) = connection_of(back) {
+            connection.close_after_use();
         }
     }
 }
 
-fn take_pin(state: &mut State<Pinned>) -> Result<Option<Pinned>, SessionError> {
+fn take_pin(state: &mut State<Pinned>, opened_in: Option<i64>) -> Result<Option<Pinned>, SessionError> {
+    if opened_in.is_some() && state.open_transaction() != opened_in {
+        return Ok(None);
+    }
     let taken = state.take_pin()?;
     if let Some(Pinned::Server(address)) = &taken {
         state.pin(Pinned::Server(address.clone()));
     }
     Ok(taken)
+}
+
+fn connection_of(pinned: Option<Pinned>) -> Option<Connection<Endpoint>> {
+    match pinned {
+        Some(Pinned::Connection(_, connection)) => Some(*connection),
+        Some(Pinned::Server(_)) | None => None,
+    }
 }
 
 /// A call of `with_transaction` in progress, whose time limit holds for all operations of the session.

@@ -437,7 +437,7 @@ impl Attempt<'_> {
 
     async fn select(&self, avoid: &[ServerAddress]) -> Result<(Selected, Option<Connection<Endpoint>>), Failed> {
         let mut only = None;
-        match self.explicit.take_pin().await.map_err(refused)? {
+        match self.explicit.take_pin(None).await.map_err(refused)? {
             Some(Pinned::Connection(server, connection)) => return Ok((server, Some(*connection))),
             Some(Pinned::Server(address)) => only = Some(address),
             None => {}

@@ -473,6 +473,11 @@ impl EndpointConnection {
         self.closes_if_cut_short = closes;
     }
 
+    /// Lets the connection be closed, and not used again, when it is given back.
+    pub(crate) fn close_after_use(&mut self) {
+        self.channel.mark_broken();
+    }
+
     /// Returns whether the connection was authenticated.
     ///
     /// Always false without a credential. Always true with a credential, unless the connection belongs to no pool and

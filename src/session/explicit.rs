@@ -214,6 +214,11 @@ impl<P> Session<P> {
         self.transaction.is_active()
     }
 
+    /// Returns the number of the transaction that the server may have open: no abort was called, and no commit was sent.
+    pub fn open_transaction(&self) -> Option<i64> {
+        self.transaction.is_open().then(|| self.server.transaction_number())
+    }
+
     #[cfg(test)]
     pub fn pinned(&self) -> Option<&P> {
         match &self.transaction.pin {
@@ -231,6 +236,13 @@ impl<P> Session<P> {
                 std::mem::replace(&mut self.transaction.pin, Pin::To(pinned)).held()
             }
         }
+    }
+
+    /// Pins the transaction of this number again, after a cursor has taken what it was pinned to. That comes back if the
+    /// transaction is over, or if an error has unpinned it.
+    pub fn pin_again(&mut self, number: i64, pinned: P) -> Option<P> {
+        let has_lent_it = self.is_pin_taken() && self.server.transaction_number() == number;
+        if has_lent_it { self.pin(pinned) } else { Some(pinned) }
     }
 
     /// Unpins the session: when it ends, after an abort, and after an error that says so.
@@ -345,11 +357,18 @@ impl<P> Session<P> {
         Ok(())
     }
 
-    /// Appends what the session adds to a `getMore` or a `killCursors` that is sent now: in a transaction, its number.
-    pub fn append_to_cursor(&mut self, elements: &mut Vec<u8>, now: Moment, client_time: Option<&ClusterTime>) {
+    /// Appends what the session adds to a `getMore` or a `killCursors` that is sent now. `opened_in` is the number of the
+    /// transaction that the cursor was opened in: it is sent while that transaction is open.
+    pub fn append_to_cursor(
+        &mut self,
+        elements: &mut Vec<u8>,
+        now: Moment,
+        client_time: Option<&ClusterTime>,
+        opened_in: Option<i64>,
+    ) {
         self.server.append_to(elements, now);
-        if self.is_in_transaction() {
-            elements::transaction(elements, self.server.transaction_number(), false);
+        if let Some(number) = self.open_transaction().filter(|&open| opened_in == Some(open)) {
+            elements::transaction(elements, number, false);
         }
         self.append_cluster_time(elements, client_time);
     }
@@ -406,6 +425,16 @@ impl<P> Session<P> {
         let labels = fault.transaction_labels();
         let is_transient = labels.contains(ErrorLabels::TRANSIENT_TRANSACTION);
         Consequence { labels, unpinned: if is_transient { self.unpin() } else { None } }
+    }
+
+    /// Notes that a command of a cursor has failed. If the cursor was not opened in the transaction that is open now, that
+    /// one goes on.
+    pub fn cursor_failed(&mut self, fault: &Fault, opened_in: Option<i64>) -> Consequence<P> {
+        if self.open_transaction() == opened_in {
+            return self.failed(fault, None, false);
+        }
+        self.mark_dirty(fault);
+        Consequence { labels: write_labels(fault, None, false), unpinned: None }
     }
 
     /// Notes that an operation was cancelled after its command was perhaps sent: the server may still execute it, so no

@@ -106,6 +106,16 @@ impl<P> Transaction<P> {
         matches!(self.state, TransactionState::Starting | TransactionState::InProgress)
     }
 
+    /// Returns whether the server may have the transaction open: no abort was called, and no commit was sent.
+    pub(super) fn is_open(&self) -> bool {
+        match self.state {
+            TransactionState::Starting | TransactionState::InProgress => true,
+            // The commit was cancelled before it was sent, or it failed until its time was up.
+            TransactionState::Committed => self.is_known_to_server && self.commit.made != Commits::Sent,
+            TransactionState::None | TransactionState::Aborted => false,
+        }
+    }
+
     /// Starts a transaction, and returns what the last one was pinned to.
     pub(super) fn start(&mut self, options: TransactionOptions) -> Result<Option<P>, SessionError> {
         if self.is_active() {
@@ -207,12 +217,7 @@ impl<P> Transaction<P> {
     /// Moves to the aborted state if the transaction is open, and returns whether it was: the server knows it, and no commit
     /// of it was sent.
     pub(super) fn abandon(&mut self) -> bool {
-        let is_open = match self.state {
-            TransactionState::InProgress => true,
-            // The commit was cancelled before it was sent, or it failed until its time was up.
-            TransactionState::Committed => self.is_known_to_server && self.commit.made != Commits::Sent,
-            TransactionState::None | TransactionState::Starting | TransactionState::Aborted => false,
-        };
+        let is_open = self.state != TransactionState::Starting && self.is_open();
         if is_open {
             self.state = TransactionState::Aborted;
         }

@@ -46,6 +46,8 @@ pub(super) struct Query {
     /// Behind a load balancer, the connection that leads to the cursor, unless the transaction has it.
     pub(super) pinned: Option<Connection<Endpoint>>,
     pub(super) session: InSession,
+    /// The number of the transaction that the cursor was opened in. The session may have begun another one since.
+    pub(super) opened_in: Option<i64>,
 }
 
 /// The time limits of a cursor (Client Side Operations Timeout, "Cursors").
@@ -145,6 +147,11 @@ impl Query {
     /// Closes the cursor on the server (`killCursors`), and gives back what the cursor has. `timeout` replaces `timeoutMS`
     /// of the query, which is refreshed otherwise.
     pub(super) async fn close(mut self, id: i64, timeout: Option<Limit>) {
+        let is_in_transaction = self.is_in_transaction();
+        if self.opened_in.is_some() && !is_in_transaction && self.client.options().load_balanced == Some(true) {
+            // Only the connection of the transaction led to the cursor, which has ended with the transaction.
+            return self.end();
+        }
         let body = rawdoc! { "killCursors": self.collection.as_str(), "cursors": [id] };
         let limit = timeout.unwrap_or(self.time.timeout).refreshed();
         let kill = || OfCursor {
@@ -156,11 +163,11 @@ impl Query {
             closes: true,
         };
         let explicit = match &self.session {
-            InSession::Explicit(explicit) if self.pinned.is_none() => Some(explicit.clone()),
+            InSession::Explicit(explicit) if is_in_transaction => Some(explicit.clone()),
             _ => None,
         };
         let _closing = match &explicit {
-            Some(explicit) => boxed(|| explicit.begin_closing()).await,
+            Some(explicit) => Some(boxed(|| explicit.begin_closing()).await),
             None => None,
         };
         let mut killed = self.run(kill()).await;
@@ -174,6 +181,16 @@ impl Query {
             tracing::debug!(target: "wharf::command", %error, "A cursor could not be closed");
         }
         self.end();
+    }
+
+    /// Returns whether the transaction that the cursor was opened in is open.
+    fn is_in_transaction(&self) -> bool {
+        match &self.session {
+            InSession::Explicit(explicit) => {
+                self.opened_in.is_some() && explicit.lock().open_transaction() == self.opened_in
+            }
+            InSession::Implicit(_) | InSession::Never => false,
+        }
     }
 
     /// Closes the cursor after a command that fetched a batch, unless it has ended by itself.
@@ -328,18 +345,23 @@ impl Query {
                     time.append_to(appended);
                 }
             }
-            InSession::Explicit(explicit) => explicit.lock().append_to_cursor(appended, now, time.as_deref()),
+            InSession::Explicit(explicit) => {
+                explicit.lock().append_to_cursor(appended, now, time.as_deref(), self.opened_in)
+            }
             InSession::Implicit(None) | InSession::Never => {}
         }
     }
 
-    /// Takes the connection that the cursor's transaction is pinned to. `closes`: for the command that closes the cursor.
+    /// Takes the connection that the cursor's transaction is pinned to, if that is still open. `closes`: for the command that closes the cursor.
     async fn pinned_to_transaction(
         &self,
         closes: bool,
     ) -> Result<Option<(Selected, Connection<Endpoint>)>, SessionError> {
-        let InSession::Explicit(explicit) = &self.session else { return Ok(None) };
-        let pin = if closes { explicit.take_pin_to_close()? } else { explicit.take_pin().await? };
+        let (InSession::Explicit(explicit), Some(_)) = (&self.session, self.opened_in) else { return Ok(None) };
+        let pin = match closes {
+            true => explicit.take_pin_to_close(self.opened_in)?,
+            false => explicit.take_pin(self.opened_in).await?,
+        };
         Ok(match pin {
             Some(Pinned::Connection(server, connection)) => Some((server, *connection)),
             Some(Pinned::Server(_)) | None => None,
@@ -348,10 +370,12 @@ impl Query {
 
     /// Pins the connection to the cursor, or to the transaction that it was taken from, on this server.
     fn pin_again(&mut self, connection: Connection<Endpoint>, transaction_server: Option<Selected>) {
-        self.pinned = match (&self.session, transaction_server) {
-            (InSession::Explicit(explicit), Some(server)) => explicit.pin_connection(&server, connection),
-            _ => Some(connection),
-        };
+        match (&self.session, self.opened_in, transaction_server) {
+            (InSession::Explicit(explicit), Some(number), Some(server)) => {
+                explicit.pin_again(number, &server, connection)
+            }
+            _ => self.pinned = Some(connection),
+        }
     }
 
     /// Notes a failed attempt in the session, and returns its error with the labels that the client adds.
@@ -363,7 +387,7 @@ impl Query {
                 session.mark_dirty()
             }
             InSession::Explicit(explicit) => {
-                let consequence = explicit.lock().failed(&fault, None, false);
+                let consequence = explicit.lock().cursor_failed(&fault, self.opened_in);
                 labels = consequence.labels;
                 drop(consequence.unpinned);
             }

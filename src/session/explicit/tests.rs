@@ -1,3 +1,4 @@
+mod cursors;
 mod sequences;
 
 use bson::rawdoc;

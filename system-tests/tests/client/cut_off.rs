@@ -249,3 +249,32 @@ async fn transaction_is_cut_off_as_long_as_a_cancelled_fetch_has_its_connection(
     session.commit_transaction().await.unwrap();
     assert!(balancer.arrived().iter().all(|(_, number)| *number == 0), "{:?}", balancer.arrived());
 }
+
+#[tokio::test(start_paused = true)]
+async fn cursor_that_closes_late_leaves_the_next_transaction_alone() {
+    for fails in [false, true] {
+        let balancer = Balancer::start(move |command| match name(command).as_str() {
+            "getMore" if fails => Answer::Close,
+            _ => usual(command),
+        })
+        .await;
+        let client = balanced(&balancer.server);
+        let mut session = session_of(&client);
+        let mut cursor = client.find("test", "c", doc! {}).session(&mut session).await.unwrap();
+        cursor.next().await.unwrap().unwrap();
+        assert!(cancel_after(1, cursor.next()).await.is_none());
+        session.abort_transaction().await.unwrap();
+        session.start_transaction(TransactionOptions::default()).unwrap();
+        insert(&client, &mut session).await.unwrap();
+        assert_eq!(connections(&client), 2);
+        drop(cursor);
+        until("the connection of the first transaction is closed", || connections(&client) == 1).await;
+        assert_eq!(client.status().servers[0].pool.as_ref().unwrap().in_use, 1, "the second one has its own");
+        insert(&client, &mut session).await.unwrap();
+        session.commit_transaction().await.unwrap();
+        let on: Vec<_> = balancer.arrived().into_iter().filter(|(_, number)| *number != 0).collect();
+        let names: Vec<_> = on.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["abortTransaction", "insert", "insert", "commitTransaction"], "{fails}: {on:?}");
+        assert_eq!(balancer.count("killCursors"), 0);
+    }
+}
