@@ -70,6 +70,10 @@ impl<T> Repeating<T> {
                 (NextStep::Commit, _) => match session.commit_transaction().await {
                     Ok(()) => self.next = NextStep::Return,
                     Err(error) => {
+                        if session.transaction_state() == TransactionState::InProgress {
+                            // The session has refused the commit.
+                            let _ = session.abort_transaction().await;
+                        }
                         let (labels, expired) = (error.labels(), error.is_max_time_expired());
                         self.next = self.repetitions.after_commit_error(labels, expired, now(), fastrand::f64());
                         self.last_error = Some(error);

@@ -60,8 +60,8 @@ impl Client {
 /// # Cancel safety
 ///
 /// Whether the server executes an operation that is cancelled is unknown, and its transaction can go on. Behind a load
-/// balancer it cannot, because the operation takes the connection of the transaction along, which is closed so that the
-/// server aborts the transaction. Further operations and the commit then fail with
+/// balancer it cannot, because the operation takes the connection of the transaction along. That connection is closed, so
+/// that the server aborts the transaction. Further operations and the commit then fail with
 /// [`SessionError::TransactionCutOff`](super::SessionError), which has the label `TransientTransactionError`:
 /// [`with_transaction`](Self::with_transaction) repeats the transaction, and other callers abort it first.
 ///
@@ -437,7 +437,7 @@ impl Attempt<'_> {
 
     async fn select(&self, avoid: &[ServerAddress]) -> Result<(Selected, Option<Connection<Endpoint>>), Failed> {
         let mut only = None;
-        match self.explicit.take_pin(None).await.map_err(refused)? {
+        match self.take_pin().await.map_err(refused)? {
             Some(Pinned::Connection(server, connection)) => return Ok((server, Some(*connection))),
             Some(Pinned::Server(address)) => only = Some(address),
             None => {}
@@ -450,6 +450,14 @@ impl Attempt<'_> {
             let labels = self.note(&fault, None);
             Box::new((FailedOperation::selection(error, labels).into(), fault, labels, None))
         })
+    }
+
+    async fn take_pin(&self) -> Result<Option<Pinned>, SessionError> {
+        let pin = self.explicit.take_pin(None).await;
+        if pin.is_err() && self.end == End::Commit {
+            self.explicit.lock().commit_refused();
+        }
+        pin
     }
 
     fn replied(&self, reply: &RawDocument) {

@@ -43,8 +43,8 @@ pub enum SessionError {
     /// A read in a transaction does not go to the primary.
     #[error("read preference in a transaction must be primary")]
     ReadPreferenceInTransaction,
-    /// Behind a load balancer, the connection of the transaction is lost, because an operation on it was cancelled. Or a
-    /// cursor of the transaction uses it, whose last call was cancelled. The error has the label
+    /// Behind a load balancer, the connection of the transaction is lost, because an operation on it was cancelled. The same
+    /// holds while a cursor whose last call was cancelled uses that connection. The error has the label
     /// `TransientTransactionError`: abort the transaction, and begin it anew.
     #[error(
         "an operation of the transaction was cancelled, and its connection is lost or in use: abort the transaction"

@@ -476,6 +476,12 @@ impl<P> Session<P> {
         Consequence { labels, unpinned: if unpins { self.unpin() } else { None } }
     }
 
+    /// Notes that the commit was refused before it was sent, because of [`take_pin`](Self::take_pin): the transaction can
+    /// only be aborted, or committed later.
+    pub fn commit_refused(&mut self) {
+        self.transaction.commit_refused();
+    }
+
     /// Begins an abort, and returns whether a command has to be sent: see [`abort_command`](Self::abort_command). If not,
     /// the caller [unpins](Self::unpin) the session at once.
     ///

@@ -22,7 +22,7 @@ pub enum TransactionState {
     Starting,
     /// At least one command of the transaction was sent.
     InProgress,
-    /// The commit was called, whatever came of it.
+    /// The commit was called, whatever came of it, unless the session refused it.
     Committed,
     /// The abort was called.
     Aborted,
@@ -200,6 +200,13 @@ impl<P> Transaction<P> {
         // If the last attempt was cancelled, its outcome will never be reported.
         self.commit.before = self.commit.made;
         Ok(self.is_known_to_server)
+    }
+
+    /// Moves back to the state before the commit, which was refused. If an earlier one was sent, the state stays.
+    pub(super) fn commit_refused(&mut self) {
+        if self.state == TransactionState::Committed && self.commit.made != Commits::Sent {
+            self.state = TransactionState::InProgress;
+        }
     }
 
     /// Moves to the aborted state, and returns whether an abort has to be sent.

@@ -124,8 +124,9 @@ async fn query_that_is_cancelled_at_any_point_leaves_no_cursor_open() {
             let find = client.find("cursors", "unopened", rawdoc! {}).options(rawdoc! { "comment": comment });
             let opened = cancel_after(polls, find.into_future()).await;
             // A connection that a check-out needs would not be drained.
-            let in_use = || client.status().servers.iter().any(|server| server.pool.as_ref().unwrap().draining > 0);
-            until("the connection is drained", async || !in_use()).await;
+            let is_draining =
+                || client.status().servers.iter().any(|server| server.pool.as_ref().unwrap().draining > 0);
+            until("the connection is drained", async || !is_draining()).await;
             assert_eq!(open_cursors(&plain, "unopened").await, usize::from(opened.is_some()), "after {polls} polls");
             if let Some(opened) = opened {
                 assert!(polls > 1);

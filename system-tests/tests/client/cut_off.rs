@@ -127,13 +127,15 @@ async fn operations_and_commit_after_a_cancelled_one_are_refused() {
         is_cut_off(client.find("test", "c", doc! {}).session(&mut session).await);
         for _ in 0..2 {
             is_cut_off(session.commit_transaction().await);
+            assert_eq!(session.transaction_state(), TransactionState::InProgress);
         }
         assert_eq!(balancer.arrived(), sent, "nothing was sent");
+        session.abort_transaction().await.expect("what the error says to do");
         // The session itself is as good as before.
         session.start_transaction(TransactionOptions::default()).unwrap();
         insert(&client, &mut session).await.unwrap();
         session.commit_transaction().await.unwrap();
-        assert_eq!(balancer.count("abortTransaction"), 0);
+        assert_eq!(balancer.count("abortTransaction"), 1);
     })
     .await;
 }
