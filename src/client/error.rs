@@ -184,8 +184,8 @@ impl ClientError {
             Self::Selection(error) => matches!(error, ServerSelectionError::Timeout { .. }),
             Self::Write(failure) => failure.cause.as_ref().is_some_and(|cause| cause.is_timeout()),
             Self::TransactionTimeout { .. } => true,
+            Self::Session(error) => *error == SessionError::CursorClosing,
             Self::InvalidOption(_)
-            | Self::Session(_)
             | Self::Other(_)
             | Self::Argument { .. }
             | Self::Reply { .. }

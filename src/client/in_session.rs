@@ -10,7 +10,7 @@ use super::run::timeout_of;
 use crate::deployment::Selected;
 use crate::endpoint::{Endpoint, Limit};
 use crate::options::ServerAddress;
-use crate::runtime::Connection;
+use crate::runtime::{Connection, within};
 use crate::session::{ErrorLabels, Fault, Moment, ReplyTimes, ServerSession, Session as State, SessionError};
 
 /// What a transaction is pinned to.
@@ -101,19 +101,20 @@ impl Explicit {
     ///
     /// # Errors
     ///
-    /// [`SessionError::TransactionCutOff`] if another command has the connection, or has lost it.
+    /// [`SessionError::TransactionCutOff`] if another command has the connection, or has lost it, and
+    /// [`SessionError::CursorClosing`] if the cursor does not close within the limit of the operation, which has started.
     ///
     /// # Cancel safety
     ///
     /// Nothing is taken.
-    pub(super) async fn take_pin(&self, opened_in: Option<i64>) -> Result<Option<Pinned>, SessionError> {
+    pub(super) async fn take_pin(&self, limit: Limit, opened_in: Option<i64>) -> Result<Option<Pinned>, SessionError> {
         {
             let mut state = self.lock();
             if !state.is_pin_taken() {
                 return take_pin(&mut state, opened_in);
             }
         }
-        let _closed = self.closing.lock().await;
+        let _closed = self.begin_closing(limit).await?;
         self.take_pin_to_close(opened_in)
     }
 
@@ -123,8 +124,18 @@ impl Explicit {
     }
 
     /// Begins to close a cursor: until the guard drops, further commands of the transaction wait for its connection.
-    pub(super) async fn begin_closing(&self) -> tokio::sync::MutexGuard<'_, ()> {
-        self.closing.lock().await
+    ///
+    /// # Errors
+    ///
+    /// [`SessionError::CursorClosing`] if another cursor does not close within the limit, which has started.
+    pub(super) async fn begin_closing(&self, limit: Limit) -> Result<tokio::sync::MutexGuard<'_, ()>, SessionError> {
+        let closed = self.closing.lock();
+        match limit.deadline() {
+            Some((at, _)) => within(at, || self.client.deployment().residence(), closed)
+                .await
+                .map_err(|_| SessionError::CursorClosing),
+            None => Ok(closed.await),
+        }
     }
 
     /// Pins the transaction to a connection, if it leads to a service behind a load balancer.

@@ -453,7 +453,7 @@ impl Attempt<'_> {
     }
 
     async fn take_pin(&self) -> Result<Option<Pinned>, SessionError> {
-        let pin = self.explicit.take_pin(None).await;
+        let pin = self.explicit.take_pin(self.limit, None).await;
         if pin.is_err() && self.end == End::Commit {
             self.explicit.lock().commit_refused();
         }

@@ -50,6 +50,10 @@ pub enum SessionError {
         "an operation of the transaction was cancelled, and its connection is lost or in use: abort the transaction"
     )]
     TransactionCutOff,
+    /// Behind a load balancer, a cursor of the transaction was still closing on its connection when the time of the
+    /// operation was up (`timeoutMS`).
+    #[error("a cursor of the transaction was still closing on its connection when the time was up (timeoutMS)")]
+    CursorClosing,
     /// An operation inside of `with_transaction` has a time limit of its own, while that of the transaction holds.
     #[error("timeoutMS cannot be set for an operation inside of withTransaction, whose own timeoutMS holds")]
     TimeoutInTransaction,

@@ -167,7 +167,13 @@ impl Query {
             _ => None,
         };
         let _closing = match &explicit {
-            Some(explicit) => Some(boxed(|| explicit.begin_closing()).await),
+            Some(explicit) => match boxed(|| explicit.begin_closing(limit)).await {
+                Ok(guard) => Some(guard),
+                Err(error) => {
+                    tracing::debug!(target: "wharf::command", %error, "A cursor could not be closed");
+                    return self.end();
+                }
+            },
             None => None,
         };
         let mut killed = self.run(kill()).await;
@@ -273,7 +279,7 @@ impl Query {
             // The cursor's own connection first: the transaction may be a later one, on another connection.
             let own = self.pinned.take();
             let of_transaction = match own.is_none() {
-                true => boxed(|| self.pinned_to_transaction(closes)).await.map_err(refused)?,
+                true => boxed(|| self.pinned_to_transaction(closes, limit)).await.map_err(refused)?,
                 false => None,
             };
             let is_pinned = own.is_some() || of_transaction.is_some();
@@ -356,11 +362,12 @@ impl Query {
     async fn pinned_to_transaction(
         &self,
         closes: bool,
+        limit: Limit,
     ) -> Result<Option<(Selected, Connection<Endpoint>)>, SessionError> {
         let (InSession::Explicit(explicit), Some(_)) = (&self.session, self.opened_in) else { return Ok(None) };
         let pin = match closes {
             true => explicit.take_pin_to_close(self.opened_in)?,
-            false => explicit.take_pin(self.opened_in).await?,
+            false => explicit.take_pin(limit, self.opened_in).await?,
         };
         Ok(match pin {
             Some(Pinned::Connection(server, connection)) => Some((server, *connection)),

@@ -1,6 +1,6 @@
 //! Transactions behind a load balancer whose operations are cancelled. Their connection is the only way to their server.
 
-use std::future::Future;
+use std::future::{Future, IntoFuture};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -279,4 +279,24 @@ async fn cursor_that_closes_late_leaves_the_next_transaction_alone() {
         assert_eq!(names, ["abortTransaction", "insert", "insert", "commitTransaction"], "{fails}: {on:?}");
         assert_eq!(balancer.count("killCursors"), 0);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn operation_waits_for_a_closing_cursor_within_its_time_limit() {
+    const LIMIT: Duration = Duration::from_millis(100);
+    let balancer = Balancer::start(|command| match name(command).as_str() {
+        "killCursors" => Answer::Hang,
+        _ => usual(command),
+    })
+    .await;
+    let client = balanced(&balancer.server);
+    let mut session = session_of(&client);
+    let second = client.find("test", "c", doc! {}).session(&mut session).await.unwrap();
+    drop(client.find("test", "c", doc! {}).session(&mut session).await.unwrap());
+    until("the cursor is closing", || balancer.count("killCursors") == 1).await;
+    let insert = client.insert("test", "c", [doc! {}]).session(&mut session).timeout(LIMIT);
+    let error = tokio::time::timeout(Duration::from_secs(60), insert.into_future()).await.expect("it has a limit");
+    assert!(error.unwrap_err().is_timeout());
+    tokio::time::timeout(Duration::from_secs(60), second.close_within(LIMIT)).await.expect("it has a limit");
+    assert_eq!(balancer.count("killCursors"), 1);
 }
