@@ -148,7 +148,7 @@ impl Query {
     /// of the query, which is refreshed otherwise.
     pub(super) async fn close(mut self, id: i64, timeout: Option<Limit>) {
         let is_in_transaction = self.is_in_transaction();
-        if self.opened_in.is_some() && !is_in_transaction && self.client.options().load_balanced == Some(true) {
+        if self.opened_in.is_some() && !is_in_transaction && self.client.options().is_load_balanced() {
             // Only the connection of the transaction led to the cursor, which has ended with the transaction.
             return self.end();
         }
@@ -358,7 +358,8 @@ impl Query {
         }
     }
 
-    /// Takes the connection that the cursor's transaction is pinned to, if that is still open. `closes`: for the command that closes the cursor.
+    /// Takes the connection that the cursor's transaction is pinned to, if that is still open. `closes`: for the command
+    /// that closes the cursor.
     async fn pinned_to_transaction(
         &self,
         closes: bool,
