@@ -1,6 +1,7 @@
 //! Cursors: the results of a query, batch by batch.
 
 mod batch;
+mod closing;
 mod query;
 
 use std::fmt;
@@ -22,6 +23,7 @@ use self::query::{CursorTime, Query};
 use super::Client;
 use super::error::{ClientError, FailedOperation};
 use super::in_session::InSession;
+use super::line::Ticket;
 use super::operation::{Kind, Operation};
 use super::run::{Answer, has_sessions};
 use crate::endpoint::Limit;
@@ -225,6 +227,12 @@ impl OpenCursor<'_> {
             InSession::Explicit(explicit) => explicit.lock().open_transaction(),
             InSession::Implicit(_) | InSession::Never => None,
         };
+        let ticket = match &session {
+            InSession::Explicit(explicit) if opened_in.is_some() && client.options().is_load_balanced() => {
+                Some(explicit.line().ticket())
+            }
+            _ => None,
+        };
         let mut query = Query {
             server: server.server().clone(),
             database,
@@ -239,6 +247,7 @@ impl OpenCursor<'_> {
             pinned: None,
             session,
             opened_in,
+            ticket: ticket.clone(),
             client,
         };
         if id == 0 {
@@ -257,6 +266,7 @@ impl OpenCursor<'_> {
             query: Some(query),
             fetching: None,
             closer: None,
+            ticket,
             client,
             forks: forks(),
             max_wire_version,
@@ -294,8 +304,9 @@ impl<'c> IntoFuture for OpenCursor<'c> {
 /// the next batch when there are no more. As a [`Stream`] it yields values of type `T`: owned raw documents, or after
 /// [`typed`](Self::typed) whatever serde reads from them.
 ///
-/// A cursor stays on its server. Dropping it closes it on the server, in the background, but not in a forked child. A
-/// batch that could not be fetched is not fetched again: the cursor yields the error, and then ends.
+/// A cursor stays on its server. Dropping it closes it on the server, in the background, but not in a forked child. In a
+/// transaction behind a load balancer, further operations and the commit wait until it has closed, because they have the same
+/// connection. A batch that could not be fetched is not fetched again: the cursor yields the error, and then ends.
 #[must_use = "a cursor fetches nothing before it is asked to"]
 pub struct Cursor<T = RawDocumentBuf> {
     /// The server's name for the cursor; 0 when it has ended there.
@@ -306,6 +317,8 @@ pub struct Cursor<T = RawDocumentBuf> {
     fetching: Option<Fetching>,
     /// What closes the cursor while the server waits for documents.
     closer: Option<Query>,
+    /// Only for a cursor of a transaction behind a load balancer.
+    ticket: Option<Ticket>,
     client: Client,
     /// The number of forks before the cursor was opened.
     forks: u32,
@@ -314,7 +327,6 @@ pub struct Cursor<T = RawDocumentBuf> {
 }
 
 type Fetching = Pin<Box<dyn Future<Output = (Query, Result<Batch, ClientError>)> + Send>>;
-type Closing = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl<T> Cursor<T> {
     /// Returns the next document, or `None` at the end of the results. A tailable cursor also returns `None` when there
@@ -380,7 +392,8 @@ impl<T> Cursor<T> {
     ///
     /// The cursor may stay open on the server, which closes it after ten minutes.
     pub async fn close(mut self) {
-        if let Some(closing) = self.closing(None) {
+        let place = self.line_up();
+        if let Some(closing) = self.closing(None, place) {
             closing.await;
         }
     }
@@ -391,7 +404,8 @@ impl<T> Cursor<T> {
     ///
     /// That of [`close`](Self::close).
     pub async fn close_within(mut self, timeout: Duration) {
-        if let Some(closing) = self.closing(Some(Limit::of(timeout))) {
+        let place = self.line_up();
+        if let Some(closing) = self.closing(Some(Limit::of(timeout)), place) {
             closing.await;
         }
     }
@@ -420,6 +434,7 @@ impl<T> Cursor<T> {
             query: self.query.take(),
             fetching: self.fetching.take(),
             closer: self.closer.take(),
+            ticket: self.ticket.clone(),
             client: self.client.clone(),
             forks: self.forks,
             max_wire_version: self.max_wire_version,
@@ -517,49 +532,6 @@ impl<T> Cursor<T> {
         }
     }
 
-    /// Ends the cursor, and closes it on the server in the background. A cursor that has failed must not go on: the server
-    /// may have executed the command, and the documents of its reply would be missing.
-    /// Returns whether there was something to close.
-    pub(crate) fn abandon(&mut self) -> bool {
-        let Some(closing) = self.closing(None) else { return false };
-        if self.forks != forks() {
-            // The cursor, its connection and its session are the parent's.
-            std::mem::forget(closing);
-            return false;
-        }
-        // The client may have moved to another runtime since the cursor was opened.
-        if let Some(background) = self.client.deployment().background() {
-            background.take(closing);
-        }
-        true
-    }
-
-    /// Takes the cursor apart, and returns what closes it on the server; `None` if it has ended there.
-    fn closing(&mut self, timeout: Option<Limit>) -> Option<Closing> {
-        let id = std::mem::take(&mut self.id);
-        if id == 0 {
-            return None;
-        }
-        match (self.query.take(), self.fetching.take()) {
-            (Some(query), _) => Some(Box::pin(query.close(id, timeout))),
-            (None, Some(fetching)) => {
-                let closer = self.closer.take();
-                let at_once = async move {
-                    if let Some(closer) = closer {
-                        closer.close(id, timeout).await;
-                    }
-                };
-                // Otherwise the server must have answered first, and the connection may be the pinned one.
-                let after_batch = async move {
-                    let (query, fetched) = fetching.await;
-                    query.close_after(id, fetched, timeout).await;
-                };
-                Some(Box::pin(async { _ = tokio::join!(at_once, after_batch) }))
-            }
-            (None, None) => None,
-        }
-    }
-
     fn end_iteration(&mut self) {
         if let Some(query) = &mut self.query {
             query.time.end_iteration();
@@ -588,12 +560,6 @@ impl<T: DeserializeOwned> Stream for Cursor<T> {
             }
             next => Poll::Ready(next),
         }
-    }
-}
-
-impl<T> Drop for Cursor<T> {
-    fn drop(&mut self) {
-        self.abandon();
     }
 }
 

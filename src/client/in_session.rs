@@ -6,12 +6,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bson::RawDocument;
 
 use super::Client;
+use super::line::Line;
 use super::run::timeout_of;
 use crate::deployment::Selected;
 use crate::endpoint::{Endpoint, Limit};
 use crate::options::ServerAddress;
 use crate::runtime::{Connection, within};
-use crate::session::{ErrorLabels, Fault, Moment, ReplyTimes, ServerSession, Session as State, SessionError};
+use crate::session::{
+    ErrorLabels, Fault, Moment, ReplyTimes, ServerSession, Session as State, SessionError, TransactionOptions,
+};
 
 /// What a transaction is pinned to.
 #[derive(Debug)]
@@ -30,14 +33,14 @@ pub(super) struct Explicit {
     is_implicit: bool,
     /// The time limit of the call of `with_transaction` in progress, if it has one.
     repeating_until: Mutex<Option<Limit>>,
-    /// Held by a cursor of the session's transaction while it closes, perhaps in the background.
-    closing: tokio::sync::Mutex<()>,
+    /// The cursors of the present transaction that close.
+    line: Mutex<Arc<Line>>,
 }
 
 impl Explicit {
     pub(super) fn new(client: Client, state: State<Pinned>, is_implicit: bool) -> Arc<Self> {
         let (state, repeating_until) = (Mutex::new(state), Mutex::new(None));
-        Arc::new(Self { client, state, is_implicit, repeating_until, closing: tokio::sync::Mutex::default() })
+        Arc::new(Self { client, state, is_implicit, repeating_until, line: Mutex::default() })
     }
 
     /// Returns whether the session is left out where the server has no sessions. Otherwise that is an error.
@@ -95,47 +98,64 @@ impl Explicit {
         consequence.labels
     }
 
-    /// Takes the connection that the transaction is pinned to, or returns its mongos, to which it stays pinned. Waits for a
-    /// cursor of the transaction that closes on that connection. `opened_in`: for a cursor, the transaction that it was
-    /// opened in. If another one is open by now, nothing is taken.
+    /// Starts a transaction. Returns what the last one was pinned to.
+    pub(super) fn start_transaction(&self, options: TransactionOptions) -> Result<Option<Pinned>, SessionError> {
+        let last = self.lock().start_transaction(options)?;
+        // The cursors of the last transaction do not hold this one up.
+        *self.locked_line() = Arc::default();
+        Ok(last)
+    }
+
+    /// Returns the cursors of the present transaction that close.
+    pub(super) fn line(&self) -> Arc<Line> {
+        self.locked_line().clone()
+    }
+
+    fn locked_line(&self) -> MutexGuard<'_, Arc<Line>> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until the cursors of the transaction have closed that were dropped before. Only those behind a load balancer
+    /// need its connection.
     ///
     /// # Errors
     ///
-    /// [`SessionError::TransactionCutOff`] if another command has the connection, or has lost it, and
-    /// [`SessionError::CursorClosing`] if the cursor does not close within the limit of the operation, which has started.
-    ///
-    /// # Cancel safety
-    ///
-    /// Nothing is taken.
-    pub(super) async fn take_pin(&self, limit: Limit, opened_in: Option<i64>) -> Result<Option<Pinned>, SessionError> {
-        {
-            let mut state = self.lock();
-            if !state.is_pin_taken() {
-                return take_pin(&mut state, opened_in);
-            }
-        }
-        let _closed = self.begin_closing(limit).await?;
-        self.take_pin_to_close(opened_in)
+    /// [`SessionError::CursorClosing`] if the limit, which has started, is reached before.
+    pub(super) async fn cursors_closed(&self, limit: Limit) -> Result<(), SessionError> {
+        let line = self.line();
+        self.in_time(limit, line.empty()).await
     }
 
-    /// Does the same as [`take_pin`](Self::take_pin), but waits for nothing, because it is the cursor that closes.
-    pub(super) fn take_pin_to_close(&self, opened_in: Option<i64>) -> Result<Option<Pinned>, SessionError> {
-        take_pin(&mut self.lock(), opened_in)
-    }
-
-    /// Begins to close a cursor: until the guard drops, further commands of the transaction wait for its connection.
+    /// Waits for a cursor that closes.
     ///
     /// # Errors
     ///
-    /// [`SessionError::CursorClosing`] if another cursor does not close within the limit, which has started.
-    pub(super) async fn begin_closing(&self, limit: Limit) -> Result<tokio::sync::MutexGuard<'_, ()>, SessionError> {
-        let closed = self.closing.lock();
+    /// [`SessionError::CursorClosing`] if the limit, which has started, is reached before.
+    pub(super) async fn in_time<F: Future>(&self, limit: Limit, closed: F) -> Result<F::Output, SessionError> {
         match limit.deadline() {
             Some((at, _)) => within(at, || self.client.deployment().residence(), closed)
                 .await
                 .map_err(|_| SessionError::CursorClosing),
             None => Ok(closed.await),
         }
+    }
+
+    /// Takes the connection that the transaction is pinned to, or returns its mongos, to which it stays pinned. `opened_in`:
+    /// for a cursor, the transaction that it was opened in. If another one is open by now, nothing is taken.
+    ///
+    /// # Errors
+    ///
+    /// [`SessionError::TransactionCutOff`] if another command has the connection, or has lost it.
+    pub(super) fn take_pin(&self, opened_in: Option<i64>) -> Result<Option<Pinned>, SessionError> {
+        let mut state = self.lock();
+        if opened_in.is_some() && state.open_transaction() != opened_in {
+            return Ok(None);
+        }
+        let taken = state.take_pin()?;
+        if let Some(Pinned::Server(address)) = &taken {
+            state.pin(Pinned::Server(address.clone()));
+        }
+        Ok(taken)
     }
 
     /// Pins the transaction to a connection, if it leads to a service behind a load balancer.
@@ -164,17 +184,6 @@ impl Explicit {
             connection.close_after_use();
         }
     }
-}
-
-fn take_pin(state: &mut State<Pinned>, opened_in: Option<i64>) -> Result<Option<Pinned>, SessionError> {
-    if opened_in.is_some() && state.open_transaction() != opened_in {
-        return Ok(None);
-    }
-    let taken = state.take_pin()?;
-    if let Some(Pinned::Server(address)) = &taken {
-        state.pin(Pinned::Server(address.clone()));
-    }
-    Ok(taken)
 }
 
 fn connection_of(pinned: Option<Pinned>) -> Option<Connection<Endpoint>> {

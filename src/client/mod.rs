@@ -26,6 +26,7 @@ mod error;
 mod error_tests;
 mod in_session;
 mod lifecycle;
+mod line;
 mod operation;
 mod query;
 mod repeating;

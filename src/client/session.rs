@@ -153,7 +153,7 @@ impl Session {
     ///
     /// [`ClientError::Session`] in a transaction, in a session with `snapshot`, or for an unacknowledged write concern.
     pub fn start_transaction(&mut self, options: TransactionOptions) -> Result<(), ClientError> {
-        let started = self.explicit.lock().start_transaction(options);
+        let started = self.explicit.start_transaction(options);
         // What the last transaction was pinned to is dropped outside of the lock.
         drop(started?);
         Ok(())
@@ -175,6 +175,9 @@ impl Session {
     }
 
     /// Aborts the transaction. Errors of the command are not reported: the server aborts it when its time is up.
+    ///
+    /// Behind a load balancer it waits for a cursor of the transaction that is closing, for as long as the time limit
+    /// allows. Without one it waits for `serverSelectionTimeoutMS`, and then takes another connection.
     ///
     /// # Errors
     ///
@@ -453,11 +456,22 @@ impl Attempt<'_> {
     }
 
     async fn take_pin(&self) -> Result<Option<Pinned>, SessionError> {
-        let pin = self.explicit.take_pin(self.limit, None).await;
-        if pin.is_err() && self.end == End::Commit {
-            self.explicit.lock().commit_refused();
+        let Self { client, explicit, end, limit, .. } = *self;
+        match end {
+            End::Commit => {
+                let pin = explicit.cursors_closed(limit).await.and_then(|()| explicit.take_pin(None));
+                if pin.is_err() {
+                    explicit.lock().commit_refused();
+                }
+                pin
+            }
+            End::Abort => {
+                // It ends the cursors as well, and can go to another connection.
+                let longest = Limit::of(client.options().server_selection_timeout).start();
+                let _ = explicit.cursors_closed(if limit.deadline().is_some() { limit } else { longest }).await;
+                explicit.take_pin(None)
+            }
         }
-        pin
     }
 
     fn replied(&self, reply: &RawDocument) {

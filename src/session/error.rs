@@ -44,8 +44,8 @@ pub enum SessionError {
     #[error("read preference in a transaction must be primary")]
     ReadPreferenceInTransaction,
     /// Behind a load balancer, the connection of the transaction is lost, because an operation on it was cancelled. The same
-    /// holds while a cursor whose last call was cancelled uses that connection. The error has the label
-    /// `TransientTransactionError`: abort the transaction, and begin it anew.
+    /// holds while a cursor whose last call was cancelled uses that connection, until the cursor goes on or is dropped. The
+    /// error has the label `TransientTransactionError`: abort the transaction, and begin it anew.
     #[error(
         "an operation of the transaction was cancelled, and its connection is lost or in use: abort the transaction"
     )]

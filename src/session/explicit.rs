@@ -250,6 +250,11 @@ impl<P> Session<P> {
         std::mem::take(&mut self.transaction.pin).held()
     }
 
+    /// Returns whether the session is pinned, be it to what a command has taken.
+    pub fn is_pinned(&self) -> bool {
+        !matches!(self.transaction.pin, Pin::Free)
+    }
+
     /// Returns whether a command has taken what the session is pinned to.
     pub fn is_pin_taken(&self) -> bool {
         matches!(self.transaction.pin, Pin::Taken)

@@ -13,6 +13,7 @@ use super::super::attempts::Attempts;
 use super::super::command_events::OperationId;
 use super::super::error::{ClientError, FailedOperation};
 use super::super::in_session::{InFlight, InSession, Pinned};
+use super::super::line::{Place, Ticket};
 use super::TimeoutMode;
 use super::batch::{Batch, collection_of};
 use crate::boxed::boxed;
@@ -48,6 +49,8 @@ pub(super) struct Query {
     pub(super) session: InSession,
     /// The number of the transaction that the cursor was opened in. The session may have begun another one since.
     pub(super) opened_in: Option<i64>,
+    /// Only for a cursor of a transaction behind a load balancer.
+    pub(super) ticket: Option<Ticket>,
 }
 
 /// The time limits of a cursor (Client Side Operations Timeout, "Cursors").
@@ -140,20 +143,29 @@ impl Query {
             comment: None,
             pinned: None,
             session,
+            ticket: self.ticket.clone(),
             ..*self
         })
     }
 
     /// Closes the cursor on the server (`killCursors`), and gives back what the cursor has. `timeout` replaces `timeoutMS`
-    /// of the query, which is refreshed otherwise.
-    pub(super) async fn close(mut self, id: i64, timeout: Option<Limit>) {
-        let is_in_transaction = self.is_in_transaction();
-        if self.opened_in.is_some() && !is_in_transaction && self.client.options().is_load_balanced() {
-            // Only the connection of the transaction led to the cursor, which has ended with the transaction.
+    /// of the query, which is refreshed otherwise. `place`: that of the cursor, if it has one.
+    pub(super) async fn close(mut self, id: i64, timeout: Option<Limit>, place: Option<Place>) {
+        let limit = timeout.unwrap_or(self.time.timeout).refreshed();
+        if self.has_ended_with_transaction() {
             return self.end();
         }
+        let place = place.or_else(|| self.ticket.as_ref().map(Ticket::line_up));
+        if let (InSession::Explicit(explicit), Some(place)) = (&self.session, &place) {
+            if let Err(error) = boxed(|| explicit.in_time(limit, place.first())).await {
+                tracing::debug!(target: "wharf::command", %error, "A cursor could not be closed");
+                return self.end();
+            }
+            if self.has_ended_with_transaction() {
+                return self.end();
+            }
+        }
         let body = rawdoc! { "killCursors": self.collection.as_str(), "cursors": [id] };
-        let limit = timeout.unwrap_or(self.time.timeout).refreshed();
         let kill = || OfCursor {
             body: &body,
             limit,
@@ -161,20 +173,6 @@ impl Query {
             appended: Vec::new(),
             max_await_time: None,
             closes: true,
-        };
-        let explicit = match &self.session {
-            InSession::Explicit(explicit) if is_in_transaction => Some(explicit.clone()),
-            _ => None,
-        };
-        let _closing = match &explicit {
-            Some(explicit) => match boxed(|| explicit.begin_closing(limit)).await {
-                Ok(guard) => Some(guard),
-                Err(error) => {
-                    tracing::debug!(target: "wharf::command", %error, "A cursor could not be closed");
-                    return self.end();
-                }
-            },
-            None => None,
         };
         let mut killed = self.run(kill()).await;
         if let Err((_, FaultKind::PoolCleared)) = &killed
@@ -189,23 +187,27 @@ impl Query {
         self.end();
     }
 
-    /// Returns whether the transaction that the cursor was opened in is open.
-    fn is_in_transaction(&self) -> bool {
-        match &self.session {
-            InSession::Explicit(explicit) => {
-                self.opened_in.is_some() && explicit.lock().open_transaction() == self.opened_in
-            }
-            InSession::Implicit(_) | InSession::Never => false,
-        }
+    /// Returns whether nothing leads to the cursor any more: behind a load balancer, that was the connection to which its
+    /// transaction was pinned.
+    fn has_ended_with_transaction(&self) -> bool {
+        let (InSession::Explicit(explicit), Some(_)) = (&self.session, &self.ticket) else { return false };
+        let state = explicit.lock();
+        state.open_transaction() != self.opened_in || !state.is_pinned()
     }
 
     /// Closes the cursor after a command that fetched a batch, unless it has ended by itself.
-    pub(super) async fn close_after(mut self, id: i64, fetched: Result<Batch, ClientError>, timeout: Option<Limit>) {
+    pub(super) async fn close_after(
+        mut self,
+        id: i64,
+        fetched: Result<Batch, ClientError>,
+        timeout: Option<Limit>,
+        place: Option<Place>,
+    ) {
         let is_open = match fetched {
             Ok(batch) => batch.id != 0,
             Err(error) => self.may_be_open_after(&error),
         };
-        if is_open { self.close(id, timeout).await } else { self.end() }
+        if is_open { self.close(id, timeout, place).await } else { self.end() }
     }
 
     /// Returns whether the server may have the cursor after this error, and can be told to close it.
@@ -366,10 +368,14 @@ impl Query {
         limit: Limit,
     ) -> Result<Option<(Selected, Connection<Endpoint>)>, SessionError> {
         let (InSession::Explicit(explicit), Some(_)) = (&self.session, self.opened_in) else { return Ok(None) };
-        let pin = match closes {
-            true => explicit.take_pin_to_close(self.opened_in)?,
-            false => explicit.take_pin(limit, self.opened_in).await?,
-        };
+        if let Some(ticket) = &self.ticket
+            && !closes
+            && !explicit.in_time(limit, ticket.is_alone()).await?
+        {
+            // The cursor was dropped. Its batch is not needed any more.
+            return Err(SessionError::CursorClosing);
+        }
+        let pin = explicit.take_pin(self.opened_in)?;
         Ok(match pin {
             Some(Pinned::Connection(server, connection)) => Some((server, *connection)),
             Some(Pinned::Server(_)) | None => None,

@@ -46,7 +46,8 @@ impl Running<'_> {
         if let InSession::Explicit(explicit) = &self.session
             && self.is_in_transaction
         {
-            match explicit.take_pin(self.limit(), None).await.map_err(refused)? {
+            explicit.cursors_closed(self.limit()).await.map_err(refused)?;
+            match explicit.take_pin(None).map_err(refused)? {
                 Some(Pinned::Connection(server, connection)) => return Ok((server, Some(*connection))),
                 Some(Pinned::Server(address)) => only = Some(address),
                 None => {}

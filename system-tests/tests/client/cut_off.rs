@@ -1,6 +1,6 @@
 //! Transactions behind a load balancer whose operations are cancelled. Their connection is the only way to their server.
 
-use std::future::{Future, IntoFuture};
+use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -16,14 +16,14 @@ use super::repetitions::{balanced, service};
 const CUT_OFF: SessionError = SessionError::TransactionCutOff;
 
 /// A load balancer that gives each connection a number, from 0.
-struct Balancer {
-    server: ScriptedServer,
+pub(super) struct Balancer {
+    pub(super) server: ScriptedServer,
     /// The commands, each with the number of its connection.
     arrived: Arc<Mutex<Vec<(usize, Document)>>>,
 }
 
 impl Balancer {
-    async fn start(answer: impl Fn(&Document) -> Answer + Clone + Send + 'static) -> Self {
+    pub(super) async fn start(answer: impl Fn(&Document) -> Answer + Clone + Send + 'static) -> Self {
         let (arrived, connections) = (Arc::<Mutex<Vec<_>>>::default(), AtomicUsize::new(0));
         let noted = arrived.clone();
         let server = ScriptedServer::start(move || {
@@ -40,16 +40,16 @@ impl Balancer {
     }
 
     /// Returns the names of the commands and the numbers of their connections.
-    fn arrived(&self) -> Vec<(String, usize)> {
+    pub(super) fn arrived(&self) -> Vec<(String, usize)> {
         self.arrived.lock().unwrap().iter().map(|(number, command)| (name(command), *number)).collect()
     }
 
-    fn count(&self, wanted: &str) -> usize {
+    pub(super) fn count(&self, wanted: &str) -> usize {
         self.arrived().iter().filter(|(name, _)| name == wanted).count()
     }
 }
 
-fn usual(command: &Document) -> Answer {
+pub(super) fn usual(command: &Document) -> Answer {
     Answer::Reply(match name(command).as_str() {
         "find" => doc! { "ok": 1, "cursor": { "id": 7_i64, "ns": "test.c", "firstBatch": [{ "_id": 1 }] } },
         "getMore" => doc! { "ok": 1, "cursor": { "id": 7_i64, "ns": "test.c", "nextBatch": [{ "_id": 2 }] } },
@@ -57,21 +57,21 @@ fn usual(command: &Document) -> Answer {
     })
 }
 
-fn session_of(client: &Client) -> Session {
+pub(super) fn session_of(client: &Client) -> Session {
     let mut session = client.start_session(&SessionOptions::default()).unwrap();
     session.start_transaction(TransactionOptions::default()).unwrap();
     session
 }
 
-fn connections(client: &Client) -> usize {
+pub(super) fn connections(client: &Client) -> usize {
     client.status().servers[0].pool.as_ref().unwrap().total as usize
 }
 
-async fn insert(client: &Client, session: &mut Session) -> Result<(), ClientError> {
+pub(super) async fn insert(client: &Client, session: &mut Session) -> Result<(), ClientError> {
     client.insert("test", "c", [doc! {}]).session(session).await.map(drop)
 }
 
-fn is_cut_off<T>(outcome: Result<T, ClientError>) {
+pub(super) fn is_cut_off<T>(outcome: Result<T, ClientError>) {
     let Err(error) = outcome else { panic!("it was not refused") };
     assert!(error.has_label("TransientTransactionError"), "{error}");
     let is_refused = |error: &ClientError| matches!(error, ClientError::Session(error) if *error == CUT_OFF);
@@ -213,30 +213,6 @@ async fn cancelled_commit_can_be_repeated_on_another_connection() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn operation_waits_for_a_cursor_that_closes_on_the_connection_of_the_transaction() {
-    let balancer = Balancer::start(|command| match name(command).as_str() {
-        "killCursors" => Answer::After(Duration::from_secs(1), Box::new(usual(command))),
-        _ => usual(command),
-    })
-    .await;
-    let client = balanced(&balancer.server);
-    let mut session = session_of(&client);
-    let mut kept = client.find("test", "c", doc! {}).session(&mut session).await.unwrap();
-    assert!(kept.next().await.unwrap().is_some());
-    for ends in ["insert", "getMore", "commitTransaction"] {
-        drop(client.find("test", "c", doc! {}).session(&mut session).await.unwrap());
-        let killed = balancer.count("killCursors");
-        until("the cursor is closing", || balancer.count("killCursors") == killed + 1).await;
-        match ends {
-            "insert" => insert(&client, &mut session).await.unwrap(),
-            "getMore" => assert!(kept.next().await.unwrap().is_some()),
-            _ => session.commit_transaction().await.unwrap(),
-        }
-    }
-    assert!(balancer.arrived().iter().all(|(_, number)| *number == 0), "{:?}", balancer.arrived());
-}
-
-#[tokio::test(start_paused = true)]
 async fn transaction_is_cut_off_as_long_as_a_cancelled_fetch_has_its_connection() {
     let balancer = Balancer::start(usual).await;
     let client = balanced(&balancer.server);
@@ -279,24 +255,4 @@ async fn cursor_that_closes_late_leaves_the_next_transaction_alone() {
         assert_eq!(names, ["abortTransaction", "insert", "insert", "commitTransaction"], "{fails}: {on:?}");
         assert_eq!(balancer.count("killCursors"), 0);
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn operation_waits_for_a_closing_cursor_within_its_time_limit() {
-    const LIMIT: Duration = Duration::from_millis(100);
-    let balancer = Balancer::start(|command| match name(command).as_str() {
-        "killCursors" => Answer::Hang,
-        _ => usual(command),
-    })
-    .await;
-    let client = balanced(&balancer.server);
-    let mut session = session_of(&client);
-    let second = client.find("test", "c", doc! {}).session(&mut session).await.unwrap();
-    drop(client.find("test", "c", doc! {}).session(&mut session).await.unwrap());
-    until("the cursor is closing", || balancer.count("killCursors") == 1).await;
-    let insert = client.insert("test", "c", [doc! {}]).session(&mut session).timeout(LIMIT);
-    let error = tokio::time::timeout(Duration::from_secs(60), insert.into_future()).await.expect("it has a limit");
-    assert!(error.unwrap_err().is_timeout());
-    tokio::time::timeout(Duration::from_secs(60), second.close_within(LIMIT)).await.expect("it has a limit");
-    assert_eq!(balancer.count("killCursors"), 1);
 }

@@ -2,6 +2,7 @@
 #![cfg(not(any(loom, shuttle)))]
 
 mod cancelled;
+mod closing;
 mod cluster;
 mod cursors;
 mod cut_off;

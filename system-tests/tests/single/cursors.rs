@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
-use bson::{RawDocumentBuf, rawdoc};
+use bson::{RawDocumentBuf, doc, rawdoc};
 use serde::Deserialize;
+use tokio::runtime::Builder;
 use wharf::Operation;
+use wharf::client::{SessionOptions, TransactionOptions};
 use wharf::single::Client;
 use wharf_testbed::mongod::{self, Mongod};
+use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
 use super::Sent;
 
@@ -81,4 +84,35 @@ fn failed_batch_ends_the_cursor() {
     let error = cursor.next().unwrap().unwrap_err();
     assert!(error.server_error().is_some(), "{error}");
     assert!(cursor.next().is_none());
+}
+
+#[test]
+fn dropped_cursor_of_a_transaction_behind_a_load_balancer_is_closed_and_holds_nothing_up() {
+    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let server = runtime.block_on(ScriptedServer::start(|| {
+        Box::new(|command| {
+            Answer::Reply(match name(command).as_str() {
+                "hello" => doc! {
+                    "ok": 1, "isWritablePrimary": true, "helloOk": true, "minWireVersion": 0, "maxWireVersion": 21,
+                    "logicalSessionTimeoutMinutes": 30, "msg": "isdbgrid",
+                    "serviceId": bson::oid::ObjectId::from_bytes([7; 12]),
+                },
+                "find" => doc! { "ok": 1, "cursor": { "id": 7_i64, "ns": "test.c", "firstBatch": [{ "_id": 1 }] } },
+                _ => doc! { "ok": 1, "n": 1 },
+            })
+        })
+    }));
+    let server = server.unwrap();
+    let (client, sent) = Sent::client(&format!("mongodb://{}/?loadBalanced=true", server.address()));
+    let mut session = client.start_session(&SessionOptions::default()).unwrap();
+    session.start_transaction(TransactionOptions::default()).unwrap();
+    drop(session.find("test", "c", doc! {}).run().unwrap());
+    session.insert("test", "c", [doc! {}]).run().unwrap();
+    assert_eq!(sent.take(), ["find", "killCursors", "insert"]);
+    // On a runtime, nothing can be sent, so the next call closes the cursors at its end.
+    let cursors: Vec<_> = (0..2).map(|_| session.find("test", "c", doc! {}).run().unwrap()).collect();
+    runtime.block_on(async { drop(cursors) });
+    session.insert("test", "c", [doc! {}]).run().unwrap();
+    session.commit_transaction().unwrap();
+    assert_eq!(sent.take(), ["find", "find", "insert", "killCursors", "killCursors", "commitTransaction"]);
 }
