@@ -98,6 +98,11 @@ use crate::sync::contained;
 /// In the child, an [`Endpoint`](crate::Endpoint) derives its keys from the password again, and obtains its own OIDC
 /// tokens. The parent's keys and tokens are leaked in the child, and not wiped from its memory.
 ///
+/// A child that starts threads can hang, whatever it uses them for: the standard library takes a global lock when a thread
+/// begins or ends, and another thread of the parent may hold it at the fork. An endpoint derives its keys, and looks up the
+/// names of hosts, on the blocking threads of the child's runtime. So fork before the parent has threads, or while none of
+/// them begins or ends. [`single::Client`](crate::single::Client) starts none.
+///
 /// # Example
 ///
 /// ```no_run

@@ -108,7 +108,7 @@ mod tests {
 
     use super::*;
     #[cfg(unix)]
-    use crate::runtime::in_child;
+    use crate::runtime::{Inline, in_child};
     use crate::wire::auth::scram::{ClientFirst, ScramError};
 
     fn cache(password: &str) -> Arc<KeyCache> {
@@ -202,9 +202,13 @@ mod tests {
     }
 
     /// Derives keys in a forked child, on a runtime of its own. Returns the child's exit code.
+    ///
+    /// The child starts no thread. Each thread of std takes a global lock when it begins and when it ends. If another thread
+    /// of the parent has that lock at the fork, the first thread that the child starts waits for it for ever.
     #[cfg(unix)]
     fn derive_in_child(cache: &KeyCache, challenge: &Challenge) -> i32 {
         in_child(|| {
+            let _inline = Inline::enter();
             let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(|_| 1)?;
             runtime.block_on(cache.keys(Hash::Sha256, challenge)).map(drop).map_err(|_| 2)
         })

@@ -18,6 +18,8 @@ fn poll<F: Future + ?Sized>(future: &mut Pin<Box<F>>) -> Poll<F::Output> {
 
 /// Runs a function in a forked child. Returns the child's exit code, which is 0 if the function succeeds. If a signal
 /// ended the child, because it hung, returns the signal's number negated.
+///
+/// The function must start no thread: std has a global lock for that, and another test's thread may have it at the fork.
 #[allow(unsafe_code)]
 pub(crate) fn in_child(run: impl FnOnce() -> Result<(), i32>) -> i32 {
     // SAFETY: only this thread continues in the child. It calls only `run` and `_exit`, and never returns. The C
