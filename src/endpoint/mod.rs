@@ -122,7 +122,7 @@ impl Options {
     /// Returns the endpoint of a deployment with one server.
     ///
     /// Reads the files that the options name. Looks nothing up and connects to nothing. Options that no pool applies
-    /// are logged as warnings: see [`Options::unapplied`].
+    /// are logged as warnings, or are errors after [`Options::parse_strict`]: see [`Options::unapplied`].
     ///
     /// # Errors
     ///
@@ -142,7 +142,7 @@ impl Options {
     /// [pool](Endpoint::pool).
     ///
     /// Reads the files that the options name. Looks nothing up and connects to nothing. Options that no pool applies
-    /// are logged as warnings: see [`Options::unapplied`].
+    /// are logged as warnings, or are errors after [`Options::parse_strict`]: see [`Options::unapplied`].
     ///
     /// # Errors
     ///
@@ -152,9 +152,7 @@ impl Options {
         self.validate()?;
         self.check_resolved()?;
         let endpoints = Endpoints::new(Arc::new(self.clone()))?;
-        for warning in self.unapplied() {
-            tracing::warn!(target: "wharf::options", "{warning}");
-        }
+        self.check_applied()?;
         self.hosts.iter().map(|address| endpoints.at(address)).collect()
     }
 }

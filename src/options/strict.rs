@@ -5,8 +5,9 @@ use super::{InvalidOption, Options, ReadPreferenceMode, UriWarning};
 impl Options {
     /// Reads a connection string like [`parse`](Self::parse), and makes every warning an error.
     ///
-    /// [`resolve`](Self::resolve) then does the same for the TXT record of a `mongodb+srv://` name. Options that a pool does
-    /// not apply ([`unapplied`](Self::unapplied)) are errors, too, because commands would not have the promised effect.
+    /// [`resolve`](Self::resolve) then does the same for the TXT record of a `mongodb+srv://` name. Options that only a
+    /// [`Client`](crate::Client) applies ([`unapplied`](Self::unapplied)) are errors of [`endpoint`](Self::endpoint) and
+    /// [`endpoints`](Self::endpoints) then, because commands on a pool would not have the promised effect.
     ///
     /// ```
     /// use wharf::Options;
@@ -28,12 +29,23 @@ impl Options {
         Ok(options)
     }
 
-    /// Makes the first warning, or the first option that a pool does not apply, an error.
+    /// Makes the first warning an error.
     pub(crate) fn refuse_warnings(&self) -> Result<(), InvalidOption> {
-        match self.warnings.iter().chain(&self.unapplied()).next() {
+        match self.warnings.first() {
             Some(warning) => Err(warning.to_error()),
             None => Ok(()),
         }
+    }
+
+    /// Logs the options that a pool does not apply. After strict parsing, the first one is an error.
+    pub(crate) fn check_applied(&self) -> Result<(), InvalidOption> {
+        for warning in self.unapplied() {
+            if self.is_strict {
+                return Err(warning.to_error());
+            }
+            tracing::warn!(target: "wharf::options", "{warning}");
+        }
+        Ok(())
     }
 
     /// Returns a warning for each option that is set and that a [`Pool`](crate::Pool) does not apply, although a write or a
@@ -41,7 +53,8 @@ impl Options {
     ///
     /// A pool sends commands as they are. Put `writeConcern`, `readConcern` and `$readPreference` into the commands.
     /// [`endpoint`](Self::endpoint) and [`endpoints`](Self::endpoints) log these warnings with the target
-    /// `wharf::options`. [`warnings`](Self::warnings) does not have them, because the connection string is valid.
+    /// `wharf::options`, or fail after [`parse_strict`](Self::parse_strict). A [`Client`](crate::Client) applies these options.
+    /// [`warnings`](Self::warnings) does not have them, because the connection string is valid.
     #[must_use]
     pub fn unapplied(&self) -> Vec<UriWarning> {
         const WRITE: &str = "a pool sends commands as they are: give each write its writeConcern";

@@ -1,6 +1,6 @@
 //! Strict parsing: every warning is an error.
 
-use wharf::Options;
+use wharf::{Client, Options};
 
 use super::parse;
 
@@ -35,21 +35,27 @@ fn each_kind_of_warning_is_an_error() {
             "authMechanismProperties has a comma in the value of TOKEN_RESOURCE; use Credential::mechanism_property",
         ),
         ("mongodb://a/?tls=false&tlsCAFile=f", "tlsCAFile has no effect, because tls is false"),
-        (
-            "mongodb://a/?w=majority",
-            "w has no effect, because a pool sends commands as they are: give each write its \
-             writeConcern",
-        ),
-        (
-            "mongodb://a/?readPreference=secondary",
-            "readPreference has no effect, because a pool sends commands as they are: give each read \
-             its $readPreference",
-        ),
     ];
     for (uri, message) in refusals {
-        let found = parse(uri);
-        assert!(!found.warnings().is_empty() || !found.unapplied().is_empty(), "{uri}");
+        assert!(!parse(uri).warnings().is_empty(), "{uri}");
         assert_eq!(refusal(uri), message);
+    }
+}
+
+#[test]
+fn option_that_only_a_client_applies_is_an_error_for_a_pool() {
+    let of_pool = |option, command, field| {
+        format!("{option} has no effect, because a pool sends commands as they are: give each {command} its {field}")
+    };
+    for (uri, message) in [
+        ("mongodb://a/?w=majority", of_pool("w", "write", "writeConcern")),
+        ("mongodb://a/?readPreference=secondary", of_pool("readPreference", "read", "$readPreference")),
+    ] {
+        let strict = Options::parse_strict(uri).unwrap();
+        assert_eq!(strict.endpoint().unwrap_err().to_string(), message);
+        assert_eq!(strict.endpoints().unwrap_err().to_string(), message);
+        assert!(parse(uri).endpoint().is_ok());
+        assert!(Client::new(strict).is_ok());
     }
 }
 
