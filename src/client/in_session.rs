@@ -123,6 +123,10 @@ impl Explicit {
     /// [`SessionError::CursorClosing`] if the limit, which has started, is reached before.
     pub(super) async fn cursors_closed(&self, limit: Limit) -> Result<(), SessionError> {
         let line = self.line();
+        // Nearly always, and without a timer.
+        if line.is_empty() {
+            return Ok(());
+        }
         self.in_time(limit, line.empty()).await
     }
 

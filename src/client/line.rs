@@ -31,6 +31,11 @@ impl Line {
         Ticket { line: self.clone(), number: self.tickets.fetch_add(1, Ordering::Relaxed) }
     }
 
+    /// Returns whether no cursor closes.
+    pub(super) fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
     /// Waits until no cursor closes.
     pub(super) async fn empty(&self) {
         self.until(|places| places.is_empty().then_some(())).await;
