@@ -223,15 +223,13 @@ impl OpenCursor<'_> {
             InSession::Explicit(explicit) if explicit.is_implicit() && !has_sessions => InSession::Never,
             session => session,
         };
-        let opened_in = match &session {
-            InSession::Explicit(explicit) => explicit.lock().open_transaction(),
-            InSession::Implicit(_) | InSession::Never => None,
-        };
-        let ticket = match &session {
-            InSession::Explicit(explicit) if opened_in.is_some() && client.options().is_load_balanced() => {
-                Some(explicit.line().ticket())
+        let (opened_in, ticket) = match &session {
+            InSession::Explicit(explicit) => {
+                let opened_in = explicit.lock().open_transaction();
+                let has_line = opened_in.is_some() && client.options().is_load_balanced();
+                (opened_in, has_line.then(|| explicit.line().ticket()))
             }
-            _ => None,
+            InSession::Implicit(_) | InSession::Never => (None, None),
         };
         let mut query = Query {
             server: server.server().clone(),
@@ -434,7 +432,7 @@ impl<T> Cursor<T> {
             query: self.query.take(),
             fetching: self.fetching.take(),
             closer: self.closer.take(),
-            ticket: self.ticket.clone(),
+            ticket: self.ticket.take(),
             client: self.client.clone(),
             forks: self.forks,
             max_wire_version: self.max_wire_version,
