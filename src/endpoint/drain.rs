@@ -76,8 +76,7 @@ impl Channel {
     /// other reply only the header and the flags are checked.
     ///
     /// If the reply names a cursor that was opened, the drain closes the cursor (`killCursors`), and drains that command as
-    /// well. Neither a reply of more than 1 MiB is looked into, nor a compressed one of
-    /// more than 64 KiB.
+    /// well. A reply of more than 1 MiB is not looked into, nor a compressed one of more than 64 KiB.
     ///
     /// Neither the rest of the request nor the reply may have more than `most` bytes.
     ///

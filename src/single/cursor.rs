@@ -63,8 +63,7 @@ impl<T> Cursor<T> {
     }
 
     /// Closes the cursor on the server, as dropping it does, with another `timeoutMS`. Zero means no limit at all, not even
-    /// that of a drop.
-    /// Errors are ignored: the server closes an idle cursor after ten minutes.
+    /// that of a drop. Errors are ignored: the server closes an idle cursor after ten minutes.
     pub fn close_within(mut self, timeout: Duration) {
         let cursor = self.cursor.take_typed::<T>();
         // If this call cannot close it, the next one does.
