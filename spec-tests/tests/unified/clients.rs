@@ -334,18 +334,8 @@ impl Cursor {
 
     pub async fn rest(mut self) -> Result<Vec<Document>, ClientError> {
         let mut documents = Vec::new();
-        match &mut self {
-            Self::Pooled(cursor) => {
-                while let Some(found) = cursor.next().await? {
-                    documents.push(owned(found));
-                }
-            }
-            Self::Single(cursor) => apart(|| {
-                while let Some(found) = cursor.value().next_document()? {
-                    documents.push(owned(found));
-                }
-                Ok::<_, ClientError>(())
-            })?,
+        while let Some(found) = self.next().await? {
+            documents.push(found);
         }
         Ok(documents)
     }
