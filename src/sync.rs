@@ -29,7 +29,7 @@ mod events;
 mod explored;
 #[cfg(loom)]
 mod once;
-#[cfg(all(loom, feature = "event-listener-queue"))]
+#[cfg(loom)]
 mod patience;
 #[cfg(loom)]
 pub(crate) mod atomic {
@@ -76,14 +76,14 @@ pub(crate) use std::sync::OnceLock;
 pub(crate) use event_listener::{Event, EventListener};
 #[cfg(all(loom, feature = "event-listener-queue"))]
 pub(crate) use events::{Event, EventListener};
-#[cfg(all(loom, feature = "event-listener-queue"))]
+#[cfg(loom)]
 pub(crate) use patience::{Patience, made_progress};
 /// The wait for a step of another thread that calls [`made_progress`] after it.
-#[cfg(all(not(loom), feature = "event-listener-queue"))]
+#[cfg(not(loom))]
 pub(crate) type Patience = Backoff;
 
 /// Tells a model that a thread which waits with [`Patience`] may find what it waits for.
-#[cfg(all(not(loom), feature = "event-listener-queue"))]
+#[cfg(not(loom))]
 #[inline(always)]
 pub(crate) fn made_progress() {}
 
@@ -174,23 +174,38 @@ pub(crate) fn follow() {
     simulated::follow();
 }
 
-/// Tells the simulated machine that a plain value is read.
+/// Begins to fetch a cache line that the calling thread is about to read and to write.
 #[inline(always)]
 #[cfg_attr(simulated, track_caller)]
-#[cfg_attr(feature = "event-listener-queue", allow(dead_code, reason = "only the list that ships has blocks"))]
-pub(crate) fn reads<T>(_at: *const T) {
+#[allow(unsafe_code)]
+pub(crate) fn fetch_to_write<T>(at: &T) {
     #[cfg(simulated)]
-    simulated::reads(_at);
+    simulated::fetch_to_write(at);
+    #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle, simulated, miri))))]
+    // SAFETY: a hint, which accesses nothing.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_ET0>(std::ptr::from_ref(at).cast());
+    }
+    #[cfg(not(any(simulated, target_arch = "x86_64")))]
+    let _ = at;
+    #[cfg(any(loom, shuttle, miri))]
+    let _ = at;
 }
 
-/// Tells the simulated machine that a plain value is written.
-#[inline(always)]
-#[cfg_attr(simulated, track_caller)]
-#[cfg_attr(feature = "event-listener-queue", allow(dead_code, reason = "only the list that ships has blocks"))]
-pub(crate) fn writes<T>(_at: *const T) {
-    #[cfg(simulated)]
-    simulated::writes(_at);
+/// Loads what another atomic publishes: which value is read follows from what the caller has acquired. So a model need not
+/// try this load in all orders.
+macro_rules! published {
+    ($atomic:expr) => {{
+        #[cfg(loom)]
+        let value = $atomic.load_without_turn($crate::sync::atomic::Ordering::Relaxed);
+        #[cfg(not(loom))]
+        let value = $atomic.load($crate::sync::atomic::Ordering::Relaxed);
+        value
+    }};
 }
+#[cfg_attr(feature = "event-listener-queue", allow(unused_imports, reason = "only the list that ships uses it"))]
+pub(crate) use published;
 
 mod front;
 mod slots;

@@ -540,7 +540,9 @@ const MUTANTS: &[(&str, &str)] = &[
     ("return_that_fails_is_lost", "one_unheard_connection_in_random_schedules"),
     ("detach_leaves_a_shard", "unheard_sharded_connections_in_random_schedules"),
     ("cancelled_check_out_keeps_its_grant", "queue_of_16_threads_is_served_in_order_in_random_schedules"),
-    ("last_come_first_served", "queue_of_16_threads_is_served_in_order_in_random_schedules"),
+    ("second_waiter_is_claimed_first", "queue_of_16_threads_is_served_in_order_in_random_schedules"),
+    ("gap_stays_in_the_word", "queue_of_16_threads_is_served_in_order_in_random_schedules"),
+    ("elders_are_passed_over", "queue_of_16_threads_is_served_in_order_in_random_schedules"),
     ("waiter_that_leaves_stays_in_the_word", "queue_of_16_threads_is_served_in_order_in_random_schedules"),
     ("waiter_leaves_under_the_granters", "queue_of_16_threads_is_served_in_order_in_random_schedules"),
     (

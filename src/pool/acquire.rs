@@ -216,7 +216,8 @@ impl<E: Environment> Core<E> {
             discard(waker);
             return Queued::NotReady;
         }
-        if queue.len(Lane::Waiters) == 0 {
+        let mut is_drain_wanted = false;
+        if queue.is_empty(Lane::Waiters) {
             let found = self.look_for_the_first(&queue);
             // Relaxed: a hint, as in `seek`.
             let stale = self.stale.load(Ordering::Relaxed) > 0;
@@ -239,13 +240,19 @@ impl<E: Environment> Core<E> {
                 self.close_stale(Self::CLOSED_ON_THE_WAY);
                 return queued;
             }
-            queue.enqueue(Lane::Waiters, node, waker);
-            let wanted = refused.is_some_and(|counts| counts.wants_a_drain_closed(self.limits));
-            return if wanted { Queued::WaitsForDrain } else { Queued::Waits };
+            is_drain_wanted = refused.is_some_and(|counts| counts.wants_a_drain_closed(self.limits));
         }
         // The first waiter has the drains closed that it needs (INV-8). They hold up no later waiter either.
-        queue.enqueue(Lane::Waiters, node, waker);
-        Queued::Waits
+        match queue.enqueue(Lane::Waiters, node, waker) {
+            Ok(()) if is_drain_wanted => Queued::WaitsForDrain,
+            Ok(()) => Queued::Waits,
+            Err(waker) => {
+                // Others who join without the lock have taken the room.
+                drop(queue);
+                discard(waker);
+                Queued::Again
+            }
+        }
     }
 
     /// Queues up as an opener, unless a connection turns out to be available. Establishes INV-5 as `queue_up` does.
@@ -258,7 +265,8 @@ impl<E: Environment> Core<E> {
             let waker = waker.clone();
             let mut queue = self.wait_list.lock_with_room(Lane::Openers);
             let Some(slot) = self.look_for_the_first(&queue) else {
-                queue.enqueue(Lane::Openers, node, waker);
+                // Only the holder of the lock joins this lane.
+                queue.enqueue(Lane::Openers, node, waker).expect("BUG: the room for an opener is gone");
                 return None;
             };
             self.settle(&queue);
@@ -273,7 +281,7 @@ impl<E: Environment> Core<E> {
     /// If no check-out waits yet, takes an available connection, or else raises the flags of all shards for the caller,
     /// which is about to queue up. If it has found a connection, the caller settles.
     fn look_for_the_first(&self, queue: &LockedWaitList<Grant<E>>) -> Option<&Slot<E::Connection>> {
-        if queue.len(Lane::Openers) > 0 || queue.len(Lane::Waiters) > 0 {
+        if !queue.is_empty(Lane::Openers) || !queue.is_empty(Lane::Waiters) {
             // INV-5: the flags are raised, and there is no connection.
             return None;
         }

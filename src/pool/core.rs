@@ -570,7 +570,7 @@ impl<E: Environment> Core<E> {
     /// Takes all waiters out of the queue, to be [refused](Self::refuse) outside of the locks. Openers stay: they learn
     /// the outcome from their own connections.
     fn turn_away(&self) -> Option<TurnedAway<Grant<E>>> {
-        let mut queue = self.wait_list.lock();
+        let mut queue = self.wait_list.lock_to_turn_away();
         let away = queue.turn_away();
         if away.is_some() {
             self.settle(&queue);
@@ -584,22 +584,26 @@ impl<E: Environment> Core<E> {
         let Some(mut away) = away else { return };
         let most = WaitList::<Grant<E>>::BATCH;
         let (mut claimed, mut wakers) = (Vec::with_capacity(most), Vec::with_capacity(most));
+        let mut refusals: Vec<Box<Refusal>> = Vec::with_capacity(most);
         let mut are_more = true;
         while are_more {
+            // Before the claims: nothing may go wrong between a claim and its grant.
+            refusals.resize_with(most, || Box::new(refusal()));
             self.wait_list.claim_turned_away(&mut away, &mut claimed);
             are_more = claimed.len() == most;
-            wakers.extend(claimed.drain(..).map(|claimed| claimed.grant(Grant::Refused(Box::new(refusal())))));
+            let granted = claimed.drain(..).zip(refusals.drain(..));
+            wakers.extend(granted.map(|(claimed, refusal)| claimed.grant(Grant::Refused(refusal))));
             wakers.drain(..).for_each(wake);
         }
     }
 
     /// Lowers the flags that are no longer needed. Called under the queue's lock, after the queue has become shorter.
     pub(super) fn settle(&self, queue: &LockedWaitList<Grant<E>>) {
-        if queue.len(Lane::Waiters) > 0 {
+        if !queue.is_empty(Lane::Waiters) {
             return;
         }
         self.capacity.lower_waiting_flag();
-        if queue.len(Lane::Openers) == 0 {
+        if queue.is_empty(Lane::Openers) {
             self.shards.iter().for_each(|shard| shard.lower_flag());
         }
     }

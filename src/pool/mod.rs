@@ -26,7 +26,8 @@
 //! - INV-1 (one owner): a slot has one owner at a time, and only the owner touches its connection (`slab.rs`).
 //! - INV-2 (a connection keeps its pool): each connection's slot holds an `Arc` of the core until the slot is released
 //!   to the registry. So a token needs only a pointer, and check-out and check-in touch no reference count (`slab.rs`).
-//! - INV-3 (nodes stay), INV-4 (access to a node's cells) and INV-7 (blocks stay): `waitlist/blocks.rs`.
+//! - INV-3 (nodes stay), INV-4 (access to a node's cells), INV-7 (halls stay) and INV-15 (access to an early grant):
+//!   `waitlist/places.rs` and its parts.
 //! - INV-5 (while check-outs wait): while a check-out is in the queue, all shards are flagged and empty. While a waiter
 //!   is in the queue, and not only openers, the capacity word is flagged, and no other check-out is admitted
 //!   (`acquire.rs`). So everything that comes free goes through the wait list to the first check-out in the
@@ -36,8 +37,8 @@
 //! - INV-8 (drains keep no check-out waiting): see below.
 //! - INV-9 (the address is lent): an event that is delivered inline has a copy of the pool's pointer to its address,
 //!   without a count. The copy is never dropped, and lives no longer than the call that lends it (`Core::tell`).
-//! - INV-10 (carriers), INV-11 (what a word says) and INV-12 (the order at a place) hold in the wait list of the feature
-//!   `event-listener-queue`: `waitlist/listener.rs` and `waitlist/listener/carried.rs`.
+//! - INV-11 (what a word says) and INV-12 (the turns, or the order, at a place) hold in both wait lists, each in its own
+//!   form; INV-10 (carriers) in that of the feature `event-listener-queue` (`waitlist/listener/carried.rs`).
 //! - INV-13 (requests stay): a request to the holder of a brief lock stays in place until it is served
 //!   (`sync/brief.rs`).
 //! - INV-14 (a handle's core is lent): `crate::runtime`, in `pool.rs`.
@@ -156,3 +157,5 @@ pub use pinning::Purpose;
 pub use state::{Phase, PoolState};
 pub use status::{PoolStatus, ServiceStatus};
 pub use tokens::{Established, Idle, Interrupted, Opening, Pending};
+#[cfg(all(loom, not(feature = "event-listener-queue")))]
+pub use waitlist::ModelledPlace;

@@ -107,7 +107,7 @@ impl<E: Environment> Core<E> {
         loop {
             let claimed = {
                 let mut queue = self.wait_list.lock();
-                if queue.len(Lane::Waiters) == 0 {
+                if queue.is_empty(Lane::Waiters) {
                     break;
                 }
                 if let Err(counts) = self.capacity.admit_first(self.limits) {

@@ -151,16 +151,27 @@ macro_rules! explored {
     )*};
 }
 
-/// As the others, for a pointer that is only stored to by read-modify-writes.
+/// As the others, for a pointer.
 #[derive(Debug)]
 pub(crate) struct AtomicPtr<T> {
     turn: Turn,
+    /// As that of the others.
+    stored: Flag,
     value: atomic::AtomicPtr<T>,
 }
 
 impl<T> AtomicPtr<T> {
     pub(crate) fn new(value: *mut T) -> Self {
-        Self { turn: Turn::new(), value: atomic::AtomicPtr::new(value) }
+        Self { turn: Turn::new(), stored: Flag::new(false), value: atomic::AtomicPtr::new(value) }
+    }
+
+    /// As that of the others.
+    fn change<R>(&self, change: impl FnOnce(&atomic::AtomicPtr<T>) -> R) -> R {
+        self.turn.take();
+        if self.stored.load(Ordering::Relaxed) {
+            return change(&self.value);
+        }
+        unexplored(|| change(&self.value))
     }
 
     pub(crate) fn load(&self, order: Ordering) -> *mut T {
@@ -168,8 +179,29 @@ impl<T> AtomicPtr<T> {
         self.value.load(order)
     }
 
+    /// Like `load`, without a turn.
+    #[cfg_attr(feature = "event-listener-queue", allow(dead_code, reason = "only the list that ships uses it"))]
+    pub(crate) fn load_without_turn(&self, order: Ordering) -> *mut T {
+        self.value.load(order)
+    }
+
+    pub(crate) fn store(&self, value: *mut T, order: Ordering) {
+        self.stored.store(true, Ordering::Relaxed);
+        self.turn.step(|| self.value.store(value, order));
+    }
+
     pub(crate) fn swap(&self, value: *mut T, order: Ordering) -> *mut T {
-        self.turn.step(|| self.value.swap(value, order))
+        self.change(|present| present.swap(value, order))
+    }
+
+    pub(crate) fn compare_exchange(
+        &self,
+        seen: *mut T,
+        new: *mut T,
+        success: Ordering,
+        failure: Ordering,
+    ) -> Result<*mut T, *mut T> {
+        self.change(|present| present.compare_exchange(seen, new, success, failure))
     }
 
     pub(crate) fn compare_exchange_weak(
@@ -179,7 +211,7 @@ impl<T> AtomicPtr<T> {
         success: Ordering,
         failure: Ordering,
     ) -> Result<*mut T, *mut T> {
-        self.turn.step(|| self.value.compare_exchange(seen, new, success, failure))
+        self.compare_exchange(seen, new, success, failure)
     }
 }
 

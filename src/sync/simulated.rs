@@ -198,7 +198,12 @@ pub(crate) mod atomic {
         }
 
         #[track_caller]
-        pub(crate) fn compare_exchange_weak(
+        pub(crate) fn store(&self, value: *mut T, order: Ordering) {
+            self.accessed(Store).store(value, order);
+        }
+
+        #[track_caller]
+        pub(crate) fn compare_exchange(
             &self,
             seen: *mut T,
             new: *mut T,
@@ -206,6 +211,17 @@ pub(crate) mod atomic {
             failure: Ordering,
         ) -> Result<*mut T, *mut T> {
             self.accessed(Update).compare_exchange(seen, new, success, failure)
+        }
+
+        #[track_caller]
+        pub(crate) fn compare_exchange_weak(
+            &self,
+            seen: *mut T,
+            new: *mut T,
+            success: Ordering,
+            failure: Ordering,
+        ) -> Result<*mut T, *mut T> {
+            self.compare_exchange(seen, new, success, failure)
         }
     }
 
@@ -354,13 +370,8 @@ pub(super) fn follow() {
 }
 
 #[track_caller]
-pub(super) fn reads<T>(at: *const T) {
-    access(at, Access::Load);
-}
-
-#[track_caller]
-pub(super) fn writes<T>(at: *const T) {
-    access(at, Access::Store);
+pub(super) fn fetch_to_write<T>(at: &T) {
+    access(at, Access::Update);
 }
 
 pub(crate) fn spin_loop() {

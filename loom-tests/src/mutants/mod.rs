@@ -19,6 +19,7 @@ mod clearing;
 mod delivery;
 mod holders;
 mod opening;
+mod places;
 mod shards;
 mod sync;
 mod tickets;
@@ -57,6 +58,7 @@ pub fn catalogue() -> impl Iterator<Item = &'static Mutant> {
         shards::MUTANTS,
         waiting::MUTANTS,
         tickets::MUTANTS,
+        places::MUTANTS,
         opening::MUTANTS,
         clearing::MUTANTS,
         delivery::MUTANTS,
@@ -71,7 +73,7 @@ pub fn catalogue() -> impl Iterator<Item = &'static Mutant> {
 /// mutant that is not in the catalogue counts as present.
 pub fn is_present(mutant: &str) -> bool {
     let absent = match cfg!(feature = "event-listener-queue") {
-        true => "pool/waitlist/blocks",
+        true => "pool/waitlist/places",
         false => "pool/waitlist/listener",
     };
     catalogue().find(|entry| entry.name == mutant).is_none_or(|entry| !entry.file.starts_with(absent))

@@ -98,7 +98,7 @@ pub const MUTANTS: &[Mutant] = &[
         name: "permits_are_not_served",
         does: "A freed permit is not given to the check-out that waits for it.",
         file: "pool/permit.rs",
-        edits: &[Edit { within: "fn serve_permits", right: "queue.len(Lane::Waiters) == 0", wrong: "true" }],
+        edits: &[Edit { within: "fn serve_permits", right: "queue.is_empty(Lane::Waiters)", wrong: "true" }],
     },
     Mutant {
         name: "background_task_ignores_waiters",

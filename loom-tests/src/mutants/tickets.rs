@@ -1,9 +1,9 @@
-//! Mutants of the wait list on event-listener.
+//! Mutants of the word with the tickets, and of the wait list on event-listener.
 
 use super::{Edit, Mutant};
 
 const LISTENER: &str = "pool/waitlist/listener.rs";
-const WORD: &str = "pool/waitlist/listener/word.rs";
+const WORD: &str = "pool/waitlist/word.rs";
 
 pub const MUTANTS: &[Mutant] = &[
     Mutant {

@@ -4,7 +4,7 @@
 //! lock: with one list for all waiters, each newcomer and each granter meets all others there, five times for each
 //! hand-over. So this wait list takes the order out of the lists, and uses many of them.
 //!
-//! A word has the ticket of the first waiter and the ticket of the next newcomer ([`word`]). A newcomer takes its ticket
+//! A word has the ticket of the first waiter and the ticket of the next newcomer ([`word`](super::word)). A newcomer takes its ticket
 //! with one compare-and-swap, and listens to the event at its place in a hall: `ticket % PLACES`. A granter takes the first
 //! ticket with one compare-and-swap, and notifies the event at that place. The grant is the notification's tag. Neighbours
 //! in the queue use different events, so they hardly ever meet at a lock. While there is another waiter, neither takes a
@@ -58,7 +58,6 @@
 mod carried;
 mod gaps;
 mod hall;
-mod word;
 
 use std::future::Future;
 use std::marker::{PhantomData, PhantomPinned};
@@ -70,12 +69,12 @@ use crossbeam::utils::CachePadded;
 use event_listener::IntoNotification;
 
 use super::Lane;
+use super::word::{Ticket, Tickets, Word};
 use crate::sync::atomic::Ordering;
 use crate::sync::{EventListener, Mutex, MutexGuard, OnceLock, Patience, UnsafeCell, discard, made_progress};
 use carried::Carrier;
 use gaps::Gaps;
 use hall::Hall;
-use word::{Ticket, Tickets, Word};
 
 /// The number of places for waiters. A power of two. The more there are, the longer may a newcomer be preempted before
 /// others have to wait for it: with 16 places and twice as many threads as cores, a saturated pool takes twice the time.
@@ -313,6 +312,11 @@ impl<G> WaitList<G> {
         LockedWaitList { list: self, books: self.books.lock() }
     }
 
+    /// Takes the lock, with what [`LockedWaitList::turn_away`] needs.
+    pub(in crate::pool) fn lock_to_turn_away(&self) -> LockedWaitList<'_, G> {
+        self.lock()
+    }
+
     /// Runs a section under the lock, on this thread.
     #[inline]
     pub(in crate::pool) fn run<R, F: FnOnce(&mut LockedWaitList<'_, G>) -> R + Send>(
@@ -343,7 +347,7 @@ impl<G> WaitList<G> {
         let waker = waker.clone();
         let mut patience = Patience::new();
         loop {
-            let seen = self.waiters.tickets.load();
+            let seen = self.waiters.tickets.load_to_change();
             if seen.span() == 0 {
                 discard(waker);
                 return None;
@@ -405,7 +409,7 @@ impl<G> WaitList<G> {
     pub(in crate::pool) fn try_claim(&self, is_current: impl Fn() -> bool) -> Option<Claimed<G>> {
         let queue = &self.waiters;
         loop {
-            let seen = queue.tickets.load();
+            let seen = queue.tickets.load_to_change();
             if seen.by_lock || seen.span() < 2 || !is_current() {
                 return None;
             }
@@ -484,6 +488,11 @@ impl<G> LockedWaitList<'_, G> {
         span.checked_sub(self.gaps(lane).len()).expect("BUG: more waiters have left than there were")
     }
 
+    /// Returns whether a lane has no waiters that are not promised anything.
+    pub(in crate::pool) fn is_empty(&self, lane: Lane) -> bool {
+        self.len(lane) == 0
+    }
+
     fn gaps(&self, lane: Lane) -> &Gaps {
         match lane {
             Lane::Openers => &self.books.openers,
@@ -498,8 +507,9 @@ impl<G> LockedWaitList<'_, G> {
         }
     }
 
-    /// Gives a node the next ticket of a lane. Its owner has to call [`WaitList::begin`] at once, without the lock.
-    pub(in crate::pool) fn enqueue(&mut self, lane: Lane, node: Pin<&Node<G>>, waker: Waker) {
+    /// Gives a node the next ticket of a lane. Its owner has to call [`WaitList::begin`] at once, without the lock. Never
+    /// gives the waker back.
+    pub(in crate::pool) fn enqueue(&mut self, lane: Lane, node: Pin<&Node<G>>, waker: Waker) -> Result<(), Waker> {
         let queue = self.list.queue(lane);
         queue.build(queue.tickets.load().hall);
         let (seen, _) = queue.tickets.change(Word::joined);
@@ -507,6 +517,7 @@ impl<G> LockedWaitList<'_, G> {
         if lane == Lane::Openers {
             self.tidy(Lane::Waiters);
         }
+        Ok(())
     }
 
     /// Promises something to the first waiter of a lane, if the lane has one.

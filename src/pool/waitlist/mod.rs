@@ -4,19 +4,19 @@
 //! permit. Until its own connection is open, it stays in front of all later check-outs, and takes a connection that
 //! comes back sooner.
 //!
-//! There are two wait lists with one interface. `blocks` ships: its nodes are wharf's own, behind one short lock. The
-//! feature `event-listener-queue` replaces it with `listener`, which gives out tickets with one compare-and-swap and lets
-//! each waiter wait at an event of event-listener. It has no lock in common for all waiters, and passes the same tests and
-//! models. But with the public interface of event-listener, each wait takes an allocation and five sections under an
-//! event's lock. These alone take longer than a hand-over may on few cores; BENCHMARKS.md has the figures.
+//! There are two wait lists with one interface. Both give out tickets with one compare-and-swap of a [`word`]. `places`
+//! ships: it has a place of its own for each ticket, where the waiter and its granter meet. The feature
+//! `event-listener-queue` replaces it with `listener`, in which each waiter waits at an event of event-listener. Both pass the
+//! same tests and models. But with the public interface of event-listener, each wait takes an allocation and five sections
+//! under an event's lock. These alone take longer than a hand-over may on few cores; BENCHMARKS.md has the figures.
 //!
 //! The interface, in the order of a waiter's life:
 //!
 //! - [`WaitList::run`]: runs a section under the lock, perhaps on the thread that holds the lock.
-//! - [`WaitList::try_join`]: appends the node to the waiters behind others, if the list can do that at once.
+//! - [`WaitList::try_join`], without the lock: appends the node to the waiters, if there are others.
 //! - [`LockedWaitList::enqueue`], under the lock: appends the node to a lane. Its owner is waiting from here on, and
 //!   calls [`WaitList::begin`] as soon as it has released the lock.
-//! - [`WaitList::try_claim`], without the lock: claims the first waiter if others wait behind it, if the list can do that.
+//! - [`WaitList::try_claim`], without the lock: claims the first waiter, if others wait behind it.
 //! - [`LockedWaitList::claim_first`], under the lock: claims the first node of a lane, which promises it a grant.
 //! - [`LockedWaitList::turn_away`], under the lock: takes all nodes of [`Lane::Waiters`] out of the queue.
 //!   [`WaitList::claim_turned_away`] then claims a few of them at a time, which promises each a refusal.
@@ -41,15 +41,18 @@ impl Lane {
     pub(super) const OF_NEW: [Self; 2] = [Self::Waiters, Self::Openers];
 }
 
-#[cfg(not(feature = "event-listener-queue"))]
-mod blocks;
 #[cfg(feature = "event-listener-queue")]
 mod listener;
+#[cfg(not(feature = "event-listener-queue"))]
+mod places;
 #[cfg(test)]
 #[cfg(not(loom))]
 mod tests;
+mod word;
 
-#[cfg(not(feature = "event-listener-queue"))]
-pub(super) use blocks::{Claimed, LockedWaitList, Node, TurnedAway, WaitList};
 #[cfg(feature = "event-listener-queue")]
 pub(super) use listener::{Claimed, LockedWaitList, Node, TurnedAway, WaitList};
+#[cfg(all(loom, not(feature = "event-listener-queue")))]
+pub use places::ModelledPlace;
+#[cfg(not(feature = "event-listener-queue"))]
+pub(super) use places::{Claimed, LockedWaitList, Node, TurnedAway, WaitList};

@@ -12,7 +12,7 @@ pub(super) fn queue_up<'n>(list: &WaitList<u32>, nodes: impl IntoIterator<Item =
 }
 
 fn queue_up_in(list: &WaitList<u32>, lane: Lane, node: &Pin<Box<Node<u32>>>) {
-    list.lock_with_room(lane).enqueue(lane, node.as_ref(), Waker::noop().clone());
+    list.lock_with_room(lane).enqueue(lane, node.as_ref(), Waker::noop().clone()).expect("room");
     assert!(list.begin(node.as_ref()).is_pending());
 }
 
@@ -71,9 +71,9 @@ fn leaving_reports_how_many_remain() {
 fn turning_away_refuses_all_waiters_but_later_ones() {
     let (list, nodes) = (WaitList::new(), nodes(40));
     queue_up(&list, &nodes[..39]);
-    let mut away = list.lock().turn_away().expect("all wait");
+    let mut away = list.lock_to_turn_away().turn_away().expect("all wait");
     assert_eq!(list.lock().len(Lane::Waiters), 0);
-    assert!(list.lock().turn_away().is_none(), "no waiter is left");
+    assert!(list.lock_to_turn_away().turn_away().is_none(), "no waiter is left");
     queue_up(&list, &nodes[39..]);
     let (mut claimed, mut refused) = (Vec::with_capacity(WaitList::<u32>::BATCH), 0);
     loop {

@@ -49,10 +49,9 @@ const CONTROLS: &[(&str, &str)] = &[
     ("phase_is_not_read_again", "waiting::check_out_that_queues_up_during_a_close_is_refused"),
     ("generation_is_read_before_the_head", "waiting::hand_over_during_a_clear_answers_the_waiter_once"),
     ("stale_connection_is_handed_over", "waiting::stale_connection_is_never_handed_to_a_later_waiter"),
-    ("last_come_first_served", "waiting::newcomer_never_overtakes_a_waiter_for_a_connection"),
     ("newcomers_ignore_waiters", "waiting::newcomer_never_overtakes_a_waiter_for_a_permit"),
     ("background_task_ignores_waiters", "waiting::background_task_never_overtakes_a_waiter_for_a_permit"),
-    ("last_come_first_served", "waiting::second_waiter_is_never_served_before_the_first"),
+    ("second_waiter_is_claimed_first", "waiting::second_waiter_is_never_served_before_the_first"),
     ("waker_is_not_renewed", "waiting::waiter_polled_with_a_new_waker_is_woken_through_it"),
     ("granter_writes_the_waker", "waiting::waiter_polled_again_with_its_waker_is_woken_when_served"),
     ("turned_away_waiters_still_count", "waiting::waiter_cancelled_during_a_clear_is_counted_out_once"),
@@ -271,19 +270,44 @@ const CONTROLS: &[(&str, &str)] = &[
     ("newcomers_listen_out_of_turn", "waiting::third_waiter_is_never_served_before_the_first"),
     ("cancelled_check_out_keeps_its_grant", "waiting::third_waiter_is_never_served_before_the_first"),
     ("refused_waiter_may_not_leave", "waiting::waiter_cancelled_during_a_clear_is_counted_out_once"),
+    ("word_that_became_the_same_again_is_not_acquired", "waiting::newcomer_never_overtakes_a_waiter_for_a_connection"),
+    ("second_waiter_is_claimed_first", "waiting::newcomer_never_overtakes_a_waiter_for_a_connection"),
+    ("early_grant_is_not_seen", "waiting::newcomer_never_overtakes_a_waiter_for_a_connection"),
+    ("early_grant_is_left_for_a_waiter_that_came", "primitives::place_serves_one_turn_after_the_other"),
+    ("early_grant_publishes_nothing", "primitives::place_serves_one_turn_after_the_other"),
+    ("early_grant_is_not_acquired", "primitives::place_serves_one_turn_after_the_other"),
+    ("place_publishes_no_node", "primitives::place_serves_one_turn_after_the_other"),
+    ("place_acquires_no_node", "primitives::place_serves_one_turn_after_the_other"),
+    ("last_waiter_is_taken_without_the_lock", "waiting::two_check_outs_are_both_served_by_one_connection"),
+    (
+        "first_waiter_is_taken_for_a_stale_connection",
+        "waiting::stale_connection_is_never_handed_to_the_first_of_two_later_waiters",
+    ),
+    ("first_waiter_is_taken_before_openers_and_elders", "waiting::cancelled_waiter_passes_its_connection_on"),
+    ("waiter_is_not_withheld", "waiting::cancelled_waiter_passes_its_connection_on"),
+    ("gap_stays_in_the_word", "waiting::cancelled_waiter_passes_its_connection_on"),
+    ("turned_away_waiter_stays_in_its_run", "waiting::waiter_cancelled_during_a_clear_is_counted_out_once"),
+    ("newcomer_takes_an_occupied_place", "waiting::third_waiter_is_never_served_before_the_first"),
+    ("elders_are_passed_over", "waiting::third_waiter_is_never_served_before_the_first"),
+    (
+        "tickets_are_swapped_without_comparing",
+        "waiting::check_out_that_queues_up_behind_another_during_a_clear_is_refused",
+    ),
 ];
 
-/// Orderings that only one of the two wait lists has. The catalogue's mutants tell by their file.
-const ORDERINGS_OF_BLOCKS: &[&str] = &["grant_publishes_nothing"];
-const ORDERINGS_OF_TICKETS: &[&str] = &["tickets_publish_nothing", "tickets_acquire_nothing"];
+/// Orderings that only the list that ships has. The catalogue's mutants tell by their file.
+const ORDERINGS_OF_PLACES: &[&str] = &[
+    "grant_publishes_nothing",
+    "early_grant_publishes_nothing",
+    "place_acquires_no_node",
+    // Only that list withholds a waiter and lets it go again.
+    "word_that_became_the_same_again_is_not_acquired",
+];
 
 /// Returns whether the pool of this build contains the mutant: each build has one of the two wait lists.
 fn is_present(mutant: &str) -> bool {
-    let absent = match cfg!(feature = "event-listener-queue") {
-        true => ORDERINGS_OF_BLOCKS,
-        false => ORDERINGS_OF_TICKETS,
-    };
-    mutants::is_present(mutant) && !absent.contains(&mutant)
+    let is_absent = cfg!(feature = "event-listener-queue") && ORDERINGS_OF_PLACES.contains(&mutant);
+    mutants::is_present(mutant) && !is_absent
 }
 
 const AT_A_TIME: usize = 2;

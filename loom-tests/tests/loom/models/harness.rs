@@ -22,12 +22,9 @@ pub const FAILED: &str = "model failed:";
 pub const BOUNDS_WITH_EVENT_LISTENER: &[(&str, usize)] = &[
     ("pending_count_drops_after_the_connection_is_available", 4),
     ("pending_count_drops_after_the_connection_is_available_on_another_shard", 4),
-    ("check_out_that_queues_up_during_a_clear_is_refused", 4),
-    ("check_out_that_queues_up_during_a_close_is_refused", 4),
     ("drained_connection_goes_to_a_waiter", 4),
     ("failed_drain_gives_a_permit_to_a_waiter", 4),
     ("two_check_outs_are_both_served_by_one_connection", 1),
-    ("newcomer_that_leaves_takes_no_grant_of_one_before_it", 1),
 ];
 
 /// Explores all executions with up to `bound` preemptions (`None`: all executions), and prints their number.

@@ -1,4 +1,4 @@
-//! Models of the primitives: the watch for a change, the brief lock, the stacks of slots, and the front of one value.
+//! Models of the primitives: the watch for a change, the brief lock, a place of the wait list, the stacks of slots, and the front of one value.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -87,6 +87,26 @@ fn brief_lock_runs_each_section_once_and_its_thread_sees_the_outcome() {
 }
 
 /// Takes the next number. loom sees the accesses to the lock's cells, in which the section and its outcome travel.
+/// Each turn has a waiter of its own. So what orders the two turns is the place alone, as in the list.
+#[cfg(not(feature = "event-listener-queue"))]
+#[test]
+fn place_serves_one_turn_after_the_other() {
+    model("place_serves_one_turn_after_the_other", Some(2), || {
+        let place = Arc::new(wharf::unstable::pool::ModelledPlace::new());
+        let first = thread::spawn({
+            let place = place.clone();
+            move || assert_eq!(place.wait(0), 7)
+        });
+        let grants = thread::spawn({
+            let place = place.clone();
+            move || [7, 8].into_iter().zip(0..).for_each(|(grant, turn)| place.grant(turn, grant))
+        });
+        assert_eq!(place.wait(1), 8);
+        first.join().unwrap();
+        grants.join().unwrap();
+    });
+}
+
 fn next(lock: &BriefLock<u32>) -> u32 {
     let section = |next: &mut u32| {
         *next += 1;

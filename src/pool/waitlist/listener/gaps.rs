@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::word::Ticket;
+use super::super::word::Ticket;
 
 /// A set of tickets, kept as runs of neighbours. All operations take constant time, however many tickets a run has, and
 /// there are never more runs than tickets that wait, and one.

@@ -1,6 +1,6 @@
 //! Halls: the events of a run of tickets.
 
-use super::word::Ticket;
+use super::super::word::Ticket;
 use crate::sync::Event;
 use crate::sync::atomic::{AtomicU32, Ordering};
 

@@ -29,7 +29,7 @@ fn hall_outlasts_the_numbers_of_tickets() {
     }
     // The hall is known to be deserted, once its waiters are.
     queue_up(&list, last);
-    assert!(list.lock().turn_away().is_some());
+    assert!(list.lock_to_turn_away().turn_away().is_some());
     assert!(!list.waiters.hall(0).is_deserted());
     last.iter().for_each(|node| assert_eq!(list.leave(node, |_| {}), None));
     assert!(list.waiters.hall(0).is_deserted());

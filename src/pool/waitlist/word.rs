@@ -1,14 +1,14 @@
 //! The word of a lane: which tickets wait.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{made_progress, unless_mutant};
+use crate::sync::{fetch_to_write, made_progress, published, unless_mutant};
 
-/// The number of bits of a ticket. Tickets are counted modulo 2^28.
-const TICKET_BITS: u32 = 28;
+/// The number of bits of a ticket. Tickets are counted modulo 2^29.
+const TICKET_BITS: u32 = 29;
 const TICKET_MASK: u32 = Ticket::COUNT - 1;
 const NEXT_SHIFT: u32 = TICKET_BITS;
 const HALL_SHIFT: u32 = 2 * TICKET_BITS;
-const HALL_MASK: u64 = (1 << 7) - 1;
+const HALL_MASK: u64 = Word::HALLS as u64 - 1;
 const BY_LOCK_SHIFT: u32 = u64::BITS - 1;
 
 /// The number of a waiter in its lane.
@@ -19,6 +19,12 @@ impl Ticket {
     /// The most tickets that may wait or be left out at a time. Beyond half of the numbers, an old ticket would look like
     /// a new one.
     pub(super) const MOST: u32 = Self::COUNT / 2;
+    /// The first one ever.
+    #[cfg(not(any(loom, shuttle)))]
+    const FIRST: Self = Self(0);
+    /// Near the last number, so that the model checkers explore what happens beyond it.
+    #[cfg(any(loom, shuttle))]
+    const FIRST: Self = Self(Self::COUNT - 1);
     /// The number of different tickets.
     pub(super) const COUNT: u32 = 1 << TICKET_BITS;
 
@@ -52,13 +58,16 @@ pub(super) struct Word {
     pub(super) first: Ticket,
     /// The ticket of the next newcomer. No ticket waits if it is the first.
     pub(super) next: Ticket,
-    /// The hall in which all these tickets wait.
+    /// The hall in which all these tickets wait: the list says what the number means.
     pub(super) hall: u8,
     /// Whether only the holder of the list's lock may claim: a waiter has left from the middle, or openers wait.
     pub(super) by_lock: bool,
 }
 
 impl Word {
+    /// The number of different values of `hall`.
+    pub(super) const HALLS: u8 = 1 << 5;
+
     #[inline]
     fn pack(self) -> u64 {
         u64::from(self.first.0)
@@ -95,6 +104,13 @@ impl Word {
         Self { next: self.next.after(), ..self }
     }
 
+    /// The word after its tickets were taken out. Later ones have another hall. If there were any, they come first.
+    #[cfg_attr(feature = "event-listener-queue", allow(dead_code, reason = "that list chooses its halls"))]
+    pub(super) fn in_next_hall(self) -> Self {
+        let by_lock = self.by_lock || self.span() > 0;
+        Self { first: self.next, next: self.next, hall: (self.hall + 1) % Self::HALLS, by_lock }
+    }
+
     /// The word after the first ticket was claimed.
     #[inline]
     pub(super) fn claimed(self) -> Self {
@@ -107,7 +123,7 @@ pub(super) struct Tickets(AtomicU64);
 
 impl Tickets {
     pub(super) fn new() -> Self {
-        let first = Ticket(0);
+        let first = Ticket::FIRST;
         Self(AtomicU64::new(Word { first, next: first, hall: 0, by_lock: false }.pack()))
     }
 
@@ -118,18 +134,41 @@ impl Tickets {
         Word::unpack(self.0.load(unless_mutant("tickets_acquire_nothing", Ordering::Acquire)))
     }
 
+    /// Loads the word, to change it. Fetches its cache line once, for both: threads that fetch it first to read and then to
+    /// write take it away from each other in between.
+    #[inline]
+    pub(super) fn load_to_change(&self) -> Word {
+        fetch_to_write(&self.0);
+        self.load()
+    }
+
+    /// Loads a word that only the holder of a lock changes. Called by that holder.
+    #[cfg_attr(feature = "event-listener-queue", allow(dead_code, reason = "that list loads all words in one way"))]
+    pub(super) fn load_under_lock(&self) -> Word {
+        Word::unpack(published!(self.0))
+    }
+
     /// Replaces the word, if it is still `seen`.
     #[inline]
     pub(super) fn swap(&self, seen: Word, new: Word) -> bool {
-        // ORD: Release; pairs with the Acquire in `load`; publishes the change of the pool word that comes before a
-        // turning-away, and a hall's start. Acquire would add nothing, because the caller has acquired `seen`.
-        // Relaxed on failure: the caller loads again.
-        let order = unless_mutant("tickets_publish_nothing", Ordering::Release);
+        // ORD: Release; pairs with the Acquire in `load` and here; publishes the change of the pool word that comes before a
+        // turning-away, and a hall's start. Acquire: the word may have changed and become `seen` again since the caller has
+        // loaded it, when a waiter was withheld to change its waker. Relaxed on failure: the caller loads again.
+        let order = unless_mutant("tickets_publish_nothing", Ordering::AcqRel);
         let swapped = self.0.compare_exchange(seen.pack(), new.pack(), order, Ordering::Relaxed).is_ok();
         if swapped {
             made_progress();
         }
         swapped
+    }
+
+    /// Marks that only the holder of the lock claims. Returns the word before. Called by that holder.
+    #[cfg_attr(feature = "event-listener-queue", allow(dead_code, reason = "that list marks as it changes"))]
+    pub(super) fn go_by_lock(&self) -> Word {
+        // ORD: as in `swap`.
+        let before = Word::unpack(self.0.fetch_or(1 << BY_LOCK_SHIFT, Ordering::AcqRel));
+        made_progress();
+        before
     }
 
     /// Changes the word until that succeeds. Returns the word before and after.
@@ -152,13 +191,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn word_keeps_its_fields(first in 0..=TICKET_MASK, next in 0..=TICKET_MASK, hall in 0_u8..128, by_lock: bool) {
+        fn word_keeps_its_fields(first in 0..=TICKET_MASK, next in 0..=TICKET_MASK, hall in 0..Word::HALLS, by_lock: bool) {
             let word = Word { first: Ticket(first), next: Ticket(next), hall, by_lock };
             prop_assert_eq!(Word::unpack(word.pack()), word);
         }
 
         #[test]
-        fn tickets_wrap_without_touching_their_neighbours(hall in 0_u8..128, by_lock: bool) {
+        fn tickets_wrap_without_touching_their_neighbours(hall in 0..Word::HALLS, by_lock: bool) {
             let last = Ticket(TICKET_MASK);
             let word = Word { first: last, next: last, hall, by_lock };
             let joined = word.joined();
