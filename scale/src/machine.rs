@@ -14,6 +14,8 @@
 //! - The accesses of a core take effect in the order of its program, at its clock `now`. A store leaves the line to be
 //!   fetched while the core goes on. An update and a fence wait for the core's earlier stores, as on x86.
 //! - The lines of one access are fetched side by side.
+//! - A core that walks through memory has the lines before it comes there ([`Streams`]). Those of other cores do not come
+//!   sooner by that.
 //! - Before each access, the core computes for a `step`, more or less by up to a quarter. Without this noise, cores would
 //!   march in step as no real ones do.
 //!
@@ -211,6 +213,7 @@ struct Core {
     /// The lines that the present access waits for, and whether they come one after another.
     fetches: Vec<(usize, bool)>,
     accesses: u64,
+    streams: Streams,
 }
 
 impl Core {
@@ -225,15 +228,10 @@ impl Core {
 }
 
 impl Costs {
-    /// Returns what a line costs in addition that the core has, and has not used in so many accesses.
+    /// Returns what a line costs in addition that the core has, but not in the first level of its cache, because it has not
+    /// used it in so many accesses.
     fn level(&self, unused: u64) -> Picos {
-        if unused <= FIRST_LEVEL {
-            0
-        } else if unused <= SECOND_LEVEL {
-            self.second
-        } else {
-            self.third
-        }
+        if unused <= SECOND_LEVEL { self.second } else { self.third }
     }
 }
 
@@ -287,6 +285,7 @@ pub fn simulate(plan: Plan, work: impl Fn(usize) + Clone + Send) -> Outcome {
                 is_woken: false,
                 fetches: Vec::new(),
                 accesses: 0,
+                streams: Streams::default(),
             })
             .collect(),
         turns: (0..plan.cores).map(|core| Reverse((0, core))).collect(),
@@ -380,7 +379,8 @@ impl Machine {
                     // If the line is not there, the core's own store waits for it, and has what it reads.
                     tally.hits += 1;
                     let unused = count.saturating_sub(std::mem::replace(&mut line.used, count));
-                    let mut there = ahead + costs.level(unused);
+                    let is_near = unused <= FIRST_LEVEL || self.cores[core].streams.meets(number);
+                    let mut there = ahead + if is_near { 0 } else { costs.level(unused) };
                     if line.fetched.core == core {
                         there = there.max(line.fetched.arrives);
                     }
@@ -401,6 +401,7 @@ impl Machine {
                     }
                     continue;
                 }
+                Source::Memory if self.cores[core].streams.meets(number) => (&mut tally.memory, 0),
                 Source::Memory => (&mut tally.memory, costs.memory),
                 Source::Near { .. } => (&mut tally.near, costs.transfer),
                 Source::Far { .. } => (&mut tally.far, costs.across),
@@ -618,7 +619,9 @@ pub fn fence() {
 }
 
 mod locks;
+mod streams;
 pub use locks::{lock, pass, sleep, unlock, wake};
+use streams::Streams;
 
 #[cfg(test)]
 mod tests;

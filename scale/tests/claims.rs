@@ -43,14 +43,15 @@ fn two_cores_do_twice_the_hits_of_one() {
     assert!(two / one > 1.98, "{one} and {two}");
 }
 
-/// One lock serves all hand-overs. More threads that wait for it must not slow it down.
+/// A hand-over changes one word of the wait list and takes no lock. So more cores do more, until the word's line is never
+/// idle.
 #[test]
-fn many_cores_serve_a_saturated_pool_no_slower_than_two() {
+fn many_cores_serve_a_saturated_pool_faster_than_two() {
     // When a simulation ends, each task that is dropped hands its connection to the next one, which is dropped inside.
     let thread = std::thread::Builder::new().stack_size(64 << 20).spawn(|| {
         for case in [Case::Saturated10, Case::Saturated100, Case::Edge] {
             let [two, many] = [2, 64].map(|cores| simulated(case, cores, 1).throughput);
-            assert!(many >= two, "{case:?}: {two} and {many}");
+            assert!(many > 1.7 * two, "{case:?}: {two} and {many}");
         }
     });
     thread.unwrap().join().unwrap();
@@ -66,7 +67,7 @@ fn figures_of_one_and_two_cores_are_within_a_quarter_of_the_measured_ones() {
                 .into_iter()
                 .map(|(case, figures)| (case, figures.into_iter().filter(|(cores, _)| *cores <= 2).collect()));
             let compared = compare(profile.costs, 1, &few.collect());
-            assert_eq!(compared.len(), 10, "five cases on one and two cores");
+            assert_eq!(compared.len(), 2 * profile.measured().len(), "each case on one and two cores");
             assert!(compared.iter().all(|row| row.holds()), "{}:\n{}", profile.name, table(&compared));
         }
     });

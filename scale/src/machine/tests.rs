@@ -40,6 +40,24 @@ fn a_line_costs_memory_first_and_then_a_hit() {
 }
 
 #[test]
+fn walk_through_memory_has_its_lines_in_time() {
+    #[repr(align(64))]
+    struct OfALine([u8; LINE]);
+    let (lines, times) = ([0; 12].map(|_| OfALine([0; LINE])), Shared::new(Vec::new()));
+    let plan = Plan { measured: 1_000_000_000, ..plan(1, 1) };
+    simulate(plan.clone(), |_| {
+        for line in [0, 1, 2, 3, 5, 8, 7, 6, 9, 10] {
+            let begin = now();
+            touch(&lines[line].0, Access::Load);
+            seen(&times).push(now() - begin);
+        }
+    });
+    let Costs { load: near, memory: far, .. } = plan.costs;
+    // 9 comes after 8, but neither 7 nor 6 comes between 8 and the line before it.
+    assert_eq!(*seen(&times), [far, far, near, near, far, far, far, far, far, near]);
+}
+
+#[test]
 fn line_that_was_not_used_for_long_costs_more() {
     let (word, other, times) = (Word::default(), Word::default(), Shared::new(Vec::new()));
     let plan = Plan { measured: 1_000_000_000, ..plan(1, 1) };

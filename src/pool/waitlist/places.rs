@@ -74,7 +74,7 @@ use crossbeam::utils::CachePadded;
 use super::Lane;
 use super::word::{Tickets, Word};
 use crate::sync::atomic::AtomicPtr;
-use crate::sync::{BriefGuard, BriefLock, Patience, discard, published};
+use crate::sync::{BriefGuard, BriefLock, Mutex, Patience, discard, published};
 use books::{Books, hall};
 use hall::{Hall, Spot};
 #[cfg(loom)]
@@ -161,6 +161,8 @@ pub(in crate::pool) struct WaitList<G> {
     lanes: Arc<Lanes<G>>,
     /// Apart from `lanes`, which those without the lock read.
     locked: CachePadded<BriefLock<LockedWaitList<G>>>,
+    /// Held by a thread that builds a hall. The others that need it wait: many large halls at a time would fill the memory.
+    builder: Mutex<()>,
 }
 
 /// The list, locked.
@@ -198,6 +200,7 @@ impl<G> WaitList<G> {
         Self {
             lanes: lanes.clone(),
             locked: CachePadded::new(BriefLock::new(LockedWaitList { books: Books::new(), lanes })),
+            builder: Mutex::new(()),
         }
     }
 
@@ -215,7 +218,10 @@ impl<G> WaitList<G> {
             let Err(lack) = locked.make_room(lane) else { return locked };
             drop(locked);
             match lack {
-                Lack::Hall(places) => self.build(places),
+                Lack::Hall(_) => self.build(|locked| match locked.make_room(lane) {
+                    Err(Lack::Hall(places)) => Some(places),
+                    _ => None,
+                }),
                 Lack::Limit(of, number) => {
                     if !hall(of).extend(number) {
                         patience.pause();
@@ -227,27 +233,29 @@ impl<G> WaitList<G> {
 
     /// Takes the lock, with what [`LockedWaitList::turn_away`] needs.
     pub(in crate::pool) fn lock_to_turn_away(&self) -> BriefGuard<'_, LockedWaitList<G>> {
+        let lacks = |locked: &mut LockedWaitList<G>| {
+            let Queue { tickets, fewest, .. } = &locked.lanes.waiters;
+            (tickets.load().span() > 0 && !locked.books.has_spare(*fewest)).then_some(*fewest)
+        };
         loop {
-            let locked = self.lock();
-            let fewest = self.lanes.waiters.fewest;
-            if self.lanes.waiters.tickets.load().span() == 0 || locked.books.has_spare(fewest) {
+            let mut locked = self.lock();
+            if lacks(&mut locked).is_none() {
                 return locked;
             }
             drop(locked);
-            self.build(fewest);
+            self.build(lacks);
         }
     }
 
+    /// Builds the hall that is lacking, as a spare one. Outside of the lock, because it takes long.
     #[cold]
-    fn build(&self, places: u32) {
-        let new = Hall::new(places);
-        let mut locked = self.lock();
-        if locked.books.has_spare(places) {
-            // Others have built one meanwhile. Freed outside of the lock.
-            drop(locked);
-            return drop(new);
+    fn build(&self, lacks: impl Fn(&mut LockedWaitList<G>) -> Option<u32>) {
+        let _builder = self.builder.lock();
+        let places = lacks(&mut self.lock());
+        if let Some(places) = places {
+            let new = NonNull::from(Box::leak(Hall::new(places)));
+            self.lock().books.keep(new);
         }
-        locked.books.keep(NonNull::from(Box::leak(new)));
     }
 
     /// Runs a section under the lock, on this thread or on the one that holds the lock.
