@@ -166,7 +166,7 @@
 //! | `connection_drained_during_a_close_is_closed_once_with_the_pool` | drain, close | 6 | `close_detaches_first` |
 //! | `drain_that_fails_during_a_clear_closes_its_connection_once` | drain, clear | none | `draining_connection_is_available` |
 //! | `drained_connection_goes_to_a_waiter` | drain, acquire | 5 (4) | `draining_connection_is_available`, `drained_connection_is_not_made_available`, `push_ignores_waiters` |
-//! | `failed_drain_gives_a_permit_to_a_waiter` | drain, acquire | 6 (4) | `permits_are_not_served` |
+//! | `failed_drain_gives_a_permit_to_a_waiter` | drain, acquire | 4 | `permits_are_not_served` |
 //! | `clear_during_a_drain_answers_a_waiter_once` | drain, clear, acquire | 3 | `generation_is_read_before_the_head` |
 //! | `stale_drained_connection_is_never_handed_to_a_later_waiter` | drain, clear, acquire | 3 | `stale_connection_is_handed_over` |
 //! | **drain queue**: drains whose capacity a check-out needs | | | |

@@ -67,7 +67,7 @@ fn drained_connection_goes_to_a_waiter() {
 
 #[test]
 fn failed_drain_gives_a_permit_to_a_waiter() {
-    model("failed_drain_gives_a_permit_to_a_waiter", Some(6), || {
+    model("failed_drain_gives_a_permit_to_a_waiter", Some(4), || {
         let pool = unheard(options(1, 1));
         let draining = begin_drain(&pool);
         let drains = thread::spawn(move || end_drain(draining, false));
