@@ -122,7 +122,7 @@
 //! | `check_in_while_a_check_out_queues_up_loses_no_wake_up` | return, acquire | 6 | `look_precedes_the_flag`, `push_ignores_waiters` |
 //! | `check_in_to_another_shard_while_a_check_out_queues_up_loses_no_wake_up` | return, acquire | 6 | `look_precedes_the_flag`, `flags_leave_out_a_shard`, `flag_is_raised_over_connections` |
 //! | `permit_freed_while_a_check_out_queues_up_loses_no_wake_up` | permit, acquire | 5 | `permits_are_not_served`, `admit_then_wait` |
-//! | `two_check_outs_are_both_served_by_one_connection` | return, acquire, acquire | 2 (1) | `push_ignores_waiters`, `last_waiter_is_claimed_without_the_lock`, `last_waiter_is_taken_without_the_lock` |
+//! | `two_check_outs_are_both_served_by_one_connection` | return, acquire, acquire | 1 | `push_ignores_waiters`, `last_waiter_is_claimed_without_the_lock`, `last_waiter_is_taken_without_the_lock` |
 //! | `cancelled_waiter_passes_its_connection_on` | return, cancel, acquire | 3 | `cancelled_check_out_keeps_its_grant`, `waiter_leaves_under_the_granters`, `waiter_that_leaves_stays_in_the_word`, `claim_ignores_openers_and_gaps`, `first_waiter_is_taken_before_openers_and_elders`, `waiter_is_not_withheld`, `gap_stays_in_the_word` |
 //! | `cancelled_waiter_passes_its_permit_on` | permit, cancel, acquire | 3 | `cancelled_check_out_keeps_its_grant` |
 //! | `connection_granted_to_a_cancelled_last_waiter_is_available_again` | return, cancel, take | none | `cancelled_check_out_keeps_its_grant` |
@@ -135,8 +135,8 @@
 //! | `newcomer_never_overtakes_a_waiter_for_a_permit` | permit, acquire, acquire | 2 | `newcomers_ignore_waiters` |
 //! | `background_task_never_overtakes_a_waiter_for_a_permit` | permit, populate, acquire | 6 | `background_task_ignores_waiters` |
 //! | `second_waiter_is_never_served_before_the_first` | return, acquire, acquire | none | `second_waiter_is_claimed_first` |
-//! | `waiter_polled_with_a_new_waker_is_woken_through_it` | return, acquire | none | `waker_is_not_renewed`, `waker_of_a_poll_is_forgotten` |
-//! | `waiter_polled_again_with_its_waker_is_woken_when_served` | return, acquire | none | `granter_writes_the_waker`, `waker_is_replaced_while_it_is_registered` |
+//! | `waiter_polled_with_a_new_waker_is_woken_through_it` | return, acquire | 5 | `waker_is_not_renewed`, `waker_of_a_poll_is_forgotten` |
+//! | `waiter_polled_again_with_its_waker_is_woken_when_served` | return, acquire | 4 | `granter_writes_the_waker`, `waker_is_replaced_while_it_is_registered` |
 //! | `waiter_cancelled_during_a_clear_is_counted_out_once` | clear, cancel, acquire | 2 | `turned_away_waiters_still_count`, `refused_waiter_may_not_leave`, `turned_away_waiter_stays_in_its_run` |
 //! | `stale_connection_is_never_handed_to_the_first_of_two_later_waiters` | return, clear, acquire, acquire | 2 | `claim_ignores_the_generation`, `stale_connection_is_handed_over`, `tickets_publish_nothing`, `tickets_acquire_nothing`, `first_waiter_is_taken_for_a_stale_connection` |
 //! | `newcomer_that_leaves_takes_no_grant_of_one_before_it` | return, acquire, cancel | 1 | `cancelled_check_out_keeps_its_grant` |

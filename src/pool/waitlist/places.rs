@@ -161,7 +161,7 @@ pub(in crate::pool) struct WaitList<G> {
     lanes: Arc<Lanes<G>>,
     /// Apart from `lanes`, which those without the lock read.
     locked: CachePadded<BriefLock<LockedWaitList<G>>>,
-    /// Held by a thread that builds a hall. The others that need it wait: many large halls at a time would fill the memory.
+    /// Held by a thread that builds a large hall. The others that need it wait: many at a time would fill the memory.
     builder: Mutex<()>,
 }
 
@@ -218,10 +218,7 @@ impl<G> WaitList<G> {
             let Err(lack) = locked.make_room(lane) else { return locked };
             drop(locked);
             match lack {
-                Lack::Hall(_) => self.build(|locked| match locked.make_room(lane) {
-                    Err(Lack::Hall(places)) => Some(places),
-                    _ => None,
-                }),
+                Lack::Hall(places) => self.build(lane, places),
                 Lack::Limit(of, number) => {
                     if !hall(of).extend(number) {
                         patience.pause();
@@ -233,29 +230,33 @@ impl<G> WaitList<G> {
 
     /// Takes the lock, with what [`LockedWaitList::turn_away`] needs.
     pub(in crate::pool) fn lock_to_turn_away(&self) -> BriefGuard<'_, LockedWaitList<G>> {
-        let lacks = |locked: &mut LockedWaitList<G>| {
-            let Queue { tickets, fewest, .. } = &locked.lanes.waiters;
-            (tickets.load().span() > 0 && !locked.books.has_spare(*fewest)).then_some(*fewest)
-        };
         loop {
-            let mut locked = self.lock();
-            if lacks(&mut locked).is_none() {
+            let locked = self.lock();
+            let Queue { tickets, fewest, .. } = &self.lanes.waiters;
+            if tickets.load().span() == 0 || locked.books.has_spare(*fewest) {
                 return locked;
             }
             drop(locked);
-            self.build(lacks);
+            self.build(Lane::Waiters, *fewest);
         }
     }
 
-    /// Builds the hall that is lacking, as a spare one. Outside of the lock, because it takes long.
+    /// Builds a hall that a lane lacks, as a spare one. Outside of the lock, because it takes long.
     #[cold]
-    fn build(&self, lacks: impl Fn(&mut LockedWaitList<G>) -> Option<u32>) {
-        let _builder = self.builder.lock();
-        let places = lacks(&mut self.lock());
-        if let Some(places) = places {
-            let new = NonNull::from(Box::leak(Hall::new(places)));
-            self.lock().books.keep(new);
+    fn build(&self, lane: Lane, places: u32) {
+        let is_large = places > self.lanes.queue(lane).fewest;
+        let _builder = is_large.then(|| self.builder.lock());
+        if is_large && !matches!(self.lock().make_room(lane), Err(Lack::Hall(wanted)) if wanted == places) {
+            return;
         }
+        let new = Hall::new(places);
+        let mut locked = self.lock();
+        if locked.books.has_spare(places) {
+            // Others have built one meanwhile. Freed outside of the lock.
+            drop(locked);
+            return drop(new);
+        }
+        locked.books.keep(NonNull::from(Box::leak(new)));
     }
 
     /// Runs a section under the lock, on this thread or on the one that holds the lock.

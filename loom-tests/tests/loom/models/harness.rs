@@ -23,7 +23,6 @@ pub const BOUNDS_WITH_EVENT_LISTENER: &[(&str, usize)] = &[
     ("pending_count_drops_after_the_connection_is_available", 4),
     ("pending_count_drops_after_the_connection_is_available_on_another_shard", 4),
     ("drained_connection_goes_to_a_waiter", 4),
-    ("two_check_outs_are_both_served_by_one_connection", 1),
 ];
 
 /// Explores all executions with up to `bound` preemptions (`None`: all executions), and prints their number.

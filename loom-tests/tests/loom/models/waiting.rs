@@ -57,7 +57,7 @@ fn permit_freed_while_a_check_out_queues_up_loses_no_wake_up() {
 
 #[test]
 fn two_check_outs_are_both_served_by_one_connection() {
-    model("two_check_outs_are_both_served_by_one_connection", Some(2), || {
+    model("two_check_outs_are_both_served_by_one_connection", Some(1), || {
         let pool = unheard(options(1, 1));
         let lease = leased(&pool);
         let others = [(); 2].map(|()| {
@@ -289,7 +289,7 @@ fn second_waiter_is_never_served_before_the_first() {
 /// The waiter has queued up with a waker that does nothing.
 #[test]
 fn waiter_polled_with_a_new_waker_is_woken_through_it() {
-    model("waiter_polled_with_a_new_waker_is_woken_through_it", None, || {
+    model("waiter_polled_with_a_new_waker_is_woken_through_it", Some(5), || {
         let pool = unheard(options(1, 1));
         let lease = leased(&pool);
         let waits = queued(&pool);
@@ -303,7 +303,7 @@ fn waiter_polled_with_a_new_waker_is_woken_through_it() {
 /// A second poll compares the wakers without the lock, while the granter may be moving the waker out.
 #[test]
 fn waiter_polled_again_with_its_waker_is_woken_when_served() {
-    model("waiter_polled_again_with_its_waker_is_woken_when_served", None, || {
+    model("waiter_polled_again_with_its_waker_is_woken_when_served", Some(4), || {
         let pool = unheard(options(1, 1));
         let lease = leased(&pool);
         let mut waits = queued(&pool);
