@@ -174,23 +174,22 @@ pub(crate) fn follow() {
     simulated::follow();
 }
 
-/// Begins to fetch a cache line that the calling thread is about to read and to write.
+/// Begins to fetch a cache line that the calling thread is about to read and to write. Does nothing on processors other than
+/// x86-64.
 #[inline(always)]
 #[cfg_attr(simulated, track_caller)]
+#[cfg_attr(not(simulated), allow(unused_variables, reason = "not all targets have the instruction"))]
 #[allow(unsafe_code)]
 pub(crate) fn fetch_to_write<T>(at: &T) {
     #[cfg(simulated)]
     simulated::fetch_to_write(at);
+    // With the intrinsic, the compiler emits a prefetch to read, unless it is told that the processor has this instruction. All
+    // 64-bit processors execute it, some of them as one that does nothing.
     #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle, simulated, miri))))]
-    // SAFETY: a hint, which accesses nothing.
+    // SAFETY: a hint, which changes nothing.
     unsafe {
-        use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_ET0>(std::ptr::from_ref(at).cast());
+        std::arch::asm!("prefetchw [{}]", in(reg) std::ptr::from_ref(at), options(nostack, preserves_flags, readonly));
     }
-    #[cfg(not(any(simulated, target_arch = "x86_64")))]
-    let _ = at;
-    #[cfg(any(loom, shuttle, miri))]
-    let _ = at;
 }
 
 /// Loads what another atomic publishes: which value is read follows from what the caller has acquired. So a model need not

@@ -158,4 +158,4 @@ pub use state::{Phase, PoolState};
 pub use status::{PoolStatus, ServiceStatus};
 pub use tokens::{Established, Idle, Interrupted, Opening, Pending};
 #[cfg(all(loom, not(feature = "event-listener-queue")))]
-pub use waitlist::ModelledPlace;
+pub use waitlist::{ModelledHalls, ModelledPlace};

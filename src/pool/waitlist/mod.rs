@@ -52,7 +52,7 @@ mod word;
 
 #[cfg(feature = "event-listener-queue")]
 pub(super) use listener::{Claimed, LockedWaitList, Node, TurnedAway, WaitList};
-#[cfg(all(loom, not(feature = "event-listener-queue")))]
-pub use places::ModelledPlace;
 #[cfg(not(feature = "event-listener-queue"))]
 pub(super) use places::{Claimed, LockedWaitList, Node, TurnedAway, WaitList};
+#[cfg(all(loom, not(feature = "event-listener-queue")))]
+pub use places::{ModelledHalls, ModelledPlace};

@@ -43,10 +43,13 @@
 //!
 //! Nothing between a claim and its grant may panic, wait, or call foreign code: the place would never be free again.
 //!
-//! A hall is full when half of its places have tickets that wait or have left. The next one has room for eight times those
-//! that still wait, rounded up to a power of two, and is never small. A lane without waiters goes back to the smallest.
-//! Halls are kept until the list is dropped, because a newcomer may still read what an old word leads to. A hall has 64 bytes
-//! for each place.
+//! A hall is full when half of its places have tickets that wait or have left. The next one has eight places for each of those
+//! that still wait, rounded up to a power of two, and is never small. The newcomer that needs it builds it within its poll, which
+//! takes about 40 ns for each place. A lane without waiters goes back to the smallest hall.
+//!
+//! A hall has 64 bytes for each place. Halls are kept until the list is dropped, because a newcomer may still read what an old
+//! word leads to. A hall stays in use until its last waiter has gone. So the worst case is a waiter that stays for each 256 that
+//! leave: it has a smallest hall alone, of 32 KiB.
 //!
 //! # A waiter that leaves
 //!
@@ -73,12 +76,12 @@ use crossbeam::utils::CachePadded;
 
 use super::Lane;
 use super::word::{Tickets, Word};
-use crate::sync::atomic::AtomicPtr;
-use crate::sync::{BriefGuard, BriefLock, Mutex, Patience, discard, published};
+use crate::sync::atomic::{AtomicPtr, Ordering};
+use crate::sync::{BriefGuard, BriefLock, Mutex, Patience, discard, unless_mutant};
 use books::{Books, hall};
 use hall::{Hall, Spot};
 #[cfg(loom)]
-pub use modelled::ModelledPlace;
+pub use modelled::{ModelledHalls, ModelledPlace};
 pub(in crate::pool) use node::Node;
 use node::Seat;
 
@@ -131,8 +134,10 @@ impl<G> Queue<G> {
     /// Returns the hall of the run in a word, if there was one yet.
     #[inline]
     fn built(&self, word: Word) -> Option<NonNull<Hall<G>>> {
-        // Relaxed: the word publishes it.
-        NonNull::new(published!(self.entry(word.hall)))
+        // ORD: Acquire; pairs with the Release in `change_hall`: the hall is whole. If the word has changed since it was loaded,
+        // this may be a hall that the word read by the caller does not publish.
+        let order = unless_mutant("hall_is_not_acquired", Ordering::Acquire);
+        NonNull::new(self.entry(word.hall).load(order))
     }
 
     /// Returns the hall of the run in a word that is or was not empty.
@@ -244,7 +249,7 @@ impl<G> WaitList<G> {
     /// Builds a hall that a lane lacks, as a spare one. Outside of the lock, because it takes long.
     #[cold]
     fn build(&self, lane: Lane, places: u32) {
-        let is_large = places > self.lanes.queue(lane).fewest;
+        let is_large = places > self.lanes.waiters.fewest;
         let _builder = is_large.then(|| self.builder.lock());
         if is_large && !matches!(self.lock().make_room(lane), Err(Lack::Hall(wanted)) if wanted == places) {
             return;
@@ -274,7 +279,7 @@ impl<G> WaitList<G> {
     #[inline]
     pub(in crate::pool) fn try_join(&self, node: Pin<&Node<G>>, waker: &Waker) -> Option<Poll<G>> {
         let queue = &self.lanes.waiters;
-        let waker = waker.clone();
+        let mut waker = waker.clone();
         loop {
             let seen = queue.tickets.load_to_change();
             if seen.span() == 0 {
@@ -284,7 +289,10 @@ impl<G> WaitList<G> {
             let present = queue.hall(seen);
             let number = hall(present).number(seen.next);
             if !hall(present).admits(seen, number) {
-                drop(self.lock_with_room(Lane::Waiters));
+                match self.join_with_room(node, waker) {
+                    Ok(joined) => return Some(joined),
+                    Err(back) => waker = back,
+                }
             } else if queue.tickets.swap(seen, seen.joined()) {
                 node.prepare(Seat { number, hall: present }, waker);
                 let joined = Self::sit_down(node, &hall(present).spot(number));
@@ -292,6 +300,20 @@ impl<G> WaitList<G> {
                 return Some(joined);
             }
         }
+    }
+
+    /// As [`try_join`](Self::try_join), with room. Gives the waker back if the word has no waiters any more, or if others have
+    /// taken the room meanwhile.
+    #[cold]
+    fn join_with_room(&self, node: Pin<&Node<G>>, waker: Waker) -> Result<Poll<G>, Waker> {
+        let mut locked = self.lock_with_room(Lane::Waiters);
+        // Stays so under the lock (INV-11).
+        if locked.word(Lane::Waiters).span() == 0 {
+            return Err(waker);
+        }
+        locked.enqueue(Lane::Waiters, node, waker)?;
+        drop(locked);
+        Ok(self.begin(node))
     }
 
     /// Begins the wait of a node that was enqueued. Called by its owner at once, and without the lock. Returns the grant if

@@ -278,6 +278,8 @@ const CONTROLS: &[(&str, &str)] = &[
     ("early_grant_is_not_acquired", "primitives::place_serves_one_turn_after_the_other"),
     ("place_publishes_no_node", "primitives::place_serves_one_turn_after_the_other"),
     ("place_acquires_no_node", "primitives::place_serves_one_turn_after_the_other"),
+    ("hall_is_not_published", "primitives::hall_of_a_later_word_is_whole"),
+    ("hall_is_not_acquired", "primitives::hall_of_a_later_word_is_whole"),
     ("last_waiter_is_taken_without_the_lock", "waiting::two_check_outs_are_both_served_by_one_connection"),
     (
         "first_waiter_is_taken_for_a_stale_connection",
@@ -300,6 +302,8 @@ const ORDERINGS_OF_PLACES: &[&str] = &[
     "grant_publishes_nothing",
     "early_grant_publishes_nothing",
     "place_acquires_no_node",
+    "hall_is_not_published",
+    "hall_is_not_acquired",
     // Only that list withholds a waiter and lets it go again.
     "word_that_became_the_same_again_is_not_acquired",
 ];

@@ -107,6 +107,21 @@ fn place_serves_one_turn_after_the_other() {
     });
 }
 
+/// The reader may have an old word, and find a hall of a later one at its index.
+#[cfg(not(feature = "event-listener-queue"))]
+#[test]
+fn hall_of_a_later_word_is_whole() {
+    model("hall_of_a_later_word_is_whole", None, || {
+        let halls = Arc::new(wharf::unstable::pool::ModelledHalls::new());
+        let changes = thread::spawn({
+            let halls = halls.clone();
+            move || (0..2).for_each(|_| halls.change())
+        });
+        halls.read();
+        changes.join().unwrap();
+    });
+}
+
 fn next(lock: &BriefLock<u32>) -> u32 {
     let section = |next: &mut u32| {
         *next += 1;

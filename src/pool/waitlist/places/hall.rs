@@ -185,7 +185,7 @@ impl<G> Hall<G> {
         }
     }
 
-    /// Extends the limit by one or two stretches beyond a number, as far as the places are free. They are not if earlier
+    /// Extends the limit to two or three stretches beyond a number, as far as the places are free. They are not if earlier
     /// tickets there wait, or if one of their threads is in the midst of its few steps. Returns whether the number may be
     /// given out.
     #[cold]

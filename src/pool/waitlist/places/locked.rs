@@ -12,6 +12,7 @@ use super::hall::{Hall, Spot, Stage};
 use super::node::{Node, Seat};
 use super::{Claimed, Lack, LockedWaitList, TurnedAway};
 use crate::sync::atomic::Ordering;
+use crate::sync::unless_mutant;
 
 impl<G> LockedWaitList<G> {
     /// While the elders of a lane have more places than this for each of them, later halls are small.
@@ -81,8 +82,9 @@ impl<G> LockedWaitList<G> {
         let (seen, _) = queue.tickets.change(|seen| {
             let next = seen.in_next_hall();
             hall(spare).open(seen.next);
-            // Relaxed: the word publishes it.
-            queue.entry(next.hall).store(spare.as_ptr(), Ordering::Relaxed);
+            // ORD: Release; pairs with the Acquire in `built`; publishes the hall.
+            let order = unless_mutant("hall_is_not_published", Ordering::Release);
+            queue.entry(next.hall).store(spare.as_ptr(), order);
             next
         });
         let Some(closed) = queue.built(seen) else { return };

@@ -1,8 +1,12 @@
-//! A place alone, for a model of it.
+//! Parts of the list alone, for models of them.
 
 use std::ptr::NonNull;
 use std::task::Waker;
 
+use super::super::Lane;
+use super::WaitList;
+use super::books::hall;
+use super::hall::Hall;
 use super::node::{Node, Seat};
 use super::place::Place;
 use crate::sync::atomic::{AtomicU32, Ordering};
@@ -46,5 +50,34 @@ impl ModelledPlace {
             patience.pause();
         }
         drop(self.place.grant(turn + 1, grant));
+    }
+}
+
+/// A lane that changes its hall, for a model of those who read it without the lock.
+pub struct ModelledHalls(WaitList<u32>);
+
+impl ModelledHalls {
+    /// A list whose waiters have a hall.
+    #[allow(clippy::new_without_default, reason = "only the model makes one")]
+    pub fn new() -> Self {
+        let list = WaitList::new();
+        drop(list.lock_with_room(Lane::Waiters));
+        Self(list)
+    }
+
+    /// Gives the waiters another hall.
+    pub fn change(&self) {
+        let new = NonNull::from(Box::leak(Hall::new(2)));
+        self.0.lock().change_hall(Lane::Waiters, new);
+    }
+
+    /// Reads what a newcomer and a granter read before they change the word.
+    pub fn read(&self) {
+        let queue = &self.0.lanes.waiters;
+        let seen = queue.tickets.load_to_change();
+        let present = hall(queue.hall(seen));
+        let number = present.number(seen.next);
+        present.admits(seen, number);
+        present.extend(number);
     }
 }
