@@ -44,6 +44,7 @@ use tokio::task::{JoinSet, yield_now};
 use tokio::time::timeout;
 
 use crate::micro::two_workers;
+use crate::subjects::floor::Turns;
 use crate::subjects::{Queue, Subject};
 
 /// A number of tasks on a pool of some size.
@@ -103,6 +104,16 @@ pub fn throughput_on<S: Subject>(runtime: Runtime, load: Load, length: Length) -
         jain: sum * sum / (load.tasks as f64 * squares),
         lost: outcome.lost,
     }
+}
+
+/// Measures what the runtime alone does: as many tasks as connections, without a pool.
+pub fn floor_on(runtime: Runtime, load: Load, length: Length) -> Throughput {
+    throughput_on::<Turns>(runtime, Load { tasks: load.size, ..load }, length)
+}
+
+/// The same on the usual runtime.
+pub fn floor(load: Load, length: Length) -> Throughput {
+    floor_on(two_workers(), load, length)
 }
 
 /// Measures how long check-outs wait, and how many of them overtake.

@@ -48,7 +48,7 @@ use subjects::{Clear, Create, Queue, Subject};
 fn entries() -> Vec<Entry> {
     vec![
         Entry::of::<subjects::wharf::Wharf>().queues().creates().clears().done(),
-        Entry::of::<subjects::floor::Floor>().clears().done(),
+        Entry::of::<subjects::floor::Floor>().clears().runs_alone().done(),
         Entry::of::<subjects::deadpool::Deadpool>().queues().creates().clears().done(),
         Entry::of::<subjects::bb8::Bb8>().queues().creates().done(),
         Entry::of::<subjects::qp::Qp>().queues().creates().done(),
@@ -206,6 +206,12 @@ impl<S: Subject> EntryOf<S> {
         S: Queue,
     {
         self.entry.throughput = Some(load::throughput::<S>);
+        self
+    }
+
+    /// Shows in the saturated cases what the runtime alone takes.
+    fn runs_alone(mut self) -> Self {
+        self.entry.throughput = Some(load::floor);
         self
     }
 

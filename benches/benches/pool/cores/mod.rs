@@ -16,7 +16,7 @@
 //! of the time with one core if the case scales. The speed-up is the throughput divided by that on one core in the same
 //! round.
 //!
-//! floor has no queue, and qp loses waiters, so they take no part in the saturated cases.
+//! qp loses waiters, so it takes no part in the saturated cases. There floor is the runtime alone.
 
 mod machine;
 mod tasks;
@@ -45,6 +45,13 @@ impl Entry {
         Self { name: S::NAME, runs }
     }
 
+    fn floor() -> Self {
+        let mut entry = Self::of::<subjects::floor::Floor>();
+        entry.runs.push((LOADS[0].name, tasks::saturated_floor::<0>));
+        entry.runs.push((LOADS[1].name, tasks::saturated_floor::<1>));
+        entry
+    }
+
     fn queues<S: Queue>() -> Self {
         let mut entry = Self::of::<S>();
         entry.runs.push((LOADS[0].name, tasks::saturated::<S, 0>));
@@ -60,7 +67,7 @@ impl Entry {
 fn entries() -> Vec<Entry> {
     vec![
         Entry::queues::<subjects::wharf::Wharf>(),
-        Entry::of::<subjects::floor::Floor>(),
+        Entry::floor(),
         Entry::queues::<subjects::deadpool::Deadpool>(),
         Entry::queues::<subjects::bb8::Bb8>(),
         Entry::of::<subjects::qp::Qp>(),

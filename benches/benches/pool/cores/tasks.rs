@@ -114,6 +114,11 @@ pub fn saturated<S: Queue, const LOAD: usize>(machine: &Machine, cores: usize, l
     load::throughput_on::<S>(machine.runtime(cores), LOADS[LOAD], length).nanos_per_op
 }
 
+/// The runtime's share of a saturated case.
+pub fn saturated_floor<const LOAD: usize>(machine: &Machine, cores: usize, length: Length) -> f64 {
+    load::floor_on(machine.runtime(cores), LOADS[LOAD], length).nanos_per_op
+}
+
 /// Runs a task on each worker through the phases. Returns nanoseconds per operation of those that they counted.
 fn one_on_each_worker<T>(
     runtime: &Runtime,

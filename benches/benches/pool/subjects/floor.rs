@@ -5,8 +5,8 @@
 //! generation, waiter or event, and not even a connection: an index is handed out. The floor shows how much of a pool's
 //! cost is the pool's own.
 //!
-//! It has no queue, so a caller that finds nothing yields and tries again. It has nothing to open. So it takes no part
-//! in the saturated cases and in `create-and-close`.
+//! It has no queue, so a caller that finds nothing yields and tries again. It has nothing to open, so it takes no part in
+//! `create-and-close`. In the saturated cases, [`Turns`] stands for it.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -68,6 +68,23 @@ impl Clear for Floor {
 
     async fn refill(&self, _size: usize) {
         self.fill();
+    }
+}
+
+/// What is left of a saturated pool without the pool: as many tasks as there are connections, which yield where they would
+/// wait. The same number of tasks is ready to run at any time, and the rest is the runtime's work.
+pub struct Turns;
+
+impl Subject for Turns {
+    const NAME: &'static str = Floor::NAME;
+    type Guard<'a> = ();
+
+    async fn open(_size: usize) -> Self {
+        Self
+    }
+
+    async fn check_out(&self) {
+        tokio::task::yield_now().await;
     }
 }
 
