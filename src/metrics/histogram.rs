@@ -101,6 +101,11 @@ impl Histogram {
         }))
     }
 
+    /// Returns the histogram with a sum, in nanoseconds, that was added up elsewhere.
+    pub(crate) fn with_sum(self, sum: u64) -> Self {
+        Self { sum, ..self }
+    }
+
     /// Adds the times of another histogram.
     pub fn merge(&mut self, other: &Self) {
         self.count = self.count.saturating_add(other.count);
@@ -242,10 +247,20 @@ impl Recorder {
     ///
     /// A reader that finds the time in a snapshot also sees what the calling thread did before.
     pub(crate) fn record(&self, nanos: u64) {
-        let recorded = self.recorded.get_or_init(|| if self.is_frequent { Recorded::whole() } else { Box::default() });
+        // Relaxed: a statistic. The fence in `count` publishes it together with the bucket.
+        self.recorded().sum.fetch_add(nanos, Ordering::Relaxed);
+        self.count(nanos);
+    }
+
+    fn recorded(&self) -> &Recorded {
+        self.recorded.get_or_init(|| if self.is_frequent { Recorded::whole() } else { Box::default() })
+    }
+
+    /// Like [`record`](Self::record), but leaves it to the caller to add to the sum, before this.
+    pub(crate) fn count(&self, nanos: u64) {
+        let recorded = self.recorded();
         let bucket = recorded.bucket(nanos);
-        // Relaxed: a statistic. The fence below publishes both together with the bucket.
-        recorded.sum.fetch_add(nanos, Ordering::Relaxed);
+        // Relaxed: a statistic. The fence below publishes it together with the bucket.
         if nanos > recorded.max.load(Ordering::Relaxed) {
             recorded.max.fetch_max(nanos, Ordering::Relaxed);
         }

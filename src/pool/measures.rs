@@ -3,7 +3,7 @@
 //! | what | where it is counted |
 //! | --- | --- |
 //! | hits | in the slot's `Tally`, by its owner |
-//! | waits, uses | in a histogram of the shard that the calling thread prefers |
+//! | waits, uses | in a histogram of the shard that the calling thread prefers; the sum of the waits in the slot's `Tally` |
 //! | connections created and closed, clears, drains | in the registry, under its lock |
 //! | all else | in a counter or a histogram of the core |
 //!
@@ -154,7 +154,9 @@ impl<E: Environment> Held<E> {
         if is_opened {
             core.measures.opened.record(waited);
         } else {
-            core.measures.of_shard(core.environment.shard_hint()).waited.record(waited);
+            // First the sum, which the count publishes.
+            slot.tally().add_waited(waited);
+            core.measures.of_shard(core.environment.shard_hint()).waited.count(waited);
         }
         if slot.tally().count_other() {
             slot.set_use_began(now);
@@ -226,8 +228,10 @@ impl<E: Environment> Core<E> {
         // The ends come before their begins: uses, then check-outs, then establishments, then creations.
         let use_time = measures.merged(|of_shard| &of_shard.used);
         let failures = &measures.failures;
+        let waited = measures.merged(|of_shard| &of_shard.waited);
+        let all_waited = self.slab.iter().fold(0, |sum: u64, slot| sum.saturating_add(slot.tally().waited()));
         let check_outs = CheckOutMetrics {
-            waited: measures.merged(|of_shard| &of_shard.waited),
+            waited: waited.with_sum(all_waited),
             opened: measures.opened.snapshot(),
             hits: self.slab.iter().map(|slot| slot.tally().hits()).sum(),
             failed: CheckOutFailures {

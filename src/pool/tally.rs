@@ -1,6 +1,7 @@
 //! The count of a slot's uses, and which of them are timed.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::statistics::{AtomicU64 as StatisticU64, Ordering as StatisticOrdering};
 
 /// Counts the hits of a slot, and chooses the uses whose time is measured.
 ///
@@ -26,7 +27,12 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 /// only, so the check-in sees what the check-out saw. A timed use ends before its owner gives the slot away, so the lower
 /// number is at least 1 when the next use begins.
 #[derive(Debug)]
-pub(super) struct Tally(AtomicU64);
+pub(super) struct Tally {
+    word: AtomicU64,
+    /// How long all check-outs together have waited that got this slot's connection, in nanoseconds. Here, and not with the
+    /// times' histogram, because the owner counts without a locked instruction.
+    waited: StatisticU64,
+}
 
 impl Tally {
     /// The number of uses from one timed use to the next lies between these two. The mean is 64.
@@ -38,7 +44,7 @@ impl Tally {
 
     /// Creates a tally whose first use is timed.
     pub(super) fn new() -> Self {
-        Self(AtomicU64::new(1))
+        Self { word: AtomicU64::new(1), waited: StatisticU64::new(0) }
     }
 
     /// Counts a hit. Returns whether its use is to be timed. Called by the owner.
@@ -52,22 +58,35 @@ impl Tally {
         self.note_use(0)
     }
 
+    /// Adds to the time that check-outs have waited, in nanoseconds. Called by the owner.
+    #[inline]
+    pub(super) fn add_waited(&self, nanos: u64) {
+        // Relaxed: as in `note_use`.
+        let before = self.waited.load(StatisticOrdering::Relaxed);
+        self.waited.store(before.saturating_add(nanos), StatisticOrdering::Relaxed);
+    }
+
+    /// Returns the time that check-outs have waited, in nanoseconds, for any thread.
+    pub(super) fn waited(&self) -> u64 {
+        self.waited.load(StatisticOrdering::Relaxed)
+    }
+
     #[inline]
     fn note_use(&self, hits: u64) -> bool {
         // Relaxed, here and below: the owner reads what it or the previous owner wrote, ordered by what passed the slot
         // on. Other threads read a number that publishes nothing.
-        let before = self.0.load(Ordering::Relaxed);
+        let before = self.word.load(Ordering::Relaxed);
         debug_assert_ne!(before & Self::LEFT, 0, "BUG: a timed use has not ended");
         // One addition of a constant, because `hits` is one.
         let word = before.wrapping_add(hits.wrapping_sub(1));
-        self.0.store(word, Ordering::Relaxed);
+        self.word.store(word, Ordering::Relaxed);
         word & Self::LEFT == 0
     }
 
     /// Returns whether the present use is timed. Called by the owner, which uses the connection.
     #[inline]
     pub(super) fn is_timed(&self) -> bool {
-        self.0.load(Ordering::Relaxed) & Self::LEFT == 0
+        self.word.load(Ordering::Relaxed) & Self::LEFT == 0
     }
 
     /// Ends a timed use, and chooses the next one. Called by the owner.
@@ -77,12 +96,12 @@ impl Tally {
     pub(super) fn end_timed(&self, salt: u64) {
         let (least, most) = Self::GAPS;
         let gap = least + scattered(salt) % (most - least + 1);
-        self.0.store(self.hits() << Self::HITS_SHIFT | gap, Ordering::Relaxed);
+        self.word.store(self.hits() << Self::HITS_SHIFT | gap, Ordering::Relaxed);
     }
 
     /// Returns the number of hits so far, for any thread.
     pub(super) fn hits(&self) -> u64 {
-        self.0.load(Ordering::Relaxed) >> Self::HITS_SHIFT
+        self.word.load(Ordering::Relaxed) >> Self::HITS_SHIFT
     }
 }
 
