@@ -43,7 +43,7 @@ use tokio::sync::Barrier;
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::timeout;
 
-use crate::micro::two_workers;
+use crate::micro::workers;
 use crate::subjects::floor::Turns;
 use crate::subjects::{Queue, Subject};
 
@@ -53,12 +53,19 @@ pub struct Load {
     pub name: &'static str,
     pub tasks: usize,
     pub size: usize,
+    pub workers: usize,
 }
 
 /// The saturated cases.
 pub const LOADS: [Load; 2] = [
-    Load { name: "saturated/1000-on-10", tasks: 1_000, size: 10 },
-    Load { name: "saturated/10000-on-100", tasks: 10_000, size: 100 },
+    Load { name: "saturated/1000-on-10", tasks: 1_000, size: 10, workers: 2 },
+    Load { name: "saturated/10000-on-100", tasks: 10_000, size: 100, workers: 2 },
+];
+
+/// The same on twice as many workers. On two cores, a worker is often interrupted in the midst of a hand-over.
+pub const LOADS_ON_FOUR_WORKERS: [Load; 2] = [
+    Load { name: "saturated/1000-on-10/4-workers", workers: 4, ..LOADS[0] },
+    Load { name: "saturated/10000-on-100/4-workers", workers: 4, ..LOADS[1] },
 ];
 
 /// How long a saturated case runs, and how long it gets to wind down.
@@ -91,7 +98,7 @@ pub struct Waits {
 
 /// Measures how many operations the tasks complete, and how evenly they share them.
 pub fn throughput<S: Queue>(load: Load, length: Length) -> Throughput {
-    throughput_on::<S>(two_workers(), load, length)
+    throughput_on::<S>(workers(load.workers), load, length)
 }
 
 /// Measures the same on another runtime.
@@ -113,14 +120,14 @@ pub fn floor_on(runtime: Runtime, load: Load, length: Length) -> Throughput {
 
 /// The same on the usual runtime.
 pub fn floor(load: Load, length: Length) -> Throughput {
-    floor_on(two_workers(), load, length)
+    floor_on(workers(load.workers), load, length)
 }
 
 /// Measures how long check-outs wait, and how many of them overtake.
 pub fn waits<S: Queue>(load: Load, length: Length) -> Waits {
     let counters = Arc::new(Counters::default());
     let room = Notes::room(load, length);
-    let outcome = drive::<S, Notes>(two_workers(), load, length, || Notes::new(&counters, room));
+    let outcome = drive::<S, Notes>(workers(load.workers), load, length, || Notes::new(&counters, room));
 
     let mut histogram = Histogram::<u64>::new(3).expect("three significant digits are allowed");
     let mut served = Vec::new();

@@ -39,7 +39,7 @@ use std::time::Duration;
 
 use criterion::{Criterion, SamplingMode};
 
-use load::{LOADS, Length, Load, Throughput, Waits};
+use load::{LOADS, LOADS_ON_FOUR_WORKERS, Length, Load, Throughput, Waits};
 use micro::Run;
 use rounds::{Plan, Sheet};
 use subjects::{Clear, Create, Queue, Subject};
@@ -122,7 +122,7 @@ fn test_loads(entries: &[Entry]) {
         measured: Duration::from_millis(5),
         wind_down: Duration::from_millis(100),
     };
-    for load in LOADS {
+    for load in LOADS.into_iter().chain(LOADS_ON_FOUR_WORKERS) {
         for entry in entries {
             if let Some(throughput) = entry.throughput {
                 throughput(load, length);
@@ -319,6 +319,7 @@ impl Arguments {
                 measured: self.scaled(Duration::from_millis(120)),
                 wind_down: Duration::from_millis(200),
             },
+            loads: LOADS.into_iter().chain(LOADS_ON_FOUR_WORKERS).collect(),
         }
     }
 

@@ -218,7 +218,12 @@ fn current_thread() -> Runtime {
     Builder::new_current_thread().enable_all().build().expect("the runtime cannot be built")
 }
 
-/// Returns the runtime of every case with more than one thread.
+/// Returns the runtime of most cases with more than one thread.
 pub fn two_workers() -> Runtime {
-    Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build().expect("the runtime cannot be built")
+    workers(WORKERS)
+}
+
+/// Returns a runtime with so many workers.
+pub fn workers(count: usize) -> Runtime {
+    Builder::new_multi_thread().worker_threads(count).enable_all().build().expect("the runtime cannot be built")
 }

@@ -17,12 +17,12 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 
-use crate::load::{LOADS, Length};
+use crate::load::{Length, Load};
 use crate::micro::Run;
 use crate::{Case, Entry};
 
 /// How much to measure.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct Plan {
     pub rounds: usize,
     /// How many turns each subject takes in each case of a round.
@@ -31,13 +31,15 @@ pub struct Plan {
     pub slice: Duration,
     /// The duration of a turn in a saturated case.
     pub load: Length,
+    /// The saturated cases.
+    pub loads: Vec<Load>,
 }
 
 /// Runs the rounds, without the cases and subjects that are not `wanted`.
 pub fn run(entries: &[Entry], plan: &Plan, wanted: impl Fn(&str, &str) -> bool) -> Sheet {
     let mut sheet = Sheet::of(entries.iter().map(|entry| entry.name).collect());
     let wanted = |case: &str, entry: &Entry| wanted(case, entry.name);
-    let mut cases = Case::ALL.iter().map(|case| case.name()).chain(LOADS.iter().map(|load| load.name));
+    let mut cases = Case::ALL.iter().map(|case| case.name()).chain(plan.loads.iter().map(|load| load.name));
     if !cases.any(|case| entries.iter().any(|entry| wanted(case, entry))) {
         return sheet;
     }
@@ -54,7 +56,7 @@ pub fn run(entries: &[Entry], plan: &Plan, wanted: impl Fn(&str, &str) -> bool) 
                 }
             }
         }
-        for load in LOADS.into_iter().flat_map(|load| std::iter::repeat_n(load, plan.turns)) {
+        for load in plan.loads.iter().flat_map(|&load| std::iter::repeat_n(load, plan.turns)) {
             for (column, entry) in entries.iter().enumerate().filter(|(_, entry)| wanted(load.name, entry)) {
                 if let Some(throughput) = entry.throughput {
                     let outcome = throughput(load, plan.load);

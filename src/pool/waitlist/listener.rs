@@ -4,11 +4,11 @@
 //! lock: with one list for all waiters, each newcomer and each granter meets all others there, five times for each
 //! hand-over. So this wait list takes the order out of the lists, and uses many of them.
 //!
-//! A word has the ticket of the first waiter and the ticket of the next newcomer ([`word`](super::word)). A newcomer takes its ticket
-//! with one compare-and-swap, and listens to the event at its place in a hall: `ticket % PLACES`. A granter takes the first
-//! ticket with one compare-and-swap, and notifies the event at that place. The grant is the notification's tag. Neighbours
-//! in the queue use different events, so they hardly ever meet at a lock. While there is another waiter, neither takes a
-//! lock of this list.
+//! A word has the ticket of the first waiter and the ticket of the next newcomer ([`word`](super::word)). A newcomer takes
+//! its ticket with one compare-and-swap, and listens to the event at its place in a hall: `ticket % PLACES`. A granter takes
+//! the first ticket with one compare-and-swap, and notifies the event at that place. The grant is the notification's tag.
+//! Neighbours in the queue use different events, so they hardly ever meet at a lock. While there is another waiter, neither
+//! takes a lock of this list.
 //!
 //! # The lock
 //!

@@ -105,7 +105,7 @@ async fn received<M>(mailbox: &ArrayQueue<M>, phase: &AtomicU8) -> Option<M> {
 
 /// 64 tasks for each worker hold a connection across a yield. No task waits.
 pub fn yields<S: Subject>(machine: &Machine, cores: usize, length: Length) -> f64 {
-    let load = Load { name: "yield", tasks: 64 * cores, size: 100 * cores };
+    let load = Load { name: "yield", tasks: 64 * cores, size: 100 * cores, workers: cores };
     load::throughput_on::<S>(machine.runtime(cores), load, length).nanos_per_op
 }
 

@@ -25,6 +25,7 @@ mod late;
 
 use std::time::Duration;
 
+use crate::load::LOADS;
 use crate::rounds::{self, Plan};
 use crate::subjects::Subject;
 use crate::subjects::bb8::Bb8;
@@ -51,6 +52,7 @@ fn entries() -> Vec<Entry> {
 
 /// Measures and prints what the filter selects.
 pub fn measure(arguments: &Arguments, plan: &Plan) {
+    let plan = &Plan { loads: LOADS.to_vec(), ..plan.clone() };
     let sheet = rounds::run(&entries(), plan, |case, subject| arguments.selects(&format!("observed/{case}/{subject}")));
     report(&sheet, "Observed", "bench-observed.json");
     if !sheet.is_empty() {
