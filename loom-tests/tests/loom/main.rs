@@ -71,7 +71,8 @@
 //! | *review holds* | `Core::review_holds` | the same, and `Core::report`, `Hold::mark_reported` |
 //! | *brief lock* | `BriefLock::lock` and its guard | the same |
 //! | *run section* | `BriefLock::run` | the same, and `wait`, `serve`, `take_requests`, `take_over` |
-//! | *change*, *read* | `ModelledHalls::change`, `read` | `LockedWaitList::change_hall`, `Queue::built`, `Hall::admits`, `extend` |
+//! | *change hall* | `ModelledHalls::change` | `LockedWaitList::change_hall` |
+//! | *read hall* | `ModelledHalls::read` | `Queue::built`, `Hall::number`, `admits`, `extend` |
 //! | *place* | `ModelledPlace::wait`, `grant` | `Place::take`, `Place::grant`, and what they call |
 //! | *take slot* | `SlotStack::pop` | `SlotStack::change` |
 //! | *put slot* | `SlotStack::push` | `SlotStack::push_chain`, `change` |
@@ -221,7 +222,7 @@
 //! | `brief_lock_that_is_given_to_a_thread_is_held` | brief lock, run section | 1 | `brief_lock_is_given_and_released` |
 //! | `brief_lock_is_given_with_the_later_request` | brief lock, run section | 4 | `brief_lock_is_given_without_the_later_requests` |
 //! | `place_serves_one_turn_after_the_other` | place, place | 2 | `early_grant_is_left_for_a_waiter_that_came`, `early_grant_publishes_nothing`, `early_grant_is_not_acquired`, `place_publishes_no_node`, `place_acquires_no_node` |
-//! | `hall_of_a_later_word_is_whole` | change, read | none | `hall_is_not_published`, `hall_is_not_acquired` |
+//! | `hall_of_a_later_word_is_whole` | change hall, read hall | none | `hall_is_not_published`, `hall_is_not_acquired` |
 //! | `slot_is_owned_by_one_thread_although_its_stack_looks_unchanged` | take slot, put slot | 4 | `slot_stack_tag_not_counted` |
 //! | `taker_of_a_slot_sees_what_its_last_owner_stored` | take slot, put slot | 4 | `slot_stack_publishes_nothing`, `slot_stack_acquires_nothing` |
 //! | `slots_pushed_while_others_are_detached_are_not_lost` | take slot, put slot, detach slots | 4 | `slots_are_detached_in_two_steps` |
