@@ -27,4 +27,5 @@ mod mock;
 mod openers;
 mod panics;
 mod runtimes;
+mod soak;
 mod stages;

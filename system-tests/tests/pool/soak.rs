@@ -1,0 +1,156 @@
+//! Many tasks in random order: check-outs that wait, that are cancelled, whose connections break, while the pool is cleared.
+//!
+//! The test runs for two seconds, or for as many as `WHARF_SOAK_SECONDS` says. CONTRIBUTING.md has the command for a long run.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::task::{JoinSet, yield_now};
+use tokio::time::timeout;
+use wharf::metrics::PoolMetrics;
+use wharf::{CheckOutError, Clear, Condition, Establish, EstablishError, Establishing, Pool, PoolOptions, Stage};
+
+/// More workers than cores, so that threads are interrupted between their steps.
+const WORKERS: usize = 6;
+const TASKS: u64 = 300;
+/// How long the last tasks may take to end. One that lost its turn in the queue would wait for ever.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A connection that notices a second user.
+struct Single {
+    is_in_use: AtomicBool,
+    is_broken: bool,
+    live: Arc<AtomicU64>,
+}
+
+impl Drop for Single {
+    fn drop(&mut self) {
+        self.live.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Opens connections at once, after a while, or not at all.
+#[derive(Default)]
+struct Moody {
+    attempts: AtomicU64,
+    live: Arc<AtomicU64>,
+}
+
+impl Establish for Moody {
+    type Connection = Single;
+
+    async fn establish(&self, _: Establishing) -> Result<Single, EstablishError> {
+        let mut dice = Dice(self.attempts.fetch_add(1, Ordering::Relaxed));
+        for _ in 0..dice.roll(4) {
+            yield_now().await;
+        }
+        if dice.roll(50) == 0 {
+            return Err(EstablishError::permanent(Stage::Hello, io::Error::other("not in the mood")));
+        }
+        self.live.fetch_add(1, Ordering::Relaxed);
+        Ok(Single { is_in_use: AtomicBool::new(false), is_broken: false, live: self.live.clone() })
+    }
+
+    fn condition(&self, connection: &mut Single) -> Condition {
+        if connection.is_broken { Condition::Broken } else { Condition::Reusable }
+    }
+}
+
+/// Numbers that look random, and are the same in each run.
+struct Dice(u64);
+
+impl Dice {
+    /// Returns a number below `sides`.
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB) % sides
+    }
+}
+
+/// Checks out and in until the end. Returns how many check-outs succeeded.
+async fn work(pool: Pool<Moody>, number: u64, end: Instant) -> u64 {
+    let (mut dice, mut served) = (Dice(number << 32), 0);
+    while Instant::now() < end {
+        let checked_out = match dice.roll(8) {
+            // Cancelled after a while, often in the midst of the queue or of its grant.
+            0 => timeout(Duration::from_micros(dice.roll(2_000)), pool.check_out()).await.ok(),
+            // Cancelled after its first poll.
+            1 => {
+                tokio::select! { biased; checked_out = pool.check_out() => Some(checked_out), () = yield_now() => None }
+            }
+            _ => Some(pool.check_out().await),
+        };
+        match checked_out {
+            Some(Ok(mut connection)) => {
+                assert!(!connection.is_in_use.swap(true, Ordering::Relaxed), "a connection has two users");
+                for _ in 0..dice.roll(3) {
+                    yield_now().await;
+                }
+                connection.is_in_use.store(false, Ordering::Relaxed);
+                connection.is_broken = dice.roll(200) == 0;
+                served += 1;
+            }
+            Some(Err(CheckOutError::PoolCleared(_) | CheckOutError::Establish(_))) | None => yield_now().await,
+            Some(Err(other)) => panic!("{other}"),
+        }
+    }
+    served
+}
+
+/// Clears the pool and marks it ready again until the end.
+async fn disturb(pool: Pool<Moody>, end: Instant) {
+    let mut dice = Dice(1);
+    while Instant::now() < end {
+        tokio::time::sleep(Duration::from_millis(1 + dice.roll(20))).await;
+        pool.clear(Clear::new()).unwrap();
+        for _ in 0..dice.roll(5) {
+            yield_now().await;
+        }
+        pool.ready();
+    }
+}
+
+fn soak(connections: u32, seconds: f64) -> (u64, PoolMetrics) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let establish = Moody::default();
+        let live = establish.live.clone();
+        let options = PoolOptions::default().max_pool_size(connections).max_connecting(2);
+        let pool = Pool::builder("soak:27017", establish).options(options).build().unwrap();
+        pool.ready();
+        let end = Instant::now() + Duration::from_secs_f64(seconds);
+        let disturber = tokio::spawn(disturb(pool.clone(), end));
+        let mut tasks: JoinSet<u64> = (0..TASKS).map(|number| work(pool.clone(), number, end)).collect();
+        let mut served = 0;
+        while let Some(ended) = timeout(PATIENCE, tasks.join_next()).await.expect("a check-out waits for ever") {
+            served += ended.unwrap();
+        }
+        disturber.await.unwrap();
+
+        let status = pool.status();
+        assert_eq!((status.in_use, status.waiting), (0, 0), "{status:?}");
+        pool.close();
+        timeout(PATIENCE, pool.closed()).await.expect("a connection is never closed");
+        assert_eq!(live.load(Ordering::Relaxed), 0, "connections outlive their pool");
+        (served, pool.metrics())
+    })
+}
+
+#[test]
+fn nothing_is_lost_or_given_twice_while_all_goes_on_at_once() {
+    let seconds =
+        std::env::var("WHARF_SOAK_SECONDS").map_or(2.0, |seconds| seconds.parse().expect("a number of seconds"));
+    for connections in [1, 10, 100] {
+        let (served, metrics) = soak(connections, seconds / 3.0);
+        let check_outs = &metrics.check_outs;
+        let counted = check_outs.hits + check_outs.waited.count() + check_outs.opened.count();
+        // A check-out that is cancelled may have its connection already, which is then counted.
+        assert!(served > 100 && counted >= served, "{connections}: served {served}, counted {counted}");
+        let closed: u64 = metrics.connections.closed.total();
+        assert_eq!(closed, metrics.connections.created, "{metrics:?}");
+        println!("{connections} connections: {served} check-outs, {} waited", check_outs.waited.count());
+    }
+}
