@@ -14,7 +14,7 @@
 //! - The accesses of a core take effect in the order of its program, at its clock `now`. A store leaves the line to be
 //!   fetched while the core goes on. An update and a fence wait for the core's earlier stores, as on x86.
 //! - The lines of one access are fetched side by side.
-//! - A core that walks through memory has the lines before it comes there ([`Streams`]). Those of other cores do not come
+//! - A core that walks through memory has the lines before it comes there (`Streams`). Those of other cores do not come
 //!   sooner by that.
 //! - Before each access, the core computes for a `step`, more or less by up to a quarter. Without this noise, cores would
 //!   march in step as no real ones do.
