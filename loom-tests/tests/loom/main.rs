@@ -87,8 +87,8 @@
 //! | `pool_ready_is_emitted_before_the_background_task_creates_a_connection` | ready, populate | none | `ready_announced_late` |
 //! | `connections_are_created_only_between_pool_ready_and_pool_cleared` | ready, clear, acquire, open | 3 | `created_outside_the_lock` |
 //! | `thread_that_sees_a_ready_pool_sees_the_pool_ready_event` | ready | none | `pool_word_publishes_nothing`, `pool_word_acquires_nothing` |
-//! | `pending_count_drops_after_the_connection_is_available` | hand on, acquire | 6 (4) | `counts_read_after_the_search`, `pending_count_drops_early`, `capacity_publishes_nothing`, `capacity_acquires_nothing` |
-//! | `pending_count_drops_after_the_connection_is_available_on_another_shard` | hand on, acquire | 6 (4) | `counts_read_after_the_search`, `search_leaves_out_a_shard` |
+//! | `pending_count_drops_after_the_connection_is_available` | hand on, acquire | 5 (4) | `counts_read_after_the_search`, `pending_count_drops_early`, `capacity_publishes_nothing`, `capacity_acquires_nothing` |
+//! | `pending_count_drops_after_the_connection_is_available_on_another_shard` | hand on, acquire | 5 (4) | `counts_read_after_the_search`, `search_leaves_out_a_shard` |
 //! | `ids_are_in_the_order_of_the_created_events` | open, open | none | `created_outside_the_lock` |
 //! | `shared_permit_is_used_once_or_given_up` | shared permit, shared permit, hand on, permit, acquire | 4 | `shared_permit_is_never_taken`, `shared_permit_is_lost` |
 //! | **limits**: orderings 5, 9 | | | |
@@ -121,8 +121,8 @@
 //! | `opener_cancelled_during_a_clear_leaves_no_shard_flagged` | clear, opener, cancel, hit, return | 3 | `settle_leaves_a_shard` |
 //! | `check_out_that_queues_up_during_a_clear_leaves_no_shard_flagged` | clear, acquire, hit, return | 2 | `settle_leaves_a_shard` |
 //! | **waiting**: orderings 3, 4 | | | |
-//! | `check_in_while_a_check_out_queues_up_loses_no_wake_up` | return, acquire | 6 | `look_precedes_the_flag`, `push_ignores_waiters` |
-//! | `check_in_to_another_shard_while_a_check_out_queues_up_loses_no_wake_up` | return, acquire | 6 | `look_precedes_the_flag`, `flags_leave_out_a_shard`, `flag_is_raised_over_connections` |
+//! | `check_in_while_a_check_out_queues_up_loses_no_wake_up` | return, acquire | 5 | `look_precedes_the_flag`, `push_ignores_waiters` |
+//! | `check_in_to_another_shard_while_a_check_out_queues_up_loses_no_wake_up` | return, acquire | 5 | `look_precedes_the_flag`, `flags_leave_out_a_shard`, `flag_is_raised_over_connections` |
 //! | `permit_freed_while_a_check_out_queues_up_loses_no_wake_up` | permit, acquire | 5 | `permits_are_not_served`, `admit_then_wait` |
 //! | `two_check_outs_are_both_served_by_one_connection` | return, acquire, acquire | 1 | `push_ignores_waiters`, `last_waiter_is_claimed_without_the_lock`, `last_waiter_is_taken_without_the_lock` |
 //! | `cancelled_waiter_passes_its_connection_on` | return, cancel, acquire | 3 | `cancelled_check_out_keeps_its_grant`, `waiter_leaves_under_the_granters`, `waiter_that_leaves_stays_in_the_word`, `claim_ignores_openers_and_gaps`, `first_waiter_is_taken_before_openers_and_elders`, `waiter_is_not_withheld`, `gap_stays_in_the_word` |
@@ -141,7 +141,7 @@
 //! | `waiter_polled_again_with_its_waker_is_woken_when_served` | return, acquire | 4 | `granter_writes_the_waker`, `waker_is_replaced_while_it_is_registered` |
 //! | `waiter_cancelled_during_a_clear_is_counted_out_once` | clear, cancel, acquire | 2 | `turned_away_waiters_still_count`, `refused_waiter_may_not_leave`, `turned_away_waiter_stays_in_its_run` |
 //! | `stale_connection_is_never_handed_to_the_first_of_two_later_waiters` | return, clear, acquire, acquire | 2 | `claim_ignores_the_generation`, `stale_connection_is_handed_over`, `tickets_publish_nothing`, `tickets_acquire_nothing`, `first_waiter_is_taken_for_a_stale_connection` |
-//! | `newcomer_that_leaves_takes_no_grant_of_one_before_it` | return, acquire, cancel | 1 | `cancelled_check_out_keeps_its_grant` |
+//! | `newcomer_that_leaves_takes_no_grant_of_one_before_it` | return, acquire, cancel | 2 | `cancelled_check_out_keeps_its_grant` |
 //! | `third_waiter_is_never_served_before_the_first` | return, acquire, acquire, cancel | 2 | `newcomers_listen_out_of_turn`, `cancelled_check_out_keeps_its_grant`, `newcomer_takes_an_occupied_place`, `elders_are_passed_over` |
 //! | `refusal_never_reaches_a_waiter_that_came_after_the_clear` | return, clear, acquire | 2 | `later_waiters_share_the_hall` |
 //! | **openers**: orderings 3, 4 for check-outs that open | | | |
@@ -167,7 +167,7 @@
 //! | `connection_drained_during_a_clear_is_closed_once_as_stale` | drain, clear, maintain | none | `generation_is_read_before_the_head`, `drained_connection_is_not_made_available` |
 //! | `connection_drained_during_a_close_is_closed_once_with_the_pool` | drain, close | 6 | `close_detaches_first` |
 //! | `drain_that_fails_during_a_clear_closes_its_connection_once` | drain, clear | none | `draining_connection_is_available` |
-//! | `drained_connection_goes_to_a_waiter` | drain, acquire | 5 (4) | `draining_connection_is_available`, `drained_connection_is_not_made_available`, `push_ignores_waiters` |
+//! | `drained_connection_goes_to_a_waiter` | drain, acquire | 4 | `draining_connection_is_available`, `drained_connection_is_not_made_available`, `push_ignores_waiters` |
 //! | `failed_drain_gives_a_permit_to_a_waiter` | drain, acquire | 4 | `permits_are_not_served` |
 //! | `clear_during_a_drain_answers_a_waiter_once` | drain, clear, acquire | 3 | `generation_is_read_before_the_head` |
 //! | `stale_drained_connection_is_never_handed_to_a_later_waiter` | drain, clear, acquire | 3 | `stale_connection_is_handed_over` |

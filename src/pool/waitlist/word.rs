@@ -21,10 +21,10 @@ impl Ticket {
     pub(super) const MOST: u32 = Self::COUNT / 2;
     /// The first one ever.
     #[cfg(not(any(loom, shuttle)))]
-    const FIRST: Self = Self(0);
+    pub(super) const FIRST: Self = Self(0);
     /// Near the last number, so that the model checkers explore what happens beyond it.
     #[cfg(any(loom, shuttle))]
-    const FIRST: Self = Self(Self::COUNT - 1);
+    pub(super) const FIRST: Self = Self(Self::COUNT - 1);
     /// The number of different tickets.
     pub(super) const COUNT: u32 = 1 << TICKET_BITS;
 

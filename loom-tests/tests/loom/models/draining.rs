@@ -53,7 +53,7 @@ fn drain_that_fails_during_a_clear_closes_its_connection_once() {
 /// The check-out waits because another connection is pending, and not for capacity. So it closes no drain.
 #[test]
 fn drained_connection_goes_to_a_waiter() {
-    model("drained_connection_goes_to_a_waiter", Some(5), || {
+    model("drained_connection_goes_to_a_waiter", Some(4), || {
         let pool = unheard(options(2, 1));
         let draining = begin_drain(&pool);
         let blocks_opening = pending(&pool);

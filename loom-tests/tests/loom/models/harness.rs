@@ -22,7 +22,6 @@ pub const FAILED: &str = "model failed:";
 pub const BOUNDS_WITH_EVENT_LISTENER: &[(&str, usize)] = &[
     ("pending_count_drops_after_the_connection_is_available", 4),
     ("pending_count_drops_after_the_connection_is_available_on_another_shard", 4),
-    ("drained_connection_goes_to_a_waiter", 4),
 ];
 
 /// Explores all executions with up to `bound` preemptions (`None`: all executions), and prints their number.

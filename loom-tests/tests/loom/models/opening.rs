@@ -93,7 +93,7 @@ fn thread_that_sees_a_ready_pool_sees_the_pool_ready_event() {
 /// A connection becomes available and stops being pending while a check-out searches. The check-out must find this
 /// connection, and never open a second one.
 fn becomes_available(name: &'static str, max_pool_size: u32) {
-    model(name, Some(6), move || {
+    model(name, Some(5), move || {
         let pool = unheard(options(max_pool_size, 1));
         let (idle, opening) = opened(&pool);
         let opens = thread::spawn(move || {

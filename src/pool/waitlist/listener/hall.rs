@@ -21,9 +21,11 @@ pub(super) struct Hall<G> {
 }
 
 impl<G> Hall<G> {
+    /// Returns the hall of the first tickets.
     pub(super) fn new(places: usize) -> Self {
         let place = |_| Place { event: Event::with_tag(), listened: AtomicU32::new(0) };
-        Self { start: AtomicU32::new(0), end: AtomicU32::new(0), places: (0..places).map(place).collect() }
+        let start = AtomicU32::new(Ticket::FIRST.number());
+        Self { start, end: AtomicU32::new(0), places: (0..places).map(place).collect() }
     }
 
     /// Returns the place of a ticket, and how many tickets had it before.
