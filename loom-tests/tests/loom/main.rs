@@ -4,9 +4,9 @@
 //! RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test --release --test loom
 //! ```
 //!
-//! This takes some minutes on two cores, including the negative controls. `-- --nocapture` shows each model's bound and
-//! number of executions, and for each mutant how it was caught. `WHARF_LOOM_BOUND=4` (or `none`) replaces the bounds of
-//! the bounded models. `WHARF_LOOM_CONTROLS=inline` runs only the controls of the models whose paths begin so.
+//! This takes about a quarter of an hour on two cores, including the negative controls. `-- --nocapture` shows each model's
+//! bound and number of executions, and for each mutant how it was caught. `WHARF_LOOM_BOUND=4` (or `none`) replaces the
+//! bounds of the bounded models. `WHARF_LOOM_CONTROLS=inline` runs only the controls of the models whose paths begin so.
 //!
 //! A model checks one property, with two or three threads and one or two connections, and is named after the property.
 //! Its *bound* is the number of preemptions up to which all executions are explored. "none" means that all executions
