@@ -125,6 +125,7 @@ fn soak(connections: u32, seconds: f64) -> (u64, PoolMetrics) {
         let disturber = tokio::spawn(disturb(pool.clone(), end));
         let mut tasks: JoinSet<u64> = (0..TASKS).map(|number| work(pool.clone(), number, end)).collect();
         let mut served = 0;
+        tokio::time::sleep_until(end.into()).await;
         while let Some(ended) = timeout(PATIENCE, tasks.join_next()).await.expect("a check-out waits for ever") {
             served += ended.unwrap();
         }
