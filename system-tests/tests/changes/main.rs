@@ -183,8 +183,10 @@ async fn stream_dropped_while_it_resumes_closes_the_cursor_that_it_opens() {
     let how = doc! { "errorCode": 6, "errorLabels": ["ResumableChangeStreamError"] };
     watched.fail(["getMore"], 1, how).await;
     // The aggregate is under way when the stream is dropped.
+    watched.keep_answers("aggregate").await;
     poll_until_pending(&mut changes, || watched.stages().len() == 2).await;
     drop(changes);
+    watched.answer().await;
     until("the aggregate is answered", async || watched.answered("aggregate") == 2).await;
     until("both cursors are closed", async || watched.answered("killCursors") == 2).await;
     until("no cursor is open", async || watched.open_cursors().await == 0).await;

@@ -15,6 +15,9 @@ const DATABASE: &str = "changes";
 /// The name by which fail points know the client that watches.
 const APP_NAME: &str = "watcher";
 
+/// The fail point at which a server waits between a command's execution and its answer.
+const KEEPS_ANSWERS: &str = "waitAfterCommandFinishesExecution";
+
 /// Tests take turns: a server has one fail point for commands.
 static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
@@ -72,6 +75,7 @@ impl Watched {
         let watched = Self { client, set, other, name, events, _turn: turn };
         // A test before this one may have left its fail point on a member that it did not use.
         watched.configure(doc! { "configureFailPoint": "failCommand", "mode": "off" }).await;
+        watched.answer().await;
         watched.run(doc! { "drop": name, "writeConcern": { "w": "majority" } }).await;
         watched.run(doc! { "create": name, "writeConcern": { "w": "majority" } }).await;
         watched
@@ -107,6 +111,16 @@ impl Watched {
         let mut data = doc! { "failCommands": commands.to_vec(), "appName": APP_NAME };
         data.extend(how);
         self.configure(doc! { "configureFailPoint": "failCommand", "mode": { "times": times }, "data": data }).await;
+    }
+
+    /// Makes the servers keep their answers to this command on the collection until [`answer`](Self::answer).
+    pub async fn keep_answers(&self, command: &str) {
+        let data = doc! { "ns": format!("{DATABASE}.{}", self.name), "commands": [command] };
+        self.configure(doc! { "configureFailPoint": KEEPS_ANSWERS, "mode": "alwaysOn", "data": data }).await;
+    }
+
+    pub async fn answer(&self) {
+        self.configure(doc! { "configureFailPoint": KEEPS_ANSWERS, "mode": "off" }).await;
     }
 
     async fn configure(&self, fail_point: Document) {
