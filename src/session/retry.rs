@@ -93,7 +93,7 @@ impl Retries {
 
     /// Decides after a failed attempt.
     ///
-    /// `labels` are those of the error with what the client added, such as [`Consequence::labels`](super::Consequence).
+    /// `labels` are those of the error with what the client added, such as [`Consequence::labels`](super::explicit::Consequence).
     /// `is_sharded` says whether the deployment is a sharded cluster, where a retry always avoids the server that failed.
     /// `random` is a number from 0 up to 1, `left` the rest of the operation's time limit.
     pub fn after(

@@ -1,6 +1,6 @@
 //! Observers of a pool's events: [`JsonLines`] writes them, [`EventCounts`] counts them, [`Log`] logs them. And exporters
-//! of the metrics of a pool or a client: [`readings`], and `OpenTelemetryMetrics` and `FacadeMetrics` with the features `opentelemetry` and
-//! `metrics`.
+//! of the metrics of a pool or a client: [`readings`](readings()), and `OpenTelemetryMetrics` and `FacadeMetrics` with the
+//! features `opentelemetry` and `metrics`.
 //!
 //! Each observer is a [`Subscriber`](crate::Subscriber) for [`PoolBuilder::subscriber`](crate::PoolBuilder::subscriber), and
 //! also a handle: clones share their output and counts. Pass one clone to the pool and keep another to read from. An

@@ -1,12 +1,12 @@
 //! The wait list that ships: tickets, and a place for each.
 //!
 //! A word has the ticket of the first waiter and the ticket of the next newcomer ([`word`](super::word)). A newcomer takes
-//! its ticket with one compare-and-swap, and puts its node at the ticket's place in a hall ([`hall`]). A granter takes the
-//! first ticket with one compare-and-swap, takes the node from the ticket's place, and writes the grant into it. Whichever of
-//! the two comes later at the place does the rest ([`place`]): if the grant comes first, it waits there for its waiter. So
-//! neither waits for the other, and while there is another waiter, neither takes a lock. The design follows CQS (Koval,
-//! Khalanskiy, Alistarh, PLDI 2023) in that; but the places are used again and again, and one word holds both ends of the
-//! queue, so that a granter never takes a ticket that nobody has.
+//! its ticket with one compare-and-swap, and puts its node at the ticket's place in a hall ([`hall`](mod@hall)). A granter
+//! takes the first ticket with one compare-and-swap, takes the node from the ticket's place, and writes the grant into it.
+//! Whichever of the two comes later at the place does the rest ([`place`]): if the grant comes first, it waits there for its
+//! waiter. So neither waits for the other, and while there is another waiter, neither takes a lock. The design follows CQS
+//! (Koval, Khalanskiy, Alistarh, PLDI 2023) in that; but the places are used again and again, and one word holds both ends
+//! of the queue, so that a granter never takes a ticket that nobody has.
 //!
 //! A node is part of the future that waits. Nothing is allocated for a wait.
 //!

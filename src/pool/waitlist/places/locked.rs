@@ -96,8 +96,9 @@ impl<G> LockedWaitList<G> {
         }
     }
 
-    /// Gives a node the next ticket of a lane. Its owner has to call [`WaitList::begin`] at once, without the lock. Gives the
-    /// waker back if others have taken the room meanwhile, which happens only in a lane that has waiters.
+    /// Gives a node the next ticket of a lane. Its owner has to call [`WaitList::begin`](super::WaitList::begin) at once,
+    /// without the lock. Gives the waker back if others have taken the room meanwhile, which happens only in a lane that has
+    /// waiters.
     pub(in crate::pool) fn enqueue(&mut self, lane: Lane, node: Pin<&Node<G>>, waker: Waker) -> Result<(), Waker> {
         let queue = self.lanes.queue(lane);
         loop {
@@ -158,7 +159,7 @@ impl<G> LockedWaitList<G> {
     }
 
     /// Takes all waiters of [`Lane::Waiters`] out of the queue at once, to be claimed one by one and refused. The lock was
-    /// taken by [`WaitList::lock_to_turn_away`].
+    /// taken by [`WaitList::lock_to_turn_away`](super::WaitList::lock_to_turn_away).
     pub(in crate::pool) fn turn_away(&mut self) -> Option<TurnedAway<G>> {
         let queue = &self.lanes.waiters;
         if self.is_empty(Lane::Waiters) {
