@@ -173,6 +173,12 @@ async fn cursor_dropped_while_it_fetches_is_closed() {
     for _ in 0..2 {
         cursor.next().await.unwrap().unwrap();
     }
+    // The server keeps its answer until the cursor is dropped.
+    let keep = rawdoc! {
+        "configureFailPoint": "waitAfterCommandFinishesExecution", "mode": "alwaysOn",
+        "data": { "ns": "cursors.fetching", "commands": ["getMore"] },
+    };
+    client.run(Operation::new("admin", &keep)).await.unwrap();
     {
         let mut third = pin!(cursor.next());
         poll_fn(|context| {
@@ -182,6 +188,8 @@ async fn cursor_dropped_while_it_fetches_is_closed() {
         .await;
     }
     drop(cursor);
+    let answer = rawdoc! { "configureFailPoint": "waitAfterCommandFinishesExecution", "mode": "off" };
+    client.run(Operation::new("admin", &answer)).await.unwrap();
     until("the cursor is closed", async || open_cursors(&client, "fetching").await == 0).await;
     until("the connection is back", async || client.status().servers[0].pool.as_ref().unwrap().in_use == 0).await;
 }
