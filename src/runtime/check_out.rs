@@ -4,6 +4,7 @@ use std::future::Future;
 use std::mem::ManuallyDrop;
 use std::panic::Location;
 use std::pin::Pin;
+use std::ptr;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
@@ -70,30 +71,40 @@ pin_project! {
     }
 }
 
-impl<'p, E: Establish, W: Fn(&'p Pool<E>) -> Waiting<'p, E>> CheckOut<'p, E, W> {
+impl<'p, E: Establish, W: Fn(&'p Pool<E>) -> Waiting<'p, E> + Copy> CheckOut<'p, E, W> {
     pub(super) fn new(pool: &'p Pool<E>, site: Site, wait: W) -> Self {
         Self::Begins { pool, site, wait }
     }
 
+    /// Begins to wait. `started` is what [`StartedCheckOut::begin`] returned.
     #[cold]
     #[inline(never)]
-    fn wait(mut self: Pin<&mut Self>, started: StartedCheckOut<'p, E>, context: &mut Context<'_>) -> Poll<Outcome<E>> {
-        if let Stage::Begins { wait, .. } = self.as_mut().project() {
-            let waiting = ManuallyDrop::new(traced::observed(started.pool(), wait(started.pool())));
-            self.as_mut().set(Self::Waits { started: Some(started), waiting });
+    #[allow(unsafe_code)]
+    fn wait(mut self: Pin<&mut Self>, started: Started, context: &mut Context<'_>) -> Poll<Outcome<E>> {
+        if let Stage::Begins { pool, site, wait } = self.as_mut().project() {
+            // Counts the check-out as cancelled if what follows panics.
+            let started = StartedCheckOut { pool: pool.here(), started, site };
+            let waiting = ManuallyDrop::new(traced::observed(started.pool, wait(started.pool)));
+            // Each field goes to its place from a register. To copy the whole after its parts were written, as `Pin::set`
+            // would, is to wait until they are written: that took a twentieth of a hand-over.
+            let StartedCheckOut { pool, started, site } = *ManuallyDrop::new(started);
+            let waits = Self::Waits { started: Some(StartedCheckOut { pool, started, site }), waiting };
+            // SAFETY: the fields of `Begins` are neither pinned nor in need of being dropped (`W: Copy`).
+            unsafe { ptr::write(self.as_mut().get_unchecked_mut(), waits) };
         }
-        let polled = self.as_mut().poll_waiting(context);
-        if polled.is_pending()
-            && let Stage::Waits { started: Some(started), .. } = self.project()
-        {
-            started.started = started.started.waited();
-        }
-        polled
+        self.poll_waiting::<false>(context)
     }
 
+    /// Polls the wait once more.
     #[inline(never)]
+    fn poll_again(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome<E>> {
+        self.poll_waiting::<true>(context)
+    }
+
+    /// Polls the wait. `HAS_WAITED`: whether it was polled before.
+    #[inline]
     #[allow(unsafe_code)]
-    fn poll_waiting(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome<E>> {
+    fn poll_waiting<const HAS_WAITED: bool>(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome<E>> {
         let Stage::Waits { started, mut waiting } = self.project() else {
             unreachable!("BUG: a check-out waits before it has started")
         };
@@ -106,8 +117,11 @@ impl<'p, E: Establish, W: Fn(&'p Pool<E>) -> Waiting<'p, E>> CheckOut<'p, E, W> 
         }
         // SAFETY: the value inside a pinned `ManuallyDrop` is pinned too, and it is never moved.
         let pinned = unsafe { waiting.as_mut().map_unchecked_mut(|waiting| &mut **waiting) };
-        let outcome = ready!(pinned.poll_for(present.pool(), context));
-        let started = started.take().expect("BUG: a started check-out is gone");
+        let outcome = ready!(pinned.poll_for(present.pool, context));
+        let mut started = started.take().expect("BUG: a started check-out is gone");
+        if HAS_WAITED {
+            started.started = started.started.waited();
+        }
         // SAFETY: now that `started` is `None`, nothing else drops or uses `waiting`, and it is not moved.
         unsafe { ManuallyDrop::drop(waiting.get_unchecked_mut()) };
         Poll::Ready(match outcome {
@@ -137,7 +151,7 @@ impl<'p, E: Establish> Waiting<'p, E> {
     }
 }
 
-impl<'p, E: Establish, W: Fn(&'p Pool<E>) -> Waiting<'p, E>> Future for CheckOut<'p, E, W> {
+impl<'p, E: Establish, W: Fn(&'p Pool<E>) -> Waiting<'p, E> + Copy> Future for CheckOut<'p, E, W> {
     type Output = Outcome<E>;
 
     #[inline]
@@ -147,7 +161,7 @@ impl<'p, E: Establish, W: Fn(&'p Pool<E>) -> Waiting<'p, E>> Future for CheckOut
                 Ok(connection) => Poll::Ready(Ok(connection)),
                 Err(started) => self.wait(started, context),
             },
-            Stage::Waits { .. } => self.poll_waiting(context),
+            Stage::Waits { .. } => self.poll_again(context),
         }
     }
 }
@@ -160,9 +174,10 @@ struct StartedCheckOut<'p, E: Establish> {
 }
 
 impl<'p, E: Establish> StartedCheckOut<'p, E> {
-    /// Starts a check-out. Returns its connection at once if there is one in the calling thread's stack.
+    /// Starts a check-out. Returns its connection at once if there is one in the calling thread's stack. Otherwise the
+    /// check-out has to wait.
     #[inline]
-    fn begin(pool: &'p Pool<E>, site: Site) -> Result<Connection<E>, Self> {
+    fn begin(pool: &'p Pool<E>, site: Site) -> Result<Connection<E>, Started> {
         let pool = pool.here();
         match pool.core.try_check_out() {
             Some(lease) => Ok(Connection::new(lease)),
@@ -171,19 +186,14 @@ impl<'p, E: Establish> StartedCheckOut<'p, E> {
     }
 
     #[inline(never)]
-    fn begin_otherwise(pool: &'p Pool<E>, site: Site) -> Result<Connection<E>, Self> {
+    fn begin_otherwise(pool: &'p Pool<E>, site: Site) -> Result<Connection<E>, Started> {
         let core = &pool.core;
         let started = core.check_out_started();
         if let Some(idle) = core.try_take() {
             return Ok(checked_out(idle, started, site));
         }
         // Before the search on other shards, so that the time of a check-out that then waits is all of its time.
-        Err(Self { pool, site, started: if E::METERED { started.read(core) } else { started } })
-    }
-
-    #[inline]
-    fn pool(&self) -> &'p Pool<E> {
-        self.pool
+        Err(if E::METERED { started.read(core) } else { started })
     }
 
     /// Returns whether this is a forked child, and the check-out waits in its parent's queue.

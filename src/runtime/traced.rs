@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tracing::field::{Empty, display};
-use tracing::{Instrument, Span, debug_span, warn};
+use tracing::level_filters::LevelFilter;
+use tracing::{Instrument, Level, Span, debug_span, warn};
 
 use super::check_out::Waiting;
 use super::establish::Establish;
@@ -27,7 +28,16 @@ pub(crate) const TARGET: &str = "wharf::connection";
 const PACE: Duration = Duration::from_secs(1);
 
 /// Returns a way of waiting with a span, and a warning if it takes long, if either is wanted.
+#[inline]
 pub(super) fn observed<'p, E: Establish>(pool: &'p Pool<E>, waiting: Waiting<'p, E>) -> Waiting<'p, E> {
+    let is_wanted = LevelFilter::current() >= Level::DEBUG || pool.core.environment().slow_check_outs.is_some();
+    if is_wanted { observed_if_enabled(pool, waiting) } else { waiting }
+}
+
+/// As [`observed`], if a subscriber of `tracing` may want the span.
+#[cold]
+#[inline(never)]
+fn observed_if_enabled<'p, E: Establish>(pool: &'p Pool<E>, waiting: Waiting<'p, E>) -> Waiting<'p, E> {
     let span = debug_span!(target: TARGET, "check_out", address = pool.address(), connection_id = Empty, error = Empty);
     if span.is_disabled() && pool.core.environment().slow_check_outs.is_none() {
         return waiting;
