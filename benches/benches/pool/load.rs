@@ -44,8 +44,8 @@ use tokio::task::{JoinSet, yield_now};
 use tokio::time::timeout;
 
 use crate::micro::workers;
-use crate::subjects::floor::Turns;
-use crate::subjects::{Queue, Subject};
+use crate::subjects::floor::{TASKS_IN_A_CIRCLE, Turns};
+use crate::subjects::{Queue, Source};
 
 /// A number of tasks on a pool of some size.
 #[derive(Clone, Copy)]
@@ -102,7 +102,7 @@ pub fn throughput<S: Queue>(load: Load, length: Length) -> Throughput {
 }
 
 /// Measures the same on another runtime.
-pub fn throughput_on<S: Subject>(runtime: Runtime, load: Load, length: Length) -> Throughput {
+pub fn throughput_on<S: Source>(runtime: Runtime, load: Load, length: Length) -> Throughput {
     let outcome = drive::<S, Count>(runtime, load, length, Count::default);
     let counts = outcome.records.iter().map(|count| count.served as f64);
     let (sum, squares) = counts.fold((0.0, 0.0), |(sum, squares), count| (sum + count, squares + count * count));
@@ -113,9 +113,10 @@ pub fn throughput_on<S: Subject>(runtime: Runtime, load: Load, length: Length) -
     }
 }
 
-/// Measures what the runtime alone does: as many tasks as connections, without a pool.
+/// Measures what is left without a pool, see [`Turns`].
 pub fn floor_on(runtime: Runtime, load: Load, length: Length) -> Throughput {
-    throughput_on::<Turns>(runtime, Load { tasks: load.size, ..load }, length)
+    assert_eq!(load.tasks, TASKS_IN_A_CIRCLE * load.size, "BUG: the circles do not have room for this load");
+    throughput_on::<Turns>(runtime, load, length)
 }
 
 /// The same on the usual runtime.
@@ -310,7 +311,7 @@ pub fn measure(phase: &AtomicU8, length: Length) -> Duration {
 }
 
 /// Runs the tasks.
-fn drive<S: Subject, R: Record>(
+fn drive<S: Source, R: Record>(
     runtime: Runtime,
     load: Load,
     length: Length,
@@ -323,21 +324,21 @@ fn drive<S: Subject, R: Record>(
     let gate = Arc::new(Barrier::new(load.tasks + 1));
     let records = Arc::new(Mutex::new(Vec::with_capacity(load.tasks)));
     let mut tasks = JoinSet::new();
-    for _ in 0..load.tasks {
+    for task in 0..load.tasks {
         let (subject, phase, gate) = (Arc::clone(&subject), Arc::clone(&phase), Arc::clone(&gate));
         let mut kept = Kept { record: Some(record()), records: Arc::clone(&records) };
-        let task = async move {
+        let operations = async move {
             gate.wait().await;
             // ORD: Relaxed here and below, as in `measure`.
             while phase.load(Ordering::Relaxed) != STOP {
                 kept.record().arrive();
-                let connection = subject.check_out().await;
+                let connection = subject.check_out_for(task).await;
                 kept.record().serve(phase.load(Ordering::Relaxed));
                 yield_now().await;
                 drop(connection);
             }
         };
-        tasks.spawn_on(task, runtime.handle());
+        tasks.spawn_on(operations, runtime.handle());
     }
 
     runtime.block_on(gate.wait());

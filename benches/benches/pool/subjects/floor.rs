@@ -9,12 +9,15 @@
 //! `create-and-close`. In the saturated cases, [`Turns`] stands for it.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::future::poll_fn;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
 use std::thread;
 
 use crossbeam::utils::CachePadded;
 
-use super::{Clear, Subject};
+use super::{Clear, Source, Subject};
 
 /// Sharded Treiber stacks over a slab of indices. A tag in each head settles ABA.
 pub struct Floor {
@@ -71,20 +74,79 @@ impl Clear for Floor {
     }
 }
 
-/// What is left of a saturated pool without the pool: as many tasks as there are connections, which yield where they would
-/// wait. The same number of tasks is ready to run at any time, and the rest is the runtime's work.
-pub struct Turns;
+/// What is left of a saturated pool without the pool: turns that go round in circles of tasks.
+///
+/// There are as many circles as connections. Who has the turn passes it on to the next task of the circle and waits for it
+/// to come round. So each operation wakes one task, in a fixed order, and nothing is shared by circles: no queue, no
+/// counter, no search. The two tasks meet at one word, which each of them changes once. What a pool takes beyond that is
+/// its own.
+pub struct Turns {
+    circles: usize,
+    seats: Box<[CachePadded<Seat>]>,
+}
 
-impl Subject for Turns {
-    const NAME: &'static str = Floor::NAME;
-    type Guard<'a> = ();
+/// How many tasks each circle has.
+pub const TASKS_IN_A_CIRCLE: usize = 100;
 
-    async fn open(_size: usize) -> Self {
-        Self
+/// Where a task waits for its turn.
+struct Seat {
+    state: AtomicU8,
+    /// The waker of the task, which remains the same.
+    waker: OnceLock<Waker>,
+}
+
+/// What is known of a turn.
+const AWAY: u8 = 0;
+const WAITING: u8 = 1;
+const GRANTED: u8 = 2;
+
+/// A task's turn. Dropping it passes it on.
+pub struct Turn<'a>(&'a Seat);
+
+impl Source for Turns {
+    type Guard<'a> = Turn<'a>;
+
+    async fn open(size: usize) -> Self {
+        let seat =
+            |task| Seat { state: AtomicU8::new(if task < size { GRANTED } else { AWAY }), waker: OnceLock::new() };
+        Self { circles: size, seats: (0..size * TASKS_IN_A_CIRCLE).map(|task| CachePadded::new(seat(task))).collect() }
     }
 
-    async fn check_out(&self) {
-        tokio::task::yield_now().await;
+    /// All turns are granted from the beginning.
+    async fn warm(&self, _size: usize) {}
+
+    async fn check_out_for(&self, task: usize) -> Turn<'_> {
+        let seat = &*self.seats[task];
+        poll_fn(|context| seat.poll(context)).await;
+        Turn(&self.seats[(task + self.circles) % self.seats.len()])
+    }
+}
+
+impl Seat {
+    fn poll(&self, context: &Context<'_>) -> Poll<()> {
+        let waker = self.waker.get_or_init(|| context.waker().clone());
+        debug_assert!(waker.will_wake(context.waker()), "BUG: the task has another waker than before");
+        // ORD: AcqRel; pairs with the one in `grant`. Release publishes the waker, Acquire takes over what the task before
+        // has done.
+        if self.state.swap(WAITING, Ordering::AcqRel) == GRANTED {
+            // ORD: Relaxed; the next grant follows a whole circle of grants, which starts with this task's.
+            self.state.store(AWAY, Ordering::Relaxed);
+            return Poll::Ready(());
+        }
+        Poll::Pending
+    }
+
+    fn grant(&self) {
+        // ORD: AcqRel; as in `poll`.
+        if self.state.swap(GRANTED, Ordering::AcqRel) == WAITING {
+            self.waker.get().expect("a task that waits has left its waker").wake_by_ref();
+        }
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.grant();
     }
 }
 

@@ -75,6 +75,38 @@ pub trait Subject: Send + Sync + Sized + 'static {
     }
 }
 
+/// Where the tasks of a saturated case get their connections: any subject, or [`floor::Turns`], which go to tasks by number.
+pub trait Source: Send + Sync + Sized + 'static {
+    /// A checked-out connection. Dropping it is the check-in.
+    type Guard<'a>: Send;
+
+    /// As [`Subject::open`].
+    fn open(size: usize) -> impl Future<Output = Self> + Send;
+
+    /// As [`Subject::warm`].
+    fn warm(&self, size: usize) -> impl Future<Output = ()> + Send;
+
+    /// Checks out a connection for the task of this number, and waits for one if necessary.
+    fn check_out_for(&self, task: usize) -> impl Future<Output = Self::Guard<'_>> + Send;
+}
+
+impl<S: Subject> Source for S {
+    type Guard<'a> = <S as Subject>::Guard<'a>;
+
+    fn open(size: usize) -> impl Future<Output = Self> + Send {
+        <S as Subject>::open(size)
+    }
+
+    fn warm(&self, size: usize) -> impl Future<Output = ()> + Send {
+        <S as Subject>::warm(self, size)
+    }
+
+    #[inline]
+    fn check_out_for(&self, _task: usize) -> impl Future<Output = Self::Guard<'_>> + Send {
+        self.check_out()
+    }
+}
+
 /// A subject whose callers wait while all connections are in use.
 pub trait Queue: Subject {}
 
