@@ -24,9 +24,9 @@
 //!
 //! | public path | functions | where |
 //! | --- | --- | --- |
-//! | `Core::try_check_out` | `Shard::pop_at_once` | `unheard` |
+//! | `Core::try_check_out` | `Core::try_hit`, `Shard::pop_at_once` | `unheard` |
 //! | the drop of a `Lease` | `Shard::push_at_once`, and `Held::put_on` if it fails | `unheard` |
-//! | the same, with events | `Lease::give_back_and_tell`, `Held::put_on`, `Shard::push`, `Held::hand_over` | `heard` |
+//! | the same, with events | `give_back_otherwise`, `Held::put_on`, `Shard::push`, `Held::hand_over` | `heard` |
 //! | `Core::try_take`, `Core::acquire`, `Core::acquire_as_opener`, and their drops | `seek`, `queue_up`, `queue_up_as_opener`, `settle`, the wait list | `heard`, `unheard` |
 //! | `Permit::create`, `Pending::established`, `Opening::hand_on`, and their drops | `Capacity`, `Slab::grow`, `Core::serve_permits` | `heard`, `unheard` |
 //! | `Core::clear`, `Core::ready`, `Core::close`, `Core::maintain`, `Core::populate`, `Core::status` | all | `heard`, `unheard` |

@@ -52,6 +52,30 @@ impl<E: Environment> fmt::Debug for Grant<E> {
     }
 }
 
+/// A connection that was on top of its thread's stack, and is checked out.
+#[must_use = "dropping it checks the connection in"]
+pub struct Hit<E: Environment> {
+    lease: Lease<E>,
+    is_timed: bool,
+}
+
+impl<E: Environment> Hit<E> {
+    /// Returns whether the time of the use is measured, so that [`begin`](Self::begin) reads the clock. About one in 64.
+    #[inline]
+    pub fn is_timed(&self) -> bool {
+        self.is_timed
+    }
+
+    /// Begins the use.
+    #[inline]
+    pub fn begin(self) -> Lease<E> {
+        if self.is_timed {
+            self.lease.begin_timed_use();
+        }
+        self.lease
+    }
+}
+
 /// The outcome of a search.
 enum Sought<E: Environment> {
     Granted(Grant<E>),
@@ -87,7 +111,7 @@ impl<E: Environment> Core<E> {
     /// being cleared. The check-out then counts as one before the clear, which it would have been an instant
     /// earlier. This cannot happen after `clear` has returned.
     pub fn try_take(self: &Arc<Self>) -> Option<Idle<E>> {
-        let shard = self.shard(self.environment.shard_hint());
+        let shard = self.own_shard();
         loop {
             let Popped::Slot(slot) = shard.pop(&self.slab) else { return None };
             if let Ok(idle) = self.vet(Held::new(self, slot)) {
@@ -98,21 +122,28 @@ impl<E: Environment> Core<E> {
 
     /// Checks out in the most frequent case, in which the caller only has to take the top of its thread's stack.
     ///
-    /// Returns `None` otherwise: if a subscriber listens, if connections must be vetted, if the stack is empty or its
-    /// top is not one of the slab's first slots, or if another thread changes the stack first. Does the work of
-    /// [`Core::try_take`] and [`Idle::check_out`] in one step.
+    /// Returns `None` otherwise: if the thread has used another pool since, if a subscriber listens, if connections must
+    /// be vetted, if the stack is empty or its top is not one of the slab's first slots, or if another thread changes the
+    /// stack first. Does the work of [`Core::try_take`] and [`Idle::check_out`] in one step.
+    ///
+    /// In a forked child, it returns no connection that belongs to the parent (INV-16).
     #[inline]
     pub fn try_check_out(self: &Arc<Self>) -> Option<Lease<E>> {
+        self.try_hit().map(Hit::begin)
+    }
+
+    /// Does what [`Core::try_check_out`] does, and leaves it to the caller to [begin](Hit::begin) the use.
+    ///
+    /// No path through this function has a call. A caller that has none but as its last step saves no registers.
+    #[inline]
+    pub fn try_hit(self: &Arc<Self>) -> Option<Hit<E>> {
         if self.attention.is_needed() {
             return None;
         }
-        let slot = self.shard(self.environment.shard_hint()).pop_at_once(&self.slab)?;
-        let held = Held::new(self, slot);
+        let slot = self.nearby_shard()?.pop_at_once(&self.slab)?;
         // Before anything else, while the slot's cache line is at hand.
-        if E::METERED && slot.tally().count_hit() {
-            held.begin_timed_use();
-        }
-        Some(Lease::of(held))
+        let is_timed = E::METERED && slot.tally().count_hit();
+        Some(Hit { lease: Lease::of(Held::new(self, slot)), is_timed })
     }
 
     /// Acquires a connection or a permit to open one, in the order of arrival.

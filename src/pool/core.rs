@@ -16,6 +16,7 @@ use super::environment::Environment;
 use super::held::Held;
 use super::holding::Holding;
 use super::measures::Measures;
+use super::nearby::Nearby;
 use super::registry::Registry;
 use super::shard::Shards;
 use super::slab::Slab;
@@ -32,6 +33,8 @@ use crate::sync::{Mutex, unless_mutant, wake};
 ///
 /// Close a core that is no longer needed: each available connection keeps it alive.
 pub struct Core<E: Environment> {
+    /// Differs from that of every other core, of the past too (INV-16).
+    pub(super) number: u64,
     pub(super) address: Arc<str>,
     pub(super) options: PoolOptions,
     pub(super) environment: E,
@@ -237,7 +240,10 @@ impl<E: Environment> Core<E> {
             attention.add(Reason::Events);
         }
         let shards = Shards::new(threads, capacity);
+        static NUMBER: UnmodelledU64 = UnmodelledU64::new(Nearby::FIRST_CORE);
         Ok(Arc::new(Self {
+            // Relaxed: the numbers only have to differ.
+            number: NUMBER.fetch_add(1, UnmodelledOrdering::Relaxed),
             address: address.into(),
             limits: CapacityLimits { total: capacity, pending: options.max_connecting },
             vetting,

@@ -15,6 +15,7 @@ use crate::condition::Condition;
 impl<E: Environment> Held<E> {
     /// Disposes of a connection that cannot be reused as it is.
     #[cold]
+    #[inline(never)]
     pub(super) fn not_reusable(self, condition: Condition) {
         self.unpin();
         match condition {

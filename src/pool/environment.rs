@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::draining::Draining;
+use super::nearby::Nearby;
 use crate::condition::Condition;
 use crate::error::Cause;
 use crate::event::PoolEvent;
@@ -35,6 +36,14 @@ pub trait Environment: Send + Sync + 'static {
     /// Returns which shard the calling thread should prefer: the same number for the same thread, and different numbers
     /// for different threads.
     fn shard_hint(&self) -> usize;
+
+    /// Calls `f` with the calling thread's note of the shard that it used last, and returns what `f` returns. Returns `None`
+    /// if threads keep no notes here. [`Nearby::forget`] is to be called in a forked child.
+    #[inline]
+    fn with_nearby<R>(&self, f: impl FnOnce(&Nearby) -> R) -> Option<R> {
+        let _ = f;
+        None
+    }
 
     /// Returns whether a subscriber listens. If not, no events are built. An environment that begins to listen later
     /// calls [`Core::heed_listeners`](super::Core::heed_listeners) before. A thread that then gets `true` here sees that

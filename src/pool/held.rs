@@ -139,6 +139,13 @@ impl<E: Environment> Held<E> {
         self.offer(Lane::OF_RETURNED);
     }
 
+    /// Makes a connection available whose use has ended.
+    #[inline(never)]
+    pub(super) fn return_to_pool(self) {
+        self.touch();
+        self.offer(Lane::OF_RETURNED);
+    }
+
     /// Makes the connection available as [`Held::make_available`] does, with the lanes served in the given order.
     pub(super) fn offer(self, lanes: [Lane; 2]) {
         let core = self.core();
@@ -156,7 +163,7 @@ impl<E: Environment> Held<E> {
             let is_current = || self.is_current(generation);
             match shard.push(&core.slab, self.slot(), is_current) {
                 Ok(()) => return,
-                Err(PushError::Stale) => return self.retire(self.stale_reason(), false),
+                Err(PushError::Stale) => return self.retire_stale(),
                 Err(PushError::Waiting) => {
                     if self.hand_over(generation, lanes) {
                         return;
@@ -182,7 +189,7 @@ impl<E: Environment> Held<E> {
         match claimed {
             Ok(None) => return false,
             Ok(Some(claimed)) => wake(claimed.grant(Grant::Connection(self.into_idle()))),
-            Err(Stale) => self.retire(self.stale_reason(), false),
+            Err(Stale) => self.retire_stale(),
         }
         true
     }
@@ -224,6 +231,13 @@ impl<E: Environment> Held<E> {
     /// back the capacity and disposes of the connection. `pending` says whether the connection still counts as pending.
     pub(super) fn retire(self, reason: ConnectionClosedReason, pending: bool) {
         self.close(reason, None, pending, true);
+    }
+
+    /// Closes a connection of an older generation as [`Held::retire`] does.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn retire_stale(self) {
+        self.retire(self.stale_reason(), false);
     }
 
     /// Closes the connection as [`Held::retire`] does, with the reason "error".

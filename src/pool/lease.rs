@@ -12,6 +12,7 @@ use super::core::Core;
 use super::environment::Environment;
 use super::held::{ClosedOnPanic, Held};
 use super::pinning::Purpose;
+use super::shard::Shard;
 use super::slab::Slot;
 use crate::error::PoolClearedError;
 use crate::sync::discard;
@@ -29,6 +30,12 @@ impl<E: Environment> Lease<E> {
     #[inline]
     pub(super) fn of(held: Held<E>) -> Self {
         Self(held)
+    }
+
+    /// Notes when a use begins whose time is measured.
+    #[inline]
+    pub(super) fn begin_timed_use(&self) {
+        self.0.begin_timed_use();
     }
 
     /// Returns the connection's number.
@@ -127,31 +134,52 @@ impl<E: Environment> DerefMut for Lease<E> {
 }
 
 impl<E: Environment> Drop for Lease<E> {
-    /// Checks the connection in.
+    /// Checks the connection in. Not called in a forked child that has inherited the connection.
     #[inline]
     fn drop(&mut self) {
-        let core = self.0.core();
-        // If no subscriber listens and nothing is recorded, a push is all there is to do.
-        if !core.attention.is_needed() {
-            self.give_back::<true>();
-        } else {
-            self.give_back_and_tell();
-        }
+        let held = self.0;
+        self.check_in_on(held.core().own_shard());
     }
 }
 
 impl<E: Environment> Lease<E> {
+    /// Checks the connection in if the calling thread has noted its shard of the pool. Otherwise returns the lease.
+    ///
+    /// In a forked child, it returns a lease that belongs to the parent (INV-16).
+    #[inline(always)]
+    pub fn check_in_nearby(self) -> Result<(), Self> {
+        let mut this = ManuallyDrop::new(self);
+        let held = this.0;
+        let Some(shard) = held.core().nearby_shard() else { return Err(ManuallyDrop::into_inner(this)) };
+        this.check_in_on(shard);
+        Ok(())
+    }
+
+    /// Checks the connection in. If it has only to be pushed, that is on this shard.
+    #[inline(always)]
+    fn check_in_on(&mut self, shard: &Shard) {
+        let held = self.0;
+        let is_timed = E::METERED && held.slot().tally().is_timed();
+        // If no subscriber listens and nothing is recorded, a push is all there is to do.
+        if !held.core().attention.is_needed() && !is_timed {
+            self.give_back::<true>(shard);
+        } else {
+            give_back_otherwise(held);
+        }
+    }
+
     /// Makes the connection available, closes it or has it drained. `PLAIN` means that nothing is recorded or emitted
     /// about it.
+    ///
+    /// The shortest path has no call, and every call on the others is the last step, as in [`Core::try_hit`].
     #[inline(always)]
-    fn give_back<const PLAIN: bool>(&mut self) {
+    fn give_back<const PLAIN: bool>(&mut self, shard: &Shard) {
         let held = self.0;
         let core = held.core();
-        if E::METERED && held.slot().tally().is_timed() {
-            held.end_timed_use();
-        }
+        // Before the guard, so that nothing has to be undone if there is none.
+        let connection = &mut **self;
         let closed_on_panic = ClosedOnPanic(held);
-        let condition = core.environment.condition(self);
+        let condition = core.environment.condition(connection);
         std::mem::forget(closed_on_panic);
         if !condition.is_reusable() {
             return held.not_reusable(condition);
@@ -162,24 +190,31 @@ impl<E: Environment> Lease<E> {
         }
         let stamp = held.slot().stamp();
         if stamp.interrupted {
-            return held.retire(held.stale_reason(), false);
+            return held.retire_stale();
         }
-        let shard = core.shard(core.environment.shard_hint());
-        let is_current = || held.core().state.load().generation == stamp.generation;
+        let is_current = || core.state.load().generation == stamp.generation;
         if !(PLAIN && shard.push_at_once(&core.slab, held.slot(), is_current)) {
-            held.touch();
-            held.make_available();
+            held.return_to_pool();
         }
     }
+}
 
-    /// Gives the connection back, and tells the subscribers first.
-    ///
-    /// `ConnectionCheckedIn` is delivered before the connection can be seen checked out again or closed. So a slow
-    /// subscriber keeps the connection from others, and no event of the connection overtakes another.
-    #[cold]
-    fn give_back_and_tell(&mut self) {
-        self.0.end_hold();
-        self.give_back::<false>();
+/// Gives a connection back if that is more than a push: ends a use whose time is measured, and tells the subscribers.
+///
+/// `ConnectionCheckedIn` is delivered before the connection can be seen checked out again or closed. So a slow
+/// subscriber keeps the connection from others, and no event of the connection overtakes another.
+#[cold]
+#[inline(never)]
+fn give_back_otherwise<E: Environment>(held: Held<E>) {
+    let mut lease = ManuallyDrop::new(Lease(held));
+    if E::METERED && held.slot().tally().is_timed() {
+        held.end_timed_use();
+    }
+    if held.core().attention.is_needed() {
+        held.end_hold();
+        lease.give_back::<false>(held.core().own_shard());
+    } else {
+        lease.give_back::<true>(held.core().own_shard());
     }
 }
 

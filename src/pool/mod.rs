@@ -42,6 +42,7 @@
 //! - INV-13 (requests stay): a request to the holder of a brief lock stays in place until it is served
 //!   (`sync/brief.rs`).
 //! - INV-14 (a handle's core is lent): `crate::runtime`, in `pool.rs`.
+//! - INV-16 (a note leads to a living shard of this process): `nearby.rs`.
 //!
 //! # Waiting
 //!
@@ -132,6 +133,7 @@ mod holding;
 mod lease;
 mod maintenance;
 mod measures;
+mod nearby;
 mod perished;
 mod permit;
 mod pinning;
@@ -146,12 +148,13 @@ mod tokens;
 mod waitlist;
 
 pub use self::core::{Change, Clear, Core};
-pub use acquire::{Acquire, Grant, OpenerWait};
+pub use acquire::{Acquire, Grant, Hit, OpenerWait};
 pub use check_out::{Refusal, Started};
 pub use draining::{Draining, Revocation};
 pub use environment::Environment;
 pub use holding::HoldReview;
 pub use lease::{Interruption, Lease};
+pub use nearby::Nearby;
 pub use permit::{Permit, SharedPermit};
 pub use pinning::Purpose;
 pub use state::{Phase, PoolState};

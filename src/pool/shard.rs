@@ -2,7 +2,7 @@
 
 use crossbeam::utils::CachePadded;
 
-use super::slab::{Link, Slab, Slot};
+use super::slab::{INDEX_BITS, Link, NO_SLOT, Slab, Slot};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{step, unless_mutant};
 
@@ -20,9 +20,8 @@ struct Head {
 }
 
 impl Head {
-    pub(super) const INDEX_BITS: u32 = 20;
-    const NONE: u64 = (1 << Self::INDEX_BITS) - 1;
-    const WAITING_SHIFT: u32 = Self::INDEX_BITS;
+    const NONE: u64 = NO_SLOT as u64;
+    const WAITING_SHIFT: u32 = INDEX_BITS;
     const TAG_SHIFT: u32 = Self::WAITING_SHIFT + 1;
     const TAG_MASK: u64 = (1 << (u64::BITS - Self::TAG_SHIFT)) - 1;
 
@@ -76,27 +75,15 @@ enum Obstacle {
 }
 
 /// A pool's shards. Their number is a power of two.
-pub(super) struct Shards {
-    /// All shards, on most machines. They are part of the core (8 KiB). So a thread finds its own shard by an addition,
-    /// and waits for no pointer between two compare-and-swaps.
-    first: [CachePadded<Shard>; Self::FIRST],
-    /// The others, on a machine with more threads. There, a check-out and a check-in read one more pointer, which does
-    /// not change. If threads shared a shard instead, its cache line would move at each of their check-outs.
-    later: Box<[CachePadded<Shard>]>,
-    /// Their number, a power of two, less one.
-    mask: usize,
-}
+///
+/// They stay where they are, even if the core is moved (INV-16).
+pub(super) struct Shards(Box<[CachePadded<Shard>]>);
 
 impl Shards {
-    /// The number of shards that are part of the core.
-    #[cfg(not(any(loom, shuttle)))]
-    const FIRST: usize = 64;
     /// The most shards that a pool on a machine with many cores can use. A power of two.
     #[cfg(not(any(loom, shuttle)))]
     const MOST: usize = 256;
     /// Small, because the model checkers explore every shard that there is room for.
-    #[cfg(any(loom, shuttle))]
-    const FIRST: usize = 4;
     #[cfg(any(loom, shuttle))]
     const MOST: usize = 4;
 
@@ -104,9 +91,7 @@ impl Shards {
     /// connections. More shards would serve more threads without moving a cache line, but the first check-out to wait flags
     /// all of them: with a shard for each connection, a nearly saturated pool does up to a half less.
     pub(super) fn new(threads: usize, capacity: u32) -> Self {
-        let len = Self::count(threads, capacity);
-        let new = |_| CachePadded::new(Shard::new());
-        Self { first: std::array::from_fn(new), later: (Self::FIRST..len).map(new).collect(), mask: len - 1 }
+        Self((0..Self::count(threads, capacity)).map(|_| CachePadded::new(Shard::new())).collect())
     }
 
     fn count(threads: usize, capacity: u32) -> usize {
@@ -119,22 +104,17 @@ impl Shards {
     /// Returns the shard that a hint stands for.
     #[inline]
     pub(super) fn preferred(&self, hint: usize) -> &Shard {
-        let index = hint & self.mask;
-        match self.first.get(index) {
-            Some(shard) => shard,
-            // No call: one would make the hit path save its registers.
-            None => &self.later[index - Self::FIRST],
-        }
+        &self.0[hint & (self.0.len() - 1)]
     }
 
     /// Returns the number of shards.
     pub(super) fn len(&self) -> usize {
-        self.mask + 1
+        self.0.len()
     }
 
     /// Returns all shards, in the order of the hints that stand for them.
     pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = &Shard> {
-        self.first.iter().take(self.len()).chain(&self.later).map(|shard| &**shard)
+        self.0.iter().map(|shard| &**shard)
     }
 }
 
@@ -427,6 +407,31 @@ mod tests {
         assert_eq!(shard.len(&slab).0, 3);
         assert_eq!(drain(&shard, &slab), [2, 1, 0]);
         assert_eq!(shard.len(&slab).0, 0);
+    }
+
+    /// A slot keeps its link if that is right, so each part of the link must count.
+    #[test]
+    fn slot_that_comes_back_is_linked_to_what_is_below_it_now() {
+        let (shard, slab) = (Shard::new(), slab_of(3));
+        let push = |indices: &[u32]| {
+            indices.iter().for_each(|&index| shard.push(&slab, slab.slot(index), || true).unwrap());
+        };
+        let linked = |index: u32| (slab.slot(index).link().next, slab.slot(index).link().depth);
+        push(&[0, 1]);
+        assert_eq!(linked(1), (Some(0), 2));
+        // The same place.
+        shard.pop(&slab);
+        push(&[1]);
+        assert_eq!(linked(1), (Some(0), 2));
+        // The same height above another slot.
+        assert_eq!(drain(&shard, &slab), [1, 0]);
+        push(&[2, 1]);
+        assert_eq!(linked(1), (Some(2), 2));
+        // The same slot below, at another height.
+        assert_eq!(drain(&shard, &slab), [1, 2]);
+        push(&[0, 2, 1]);
+        assert_eq!(linked(1), (Some(2), 3));
+        assert_eq!(drain(&shard, &slab), [1, 2, 0]);
     }
 
     #[test]

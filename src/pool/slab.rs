@@ -20,7 +20,7 @@ use crate::metrics::Counter;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Mutex, OnceLock, UnsafeCell, follow, unless_mutant};
 
-pub(super) use words::{Link, Stamp};
+pub(super) use words::{INDEX_BITS, Link, NO_SLOT, Stamp};
 
 /// Room for one connection.
 ///
@@ -183,8 +183,16 @@ impl<C> Slot<C> {
         Link::unpack(self.link.load(unless_mutant("link_acquires_nothing", Ordering::Acquire)))
     }
 
+    /// Sets the link. Called by the owner.
+    ///
+    /// A slot that comes back to the place that it was taken from has its link already. Then nothing is stored: the swap
+    /// that follows waits for every store before it, and this one would wait until the link below is read.
     #[inline]
     pub(super) fn set_link(&self, link: Link) {
+        // Relaxed: the owner reads what it or the previous owner wrote, ordered by what passed the slot on.
+        if self.link.load(Ordering::Relaxed) == link.pack() {
+            return;
+        }
         // ORD: Release; pairs with the Acquire in `link_between_heads`; publishes that the slot was taken before. For
         // all other readers, the swap of the head publishes the link.
         self.link.store(link.pack(), unless_mutant("link_publishes_nothing", Ordering::Release));

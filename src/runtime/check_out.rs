@@ -19,7 +19,7 @@ use super::pool::Pool;
 use super::traced;
 use crate::boxed::boxed;
 use crate::error::CheckOutError;
-use crate::pool::{Acquire, Environment, Grant, Idle, Phase, Refusal, Started};
+use crate::pool::{Acquire, Environment, Grant, Hit, Idle, Phase, Refusal, Started};
 
 /// The line that called for the check-out.
 type Site = &'static Location<'static>;
@@ -36,27 +36,41 @@ pin_project! {
     pub(super) enum CheckOut<'p, E: Establish, W> {
         Begins { pool: &'p Pool<E>, site: Site, wait: W },
         Waits {
-            // Taken when `waiting` is dropped.
-            started: Option<StartedCheckOut<'p, E>>,
+            // Taken when `waiting` is dropped. Only `poll` and `drop_waiting` drop either of them.
+            started: ManuallyDrop<Option<StartedCheckOut<'p, E>>>,
             #[pin]
             waiting: ManuallyDrop<Waiting<'p, E>>,
         },
     }
 
-    /// In a forked child, a waiting check-out is leaked. Its node is in the parent's queue, and the queue's lock may be
-    /// held by a thread that the child does not have. The future's memory may still be freed, because nothing in the
-    /// child uses that queue.
-    #[allow(unsafe_code)]
     impl<'p, E: Establish, W> PinnedDrop for CheckOut<'p, E, W> {
         fn drop(this: Pin<&mut Self>) {
-            if let Stage::Waits { started: Some(started), waiting } = this.project()
-                && !started.is_the_parents()
+            if let Stage::Waits { started, waiting } = this.project()
+                && started.is_some()
             {
-                // SAFETY: `waiting` is dropped nowhere else while `started` is `Some`, nothing uses it afterwards, and
-                // it is not moved.
-                unsafe { ManuallyDrop::drop(waiting.get_unchecked_mut()) };
+                drop_waiting(started, waiting);
             }
         }
+    }
+}
+
+/// Drops a wait and what is known of its check-out. `started` is `Some`.
+///
+/// In a forked child, the wait is leaked. Its node is in the parent's queue, and the queue's lock may be held by a thread
+/// that the child does not have. The memory of the future may still be freed, because nothing in the child uses that queue.
+///
+/// A function of its own, so that a check-out that never waited is dropped by one comparison.
+#[inline(never)]
+#[allow(unsafe_code)]
+fn drop_waiting<'p, E: Establish>(
+    started: &mut Option<StartedCheckOut<'p, E>>,
+    waiting: Pin<&mut ManuallyDrop<Waiting<'p, E>>>,
+) {
+    let started = started.take();
+    if started.as_ref().is_some_and(|started| !started.is_the_parents()) {
+        // SAFETY: `waiting` is dropped nowhere else while `started` is `Some`, which it no longer is. Nothing uses
+        // `waiting` afterwards, and it is not moved.
+        unsafe { ManuallyDrop::drop(waiting.get_unchecked_mut()) };
     }
 }
 
@@ -76,29 +90,30 @@ impl<'p, E: Establish, W: Fn(&'p Pool<E>) -> Waiting<'p, E> + Copy> CheckOut<'p,
         Self::Begins { pool, site, wait }
     }
 
-    /// Begins to wait. `started` is what [`StartedCheckOut::begin`] returned.
-    #[cold]
+    /// Does what a poll does that finds no connection at once.
     #[inline(never)]
     #[allow(unsafe_code)]
-    fn wait(mut self: Pin<&mut Self>, started: Started, context: &mut Context<'_>) -> Poll<Outcome<E>> {
-        if let Stage::Begins { pool, site, wait } = self.as_mut().project() {
-            // Counts the check-out as cancelled if what follows panics.
-            let started = StartedCheckOut { pool: pool.here(), started, site };
-            let waiting = ManuallyDrop::new(traced::observed(started.pool, wait(started.pool)));
-            // Each field goes to its place from a register. To copy the whole after its parts were written, as `Pin::set`
-            // would, is to wait until they are written: that took a twentieth of a hand-over.
-            let StartedCheckOut { pool, started, site } = *ManuallyDrop::new(started);
-            let waits = Self::Waits { started: Some(StartedCheckOut { pool, started, site }), waiting };
-            // SAFETY: the fields of `Begins` are neither pinned nor in need of being dropped (`W: Copy`).
-            unsafe { ptr::write(self.as_mut().get_unchecked_mut(), waits) };
+    fn poll_otherwise(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome<E>> {
+        let Stage::Begins { pool, site, wait } = self.as_mut().project() else {
+            return self.poll_waiting::<true>(context);
+        };
+        let (pool, site) = (pool.here(), *site);
+        match StartedCheckOut::begin(pool, site) {
+            Ok(connection) => return Poll::Ready(Ok(connection)),
+            Err(started) => {
+                // Counts the check-out as cancelled if what follows panics.
+                let started = StartedCheckOut { pool, started, site };
+                let waiting = ManuallyDrop::new(traced::observed(pool, wait(pool)));
+                // Each field goes to its place from a register. To copy the whole after its parts were written, as
+                // `Pin::set` would, is to wait until they are written: that took a twentieth of a hand-over.
+                let StartedCheckOut { pool, started, site } = *ManuallyDrop::new(started);
+                let started = ManuallyDrop::new(Some(StartedCheckOut { pool, started, site }));
+                let waits = Self::Waits { started, waiting };
+                // SAFETY: the fields of `Begins` are neither pinned nor in need of being dropped (`W: Copy`).
+                unsafe { ptr::write(self.as_mut().get_unchecked_mut(), waits) };
+            }
         }
         self.poll_waiting::<false>(context)
-    }
-
-    /// Polls the wait once more.
-    #[inline(never)]
-    fn poll_again(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome<E>> {
-        self.poll_waiting::<true>(context)
     }
 
     /// Polls the wait. `HAS_WAITED`: whether it was polled before.
@@ -108,7 +123,7 @@ impl<'p, E: Establish, W: Fn(&'p Pool<E>) -> Waiting<'p, E> + Copy> CheckOut<'p,
         let Stage::Waits { started, mut waiting } = self.project() else {
             unreachable!("BUG: a check-out waits before it has started")
         };
-        let Some(present) = started else { panic!("a check-out was polled after its end") };
+        let Some(present) = &**started else { panic!("a check-out was polled after its end") };
         if present.is_the_parents() {
             let started = started.take();
             return Poll::Ready(Err(started
@@ -156,14 +171,22 @@ impl<'p, E: Establish, W: Fn(&'p Pool<E>) -> Waiting<'p, E> + Copy> Future for C
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.as_mut().project() {
-            Stage::Begins { pool, site, .. } => match StartedCheckOut::begin(pool, site) {
-                Ok(connection) => Poll::Ready(Ok(connection)),
-                Err(started) => self.wait(started, context),
-            },
-            Stage::Waits { .. } => self.poll_again(context),
+        // The calls are the last steps, so that no register is saved for those that need none of them. A pool that a forked
+        // child inherits has no hit there.
+        if let Stage::Begins { pool, .. } = self.as_mut().project()
+            && let Some(hit) = pool.core.try_hit()
+        {
+            return if hit.is_timed() { begin_timed(hit) } else { Poll::Ready(Ok(Connection::new(hit.begin()))) };
         }
+        self.poll_otherwise(context)
     }
+}
+
+/// Begins a use whose time is measured.
+#[cold]
+#[inline(never)]
+fn begin_timed<E: Establish>(hit: Hit<TokioEnvironment<E>>) -> Poll<Outcome<E>> {
+    Poll::Ready(Ok(Connection::new(hit.begin())))
 }
 
 /// A check-out that has started and must end with an event.
@@ -174,19 +197,10 @@ struct StartedCheckOut<'p, E: Establish> {
 }
 
 impl<'p, E: Establish> StartedCheckOut<'p, E> {
-    /// Starts a check-out. Returns its connection at once if there is one in the calling thread's stack. Otherwise the
-    /// check-out has to wait.
+    /// Starts a check-out. Returns its connection if there is one in the calling thread's stack. Otherwise the check-out
+    /// has to wait.
     #[inline]
     fn begin(pool: &'p Pool<E>, site: Site) -> Result<Connection<E>, Started> {
-        let pool = pool.here();
-        match pool.core.try_check_out() {
-            Some(lease) => Ok(Connection::new(lease)),
-            None => Self::begin_otherwise(pool, site),
-        }
-    }
-
-    #[inline(never)]
-    fn begin_otherwise(pool: &'p Pool<E>, site: Site) -> Result<Connection<E>, Started> {
         let core = &pool.core;
         let started = core.check_out_started();
         if let Some(idle) = core.try_take() {

@@ -192,11 +192,19 @@ impl<E: Establish> Drop for Connection<E> {
     fn drop(&mut self) {
         // SAFETY: only `drop` takes the lease, and nothing uses it afterwards.
         let lease = unsafe { ManuallyDrop::take(&mut self.lease) };
-        if lease.environment().is_the_parents() {
-            abandon::<E>(lease);
-        } else {
-            drop(lease);
+        if let Err(lease) = lease.check_in_nearby() {
+            check_in_elsewhere::<E>(lease);
         }
+    }
+}
+
+/// Checks in on a thread that has used another pool since, or is in a forked child.
+#[inline(never)]
+fn check_in_elsewhere<E: Establish>(lease: Lease<TokioEnvironment<E>>) {
+    if lease.environment().is_the_parents() {
+        abandon::<E>(lease);
+    } else {
+        drop(lease);
     }
 }
 

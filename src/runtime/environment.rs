@@ -1,5 +1,6 @@
 //! The environment of a core that runs on tokio.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -19,19 +20,40 @@ use super::traced::SlowCheckOuts;
 use crate::condition::Condition;
 use crate::error::Cause;
 use crate::event::PoolEvent;
-use crate::pool::{Draining, Environment};
+use crate::pool::{Draining, Environment, Nearby};
 use crate::sync::contain;
+
+thread_local! {
+    /// The thread's number, or [`UNNUMBERED`]. Without a destructor or a lazy value, so that reading it is one load.
+    static NUMBER: Cell<usize> = const { Cell::new(UNNUMBERED) };
+    /// The shard that the thread used last.
+    static NEARBY: Nearby = const { Nearby::new() };
+}
+
+/// In place of the number of a thread that has none yet.
+const UNNUMBERED: usize = usize::MAX;
+
+/// Forgets the shard that the thread used last. For the handler of a fork: it allocates nothing and takes no lock.
+#[cfg(unix)]
+pub(super) fn forget_nearby() {
+    NEARBY.with(Nearby::forget);
+}
 
 /// Returns the number of the calling thread. Threads are numbered in the order of their first call.
 #[inline]
 pub(crate) fn thread_number() -> usize {
+    let number = NUMBER.get();
+    if number == UNNUMBERED { number_this_thread() } else { number }
+}
+
+#[cold]
+#[inline(never)]
+fn number_this_thread() -> usize {
     static THREADS: AtomicUsize = AtomicUsize::new(0);
-    thread_local! {
-        // Relaxed: the numbers only have to differ.
-        static NUMBER: usize = THREADS.fetch_add(1, Ordering::Relaxed);
-    }
-    // A thread that is ending no longer has its locals. Any number will do for it.
-    NUMBER.try_with(|number| *number).unwrap_or(0)
+    // Relaxed: the numbers only have to differ.
+    let number = THREADS.fetch_add(1, Ordering::Relaxed);
+    NUMBER.set(number);
+    number
 }
 
 /// Connects a core to its establisher, its subscribers, its background task and the clock.
@@ -117,6 +139,11 @@ impl<E: Establish> Environment for TokioEnvironment<E> {
     #[inline]
     fn shard_hint(&self) -> usize {
         thread_number()
+    }
+
+    #[inline]
+    fn with_nearby<R>(&self, f: impl FnOnce(&Nearby) -> R) -> Option<R> {
+        Some(NEARBY.with(f))
     }
 
     #[inline]

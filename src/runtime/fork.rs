@@ -37,10 +37,11 @@ pub(crate) fn watch() {
     extern "C" fn count_in_child() {
         // Relaxed: the child has a single thread here.
         FORKS.fetch_add(1, Ordering::Relaxed);
+        super::environment::forget_nearby();
     }
     static ONCE: Once = Once::new();
-    // SAFETY: the handler only changes an atomic, which is allowed in a forked child. It is a function of this crate,
-    // so it lives as long as the crate's code.
+    // SAFETY: the handler only changes an atomic and a thread-local, which is allowed in a forked child. It is a function of
+    // this crate, so it lives as long as the crate's code.
     ONCE.call_once(|| unsafe {
         // If this fails (out of memory), forks go unnoticed.
         libc::pthread_atfork(None, None, Some(count_in_child));

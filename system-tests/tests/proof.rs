@@ -13,7 +13,7 @@ type Controls = BTreeMap<String, BTreeSet<String>>;
 
 /// The functions that a hit and its check-in execute, each with its file. Each of them needs a negative control.
 const HIT_PATH: &[(&str, &str)] = &[
-    ("pool/acquire.rs", "fn try_check_out"),
+    ("pool/acquire.rs", "fn try_hit"),
     ("pool/shard.rs", "fn pop_at_once"),
     ("pool/shard.rs", "fn push_at_once"),
     ("pool/shard.rs", "fn try_push"),
@@ -23,6 +23,7 @@ const HIT_PATH: &[(&str, &str)] = &[
     ("pool/slab.rs", "fn set_link"),
     ("pool/slab.rs", "fn stamp"),
     ("pool/state.rs", "fn load"),
+    ("pool/lease.rs", "fn check_in_on"),
     ("pool/lease.rs", "fn give_back<"),
 ];
 

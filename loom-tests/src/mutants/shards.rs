@@ -25,10 +25,10 @@ pub const MUTANTS: &[Mutant] = &[
         file: "pool/acquire.rs",
         edits: &[
             Edit {
-                within: "fn try_check_out",
-                right: "self.shard(self.environment.shard_hint()).pop_at_once(&self.slab)?",
+                within: "fn try_hit",
+                right: "self.nearby_shard()?.pop_at_once(&self.slab)?",
                 wrong: "
-                    let shard = self.shard(self.environment.shard_hint());
+                    let shard = self.nearby_shard()?;
                     let counted = shard.guessed_slots(&self.slab, 1).next().is_some_and(|top| top.tally().count_hit());
                     let slot = shard.pop_at_once(&self.slab)?;
                     if counted {
@@ -37,7 +37,7 @@ pub const MUTANTS: &[Mutant] = &[
                     slot
                 ",
             },
-            Edit { within: "fn try_check_out", right: "slot.tally().count_hit()", wrong: "false" },
+            Edit { within: "fn try_hit", right: "E::METERED && slot.tally().count_hit()", wrong: "false" },
         ],
     },
     Mutant {
@@ -45,19 +45,28 @@ pub const MUTANTS: &[Mutant] = &[
         does: "A check-in notes the end of a timed use when others may use the connection already.",
         file: "pool/lease.rs",
         edits: &[
-            Edit { within: "fn give_back<", right: "held.slot().tally().is_timed()", wrong: "false" },
+            Edit { within: "fn check_in_on", right: "held.slot().tally().is_timed()", wrong: "false" },
             Edit {
-                within: "Drop for Lease",
-                right: "self.give_back::<true>();",
+                within: "fn check_in_on",
+                right: "self.give_back::<true>(shard);",
                 wrong: "
-                    let held = self.0;
-                    self.give_back::<true>();
+                    self.give_back::<true>(shard);
                     if held.slot().tally().is_timed() {
                         held.end_timed_use();
                     }
                 ",
             },
         ],
+    },
+    Mutant {
+        name: "link_is_kept_at_another_height",
+        does: "A slot that is pushed onto the slot that its link names keeps the link, although the height differs.",
+        file: "pool/slab.rs",
+        edits: &[Edit {
+            within: "fn set_link",
+            right: "self.link.load(Ordering::Relaxed) == link.pack()",
+            wrong: "Link::unpack(self.link.load(Ordering::Relaxed)).next == link.next",
+        }],
     },
     Mutant {
         name: "generation_is_read_before_the_head",

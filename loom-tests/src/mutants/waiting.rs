@@ -7,7 +7,7 @@ pub const MUTANTS: &[Mutant] = &[
         name: "hit_ignores_the_subscribers",
         does: "A hit takes a connection although its events would have to be emitted.",
         file: "pool/acquire.rs",
-        edits: &[Edit { within: "fn try_check_out", right: "self.attention.is_needed()", wrong: "false" }],
+        edits: &[Edit { within: "fn try_hit", right: "self.attention.is_needed()", wrong: "false" }],
     },
     Mutant {
         name: "newcomers_ignore_waiters",

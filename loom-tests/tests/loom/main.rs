@@ -40,9 +40,9 @@
 //!
 //! | run | public path | functions |
 //! | --- | --- | --- |
-//! | *hit* | `Core::try_check_out` | `Shard::pop_at_once` |
-//! | *return* | the drop of a `Lease` if the environment does not listen | `Shard::push_at_once` and `try_push`; if they fail, `Held::put_on`, `Shard::push`, `Held::hand_over` or `Held::retire` |
-//! | *heard return* | the drop of a `Lease` if the environment listens | `Lease::give_back_and_tell`, then as "return" after a failed push |
+//! | *hit* | `Core::try_check_out` | `Core::try_hit`, `Shard::pop_at_once`, `Hit::begin` |
+//! | *return* | the drop of a `Lease` if the environment does not listen | `Lease::check_in_on`, `Shard::push_at_once` and `try_push`; if they fail, `Held::put_on`, `Shard::push`, `Held::hand_over` or `Held::retire` |
+//! | *heard return* | the drop of a `Lease` if the environment listens | `give_back_otherwise`, then as "return" after a failed push |
 //! | *take* | `Core::try_take`, the drop of an `Idle` | `Shard::pop`, `Core::vet`, `Held::end_hold` |
 //! | *acquire* | `Core::acquire` | `Core::seek`, `take_any`, `Capacity::try_admit`; `Core::queue_up`, `look_for_the_first`, `Capacity::admit_or_wait`, the wait list |
 //! | *opener* | `Core::acquire_as_opener` | `Core::queue_up_as_opener`, the wait list |
@@ -80,6 +80,9 @@
 //! | *take front* | `Front::take` | `Front::hold`, `release` |
 //! | *put front* | `Front::put` | the same |
 //!
+//! No model runs a thread's note of its shard (`src/pool/nearby.rs`). No other thread sees it, and any shard of the pool
+//! would be right. Its tests are `system-tests/tests/pool/nearby.rs` and `system-tests/tests/fork/`.
+//!
 //! | model | runs | bound | mutants |
 //! | --- | --- | --- | --- |
 //! | **opening**: orderings 1, 2, 7 | | | |
@@ -100,7 +103,7 @@
 //! | `end_of_the_last_permit_of_a_closed_pool_is_noticed` | close, permit | 6 | `close_leaves_the_counts_alone`, `capacity_publishes_nothing` |
 //! | **hits**: check-outs and check-ins on the fast path | | | |
 //! | `concurrent_hits_share_no_connection` | hit, hit, return | none | `hit_without_comparing` |
-//! | `concurrent_returns_lose_no_connection` | return, return | none | `push_without_comparing` |
+//! | `concurrent_returns_lose_no_connection` | return, return | none | `push_without_comparing`, `link_is_kept_at_another_height` |
 //! | `hit_during_a_return_loses_no_connection` | hit, return | none | `hit_without_comparing`, `push_without_comparing` |
 //! | `hit_sees_the_last_users_writes` | hit, return | none | `head_publishes_nothing`, `head_acquires_nothing` |
 //! | `hit_never_mistakes_an_old_head_for_a_new_one` | hit, hit, return | 6 | `tag_not_counted` |

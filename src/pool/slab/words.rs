@@ -1,5 +1,11 @@
 //! The packed words of a slot.
 
+/// The number of bits of a slot's index.
+pub(in crate::pool) const INDEX_BITS: u32 = 20;
+
+/// In place of a slot's index, if there is no slot.
+pub(in crate::pool) const NO_SLOT: u32 = (1 << INDEX_BITS) - 1;
+
 /// The slot below, and the height of the stack up to and including this slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::pool) struct Link {
@@ -8,7 +14,8 @@ pub(in crate::pool) struct Link {
 }
 
 impl Link {
-    const NONE: u32 = u32::MAX;
+    /// The same as in the head of a shard, so that an index moves from one to the other as it is.
+    const NONE: u32 = NO_SLOT;
 
     #[inline]
     pub(super) fn pack(self) -> u64 {
@@ -69,7 +76,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn link_keeps_its_fields(next in prop::option::of(0..1_u32 << 20), depth in 0..1_u32 << 20) {
+        fn link_keeps_its_fields(next in prop::option::of(0..NO_SLOT), depth in 0..1_u32 << 20) {
             let link = Link { next, depth };
             prop_assert_eq!(Link::unpack(link.pack()), link);
         }

@@ -24,6 +24,7 @@ mod lifecycle;
 mod limits;
 mod metrics;
 mod mock;
+mod nearby;
 mod openers;
 mod panics;
 mod runtimes;

@@ -138,6 +138,7 @@ const CONTROLS: &[(&str, &str)] = &[
     ("hit_ignores_the_subscribers", "hits::hit_takes_no_connection_if_the_environment_listens"),
     ("hit_is_counted_before_the_slot_is_owned", "hits::each_hit_is_counted_once_and_the_timed_one_is_measured"),
     ("timed_use_ends_after_the_return", "hits::each_hit_is_counted_once_and_the_timed_one_is_measured"),
+    ("link_is_kept_at_another_height", "hits::concurrent_returns_lose_no_connection"),
     ("detach_leaves_a_shard", "shards::clear_during_returns_leaves_no_stale_connection_on_any_shard"),
     ("detach_leaves_a_shard", "shards::close_during_returns_empties_every_shard"),
     ("settle_leaves_a_shard", "shards::cancelled_waiter_leaves_no_shard_flagged"),
