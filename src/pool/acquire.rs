@@ -53,7 +53,9 @@ impl<E: Environment> fmt::Debug for Grant<E> {
 }
 
 /// A connection that was on top of its thread's stack, and is checked out.
-#[must_use = "dropping it checks the connection in"]
+///
+/// [Begin](Self::begin) its use before it is dropped: a use that is timed would have no beginning.
+#[must_use = "its use is yet to begin"]
 pub struct Hit<E: Environment> {
     lease: Lease<E>,
     is_timed: bool,
@@ -174,7 +176,7 @@ impl<E: Environment> Core<E> {
     /// Searches the shards and asks for a permit. Otherwise the caller has to queue up.
     fn seek(self: &Arc<Self>) -> Sought<E> {
         // Check-outs that wait come first. If none waits any more, `queue_up` repeats all of what follows.
-        if self.shard(self.environment.shard_hint()).is_waited_for() {
+        if self.own_shard().is_waited_for() {
             return Sought::Behind;
         }
         loop {
@@ -336,6 +338,12 @@ impl<E: Environment> Acquire<'_, E> {
     pub fn is_queued(&self) -> bool {
         self.node.is_queued()
     }
+
+    /// Polls as [`Future::poll`] does, in the case that the check-out has entered the queue, which is then a few steps.
+    #[inline]
+    pub fn poll_again(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Grant<E>> {
+        if self.is_queued() { self.core.wait_list.poll(&self.node, context) } else { self.poll(context) }
+    }
 }
 
 #[allow(unsafe_code)]
@@ -380,10 +388,18 @@ impl<E: Environment> Future for Acquire<'_, E> {
 }
 
 impl<E: Environment> Drop for Acquire<'_, E> {
+    #[inline]
     fn drop(&mut self) {
-        if !self.node.is_queued() {
-            return;
+        if self.node.is_queued() {
+            self.leave();
         }
+    }
+}
+
+impl<E: Environment> Acquire<'_, E> {
+    #[cold]
+    #[inline(never)]
+    fn leave(&mut self) {
         let grant = self.core.wait_list.leave(&self.node, |queue| self.core.settle(queue));
         // Dropped here, outside of the lock, the grant goes to the next in the queue.
         drop(grant);

@@ -38,11 +38,18 @@ pub trait Environment: Send + Sync + 'static {
     fn shard_hint(&self) -> usize;
 
     /// Calls `f` with the calling thread's note of the shard that it used last, and returns what `f` returns. Returns `None`
-    /// if threads keep no notes here. [`Nearby::forget`] is to be called in a forked child.
+    /// if threads keep no notes here. [`Nearby::forget`] is to be called in a forked child, before anything else there uses a
+    /// pool.
     #[inline]
     fn with_nearby<R>(&self, f: impl FnOnce(&Nearby) -> R) -> Option<R> {
         let _ = f;
         None
+    }
+
+    /// Returns whether this is a forked child that has inherited the environment. Called only if threads keep notes.
+    #[inline]
+    fn is_inherited(&self) -> bool {
+        false
     }
 
     /// Returns whether a subscriber listens. If not, no events are built. An environment that begins to listen later

@@ -139,11 +139,18 @@ impl<E: Environment> Held<E> {
         self.offer(Lane::OF_RETURNED);
     }
 
-    /// Makes a connection available whose use has ended.
+    /// Makes a connection available whose use has ended, and which has not been pushed onto this shard. Usually because a
+    /// check-out waits.
     #[inline(never)]
-    pub(super) fn return_to_pool(self) {
+    pub(super) fn return_to_pool(self, shard: &Shard) {
         self.touch();
-        self.offer(Lane::OF_RETURNED);
+        let (core, generation) = (self.core(), self.generation());
+        if shard.is_waited_for()
+            && let Some(claimed) = core.wait_list.try_claim(|| self.is_current(generation))
+        {
+            return wake(claimed.grant(Grant::Connection(self.into_idle())));
+        }
+        self.put_on(shard, Lane::OF_RETURNED);
     }
 
     /// Makes the connection available as [`Held::make_available`] does, with the lanes served in the given order.

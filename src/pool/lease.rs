@@ -194,7 +194,7 @@ impl<E: Environment> Lease<E> {
         }
         let is_current = || core.state.load().generation == stamp.generation;
         if !(PLAIN && shard.push_at_once(&core.slab, held.slot(), is_current)) {
-            held.return_to_pool();
+            held.return_to_pool(shard);
         }
     }
 }

@@ -146,7 +146,7 @@ impl<E: Environment> Held<E> {
         }
     }
 
-    #[inline(never)]
+    #[inline]
     fn count_wait(&self, started: Started, is_opened: bool) {
         let (core, slot) = (self.core(), self.slot());
         let now = core.environment.stopwatch();

@@ -30,7 +30,7 @@ pub(super) use words::{INDEX_BITS, Link, NO_SLOT, Stamp};
 /// by moving a token. Each of these is a release and an acquire.
 #[repr(align(64))]
 pub(super) struct Slot<C> {
-    /// Written by the owner before a push. Any thread may read it at any time.
+    /// Written by the owner before a push, unless it is right already. Any thread may read it at any time.
     link: AtomicU64,
     /// Written by the owner. Any thread may interrupt the connection, which sets `interrupted` and clears `watched`.
     stamp: AtomicU64,

@@ -1,7 +1,7 @@
 //! A check-out from its start to its end. Its future is optimized for the check-out that completes at its first poll.
 
 use std::future::Future;
-use std::mem::ManuallyDrop;
+use std::mem::{ManuallyDrop, MaybeUninit};
 use std::panic::Location;
 use std::pin::Pin;
 use std::ptr;
@@ -28,50 +28,41 @@ type Outcome<E> = Result<Connection<E>, CheckOutError>;
 
 pin_project! {
     /// The future of a check-out. It looks for a connection in the calling thread's stack first. If there is none, it
-    /// becomes the [`Waiting`] that `wait` makes.
+    /// waits in the way that `wait` makes.
     ///
     /// It is not an `async fn`, which would set up, look up and tear down its state at each check-out. That would take
-    /// as many instructions as taking the connection.
-    #[project = Stage]
-    pub(super) enum CheckOut<'p, E: Establish, W> {
-        Begins { pool: &'p Pool<E>, site: Site, wait: W },
-        Waits {
-            // Taken when `waiting` is dropped. Only `poll` and `drop_waiting` drop either of them.
-            started: ManuallyDrop<Option<StartedCheckOut<'p, E>>>,
-            #[pin]
-            waiting: ManuallyDrop<Waiting<'p, E>>,
-        },
+    /// as many instructions as taking the connection. And it is no enum: what is written to a field goes to its place at
+    /// once, where an enum's variant would be built elsewhere and copied. The copy reads in wider parts than were just
+    /// written, and so waits until they are written, which took a twentieth of a hand-over.
+    #[project = Parts]
+    pub(super) struct CheckOut<'p, E: Establish, W> {
+        // The caller's handle. From when the check-out waits, that of this process.
+        pool: &'p Pool<E>,
+        site: Site,
+        stage: Stage,
+        // There from when the check-out waits.
+        started: MaybeUninit<Started>,
+        wait: W,
+        // There while the stage is `Waits`. Only `poll_waiting` and `drop_waiting` drop it.
+        #[pin]
+        waiting: MaybeUninit<Waiting<'p, E>>,
     }
 
     impl<'p, E: Establish, W> PinnedDrop for CheckOut<'p, E, W> {
         fn drop(this: Pin<&mut Self>) {
-            if let Stage::Waits { started, waiting } = this.project()
-                && started.is_some()
-            {
-                drop_waiting(started, waiting);
+            if this.stage == Stage::Waits {
+                this.drop_waiting();
             }
         }
     }
 }
 
-/// Drops a wait and what is known of its check-out. `started` is `Some`.
-///
-/// In a forked child, the wait is leaked. Its node is in the parent's queue, and the queue's lock may be held by a thread
-/// that the child does not have. The memory of the future may still be freed, because nothing in the child uses that queue.
-///
-/// A function of its own, so that a check-out that never waited is dropped by one comparison.
-#[inline(never)]
-#[allow(unsafe_code)]
-fn drop_waiting<'p, E: Establish>(
-    started: &mut Option<StartedCheckOut<'p, E>>,
-    waiting: Pin<&mut ManuallyDrop<Waiting<'p, E>>>,
-) {
-    let started = started.take();
-    if started.as_ref().is_some_and(|started| !started.is_the_parents()) {
-        // SAFETY: `waiting` is dropped nowhere else while `started` is `Some`, which it no longer is. Nothing uses
-        // `waiting` afterwards, and it is not moved.
-        unsafe { ManuallyDrop::drop(waiting.get_unchecked_mut()) };
-    }
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Begins,
+    Waits,
+    /// Ended after it has waited.
+    Ended,
 }
 
 pin_project! {
@@ -85,60 +76,97 @@ pin_project! {
     }
 }
 
-impl<'p, E: Establish, W: Fn(&'p Pool<E>) -> Waiting<'p, E> + Copy> CheckOut<'p, E, W> {
+impl<'p, E: Establish, W> CheckOut<'p, E, W> {
+    /// Drops a check-out that waits.
+    ///
+    /// In a forked child, the wait is leaked. Its node is in the parent's queue, and the queue's lock may be held by a
+    /// thread that the child does not have. The memory of the future may still be freed, because nothing in the child uses
+    /// that queue.
+    ///
+    /// A function of its own, so that a check-out that never waited is dropped by one comparison.
+    #[inline(never)]
+    #[allow(unsafe_code)]
+    fn drop_waiting(self: Pin<&mut Self>) {
+        let Parts { pool, site, stage, started, waiting, .. } = self.project();
+        // SAFETY: the stage was `Waits`, so `started` is there.
+        let started = StartedCheckOut { pool, started: unsafe { started.assume_init() }, site };
+        *stage = Stage::Ended;
+        if !started.is_the_parents() {
+            // SAFETY: the stage was `Waits`, so `waiting` is there. The stage says that it is gone, and it is not moved.
+            unsafe { waiting.get_unchecked_mut().assume_init_drop() };
+        }
+    }
+}
+
+impl<'p, E: Establish, W: Fn(&'p Pool<E>) -> Waiting<'p, E>> CheckOut<'p, E, W> {
+    #[inline]
     pub(super) fn new(pool: &'p Pool<E>, site: Site, wait: W) -> Self {
-        Self::Begins { pool, site, wait }
+        let stage = Stage::Begins;
+        Self { pool, site, stage, started: MaybeUninit::uninit(), wait, waiting: MaybeUninit::uninit() }
     }
 
     /// Does what a poll does that finds no connection at once.
     #[inline(never)]
     #[allow(unsafe_code)]
-    fn poll_otherwise(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome<E>> {
-        let Stage::Begins { pool, site, wait } = self.as_mut().project() else {
-            return self.poll_waiting::<true>(context);
-        };
-        let (pool, site) = (pool.here(), *site);
-        match StartedCheckOut::begin(pool, site) {
-            Ok(connection) => return Poll::Ready(Ok(connection)),
-            Err(started) => {
-                // Counts the check-out as cancelled if what follows panics.
-                let started = StartedCheckOut { pool, started, site };
-                let waiting = ManuallyDrop::new(traced::observed(pool, wait(pool)));
-                // Each field goes to its place from a register. To copy the whole after its parts were written, as
-                // `Pin::set` would, is to wait until they are written: that took a twentieth of a hand-over.
-                let StartedCheckOut { pool, started, site } = *ManuallyDrop::new(started);
-                let started = ManuallyDrop::new(Some(StartedCheckOut { pool, started, site }));
-                let waits = Self::Waits { started, waiting };
-                // SAFETY: the fields of `Begins` are neither pinned nor in need of being dropped (`W: Copy`).
-                unsafe { ptr::write(self.as_mut().get_unchecked_mut(), waits) };
-            }
+    fn poll_otherwise(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome<E>> {
+        let mut parts = self.project();
+        match *parts.stage {
+            Stage::Begins => {}
+            Stage::Waits => return parts.poll_waiting::<true>(context),
+            Stage::Ended => panic!("a check-out was polled after its end"),
         }
-        self.poll_waiting::<false>(context)
+        let pool = parts.pool.here();
+        // The first attempt was of no use if the thread had no note of the pool, or in a forked child, if the handle is the
+        // parent's.
+        if (!pool.core.is_noted() || !ptr::eq(pool, *parts.pool))
+            && let Some(hit) = pool.core.note_and_try_hit()
+        {
+            return Poll::Ready(Ok(Connection::new(hit.begin())));
+        }
+        let started = match StartedCheckOut::begin(pool, parts.site) {
+            Ok(connection) => return Poll::Ready(Ok(connection)),
+            Err(started) => started,
+        };
+        // Counts the check-out as cancelled if what follows panics.
+        let guard = StartedCheckOut { pool, started, site: parts.site };
+        // SAFETY: nothing is moved out of `waiting`: there is nothing.
+        let waiting = unsafe { parts.waiting.as_mut().get_unchecked_mut() };
+        waiting.write((parts.wait)(pool));
+        if traced::is_wanted(pool) {
+            // SAFETY: it has just been written, and was not polled yet, so it may be moved.
+            let observed = traced::observed(pool, unsafe { waiting.assume_init_read() });
+            waiting.write(observed);
+        }
+        std::mem::forget(guard);
+        *parts.pool = pool;
+        parts.started.write(started);
+        *parts.stage = Stage::Waits;
+        parts.poll_waiting::<false>(context)
     }
+}
 
+impl<'p, E: Establish, W> Parts<'_, 'p, E, W> {
     /// Polls the wait. `HAS_WAITED`: whether it was polled before.
     #[inline]
     #[allow(unsafe_code)]
-    fn poll_waiting<const HAS_WAITED: bool>(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome<E>> {
-        let Stage::Waits { started, mut waiting } = self.project() else {
-            unreachable!("BUG: a check-out waits before it has started")
-        };
-        let Some(present) = &**started else { panic!("a check-out was polled after its end") };
-        if present.is_the_parents() {
-            let started = started.take();
-            return Poll::Ready(Err(started
-                .map(StartedCheckOut::fail_after_fork)
-                .expect("BUG: a started check-out is gone")));
+    fn poll_waiting<const HAS_WAITED: bool>(self, context: &mut Context<'_>) -> Poll<Outcome<E>> {
+        let Self { pool, site, stage, started, mut waiting, .. } = self;
+        // SAFETY: the stage is `Waits`, so `started` is there.
+        let (pool, site, started) = (*pool, *site, unsafe { started.assume_init() });
+        if pool.core.environment().is_the_parents() {
+            // `waiting` is leaked, as in `drop_waiting`.
+            *stage = Stage::Ended;
+            return Poll::Ready(Err(StartedCheckOut { pool, started, site }.fail_after_fork()));
         }
-        // SAFETY: the value inside a pinned `ManuallyDrop` is pinned too, and it is never moved.
-        let pinned = unsafe { waiting.as_mut().map_unchecked_mut(|waiting| &mut **waiting) };
-        let outcome = ready!(pinned.poll_for(present.pool, context));
-        let mut started = started.take().expect("BUG: a started check-out is gone");
-        if HAS_WAITED {
-            started.started = started.started.waited();
-        }
-        // SAFETY: now that `started` is `None`, nothing else drops or uses `waiting`, and it is not moved.
-        unsafe { ManuallyDrop::drop(waiting.get_unchecked_mut()) };
+        // SAFETY: the stage is `Waits`, so `waiting` is there. It is pinned, and is never moved.
+        let pinned = unsafe { waiting.as_mut().map_unchecked_mut(|waiting| waiting.assume_init_mut()) };
+        let outcome =
+            ready!(if HAS_WAITED { pinned.poll_again_for(pool, context) } else { pinned.poll_for(pool, context) });
+        let started = if HAS_WAITED { started.waited() } else { started };
+        let started = StartedCheckOut { pool, started, site };
+        *stage = Stage::Ended;
+        // SAFETY: now that the stage is `Ended`, nothing else drops or uses `waiting`, and it is not moved.
+        unsafe { waiting.get_unchecked_mut().assume_init_drop() };
         Poll::Ready(match outcome {
             Ok(idle) => Ok(started.succeed(idle)),
             Err(error) => Err(started.fail(error)),
@@ -147,14 +175,27 @@ impl<'p, E: Establish, W: Fn(&'p Pool<E>) -> Waiting<'p, E> + Copy> CheckOut<'p,
 }
 
 impl<'p, E: Establish> Waiting<'p, E> {
+    /// Polls the wait, which may begin with this poll.
     #[inline]
-    pub(super) fn poll_for(
+    pub(super) fn poll_for(self: Pin<&mut Self>, pool: &'p Pool<E>, context: &mut Context<'_>) -> Poll<Acquired<E>> {
+        self.poll_with(pool, context, |acquire, context| acquire.poll(context))
+    }
+
+    /// Does what [`poll_for`](Self::poll_for) does, of a wait that was polled before.
+    #[inline]
+    fn poll_again_for(self: Pin<&mut Self>, pool: &'p Pool<E>, context: &mut Context<'_>) -> Poll<Acquired<E>> {
+        self.poll_with(pool, context, Acquire::poll_again)
+    }
+
+    #[inline(always)]
+    fn poll_with(
         mut self: Pin<&mut Self>,
         pool: &'p Pool<E>,
         context: &mut Context<'_>,
+        poll: impl FnOnce(Pin<&mut Acquire<'p, TokioEnvironment<E>>>, &mut Context<'_>) -> Poll<Grant<TokioEnvironment<E>>>,
     ) -> Poll<Acquired<E>> {
         if let Way::Queue { acquire } = self.as_mut().project() {
-            match ready!(acquire.poll(context)) {
+            match ready!(poll(acquire, context)) {
                 Grant::Connection(idle) if !idle.is_stale() => return Poll::Ready(Ok(idle)),
                 other => self.set(Self::Otherwise { future: boxed(|| pool.obtain_unlimited(other)) }),
             }
@@ -166,15 +207,15 @@ impl<'p, E: Establish> Waiting<'p, E> {
     }
 }
 
-impl<'p, E: Establish, W: Fn(&'p Pool<E>) -> Waiting<'p, E> + Copy> Future for CheckOut<'p, E, W> {
+impl<'p, E: Establish, W: Fn(&'p Pool<E>) -> Waiting<'p, E>> Future for CheckOut<'p, E, W> {
     type Output = Outcome<E>;
 
     #[inline]
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         // The calls are the last steps, so that no register is saved for those that need none of them. A pool that a forked
         // child inherits has no hit there.
-        if let Stage::Begins { pool, .. } = self.as_mut().project()
-            && let Some(hit) = pool.core.try_hit()
+        if self.stage == Stage::Begins
+            && let Some(hit) = self.pool.core.try_hit()
         {
             return if hit.is_timed() { begin_timed(hit) } else { Poll::Ready(Ok(Connection::new(hit.begin()))) };
         }

@@ -24,7 +24,7 @@ use crate::pool::{Draining, Environment, Nearby};
 use crate::sync::contain;
 
 thread_local! {
-    /// The thread's number, or [`UNNUMBERED`]. Without a destructor or a lazy value, so that reading it is one load.
+    /// The thread's number, or [`UNNUMBERED`]. Without a destructor or a lazy value: on most systems, reading it is one load.
     static NUMBER: Cell<usize> = const { Cell::new(UNNUMBERED) };
     /// The shard that the thread used last.
     static NEARBY: Nearby = const { Nearby::new() };
@@ -33,7 +33,8 @@ thread_local! {
 /// In place of the number of a thread that has none yet.
 const UNNUMBERED: usize = usize::MAX;
 
-/// Forgets the shard that the thread used last. For the handler of a fork: it allocates nothing and takes no lock.
+/// Forgets the shard that the thread used last. For the handler of a fork: on systems whose compilers support thread-locals,
+/// it is one store.
 #[cfg(unix)]
 pub(super) fn forget_nearby() {
     NEARBY.with(Nearby::forget);
@@ -144,6 +145,11 @@ impl<E: Establish> Environment for TokioEnvironment<E> {
     #[inline]
     fn with_nearby<R>(&self, f: impl FnOnce(&Nearby) -> R) -> Option<R> {
         Some(NEARBY.with(f))
+    }
+
+    #[inline]
+    fn is_inherited(&self) -> bool {
+        self.is_the_parents()
     }
 
     #[inline]

@@ -1,7 +1,8 @@
 //! Detection of a fork.
 //!
 //! A connection is not fork-safe: parent and child would both write to one socket. A child increments a fork counter
-//! that nothing else writes. So the check costs a check-out one load of a shared cache line that never changes.
+//! that nothing else writes. So the check costs one load of a shared cache line that never changes. A hit and its check-in
+//! need no check: the child also forgets the shard that its thread used last (INV-16).
 //!
 //! A child also inherits futures: those that were polled before the fork, and on a current-thread runtime the pool's
 //! tasks. Their state leads to the parent's sockets, and to the parent's pool, whose locks may be held by threads that

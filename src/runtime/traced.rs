@@ -27,17 +27,16 @@ pub(crate) const TARGET: &str = "wharf::connection";
 /// How often a pool warns of slow check-outs at most.
 const PACE: Duration = Duration::from_secs(1);
 
-/// Returns a way of waiting with a span, and a warning if it takes long, if either is wanted.
+/// Returns whether a check-out that waits may need what [`observed`] adds.
 #[inline]
-pub(super) fn observed<'p, E: Establish>(pool: &'p Pool<E>, waiting: Waiting<'p, E>) -> Waiting<'p, E> {
-    let is_wanted = LevelFilter::current() >= Level::DEBUG || pool.core.environment().slow_check_outs.is_some();
-    if is_wanted { observed_if_enabled(pool, waiting) } else { waiting }
+pub(super) fn is_wanted<E: Establish>(pool: &Pool<E>) -> bool {
+    LevelFilter::current() >= Level::DEBUG || pool.core.environment().slow_check_outs.is_some()
 }
 
-/// As [`observed`], if a subscriber of `tracing` may want the span.
+/// Returns a way of waiting with a span, and a warning if it takes long, if either is wanted.
 #[cold]
 #[inline(never)]
-fn observed_if_enabled<'p, E: Establish>(pool: &'p Pool<E>, waiting: Waiting<'p, E>) -> Waiting<'p, E> {
+pub(super) fn observed<'p, E: Establish>(pool: &'p Pool<E>, waiting: Waiting<'p, E>) -> Waiting<'p, E> {
     let span = debug_span!(target: TARGET, "check_out", address = pool.address(), connection_id = Empty, error = Empty);
     if span.is_disabled() && pool.core.environment().slow_check_outs.is_none() {
         return waiting;

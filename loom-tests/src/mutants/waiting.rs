@@ -14,11 +14,7 @@ pub const MUTANTS: &[Mutant] = &[
         does: "A new check-out is served although others wait.",
         file: "pool/acquire.rs",
         edits: &[
-            Edit {
-                within: "fn seek",
-                right: "self.shard(self.environment.shard_hint()).is_waited_for()",
-                wrong: "false",
-            },
+            Edit { within: "fn seek", right: "self.own_shard().is_waited_for()", wrong: "false" },
             Edit {
                 within: "fn seek",
                 right: "self.take_any()",
@@ -77,7 +73,7 @@ pub const MUTANTS: &[Mutant] = &[
         name: "cancelled_check_out_keeps_its_grant",
         does: "A cancelled check-out does not give its grant back.",
         file: "pool/acquire.rs",
-        edits: &[Edit { within: "Drop for Acquire", right: "drop(grant);", wrong: "std::mem::forget(grant);" }],
+        edits: &[Edit { within: "fn leave", right: "drop(grant);", wrong: "std::mem::forget(grant);" }],
     },
     Mutant {
         name: "stale_connection_is_handed_over",

@@ -8,6 +8,7 @@
 
 mod events;
 mod metrics;
+mod nearby;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -117,6 +118,8 @@ fn forked_child_starts_over_and_the_parent_continues() {
     inherited_establishment_does_not_continue_in_the_child();
     events::counts_from_events_add_up_in_the_child();
     metrics::child_counts_from_zero();
+    nearby::child_of_a_thread_with_a_note_gets_no_connection_of_the_parent();
+    nearby::child_that_goes_on_with_a_check_out_keeps_no_note_of_the_parents_pool();
     events::child_reports_the_end_of_every_connection_of_a_large_pool();
     // With few tasks some connections are always available, with many there is always a queue.
     for (tasks, forks) in [(0, 1), (4, FORKS / 2), (20, FORKS / 2)] {
@@ -573,6 +576,12 @@ fn in_child(name: &str, run: impl FnOnce() -> Result<(), Wrong>) {
         // SAFETY: `_exit` may be called at any time.
         unsafe { libc::_exit(wrong as i32) };
     }
+    ended_well(pid, name);
+}
+
+/// Waits for a child, and panics unless it reports success.
+#[allow(unsafe_code)]
+fn ended_well(pid: libc::pid_t, name: &str) {
     let mut status = 0;
     // SAFETY: `status` outlives the call. `pid` is this process's child.
     let waited = unsafe { libc::waitpid(pid, &raw mut status, 0) };

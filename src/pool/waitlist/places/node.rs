@@ -23,7 +23,8 @@ use crate::sync::{Patience, UnsafeCell, made_progress, unless_mutant};
 pub(in crate::pool) struct Node<G> {
     /// The waker's bits, from when the node is enqueued. The granter moves the waker out and leaves the bits.
     pub(super) waker: UnsafeCell<MaybeUninit<Waker>>,
-    grant: UnsafeCell<Option<G>>,
+    /// There while the node is `GRANTED`. The owner then takes it in any case.
+    grant: UnsafeCell<MaybeUninit<G>>,
     /// The node's state: `APART`, `QUEUED` or `GRANTED`.
     progress: AtomicU32,
     /// Where the node was enqueued, if it was.
@@ -66,7 +67,7 @@ impl<G> Node<G> {
     pub(in crate::pool) fn new() -> Self {
         Self {
             waker: UnsafeCell::new(MaybeUninit::uninit()),
-            grant: UnsafeCell::new(None),
+            grant: UnsafeCell::new(MaybeUninit::uninit()),
             progress: AtomicU32::new(Self::APART),
             seat: UnsafeCell::new(MaybeUninit::uninit()),
             _pinned: PhantomPinned,
@@ -89,8 +90,8 @@ impl<G> Node<G> {
             return None;
         }
         self.end_wait();
-        // SAFETY: INV-4: the node is granted, so it is the owner's.
-        self.grant.with_mut(|grant| unsafe { (*grant).take() })
+        // SAFETY: INV-4: the node was granted, so it is the owner's, and the grant is there. The node no longer says so.
+        Some(self.grant.with_mut(|grant| unsafe { (*grant).assume_init_read() }))
     }
 
     pub(super) fn end_wait(&self) {
@@ -108,8 +109,7 @@ impl<G> Node<G> {
         // SAFETY: the caller guarantees it. The waker's bits are read and left in place, because the owner may be reading
         // them too.
         let waker = unsafe {
-            // Overwrites without reading: the old value is `None`, because the owner has taken every earlier grant.
-            self.grant.with_mut(|present| present.write(Some(grant)));
+            self.grant.with_mut(|present| (*present).write(grant));
             self.move_waker_out()
         };
         // ORD: Release; pairs with the Acquire in `take_grant`; publishes the grant. The node may be gone from here on.
