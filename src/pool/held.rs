@@ -139,18 +139,21 @@ impl<E: Environment> Held<E> {
         self.offer(Lane::OF_RETURNED);
     }
 
-    /// Makes a connection available whose use has ended, and which has not been pushed onto this shard. Usually because a
-    /// check-out waits.
+    /// Makes a connection available whose use has ended, preferably on this shard.
     #[inline(never)]
     pub(super) fn return_to_pool(self, shard: &Shard) {
         self.touch();
-        let (core, generation) = (self.core(), self.generation());
-        if shard.is_waited_for()
-            && let Some(claimed) = core.wait_list.try_claim(|| self.is_current(generation))
-        {
-            return wake(claimed.grant(Grant::Connection(self.into_idle())));
-        }
         self.put_on(shard, Lane::OF_RETURNED);
+    }
+
+    /// Does what [`Held::return_to_pool`] does, if a check-out probably waits.
+    #[inline(never)]
+    pub(super) fn return_to_waiter(self, shard: &Shard) {
+        let (core, generation) = (self.core(), self.generation());
+        match core.wait_list.try_claim(|| self.is_current(generation)) {
+            Some(claimed) => wake(claimed.grant(Grant::Connection(self.into_idle()))),
+            None => self.return_to_pool(shard),
+        }
     }
 
     /// Makes the connection available as [`Held::make_available`] does, with the lanes served in the given order.

@@ -12,7 +12,7 @@ use super::core::Core;
 use super::environment::Environment;
 use super::held::{ClosedOnPanic, Held};
 use super::pinning::Purpose;
-use super::shard::Shard;
+use super::shard::{Obstacle, PushError, Shard};
 use super::slab::Slot;
 use crate::error::PoolClearedError;
 use crate::sync::discard;
@@ -193,9 +193,14 @@ impl<E: Environment> Lease<E> {
             return held.retire_stale();
         }
         let is_current = || core.state.load().generation == stamp.generation;
-        if !(PLAIN && shard.push_at_once(&core.slab, held.slot(), is_current)) {
-            held.return_to_pool(shard);
+        if PLAIN {
+            match shard.push_at_once(&core.slab, held.slot(), is_current) {
+                Ok(()) => return,
+                Err(Obstacle::Refused(PushError::Waiting)) => return held.return_to_waiter(shard),
+                Err(_) => {}
+            }
         }
+        held.return_to_pool(shard);
     }
 }
 

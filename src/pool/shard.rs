@@ -8,7 +8,7 @@ use crate::sync::{step, unless_mutant};
 
 /// A reading of a shard's head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Head {
+pub(super) struct Head {
     /// The slot on top.
     top: Option<u32>,
     /// The flag: a check-out waits. A check-in hands its connection over instead of pushing it, and a check-out queues
@@ -68,10 +68,10 @@ pub(super) enum PushError {
 }
 
 /// Why an attempt to push failed.
-enum Obstacle {
+pub(super) enum Obstacle {
     Refused(PushError),
-    /// The head is now this one.
-    Changed(Head),
+    /// The next attempt begins with this head.
+    Again(Head),
 }
 
 /// A pool's shards. Their number is a power of two.
@@ -227,24 +227,29 @@ impl Shard {
             match self.try_push(head, below, slot, &is_current) {
                 Ok(()) => return Ok(()),
                 Err(Obstacle::Refused(why)) => return Err(why),
-                Err(Obstacle::Changed(now)) => head = now,
+                Err(Obstacle::Again(now)) => head = now,
             }
         }
     }
 
     /// Pushes as [`Shard::push`] does, but in a single attempt, and only onto one of the slab's first slots or onto an
-    /// empty stack. Returns `false` if the slot was not pushed. [`Shard::push`] then pushes it or returns the reason.
+    /// empty stack. If it fails, [`Shard::push`] may still push the slot.
     #[inline]
-    pub(super) fn push_at_once<C>(&self, slab: &Slab<C>, slot: &Slot<C>, is_current: impl Fn() -> bool) -> bool {
+    pub(super) fn push_at_once<C>(
+        &self,
+        slab: &Slab<C>,
+        slot: &Slot<C>,
+        is_current: impl Fn() -> bool,
+    ) -> Result<(), Obstacle> {
         let head = self.load();
         let below = match head.top {
             None => None,
             Some(top) => match slab.first_slot(top) {
-                None => return false,
+                None => return Err(Obstacle::Again(head)),
                 below => below,
             },
         };
-        self.try_push(head, below, slot, is_current).is_ok()
+        self.try_push(head, below, slot, is_current)
     }
 
     /// Makes one attempt to push. `below` is the slot on top of `head`.
@@ -264,7 +269,7 @@ impl Shard {
         }
         slot.set_link(Link { next: head.top, depth: 1 + below.map_or(0, |below| below.link().depth) });
         let above = Head { top: Some(slot.index()), ..head.next() };
-        self.swap(head, above).map_err(Obstacle::Changed)
+        self.swap(head, above).map_err(Obstacle::Again)
     }
 
     /// Takes all slots at once, still linked, and returns the top. Changes the head even if the shard is empty, so that

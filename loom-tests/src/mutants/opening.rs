@@ -92,7 +92,10 @@ pub const MUTANTS: &[Mutant] = &[
         name: "return_that_fails_is_lost",
         does: "A connection whose return on the fast path fails is not returned on the slow path.",
         file: "pool/lease.rs",
-        edits: &[Edit { within: "fn give_back<", right: "held.return_to_pool(shard);", wrong: "return;" }],
+        edits: &[
+            Edit { within: "fn give_back<", right: "held.return_to_pool(shard);", wrong: "return;" },
+            Edit { within: "fn give_back<", right: "return held.return_to_waiter(shard)", wrong: "return" },
+        ],
     },
     Mutant {
         name: "permits_are_not_served",

@@ -111,7 +111,7 @@ pub const MUTANTS: &[Mutant] = &[
         file: "pool/shard.rs",
         edits: &[Edit {
             within: "fn try_push",
-            right: "self.swap(head, above).map_err(Obstacle::Changed)",
+            right: "self.swap(head, above).map_err(Obstacle::Again)",
             wrong: "self.0.store(above.pack(), Ordering::Release); Ok(())",
         }],
     },
