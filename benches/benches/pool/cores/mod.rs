@@ -16,7 +16,7 @@
 //! of the time with one core if the case scales. The speed-up is the throughput divided by that on one core in the same
 //! round.
 //!
-//! qp loses waiters, so it takes no part in the saturated cases. There floor is the runtime alone.
+//! qp loses waiters, so it takes no part in the saturated cases. There floor is turns that are passed on, see `floor::Turns`.
 
 mod machine;
 mod tasks;
