@@ -149,10 +149,8 @@ impl<E: Environment> Held<E> {
     /// Does what [`Held::return_to_pool`] does, if a check-out probably waits.
     #[inline(never)]
     pub(super) fn return_to_waiter(self, shard: &Shard) {
-        let (core, generation) = (self.core(), self.generation());
-        match core.wait_list.try_claim(|| self.is_current(generation)) {
-            Some(claimed) => wake(claimed.grant(Grant::Connection(self.into_idle()))),
-            None => self.return_to_pool(shard),
+        if !self.hand_over(self.generation(), Lane::OF_RETURNED) {
+            self.return_to_pool(shard);
         }
     }
 
@@ -185,14 +183,18 @@ impl<E: Environment> Held<E> {
 
     /// Hands the connection over to the first check-out of the first lane that has one. Returns `false` if no check-out
     /// waits any more.
-    #[inline(never)]
+    #[inline]
     fn hand_over(self, generation: u64, lanes: [Lane; 2]) -> bool {
-        let core = self.core();
-        if let Some(claimed) = core.wait_list.try_claim(|| self.is_current(generation)) {
+        if let Some(claimed) = self.core().wait_list.try_claim(|| self.is_current(generation)) {
             wake(claimed.grant(Grant::Connection(self.into_idle())));
             return true;
         }
-        let claimed = core.wait_list.run(
+        self.hand_over_by_lock(generation, lanes)
+    }
+
+    #[inline(never)]
+    fn hand_over_by_lock(self, generation: u64, lanes: [Lane; 2]) -> bool {
+        let claimed = self.core().wait_list.run(
             |queue| self.claim_first(generation, lanes, queue),
             || move |queue: &mut LockedWaitList<_>| self.claim_first(generation, lanes, queue),
         );

@@ -316,7 +316,8 @@ fn is_present(mutant: &str) -> bool {
 }
 
 const AT_A_TIME: usize = 2;
-const TIME_LIMIT: Duration = Duration::from_secs(120);
+/// The slowest ones take 75 s on a quiet machine with two cores.
+const TIME_LIMIT: Duration = Duration::from_secs(300);
 
 #[test]
 fn every_mutant_is_caught() {
