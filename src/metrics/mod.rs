@@ -9,7 +9,7 @@
 //! | --- | --- |
 //! | all counters | exact |
 //! | wait times, creation times | exact: each check-out that waits and each establishment is timed |
-//! | use times | sampled: about one use in 64 is timed, exactly |
+//! | use times | sampled: about one use in 128 is timed, exactly |
 //!
 //! Times are measured in nanoseconds, with a clock that is exact to some tens of nanoseconds. [`Histogram`] sorts them
 //! into buckets, and states the precision of its quantiles. The clock is not tokio's, unless
@@ -60,8 +60,8 @@ pub struct PoolMetrics {
     pub check_outs: CheckOutMetrics,
     /// How long connections were in use, from the end of the check-out to the begin of the check-in.
     ///
-    /// Sampled: about one use in 64 is timed, and its time is exact. The first use of each connection's place in the
-    /// pool is timed. Between two timed uses of it lie 32 to 94 others, a number that is drawn each time, so a pattern
+    /// Sampled: about one use in 128 is timed, and its time is exact. The first use of each connection's place in the
+    /// pool is timed. Between two timed uses of it lie 64 to 190 others, a number that is drawn each time, so a pattern
     /// in the application's uses does not meet the same uses again and again. [`Histogram::count`] is the number of
     /// timed uses. The number of all uses that have begun is [`CheckOutMetrics::succeeded`].
     pub use_time: Histogram,

@@ -62,7 +62,8 @@ pub struct Hit<E: Environment> {
 }
 
 impl<E: Environment> Hit<E> {
-    /// Returns whether the time of the use is measured, so that [`begin`](Self::begin) reads the clock. About one in 64.
+    /// Returns whether the time of the use is measured, so that [`begin`](Self::begin) reads the clock. About one
+    /// in 128.
     #[inline]
     pub fn is_timed(&self) -> bool {
         self.is_timed

@@ -35,8 +35,8 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// The number of uses from one timed use to the next lies between these two. The mean is 64.
-    const GAPS: (u64, u64) = (33, 95);
+    /// The number of uses from one timed use to the next lies between these two. The mean is 128.
+    const GAPS: (u64, u64) = (65, 191);
 
     const HITS_SHIFT: u32 = 8;
     const ONE_HIT: u64 = 1 << Self::HITS_SHIFT;
@@ -135,20 +135,20 @@ mod tests {
     }
 
     #[test]
-    fn first_use_and_about_one_in_64_is_timed_whatever_its_kind() {
+    fn first_use_and_about_one_in_128_is_timed_whatever_its_kind() {
         for is_hit in [(|_| true) as fn(u32) -> bool, |_| false, |number| number % 3 == 0] {
             let timed = timed(7, 640_000, is_hit);
             assert_eq!(timed[0], 0);
             let gaps: Vec<_> = timed.windows(2).map(|pair| pair[1] - pair[0]).collect();
-            assert!(gaps.iter().all(|gap| (33..=95).contains(gap)));
-            assert!((9_800..10_200).contains(&timed.len()), "{}", timed.len());
+            assert!(gaps.iter().all(|gap| (65..=191).contains(gap)));
+            assert!((4_900..5_100).contains(&timed.len()), "{}", timed.len());
         }
     }
 
     #[test]
     fn sample_has_no_period_of_the_applications() {
         let timed = timed(0, 640_000, |_| true);
-        for period in [2, 3, 5, 10, 64, 100] {
+        for period in [2, 3, 5, 10, 64, 100, 128] {
             let mut of_phase = vec![0; period as usize];
             timed.iter().for_each(|number| of_phase[(number % period) as usize] += 1);
             let expected = timed.len() as f64 / f64::from(period);

@@ -44,7 +44,7 @@ const OUTCOME: &str = "wharf.check_out.outcome";
 /// | `db.client.connection.timeouts` | observable counter | `{timeout}` | check-outs that reached a time limit |
 /// | `db.client.connection.create_time` | histogram | `s` | establishments that succeeded |
 /// | `db.client.connection.wait_time` | histogram | `s` | check-outs that did not find a connection at once and got one |
-/// | `db.client.connection.use_time` | histogram | `s` | a sample of the uses of connections, about one in 64; the count is that of the sample |
+/// | `db.client.connection.use_time` | histogram | `s` | a sample of the uses of connections, about one in 128; the count is that of the sample |
 /// | `wharf.pool.check_outs` | observable counter | `{check_out}` | check-outs that got a connection, by `wharf.check_out.outcome`: `hit`, `waited`, `opened` |
 ///
 /// # How exact the histograms are
@@ -124,8 +124,8 @@ impl OpenTelemetryMetrics {
             ),
             use_time: times(
                 "db.client.connection.use_time",
-                "The time between borrowing a connection and returning it to the pool. A sample of about one use in 64; \
-                 the sum of wharf.pool.check_outs is the number of uses.",
+                "The time between borrowing a connection and returning it to the pool. A sample of about one use in \
+                 128; the sum of wharf.pool.check_outs is the number of uses.",
             ),
             last: Mutex::default(),
         });

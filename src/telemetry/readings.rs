@@ -176,8 +176,8 @@ metrics! { m;
          opened."
         => [("waited", &m.check_outs.waited), ("opened", &m.check_outs.opened)];
     Histogram "wharf_pool_use_seconds" "seconds"
-        "How long connections were in use. Sampled: about one use in 64 is timed. The sum of wharf_pool_check_outs is the \
-         number of uses."
+        "How long connections were in use. Sampled: about one use in 128 is timed. The sum of wharf_pool_check_outs is \
+         the number of uses."
         => &m.use_time;
     Histogram "wharf_pool_create_seconds" "seconds"
         "How long establishments took that succeeded. Each is timed."

@@ -132,8 +132,8 @@ async fn waits_and_uses_and_establishments_take_the_time_they_take() {
 }
 
 #[tokio::test]
-async fn one_use_in_64_is_timed_whether_it_hit_or_waited() {
-    const USES: u64 = 64_000;
+async fn one_use_in_128_is_timed_whether_it_hit_or_waited() {
+    const USES: u64 = 128_000;
     let pool = pool(PoolOptions::default().max_pool_size(1), &Mock::new([]));
     drop(pool.check_out().await.unwrap());
     for _ in 0..USES {
