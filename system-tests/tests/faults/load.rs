@@ -1,6 +1,6 @@
 //! 64 tasks that read and write through one client, and what became of their operations.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 use bson::{RawDocumentBuf, rawdoc};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use wharf::client::ClientStatus;
 use wharf::{Client, ClientError, Operation};
 
-/// The number of tasks.
+/// The number of tasks: more than the pools of the tests may have connections.
 const TASKS: usize = 64;
 /// The database of the load. Its collection `inserted` has a document for each insert, `counters` one for each task.
 const DATABASE: &str = "faults";
@@ -21,6 +22,11 @@ const LAST_OPERATION: Duration = Duration::from_secs(15);
 const SETTLING: Duration = Duration::from_secs(10);
 /// The pause between two looks at what can only be asked for.
 const POLL: Duration = Duration::from_millis(10);
+/// For how long the usual rate is measured.
+const USUAL: Duration = Duration::from_secs(2);
+/// How often the load looks whether the rate is back.
+const RATE_STEP: Duration = Duration::from_millis(100);
+const SECOND: Duration = Duration::from_secs(1);
 /// The code of the error of a second insert with the same `_id`.
 const DUPLICATE_KEY: i32 = 11000;
 
@@ -55,9 +61,36 @@ struct Record {
     uncertain_increments: i64,
 }
 
+/// What the pools must come back to.
+#[derive(Debug, PartialEq, Eq)]
+struct Counts {
+    /// The largest number of connections of each server's pool.
+    max: BTreeMap<Arc<str>, u32>,
+    /// The connections to the server that the tasks use, without stale ones; `None` if there is no such server.
+    total: Option<u32>,
+}
+
+impl Counts {
+    fn of(status: &ClientStatus) -> Self {
+        let pools = || status.servers.iter().filter_map(|server| Some((server, server.pool?)));
+        let used = pools().find(|(server, _)| ["RSPrimary", "Standalone"].contains(&server.server_type));
+        Self {
+            max: pools().map(|(server, pool)| (server.address.clone(), pool.max_pool_size)).collect(),
+            total: used.map(|(_, pool)| pool.available + pool.in_use),
+        }
+    }
+
+    /// Returns whether the tasks have all connections that they may have.
+    fn is_full(&self) -> bool {
+        self.total.is_some_and(|total| self.max.values().all(|max| *max == total))
+    }
+}
+
 /// A load in progress.
 pub struct Load {
     client: Client,
+    /// The counts before the fault.
+    counts: Counts,
     begun: Instant,
     goes_on: Arc<AtomicBool>,
     successes: watch::Receiver<u64>,
@@ -65,7 +98,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// Starts the tasks, on collections that are empty.
+    /// Starts the tasks, on collections that are empty, and waits until they have as many connections as they may have.
     pub async fn start(client: &Client) -> Self {
         for name in ["inserted", "counters"] {
             client.run(Operation::write(DATABASE, &rawdoc! { "create": name })).await.unwrap();
@@ -77,7 +110,8 @@ impl Load {
         let sender = Arc::new(sender);
         let start = |task| tokio::spawn(run(client.clone(), id(task), goes_on.clone(), sender.clone()));
         let tasks = (0..TASKS).map(start).collect();
-        Self { client: client.clone(), begun: Instant::now(), goes_on, successes, tasks }
+        let counts = counts(client, Counts::is_full).await;
+        Self { client: client.clone(), counts, begun: Instant::now(), goes_on, successes, tasks }
     }
 
     /// Waits until this many more operations have succeeded.
@@ -87,13 +121,41 @@ impl Load {
         successes.wait_for(|&now| now >= from + operations).await.unwrap();
     }
 
-    /// Lets the load go on for a time.
-    pub async fn go_on_for(&self, time: Duration) {
-        tokio::time::sleep(time).await;
+    /// Measures for two seconds how many operations succeed in a second.
+    pub async fn rate(&self) -> f64 {
+        let before = self.successes();
+        tokio::time::sleep(USUAL).await;
+        rate(before, self.successes())
     }
 
-    /// Stops the load. Fails if a task hangs.
+    /// Waits for a second with at least 90 % of the usual rate, and returns how long that took, with the second. Returns
+    /// `None` if none came within `limit`.
+    pub async fn regains(&self, usual: f64, limit: Duration) -> Option<Duration> {
+        let from = Instant::now();
+        let mut steps = tokio::time::interval(RATE_STEP);
+        let mut seen: Vec<(Instant, u64)> = Vec::new();
+        loop {
+            steps.tick().await;
+            let now = self.successes();
+            let second_ago = seen.iter().rev().find(|(at, _)| now.0 - *at >= SECOND);
+            if second_ago.is_some_and(|&before| rate(before, now) >= 0.9 * usual) {
+                return Some(now.0 - from);
+            }
+            if now.0 - from > limit {
+                return None;
+            }
+            seen.push(now);
+        }
+    }
+
+    /// Returns the number of successes, and when it was read.
+    fn successes(&self) -> (Instant, u64) {
+        (Instant::now(), *self.successes.borrow())
+    }
+
+    /// Stops the load once the counts are what they were before the fault. Fails if a task hangs.
     pub async fn stop(self) -> Outcome {
+        counts(&self.client, |counts| *counts == self.counts).await;
         self.goes_on.store(false, Ordering::Relaxed); // ORD: Relaxed; it publishes nothing.
         let ended = Instant::now();
         let records = async {
@@ -107,6 +169,25 @@ impl Load {
             panic!("a task hangs: {:#?}", self.client.status());
         };
         Outcome { client: self.client, records, begun: self.begun, ended }
+    }
+}
+
+/// Returns how many operations succeeded in a second, on average between two readings.
+fn rate((from, before): (Instant, u64), (to, after): (Instant, u64)) -> f64 {
+    f64::from(u32::try_from(after - before).unwrap()) / (to - from).as_secs_f64()
+}
+
+/// Waits until the counts of the client's pools are what the load looks for, and returns them.
+async fn counts(client: &Client, is_reached: impl Fn(&Counts) -> bool) -> Counts {
+    let deadline = Instant::now() + SETTLING;
+    loop {
+        let status = client.status();
+        let counts = Counts::of(&status);
+        if is_reached(&counts) {
+            return counts;
+        }
+        assert!(Instant::now() < deadline, "the counts do not return: {status:#?}");
+        tokio::time::sleep(POLL).await;
     }
 }
 
@@ -208,19 +289,6 @@ impl Outcome {
         self.operations().map(|done| done.ended - done.begun).max().unwrap()
     }
 
-    /// Returns how many operations succeeded in a second, on average between two instants.
-    pub fn rate(&self, from: Instant, to: Instant) -> f64 {
-        let count = self.operations().filter(|done| done.error.is_none() && (from..to).contains(&done.ended)).count();
-        f64::from(u32::try_from(count).unwrap()) / (to - from).as_secs_f64()
-    }
-
-    /// Returns the end of the first second after `from` with at least this rate.
-    pub fn first_second_with(&self, rate: f64, from: Instant) -> Option<Instant> {
-        let step = Duration::from_millis(100);
-        let seconds = (0..).map(|count| from + step * count).take_while(|&at| at + SECOND <= self.ended);
-        seconds.map(|at| (at, at + SECOND)).find(|&(at, end)| self.rate(at, end) >= rate).map(|(_, end)| end)
-    }
-
     /// Checks on the server that each acknowledged write is there, and that none was executed twice.
     pub async fn check_writes(&self) {
         let mut inserted = HashSet::new();
@@ -295,5 +363,3 @@ impl fmt::Display for Outcome {
         )
     }
 }
-
-const SECOND: Duration = Duration::from_secs(1);
