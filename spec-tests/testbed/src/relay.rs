@@ -1,12 +1,14 @@
-//! A relay that cuts or stalls the connections through it: after a set number of bytes, or all at once.
+//! A relay that cuts or stalls the connections through it: after a set number of bytes, or all at once. It can also refuse
+//! connections.
 
+use std::future;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 
@@ -26,6 +28,20 @@ enum Fault {
     Hang(Direction, u64),
 }
 
+/// What passes on all connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Passage {
+    /// What the fault of each connection lets pass.
+    Free,
+    /// Nothing, in silence.
+    BlackHole,
+    /// Nothing: there is no connection.
+    Partition,
+}
+
+/// How many connections the system accepts for the relay before the relay does.
+const BACKLOG: u32 = 1024;
+
 /// The counters of a relay.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Relayed {
@@ -44,7 +60,7 @@ pub struct Relayed {
 pub struct Relay {
     address: SocketAddr,
     fault: Arc<Mutex<Option<Fault>>>,
-    is_black_hole: watch::Sender<bool>,
+    passage: watch::Sender<Passage>,
     relayed: watch::Receiver<Relayed>,
     accepting: JoinHandle<()>,
 }
@@ -64,10 +80,10 @@ impl Relay {
         let address = listener.local_addr()?;
         let fault = Arc::new(Mutex::new(None));
         let (sender, relayed) = watch::channel(Relayed::default());
-        let is_black_hole = watch::Sender::new(false);
-        let line = Line { is_black_hole: is_black_hole.subscribe(), relayed: Arc::new(sender) };
+        let passage = watch::Sender::new(Passage::Free);
+        let line = Line { passage: passage.subscribe(), relayed: Arc::new(sender) };
         let accepting = tokio::spawn(accept(listener, server, Arc::clone(&fault), line));
-        Ok(Self { address, fault, is_black_hole, relayed, accepting })
+        Ok(Self { address, fault, passage, relayed, accepting })
     }
 
     /// Returns the address that clients connect to.
@@ -89,12 +105,20 @@ impl Relay {
     /// Lets nothing pass on any connection, open or later, in either direction, until [`heal`](Self::heal). Connections are
     /// still accepted. The end of a connection does not pass either.
     pub fn black_hole(&self) {
-        self.is_black_hole.send_replace(true);
+        self.passage.send_replace(Passage::BlackHole);
     }
 
-    /// Ends the [black hole](Self::black_hole). What the relay has read from an end meanwhile passes now.
+    /// Closes all connections and refuses later ones, until [`heal`](Self::heal). Returns when no connection is open. The
+    /// port stays the relay's.
+    pub async fn partition(&self) {
+        self.passage.send_replace(Passage::Partition);
+        self.until(|relayed| relayed.open == 0).await;
+    }
+
+    /// Ends the [black hole](Self::black_hole) or the [partition](Self::partition). What the relay has read from an end of a
+    /// connection in the black hole passes now.
     pub fn heal(&self) {
-        self.is_black_hole.send_replace(false);
+        self.passage.send_replace(Passage::Free);
     }
 
     /// Lets everything pass on later connections.
@@ -128,26 +152,49 @@ impl Drop for Relay {
 /// What all connections through a relay share.
 #[derive(Clone)]
 struct Line {
-    is_black_hole: watch::Receiver<bool>,
+    passage: watch::Receiver<Passage>,
     relayed: Arc<watch::Sender<Relayed>>,
 }
 
 impl Line {
     /// Waits until bytes can pass.
     async fn passable(&self) {
-        let mut is_black_hole = self.is_black_hole.clone();
-        // Without its owner, the relay ends anyway.
-        let _ = is_black_hole.wait_for(|is_black_hole| !is_black_hole).await;
+        self.wait_for(|passage| passage != Passage::BlackHole).await;
+    }
+
+    /// Waits for a partition.
+    async fn partition(&self) {
+        self.wait_for(|passage| passage == Passage::Partition).await;
+    }
+
+    /// Waits for the end of a partition.
+    async fn healed(&self) {
+        self.wait_for(|passage| passage != Passage::Partition).await;
+    }
+
+    async fn wait_for(&self, is_it: impl Fn(Passage) -> bool) {
+        let mut passage = self.passage.clone();
+        if passage.wait_for(|&passage| is_it(passage)).await.is_err() {
+            // The owner is gone, which ends this task.
+            future::pending().await
+        }
     }
 }
 
 /// Accepts connections until the task is aborted, which ends them too.
-async fn accept(listener: TcpListener, server: SocketAddr, fault: Arc<Mutex<Option<Fault>>>, line: Line) {
+async fn accept(mut listener: TcpListener, server: SocketAddr, fault: Arc<Mutex<Option<Fault>>>, line: Line) {
     let mut connections = JoinSet::new();
     loop {
         while connections.try_join_next().is_some() {}
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = line.partition() => {
+                listener = refuse(listener, &line).await.expect("no other socket takes the port");
+                continue;
+            }
+        };
         // The client sees a failure to accept it.
-        let Ok((client, _)) = listener.accept().await else { continue };
+        let Ok((client, _)) = accepted else { continue };
         let fault = *fault.lock().unwrap_or_else(PoisonError::into_inner);
         let line = line.clone();
         connections.spawn(async move {
@@ -155,10 +202,24 @@ async fn accept(listener: TcpListener, server: SocketAddr, fault: Arc<Mutex<Opti
                 relayed.opened += 1;
                 relayed.open += 1;
             });
-            relay(client, server, fault, &line).await;
+            tokio::select! {
+                () = relay(client, server, fault, &line) => {}
+                () = line.partition() => {}
+            }
             line.relayed.send_modify(|relayed| relayed.open -= 1);
         });
     }
+}
+
+/// Closes the port until the partition ends. A socket that does not listen keeps it meanwhile, and refuses connections.
+async fn refuse(listener: TcpListener, line: &Line) -> io::Result<TcpListener> {
+    let address = listener.local_addr()?;
+    drop(listener);
+    let keeper = TcpSocket::new_v4()?;
+    keeper.set_reuseaddr(true)?;
+    keeper.bind(address)?;
+    line.healed().await;
+    keeper.listen(BACKLOG)
 }
 
 /// Relays until either end closes or the fault cuts the connection, and closes both.

@@ -16,6 +16,9 @@ pub struct SocksOptions {
     pub login: Option<(String, String)>,
     /// The names that the proxy resolves itself, in lower case. It refuses other names as unreachable.
     pub names: HashMap<String, SocketAddr>,
+    /// Where the proxy connects to in place of an address that a client asks for, such as to a relay. Default: to that
+    /// address.
+    pub detours: HashMap<SocketAddr, SocketAddr>,
     /// The proxy's fault. Default: none.
     pub fault: Option<SocksFault>,
 }
@@ -180,7 +183,10 @@ async fn negotiate(
     }
     let server = match request.by_name {
         true => options.names.get(&request.host).copied(),
-        false => request.host.parse().ok().map(|address| SocketAddr::new(address, request.port)),
+        false => {
+            let address = request.host.parse().ok().map(|address| SocketAddr::new(address, request.port));
+            address.map(|address| options.detours.get(&address).copied().unwrap_or(address))
+        }
     };
     let connected = match server {
         Some(server) => TcpStream::connect(server).await.map_err(|error| (5, error)),

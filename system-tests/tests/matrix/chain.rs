@@ -24,7 +24,7 @@ impl Chain {
     pub(super) async fn new(secured: Arc<Secured>, server: SocketAddr, fault: Option<SocksFault>) -> Self {
         let login = Some(("porter".to_owned(), "knock".to_owned()));
         let names = HashMap::from([(SERVER_NAME.to_owned(), server)]);
-        let proxy = SocksProxy::start(SocksOptions { login, names, fault }).await.unwrap();
+        let proxy = SocksProxy::start(SocksOptions { login, names, fault, ..SocksOptions::default() }).await.unwrap();
         let zone = Zone::default().srv(SERVICE, 4711, SERVER_NAME).txt(NAME, &["authSource=admin"]);
         Self { secured, proxy, dns: DnsServer::start(zone).await.unwrap() }
     }

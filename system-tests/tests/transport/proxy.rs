@@ -16,7 +16,7 @@ fn login() -> Option<(String, String)> {
 /// Starts a proxy that knows `server` by a name that only the proxy can resolve.
 async fn proxy(server: SocketAddr, login: Option<(String, String)>, fault: Option<SocksFault>) -> SocksProxy {
     let names = HashMap::from([(NAME.to_owned(), server), ("localhost".to_owned(), server)]);
-    SocksProxy::start(SocksOptions { login, names, fault }).await.unwrap()
+    SocksProxy::start(SocksOptions { login, names, fault, ..SocksOptions::default() }).await.unwrap()
 }
 
 fn through(proxy: &SocksProxy) -> ProxyOptions {

@@ -85,7 +85,7 @@ async fn stages_of_a_plain_connection_are_timed() {
 async fn connecting_through_a_proxy_is_one_stage() {
     let server = embedded().await;
     let names = HashMap::from([("db.invalid".to_owned(), socket_address(&server))]);
-    let proxy = SocksProxy::start(SocksOptions { login: None, names, fault: None }).await.unwrap();
+    let proxy = SocksProxy::start(SocksOptions { names, ..SocksOptions::default() }).await.unwrap();
     let proxied = options("db.invalid:4711").proxy(ProxyOptions::new("localhost").port(proxy.port()));
     assert_eq!(stages(proxied).await, (once(&[Stage::Proxy, Stage::Hello]), once(&[])));
 }
