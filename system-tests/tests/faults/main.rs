@@ -8,6 +8,7 @@
 #[path = "../client/events.rs"]
 mod events;
 mod load;
+mod partition;
 mod replica_set;
 mod sockets;
 mod standalone;
