@@ -1,4 +1,4 @@
-//! A client under load while its servers fail.
+//! A client under load while its servers or the network fail, or while its own process is stopped.
 //!
 //! Each test has a bound in time, and checks afterwards that no task hangs, that no acknowledged write is lost, that no
 //! write is executed twice, and that the pools' counts are back. It prints one line: how many operations failed, and how
@@ -12,6 +12,7 @@ mod partition;
 mod replica_set;
 mod sockets;
 mod standalone;
+mod stopped;
 
 use std::time::Duration;
 
