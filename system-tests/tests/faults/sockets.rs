@@ -1,10 +1,11 @@
 //! How many sockets a client has.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bson::rawdoc;
-use wharf::{Client, Options, ReadPreference, ReadPreferenceMode};
+use bson::{doc, rawdoc};
+use wharf::{BackgroundInterval, Client, Connection, Endpoint, Options, ReadPreference, ReadPreferenceMode};
 use wharf_testbed::replica_set::{ReplicaSet, ReplicaSetOptions};
 
 use super::load::Load;
@@ -88,6 +89,91 @@ async fn sockets_are_as_many_as_promised() {
         drop(held);
         assert!(kept.shutdown(Duration::from_secs(5)).await);
         reaches(&set, "kept", [0; 3]).await;
+    })
+    .await;
+}
+
+/// `maxPoolSize` by default.
+const MAX_POOL_SIZE: usize = 100;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sockets_with_the_defaults_are_as_many_as_promised() {
+    let _turn = turn().await;
+    within(Duration::from_secs(90), async {
+        let tagged = (0..3).map(|member| doc! { "tags": { "member": member.to_string() } }).collect();
+        let options = ReplicaSetOptions { member_fields: tagged, ..ReplicaSetOptions::default() };
+        let set = Arc::new(blocking(|| ReplicaSet::start(options).unwrap()).await);
+        let of_primary = set.clone();
+        let primary = blocking(move || of_primary.primary().unwrap().unwrap()).await;
+        let client = Client::new(Options::parse(&format!("{}&appName=defaults", set.uri())).unwrap()).unwrap();
+
+        // Only the primary is used: maxPoolSize + 6.
+        let on_primary = ReadPreference::new(ReadPreferenceMode::Primary);
+        let mut held = vec![hold_all(&client, &on_primary).await];
+        reaches(&set, "defaults", each(primary, MAX_POOL_SIZE + 2, 2)).await;
+        one_more_waits(&client, &on_primary, &mut held[0]).await;
+        assert_eq!(sockets(&set, "defaults").await, each(primary, MAX_POOL_SIZE + 2, 2));
+
+        // All members are used: (maxPoolSize + 2) x 3.
+        for member in (0..3).filter(|&member| member != primary) {
+            let tags = [("member", member.to_string())];
+            let on_member = ReadPreference::new(ReadPreferenceMode::Secondary).tag_set(tags);
+            held.push(hold_all(&client, &on_member).await);
+            one_more_waits(&client, &on_member, held.last_mut().unwrap()).await;
+        }
+        reaches(&set, "defaults", [MAX_POOL_SIZE + 2; 3]).await;
+        drop(held);
+        assert_eq!(sockets(&set, "defaults").await, [MAX_POOL_SIZE + 2; 3]);
+        assert!(client.shutdown(Duration::from_secs(5)).await);
+        reaches(&set, "defaults", [0; 3]).await;
+    })
+    .await;
+}
+
+/// Checks out as many connections as a pool may have.
+async fn hold_all(client: &Client, preference: &ReadPreference) -> Vec<Connection<Endpoint>> {
+    let mut held = Vec::new();
+    for _ in 0..MAX_POOL_SIZE {
+        held.push(client.check_out(preference).await.unwrap());
+    }
+    held
+}
+
+/// Checks that another check-out from a pool whose connections are all held waits until one comes back.
+async fn one_more_waits(client: &Client, preference: &ReadPreference, held: &mut Vec<Connection<Endpoint>>) {
+    let is_there = || client.status().servers.iter().any(|server| server.pool.is_some_and(|pool| pool.waiting == 1));
+    let waiter = async {
+        while !is_there() {
+            tokio::task::yield_now().await;
+        }
+    };
+    let mut one_more = pin!(client.check_out(preference));
+    tokio::select! {
+        _ = &mut one_more => panic!("more connections than maxPoolSize"),
+        () = waiter => {}
+    }
+    held.pop();
+    held.push(one_more.await.unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn idle_sockets_are_closed_without_traffic() {
+    let _turn = turn().await;
+    within(Duration::from_secs(60), async {
+        let set = Arc::new(blocking(|| ReplicaSet::start(ReplicaSetOptions::default()).unwrap()).await);
+        let uri = format!("{}&appName=idle&heartbeatFrequencyMS=500&maxIdleTimeMS=500", set.uri());
+        let mut options = Options::parse(&uri).unwrap();
+        options.pool = options.pool.background_interval(BackgroundInterval::Every(Duration::from_millis(100)));
+        let client = Client::new(options).unwrap();
+        client.connect().await.unwrap();
+        reaches(&set, "idle", [2; 3]).await;
+        let mut opened = (0, 0);
+        client.warm_up(5, |open, wanted| opened = (open, wanted)).await.unwrap();
+        assert_eq!(opened, (15, 15));
+        // The monitors' two stay.
+        reaches(&set, "idle", [2; 3]).await;
+        assert!(client.shutdown(Duration::from_secs(5)).await);
+        reaches(&set, "idle", [0; 3]).await;
     })
     .await;
 }
