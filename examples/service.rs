@@ -1,8 +1,6 @@
 //! A bank: `MONGODB_URI='mongodb://host1,host2,host3/?replicaSet=rs0' cargo run --release --example service`, and `-- --help`.
 
-use std::error::Error;
 use std::fmt::Write;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use axum::extract::{Path, State};
@@ -13,18 +11,17 @@ use axum::{Json, Router};
 use bson::doc;
 use clap::Parser;
 use futures_util::{FutureExt, TryStreamExt};
-use serde::{Deserialize, Serialize};
-use tokio::net::TcpListener;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::filter::LevelFilter;
-use wharf::client::{Session, SessionOptions};
+use wharf::client::{Query, Session, SessionOptions};
 use wharf::metrics::PoolMetrics;
 use wharf::telemetry::{METRICS, ReadingValue, readings};
 use wharf::{Client, ClientError, Options, WriteConcern};
 use wharf_service::pools::PoolRow;
 
 const DATABASE: &str = "bank";
-/// How long an operation may take in total: longer than the election of a primary.
+/// How long a request may use the database: longer than the election of a primary.
 const LIMIT: Duration = Duration::from_secs(30);
 /// How long requests and connections may take to end.
 const GRACE: Duration = Duration::from_secs(10);
@@ -39,18 +36,18 @@ const GRACE: Duration = Duration::from_secs(10);
 struct Arguments {
     /// The address to listen on; with port 0 the operating system chooses one
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8080")]
-    listen: SocketAddr,
+    listen: std::net::SocketAddr,
     /// The connection string of the deployment
     #[arg(long, env = "MONGODB_URI", default_value = "mongodb://localhost")]
     uri: String,
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(LevelFilter::WARN).init();
     let Arguments { listen, uri } = Arguments::parse();
     let client = Client::new(Options::parse(&uri)?.timeout(LIMIT).write_concern(WriteConcern::majority()))?;
-    let listener = TcpListener::bind(listen).await?;
+    let listener = tokio::net::TcpListener::bind(listen).await?;
     println!("Listening on {}", listener.local_addr()?);
     let serving = axum::serve(listener, router(client.clone())).with_graceful_shutdown(end_signal());
     tokio::select! {
@@ -64,10 +61,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 /// Completes at SIGTERM or Ctrl-C.
 async fn end_signal() {
     let mut terminate = signal(SignalKind::terminate()).expect("the handler of SIGTERM cannot be installed");
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = tokio::signal::ctrl_c() => {}
-    }
+    tokio::select! { _ = terminate.recv() => {}, _ = tokio::signal::ctrl_c() => {} }
 }
 
 fn router(client: Client) -> Router {
@@ -110,24 +104,30 @@ async fn open_account(State(client): State<Client>, Json(account): Json<Account>
 }
 
 async fn accounts(State(client): State<Client>, Path(owner): Path<String>) -> Result<Json<Vec<Account>>, Failure> {
-    let found = client.find(DATABASE, "accounts", doc! { "owner": owner }).batch_size(100);
-    Ok(Json(found.options(doc! { "sort": { "_id": 1 } }).await?.typed().try_collect().await?))
+    let (filter, options) = (doc! { "owner": owner }, doc! { "sort": { "_id": 1 } });
+    Ok(Json(all(&client, || client.find(DATABASE, "accounts", &filter).options(&options)).await?))
 }
 
 async fn totals(State(client): State<Client>) -> Result<Json<Vec<Total>>, Failure> {
     let group = doc! { "_id": "$owner", "accounts": { "$sum": 1 }, "balance": { "$sum": "$balance" } };
-    let totals = client.aggregate(DATABASE, "accounts", [doc! { "$group": group }, doc! { "$sort": { "_id": 1 } }]);
-    Ok(Json(totals.batch_size(100).await?.typed().try_collect().await?))
+    let pipeline = [doc! { "$group": group }, doc! { "$sort": { "_id": 1 } }];
+    Ok(Json(all(&client, || client.aggregate(DATABASE, "accounts", &pipeline)).await?))
+}
+
+/// Reads all batches in a transaction: at one moment, and again from the first one if the cursor is lost with its server.
+async fn all<T: DeserializeOwned>(client: &Client, query: impl Fn() -> Query<'static>) -> Result<Vec<T>, ClientError> {
+    let read =
+        async |mut session: Session| query().batch_size(100).session(&mut session).await?.typed().try_collect().await;
+    client.start_session(&SessionOptions::default())?.with_transaction(read).await
 }
 
 async fn transfer(State(client): State<Client>, Json(transfer): Json<Transfer>) -> Result<StatusCode, Failure> {
-    let Transfer { from, to, amount } = transfer;
-    if amount <= 0 {
+    if transfer.amount <= 0 {
         return Err(Failure(StatusCode::UNPROCESSABLE_ENTITY, "the amount must be positive".to_owned()));
     }
-    let enough = doc! { "_id": from, "balance": { "$gte": amount } };
-    let take = doc! { "q": enough, "u": { "$inc": { "balance": -amount } } };
-    let give = doc! { "q": { "_id": to }, "u": { "$inc": { "balance": amount } } };
+    let enough = doc! { "_id": transfer.from, "balance": { "$gte": transfer.amount } };
+    let take = doc! { "q": enough, "u": { "$inc": { "balance": -transfer.amount } } };
+    let give = doc! { "q": { "_id": transfer.to }, "u": { "$inc": { "balance": transfer.amount } } };
     let move_money = async |mut session: Session| {
         let taken = client.update(DATABASE, "accounts", [&take]).session(&mut session).await?;
         let given = client.update(DATABASE, "accounts", [&give]).session(&mut session).await?;
@@ -135,8 +135,7 @@ async fn transfer(State(client): State<Client>, Json(transfer): Json<Transfer>) 
         // An error ends the transaction: neither account changes.
         both.then_some(()).ok_or_else(|| ClientError::other("there is no such account, or too little on it"))
     };
-    let mut session = client.start_session(&SessionOptions::default()).map_err(ClientError::from)?;
-    session.with_transaction(move_money).await?;
+    client.start_session(&SessionOptions::default()).map_err(ClientError::from)?.with_transaction(move_money).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -7,12 +7,13 @@ use std::env;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use bson::{RawDocument, rawdoc};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
-use tokio::sync::Barrier;
+use tokio::sync::{Barrier, watch};
 use tokio::task::JoinSet;
 use wharf_servers::replica_set::{ReplicaSet, ReplicaSetOptions, shared};
 use wharf_service::http::request;
@@ -20,6 +21,7 @@ use wharf_service::pools::PoolRow;
 
 /// Ends a test that hangs.
 const AGES: Duration = Duration::from_secs(60);
+const AGES_MS: i32 = 60_000;
 
 /// Returns the command of an example, which `cargo test` builds before it runs any test.
 fn example(name: &str) -> Command {
@@ -125,6 +127,11 @@ async fn service_keeps_accounts_and_shows_its_pools() {
         let (status, opened) = service.post("/accounts", account.clone()).await;
         assert_eq!((status, serde_json::from_str(&opened).ok()), (201, Some(account)), "{opened}");
     }
+    // Two batches of totals.
+    for number in 0..110 {
+        let account = json!({ "_id": format!("c{number}"), "owner": format!("Carol {number:03}"), "balance": number });
+        assert_eq!(service.post("/accounts", account).await.0, 201);
+    }
     let bobs = json!({ "_id": "b0", "owner": "Bob", "balance": 10 });
     assert_eq!(service.post("/accounts", bobs.clone()).await.0, 201);
     assert_eq!(service.post("/accounts", bobs).await, (409, "the account exists already".to_owned()));
@@ -145,11 +152,14 @@ async fn service_keeps_accounts_and_shows_its_pools() {
     let accounts = service.accounts(anns).await;
     assert_eq!((accounts["a1"], accounts["a249"], service.accounts("Bob").await["b0"]), (1, 244, 15));
     let totals: Value = serde_json::from_str(&service.get("/totals").await.1).unwrap();
-    let expected = json!([
-        { "_id": "Ann \"A\"", "accounts": 250, "balance": 250 * 249 / 2 - 5 },
-        { "_id": "Bob", "accounts": 1, "balance": 15 },
-    ]);
-    assert_eq!(totals, expected);
+    let mut expected = vec![
+        json!({ "_id": "Ann \"A\"", "accounts": 250, "balance": 250 * 249 / 2 - 5 }),
+        json!({ "_id": "Bob", "accounts": 1, "balance": 15 }),
+    ];
+    let carols =
+        (0..110).map(|number| json!({ "_id": format!("Carol {number:03}"), "accounts": 1, "balance": number }));
+    expected.extend(carols);
+    assert_eq!(totals, Value::from(expected));
 
     let (status, scraped) = service.get("/metrics").await;
     assert_eq!(status, 200);
@@ -210,56 +220,161 @@ async fn service_keeps_accounts_and_shows_its_pools() {
     service.end("-TERM").await;
 }
 
+/// The accounts of one owner, and the owners of one account each. Both are several batches.
+const RICH: usize = 260;
+const OTHERS: usize = 110;
+/// The tasks that write.
+const WRITERS: usize = 16;
+/// How often each of them writes before the kill, and after the election.
+const TURNS: i64 = 20;
+
+/// When each request of a task began and ended.
+type Times = Vec<(Instant, Instant)>;
+
 /// Money moves from one account to another while the primary is killed: no request fails, and each transfer and each new
-/// account that was acknowledged is there once.
+/// account that was acknowledged is there once. Other requests read several batches meanwhile, and miss nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn service_survives_the_loss_of_its_primary() {
-    const TASKS: usize = 16;
-    const BEFORE: i64 = 20;
-    const AFTER: i64 = 20;
     let set = blocking(|| Arc::new(ReplicaSet::start(ReplicaSetOptions::default()).unwrap())).await;
-    let service = Arc::new(Running::start(&set.uri()).await);
-    let killed = Arc::new(Barrier::new(TASKS + 1));
-    let mut tasks = JoinSet::new();
-    for task in 0..TASKS {
-        let (service, killed) = (service.clone(), killed.clone());
-        tasks.spawn(async move {
-            let open = async |id: String| {
-                let account = json!({ "_id": id, "owner": format!("owner{task}"), "balance": 1_000 });
-                let (status, body) = service.post("/accounts", account).await;
-                assert_eq!(status, 201, "{body}");
-            };
-            let (from, to) = (format!("from{task}"), format!("to{task}"));
-            open(from.clone()).await;
-            open(to.clone()).await;
-            for number in 0..BEFORE + AFTER {
-                if number == BEFORE {
-                    // From here on, requests run while the primary is killed.
-                    killed.wait().await;
-                }
-                let (status, body) = service.post("/transfers", json!({ "from": from, "to": to, "amount": 1 })).await;
-                assert_eq!(status, 204, "{body}");
-                open(format!("{task}:{number}")).await;
-                assert_eq!(service.accounts(&format!("owner{task}")).await.len() as i64, 3 + number);
-            }
-        });
+    let service = Arc::new(Running::start(&format!("{}&appName=bank", set.uri())).await);
+    let busy = Arc::new(Barrier::new(WRITERS + 1));
+    let (elected, is_elected) = watch::channel(false);
+    let mut writers = JoinSet::new();
+    for writer in 0..WRITERS {
+        writers.spawn(write(writer, service.clone(), busy.clone(), is_elected.clone()));
     }
-    killed.wait().await;
-    let cluster = set.clone();
-    blocking(move || cluster.kill(cluster.primary().unwrap().unwrap()).unwrap()).await;
     let all = async {
-        while let Some(done) = tasks.join_next().await {
-            done.unwrap();
+        busy.wait().await;
+        let accounts = read("/accounts/Rich", service.clone(), is_elected.clone(), all_accounts_of_the_rich);
+        let totals = read("/totals", service.clone(), is_elected, all_totals);
+        let readers = [tokio::spawn(accounts), tokio::spawn(totals)];
+        let cluster = set.clone();
+        let kill_and_elect = move || {
+            let killed = kill_while_cursors_are_open(&cluster);
+            cluster.wait_for_primary(Instant::now() + AGES).unwrap();
+            killed
+        };
+        let (begun, lost) = blocking(kill_and_elect).await;
+        elected.send(true).unwrap();
+
+        let met_the_kill = |times: Times| times.into_iter().any(|(from, to)| from < begun && to > lost);
+        for reader in readers {
+            assert!(met_the_kill(reader.await.unwrap()), "no read was in progress when the primary was killed");
         }
+        let (mut turns_of, mut met) = ([0; WRITERS], 0);
+        while let Some(done) = writers.join_next().await {
+            let (writer, turns, times) = done.unwrap();
+            turns_of[writer] = turns;
+            met += usize::from(met_the_kill(times));
+        }
+        assert!(met > 0, "no write was in progress when the primary was killed");
+        turns_of
     };
-    tokio::time::timeout(2 * AGES, all).await.expect("requests hang");
-    for task in 0..TASKS {
-        let accounts = service.accounts(&format!("owner{task}")).await;
-        let balance = |name: &str| accounts[&format!("{name}{task}")];
-        assert_eq!((balance("from"), balance("to")), (1_000 - BEFORE - AFTER, 1_000 + BEFORE + AFTER));
-        assert_eq!(accounts.len() as i64, 2 + BEFORE + AFTER);
+    let turns_of = tokio::time::timeout(3 * AGES, all).await.expect("requests hang");
+    for (writer, turns) in turns_of.into_iter().enumerate() {
+        let accounts = service.accounts(&format!("owner{writer}")).await;
+        let balance = |name: &str| accounts[&format!("{name}{writer}")];
+        assert_eq!((balance("from"), balance("to")), (1_000 - turns, 1_000 + turns));
+        assert_eq!(accounts.len() as i64, 2 + turns);
     }
     Arc::into_inner(service).unwrap().end("-INT").await;
+}
+
+/// Opens accounts and moves money, before the kill, during it, and after the election. Returns the writer, the number of its
+/// turns, and the times of its requests.
+async fn write(
+    writer: usize,
+    service: Arc<Running>,
+    busy: Arc<Barrier>,
+    is_elected: watch::Receiver<bool>,
+) -> (usize, i64, Times) {
+    let open = async |id: String, owner: String| {
+        let begun = Instant::now();
+        let account = json!({ "_id": id, "owner": owner, "balance": 1_000 });
+        let (status, body) = service.post("/accounts", account).await;
+        assert_eq!(status, 201, "{body}");
+        (begun, Instant::now())
+    };
+    for number in (writer..RICH).step_by(WRITERS) {
+        open(format!("rich{number:03}"), "Rich".to_owned()).await;
+    }
+    for number in (writer..OTHERS).step_by(WRITERS) {
+        open(format!("other{number:03}"), format!("Other {number:03}")).await;
+    }
+    let (owner, from, to) = (format!("owner{writer}"), format!("from{writer}"), format!("to{writer}"));
+    open(from.clone(), owner.clone()).await;
+    open(to.clone(), owner.clone()).await;
+    let (mut turns, mut after, mut times) = (0, 0, Times::new());
+    while after < TURNS {
+        if turns == TURNS {
+            // From here on, the primary may be killed.
+            busy.wait().await;
+        }
+        after += i64::from(*is_elected.borrow());
+        let begun = Instant::now();
+        let (status, body) = service.post("/transfers", json!({ "from": from, "to": to, "amount": 1 })).await;
+        assert_eq!(status, 204, "{body}");
+        times.push((begun, Instant::now()));
+        times.push(open(format!("{writer}:{turns}"), owner.clone()).await);
+        turns += 1;
+        assert_eq!(service.accounts(&owner).await.len() as i64, 2 + turns);
+    }
+    (writer, turns, times)
+}
+
+/// Sends the same request again and again, for the last time after the election, and checks each response. Returns the
+/// times of the requests.
+async fn read(
+    path: &str,
+    service: Arc<Running>,
+    is_elected: watch::Receiver<bool>,
+    check: impl Fn(Vec<Value>),
+) -> Times {
+    let mut times = Times::new();
+    loop {
+        let is_last = *is_elected.borrow();
+        let begun = Instant::now();
+        let (status, body) = service.get(path).await;
+        times.push((begun, Instant::now()));
+        assert_eq!(status, 200, "{path}: {body}");
+        check(serde_json::from_str(&body).unwrap());
+        if is_last {
+            return times;
+        }
+    }
+}
+
+fn all_accounts_of_the_rich(accounts: Vec<Value>) {
+    let account = |number| json!({ "_id": format!("rich{number:03}"), "owner": "Rich", "balance": 1_000 });
+    assert_eq!(accounts, (0..RICH).map(account).collect::<Vec<_>>());
+}
+
+fn all_totals(totals: Vec<Value>) {
+    assert_eq!(totals.len(), 1 + OTHERS + WRITERS);
+    assert!(totals.is_sorted_by_key(|total| total["_id"].as_str()), "{totals:?}");
+    for total in &totals {
+        let (owner, accounts) = (total["_id"].as_str().unwrap(), total["accounts"].as_i64().unwrap());
+        // Each transfer is between two accounts of one owner, and is seen as a whole.
+        assert_eq!(total["balance"], accounts * 1_000, "{owner}");
+        match owner {
+            "Rich" => assert_eq!(accounts, RICH as i64),
+            owner if owner.starts_with("Other ") => assert_eq!(accounts, 1, "{owner}"),
+            owner => assert!(accounts >= 2 + TURNS, "{owner}: {accounts}"),
+        }
+    }
+}
+
+/// Kills the primary while two requests wait for a further batch of a cursor. Returns the times right before and after.
+fn kill_while_cursors_are_open(set: &ReplicaSet) -> (Instant, Instant) {
+    let primary = set.primary().unwrap().unwrap();
+    let run = |command: &RawDocument| set.command(primary, "admin", command).unwrap();
+    let hold =
+        rawdoc! { "failCommands": ["getMore"], "appName": "bank", "blockConnection": true, "blockTimeMS": AGES_MS };
+    let held = run(&rawdoc! { "configureFailPoint": "failCommand", "mode": "alwaysOn", "data": hold }).get_i32("count");
+    run(&rawdoc! { "waitForFailPoint": "failCommand", "timesEntered": held.unwrap() + 2, "maxTimeMS": AGES_MS });
+    let begun = Instant::now();
+    set.kill(primary).unwrap();
+    (begun, Instant::now())
 }
 
 #[test]
