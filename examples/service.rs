@@ -21,7 +21,7 @@ use wharf::{Client, ClientError, Options, WriteConcern};
 use wharf_service::pools::PoolRow;
 
 const DATABASE: &str = "bank";
-/// How long a request may use the database: longer than the election of a primary.
+/// How long a request may use the database, unless the connection string has `timeoutMS`: longer than the election of a primary.
 const LIMIT: Duration = Duration::from_secs(30);
 /// How long requests and connections may take to end.
 const GRACE: Duration = Duration::from_secs(10);
@@ -46,7 +46,9 @@ struct Arguments {
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(LevelFilter::WARN).init();
     let Arguments { listen, uri } = Arguments::parse();
-    let client = Client::new(Options::parse(&uri)?.timeout(LIMIT).write_concern(WriteConcern::majority()))?;
+    let mut options = Options::parse(&uri)?.write_concern(WriteConcern::majority());
+    options.timeout.get_or_insert(LIMIT);
+    let client = Client::new(options)?;
     let listener = tokio::net::TcpListener::bind(listen).await?;
     println!("Listening on {}", listener.local_addr()?);
     let serving = axum::serve(listener, router(client.clone())).with_graceful_shutdown(end_signal());

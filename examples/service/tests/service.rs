@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use bson::{RawDocument, rawdoc};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::net::TcpStream;
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::sync::{Barrier, watch};
 use tokio::task::JoinSet;
@@ -72,10 +73,20 @@ impl Running {
         balances
     }
 
-    /// Sends a signal, and asserts that the service ends by itself and leaves no connection.
-    async fn end(mut self, signal: &str) {
+    /// Sends a signal.
+    async fn signal(&self, signal: &str) {
         let id = self.child.id().unwrap().to_string();
         assert!(Command::new("kill").args([signal, &id]).status().await.unwrap().success());
+    }
+
+    /// Sends a signal, and asserts that the service ends by itself and leaves no connection.
+    async fn end(self, signal: &str) {
+        self.signal(signal).await;
+        self.ended().await;
+    }
+
+    /// Waits for the end of the service, and asserts that it ends by itself and leaves no connection.
+    async fn ended(mut self) {
         let status = tokio::time::timeout(AGES, self.child.wait()).await.expect("the service does not end").unwrap();
         assert!(status.success(), "{status}");
         assert_eq!(self.lines.next_line().await.unwrap().unwrap(), "Ended");
@@ -375,6 +386,81 @@ fn kill_while_cursors_are_open(set: &ReplicaSet) -> (Instant, Instant) {
     let begun = Instant::now();
     set.kill(primary).unwrap();
     (begun, Instant::now())
+}
+
+/// Starts a replica set of one member, which the test may pause.
+async fn alone() -> ReplicaSet {
+    let options = ReplicaSetOptions { members: 1, ..ReplicaSetOptions::default() };
+    blocking(|| ReplicaSet::start(options).unwrap()).await
+}
+
+#[tokio::test]
+async fn service_completes_its_requests_before_it_ends() {
+    let set = alone().await;
+    for signal in ["-TERM", "-INT"] {
+        let service = Running::start(&set.uri()).await;
+        let (from, to) = (format!("from{signal}"), format!("to{signal}"));
+        for id in [&from, &to] {
+            let account = json!({ "_id": id, "owner": signal, "balance": 10 });
+            assert_eq!(service.post("/accounts", account).await.0, 201);
+        }
+        set.stop_process(0).unwrap();
+        let address = service.address.clone();
+        let body = json!({ "from": from, "to": to, "amount": 1 }).to_string();
+        let transfer = tokio::spawn(async move { request(&address, "POST", "/transfers", &body).await.unwrap() });
+        let is_in_progress = async || {
+            let rows: Vec<PoolRow> = serde_json::from_str(&service.get("/pools").await.1).unwrap();
+            rows.iter().any(|row| row.in_use > 0)
+        };
+        let noticed = async {
+            while !is_in_progress().await {}
+            service.signal(signal).await;
+            // It accepts no further connection after a signal.
+            while TcpStream::connect(&service.address).await.is_ok() {}
+        };
+        tokio::time::timeout(AGES, noticed).await.expect("the service does not notice the signal");
+        assert!(!transfer.is_finished());
+        set.continue_process(0).unwrap();
+        assert_eq!(transfer.await.unwrap(), (204, String::new()), "{signal}");
+        service.ended().await;
+
+        let service = Running::start(&set.uri()).await;
+        assert_eq!(service.accounts(signal).await, BTreeMap::from([(from, 9), (to, 11)]));
+        service.end(signal).await;
+    }
+}
+
+#[tokio::test]
+async fn requests_fail_when_their_time_is_up() {
+    // Nothing listens there.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let uri = format!("mongodb://127.0.0.1:{port}/?replicaSet=rs&serverSelectionTimeoutMS=500&timeoutMS=1000");
+    let service = Running::start(&uri).await;
+    assert_all_unavailable(&service).await;
+    service.end("-TERM").await;
+
+    let set = alone().await;
+    let service = Running::start(&format!("{}&timeoutMS=1000", set.uri())).await;
+    let answers = async { while service.get("/totals").await.0 != 200 {} };
+    tokio::time::timeout(AGES, answers).await.expect("the service does not answer");
+    set.stop_process(0).unwrap();
+    assert_all_unavailable(&service).await;
+    set.continue_process(0).unwrap();
+    let answers = async { while service.get("/totals").await.0 != 200 {} };
+    tokio::time::timeout(AGES, answers).await.expect("the service does not answer again");
+    service.end("-TERM").await;
+}
+
+/// Asserts that each request that needs the database fails in time.
+async fn assert_all_unavailable(service: &Running) {
+    let unavailable = (503, "the database cannot serve the request".to_owned());
+    let begun = Instant::now();
+    assert_eq!(service.get("/accounts/Ann").await, unavailable);
+    assert_eq!(service.get("/totals").await, unavailable);
+    assert_eq!(service.post("/accounts", json!({ "_id": "b", "owner": "Bob", "balance": 1 })).await, unavailable);
+    assert_eq!(service.post("/transfers", json!({ "from": "a", "to": "b", "amount": 1 })).await, unavailable);
+    // Without `timeoutMS`, each may take 30 seconds.
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
 }
 
 #[test]
