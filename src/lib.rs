@@ -20,8 +20,9 @@
 //! - [`Command`]: a command with a time limit, document sequences, a stream of replies, or no reply at all.
 //! - [`telemetry`]: subscribers to a pool's events.
 //!
-//! Implement [`Establish`] to pool connections of another kind. The [`guide`] covers what surrounds a pool that is used
-//! without a client: a monitor, retries, cursors, transactions, sizes, renewal of certificates.
+//! Implement [`Establish`] to pool connections of another kind. The [`guide`] shows what a service does with a client:
+//! documents, cursors, transactions, failures, time limits. It also covers what surrounds a pool without one: a monitor,
+//! retries, sizes, renewal of certificates.
 //!
 //! # Before you start
 //!
