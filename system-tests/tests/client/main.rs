@@ -6,6 +6,7 @@ mod closing;
 mod cluster;
 mod cursors;
 mod cut_off;
+mod discovery;
 mod events;
 mod faas;
 mod forks;

@@ -13,41 +13,41 @@ use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 use super::events::Events;
 
 /// Returns the reply of a server that is alone.
-fn standalone() -> Document {
+pub(super) fn standalone() -> Document {
     doc! { "ok": 1, "isWritablePrimary": true, "helloOk": true, "minWireVersion": 0, "maxWireVersion": 21 }
 }
 
 /// Returns the reply of a member of a replica set that has this state.
-fn member(field: &str, counter: i64) -> Document {
+pub(super) fn member(field: &str, counter: i64) -> Document {
     doc! {
         "ok": 1, "helloOk": true, "minWireVersion": 0, "maxWireVersion": 21, "setName": "rs", field: true,
         "topologyVersion": { "processId": ObjectId::from_bytes([7; 12]), "counter": counter },
     }
 }
 
-fn is_hello(command: &Document) -> bool {
+pub(super) fn is_hello(command: &Document) -> bool {
     matches!(name(command).as_str(), "hello" | "isMaster" | "ismaster")
 }
 
-fn is_handshake(command: &Document) -> bool {
+pub(super) fn is_handshake(command: &Document) -> bool {
     is_hello(command) && command.contains_key("client")
 }
 
 /// A hello that the server may answer later.
-fn is_awaitable(command: &Document) -> bool {
+pub(super) fn is_awaitable(command: &Document) -> bool {
     command.contains_key("maxAwaitTimeMS")
 }
 
 /// A server, and the virtual times of the commands that it has got.
-struct Server {
-    server: ScriptedServer,
+pub(super) struct Server {
+    pub(super) server: ScriptedServer,
     arrivals: Arc<Mutex<Vec<(Duration, Document)>>>,
 }
 
 impl Server {
     /// `answer` gets each command with its number, from 0, among those of its kind on all connections. A hello that may be
     /// answered later is a kind of its own.
-    async fn start(answer: impl Fn(&Document, usize) -> Answer + Clone + Send + 'static) -> Self {
+    pub(super) async fn start(answer: impl Fn(&Document, usize) -> Answer + Clone + Send + 'static) -> Self {
         let arrivals = Arc::<Mutex<Vec<(Duration, Document)>>>::default();
         let (start, noted) = (Instant::now(), arrivals.clone());
         let server = ScriptedServer::start(move || {
@@ -69,12 +69,12 @@ impl Server {
     }
 
     /// Returns when the commands arrived that are looked for, in milliseconds.
-    fn times(&self, is_it: impl Fn(&Document) -> bool) -> Vec<u128> {
+    pub(super) fn times(&self, is_it: impl Fn(&Document) -> bool) -> Vec<u128> {
         let arrivals = self.arrivals.lock().unwrap();
         arrivals.iter().filter(|(_, command)| is_it(command)).map(|(time, _)| time.as_millis()).collect()
     }
 
-    fn client(&self, parameters: &str) -> (Client, Events) {
+    pub(super) fn client(&self, parameters: &str) -> (Client, Events) {
         let events = Events::default();
         let options = Options::parse(&format!("mongodb://{}/?{parameters}", self.server.address())).unwrap();
         (Client::builder(options).topology_subscriber(events.clone()).build().unwrap(), events)
@@ -85,7 +85,7 @@ fn write() -> bson::RawDocumentBuf {
     rawdoc! { "insert": "things", "documents": [{ "a": 1 }] }
 }
 
-fn close(times: &[u128], expected: &[u128]) -> bool {
+pub(super) fn close(times: &[u128], expected: &[u128]) -> bool {
     times.len() == expected.len() && times.iter().zip(expected).all(|(time, expected)| time.abs_diff(*expected) < 20)
 }
 

@@ -1,0 +1,119 @@
+//! What the specification of discovery and monitoring asks of checks, errors and waiting operations, in virtual time.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use bson::{doc, rawdoc};
+use tokio::time::{Instant, sleep};
+use wharf::Client;
+use wharf::client::TopologyEvent;
+use wharf_testbed::scripted::{Answer, name};
+
+use super::scripted::{Server, close, is_awaitable, is_handshake, is_hello, member, standalone};
+
+#[tokio::test(start_paused = true)]
+async fn operation_that_waits_for_a_primary_does_not_wait_for_the_other_servers() {
+    let addresses = Arc::new(OnceLock::<[String; 2]>::new());
+    let of_script = addresses.clone();
+    let silent = Server::start(|_, _| Answer::Hang).await;
+    let primary = Server::start(move |command, _| {
+        let mut reply = member("isWritablePrimary", 1);
+        reply.insert("hosts", of_script.get().unwrap().to_vec());
+        // Long enough for the other server to have its check, which does not end.
+        match is_awaitable(command) {
+            true => Answer::Hang,
+            false => Answer::After(Duration::from_millis(300), Box::new(Answer::Reply(reply))),
+        }
+    })
+    .await;
+    addresses.set([silent.server.address(), primary.server.address()]).unwrap();
+    let uri = format!("mongodb://{},{}/?replicaSet=rs", silent.server.address(), primary.server.address());
+    let client = Client::from_uri(&uri).unwrap();
+    let begun = Instant::now();
+    client.connect().await.unwrap();
+    assert!(begun.elapsed().as_millis().abs_diff(300) < 20, "{:?}", begun.elapsed());
+    assert_eq!(silent.times(is_hello).len(), 1, "its check is in progress");
+    let status = client.status();
+    let found = status.servers.iter().find(|server| *server.address.to_string() == silent.server.address()).unwrap();
+    assert_eq!((found.server_type, &found.error), ("Unknown", &None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn error_of_a_connection_older_than_the_last_clear_changes_nothing() {
+    let server = Server::start(|command, number| match name(command).as_str() {
+        // Both connections are in use at the same time, and are lost one after the other.
+        "ping" if number < 2 => Answer::After(Duration::from_secs(1 + 2 * number as u64), Box::new(Answer::Close)),
+        _ => Answer::Reply(standalone()),
+    })
+    .await;
+    let (client, events) = server.client("serverMonitoringMode=poll&heartbeatFrequencyMS=60000");
+    client.connect().await.unwrap();
+    let ping = rawdoc! { "ping": 1 };
+    let later = async {
+        sleep(Duration::from_secs(2)).await;
+        client.run_command("admin", &ping).await.unwrap();
+        let status = client.status();
+        assert_eq!(
+            (status.servers[0].server_type, status.servers[0].pool.as_ref().unwrap().generation),
+            ("Standalone", 1)
+        );
+        events.mark()
+    };
+    let (first, second, mark) =
+        tokio::join!(client.run_command("admin", &ping), client.run_command("admin", &ping), later);
+    first.unwrap_err();
+    second.unwrap_err();
+    // The pool and the description belong to the server as it was found after the first error.
+    let status = client.status();
+    assert_eq!((status.servers[0].server_type, status.servers[0].pool.as_ref().unwrap().generation), ("Standalone", 1));
+    assert_eq!(events.mark(), mark, "{:#?}", &events.all()[mark..]);
+}
+
+/// "connectTimeoutMS=0": a streamed reply "MUST remain unlimited".
+#[tokio::test(start_paused = true)]
+async fn awaited_check_has_no_time_limit_if_connections_have_none() {
+    const HOUR: Duration = Duration::from_secs(3600);
+    let server = Server::start(|command, number| match is_awaitable(command) {
+        true if number == 0 => Answer::After(HOUR, Box::new(Answer::More(member("isWritablePrimary", 2)))),
+        true => Answer::Hang,
+        false => Answer::Reply(member("isWritablePrimary", 1)),
+    })
+    .await;
+    let (client, events) = server.client("directConnection=true&serverMonitoringMode=stream&connectTimeoutMS=0");
+    client.connect().await.unwrap();
+    events.after(0, |event| matches!(event, TopologyEvent::ServerHeartbeatStarted { awaited: true, .. })).await;
+    sleep(HOUR - Duration::from_secs(10)).await;
+    assert_eq!((events.count("ServerHeartbeatStarted"), events.count("ServerHeartbeatSucceeded")), (2, 1));
+    let mark = events.mark();
+    let is_awaited =
+        |event: &TopologyEvent| matches!(event, TopologyEvent::ServerHeartbeatSucceeded { awaited: true, .. });
+    events.after(mark, is_awaited).await;
+    assert_eq!(events.count("ServerHeartbeatFailed"), 0);
+    // The first request is the only one, on the first connection. The second connection is for round trips.
+    assert_eq!(server.server.commands().iter().filter(|command| is_awaitable(command)).count(), 1);
+    assert_eq!(server.times(is_handshake).len(), 2);
+}
+
+/// "Errors encountered when running a hello or legacy hello command MUST NOT update the topology" ("Measuring RTT").
+#[tokio::test(start_paused = true)]
+async fn failed_measurement_of_a_round_trip_changes_nothing_and_is_repeated() {
+    let server = Server::start(|command, number| match (is_awaitable(command), number) {
+        (true, _) => Answer::Hang,
+        // The handshake of the monitor comes before. These are a handshake for round trips, and a hello after another.
+        (false, 1 | 3) => Answer::Close,
+        (false, _) => Answer::Reply(member("isWritablePrimary", 1)),
+    })
+    .await;
+    let (client, events) = server.client("directConnection=true&serverMonitoringMode=stream&connectTimeoutMS=100000");
+    client.connect().await.unwrap();
+    events.after(0, |event| matches!(event, TopologyEvent::ServerHeartbeatStarted { awaited: true, .. })).await;
+    let mark = events.mark();
+    sleep(Duration::from_secs(35)).await;
+    assert_eq!(events.mark(), mark, "{:#?}", &events.all()[mark..]);
+    let status = client.status();
+    assert_eq!((status.servers[0].server_type, status.servers[0].pool.as_ref().unwrap().generation), ("RSPrimary", 0));
+    let times = server.times(|command| is_hello(command) && !is_awaitable(command));
+    assert!(close(&times, &[0, 0, 10_000, 20_000, 30_000]), "{times:?}");
+    let times = server.times(is_handshake);
+    assert!(close(&times, &[0, 0, 10_000, 30_000]), "{times:?}");
+}
