@@ -18,6 +18,8 @@ pub struct Environment {
     /// That of the load balancer in front of two services.
     pub uri_of_two: Option<String>,
     pub topology: Topology,
+    /// Whether clients authenticate.
+    has_users: bool,
     version: Version,
     parameters: Document,
     internal: Client,
@@ -45,11 +47,15 @@ impl Environment {
         let version = run(doc! { "buildInfo": 1 }).await.get_str("version").unwrap().to_owned();
         let version = serde_json::from_value(version.split('-').next().unwrap().into()).unwrap();
         let parameters = run(doc! { "getParameter": "*" }).await;
+        // With the name and the password of the connection string, if it has them.
+        let user = uri.trim_start_matches("mongodb://").split_once('@').map(|(user, _)| format!("{user}@"));
+        let has_users = user.is_some();
+        let user = user.unwrap_or_default();
         let direct = |address: &String| {
-            Client::from_uri(&format!("mongodb://{address}/?directConnection=true")).expect("a valid address")
+            Client::from_uri(&format!("mongodb://{user}{address}/?directConnection=true")).expect("a valid address")
         };
         let servers = addresses.iter().map(direct).collect();
-        Self { uri, uri_of_two: None, topology, version, parameters, internal, servers }
+        Self { uri, uri_of_two: None, topology, has_users, version, parameters, internal, servers }
     }
 
     /// Runs a command of the runner itself.
@@ -101,8 +107,15 @@ impl Environment {
         if *serverless == Some(Serverless::Require) {
             return Some("Atlas Serverless".to_owned());
         }
-        if *auth == Some(true) || auth_mechanism.is_some() {
-            return Some("authentication".to_owned());
+        match auth {
+            Some(true) if !self.has_users => return Some("authentication".to_owned()),
+            Some(false) if self.has_users => return Some("a server without authentication".to_owned()),
+            _ => {}
+        }
+        if let Some(mechanism) = auth_mechanism
+            && !self.has_mechanism(mechanism)
+        {
+            return Some(format!("the mechanism {mechanism}"));
         }
         if matches!(csfle, Some(Csfle::Wanted(true) | Csfle::From(_))) {
             return Some("client-side encryption".to_owned());
@@ -112,6 +125,11 @@ impl Environment {
         };
         let unset = server_parameters.iter().flatten().find(|&parameter| !is_set(parameter));
         unset.map(|(name, value)| format!("server parameter {name}={value}"))
+    }
+
+    fn has_mechanism(&self, name: &str) -> bool {
+        let enabled = self.parameters.get_array("authenticationMechanisms");
+        enabled.is_ok_and(|enabled| enabled.iter().any(|mechanism| mechanism.as_str() == Some(name)))
     }
 
     /// Makes a collection have exactly these documents.

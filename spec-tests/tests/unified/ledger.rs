@@ -41,9 +41,21 @@ const MONITORS: &str = "the single client has no task that monitors servers or f
 const CHECKS: &str = "connections of the single client serve the checks, too, and these have events of the pool";
 const TRY_ONCE: &str =
     "the single client fails after one scan instead of waiting, and asks a server again only after 5 s";
+const AUTHENTICATES: &str =
+    "the single client authenticates in its scans, fails after one, and asks a server again only after 5 s";
 const ONE_BY_ONE: &str = "the calls of a single client run one after the other, and the case needs two at a time";
 const CLOSED: &str =
     "the single client closes a cursor that has failed before the call returns, and the case allows no killCursors";
+
+/// The descriptions of the two cases that a file has for each operation.
+macro_rules! handshakes {
+    ($($operation:literal),* $(,)?) => {
+        &[$(
+            concat!($operation, " succeeds after retryable handshake network error"),
+            concat!($operation, " succeeds after retryable handshake server error (ShutdownInProgress)"),
+        )*]
+    };
+}
 
 pub const LEDGER: &[Entry] = &[
     Entry {
@@ -82,6 +94,31 @@ pub const LEDGER: &[Entry] = &[
     single("csot/tailable-awaitData", &["timeoutMS is refreshed for getMore - failure"], CLOSED),
     single("csot/tailable-non-awaitData", &["timeoutMS is refreshed for getMore - failure"], CLOSED),
     single("csot/waitQueueTimeout", &["WaitQueueTimeoutError does not clear the pool"], ONE_BY_ONE),
+    single(
+        "discovery_and_monitoring/unified/auth-error",
+        &["Reset server and pool after AuthenticationFailure error"],
+        AUTHENTICATES,
+    ),
+    single(
+        "discovery_and_monitoring/unified/auth-misc-command-error",
+        &["Reset server and pool after misc command error"],
+        AUTHENTICATES,
+    ),
+    single(
+        "discovery_and_monitoring/unified/auth-network-error",
+        &["Reset server and pool after network error during authentication"],
+        AUTHENTICATES,
+    ),
+    single(
+        "discovery_and_monitoring/unified/auth-network-timeout-error",
+        &["Reset server and pool after network timeout error during authentication"],
+        AUTHENTICATES,
+    ),
+    single(
+        "discovery_and_monitoring/unified/auth-shutdown-error",
+        &["Reset server and pool after shutdown error during authentication"],
+        AUTHENTICATES,
+    ),
     single("discovery_and_monitoring/unified/find-shutdown-error", &["Concurrent shutdown error on find"], ONE_BY_ONE),
     single(
         "discovery_and_monitoring/unified/insert-shutdown-error",
@@ -118,6 +155,43 @@ pub const LEDGER: &[Entry] = &[
             "connect with serverMonitoringMode=poll",
         ],
         MONITORS,
+    ),
+    single(
+        "retryable_reads/unified/handshakeError",
+        handshakes![
+            "client.listDatabases",
+            "client.listDatabaseNames",
+            "client.createChangeStream",
+            "database.aggregate",
+            "database.listCollections",
+            "database.listCollectionNames",
+            "database.createChangeStream",
+            "collection.aggregate",
+            "collection.countDocuments",
+            "collection.estimatedDocumentCount",
+            "collection.distinct",
+            "collection.find",
+            "collection.findOne",
+            "collection.listIndexes",
+            "collection.listIndexNames",
+            "collection.createChangeStream",
+        ],
+        AUTHENTICATES,
+    ),
+    single(
+        "retryable_writes/unified/handshakeError",
+        handshakes![
+            "collection.insertOne",
+            "collection.insertMany",
+            "collection.deleteOne",
+            "collection.replaceOne",
+            "collection.updateOne",
+            "collection.findOneAndDelete",
+            "collection.findOneAndReplace",
+            "collection.findOneAndUpdate",
+            "collection.bulkWrite",
+        ],
+        AUTHENTICATES,
     ),
     single(
         "server_selection_logging/operation-id",
