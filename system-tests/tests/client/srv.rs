@@ -141,6 +141,22 @@ async fn no_more_servers_are_used_than_srv_max_hosts() {
     assert!(servers.len() == 2 && servers[0] == "a.wharf.test:17", "{servers:?}");
 }
 
+/// The prose tests 10 and 11 of Polling SRV Records.
+#[tokio::test(start_paused = true)]
+async fn all_servers_are_used_if_srv_max_hosts_allows_as_many() {
+    for most in [0, 2, 3] {
+        let dns = DnsServer::start(zone(&[17, 18])).await.unwrap();
+        let (client, events) = client_of(&dns, &format!("serverSelectionTimeoutMS=1&srvMaxHosts={most}")).await;
+        client.connect().await.unwrap_err();
+        members_change(&events, 0).await;
+        assert_eq!(servers(&client), at(&[17, 18]));
+        let mark = events.mark();
+        dns.replace(zone(&[17, 19]));
+        members_change(&events, mark).await;
+        assert_eq!(servers(&client), at(&[17, 19]), "srvMaxHosts={most}");
+    }
+}
+
 /// The prose test 13 of Polling SRV Records.
 #[tokio::test(start_paused = true)]
 async fn service_of_another_name_is_looked_up_again() {
