@@ -78,6 +78,8 @@ mod driver;
 #[cfg(test)]
 mod log_tests;
 mod prepared;
+#[cfg(test)]
+mod scan_tests;
 mod session;
 #[cfg(test)]
 mod tests;

@@ -72,9 +72,18 @@ impl World {
         Server { server: self.driver.run(start).unwrap().unwrap(), arrivals }
     }
 
+    /// Runs what starts another server.
+    #[cfg(feature = "srv")]
+    pub(super) fn run<T>(&self, future: impl Future<Output = T>) -> T {
+        self.driver.run(future).unwrap()
+    }
+
     pub(super) fn client(self, uri: &str) -> Client {
-        let options = Options::parse_without_monitors(uri).unwrap();
-        let client = client::Client::builder(options).build_with(Checks::ByOperations).unwrap();
+        self.client_of(client::Client::builder(Options::parse_without_monitors(uri).unwrap()))
+    }
+
+    pub(super) fn client_of(self, builder: client::ClientBuilder) -> Client {
+        let client = builder.build_with(Checks::ByOperations).unwrap();
         Client { shared: Arc::new(Shared { client, driver: self.driver }) }
     }
 }
@@ -100,7 +109,7 @@ pub(super) fn ping(client: &Client) -> Result<(), ClientError> {
     client.run_command("admin", &rawdoc! { "ping": 1 }).map(drop)
 }
 
-fn pass(client: &Client, milliseconds: u64) {
+pub(super) fn pass(client: &Client, milliseconds: u64) {
     client.drive(async { sleep(Duration::from_millis(milliseconds)).await }).unwrap();
 }
 

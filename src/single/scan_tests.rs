@@ -1,0 +1,108 @@
+//! What causes a scan of the client on a single thread, and what comes before one.
+
+use std::sync::{Arc, Mutex};
+
+use bson::{doc, rawdoc};
+use wharf_testbed::scripted::{Answer, name};
+
+use super::tests::{World, answer_of_query, close, is_hello, member};
+use crate::client::Operation;
+use crate::options::{ReadPreference, ReadPreferenceMode};
+
+/// "Not writable primary" and "node is shutting down" make the topology stale. "Node is recovering" does not, because the node
+/// may be for some time.
+#[test]
+fn node_that_is_recovering_causes_no_scan() {
+    for (code, scans) in [(10_107, true), (11_600, true), (11_602, false), (13_436, false)] {
+        let world = World::new();
+        let hosts: Arc<Mutex<Vec<String>>> = Arc::default();
+        let server = |field: &'static str| {
+            let hosts = hosts.clone();
+            world.server(move |command, _| match name(command).as_str() {
+                "insert" => Answer::Reply(doc! { "ok": 0, "code": code, "errmsg": "it failed" }),
+                _ if is_hello(command) => Answer::Reply(member(field, &hosts.lock().unwrap())),
+                _ => answer_of_query(command),
+            })
+        };
+        let servers = [server("isWritablePrimary"), server("secondary")];
+        let addresses = [&servers[0], &servers[1]].map(|server| server.server.address());
+        hosts.lock().unwrap().extend(addresses.clone());
+        let client =
+            world.client(&format!("mongodb://{},{}/?replicaSet=rs&retryWrites=false", addresses[0], addresses[1]));
+        let (insert, find) =
+            (rawdoc! { "insert": "things", "documents": [{ "_id": 1 }] }, rawdoc! { "find": "things" });
+        client.run(Operation::write("test", &insert)).unwrap_err();
+        let types = || {
+            let mut types: Vec<_> = client.status().servers.iter().map(|server| server.server_type).collect();
+            types.sort_unstable();
+            types
+        };
+        assert_eq!(types(), ["RSSecondary", "Unknown"], "{code}");
+        // The secondary is known, so a read finds a server without a scan.
+        let secondary = ReadPreference::new(ReadPreferenceMode::Secondary);
+        client.run(Operation::read("test", &find).read_preference(&secondary)).unwrap();
+        let expected: &[u128] = if scans { &[0, 500] } else { &[0] };
+        for server in &servers {
+            assert!(close(&server.times(is_hello), expected), "{code}: {:?}", server.times(is_hello));
+        }
+    }
+}
+
+#[cfg(feature = "srv")]
+mod srv {
+    use hickory_resolver::TokioResolver;
+    use hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolverConfig};
+    use hickory_resolver::net::runtime::TokioRuntimeProvider;
+    use wharf_testbed::dns::{DnsServer, Zone};
+
+    use super::super::tests::{World, pass, ping};
+    use crate::client::Client;
+    use crate::options::Options;
+
+    const SERVICE: &str = "_mongodb._tcp.db.wharf.test";
+
+    /// Of records that expire before the shortest time between two look-ups.
+    fn zone(ports: &[u16]) -> Zone {
+        ports.iter().fold(Zone::default(), |zone, port| zone.srv(SERVICE, *port, "a.wharf.test")).lasting(1)
+    }
+
+    /// The servers do not exist, so the topology stays unknown, and each operation scans.
+    #[test]
+    fn scan_looks_the_name_up_again_if_a_minute_has_passed() {
+        let world = World::new();
+        let dns = world.run(DnsServer::start(zone(&[17]))).unwrap();
+        let mut connection = ConnectionConfig::udp();
+        connection.port = dns.address().port();
+        let name_server = NameServerConfig::new(dns.address().ip(), true, vec![connection]);
+        let config = ResolverConfig::from_parts(None, Vec::new(), vec![name_server]);
+        let mut resolver = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
+        resolver.options_mut().cache_size = 0;
+        resolver.options_mut().attempts = 0;
+        // A proxy that does not exist either, so that the names of the servers are not resolved.
+        let uri = "mongodb+srv://db.wharf.test/?tls=false&proxyHost=127.0.0.1&proxyPort=1";
+        let builder = Client::builder(Options::parse_without_monitors(uri).unwrap());
+        let client = world.client_of(builder.resolver(resolver.build().unwrap()));
+        let asked = || dns.questions().iter().filter(|question| question.name.starts_with("_mongodb")).count();
+        let servers = || {
+            let mut servers: Vec<_> = client.status().servers.iter().map(|one| one.address.to_string()).collect();
+            servers.sort();
+            servers
+        };
+        ping(&client).unwrap_err();
+        assert_eq!((asked(), servers()), (1, vec!["a.wharf.test:17".to_owned()]));
+        dns.replace(zone(&[18, 19]));
+        for _ in 0..5 {
+            pass(&client, 10_000);
+            ping(&client).unwrap_err();
+        }
+        assert_eq!((asked(), servers()), (1, vec!["a.wharf.test:17".to_owned()]), "50 s have passed");
+        // Nothing looks the name up between two calls.
+        pass(&client, 20_000);
+        assert_eq!(asked(), 1);
+        ping(&client).unwrap_err();
+        assert_eq!((asked(), servers()), (2, ["a.wharf.test:18", "a.wharf.test:19"].map(str::to_owned).to_vec()));
+        pass(&client, 10_000);
+        ping(&client).unwrap_err();
+        assert_eq!(asked(), 2);
+    }
+}
