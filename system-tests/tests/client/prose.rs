@@ -170,12 +170,20 @@ async fn failed_checks_are_half_a_second_apart() {
     assert!((2_000..3_500).contains(&took), "{took} ms");
 }
 
-/// The test plan, "Node is recovering" error from a write concern error, and "Network error writing to primary".
+/// The test plan, "Node is recovering" error from a write concern error, and "Network error writing to primary"; also the
+/// errors of the command itself.
 #[tokio::test(start_paused = true)]
 async fn primary_that_fails_a_write_is_unknown_until_it_is_checked() {
     let shutting_down =
         doc! { "ok": 1, "n": 1, "writeConcernError": { "code": 91, "errmsg": "Replication is being shut down" } };
-    for (answer, is_checked_at_once) in [(Answer::Reply(shutting_down), true), (Answer::Close, false)] {
+    for (answer, code, generation) in [
+        (Answer::Reply(shutting_down), Some(91), 1),
+        // Not writable primary: the server has become a secondary.
+        (failure(10107, &[]), Some(10107), 0),
+        // It is changing its state.
+        (failure(11602, &[]), Some(11602), 0),
+        (Answer::Close, None, 1),
+    ] {
         let set = Cluster::replica_set(1, move |_, _, _| answer.clone()).await;
         let uri = format!(
             "mongodb://{}/?replicaSet=rs&retryWrites=false&heartbeatFrequencyMS=60000&serverMonitoringMode=poll",
@@ -187,7 +195,9 @@ async fn primary_that_fails_a_write_is_unknown_until_it_is_checked() {
         let (mark, begun) = (events.mark(), Instant::now());
         let insert = rawdoc! { "insert": "c", "documents": [{ "a": 1 }] };
         let error = client.run(Operation::write("test", &insert)).await.unwrap_err();
-        assert_eq!(error.write_concern_error().map(|error| error.code), is_checked_at_once.then_some(91), "{error:?}");
+        let of_command = error.server_error().map(|error| error.code);
+        let found = error.write_concern_error().map(|error| error.code).or(of_command);
+        assert_eq!(found, code, "{error:?}");
         let TopologyEvent::ServerDescriptionChanged { new, .. } = events.all()[mark].clone() else {
             panic!("{:?}", events.all());
         };
@@ -196,8 +206,11 @@ async fn primary_that_fails_a_write_is_unknown_until_it_is_checked() {
             panic!("{:?}", events.all());
         };
         assert_eq!(new.topology_type().name(), "ReplicaSetNoPrimary");
+        let cleared = client.status().servers[0].pool.as_ref().unwrap().generation;
+        assert_eq!(cleared, generation, "{code:?}");
         events.after(mark, |event| event.name() == "ServerHeartbeatStarted").await;
-        assert_eq!(begun.elapsed() < Duration::from_millis(10), is_checked_at_once, "{:?}", begun.elapsed());
+        // Only a server that has answered is checked at once.
+        assert_eq!(begun.elapsed() < Duration::from_millis(10), code.is_some(), "{code:?}: {:?}", begun.elapsed());
     }
 }
 
