@@ -10,6 +10,7 @@ use tokio::time::{Instant, sleep};
 use wharf::client::{ServerType, TopologyEvent};
 use wharf::{Client, Operation, Options, PoolEvent, ServerApi, ServerApiVersion};
 use wharf_testbed::mongod::{self, Mongod, MongodOptions};
+use wharf_testbed::replica_set;
 use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
 use super::cluster::{self, Cluster, failure, ok};
@@ -59,9 +60,17 @@ async fn round_trip_time_is_continuously_updated() {
     let events = Events::default();
     let client = Client::builder(Options::parse(&uri).unwrap()).topology_subscriber(events.clone()).build().unwrap();
     client.run_command("test", &rawdoc! { "find": "things" }).await.unwrap();
-    let changed = events.after(0, |event| event.name() == "ServerDescriptionChanged").await;
-    let TopologyEvent::ServerDescriptionChanged { new, .. } = changed else { panic!() };
-    assert!(new.average_round_trip_time().unwrap() > Duration::ZERO);
+    // "Sleep for 2 seconds. This must be long enough for multiple heartbeats to succeed." So it waits for these.
+    for _ in 0..3 {
+        events.after(events.mark(), |event| event.name() == "ServerHeartbeatSucceeded").await;
+    }
+    let changes = events.all().into_iter().filter_map(|event| match event {
+        TopologyEvent::ServerDescriptionChanged { new, .. } => Some(new),
+        _ => None,
+    });
+    let round_trips: Vec<_> = changes.map(|server| server.average_round_trip_time()).collect();
+    assert!(!round_trips.is_empty());
+    assert!(round_trips.iter().all(|time| time.is_some_and(|time| time > Duration::ZERO)), "{round_trips:?}");
     let slow = rawdoc! {
         "configureFailPoint": "failCommand", "mode": { "times": 1000 },
         "data": {
@@ -70,9 +79,14 @@ async fn round_trip_time_is_continuously_updated() {
         },
     };
     fail_point(&address, &slow).await;
-    while client.status().servers[0].average_round_trip_time.is_none_or(|time| time <= Duration::from_millis(250)) {
-        events.after(events.mark(), |event| event.name() == "ServerHeartbeatSucceeded").await;
-    }
+    let average = || client.status().servers[0].average_round_trip_time;
+    let slower = async {
+        while average().is_none_or(|time| time <= Duration::from_millis(250)) {
+            events.after(events.mark(), |event| event.name() == "ServerHeartbeatSucceeded").await;
+        }
+    };
+    let is_slower = tokio::time::timeout(Duration::from_secs(10), slower).await;
+    assert!(is_slower.is_ok(), "{:?} after ten seconds", average());
     fail_point(&address, &rawdoc! { "configureFailPoint": "failCommand", "mode": "off" }).await;
     client.shutdown(Duration::from_secs(5)).await;
 }
@@ -83,7 +97,8 @@ async fn pool_is_cleared_after_a_failed_check_and_ready_after_the_next() {
     // A fail point is the whole server's.
     let server = Mongod::start(MongodOptions::default()).unwrap();
     let address = server.address().to_string();
-    let uri = format!("mongodb://{address}/?heartbeatFrequencyMS=500&appName=SDAMPoolManagementTest");
+    let parameters = "directConnection=true&heartbeatFrequencyMS=500&appName=SDAMPoolManagementTest";
+    let uri = format!("mongodb://{address}/?{parameters}");
     let happened = Arc::new(tokio::sync::watch::Sender::new(Vec::new()));
     let (of_pool, of_topology) = (happened.clone(), happened.clone());
     let client = Client::builder(Options::parse(&uri).unwrap())
@@ -100,7 +115,9 @@ async fn pool_is_cleared_after_a_failed_check_and_ready_after_the_next() {
     };
     client.connect().await.unwrap();
     until(0, "PoolReady").await;
-    assert!(happened.borrow().contains(&"ServerHeartbeatSucceeded"));
+    let position = |name| happened.borrow().iter().position(|other| *other == name);
+    let (succeeded, ready) = (position("ServerHeartbeatSucceeded"), position("PoolReady"));
+    assert!(succeeded.is_some() && succeeded < ready, "{:?}", happened.borrow());
     let mark = happened.borrow().len();
     let refused = rawdoc! {
         "configureFailPoint": "failCommand", "mode": { "times": 2 },
@@ -114,24 +131,37 @@ async fn pool_is_cleared_after_a_failed_check_and_ready_after_the_next() {
     client.shutdown(Duration::from_secs(5)).await;
 }
 
-/// "Streaming protocol Tests": the server answers as often as `heartbeatFrequencyMS` says.
+/// "Streaming protocol Tests": each server answers as often as `heartbeatFrequencyMS` says.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn heartbeats_of_a_stream_are_as_frequent_as_the_options_say() {
-    let server = mongod::shared().unwrap();
-    let uri = format!("mongodb://{}/?heartbeatFrequencyMS=500", server.address());
-    let (client, _, events) = cluster::client(&uri);
-    client.connect().await.unwrap();
-    let is_awaited =
-        |event: &TopologyEvent| matches!(event, TopologyEvent::ServerHeartbeatSucceeded { awaited: true, .. });
-    events.after(0, is_awaited).await;
-    let begun = std::time::Instant::now();
-    for _ in 0..5 {
-        events.after(events.mark(), is_awaited).await;
+    let (server, set) = (mongod::shared().unwrap(), replica_set::shared().unwrap());
+    let of_set: Vec<_> = set.addresses().iter().map(ToString::to_string).collect();
+    let alone = vec![server.address().to_string()];
+    // The first of the five heartbeats may be on its way. The set may step down for a test beside this one, and tell of it.
+    for (uri, servers, least) in [
+        (format!("mongodb://{}/?", server.address()), alone, Duration::from_secs(2)),
+        (set.uri(), of_set, Duration::ZERO),
+    ] {
+        let (client, _, events) = cluster::client(&format!("{uri}&heartbeatFrequencyMS=500").replace("?&", "?"));
+        client.connect().await.unwrap();
+        for server in servers {
+            let is_awaited = |event: &TopologyEvent| match event {
+                TopologyEvent::ServerHeartbeatSucceeded { awaited, connection, .. } => {
+                    *awaited && *connection.address == server
+                }
+                _ => false,
+            };
+            events.after(0, is_awaited).await;
+            let begun = std::time::Instant::now();
+            for _ in 0..5 {
+                events.after(events.mark(), is_awaited).await;
+            }
+            let took = begun.elapsed();
+            // The default would be 50 seconds.
+            assert!((least..Duration::from_secs(20)).contains(&took), "{server}: five heartbeats in {took:?}");
+        }
+        client.shutdown(Duration::from_secs(5)).await;
     }
-    let took = begun.elapsed();
-    // The default would be 50 seconds. The first of the five may be on its way.
-    assert!((Duration::from_secs(2)..Duration::from_secs(20)).contains(&took), "five heartbeats in {took:?}");
-    client.shutdown(Duration::from_secs(5)).await;
 }
 
 /// Max Staleness, "heartbeatFrequencyMS is configurable".
