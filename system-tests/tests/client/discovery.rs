@@ -1,14 +1,16 @@
 //! What the specification of discovery and monitoring asks of checks, errors and waiting operations, in virtual time.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use bson::{doc, rawdoc};
 use tokio::time::{Instant, sleep};
-use wharf::Client;
 use wharf::client::TopologyEvent;
+use wharf::{Client, Options, PoolEvent};
 use wharf_testbed::scripted::{Answer, name};
 
+use super::cluster::{Cluster, ok};
+use super::events::Events;
 use super::scripted::{Server, close, is_awaitable, is_handshake, is_hello, member, standalone};
 
 #[tokio::test(start_paused = true)]
@@ -116,4 +118,105 @@ async fn failed_measurement_of_a_round_trip_changes_nothing_and_is_repeated() {
     assert!(close(&times, &[0, 0, 10_000, 20_000, 30_000]), "{times:?}");
     let times = server.times(is_handshake);
     assert!(close(&times, &[0, 0, 10_000, 30_000]), "{times:?}");
+}
+
+/// The test plan, "Connection Pool Backpressure": the server accepts 20 connections at once, and closes the others during
+/// the handshake, as its rate limiter does.
+#[tokio::test(start_paused = true)]
+async fn server_that_accepts_few_connections_at_a_time_does_not_clear_the_pool() {
+    const AT_ONCE: usize = 20;
+    let of_pool = Arc::new(Mutex::new(0));
+    let accepted = of_pool.clone();
+    let server = Server::start(move |command, _| {
+        // Those of the pool, and not of the monitor.
+        if is_handshake(command) && command.contains_key("backpressure") {
+            let mut accepted = accepted.lock().unwrap();
+            *accepted += 1;
+            if *accepted > AT_ONCE {
+                return Answer::Close;
+            }
+        }
+        match name(command).as_str() {
+            // "function() { sleep(2000); return true; }"
+            "find" => Answer::After(Duration::from_secs(2), Box::new(Answer::Reply(standalone()))),
+            _ => Answer::Reply(standalone()),
+        }
+    })
+    .await;
+    let pool = Arc::<Mutex<Vec<&'static str>>>::default();
+    let (events, noted) = (Events::default(), pool.clone());
+    let uri =
+        format!("mongodb://{}/?maxConnecting=100&retryReads=false&serverMonitoringMode=poll", server.server.address());
+    let client = Client::builder(Options::parse(&uri).unwrap())
+        .subscriber(move |event: &PoolEvent| noted.lock().unwrap().push(event.name()))
+        .topology_subscriber(events.clone())
+        .build()
+        .unwrap();
+    client.connect().await.unwrap();
+    let changes = events.count("ServerDescriptionChanged");
+    let finds: Vec<_> = (0..100)
+        .map(|_| {
+            let client = client.clone();
+            tokio::spawn(async move { client.run_command("test", &rawdoc! { "find": "test" }).await.is_ok() })
+        })
+        .collect();
+    let mut found = 0;
+    for find in finds {
+        found += usize::from(find.await.unwrap());
+    }
+    let count = |wanted| pool.lock().unwrap().iter().filter(|name| **name == wanted).count();
+    assert!(count("ConnectionCheckOutFailed") >= 10, "{}", count("ConnectionCheckOutFailed"));
+    assert_eq!(count("PoolCleared"), 0);
+    assert_eq!(found + count("ConnectionCheckOutFailed"), 100, "each other one has a connection");
+    assert_eq!(events.count("ServerDescriptionChanged"), changes, "the server stays known");
+}
+
+/// What the unified files `logging-sharded` and `sharded-emit-topology-changed-before-close` check on a real cluster, which the
+/// testbed lacks.
+#[tokio::test(start_paused = true)]
+async fn events_of_a_sharded_topology_are_in_order() {
+    let cluster = Cluster::of_mongos(2, |_, _, _| ok()).await;
+    let hosts: Vec<_> = cluster.servers.iter().map(|server| server.address()).collect();
+    let (client, _, events) =
+        super::cluster::client(&format!("mongodb://{}/?serverMonitoringMode=poll", hosts.join(",")));
+    client.connect().await.unwrap();
+    let are_known = |event: &TopologyEvent| match event {
+        TopologyEvent::TopologyDescriptionChanged { new, .. } => {
+            new.servers().all(|server| server.server_type().name() == "Mongos")
+        }
+        _ => false,
+    };
+    events.after(2, are_known).await;
+    assert!(client.shutdown(Duration::from_secs(1)).await);
+    let told: Vec<_> = events
+        .all()
+        .iter()
+        .filter_map(|event| match event {
+            TopologyEvent::TopologyDescriptionChanged { previous, new, .. } => {
+                let types = [previous, new].map(|topology| topology.topology_type().name());
+                Some(format!("{} from {} to {}", event.name(), types[0], types[1]))
+            }
+            TopologyEvent::ServerDescriptionChanged { previous, new, .. } => {
+                let types = [previous, new].map(|server| server.server_type().name());
+                Some(format!("{} from {} to {}", event.name(), types[0], types[1]))
+            }
+            event if event.name().starts_with("ServerHeartbeat") => None,
+            event => Some(event.name().to_owned()),
+        })
+        .collect();
+    let expected = [
+        "TopologyOpening",
+        "TopologyDescriptionChanged from Unknown to Unknown",
+        "ServerOpening",
+        "ServerOpening",
+        "ServerDescriptionChanged from Unknown to Mongos",
+        "TopologyDescriptionChanged from Unknown to Sharded",
+        "ServerDescriptionChanged from Unknown to Mongos",
+        "TopologyDescriptionChanged from Sharded to Sharded",
+        "ServerClosed",
+        "ServerClosed",
+        "TopologyDescriptionChanged from Sharded to Unknown",
+        "TopologyClosed",
+    ];
+    assert_eq!(told, expected);
 }
