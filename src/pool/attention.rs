@@ -15,10 +15,12 @@ pub(super) struct Attention(AtomicU8);
 pub(super) enum Reason {
     /// Available connections can perish, so each is vetted before use.
     Vetting = 1,
-    /// A subscriber listens.
+    /// A subscriber that is no log listens.
     Events = 1 << 1,
     /// The pool accounts for the holders of its connections.
     Holders = 1 << 2,
+    /// A log listens, as far as the pool has noticed: see `Core::heed_log`.
+    Log = 1 << 3,
 }
 
 impl Attention {

@@ -286,6 +286,31 @@ impl<E: Environment> Core<E> {
         self.attention.add(Reason::Events);
     }
 
+    /// Makes check-outs and check-ins emit events if a log listens, and not otherwise.
+    ///
+    /// The hot path does not ask for the log. So this is called where the path is longer anyway: at the end of a timed use
+    /// (see `Tally`), when the pool is made ready or is found ready, in maintenance, and before a use is told to begin or
+    /// to end.
+    #[inline]
+    pub fn heed_log(&self) {
+        let listens = self.environment.log_listens();
+        if listens != self.attention.includes(Reason::Log) {
+            self.heed_change_of_log(listens);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn heed_change_of_log(&self, listens: bool) {
+        if listens {
+            self.attention.add(Reason::Log);
+            // A use that the log was told of may have ended since without a word.
+            self.slab.iter().for_each(|slot| slot.forget_use());
+        } else {
+            self.attention.remove(Reason::Log);
+        }
+    }
+
     /// Returns the pool's phase and generation.
     pub fn state(&self) -> PoolState {
         self.state.load()
@@ -304,6 +329,8 @@ impl<E: Environment> Core<E> {
 
     /// Does the part of [`ready`](Self::ready) that calls no foreign code. `None` if the pool was not paused.
     pub fn begin_ready(&self) -> Option<Change<E>> {
+        // A monitor comes here after each check of its server that succeeds.
+        self.heed_log();
         let mut registry = self.registry.lock();
         let state = self.state.load();
         if state.phase != Phase::Paused {

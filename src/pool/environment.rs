@@ -55,7 +55,15 @@ pub trait Environment: Send + Sync + 'static {
     /// Returns whether a subscriber listens. If not, no events are built. An environment that begins to listen later
     /// calls [`Core::heed_listeners`](super::Core::heed_listeners) before. A thread that then gets `true` here sees that
     /// call.
+    ///
+    /// It may be called under the registry's lock, and calls no foreign code.
     fn listens(&self) -> bool {
+        false
+    }
+
+    /// Returns whether a log listens, which may begin and end to do so at any time. Meanwhile [`listens`](Self::listens)
+    /// returns `true`. The core notices with [`Core::heed_log`](super::Core::heed_log).
+    fn log_listens(&self) -> bool {
         false
     }
 

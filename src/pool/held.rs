@@ -330,6 +330,7 @@ impl<E: Environment> Held<E> {
     pub(super) fn end_use(&self) {
         let core = self.core();
         if core.environment.listens() {
+            core.heed_log();
             let connection_id = self.id();
             self.slot().set_known_as(connection_id, false);
             let duration = self.slot().take_started().elapsed(core);

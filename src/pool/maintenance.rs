@@ -21,9 +21,10 @@ use crate::sync::{unless_mutant, wake};
 impl<E: Environment> Core<E> {
     /// Does one background run without its last part (see [`Core::populate`]).
     ///
-    /// Interrupts the connections that a clear marked, closes stale connections, and removes available connections that
-    /// have perished. Does the work that there is, and returns.
+    /// Notices whether a log listens, interrupts the connections that a clear marked, closes stale connections, and removes
+    /// available connections that have perished. Does the work that there is, and returns.
     pub fn maintain(self: &Arc<Self>) {
+        self.heed_log();
         self.interrupt_cleared();
         self.close_stale(usize::MAX);
         if self.vetting {

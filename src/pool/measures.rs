@@ -179,6 +179,7 @@ impl<E: Environment> Held<E> {
         // The lowest digits of the reading are as good as random.
         slot.tally().end_timed(now ^ u64::from(slot.index()) << 32);
         core.measures.of_shard(core.environment.shard_hint()).used.record(now.saturating_sub(slot.use_began()));
+        core.heed_log();
     }
 }
 

@@ -148,6 +148,15 @@ impl<C> Slot<C> {
         started
     }
 
+    /// Forgets that a subscriber was told of a use. Called by any thread: if the owner notes the present use meanwhile, its
+    /// end is told as if no subscriber had listened to its beginning.
+    #[cold]
+    pub(super) fn forget_use(&self) {
+        // Relaxed: see `known_as`.
+        self.in_use.store(false, UnmodelledOrdering::Relaxed);
+        self.started.store(Started::UNHEARD.word(), UnmodelledOrdering::Relaxed);
+    }
+
     /// Returns the core that the slot belongs to.
     ///
     /// # Safety

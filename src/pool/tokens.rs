@@ -239,6 +239,8 @@ impl<E: Environment> Idle<E> {
     #[cold]
     fn tell(held: Held<E>, started: Started) {
         let (core, connection_id) = (held.core(), held.id());
+        // First, so that the check-in of this use does not take the shortest path.
+        core.heed_log();
         held.slot().set_known_as(connection_id, true);
         let now = core.environment.stopwatch();
         held.slot().set_started(Started::at(now));

@@ -13,7 +13,7 @@ use super::failure::{FailedConnection, FailureSink};
 use super::fork;
 use super::holders::{HoldReports, HoldSink, LongHold};
 use super::pool::Pool;
-use super::publisher::Subscriber;
+use super::publisher::{Publisher, Subscriber};
 use super::stopwatch::Stopwatch;
 use super::traced::SlowCheckOuts;
 use crate::options::{InvalidOption, PoolOptions};
@@ -47,6 +47,7 @@ pub struct PoolBuilder<E: Establish> {
     establish: E,
     options: PoolOptions,
     subscribers: Vec<Arc<dyn Subscriber>>,
+    log: Option<Arc<dyn Subscriber>>,
     on_failure: Option<Arc<FailureSink>>,
     timeout: Option<Duration>,
     slow_check_out: Option<Duration>,
@@ -76,6 +77,7 @@ impl<E: Establish> PoolBuilder<E> {
             establish,
             options: PoolOptions::default(),
             subscribers: Vec::new(),
+            log: None,
             on_failure: None,
             timeout: None,
             slow_check_out: None,
@@ -97,6 +99,20 @@ impl<E: Establish> PoolBuilder<E> {
     /// Adds a subscriber. It receives all events, beginning with `PoolCreated`.
     pub fn subscriber(mut self, subscriber: impl Subscriber) -> Self {
         self.subscribers.push(Arc::new(subscriber));
+        self
+    }
+
+    /// Sets the log, usually [`telemetry::Log`](crate::telemetry::Log): a subscriber for which no events are built unless
+    /// they are read. They are read while any subscriber of [`tracing`] may want messages at level `DEBUG` with the target
+    /// `wharf::connection`. The log receives each event before the other subscribers do. The default is none.
+    ///
+    /// A log that is switched on while the pool is in use receives the next event of a connection or of the pool itself.
+    /// Check-outs and check-ins follow when the pool has noticed: after at most 95 further uses of a connection, or at
+    /// the next call of [`Pool::ready`], if that comes first. A client makes that call at each check of the server that succeeds,
+    /// every ten seconds by default (`heartbeatFrequencyMS`). A connection that is in use at that time is reported as
+    /// checked in after a use of no duration.
+    pub fn log(mut self, log: impl Subscriber) -> Self {
+        self.log = Some(Arc::new(log));
         self
     }
 
@@ -202,7 +218,8 @@ impl<E: Establish> PoolBuilder<E> {
         };
         fork::watch();
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let mut environment = TokioEnvironment::new(Arc::new(self.establish), self.subscribers, self.on_failure, false);
+        let publisher = Publisher::new(self.subscribers).logged_by(self.log);
+        let mut environment = TokioEnvironment::new(Arc::new(self.establish), publisher, self.on_failure, false);
         environment.timeout = self.timeout;
         environment.has_tasks = self.has_tasks;
         if self.tokio_clock {

@@ -14,7 +14,7 @@ use super::failure::FailureSink;
 use super::fork;
 use super::holders::{self, HoldReports};
 use super::home::Residence;
-use super::publisher::{Publisher, Subscribers};
+use super::publisher::Publisher;
 use super::stopwatch::Stopwatch;
 use super::traced::SlowCheckOuts;
 use crate::condition::Condition;
@@ -86,11 +86,10 @@ impl<E: Establish> TokioEnvironment<E> {
     /// Creates the environment of a pool of this process. `is_closed`: whether the pool is closed from the start.
     pub(super) fn new(
         establish: Arc<E>,
-        subscribers: Subscribers,
+        publisher: Publisher,
         on_failure: Option<Arc<FailureSink>>,
         is_closed: bool,
     ) -> Self {
-        let publisher = Publisher::new(subscribers);
         if is_closed {
             publisher.delivery().end();
         }
@@ -155,6 +154,11 @@ impl<E: Establish> Environment for TokioEnvironment<E> {
     #[inline]
     fn listens(&self) -> bool {
         self.publisher.is_listened_to()
+    }
+
+    #[inline]
+    fn log_listens(&self) -> bool {
+        self.publisher.is_logged()
     }
 
     fn emit(&self, event: PoolEvent) {

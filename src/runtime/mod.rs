@@ -13,6 +13,7 @@ mod failure;
 mod fork;
 mod holders;
 mod home;
+mod interest;
 mod opening;
 mod pool;
 mod publisher;

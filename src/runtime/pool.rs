@@ -527,7 +527,7 @@ impl<E: Establish> Pool<E> {
             let is_closed = core.state().phase == Phase::Closed;
             let mut environment = TokioEnvironment::new(
                 before.establish.clone(),
-                before.publisher.subscribers(),
+                before.publisher.successor(),
                 before.on_failure.clone(),
                 is_closed,
             );

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
+use super::interest;
 use crate::delivery::{Delivery, Share};
 use crate::event::PoolEvent;
 use crate::sync::contain;
@@ -68,9 +69,11 @@ pub(super) type Subscribers = Vec<Arc<dyn Subscriber>>;
 /// counts is called often enough in a row to outweigh the cost of a change of threads.
 const SHARE: Share = Share { turn: 32, room: 32 };
 
-/// The events of a pool, and its subscribers.
+/// The events of a pool, its subscribers, and its log.
 pub(super) struct Publisher {
     subscribers: List,
+    /// Receives events as long as the log is read. It comes before the subscribers.
+    log: Option<Arc<dyn Subscriber>>,
     delivery: Delivery<PoolEvent>,
 }
 
@@ -78,20 +81,36 @@ impl Publisher {
     pub(super) fn new(subscribers: Subscribers) -> Self {
         let list = List::default();
         subscribers.into_iter().for_each(|subscriber| list.add(subscriber));
-        Self { subscribers: list, delivery: Delivery::new(SHARE) }
+        Self { subscribers: list, log: None, delivery: Delivery::new(SHARE) }
+    }
+
+    pub(super) fn logged_by(mut self, log: Option<Arc<dyn Subscriber>>) -> Self {
+        if log.is_some() {
+            interest::watch();
+        }
+        self.log = log;
+        self
+    }
+
+    /// Returns a publisher for the pool of a forked child, with the same subscribers and the same log.
+    pub(super) fn successor(&self) -> Self {
+        Self::new(self.subscribers.iter().cloned().collect()).logged_by(self.log.clone())
     }
 
     pub(super) fn subscribe(&self, subscriber: Arc<dyn Subscriber>) {
         self.subscribers.add(subscriber);
     }
 
-    pub(super) fn subscribers(&self) -> Subscribers {
-        self.subscribers.iter().cloned().collect()
-    }
-
+    /// Returns whether a subscriber or the log receives events. Otherwise none is built.
     #[inline]
     pub(super) fn is_listened_to(&self) -> bool {
-        !self.subscribers.is_empty()
+        !self.subscribers.is_empty() || self.is_logged()
+    }
+
+    /// Returns whether the log receives events.
+    #[inline]
+    pub(super) fn is_logged(&self) -> bool {
+        self.log.is_some() && interest::is_there()
     }
 
     /// Returns the queue of events; see [`Publisher::pass_on`].
@@ -118,6 +137,11 @@ impl Publisher {
 
     #[inline]
     fn pass_on(&self, event: &PoolEvent) {
+        if let Some(log) = &self.log
+            && interest::is_there()
+        {
+            contain(|| log.on_event(event));
+        }
         for subscriber in self.subscribers.iter() {
             // If a subscriber panics, the others still receive the event.
             contain(|| subscriber.on_event(event));

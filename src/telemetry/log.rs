@@ -29,8 +29,10 @@ use crate::runtime::{Subscriber, TARGET};
 ///
 /// If `tracing` has no subscriber, the messages go to the `log` crate, provided that wharf's feature `log` is enabled.
 ///
-/// A pool with a subscriber builds every event, even if logging is disabled. Do not subscribe this if the log is not
-/// read.
+/// The pools of a [`Client`](crate::Client) and of a [`single::Client`](crate::single::Client) log by themselves. Subscribe
+/// this to none of them, or each message comes twice. Give it to any other pool by
+/// [`PoolBuilder::log`](crate::PoolBuilder::log), which builds no event while nothing reads the log. A pool that has it as a
+/// [subscriber](crate::PoolBuilder::subscriber) builds every event.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Log {
     is_unstructured: bool,

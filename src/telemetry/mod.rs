@@ -2,8 +2,8 @@
 //! of the metrics of a pool or a client: [`readings`](readings()), and `OpenTelemetryMetrics` and `FacadeMetrics` with the
 //! features `opentelemetry` and `metrics`.
 //!
-//! Each observer is a [`Subscriber`](crate::Subscriber) for [`PoolBuilder::subscriber`](crate::PoolBuilder::subscriber), and
-//! also a handle: clones share their output and counts. Pass one clone to the pool and keep another to read from. An
+//! Each observer is a [`Subscriber`](crate::Subscriber) for [`PoolBuilder::subscriber`](crate::PoolBuilder::subscriber), or for
+//! [`PoolBuilder::log`](crate::PoolBuilder::log) in the case of [`Log`], and also a handle: clones share their output and counts. Pass one clone to the pool and keep another to read from. An
 //! observer may serve several pools. The events are those of pools and connections; commands have none.
 //!
 //! ```
@@ -17,7 +17,7 @@
 //!     .pool()
 //!     .subscriber(counts.clone())
 //!     .subscriber(lines.clone())
-//!     .subscriber(Log::new())
+//!     .log(Log::new())
 //!     .build()?;
 //! pool.ready();
 //! assert_eq!(counts.snapshot().pool_ready, 1);

@@ -1,0 +1,34 @@
+//! Whether `tracing` has a subscriber for the events of pools.
+
+use tracing::Level;
+use tracing::callsite::DefaultCallsite;
+use tracing::level_filters::{LevelFilter, STATIC_MAX_LEVEL};
+use tracing::metadata::{Kind, Metadata};
+
+use super::traced::TARGET;
+
+/// A message of no content, for which `tracing` keeps whether a subscriber may want it.
+static CALLSITE: DefaultCallsite = DefaultCallsite::new(&METADATA);
+
+static METADATA: Metadata<'static> = tracing::metadata! {
+    name: "events of a pool",
+    target: TARGET,
+    level: Level::DEBUG,
+    fields: &[],
+    callsite: &CALLSITE,
+    kind: Kind::EVENT,
+};
+
+/// Has `tracing` ask its subscribers from now on. To be called before [`is_there`], outside of all locks.
+pub(super) fn watch() {
+    CALLSITE.interest();
+}
+
+/// Returns whether any subscriber of the process, on any thread, may want the events of pools.
+///
+/// Calls no subscriber, so it may be called under a lock: `tracing` asks each subscriber once, and again when one is added or
+/// the filters are reloaded, and keeps the answers.
+#[inline]
+pub(super) fn is_there() -> bool {
+    Level::DEBUG <= STATIC_MAX_LEVEL && Level::DEBUG <= LevelFilter::current() && !CALLSITE.interest().is_never()
+}
