@@ -122,6 +122,9 @@ impl fmt::Debug for ClientBuilder {
 
 impl ClientBuilder {
     /// Adds a subscriber to the events of all pools.
+    ///
+    /// The pools also log them through [`tracing`] at level `DEBUG`, with the target `wharf::connection`, as
+    /// [`PoolBuilder::log`](crate::PoolBuilder::log) describes.
     pub fn subscriber(mut self, subscriber: impl Subscriber) -> Self {
         self.subscribers.push(Arc::new(subscriber));
         self

@@ -21,6 +21,7 @@ use crate::error::Cause;
 use crate::options::{InvalidOption, Options, ServerAddress};
 use crate::printable::PrintableError;
 use crate::runtime::{FailedConnection, Subscriber};
+use crate::telemetry::Log;
 use crate::topology::{TopologyDescription, TopologyEvent, TopologyType, events_of_change, events_of_opening};
 
 /// The servers of a client, with their pools and monitors.
@@ -497,7 +498,7 @@ impl Deployment {
             let of = identity.clone();
             // ORD: Relaxed; the lock publishes it. A forked child reads it without, in a single thread.
             let accounts_for_holders = self.accounts_for_holders.load(Ordering::Relaxed);
-            let mut builder = endpoint.pool().account_for_holders(accounts_for_holders);
+            let mut builder = endpoint.pool().account_for_holders(accounts_for_holders).log(Log::new());
             if self.scanning.is_some() {
                 let options = Self::options_of_one_connection(&settled.options.pool);
                 builder = builder.options(options).without_tasks();

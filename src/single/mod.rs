@@ -146,7 +146,8 @@ impl fmt::Debug for ClientBuilder {
 }
 
 impl ClientBuilder {
-    /// Adds a subscriber to the events of all connections. It must not use the client: see [the module](self#inside-of-a-tokio-runtime).
+    /// Adds a subscriber to the events of all connections, which the client also [logs](crate::ClientBuilder::subscriber). It
+    /// must not use the client: see [the module](self#inside-of-a-tokio-runtime).
     pub fn subscriber(self, subscriber: impl Subscriber) -> Self {
         Self { builder: self.builder.subscriber(subscriber) }
     }

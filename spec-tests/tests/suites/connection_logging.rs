@@ -1,8 +1,8 @@
-//! The suite `connection_logging`, against a real server.
+//! The suite `connection_logging`, run by a client against a real server.
 //!
-//! The suite is written for a client. It needs only those operations of a client that a pool also has: creation from a
-//! connection string, running a command, and closing, which sends `endSessions`. The test plays the client's monitor:
-//! it marks the pool as ready, and clears it when a connection cannot be established.
+//! The runner of the unified suites has no server with authentication, which a case needs, and runs several clients at a
+//! time, whose connections it could not tell apart: their messages name the server and no client. Here, one client at a
+//! time is the only one in the process.
 //!
 //! The provisioned copy has one list in the order of an older specification, which clears the pool after the check-out
 //! has failed. The current specification clears it before the connection is closed. The runner reorders that list.
@@ -17,8 +17,7 @@ use serde_json::Value;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
-use wharf::telemetry::Log;
-use wharf::{Endpoint, Options, Pool, PoolEvent};
+use wharf::{Endpoint, Operation, Options, Pool, PoolEvent};
 use wharf_testbed::mongod::{Mongod, MongodOptions};
 use wharf_testbed::table::{Row, show};
 
@@ -68,8 +67,8 @@ impl Visit for Fields {
 
 /// The client of a case.
 struct Client {
-    pool: Pool<Endpoint>,
-    ready: Arc<Mutex<BTreeMap<&'static str, usize>>>,
+    client: wharf::Client,
+    seen: Arc<Mutex<BTreeMap<&'static str, usize>>>,
 }
 
 impl Client {
@@ -79,40 +78,37 @@ impl Client {
             let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
             uri.push_str(&format!("{name}={value}&"));
         }
-        let ready = Arc::new(Mutex::new(BTreeMap::new()));
-        let counts = ready.clone();
-        let options = Options::from_uri(uri.trim_end_matches('&')).await.unwrap();
-        let pool = options
-            .endpoint()
-            .unwrap()
-            .pool()
-            .subscriber(Log::new())
-            .subscriber(move |event: &PoolEvent| *counts.lock().unwrap().entry(event.name()).or_insert(0) += 1)
-            .on_failure(|failure| _ = failure.clear_pool())
-            .build()
-            .unwrap();
-        pool.ready();
-        Self { pool, ready }
+        let seen = Arc::new(Mutex::new(BTreeMap::new()));
+        let builder = wharf::Client::builder(Options::parse(uri.trim_end_matches('&')).unwrap());
+        // A subscriber would have the events built, whether the log is read or not.
+        let builder = match client["observeEvents"].is_null() {
+            true => builder,
+            false => {
+                let counts = seen.clone();
+                builder
+                    .subscriber(move |event: &PoolEvent| *counts.lock().unwrap().entry(event.name()).or_insert(0) += 1)
+            }
+        };
+        let client = builder.build().unwrap();
+        // The suite's clients are not made on first use.
+        client.connect().await.unwrap();
+        Self { client, seen }
     }
 
     async fn run(&self, operation: &Value) {
         match operation["name"].as_str().unwrap() {
             "listDatabases" => {
-                let outcome = self.pool.run_command("admin", &rawdoc! { "listDatabases": 1 }).await;
+                let outcome = self.client.run(Operation::read("admin", &rawdoc! { "listDatabases": 1 })).await;
                 let expects_error = !operation["expectError"].is_null();
                 assert_eq!(outcome.is_err(), expects_error, "{outcome:?}");
             }
-            "close" => {
-                self.pool.run_command("admin", &rawdoc! { "endSessions": [] }).await.unwrap();
-                self.pool.close();
-                self.pool.closed().await;
-            }
+            "close" => assert!(self.client.shutdown(PATIENCE).await),
             "waitForEvent" => {
                 let event = operation["arguments"]["event"].as_object().unwrap().keys().next().unwrap();
                 let count = operation["arguments"]["count"].as_u64().unwrap() as usize;
                 // wharf's name for `poolReadyEvent` is `PoolReady`.
                 let is_meant = |name: &str| name.eq_ignore_ascii_case(event.trim_end_matches("Event"));
-                let seen = || self.ready.lock().unwrap().iter().any(|(name, seen)| is_meant(name) && *seen >= count);
+                let seen = || self.seen.lock().unwrap().iter().any(|(name, seen)| is_meant(name) && *seen >= count);
                 while !seen() {
                     tokio::task::yield_now().await;
                 }

@@ -1,4 +1,4 @@
-//! The log messages of a client: those of monitoring, and the prose tests of Command Logging and Monitoring.
+//! The log messages of a client: those of monitoring and of its pools, and the prose tests of Command Logging and Monitoring.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -109,6 +109,55 @@ fn log_has_the_messages_and_keys_of_the_specification() {
     }
     assert!(messages[4]["reply"].replace('\\', "").contains(r#""ok":1.0"#), "{:?}", messages[4]);
     assert!(messages[5]["newDescription"].starts_with("Single with 127.0.0.1:"), "{:?}", messages[5]);
+}
+
+/// "Connection Pool Logging", on the messages of a whole life.
+#[test]
+fn pools_of_a_client_log_by_themselves() {
+    let server = mongod::shared().unwrap();
+    let uri = format!("mongodb://{}/", server.address());
+    let kept = Kept::new("wharf::connection");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    tracing::subscriber::with_default(kept.clone(), || {
+        runtime.block_on(async {
+            let client = Client::from_uri(&uri).unwrap();
+            client.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap();
+            client.shutdown(Duration::from_secs(5)).await;
+        });
+    });
+    let messages = texts(&kept);
+    assert_eq!(messages[..2], ["Connection pool created", "Connection pool ready"]);
+    assert_eq!(messages[2..7], OF_FIRST_USE);
+    assert_eq!(messages.last().unwrap(), "Connection pool closed");
+}
+
+#[test]
+fn connections_of_a_single_client_log_by_themselves() {
+    let server = mongod::shared().unwrap();
+    let kept = Kept::new("wharf::connection");
+    tracing::subscriber::with_default(kept.clone(), || {
+        let client = wharf::single::Client::from_uri(&format!("mongodb://{}/", server.address())).unwrap();
+        client.run_command("admin", &rawdoc! { "ping": 1 }).unwrap();
+        drop(client);
+    });
+    let messages = texts(&kept);
+    assert_eq!(messages[..2], ["Connection pool created", "Connection pool ready"]);
+    assert_eq!(messages[2..7], OF_FIRST_USE);
+    assert_eq!(messages.last().unwrap(), "Connection pool closed");
+}
+
+/// The messages about the first use of a pool.
+const OF_FIRST_USE: [&str; 5] = [
+    "Connection checkout started",
+    "Connection created",
+    "Connection ready",
+    "Connection checked out",
+    "Connection checked in",
+];
+
+/// Takes the texts of the messages so far.
+fn texts(kept: &Kept) -> Vec<String> {
+    kept.take().into_iter().map(|mut message| message.remove("message").unwrap()).collect()
 }
 
 /// Runs `work` with a client of the shared server, and returns the messages about its commands.
