@@ -142,6 +142,7 @@ impl ClientBuilder {
     ///
     /// Commands are logged through [`tracing`] at level `DEBUG` with the target `wharf::command`. The selection of a server
     /// has the target `wharf::serverSelection`, at level `DEBUG`, and at `INFO` if an operation has to wait for a server.
+    /// [The guide](crate::guide#logs) has all targets, and how the environment's variables set their levels.
     pub fn max_logged_document_length(mut self, characters: usize) -> Self {
         self.most_logged = Some(characters);
         self

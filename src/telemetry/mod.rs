@@ -1,6 +1,6 @@
 //! Observers of a pool's events: [`JsonLines`] writes them, [`EventCounts`] counts them, [`Log`] logs them. And exporters
 //! of the metrics of a pool or a client: [`readings`](readings()), and `OpenTelemetryMetrics` and `FacadeMetrics` with the
-//! features `opentelemetry` and `metrics`.
+//! features `opentelemetry` and `metrics`. [`log_levels`] and [`log_output`] read the environment variables for logs.
 //!
 //! Each observer is a [`Subscriber`](crate::Subscriber) for [`PoolBuilder::subscriber`](crate::PoolBuilder::subscriber), or for
 //! [`PoolBuilder::log`](crate::PoolBuilder::log) in the case of [`Log`], and also a handle: clones share their output and counts. Pass one clone to the pool and keep another to read from. An
@@ -42,6 +42,7 @@ mod sentence;
 mod shortened;
 #[cfg(any(feature = "metrics", feature = "opentelemetry"))]
 mod source;
+mod variables;
 
 #[cfg(feature = "opentelemetry")]
 pub use self::opentelemetry::OpenTelemetryMetrics;
@@ -57,3 +58,4 @@ pub(crate) use shortened::MostLogged;
 pub use source::Metered;
 #[cfg(any(feature = "metrics", feature = "opentelemetry"))]
 pub(crate) use source::{PoolSnapshot, Source, sealed};
+pub use variables::{log_levels, log_output};

@@ -2,6 +2,7 @@
 //! compares them.
 #![cfg(not(loom))]
 
+use std::process;
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -9,11 +10,13 @@ use std::time::Duration;
 use bson::{Document, RawDocumentBuf, doc, rawdoc};
 use wharf::client::ServerSelectionError;
 use wharf::{Client, ClientError, Command, DirectConnection, Endpoint, Options};
-use wharf_testbed::mongod::{Mongod, MongodOptions};
+use wharf_testbed::folder::Folder;
+use wharf_testbed::mongod::{self, Mongod, MongodOptions};
 
 mod changes;
 mod credential;
 mod cursor;
+mod logs;
 mod metrics;
 mod renewal;
 mod single;
@@ -32,6 +35,7 @@ fn guide_contains_the_code_that_is_tested_here() {
         ("transaction.rs", include_str!("transaction.rs")),
         ("single.rs", include_str!("single.rs")),
         ("metrics.rs", include_str!("metrics.rs")),
+        ("logs.rs", include_str!("logs.rs")),
         ("credential.rs", include_str!("credential.rs")),
         ("renewal.rs", include_str!("renewal.rs")),
     ];
@@ -49,6 +53,41 @@ fn credential_in_code_is_the_same_as_in_a_connection_string() {
     let in_a_string = Options::parse("mongodb://app:secret@db.example.com/?authSource=admin&tls=true").unwrap();
     assert_eq!(in_code.credential.unwrap().username, in_a_string.credential.unwrap().username);
     assert_eq!(in_code.tls, in_a_string.tls);
+}
+
+/// Says to the child which server to use.
+const SERVER: &str = "WHARF_TEST_LOGGED_SERVER";
+
+#[test]
+fn variables_say_what_is_logged_where_and_how_long_documents_are() {
+    let server = mongod::shared().unwrap();
+    let folder = Folder::create("logs").unwrap();
+    let logged = |variables: &[(&str, &str)]| {
+        let path = folder.path().join(variables.len().to_string());
+        let mut child = process::Command::new(std::env::current_exe().unwrap());
+        child.args(["logs_in_a_process_of_its_own", "--exact", "--ignored", "--nocapture"]);
+        child.env(SERVER, server.address().to_string());
+        child.env("MONGODB_LOG_PATH", &path).envs(variables.iter().copied());
+        let output = child.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+        std::fs::read_to_string(path).unwrap()
+    };
+    assert_eq!(logged(&[]), "");
+    let log = logged(&[("MONGODB_LOG_COMMAND", "debug")]);
+    assert!(log.lines().all(|line| line.contains("DEBUG wharf::command: ")), "{log}");
+    assert!(log.contains("\\\"a value that is long\\\""), "{log}");
+    let log = logged(&[("MONGODB_LOG_COMMAND", "debug"), ("MONGODB_LOG_MAX_DOCUMENT_LENGTH", "8")]);
+    assert!(log.contains(r#"command="{\"ping\":...""#) && !log.contains("a value that is long"), "{log}");
+}
+
+#[tokio::test]
+#[ignore = "runs in a process with the variables of logs, started by the test above"]
+async fn logs_in_a_process_of_its_own() {
+    let Ok(address) = std::env::var(SERVER) else { return };
+    logs::begin();
+    let client = Client::from_uri(&format!("mongodb://{address}/")).unwrap();
+    client.run_command("admin", &rawdoc! { "ping": 1, "comment": "a value that is long" }).await.unwrap();
+    client.shutdown(Duration::from_secs(60)).await;
 }
 
 #[tokio::test(start_paused = true)]
