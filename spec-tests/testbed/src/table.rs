@@ -1,7 +1,13 @@
 //! The table of the official suites. The tests print it although they pass.
+//!
+//! Each test binary prints its own rows, and keeps them in a file of its own beside the binaries. The tests of this package are
+//! the last ones of `cargo test --workspace`, and print the rows of all.
 
 use std::fmt;
+use std::fs;
 use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 /// How the cases of a suite ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +32,19 @@ impl<'r> Row<'r> {
     pub fn passed(suite: &'r str, files: usize) -> Self {
         Self { suite, files, cases: files, passed: files, skipped: 0, failed: 0 }
     }
+
+    fn to_line(self) -> String {
+        let Self { suite, files, cases, passed, skipped, failed } = self;
+        format!("{suite}\t{files}\t{cases}\t{passed}\t{skipped}\t{failed}")
+    }
+
+    fn from_line(line: &'r str) -> Option<Self> {
+        let mut words = line.split('\t');
+        let suite = words.next()?;
+        let mut number = || words.next()?.parse().ok();
+        let [files, cases, passed, skipped, failed] = [number()?, number()?, number()?, number()?, number()?];
+        Some(Self { suite, files, cases, passed, skipped, failed })
+    }
 }
 
 impl fmt::Display for Row<'_> {
@@ -38,13 +57,85 @@ impl fmt::Display for Row<'_> {
     }
 }
 
-/// Prints rows, and the reasons of skipped cases. The harness would keep back what `print!` writes.
+/// Prints rows, and the reasons of skipped cases, and keeps both for [`whole`]. The harness would keep back what `print!`
+/// writes.
 pub fn show<'r>(rows: impl IntoIterator<Item = Row<'r>>, reasons: &str) {
-    let mut text = String::from("\n");
+    let (mut text, mut kept) = (String::from("\n"), String::new());
     for row in rows {
         text.push_str(&format!("{row}\n"));
+        kept.push_str(&format!("{}\n", row.to_line()));
     }
     print(&(text + reasons));
+    kept.extend(reasons.lines().map(|reason| format!("{REASON}{reason}\n")));
+    // A folder that cannot be written to is no failure of the suite.
+    let _ = keep(&kept);
+}
+
+/// What a line begins with that is no row.
+const REASON: char = '#';
+
+/// Adds lines to the file of this binary. The first of a process replace what an earlier one has left.
+fn keep(lines: &str) -> io::Result<()> {
+    static BEGUN: Mutex<bool> = Mutex::new(false);
+    let mut begun = BEGUN.lock().unwrap_or_else(PoisonError::into_inner);
+    let (folder, binary) = place()?;
+    let path = folder.join(binary);
+    if !*begun {
+        fs::create_dir_all(folder)?;
+        fs::write(&path, format!("{}\n", run()))?;
+        *begun = true;
+    }
+    fs::OpenOptions::new().append(true).open(path)?.write_all(lines.as_bytes())
+}
+
+/// Returns the folder of the rows, which is beside the folder of the test binaries, and the name of this binary, which
+/// stays the same when it is built anew.
+fn place() -> io::Result<(PathBuf, String)> {
+    let missing = || io::Error::from(io::ErrorKind::NotFound);
+    let binary = std::env::current_exe()?;
+    let folder = binary.ancestors().nth(2).ok_or_else(missing)?.join("suites");
+    let name = binary.file_stem().and_then(|name| name.to_str()).ok_or_else(missing)?;
+    Ok((folder, name.rsplit_once('-').map_or(name, |(name, _)| name).to_owned()))
+}
+
+/// Returns what all binaries of one `cargo test` have in common, and no others: their parent, and when it began.
+fn run() -> String {
+    #[cfg(unix)]
+    let parent = std::os::unix::process::parent_id();
+    #[cfg(not(unix))]
+    let parent = "";
+    let of_linux = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let stat = of_linux(&format!("/proc/{parent}/stat"));
+    // The name in parentheses may contain anything. The start is the 20th field after it.
+    let begun = stat.rsplit(')').next().and_then(|fields| fields.split_whitespace().nth(19)).unwrap_or_default();
+    format!("{parent} {begun} {}", of_linux("/proc/sys/kernel/random/boot_id").trim())
+}
+
+/// Returns the rows that all binaries of this run have kept, with their sum, and the reasons of skipped cases. `None`: there
+/// are none.
+#[must_use]
+pub fn whole() -> Option<String> {
+    whole_of(&place().ok()?.0, &run())
+}
+
+fn whole_of(folder: &Path, run: &str) -> Option<String> {
+    let mut paths: Vec<_> = fs::read_dir(folder).ok()?.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    paths.sort();
+    let texts: Vec<_> = paths.iter().filter_map(|path| fs::read_to_string(path).ok()).collect();
+    // Those of another run are not of this one's tests.
+    let present = texts.iter().filter_map(|text| text.split_once('\n')).filter(|(of, _)| *of == run);
+    let lines: Vec<_> = present.flat_map(|(_, lines)| lines.lines()).collect();
+    let (mut rows, mut sum) = (String::new(), Row::passed("total", 0));
+    for row in lines.iter().filter_map(|line| Row::from_line(line)) {
+        rows.push_str(&format!("{row}\n"));
+        sum.files += row.files;
+        sum.cases += row.cases;
+        sum.passed += row.passed;
+        sum.skipped += row.skipped;
+        sum.failed += row.failed;
+    }
+    let reasons = lines.iter().filter_map(|line| line.strip_prefix(REASON)).map(|reason| format!("{reason}\n"));
+    (!rows.is_empty()).then(|| format!("\n{rows}{sum}\n{}", reasons.collect::<String>()))
 }
 
 /// Prints a text past the harness.
@@ -63,5 +154,37 @@ mod tests {
         let words = row.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
         assert_eq!(words, "suite crud 1 files 9 cases 5 passed 3 skipped 1 failed");
         assert_eq!(Row::passed("crud", 2), Row { files: 2, cases: 2, passed: 2, skipped: 0, failed: 0, ..row });
+    }
+    #[test]
+    fn whole_table_has_the_rows_of_this_run_their_sum_and_the_reasons() {
+        let folder = crate::folder::Folder::create("table").unwrap();
+        let write = |binary: &str, text: &str| fs::write(folder.path().join(binary), text).unwrap();
+        assert_eq!(whole_of(folder.path(), "7"), None);
+        write("unified", "7\ncrud\t2\t9\t5\t3\t1\n#crud: 3 skipped: it needs\tmore\n");
+        write("cmap", "7\ncmap\t4\t4\t4\t0\t0\n");
+        write("uri", "6\nuri\t8\t8\t8\t0\t0\n");
+        let cmap = Row::passed("cmap", 4);
+        let crud = Row { suite: "crud", files: 2, cases: 9, passed: 5, skipped: 3, failed: 1 };
+        let sum = Row { suite: "total", files: 6, cases: 13, passed: 9, skipped: 3, failed: 1 };
+        let expected = format!("\n{cmap}\n{crud}\n{sum}\ncrud: 3 skipped: it needs\tmore\n");
+        assert_eq!(whole_of(folder.path(), "7"), Some(expected));
+    }
+
+    #[test]
+    fn first_rows_of_a_process_replace_those_of_an_earlier_one() {
+        let (folder, binary) = place().unwrap();
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join(&binary), "6\nuri\t8\t8\t8\t0\t0\n").unwrap();
+        // No row, so that the whole table has none of this test.
+        for _ in 0..2 {
+            keep("").unwrap();
+        }
+        assert_eq!(fs::read_to_string(folder.join(binary)).unwrap(), format!("{}\n", run()));
+    }
+
+    /// Asserts nothing: its output is what `cargo test --workspace` says last of the suites.
+    #[test]
+    fn whole_table_is_printed() {
+        print(&whole().unwrap_or_default());
     }
 }
