@@ -41,6 +41,8 @@ use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 pub use crate::deployment::{ServerSelectionError, TopologySubscriber, TopologySummary};
 pub use crate::topology::{HeartbeatConnection, ServerType, ServerView, TopologyEvent, TopologyType, TopologyView};
 pub use change_stream::{ChangeStream, Watch, WatchTarget};
@@ -288,8 +290,20 @@ impl Client {
         boxed(|| self.deployment().select(demand, limit.deadline())).await
     }
 
-    /// Checks out a connection to a server that the read preference allows, for a series of commands. `timeoutMS` limits
-    /// the selection of the server and the check-out together.
+    /// Returns when an operation that begins to select its server must have its connection as well, by
+    /// `serverSelectionTimeoutMS`. `None` without `timeoutMS`: then `waitQueueTimeoutMS` limits the check-out on its own
+    /// (CSOT, "Server Selection"). Also `None` if that time is beyond the clock's range.
+    #[inline]
+    fn selection_end(&self, limit: Limit) -> Option<Instant> {
+        if !limit.is_set() {
+            return None;
+        }
+        Instant::now().checked_add(self.options().server_selection_timeout)
+    }
+
+    /// Checks out a connection to a server that the read preference allows, for a series of commands. If `timeoutMS` is
+    /// set, the earlier of `timeoutMS` and `serverSelectionTimeoutMS` limits the selection of the server and the check-out
+    /// together.
     ///
     /// # Errors
     ///
@@ -307,8 +321,9 @@ impl Client {
         async move {
             let limit = Limit::Unset.or(self.options().timeout).start();
             loop {
+                let selection_end = self.selection_end(limit);
                 let server = self.select(preference, Purpose::Named("checkOut", None), limit).await?;
-                match server.pool.check_out_for(limit, site).await {
+                match server.pool.check_out_for(limit, selection_end, site).await {
                     // The server was selected, and has left the deployment since.
                     Err(OperationError::CheckOut(CheckOutError::PoolClosed(_)))
                         if self.deployment().has_lost(&server) => {}

@@ -352,6 +352,7 @@ impl<'a> Running<'a> {
 
     /// Runs the operation once.
     async fn attempt(&mut self, avoid: &[ServerAddress]) -> Result<Reached, Box<FailedAttempt>> {
+        let mut selection_end = self.client.selection_end(self.limit());
         let (mut server, mut pinned) = match self.select_at_once(avoid) {
             Some(server) => (server, None),
             None => boxed(|| self.select(avoid)).await?,
@@ -362,12 +363,13 @@ impl<'a> Running<'a> {
         loop {
             let mut connection = match pinned.take() {
                 Some(connection) => connection,
-                None => match server.pool.check_out_for(self.limit(), self.site).await {
+                None => match server.pool.check_out_for(self.limit(), selection_end, self.site).await {
                     Ok(connection) => connection,
                     // The server was selected, and has left the deployment since.
                     Err(OperationError::CheckOut(CheckOutError::PoolClosed(_)))
                         if !self.is_in_transaction && self.client.deployment().has_lost(&server) =>
                     {
+                        selection_end = self.client.selection_end(self.limit());
                         (server, pinned) = boxed(|| self.select(avoid)).await?;
                         continue;
                     }

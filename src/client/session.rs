@@ -374,11 +374,12 @@ type Failed = Box<(ClientError, Fault, ErrorLabels, Option<ServerAddress>)>;
 impl Attempt<'_> {
     async fn make(&self, avoid: &[ServerAddress]) -> Result<(), Failed> {
         let Self { client, explicit, end, limit, site, id } = *self;
+        let selection_end = client.selection_end(limit);
         let (server, pinned) = self.select(avoid).await?;
         let was_pinned = pinned.is_some();
         let mut connection = match pinned {
             Some(connection) => connection,
-            None => match server.pool.check_out_for(limit, site).await {
+            None => match server.pool.check_out_for(limit, selection_end, site).await {
                 Ok(connection) => connection,
                 Err(error) => return Err(self.failed(error, &server, None, true)),
             },

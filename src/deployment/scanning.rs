@@ -440,7 +440,7 @@ impl Deployment {
         pool.ready();
         let site = Location::caller();
         if pool.status().available > 0 {
-            let mut connection = pool.check_out_for(Limit::Infinite, site).await.map_err(failure_of)?;
+            let mut connection = pool.check_out_for(Limit::Infinite, None, site).await.map_err(failure_of)?;
             let number = connection.hello().server_connection_id;
             let heartbeat = resident.heartbeat(&Line::Latest(&server.address.text, number), false);
             let begun = Instant::now();
@@ -460,7 +460,7 @@ impl Deployment {
             scanned.allow_arbiter(!is_single);
         }
         let heartbeat = resident.heartbeat(&Line::New(&server.address.text), false);
-        match pool.check_out_for(Limit::Infinite, site).await {
+        match pool.check_out_for(Limit::Infinite, None, site).await {
             Ok(connection) => {
                 let hello = connection.hello();
                 let took = scanned.map_or(Duration::ZERO, Scanned::hello_took);

@@ -14,7 +14,7 @@ use super::command::{Command, Limit, MaxTime};
 use super::connection::EndpointConnection;
 use super::error::CommandError;
 use crate::boxed::boxed;
-use crate::error::{CheckOutError, PoolClearedError};
+use crate::error::{CheckOutError, PoolClearedError, TimeLimit};
 use crate::milliseconds::Milliseconds;
 use crate::pool::Clear;
 use crate::runtime::{Connection, Pool};
@@ -88,7 +88,7 @@ impl Pool<Endpoint> {
         // The last connection that had been created when the first one was found lost.
         let mut last_old = None;
         loop {
-            let mut connection = self.check_out_for(limit, site).await?;
+            let mut connection = self.check_out_for(limit, None, site).await?;
             match connection.run(command).await {
                 Err(OperationError::Command(CommandError::Lost { .. }))
                     if connection.id() <= *last_old.get_or_insert_with(|| self.last_created()) =>
@@ -100,29 +100,40 @@ impl Pool<Endpoint> {
         }
     }
 
-    /// Checks out a connection for an operation with this limit, which has started.
+    /// Checks out a connection for an operation with this limit, which has started. `selection_end`: when the
+    /// `serverSelectionTimeoutMS` of the operation is up, if that limits the check-out as well.
     #[inline]
     pub(crate) async fn check_out_for(
         &self,
         limit: Limit,
+        selection_end: Option<Instant>,
         site: &'static Location<'static>,
     ) -> Result<Connection<Endpoint>, OperationError> {
-        match limit {
-            Limit::Until { at, limit } => boxed(|| self.check_out_within(at, limit, site)).await,
-            Limit::Unset => Ok(self.check_out_without_deadline::<true>(site).await?),
-            Limit::Infinite | Limit::For(_) => Ok(self.check_out_without_deadline::<false>(site).await?),
+        match (limit, selection_end) {
+            (Limit::Unset, _) => Ok(self.check_out_without_deadline::<true>(site).await?),
+            (Limit::Infinite | Limit::For(_), None) => Ok(self.check_out_without_deadline::<false>(site).await?),
+            (limit, end) => boxed(|| self.check_out_within(limit, end, site)).await,
         }
     }
 
+    /// Checks out a connection until the earlier of both limits, one of which is there.
     async fn check_out_within(
         &self,
-        at: Instant,
-        limit: Duration,
+        limit: Limit,
+        selection_end: Option<Instant>,
         site: &'static Location<'static>,
     ) -> Result<Connection<Endpoint>, OperationError> {
-        self.check_out_within_operation(at, site).await.map_err(|source| match Instant::now() < at {
+        let of_selection = self.establisher().options().server_selection_timeout;
+        let selection = selection_end.map(|at| (at, of_selection, TimeLimit::ServerSelectionTimeout));
+        let whole = limit.deadline().map(|(at, limit)| (at, limit, TimeLimit::Timeout));
+        // If both are up at the same time, it is `timeoutMS` that ends the operation.
+        let earlier = [whole, selection].into_iter().flatten().min_by_key(|(at, ..)| *at);
+        let Some((at, limit, limited_by)) = earlier else {
+            return Ok(self.check_out_without_deadline::<false>(site).await?);
+        };
+        self.check_out_within_operation(at, limited_by, site).await.map_err(|source| match Instant::now() < at {
             true => source.into(),
-            false => OperationError::CheckOutTimeout { limit, source },
+            false => OperationError::CheckOutTimeout { limited_by, limit, source },
         })
     }
 
@@ -334,11 +345,14 @@ pub enum OperationError {
     /// There was no connection to run the command on.
     #[error(transparent)]
     CheckOut(#[from] CheckOutError),
-    /// There was no connection to run the command on within `timeoutMS`.
-    #[error("no connection within timeoutMS ({}): {source}", Milliseconds(*limit))]
+    /// There was no connection to run the command on within `timeoutMS` or, for an operation of a
+    /// [`Client`](crate::Client) with `timeoutMS`, within `serverSelectionTimeoutMS`.
+    #[error("no connection within {limited_by} ({}): {source}", Milliseconds(*limit))]
     #[non_exhaustive]
     CheckOutTimeout {
-        /// The time that the operation was allowed.
+        /// The limit that was reached: `timeoutMS` or `serverSelectionTimeoutMS`.
+        limited_by: TimeLimit,
+        /// The time that was allowed.
         limit: Duration,
         /// The error of the check-out.
         source: CheckOutError,
@@ -367,8 +381,8 @@ impl OperationError {
         }
     }
 
-    /// Returns whether a time limit expired: `timeoutMS`, or the limit of the wait queue, of the socket, or of opening
-    /// a connection.
+    /// Returns whether a time limit expired: `timeoutMS`, or the limit of the selection, of the wait queue, of the socket,
+    /// or of opening a connection.
     #[must_use]
     pub fn is_timeout(&self) -> bool {
         match self {

@@ -241,6 +241,9 @@ pub enum TimeLimit {
     WaitQueueTimeout,
     /// `timeoutMS`: how long an operation, or a check-out on its own, may take.
     Timeout,
+    /// `serverSelectionTimeoutMS`: how long an operation of a client with `timeoutMS` may take until it has a server and a
+    /// connection.
+    ServerSelectionTimeout,
     /// The deadline that the caller gave to `Pool::check_out_until`.
     Deadline,
 }
@@ -250,6 +253,7 @@ impl fmt::Display for TimeLimit {
         f.write_str(match self {
             Self::WaitQueueTimeout => "waitQueueTimeoutMS",
             Self::Timeout => "timeoutMS",
+            Self::ServerSelectionTimeout => "serverSelectionTimeoutMS",
             Self::Deadline => "the caller's deadline",
         })
     }

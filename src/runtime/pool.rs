@@ -24,7 +24,7 @@ use super::publisher::Subscriber;
 use super::stopwatch::Stopwatch;
 use super::traced::SlowCheckOuts;
 use crate::boxed::boxed;
-use crate::error::{CheckInError, CheckOutError, ClearError};
+use crate::error::{CheckInError, CheckOutError, ClearError, TimeLimit};
 use crate::metrics::PoolMetrics;
 use crate::options::PoolOptions;
 use crate::pool::{Change, Clear, Core, Environment, Phase, PoolState, PoolStatus, ServiceStatus};
@@ -497,14 +497,15 @@ impl<E: Establish> Pool<E> {
         })
     }
 
-    /// Checks out a connection for an operation whose `timeoutMS` ends at `end`.
+    /// Checks out a connection for an operation whose time for it ends at `end`, by this limit.
     pub(crate) fn check_out_within_operation(
         &self,
         end: Instant,
+        limit: TimeLimit,
         site: &'static Location<'static>,
     ) -> impl Future<Output = Result<Connection<E>, CheckOutError>> + Send + '_ {
         CheckOut::new(self, site, move |pool| Waiting::Otherwise {
-            future: boxed(|| pool.obtain_within_operation(end)),
+            future: boxed(|| pool.obtain_within_operation(end, limit)),
         })
     }
 

@@ -79,9 +79,9 @@ impl<E: Establish> Pool<E> {
         self.obtain(None, limits).await
     }
 
-    /// Waits for a connection until the `timeoutMS` of an operation is up.
-    pub(super) async fn obtain_within_operation(&self, end: Instant) -> opening::Acquired<E> {
-        let limits = TimeLimits { whole: Some((end, TimeLimit::Timeout)), ..TimeLimits::none() };
+    /// Waits for a connection until the time of an operation is up.
+    pub(super) async fn obtain_within_operation(&self, end: Instant, limit: TimeLimit) -> opening::Acquired<E> {
+        let limits = TimeLimits { whole: Some((end, limit)), ..TimeLimits::none() };
         self.obtain(None, limits).await
     }
 

@@ -289,6 +289,7 @@ impl Query {
                 (Some(connection), _) => (connection, None),
                 (None, Some((server, connection))) => (connection, Some(server)),
                 (None, None) => {
+                    let selection_end = self.client.selection_end(limit);
                     if let Some(check) = self.client.deployment().check_if_idle(&self.server) {
                         // If the time is up, there is no connection in time either.
                         match limit.deadline() {
@@ -296,7 +297,7 @@ impl Query {
                             None => check.await,
                         }
                     }
-                    match pool.check_out_for(limit, self.site).await {
+                    match pool.check_out_for(limit, selection_end, self.site).await {
                         Ok(connection) => (connection, None),
                         Err(error) => return Err(self.failed(error)),
                     }

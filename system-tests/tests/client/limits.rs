@@ -11,6 +11,7 @@ use wharf::client::{CursorType, SessionOptions, TimeoutMode, TransactionOptions}
 use wharf::{Client, ClientError, Operation, ReadPreference};
 use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
+use super::cluster::{Cluster, ok};
 use super::repetitions::{client, count, primary, standalone, start};
 
 /// A reply with a batch of one document.
@@ -323,6 +324,44 @@ async fn cursor_takes_its_collection_from_the_newest_batch() {
         command.get_str("collection").or_else(|_| command.get_str("killCursors")).ok().map(str::to_owned)
     });
     assert_eq!(collections.collect::<Vec<_>>(), ["first.c", "second.c", "second.c"]);
+}
+
+/// CSOT, "Server Selection": with `timeoutMS`, be it 0, `serverSelectionTimeoutMS` limits the selection and the check-out.
+#[tokio::test(start_paused = true)]
+async fn check_out_ends_with_the_server_selection_timeout_if_timeout_is_set() {
+    for parameters in ["timeoutMS=0", "timeoutMS=60000"] {
+        let set = Cluster::replica_set(1, |_, command, _| match name(command).as_str() {
+            "find" => batch("firstBatch", 7),
+            _ => ok(),
+        })
+        .await;
+        let limits = "maxPoolSize=1&serverSelectionTimeoutMS=50&waitQueueTimeoutMS=1";
+        let (client, _) = set.client(&format!("{limits}&{parameters}")).await;
+        let mut cursor = client.find("test", "c", doc! {}).await.unwrap();
+        assert!(cursor.next().await.unwrap().is_some());
+        let mut session = client.start_session(&SessionOptions::default()).unwrap();
+        session.start_transaction(TransactionOptions::default()).unwrap();
+        client.insert("test", "c", [doc! {}]).session(&mut session).await.unwrap();
+        let preference = ReadPreference::default();
+        let held = client.check_out(&preference).await.unwrap();
+
+        for operation in ["check-out", "command", "write", "getMore", "commit"] {
+            let begun = Instant::now();
+            let error = match operation {
+                "check-out" => client.check_out(&preference).await.unwrap_err(),
+                "command" => client.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap_err(),
+                "write" => client.insert("test", "c", [doc! {}]).await.unwrap_err(),
+                "getMore" => cursor.next().await.unwrap_err(),
+                _ => session.commit_transaction().await.unwrap_err(),
+            };
+            let took = begun.elapsed().as_millis();
+            assert!((50..=55).contains(&took), "{operation} with {parameters} took {took} ms: {error}");
+            let by_selection = "no connection within serverSelectionTimeoutMS (50 ms)";
+            assert!(error.is_timeout() && error.to_string().contains(by_selection), "{error}");
+        }
+        drop(held);
+        client.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap();
+    }
 }
 
 /// CRUD, "Insert, Update, Replace, Delete, and Bulk Writes".

@@ -83,16 +83,22 @@ async fn handshake_towards_min_pool_size_has_the_time_limit_for_each_command() {
     }
 }
 
-/// 8. Server Selection, "timeoutMS honored for connection handshake commands".
+/// 8. Server Selection, both tests of connection handshake commands.
 #[tokio::test(start_paused = true)]
-async fn operation_does_not_wait_for_a_handshake_beyond_its_time_limit() {
-    let server = authenticating(15, &["saslStart"]).await;
-    let (client, _, _) = cluster::client(&uri(&server, "timeoutMS=10&serverSelectionTimeoutMS=20"));
-    client.connect().await.unwrap();
-    let begun = Instant::now();
-    let error = client.insert("db", "coll", [doc! { "x": 1 }]).await.unwrap_err();
-    assert!(error.is_timeout(), "{error:?}");
-    assert!((10..=15).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
+async fn operation_does_not_wait_for_a_handshake_beyond_the_shorter_of_its_two_limits() {
+    for (parameters, limited_by) in [
+        ("timeoutMS=10&serverSelectionTimeoutMS=20", "timeoutMS (10 ms)"),
+        ("timeoutMS=20&serverSelectionTimeoutMS=10", "serverSelectionTimeoutMS (10 ms)"),
+    ] {
+        let server = authenticating(15, &["saslStart"]).await;
+        let (client, _, _) = cluster::client(&uri(&server, parameters));
+        client.connect().await.unwrap();
+        let begun = Instant::now();
+        let error = client.insert("db", "coll", [doc! { "x": 1 }]).await.unwrap_err();
+        assert!(error.is_timeout(), "{error:?}");
+        assert!(error.to_string().contains(&format!("no connection within {limited_by}")), "{error}");
+        assert!((10..=15).contains(&begun.elapsed().as_millis()), "{parameters}: {:?}", begun.elapsed());
+    }
 }
 
 /// 8. Server Selection, the four tests without authentication.
