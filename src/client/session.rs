@@ -391,7 +391,7 @@ impl Attempt<'_> {
             let mut state = explicit.lock();
             let body = match end {
                 End::Commit => state.commit_command(limit.is_set()),
-                End::Abort => state.abort_command(),
+                End::Abort => state.abort_command(limit.is_set()),
             };
             state.append_ending(&mut appended, Moment::now(), time.as_deref());
             body

@@ -27,7 +27,7 @@ pub struct WriteConcern {
     /// `journal`: whether the write must be in the journal.
     pub journal: Option<bool>,
     /// `wTimeoutMS`: how long the servers may take to replicate the write; zero means no limit. Deprecated in favour of
-    /// `timeoutMS`.
+    /// `timeoutMS`: an operation of a [`Client`](crate::Client) with `timeoutMS` ignores it.
     pub w_timeout: Option<Duration>,
 }
 
@@ -67,6 +67,12 @@ impl WriteConcern {
     pub fn w_timeout(mut self, limit: Duration) -> Self {
         self.w_timeout = Some(limit);
         self
+    }
+
+    /// Returns the same without `wTimeoutMS`, which an operation with `timeoutMS` ignores (CSOT, "Validation and
+    /// Overrides").
+    pub(crate) fn without_w_timeout(self) -> Self {
+        Self { w_timeout: None, ..self }
     }
 
     /// Returns the value of a command's `writeConcern`; `None` if everything is the server's choice.

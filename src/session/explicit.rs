@@ -465,7 +465,7 @@ impl<P> Session<P> {
     }
 
     /// Returns the command of the next attempt to commit, for the database `admin`. With `has_time_limit`, the endpoint
-    /// sends a time limit, and `maxCommitTimeMS` is left out.
+    /// sends a time limit, and `maxCommitTimeMS` and `wTimeoutMS` are left out.
     pub fn commit_command(&mut self, has_time_limit: bool) -> RawDocumentBuf {
         self.transaction.commit_command(has_time_limit)
     }
@@ -497,9 +497,10 @@ impl<P> Session<P> {
         self.transaction.begin_abort()
     }
 
-    /// Returns the command of an attempt to abort, for the database `admin`.
-    pub fn abort_command(&self) -> RawDocumentBuf {
-        self.transaction.abort_command()
+    /// Returns the command of an attempt to abort, for the database `admin`. With `has_time_limit`, the endpoint sends a
+    /// time limit, and `wTimeoutMS` is left out.
+    pub fn abort_command(&self, has_time_limit: bool) -> RawDocumentBuf {
+        self.transaction.abort_command(has_time_limit)
     }
 
     /// Notes that an attempt to abort has failed. The labels only tell whether to try once more: errors of aborts are not

@@ -150,7 +150,7 @@ async fn server_understands_sessions_retries_and_transactions() {
     session.start_transaction(options.clone()).unwrap();
     client.run(&mut session, &WRITE, &insert(4)).await.unwrap();
     assert!(session.begin_abort().unwrap());
-    let abort = session.abort_command();
+    let abort = session.abort_command(false);
     client.end(&mut session, &abort).await.unwrap();
     client.run(&mut session, &READ, &rawdoc! { "find": "c" }).await.unwrap();
     assert_eq!(client.count().await, 4);
@@ -158,7 +158,7 @@ async fn server_understands_sessions_retries_and_transactions() {
     // The server has no transaction that was aborted behind the session's back. It says that it can be repeated.
     session.start_transaction(options).unwrap();
     client.run(&mut session, &WRITE, &insert(5)).await.unwrap();
-    let abort = session.abort_command();
+    let abort = session.abort_command(false);
     client.end(&mut session, &abort).await.unwrap();
     session.begin_commit().unwrap();
     let commit = session.commit_command(false);

@@ -231,15 +231,15 @@ impl<P> Transaction<P> {
         is_open
     }
 
-    /// Returns the command for the next attempt to commit. With a time limit for the whole operation, the server's is left
-    /// out.
+    /// Returns the command for the next attempt to commit. With a time limit for the whole operation, the server's and
+    /// `wTimeoutMS` are left out.
     pub(super) fn commit_command(&mut self, has_time_limit: bool) -> RawDocumentBuf {
         let before = self.commit.made;
         // If no outcome is ever reported, the commit may have happened.
         self.commit = CommitAttempts { made: Commits::Sent, before };
         let needs_majority = before != Commits::None;
         let mut command = rawdoc! { "commitTransaction": 1 };
-        let concern = self.options.write_concern.clone().unwrap_or_default();
+        let concern = self.concern(has_time_limit);
         self.append_ending(&mut command, if needs_majority { majority(concern) } else { concern });
         if let Some(limit) = self.options.max_commit_time.filter(|_| !has_time_limit) {
             command.append(cstr!("maxTimeMS"), i64::try_from(limit.as_millis()).unwrap_or(i64::MAX));
@@ -259,11 +259,18 @@ impl<P> Transaction<P> {
         self.commit = CommitAttempts { made, before: made };
     }
 
-    /// Returns the command for the next attempt to abort.
-    pub(super) fn abort_command(&self) -> RawDocumentBuf {
+    /// Returns the command for the next attempt to abort. With a time limit for the whole operation, `wTimeoutMS` is left
+    /// out.
+    pub(super) fn abort_command(&self, has_time_limit: bool) -> RawDocumentBuf {
         let mut command = rawdoc! { "abortTransaction": 1 };
-        self.append_ending(&mut command, self.options.write_concern.clone().unwrap_or_default());
+        self.append_ending(&mut command, self.concern(has_time_limit));
         command
+    }
+
+    /// Returns the write concern of a first attempt.
+    fn concern(&self, has_time_limit: bool) -> WriteConcern {
+        let concern = self.options.write_concern.clone().unwrap_or_default();
+        if has_time_limit { concern.without_w_timeout() } else { concern }
     }
 
     fn append_ending(&self, command: &mut RawDocumentBuf, concern: WriteConcern) {

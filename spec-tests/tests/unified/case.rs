@@ -74,6 +74,8 @@ pub enum Held {
     Topology(ClientStatus),
     Thread(Arc<Thread>),
     Session(HeldSession),
+    /// A bucket, which cases may create without using it. Its operations are lacking.
+    Bucket,
 }
 
 /// A session, which is absent after its end.
@@ -302,7 +304,7 @@ impl Case {
             }
             Entity::Bucket(entity) => {
                 self.get(&entity.database)?;
-                Err(Stop::Lacks("GridFS"))
+                self.add(&entity.id, Held::Bucket)
             }
             Entity::ClientEncryption(_) => Err(Stop::Lacks("client-side encryption")),
         }

@@ -345,8 +345,7 @@ pub struct SessionEntity {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct BucketEntity {
-    #[serde(rename = "id")]
-    _id: String,
+    pub id: String,
     pub database: String,
     #[serde(default, rename = "bucketOptions")]
     _options: Object,

@@ -57,6 +57,7 @@ pub async fn run(case: &Arc<Case>, operation: &Operation) -> Result<Returned, St
         Held::Cursor(cursor) => on_cursor(&cursor, operation).await,
         Held::Changes(changes) => crate::changes::on_changes(&changes, operation).await,
         Held::Session(held) => sessions::on_session(case, &held, operation).await,
+        Held::Bucket => Err(Stop::Lacks("GridFS")),
         Held::Bson(_) | Held::Topology(_) | Held::Thread(_) => {
             Err(Stop::Broken(format!("{} has no operations", operation.object)))
         }

@@ -73,8 +73,11 @@ impl Running<'_> {
         let writes_its_result = operation.kind == Kind::Read && self.retryability == Retryability::OtherWrite;
         if (is_write || writes_its_result)
             && !*is_in_transaction
-            && let Some(concern) = options.write_concern.document()
             && !has_field(operation, "writeConcern")
+            && let Some(concern) = match operation.command.own_limit().is_set() {
+                true => options.write_concern.clone().without_w_timeout().document(),
+                false => options.write_concern.document(),
+            }
         {
             append_elements(appended, &rawdoc! { "writeConcern": concern });
         }

@@ -547,18 +547,21 @@ fn commit_carries_the_options_and_the_newest_token() {
     let token = rawdoc! { "shard": "b" };
     let abort =
         rawdoc! { "abortTransaction": 1, "writeConcern": write_concern.clone(), "recoveryToken": token.clone() };
-    assert_eq!(session.abort_command(), abort);
+    assert_eq!(session.abort_command(false), abort);
+    // With `timeoutMS`, the deprecated limits are ignored.
+    let abort = rawdoc! { "abortTransaction": 1, "writeConcern": { "w": 2 }, "recoveryToken": token.clone() };
+    assert_eq!(session.abort_command(true), abort);
     session.begin_commit().unwrap();
     let commit = rawdoc! {
         "commitTransaction": 1, "writeConcern": write_concern, "recoveryToken": token.clone(), "maxTimeMS": 3_000_i64,
     };
     assert_eq!(session.commit_command(false), commit);
     let again = rawdoc! {
-        "commitTransaction": 1, "writeConcern": { "w": "majority", "wtimeout": 500_i64 }, "recoveryToken": token,
+        "commitTransaction": 1, "writeConcern": { "w": "majority", "wtimeout": 10_000_i64 }, "recoveryToken": token,
     };
     assert_eq!(session.commit_command(true), again);
     session.start_transaction(TransactionOptions::default()).unwrap();
-    assert!(session.abort_command().get("recoveryToken").unwrap().is_none(), "a token belongs to one transaction");
+    assert!(session.abort_command(false).get("recoveryToken").unwrap().is_none(), "a token belongs to one transaction");
 }
 
 #[test]
