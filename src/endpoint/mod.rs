@@ -379,9 +379,11 @@ impl Endpoint {
     /// "Background Connection Pooling").
     ///
     /// `timeoutMS` does not limit a connection that is opened for a check-out, because the opening outlives the
-    /// check-out.
+    /// check-out. A connection of a scan has only `connectTimeoutMS`, because its handshake is also the check of the
+    /// server (Server Monitoring, "Socket timeout").
     fn limit_of_each_command(&self, in_background: bool) -> Option<ConnectTimeoutError> {
         let (limit, option) = match self.options.timeout {
+            _ if self.scanned.is_some() => return None,
             Some(timeout) if in_background => (timeout, "timeoutMS"),
             Some(_) => return None,
             None => (self.options.socket_timeout, "socketTimeoutMS"),
