@@ -397,6 +397,7 @@ impl Attempt<'_> {
             body
         };
         let command = Command::new("admin", &body).within(limit).appended(&appended);
+        let command = command.round_trip_time(server.least_round_trip());
         let events = client.command_events();
         let in_flight = InFlight::of(explicit);
         let outcome = events.run(&mut connection, command, id).await;

@@ -11,7 +11,7 @@ use wharf::client::{CursorType, SessionOptions, TimeoutMode, TransactionOptions}
 use wharf::{Client, ClientError, Operation, ReadPreference};
 use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
-use super::cluster::{Cluster, ok};
+use super::cluster::{self, Cluster, after, ok};
 use super::repetitions::{client, count, primary, standalone, start};
 
 /// A reply with a batch of one document.
@@ -361,6 +361,49 @@ async fn check_out_ends_with_the_server_selection_timeout_if_timeout_is_set() {
         }
         drop(held);
         client.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap();
+    }
+}
+
+/// CSOT, "Command Execution": `maxTimeMS` is what is left less the shortest round trip. A command that has not even that
+/// is not sent.
+#[tokio::test(start_paused = true)]
+async fn shortest_round_trip_is_left_out_of_the_time_of_the_server() {
+    const ROUND_TRIP: i64 = 100;
+    let server = ScriptedServer::start(|| {
+        Box::new(|command: &Document| match name(command).as_str() {
+            "hello" | "isMaster" | "ismaster" => after(ROUND_TRIP as u64, Answer::Reply(primary())),
+            _ => ok(),
+        })
+    });
+    let server = server.await.unwrap();
+    let parameters = "directConnection=true&serverMonitoringMode=poll&heartbeatFrequencyMS=500";
+    let (client, told, events) = cluster::client(&format!("mongodb://{}/?{parameters}", server.address()));
+    // It opens the connection of all commands.
+    client.run_command("admin", &rawdoc! { "buildInfo": 1 }).await.unwrap();
+    // The second sample is there when the third check begins.
+    while events.count("ServerHeartbeatStarted") < 3 {
+        events.after(events.mark(), |event| event.name() == "ServerHeartbeatStarted").await;
+    }
+    let (enough, too_little) = (Duration::from_millis(1_000), Duration::from_millis(ROUND_TRIP as u64 - 10));
+    for (limit, is_sent) in [(enough, true), (too_little, false)] {
+        told.forget();
+        let ping = rawdoc! { "ping": 1 };
+        let pinged = client.run(Operation::new("admin", &ping).timeout(limit)).await;
+        let mut session = client.start_session(&SessionOptions::default().default_timeout(limit)).unwrap();
+        session.start_transaction(TransactionOptions::default()).unwrap();
+        client.insert("test", "c", [doc! {}]).session(&mut session).await.unwrap();
+        let committed = session.commit_transaction().await;
+        for (command, error) in [("ping", pinged.err()), ("commitTransaction", committed.err())] {
+            let arrived = server.command_names().iter().filter(|name| *name == command).count();
+            assert_eq!(arrived, 1, "{command} was sent with the longer limit only");
+            match error {
+                None => {
+                    let left = told.started(command)[0].get_i64("maxTimeMS").unwrap();
+                    assert!(is_sent && (850..=1_000 - ROUND_TRIP).contains(&left), "{command}: {left} ms");
+                }
+                Some(error) => assert!(!is_sent && error.is_timeout(), "{command}: {error}"),
+            }
+        }
     }
 }
 
