@@ -184,17 +184,31 @@ fn run(name: &str, case: &Value) {
     }
 }
 
+/// The folders of the suite whose files are in its own format. The test `unified` runs the others.
+const FOLDERS: [&str; 5] = ["errors", "rs", "sharded", "single", "load-balanced"];
+
 #[test]
 fn all_cases_of_the_suite_pass() {
     let mut rows = Vec::new();
-    for folder in ["errors", "rs", "sharded", "single", "load-balanced"] {
+    for folder in FOLDERS {
         let files = files("discovery_and_monitoring", folder);
         files.iter().for_each(|(name, case)| run(name, case));
         rows.push((format!("discovery_and_monitoring/{folder}"), files.len()));
     }
     let cases: usize = rows.iter().map(|(_, files)| files).sum();
-    assert_eq!(cases, 178, "the suite has another size: is the list of folders complete?");
+    assert_eq!(cases, 178, "the suite has another size");
     show(rows.iter().map(|(suite, files)| Row::passed(suite, *files)), "");
+}
+
+#[test]
+fn every_file_of_the_suite_is_in_a_folder_of_the_list_or_in_the_unified_format() {
+    let all = files("discovery_and_monitoring", "");
+    let is_run = |name: &str, file: &Value| {
+        let folder = name.split_once(['/', '\\']).map_or("", |(folder, _)| folder);
+        FOLDERS.contains(&folder) || file.get("schemaVersion").is_some()
+    };
+    let left_out: Vec<_> = all.iter().filter(|(name, file)| !is_run(name, file)).map(|(name, _)| name).collect();
+    assert!(left_out.is_empty(), "no test runs these files: {left_out:#?}");
 }
 
 #[test]
