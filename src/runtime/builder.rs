@@ -107,7 +107,7 @@ impl<E: Establish> PoolBuilder<E> {
     /// `wharf::connection`. The log receives each event before the other subscribers do. The default is none.
     ///
     /// A log that is switched on while the pool is in use receives the next event of a connection or of the pool itself.
-    /// Check-outs and check-ins follow when the pool has noticed: after at most 95 further uses of a connection, or at
+    /// Check-outs and check-ins follow when the pool has noticed: after at most 191 further uses of a connection, or at
     /// the next call of [`Pool::ready`], if that comes first. A client makes that call at each check of the server that succeeds,
     /// every ten seconds by default (`heartbeatFrequencyMS`). A connection that is in use at that time is reported as
     /// checked in after a use of no duration.

@@ -60,7 +60,7 @@ const OUTCOME: &str = "wharf.check_out.outcome";
 /// # The number of uses
 ///
 /// The count of `use_time` is not the number of uses, and cannot be made from it exactly: between two timed uses of a
-/// connection lie 32 to 94 others ([`PoolMetrics::use_time`]). The exact number is the sum of `wharf.pool.check_outs` over
+/// connection lie 64 to 190 others ([`PoolMetrics::use_time`]). The exact number is the sum of `wharf.pool.check_outs` over
 /// its outcomes, because each check-out that gets a connection begins one use. It counts the uses that have not ended, too:
 /// at most as many as `db.client.connection.count` shows with the state `used`. In the same way, the outcomes `waited` and
 /// `opened` have the exact number for `wait_time`.

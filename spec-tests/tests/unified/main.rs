@@ -74,10 +74,14 @@ const ON_THE_STANDALONE: &[&str] = &["crud", "retryable_reads"];
 
 /// The files, by the beginnings of their names, whose cases allow their commands a few tens of milliseconds, or a handshake
 /// that computes a key 250 ms. On a busy machine such a limit ends before the command that should have ended in time, so a
-/// case that fails is run again, up to [`RUNS`] times. The tests print how many were.
+/// case that fails is run again, and must pass in most of [`RUNS`] runs. The tests print which were.
 const WITH_SHORT_LIMITS: &[&str] = &["csot/", "discovery_and_monitoring/unified/auth-network-timeout-error"];
 
 const RUNS: usize = 5;
+
+/// At most one case in so many may be run again. A busy machine of two cores needs about one in a hundred. A limit that
+/// ends at times too early concerns all cases of its option, such as `socketTimeoutMS`, which are about one in ten.
+const ONE_RUN_AGAIN_IN: usize = 20;
 
 /// The error of a member that is not the primary, or not yet.
 const NOT_WRITABLE_PRIMARY: i32 = 10107;
@@ -105,7 +109,7 @@ struct Row {
     cases: usize,
     passed: usize,
     skipped: BTreeMap<String, usize>,
-    /// The failures after which a case was run again.
+    /// The cases that were run again, each with its last failure.
     run_again: Vec<String>,
     failed: Vec<String>,
 }
@@ -305,6 +309,7 @@ fn unified_suites_pass() {
     };
     let rows: Mutex<Rows> = Mutex::default();
     let used: Mutex<BTreeSet<(Which, String, &str)>> = Mutex::default();
+    let lacking: Mutex<BTreeSet<&str>> = Mutex::default();
     let files: Vec<Loaded> = SUITES.iter().flat_map(|suite| load(suite)).collect();
     // Those of a file together, by environment.
     let mut queues: Vec<Queue<'_>> = servers.environments.iter().map(|_| VecDeque::new()).collect();
@@ -346,7 +351,7 @@ fn unified_suites_pass() {
     lanes.extend(servers.other_sets.iter().map(|set| (set, &queues[0])));
     std::thread::scope(|scope| {
         for (environment, queue) in lanes {
-            let (rows, used, runtime) = (&rows, &used, &runtime);
+            let (rows, used, lacking, runtime) = (&rows, &used, &lacking, &runtime);
             scope.spawn(move || {
                 let began = std::time::Instant::now();
                 let groups = std::iter::from_fn(|| queue.lock().unwrap().pop_front());
@@ -354,18 +359,17 @@ fn unified_suites_pass() {
                     groups.flat_map(|(loaded, which, tests)| tests.into_iter().map(move |test| (loaded, which, test)));
                 for (loaded, which, test) in cases {
                     let began = std::time::Instant::now();
-                    let run = || runtime.block_on(Case::run(environment, which, &loaded.file, test));
-                    let mut ended = run();
                     let listed = ledger::entry(which, &loaded.name, &test.description);
+                    let by_chance = listed.is_some_and(|entry| entry.timeout_by_chance);
+                    let run = || runtime.block_on(Case::run(environment, which, &loaded.file, test, by_chance));
+                    let mut ended = run();
+                    let must_pass = listed.is_none() || by_chance;
                     let is_short = WITH_SHORT_LIMITS.iter().any(|limited| loaded.name.starts_with(limited));
-                    for _ in 1..RUNS {
-                        let failure = match &ended {
-                            Ok(()) | Err(Stop::Lacks(_)) => break,
-                            Err(_) if !is_short || listed.is_some() => break,
-                            Err(stop) => format!("{}: {}", test.description, stop.describe()),
-                        };
-                        rows.lock().unwrap().get_mut(&(loaded.suite, which)).unwrap().run_again.push(failure);
-                        ended = run();
+                    if is_short && must_pass && has_failed(&ended) {
+                        let run_again;
+                        (ended, run_again) = by_majority(ended, run);
+                        let run_again = format!("{}: {run_again}", test.description);
+                        rows.lock().unwrap().get_mut(&(loaded.suite, which)).unwrap().run_again.push(run_again);
                     }
                     let name = format!("{}: {}", loaded.name(which), test.description);
                     if wanted().is_some() || began.elapsed().as_secs() >= 3 {
@@ -375,7 +379,7 @@ fn unified_suites_pass() {
                     let row = rows.get_mut(&(loaded.suite, which)).unwrap();
                     match (ended, listed) {
                         (Ok(()), None) => row.passed += 1,
-                        (Ok(()), Some(entry)) if entry.sometimes => {
+                        (Ok(()), Some(_)) if by_chance => {
                             used.lock().unwrap().insert((which, loaded.name.clone(), &test.description));
                             row.passed += 1;
                         }
@@ -383,7 +387,10 @@ fn unified_suites_pass() {
                             row.failed.push(format!("{name}: passes, but is listed: {}", entry.reason));
                         }
                         (Err(Stop::Lacks(what)), None) => match ledger::lack(what) {
-                            Some(reason) => *row.skipped.entry(reason).or_default() += 1,
+                            Some(reason) => {
+                                lacking.lock().unwrap().insert(what);
+                                *row.skipped.entry(reason).or_default() += 1;
+                            }
                             None => {
                                 row.failed.push(format!("{name}: lacks {what}, for which the ledger has no reason"))
                             }
@@ -391,14 +398,14 @@ fn unified_suites_pass() {
                         (Err(Stop::Lacks(what)), Some(_)) => {
                             row.failed.push(format!("{name}: is listed, but lacks {what}"));
                         }
-                        (Err(stop), Some(entry)) => {
+                        (Err(stop), Some(entry)) if !by_chance => {
                             if wanted().is_some() {
                                 println!("{name} fails as listed: {}", stop.describe());
                             }
                             used.lock().unwrap().insert((which, loaded.name.clone(), &test.description));
                             *row.skipped.entry(entry.reason.to_owned()).or_default() += 1;
                         }
-                        (Err(stop), None) => row.failed.push(format!("{name}: {}", stop.describe())),
+                        (Err(stop), _) => row.failed.push(format!("{name}: {}", stop.describe())),
                     }
                 }
                 println!("{:?} on {}: {:?}", environment.topology, environment.uri, began.elapsed());
@@ -412,9 +419,52 @@ fn unified_suites_pass() {
         let unused: Vec<_> =
             ledger::cases().filter(|&(which, file, case)| !used.contains(&(which, file.to_owned(), case))).collect();
         assert!(unused.is_empty(), "no case needs these entries of the ledger: {unused:#?}");
+        let lacking = lacking.into_inner().unwrap();
+        let unused: Vec<_> = ledger::lacks().filter(|what| !lacking.contains(what)).collect();
+        assert!(unused.is_empty(), "no case lacks what the ledger says is lacking: {unused:#?}");
+        for ((suite, which), Row { run_again, passed, failed, .. }) in &rows {
+            let (run_again, most) = (run_again.len(), (passed + failed.len()) / ONE_RUN_AGAIN_IN);
+            assert!(
+                run_again <= most,
+                "{}: {run_again} cases were run again, at most {most} may",
+                title(suite, *which)
+            );
+        }
     }
     let failed: Vec<_> = rows.values().flat_map(|row| &row.failed).collect();
     assert!(failed.is_empty(), "{} cases failed", failed.len());
+}
+
+fn has_failed(ended: &Result<(), Stop>) -> bool {
+    ended.as_ref().is_err_and(|stop| !matches!(stop, Stop::Lacks(_)))
+}
+
+/// Runs a case again whose first run ended like this, until most of [`RUNS`] runs have passed or have failed. Returns how
+/// these ended, and describes the failures.
+fn by_majority(first: Result<(), Stop>, run: impl Fn() -> Result<(), Stop>) -> (Result<(), Stop>, String) {
+    let (mut ended, mut failures, mut passed) = (first, Vec::new(), 0);
+    loop {
+        match &ended {
+            Ok(()) => passed += 1,
+            Err(stop) => failures.push(stop.describe()),
+        }
+        if passed.max(failures.len()) > RUNS / 2 {
+            let last = failures.last().map_or("", String::as_str);
+            return (ended, format!("{} of {} runs failed, the last: {last}", failures.len(), failures.len() + passed));
+        }
+        ended = run();
+    }
+}
+
+#[test]
+fn case_that_fails_must_pass_in_most_of_its_runs() {
+    let outcomes = |later: [bool; 4]| {
+        let runs = Mutex::new(later.into_iter());
+        let outcome = |passes| if passes { Ok(()) } else { Err(Stop::Broken("it failed".to_owned())) };
+        by_majority(outcome(false), || outcome(runs.lock().unwrap().next().expect("at most five runs"))).0.is_ok()
+    };
+    assert!(outcomes([true, true, true, false]) && outcomes([false, true, true, true]));
+    assert!(!outcomes([false, false, true, true]) && !outcomes([true, false, true, false]));
 }
 
 fn report(rows: &Rows) {
@@ -441,6 +491,42 @@ fn report(rows: &Rows) {
     });
     table::show(printed, &reasons);
 }
+
+/// What the failures say of the cases that must fail, by their files.
+const WAYS_TO_FAIL: &[(&str, &[&str])] = &[
+    (
+        "assertNumberConnectionsCheckedOut",
+        &[
+            "needs the string client",
+            "needs the number connections",
+            "no entity client1",
+            "0 connections are in use, not 1",
+        ],
+    ),
+    ("entity-bucket-database-undefined", &["no entity foo"]),
+    ("entity-client-apiVersion-unsupported", &["server_will_never_support_this_api_version is not supported"]),
+    ("entity-collection-database-undefined", &["no entity foo"]),
+    ("entity-database-client-undefined", &["no entity foo"]),
+    ("entity-findCursor", &["no entity cursor0"]),
+    ("entity-findCursor-malformed", &["needs a filter"]),
+    ("entity-session-client-undefined", &["no entity foo"]),
+    ("ignoreResultAndError", &["E11000 duplicate key"]),
+    ("ignoreResultAndError-malformed", &["insertOne has no argument foo"]),
+    ("operation-failure", &["no such command: 'unsupportedCommand'", "unknown top level operator"]),
+    ("operation-unsupported", &["unsupportedOperation is not an operation"]),
+    (
+        "operator-matchAsDocument",
+        &[
+            "json: y: expected \"two\", got 2",
+            "json: y: $$exists false does not hold",
+            "json: unexpected field y",
+            "json: expected {}, got",
+            "is not JSON",
+        ],
+    ),
+    ("operator-matchAsRoot", &["x: y: expected 3, got 2"]),
+    ("returnDocument-enum-invalid", &["invalid is not a value of returnDocument"]),
+];
 
 #[test]
 fn cases_that_must_fail_do_fail() {
@@ -472,14 +558,20 @@ fn cases_that_must_fail_do_fail() {
                 skipped += 1;
                 continue;
             }
-            match runtime.block_on(Case::run(&environment, Which::Pooled, &file, test)) {
+            match runtime.block_on(Case::run(&environment, Which::Pooled, &file, test, false)) {
                 Ok(()) => panic!("{name}: {} passes", test.description),
                 // These fail, but not for the reason that their files are about.
                 Err(Stop::Lacks(what)) => {
                     assert!(["client-side encryption"].contains(&what), "{name} lacks {what}");
                     skipped += 1;
                 }
-                Err(_) => failed += 1,
+                Err(stop) => {
+                    let (_, expected) = WAYS_TO_FAIL.iter().find(|(file, _)| *file == name).expect("how a case fails");
+                    let failure = stop.describe();
+                    let is_expected = expected.iter().any(|text| failure.contains(text));
+                    assert!(is_expected, "{name}: {} fails for another reason: {failure}", test.description);
+                    failed += 1;
+                }
             }
         }
     }
