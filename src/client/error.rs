@@ -12,7 +12,7 @@ use crate::deployment::ServerSelectionError;
 use crate::endpoint::{CommandError, OperationError, ServerError};
 use crate::options::InvalidOption;
 use crate::printable::Printable;
-use crate::session::{ErrorLabels, Fault, SessionError};
+use crate::session::{ErrorLabels, Fault, FaultKind, SessionError};
 use crate::wire::reply::whole_number;
 
 /// An operation of a client failed.
@@ -317,6 +317,22 @@ impl FailedOperation {
             Failure::Selection(_) => false,
         }
     }
+}
+
+/// Returns what a failed selection means for retries and for transactions.
+///
+/// Only a server that was not found can be there the next time. A transaction that is repeated for any other reason would
+/// fail for the same one until its time is up.
+pub(super) fn fault_of_selection(error: &ServerSelectionError) -> Fault {
+    let kind = match error {
+        ServerSelectionError::Timeout { .. }
+        | ServerSelectionError::TriedOnce { .. }
+        | ServerSelectionError::Incompatible(_) => FaultKind::Selection,
+        ServerSelectionError::Closed | ServerSelectionError::NoRuntime | ServerSelectionError::ReadPreference(_) => {
+            FaultKind::Client
+        }
+    };
+    Fault::new(kind, ErrorLabels::NONE)
 }
 
 impl From<FailedOperation> for ClientError {

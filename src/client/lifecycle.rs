@@ -1,11 +1,11 @@
 //! The beginning and the end of a client: connections that are opened in advance, and an orderly end.
 
-use std::future::poll_fn;
+use std::future::{pending, poll_fn};
 use std::task::Poll;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
 use super::Client;
 use super::error::ClientError;
@@ -128,12 +128,10 @@ impl Client {
         drop(self.deployment().kept());
     }
 
-    /// Waits before something is repeated. Works on every executor: the runtime of the monitors has the timer.
+    /// Waits before something is repeated. Works on every executor: the runtime of the monitors has the timer. Without a
+    /// runtime there is no timer, and no pause: what is repeated fails for the same reason.
     pub(super) async fn pause(&self, pause: Duration) {
-        match self.deployment().residence() {
-            Some(runtime) => drop(runtime.spawn(sleep(pause)).await),
-            None => sleep(pause).await,
-        }
+        let _ = within(Instant::now() + pause, || self.deployment().residence(), pending::<()>()).await;
     }
 
     /// Tells a server that the sessions in the pool are not needed any more (`endSessions`).

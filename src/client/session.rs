@@ -10,7 +10,7 @@ use bson::{RawDocument, RawDocumentBuf, Timestamp};
 use super::Client;
 use super::attempts::Attempts;
 use super::command_events::OperationId;
-use super::error::{ClientError, FailedOperation};
+use super::error::{ClientError, FailedOperation, fault_of_selection};
 use super::in_session::{Explicit, InFlight, Pinned};
 use super::repeating::{Repeating, Turn};
 use crate::deployment::{Demand, Selected};
@@ -451,7 +451,7 @@ impl Attempt<'_> {
         let demand = Demand { access: Access::Write, deprioritized: avoid, only: only.as_ref(), purpose };
         let deadline = self.limit.deadline();
         self.client.deployment().select(demand, deadline).await.map(|server| (server, None)).map_err(|error| {
-            let fault = Fault::new(FaultKind::Selection, ErrorLabels::NONE);
+            let fault = fault_of_selection(&error);
             let labels = self.note(&fault, None);
             Box::new((FailedOperation::selection(error, labels).into(), fault, labels, None))
         })

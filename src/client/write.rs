@@ -17,7 +17,7 @@ use thiserror::Error;
 
 use super::Client;
 use super::command_events::OperationId;
-use super::error::{ClientError, FailedOperation};
+use super::error::{ClientError, FailedOperation, fault_of_selection};
 use super::in_session::Explicit;
 use super::operation::Operation;
 use super::run::Answer;
@@ -28,7 +28,6 @@ use crate::endpoint::{Limit, OutgoingSequence};
 use crate::options::Acknowledgement;
 use crate::printable::Printable;
 use crate::selection::Access;
-use crate::session::{ErrorLabels, Fault, FaultKind};
 use crate::wire::reply::whole_number;
 
 /// Room for what the client adds to the statements of a command, in bytes: session, cluster time, write concern, header.
@@ -246,7 +245,7 @@ impl<'c> Write<'c> {
             let purpose = id.named(first);
             let demand = Demand { access: Access::Write, deprioritized: &[], only: None, purpose };
             if let Err(error) = client.deployment().select(demand, limit.deadline()).await {
-                let fault = Fault::new(FaultKind::Selection, ErrorLabels::NONE);
+                let fault = fault_of_selection(&error);
                 // In a transaction, the label lets the whole be repeated.
                 let labels = self.session.map_or(fault.labels, |explicit| explicit.operation_failed(&fault));
                 return Err(FailedOperation::selection(error, labels).into());

@@ -86,11 +86,12 @@ impl fmt::Debug for ErrorLabels {
 /// How far a failed attempt came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
-    /// The client refused: the command is invalid or too large. Nothing was sent.
+    /// The client refused: the command is invalid or too large, the client was shut down, or there is no runtime. Nothing
+    /// was sent, and the same would happen again.
     Client,
     /// No server was suitable in time. Nothing was sent.
     Selection,
-    /// The time was up before the command was sent, or the pool is closed, or there is no runtime. Nothing was sent.
+    /// The time was up before the command was sent, or the pool is closed. Nothing was sent.
     CheckOut,
     /// The pool of the selected server was cleared. Nothing was sent.
     PoolCleared,
@@ -181,6 +182,7 @@ impl Fault {
             OperationError::CheckOut(CheckOutError::Establish(error)) => {
                 FaultKind::NoConnection { is_retryable: error.is_retryable() }
             }
+            OperationError::CheckOut(CheckOutError::NoRuntime(_)) => FaultKind::Client,
             OperationError::CheckOut(_) | OperationError::CheckOutTimeout { .. } => FaultKind::CheckOut,
         };
         without_reply(kind)
@@ -312,7 +314,7 @@ mod tests {
 
     use super::*;
     use crate::endpoint::{Origin, WireError};
-    use crate::error::{EstablishError, PoolClearedError, PoolClosedError, Stage};
+    use crate::error::{EstablishError, NoRuntimeError, PoolClearedError, PoolClosedError, Stage};
     use crate::wire::reply::{Unsuccessful, check, max_time_expired};
 
     const RETRYABLE_LOSS: FaultKind = FaultKind::NoConnection { is_retryable: true };
@@ -382,6 +384,7 @@ mod tests {
             (interrupted(false), FaultKind::PoolCleared),
             (CheckOutError::from(refused).into(), FaultKind::NoConnection { is_retryable: false }),
             (CheckOutError::from(closed).into(), FaultKind::CheckOut),
+            (CheckOutError::from(NoRuntimeError::of(&"h".into())).into(), FaultKind::Client),
         ] {
             assert_eq!(Fault::of_error(&error, false).kind, expected, "{error}");
         }

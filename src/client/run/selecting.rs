@@ -1,6 +1,6 @@
 //! The server of an operation.
 
-use super::super::error::FailedOperation;
+use super::super::error::{FailedOperation, fault_of_selection};
 use super::super::in_session::{InSession, Pinned};
 use super::super::operation::Kind;
 use super::appended::refused;
@@ -10,7 +10,7 @@ use crate::endpoint::Endpoint;
 use crate::options::{PRIMARY, ServerAddress};
 use crate::runtime::Connection;
 use crate::selection::Access;
-use crate::session::{ErrorLabels, Fault, FaultKind, Retryability};
+use crate::session::Retryability;
 use crate::topology::TopologyType;
 
 impl Running<'_> {
@@ -63,7 +63,7 @@ impl Running<'_> {
                 Ok((server, None))
             }
             Err(error) => {
-                let fault = Fault::new(FaultKind::Selection, ErrorLabels::NONE);
+                let fault = fault_of_selection(&error);
                 let labels = self.note_failure(&fault, None);
                 let error = FailedOperation::selection(error, labels).into();
                 Err(Box::new(FailedAttempt { error, fault, labels, server: None, answer: None }))

@@ -7,6 +7,7 @@ mod cluster;
 mod cursors;
 mod cut_off;
 mod discovery;
+mod ended;
 mod events;
 mod faas;
 mod forks;

@@ -1,0 +1,99 @@
+//! Transactions of a client that is shut down, or that has no runtime.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bson::{Document, doc, rawdoc};
+use wharf::client::{ServerSelectionError, Session, SessionError, SessionOptions};
+use wharf::{Client, ClientError, Operation};
+use wharf_testbed::executor::drive;
+use wharf_testbed::scripted::Answer;
+
+use super::repetitions::{client, count, primary, start};
+
+/// Starts a session whose transactions are repeated for a short time only, so that a client that repeats them fails soon.
+fn session(client: &Client) -> Session {
+    client.start_session(&SessionOptions::default().default_timeout(Duration::from_secs(1))).unwrap()
+}
+
+async fn insert(client: &Client, session: &mut Session) -> Result<(), ClientError> {
+    let insert = rawdoc! { "insert": "c", "documents": [{ "_id": 1 }] };
+    client.run(Operation::write("test", &insert).session(session)).await.map(drop)
+}
+
+fn answer(_: &Document, _: usize) -> Answer {
+    Answer::Reply(doc! { "ok": 1, "n": 1 })
+}
+
+#[tokio::test]
+async fn transaction_of_a_client_that_is_shut_down_is_not_committed_again() {
+    let (server, arrived) = start(primary(), answer).await;
+    let client = client(&server, "directConnection=true");
+    let error = session(&client)
+        .with_transaction(async |mut session| {
+            insert(&client, &mut session).await?;
+            assert!(client.shutdown(Duration::from_secs(5)).await);
+            Ok(())
+        })
+        .await
+        .unwrap_err();
+    assert!(matches!(error, ClientError::Selection(ServerSelectionError::Closed)), "{error}");
+    assert_eq!((count(&arrived, "insert"), count(&arrived, "commitTransaction")), (1, 0));
+}
+
+#[tokio::test]
+async fn transaction_of_a_client_that_is_shut_down_is_not_run_again() {
+    let (server, _) = start(primary(), answer).await;
+    let client = client(&server, "directConnection=true");
+    client.connect().await.unwrap();
+    client.shutdown(Duration::from_secs(5)).await;
+    let runs = AtomicUsize::new(0);
+    for writes_many in [false, true] {
+        let mut session = session(&client);
+        let outcome = session.with_transaction(async |mut session| {
+            runs.fetch_add(1, Ordering::Relaxed);
+            match writes_many {
+                true => client.insert("test", "c", [doc! { "_id": 1 }]).session(&mut session).await.map(drop),
+                false => insert(&client, &mut session).await,
+            }
+        });
+        let error = outcome.await.unwrap_err();
+        assert!(matches!(error, ClientError::Selection(ServerSelectionError::Closed)), "{error}");
+    }
+    assert_eq!(runs.into_inner(), 2);
+}
+
+#[test]
+fn transaction_without_a_runtime_fails_at_once() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let (server, _) = runtime.block_on(start(primary(), answer));
+    let unused = client(&server, "directConnection=true");
+    let used = client(&server, "directConnection=true");
+    let ended = tokio::runtime::Runtime::new().unwrap();
+    ended.block_on(used.connect()).unwrap();
+    drop(ended);
+    for client in [unused, used] {
+        let runs = AtomicUsize::new(0);
+        let mut session = session(&client);
+        let outcome = drive(session.with_transaction(async |mut session| {
+            runs.fetch_add(1, Ordering::Relaxed);
+            insert(&client, &mut session).await
+        }));
+        let error = outcome.unwrap_err();
+        assert!(matches!(error, ClientError::Selection(ServerSelectionError::NoRuntime)), "{error}");
+        assert_eq!(runs.into_inner(), 1);
+    }
+}
+
+/// The body reports a failure that lets the transaction be repeated, and the pause before that has no timer.
+#[test]
+fn repetition_without_a_runtime_does_not_pause() {
+    let client = Client::from_uri("mongodb://localhost").unwrap();
+    let mut session = session(&client);
+    let runs = AtomicUsize::new(0);
+    let outcome = drive(session.with_transaction(async |_| match runs.fetch_add(1, Ordering::Relaxed) {
+        0 | 1 => Err(SessionError::TransactionCutOff.into()),
+        last => Ok(last),
+    }));
+    assert_eq!(outcome.unwrap(), 2);
+}
