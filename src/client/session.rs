@@ -19,8 +19,8 @@ use crate::options::{InvalidOption, ServerAddress};
 use crate::runtime::{Connection, forks};
 use crate::selection::Access;
 use crate::session::{
-    ErrorLabels, Fault, FaultKind, Moment, ReplyTimes, Retryability, Session as State, SessionError, SessionOptions,
-    SessionServer, TransactionOptions, TransactionState,
+    ErrorLabels, ErrorToReport, Fault, FaultKind, Moment, ReplyTimes, Retryability, Session as State, SessionError,
+    SessionOptions, SessionServer, TransactionOptions, TransactionState,
 };
 use crate::wire::Role;
 
@@ -164,7 +164,7 @@ impl Session {
     /// # Errors
     ///
     /// [`ClientError::Session`] if there is no transaction to commit, otherwise the error of the command, after one retry
-    /// where the specification allows it.
+    /// where the specification allows it. If the retry was not sent, it is the error of the attempt before it.
     ///
     /// # Cancel safety
     ///
@@ -347,15 +347,18 @@ async fn end_transaction(
     };
     let mut attempts = Attempts::new(client, Retryability::EndOfTransaction, limit);
     let id = client.command_events().operation();
+    let mut to_report = None;
     loop {
         let attempt = Attempt { client, explicit, end, limit, site, id };
         let (error, fault, labels, server) = match attempt.make(attempts.avoided()).await {
             Ok(()) => return Ok(()),
             Err(failed) => *failed,
         };
+        let report = ErrorToReport::after(to_report.take(), error, fault.may_have_written());
         if !attempts.goes_on(&fault, labels, server).await {
-            return Err(attempts.report(error));
+            return Err(attempts.report(report.into_error()));
         }
+        to_report = Some(report);
     }
 }
 

@@ -175,6 +175,17 @@ impl<E> ErrorToReport<E> {
         }
     }
 
+    /// Adds the error of an attempt to those of the earlier ones, if there were any.
+    pub fn after(earlier: Option<Self>, error: E, tells_of_attempt: bool) -> Self {
+        match earlier {
+            Some(mut report) => {
+                report.add(error, tells_of_attempt);
+                report
+            }
+            None => Self::new(error),
+        }
+    }
+
     /// Returns the error to report.
     pub fn into_error(self) -> E {
         self.error
@@ -342,9 +353,8 @@ mod tests {
     #[test]
     fn error_to_report_is_the_last_that_tells_of_an_attempt_or_else_the_first() {
         let report = |errors: &[(&'static str, bool)]| {
-            let mut to_report = ErrorToReport::new(errors[0].0);
-            errors[1..].iter().for_each(|&(error, tells)| to_report.add(error, tells));
-            to_report.into_error()
+            let after = |earlier, &(error, tells): &_| Some(ErrorToReport::after(earlier, error, tells));
+            errors.iter().fold(None, after).unwrap().into_error()
         };
         assert_eq!(report(&[("network", true), ("network 2", true)]), "network 2");
         assert_eq!(report(&[("network", true), ("selection", false)]), "network");

@@ -22,7 +22,7 @@ use crate::endpoint::{Command, CommandError, Endpoint, Limit, OperationError};
 use crate::options::{ReadPreference, ReadPreferenceMode};
 use crate::runtime::{Connection, within};
 use crate::selection::Access;
-use crate::session::{ErrorLabels, Fault, FaultKind, Moment, Retryability, SessionError};
+use crate::session::{ErrorLabels, ErrorToReport, Fault, FaultKind, Moment, Retryability, SessionError};
 
 /// The errors by which a server says that it has no such cursor any more: CursorNotFound, QueryPlanKilled, CursorKilled.
 const ENDED: [i32; 3] = [43, 175, 237];
@@ -246,20 +246,24 @@ impl Query {
         self.client.give_back(session, connection);
     }
 
-    /// Runs a command of the cursor on its server, in its session. Repeats it while the server is overloaded.
+    /// Runs a command of the cursor on its server, in its session. Repeats it while the server is overloaded. The kind is
+    /// that of the last failure.
     async fn run(&mut self, of_cursor: OfCursor<'_>) -> Result<RawDocumentBuf, (ClientError, FaultKind)> {
         let client = self.client.clone();
         let mut attempts = Attempts::new(&client, of_cursor.retryability, of_cursor.limit);
         let id = client.command_events().operation();
+        let mut to_report = None;
         loop {
             let (error, fault) = match self.attempt(&of_cursor, id).await {
                 Ok(reply) => return Ok(reply),
                 Err(failed) => *failed,
             };
+            let report = ErrorToReport::after(to_report.take(), error, fault.reached_a_server());
             // A cursor stays on its server, so no server is avoided.
             if !attempts.goes_on(&fault, fault.labels, None).await {
-                return Err((error, fault.kind));
+                return Err((attempts.report(report.into_error()), fault.kind));
             }
+            to_report = Some(report);
         }
     }
 

@@ -1,12 +1,13 @@
 //! What is sent again after a failure, and what must not be, on servers that follow scripts.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bson::{Document, doc, rawdoc};
 use tokio::time::{Instant, timeout};
 use wharf::client::{SessionOptions, TransactionOptions};
-use wharf::{Client, ClientError, Operation, ReadPreference};
+use wharf::{Client, ClientError, CommandError, Operation, ReadPreference};
 use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
 pub(super) fn standalone() -> Document {
@@ -291,5 +292,62 @@ async fn unmet_write_concern_of_a_server_that_shuts_down_clears_its_pool() {
         let outcome = client.run(operation).await;
         assert_eq!(outcome.is_err(), clears, "{outcome:?}");
         assert_eq!(client.status().servers[0].pool.as_ref().unwrap().generation, u64::from(clears));
+    }
+}
+
+/// Retryable Writes, "Executing Retryable Write Commands": the error of the attempt that the server may have executed.
+#[tokio::test(start_paused = true)]
+async fn commit_whose_retry_finds_no_server_reports_the_attempt_before() {
+    for (parameters, is_timeout) in [("serverSelectionTimeoutMS=1000", false), ("timeoutMS=1000", true)] {
+        let has_committed = Arc::new(AtomicBool::new(false));
+        let server = ScriptedServer::start(move || {
+            let has_committed = has_committed.clone();
+            Box::new(move |command: &Document| match name(command).as_str() {
+                "commitTransaction" => {
+                    has_committed.store(true, Ordering::SeqCst);
+                    Answer::Close
+                }
+                _ if has_committed.load(Ordering::SeqCst) => Answer::Hang,
+                _ => Answer::Reply(primary()),
+            })
+        });
+        let server = server.await.unwrap();
+        let client = client(&server, &format!("directConnection=true&{parameters}"));
+        let mut session = client.start_session(&SessionOptions::default()).unwrap();
+        session.start_transaction(TransactionOptions::default()).unwrap();
+        let insert = rawdoc! { "insert": "c", "documents": [{ "_id": 1 }] };
+        client.run(Operation::write("test", &insert).session(&mut session)).await.unwrap();
+        let error = session.commit_transaction().await.unwrap_err();
+        assert!(matches!(error.command_error(), Some(CommandError::Network { .. })), "{error}");
+        assert!(error.has_label("UnknownTransactionCommitResult"), "{error}");
+        assert_eq!(error.is_timeout(), is_timeout, "{error}");
+    }
+}
+
+/// Retryable Reads, "If a retry attempt fails".
+#[tokio::test(start_paused = true)]
+async fn batch_whose_fetch_finds_no_connection_again_reports_the_attempt_before() {
+    for (parameters, is_timeout) in [("waitQueueTimeoutMS=1000", false), ("timeoutMS=1000", true)] {
+        let (server, arrived) = start(primary(), |command, _| match name(command).as_str() {
+            "find" => Answer::Reply(doc! { "ok": 1, "cursor": { "id": 7_i64, "ns": "test.c", "firstBatch": [] } }),
+            "getMore" => Answer::Reply(doc! {
+                "ok": 0, "code": 462, "errmsg": "too much", "errorLabels": ["SystemOverloadedError", "RetryableError"],
+            }),
+            _ => Answer::Hang,
+        })
+        .await;
+        let client = client(&server, &format!("directConnection=true&maxPoolSize=1&{parameters}"));
+        let mut cursor = client.cursor(Operation::read("test", &rawdoc! { "find": "c" })).await.unwrap();
+        // It waits for the only connection while the batch is fetched, and keeps it afterwards.
+        let ping = rawdoc! { "ping": 1 };
+        let hanging = client.run(Operation::new("test", &ping).timeout(Duration::from_secs(3_600)));
+        let error = tokio::select! {
+            biased;
+            fetched = cursor.next() => fetched.unwrap_err(),
+            ended = hanging => panic!("{ended:?}"),
+        };
+        assert_eq!((count(&arrived, "getMore"), count(&arrived, "ping")), (1, 1));
+        assert_eq!(error.server_error().map(|error| error.code), Some(462), "{error}");
+        assert_eq!(error.is_timeout(), is_timeout, "{error}");
     }
 }
