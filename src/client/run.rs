@@ -319,9 +319,10 @@ impl<'a> Running<'a> {
         // The reply of the attempt that is to be reported, if it is one.
         let mut reply_to_report = None;
         loop {
-            let tells_of_attempt = match self.operation.kind {
-                Kind::Write { .. } => failed.fault.may_have_written(),
-                Kind::Read | Kind::Command => failed.fault.reached_a_server(),
+            // A generic command counts as a write (Client Backpressure, "Overload retry policy").
+            let tells_of_attempt = match self.may_write() {
+                true => failed.fault.may_have_written(),
+                false => failed.fault.reached_a_server(),
             };
             if to_report.is_none() || tells_of_attempt {
                 reply_to_report = failed.answer;

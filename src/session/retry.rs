@@ -167,8 +167,8 @@ impl<E> ErrorToReport<E> {
         Self { error }
     }
 
-    /// Adds the error of a later attempt. `tells_of_attempt` is [`Fault::may_have_written`] for a write, and
-    /// [`Fault::reached_a_server`] for any other operation.
+    /// Adds the error of a later attempt. `tells_of_attempt` is [`Fault::may_have_written`] for a write and a
+    /// generic command, and [`Fault::reached_a_server`] for a read.
     pub fn add(&mut self, error: E, tells_of_attempt: bool) {
         if tells_of_attempt {
             self.error = error;

@@ -351,3 +351,29 @@ async fn batch_whose_fetch_finds_no_connection_again_reports_the_attempt_before(
         assert_eq!(error.is_timeout(), is_timeout, "{error}");
     }
 }
+
+/// Client Backpressure, "Overload retry policy": for the propagation of errors, a generic command is a write.
+#[tokio::test(start_paused = true)]
+async fn attempt_that_wrote_nothing_hides_no_earlier_one_of_an_operation_that_may_write() {
+    let overload = ["SystemOverloadedError", "RetryableError"];
+    let insert = rawdoc! { "insert": "c", "documents": [{}] };
+    let read = rawdoc! { "aggregate": "c", "pipeline": [], "cursor": {} };
+    let output = rawdoc! { "aggregate": "c", "pipeline": [{ "$out": "d" }], "cursor": {} };
+    for (operation, expected) in [
+        (Operation::new("test", &insert), 462),
+        (Operation::read("test", &output), 462),
+        (Operation::read("test", &read), 2),
+    ] {
+        let (server, arrived) = start(primary(), move |_, number| match number {
+            0 => Answer::Reply(doc! { "ok": 0, "code": 462, "errmsg": "too much", "errorLabels": overload }),
+            _ => Answer::Reply(doc! {
+                "ok": 0, "code": 2, "errmsg": "it failed", "errorLabels": ["NoWritesPerformed"],
+            }),
+        })
+        .await;
+        let client = client(&server, "directConnection=true");
+        let error = client.run(operation).await.unwrap_err();
+        assert_eq!(arrived.lock().unwrap().len(), 2);
+        assert_eq!(error.server_error().map(|error| error.code), Some(expected), "{error}");
+    }
+}
