@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bson::oid::ObjectId;
 use bson::raw::cstr;
-use bson::{RawArray, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
+use bson::{RawArray, RawBson, RawDocument, RawDocumentBuf};
 use serde::Serialize;
 use thiserror::Error;
 
@@ -28,6 +28,7 @@ use crate::endpoint::{Limit, OutgoingSequence};
 use crate::options::Acknowledgement;
 use crate::printable::Printable;
 use crate::selection::Access;
+use crate::session::is_single;
 use crate::wire::reply::whole_number;
 
 /// Room for what the client adds to the statements of a command, in bytes: session, cluster time, write concern, header.
@@ -369,13 +370,8 @@ impl<'c> Write<'c> {
         }
         let documents: Vec<&RawDocument> = batch.iter().map(|&place| &*self.statements[place].document).collect();
         let sequences = [OutgoingSequence::new(kind.argument(), &documents)];
-        let many = |document: &RawDocument| match kind {
-            Kind::Insert => false,
-            Kind::Update => matches!(document.get("multi"), Ok(Some(RawBsonRef::Boolean(true)))),
-            Kind::Delete => !matches!(whole_number(document, "limit"), Ok(Some(1))),
-        };
-        let touches_many = documents.iter().any(|document| many(document));
-        let operation = Operation::of_write(self.database, &body, !touches_many).sequences(&sequences);
+        let is_single = documents.iter().all(|document| is_single(kind.argument(), document));
+        let operation = Operation::of_write(self.database, &body, is_single).sequences(&sequences);
         let (command, session) = (operation.command.within(limit), self.session.clone());
         let operation = Operation { command, session, id: Some(id), ..operation };
         // An unmet write concern is reported with those of the other commands.

@@ -12,11 +12,6 @@ pub fn is_retryable_write<'a>(
     sequences: impl IntoIterator<Item = (&'a str, &'a RawDocument)>,
     is_unacknowledged: bool,
 ) -> bool {
-    let is_single = |name: &str, statement: &RawDocument| match name {
-        "updates" | "ops" => !is_true(statement, "multi"),
-        "deletes" => !has_no_limit(statement),
-        _ => true,
-    };
     let statements = match name(command) {
         Some("insert" | "findAndModify" | "findandmodify") => return !is_unacknowledged,
         Some("update") => "updates",
@@ -28,6 +23,16 @@ pub fn is_retryable_write<'a>(
     !is_unacknowledged
         && inside.filter_map(RawBsonRef::as_document).all(|statement| is_single(statements, statement))
         && sequences.into_iter().all(|(name, statement)| is_single(name, statement))
+}
+
+/// Returns whether a statement of this argument touches one document at most.
+pub fn is_single(argument: &str, statement: &RawDocument) -> bool {
+    match argument {
+        "updates" | "ops" => !is_true(statement, "multi"),
+        // `limit: 0` removes all that match. Without a limit, the server refuses the delete.
+        "deletes" => is_true(statement, "limit"),
+        _ => true,
+    }
 }
 
 /// Returns whether a command is a read that can be repeated (Retryable Reads, "Supported Read Operations").
@@ -88,11 +93,6 @@ fn is_true(statement: &RawDocument, field: &str) -> bool {
         // The server refuses anything else. It must not be sent with a number.
         Ok(Some(_)) | Err(_) => true,
     }
-}
-
-/// Returns whether a delete removes all that match: `limit: 0`. Without a limit, the server refuses it.
-fn has_no_limit(statement: &RawDocument) -> bool {
-    !is_true(statement, "limit")
 }
 
 #[cfg(test)]

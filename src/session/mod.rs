@@ -46,7 +46,9 @@ mod server_session;
 mod transaction;
 
 pub use cluster_time::SharedClusterTime;
-pub use commands::{is_retryable_write, name, takes_after_cluster_time, takes_read_concern, writes_its_result};
+pub use commands::{
+    is_retryable_write, is_single, name, takes_after_cluster_time, takes_read_concern, writes_its_result,
+};
 pub use error::SessionError;
 pub use explicit::{Session, SessionServer, SessionUse};
 pub use fault::{ErrorLabels, Fault, FaultKind};

@@ -377,3 +377,26 @@ async fn attempt_that_wrote_nothing_hides_no_earlier_one_of_an_operation_that_ma
         assert_eq!(error.server_error().map(|error| error.code), Some(expected), "{error}");
     }
 }
+
+/// Retryable Writes, "Supported Write Operations". The server takes any number other than 0 for true.
+#[tokio::test(start_paused = true)]
+async fn statements_that_touch_many_documents_get_no_number() {
+    let (server, arrived) = start(primary(), |_, _| Answer::Reply(doc! { "ok": 1, "n": 1 })).await;
+    let client = client(&server, "directConnection=true");
+    for (multi, has_number) in [
+        (bson::Bson::from(true), false),
+        (1.into(), false),
+        (1_i64.into(), false),
+        (0.5.into(), false),
+        (0.into(), true),
+        (false.into(), true),
+    ] {
+        arrived.lock().unwrap().clear();
+        let statement = doc! { "q": {}, "u": { "$set": { "a": 1 } }, "multi": multi.clone() };
+        client.update("test", "c", [statement]).await.unwrap();
+        client.delete("test", "c", [doc! { "q": {}, "limit": if has_number { 1 } else { 0 } }]).await.unwrap();
+        let arrived = arrived.lock().unwrap();
+        assert_eq!(arrived.len(), 2);
+        assert!(arrived.iter().all(|sent| sent.contains_key("txnNumber") == has_number), "{multi}: {arrived:?}");
+    }
+}
