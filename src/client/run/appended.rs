@@ -50,7 +50,7 @@ impl Running<'_> {
                 state.give_server(|| client.sessions().acquire(now, timeout_of(connection)));
                 state.append_to(appended, now, &session_use, known, client_time)
             }
-            InSession::Explicit(_) | InSession::Implicit(_) => {
+            InSession::Explicit(_) | InSession::Implicit(_) | InSession::Never => {
                 if let InSession::Implicit(Some(session)) = session {
                     session.append_to(appended, now);
                     if let Some(number) = self.transaction_number {
@@ -63,7 +63,6 @@ impl Running<'_> {
                 }
                 Ok(())
             }
-            InSession::Never => Ok(()),
         };
         if let Err(error) = appending {
             return Err(refused(error));

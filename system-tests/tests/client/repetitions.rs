@@ -400,3 +400,26 @@ async fn statements_that_touch_many_documents_get_no_number() {
         assert!(arrived.iter().all(|sent| sent.contains_key("txnNumber") == has_number), "{multi}: {arrived:?}");
     }
 }
+
+/// Driver Sessions, "Sending the highest seen cluster time".
+#[tokio::test(start_paused = true)]
+async fn unacknowledged_write_carries_the_cluster_time() {
+    let time = doc! { "clusterTime": bson::Timestamp { time: 7, increment: 2 } };
+    let of_server = time.clone();
+    let (server, arrived) = start(primary(), move |command, _| match name(command).as_str() {
+        "insert" => Answer::Hang,
+        _ => Answer::Reply(doc! { "ok": 1, "$clusterTime": of_server.clone() }),
+    })
+    .await;
+    let client = client(&server, "directConnection=true&maxPoolSize=1&w=0");
+    let (ping, insert) = (rawdoc! { "ping": 1 }, rawdoc! { "insert": "c", "documents": [{}] });
+    client.run_command("test", &ping).await.unwrap();
+    client.run(Operation::write("test", &insert)).await.unwrap();
+    while count(&arrived, "insert") == 0 {
+        tokio::task::yield_now().await;
+    }
+    let arrived = arrived.lock().unwrap();
+    let insert = arrived.iter().find(|command| name(command) == "insert").unwrap();
+    assert_eq!(insert.get_document("$clusterTime").ok(), Some(&time), "{insert}");
+    assert!(!insert.contains_key("lsid"), "{insert}");
+}
