@@ -28,7 +28,7 @@ use crate::endpoint::{Limit, OutgoingSequence};
 use crate::options::Acknowledgement;
 use crate::printable::Printable;
 use crate::selection::Access;
-use crate::session::is_single;
+use crate::session::{ErrorLabels, is_single};
 use crate::wire::reply::whole_number;
 
 /// Room for what the client adds to the statements of a command, in bytes: session, cluster time, write concern, header.
@@ -258,13 +258,14 @@ impl<'c> Write<'c> {
         for batch in self.batches(most_statements, most_bytes) {
             let kind = self.statements[batch[0]].kind;
             match self.send(kind, &batch, limit, id).await {
-                Ok(reply) => {
+                Ok((reply, labels)) => {
                     let failed_before = failure.errors.len();
                     if let Err(error) = read(kind, &reply, &batch, &mut written, &mut failure) {
                         // What the commands before it have done is known.
                         failure.cause = Some(Box::new(error));
                         break;
                     }
+                    failure.add_labels(labels);
                     if self.ordered && failure.errors.len() > failed_before {
                         break;
                     }
@@ -351,13 +352,14 @@ impl<'c> Write<'c> {
         batches
     }
 
+    /// Sends a command, and returns its reply with the error labels that the client knows, if its write concern was not met.
     async fn send(
         &self,
         kind: Kind,
         batch: &[usize],
         limit: Limit,
         id: OperationId,
-    ) -> Result<RawDocumentBuf, ClientError> {
+    ) -> Result<(RawDocumentBuf, ErrorLabels), ClientError> {
         let mut body = RawDocumentBuf::new();
         match kind {
             Kind::Insert => body.append(cstr!("insert"), self.collection),
@@ -375,9 +377,9 @@ impl<'c> Write<'c> {
         let (command, session) = (operation.command.within(limit), self.session.clone());
         let operation = Operation { command, session, id: Some(id), ..operation };
         // An unmet write concern is reported with those of the other commands.
-        let Answer { reply, session, connection, .. } = self.client.answer(operation, self.site).await?;
+        let Answer { reply, session, connection, unmet, .. } = self.client.answer(operation, self.site).await?;
         self.client.give_back(session, connection.as_ref());
-        Ok(reply)
+        Ok((reply, unmet.unwrap_or(ErrorLabels::NONE)))
     }
 }
 
@@ -447,7 +449,7 @@ pub struct WriteFailure {
     /// The commands that were executed, but not with the write concern that they asked for: the server's
     /// `writeConcernError`s.
     pub write_concern_errors: Vec<RawDocumentBuf>,
-    /// The error labels of the replies that report these errors.
+    /// The error labels of the replies that report these errors, with those that the client adds.
     pub labels: Vec<String>,
     /// The error that ended the series, if a command failed as a whole.
     #[source]
@@ -504,6 +506,15 @@ struct Failure {
 impl Failure {
     fn is_none(&self) -> bool {
         self.errors.is_empty() && self.concerns.is_empty() && self.cause.is_none()
+    }
+
+    /// Adds the labels that no reply had: of servers before 4.4, the client gives the label `RetryableWriteError`.
+    fn add_labels(&mut self, labels: ErrorLabels) {
+        for name in labels.names() {
+            if !self.labels.iter().any(|given| given == name) {
+                self.labels.push(name.to_owned());
+            }
+        }
     }
 }
 

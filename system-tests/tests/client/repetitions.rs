@@ -423,3 +423,22 @@ async fn unacknowledged_write_carries_the_cluster_time() {
     assert_eq!(insert.get_document("$clusterTime").ok(), Some(&time), "{insert}");
     assert!(!insert.contains_key("lsid"), "{insert}");
 }
+
+/// Retryable Writes, "RetryableWriteError Labels": the servers before 4.4 give none.
+#[tokio::test(start_paused = true)]
+async fn label_that_the_client_gives_an_unmet_write_concern_is_that_of_the_writes() {
+    for (version, is_labelled) in [(8, true), (9, false)] {
+        let mut hello = primary();
+        hello.insert("maxWireVersion", version);
+        let (server, arrived) = start(hello, |_, _| {
+            Answer::Reply(doc! { "ok": 1, "n": 1, "writeConcernError": { "code": 91, "errmsg": "it ends" } })
+        })
+        .await;
+        let client = client(&server, "directConnection=true");
+        let error = client.insert("test", "c", [doc! { "_id": 1 }]).await.unwrap_err();
+        let ClientError::Write(failure) = &error else { panic!("{error}") };
+        assert_eq!(failure.write_concern_errors.len(), 1);
+        assert_eq!(error.has_label("RetryableWriteError"), is_labelled, "wire version {version}: {error}");
+        assert_eq!(count(&arrived, "insert"), if is_labelled { 2 } else { 1 });
+    }
+}
