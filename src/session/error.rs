@@ -60,6 +60,10 @@ pub enum SessionError {
     /// A session with `snapshot` starts a transaction.
     #[error("Transactions are not supported in snapshot sessions")]
     SnapshotTransaction,
+    /// An operation in a session with `snapshot` has a read concern of its own. The session sets the level and the point in
+    /// time of each command.
+    #[error("a session with snapshot sets the read concern: remove that of the operation")]
+    ReadConcernInSnapshot,
     /// A session with `snapshot` meets a server older than 5.0.
     #[error("Snapshot reads require MongoDB 5.0 or later")]
     SnapshotUnsupported,

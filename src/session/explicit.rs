@@ -301,6 +301,9 @@ impl<P> Session<P> {
             if operation.is_unacknowledged {
                 return Err(SessionError::UnacknowledgedWrite);
             }
+            if self.is_snapshot && operation.has_own_read_concern {
+                return Err(SessionError::ReadConcernInSnapshot);
+            }
             return Ok(self.transaction.leave());
         }
         // If the last operation was cancelled, its outcome will never be reported.

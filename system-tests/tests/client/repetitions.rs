@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bson::{Document, doc, rawdoc};
 use tokio::time::{Instant, timeout};
-use wharf::client::{SessionOptions, TransactionOptions};
+use wharf::client::{SessionError, SessionOptions, TransactionOptions};
 use wharf::{Client, ClientError, CommandError, Operation, ReadPreference};
 use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
@@ -441,4 +441,21 @@ async fn label_that_the_client_gives_an_unmet_write_concern_is_that_of_the_write
         assert_eq!(error.has_label("RetryableWriteError"), is_labelled, "wire version {version}: {error}");
         assert_eq!(count(&arrived, "insert"), if is_labelled { 2 } else { 1 });
     }
+}
+
+/// Snapshot Reads, "Sending readConcern to the server on all commands".
+#[tokio::test(start_paused = true)]
+async fn own_read_concern_in_a_snapshot_session_is_refused() {
+    let (server, arrived) = start(primary(), |_, _| Answer::Reply(doc! { "ok": 1 })).await;
+    let client = client(&server, "directConnection=true&readConcernLevel=majority");
+    let mut session = client.start_session(&SessionOptions::default().snapshot(true)).unwrap();
+    let own = rawdoc! { "count": "c", "readConcern": { "level": "local" } };
+    for operation in [Operation::read("test", &own), Operation::new("test", &own)] {
+        let error = client.run(operation.session(&mut session)).await.unwrap_err();
+        assert!(matches!(error, ClientError::Session(SessionError::ReadConcernInSnapshot)), "{error}");
+    }
+    client.run(Operation::read("test", &rawdoc! { "count": "c" }).session(&mut session)).await.unwrap();
+    let arrived = arrived.lock().unwrap();
+    assert_eq!(arrived.len(), 1);
+    assert_eq!(arrived[0].get_document("readConcern").unwrap(), &doc! { "level": "snapshot" });
 }
