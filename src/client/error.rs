@@ -15,6 +15,9 @@ use crate::printable::Printable;
 use crate::session::{ErrorLabels, Fault, FaultKind, SessionError};
 use crate::wire::reply::whole_number;
 
+/// The server's number for `IllegalOperation`.
+const ILLEGAL_OPERATION: i32 = 20;
+
 /// An operation of a client failed.
 #[derive(Clone, Error)]
 #[non_exhaustive]
@@ -246,6 +249,11 @@ enum Failure {
     Selection(ServerSelectionError),
     #[error(transparent)]
     Operation(OperationError),
+    // The text is that of the specification.
+    #[error(
+        "This MongoDB deployment does not support retryable writes. Please add retryWrites=false to your connection string."
+    )]
+    NoRetryableWrites(#[source] OperationError),
     #[error("{reason}: {error}")]
     Concern { reason: &'static str, error: WriteConcernError, is_max_time_expired: bool },
 }
@@ -259,6 +267,18 @@ impl FailedOperation {
 
     pub(super) fn operation(error: OperationError, labels: ErrorLabels) -> Self {
         Self { failure: Failure::Operation(error), labels, is_late: false }
+    }
+
+    /// The failure of a write that was sent with a transaction number. If the storage engine knows none, the error says what
+    /// to do about it (Retryable Writes, "Executing Retryable Write Commands").
+    pub(super) fn numbered_write(error: OperationError, labels: ErrorLabels) -> Self {
+        let is_refused =
+            |error: &ServerError| error.code == ILLEGAL_OPERATION && error.message.starts_with("Transaction numbers");
+        let failure = match error.command_error().and_then(CommandError::server_error).is_some_and(is_refused) {
+            true => Failure::NoRetryableWrites(error),
+            false => Failure::Operation(error),
+        };
+        Self { failure, labels, is_late: false }
     }
 
     /// The failure of a command that succeeded without meeting its write concern.
@@ -278,7 +298,7 @@ impl FailedOperation {
     pub fn write_concern_error(&self) -> Option<&WriteConcernError> {
         match &self.failure {
             Failure::Concern { error, .. } => Some(error),
-            Failure::Operation(_) | Failure::Selection(_) => None,
+            Failure::Operation(_) | Failure::NoRetryableWrites(_) | Failure::Selection(_) => None,
         }
     }
 
@@ -286,7 +306,7 @@ impl FailedOperation {
     #[must_use]
     pub fn operation_error(&self) -> Option<&OperationError> {
         match &self.failure {
-            Failure::Operation(error) => Some(error),
+            Failure::Operation(error) | Failure::NoRetryableWrites(error) => Some(error),
             Failure::Selection(_) | Failure::Concern { .. } => None,
         }
     }
@@ -304,7 +324,7 @@ impl FailedOperation {
             return true;
         }
         match &self.failure {
-            Failure::Operation(error) => error.is_timeout(),
+            Failure::Operation(error) | Failure::NoRetryableWrites(error) => error.is_timeout(),
             Failure::Selection(error) => matches!(error, ServerSelectionError::Timeout { .. }),
             Failure::Concern { .. } => false,
         }
@@ -313,7 +333,9 @@ impl FailedOperation {
     fn is_max_time_expired(&self) -> bool {
         match &self.failure {
             Failure::Concern { is_max_time_expired, .. } => *is_max_time_expired,
-            Failure::Operation(error) => Fault::of_error(error, true).is_max_time_expired(),
+            Failure::Operation(error) | Failure::NoRetryableWrites(error) => {
+                Fault::of_error(error, true).is_max_time_expired()
+            }
             Failure::Selection(_) => false,
         }
     }

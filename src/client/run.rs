@@ -534,7 +534,10 @@ impl<'a> Running<'a> {
         }
         let fault = Fault::of_error(&error, is_connection_reusable);
         let labels = self.note_failure(&fault, known);
-        let error = FailedOperation::operation(error, labels).into();
+        let error = match self.transaction_number {
+            Some(_) => FailedOperation::numbered_write(error, labels).into(),
+            None => FailedOperation::operation(error, labels).into(),
+        };
         let server = server.map(|server| server.address.clone());
         Box::new(FailedAttempt { error, fault, labels, server, answer: None })
     }

@@ -1,5 +1,6 @@
 //! What is sent again after a failure, and what must not be, on servers that follow scripts.
 
+use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -458,4 +459,33 @@ async fn own_read_concern_in_a_snapshot_session_is_refused() {
     let arrived = arrived.lock().unwrap();
     assert_eq!(arrived.len(), 1);
     assert_eq!(arrived[0].get_document("readConcern").unwrap(), &doc! { "level": "snapshot" });
+}
+
+/// Retryable Writes 1, for any storage engine without them.
+#[tokio::test(start_paused = true)]
+async fn write_on_a_deployment_without_retryable_writes_says_what_to_do() {
+    let (server, _) = start(primary(), |_, _| {
+        Answer::Reply(doc! {
+            "ok": 0, "code": 20, "codeName": "IllegalOperation",
+            "errmsg": "Transaction numbers are only allowed on a replica set member or mongos",
+        })
+    })
+    .await;
+    let advice = "This MongoDB deployment does not support retryable writes. Please add retryWrites=false to your \
+                  connection string.";
+    let insert = rawdoc! { "insert": "c", "documents": [{}] };
+    for (parameters, is_advised) in [("retryWrites=true", true), ("retryWrites=false", false)] {
+        let client = client(&server, &format!("directConnection=true&{parameters}"));
+        let of_command = client.run(Operation::write("test", &insert)).await.unwrap_err();
+        let of_writes = client.insert("test", "c", [doc! {}]).await.unwrap_err();
+        for error in [of_command, of_writes] {
+            assert_eq!(error.to_string() == advice, is_advised, "{error}");
+            assert_eq!(error.server_error().map(|error| error.code), Some(20), "{error}");
+            let mut errors = std::iter::successors(Some(&error as &dyn Error), |&error| error.source());
+            assert!(
+                errors.any(|error| error.to_string().contains("Transaction numbers")),
+                "the server's error is lost"
+            );
+        }
+    }
 }
