@@ -24,6 +24,7 @@ mod cursor;
 mod error;
 #[cfg(test)]
 mod error_tests;
+mod held;
 mod in_session;
 mod lifecycle;
 mod line;
@@ -304,6 +305,10 @@ impl Client {
     /// Checks out a connection to a server that the read preference allows, for a series of commands. If `timeoutMS` is
     /// set, the earlier of `timeoutMS` and `serverSelectionTimeoutMS` limits the selection of the server and the check-out
     /// together.
+    ///
+    /// Run the commands with [`run_on`](Self::run_on). With the connection's own methods, the client learns nothing of them:
+    /// they have no events and no log messages, carry no `lsid` and no `$clusterTime`, and their errors change nothing that
+    /// the client knows about the server.
     ///
     /// # Errors
     ///

@@ -11,6 +11,7 @@ mod ended;
 mod events;
 mod faas;
 mod forks;
+mod held;
 mod limits;
 mod monitoring;
 mod old_servers;

@@ -1,0 +1,60 @@
+//! Commands on a connection that the application holds.
+
+use bson::RawDocumentBuf;
+
+use super::Client;
+use super::error::ClientError;
+use super::in_session::InSession;
+use super::session::known_of;
+use crate::endpoint::{Command, CommandError, Endpoint};
+use crate::runtime::Connection;
+
+impl Client {
+    /// Runs a command on a connection from [`check_out`](Self::check_out) of this client, and returns the server's successful
+    /// reply.
+    ///
+    /// The command has events and log messages. The client adds `$clusterTime`, which the command's document must not have,
+    /// and keeps that of the reply. Its errors tell what they tell after [`run`](Self::run): a network error, for instance,
+    /// makes the server unknown and clears its pool.
+    ///
+    /// The command is not retried, and belongs to no session: the client adds no `lsid`, so that the commands of a cursor can
+    /// carry the same one. `timeoutMS` holds for each command.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::Operation`] with the error of the command.
+    ///
+    /// # Cancel safety
+    ///
+    /// That of [`Connection::run`]. The observers are told of the cancellation.
+    pub async fn run_on(
+        &self,
+        connection: &mut Connection<Endpoint>,
+        command: Command<'_>,
+    ) -> Result<RawDocumentBuf, ClientError> {
+        let mut appended = Vec::new();
+        if known_of(connection).has_cluster_time
+            && let Some(time) = &*self.cluster_time().load()
+        {
+            time.append_to(&mut appended);
+        }
+        let events = self.command_events();
+        let outcome = events.run(connection, command.appended(&appended), events.operation()).await;
+        let reply = match &outcome {
+            Ok(reply) => Some(reply),
+            Err(error) => error.command_error().and_then(CommandError::server_error).map(|error| &error.reply),
+        };
+        if let Some(reply) = reply {
+            InSession::Never.replied(self, reply);
+        }
+        // The error of a stale connection says nothing about the server. Its pool may even be closed, and the server back in
+        // the deployment with a new one.
+        if !connection.is_stale() {
+            let servers = self.deployment().servers();
+            if let Some(server) = servers.iter().find(|server| server.pool.address() == connection.address()) {
+                self.learn_from(server, connection, &outcome, true);
+            }
+        }
+        Ok(outcome?)
+    }
+}
