@@ -4,6 +4,7 @@ use super::Client;
 use super::error::ClientError;
 use crate::endpoint::Limit;
 use crate::options::ServerAddress;
+use crate::runtime::random_fraction;
 use crate::session::{Decision, ErrorLabels, Fault, Retries, RetryOptions, Retryability};
 use crate::topology::TopologyType;
 
@@ -46,7 +47,7 @@ impl<'c> Attempts<'c> {
     pub(super) async fn goes_on(&mut self, fault: &Fault, labels: ErrorLabels, server: Option<ServerAddress>) -> bool {
         let is_sharded = self.client.deployment().snapshot().topology.topology_type() == TopologyType::Sharded;
         let Decision::Retry { after, deprioritize } =
-            self.retries.after(fault, labels, is_sharded, fastrand::f64(), self.limit.left())
+            self.retries.after(fault, labels, is_sharded, random_fraction(), self.limit.left())
         else {
             return false;
         };

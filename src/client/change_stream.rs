@@ -23,6 +23,7 @@ use self::opening::{Opening, Plan, Start};
 use super::cursor::{Cursor, Place, read};
 use super::error::ClientError;
 use crate::endpoint::Limit;
+use crate::runtime::random_fraction;
 
 /// CursorNotFound. The server cannot know that the cursor was that of a change stream.
 const CURSOR_NOT_FOUND: i32 = 43;
@@ -260,7 +261,7 @@ impl<T> ChangeStream<T> {
                             return Poll::Ready(Err(error));
                         }
                         Err(error) if is_resumable(&error, cursor.max_wire_version()) => {
-                            let pause = pause_before(self.resumptions, fastrand::f64());
+                            let pause = pause_before(self.resumptions, random_fraction());
                             self.resumptions = self.resumptions.saturating_add(1);
                             self.resume(limit, pause);
                         }

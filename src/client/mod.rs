@@ -92,7 +92,8 @@ const DEFAULT_SESSION_TIMEOUT_MINUTES: i64 = 30;
 /// # Forks
 ///
 /// A forked child may use a client that it inherits: it monitors the servers anew, on connections of its own, and leaves
-/// those of its parent alone.
+/// those of its parent alone. It shares no session with its parent, and the `_id`s that it gives to documents differ from
+/// those of its parent and its siblings.
 #[derive(Clone)]
 pub struct Client {
     inner: Arc<Inner>,

@@ -6,6 +6,7 @@ use super::error::ClientError;
 use super::in_session::LimitedCall;
 use super::session::Session;
 use crate::endpoint::Limit;
+use crate::runtime::random_fraction;
 use crate::session::{NextStep, Repetitions, TransactionOptions, TransactionState};
 
 /// A transaction that is repeated as its errors allow, apart from the calls of its body.
@@ -51,7 +52,7 @@ impl<T> Repeating<T> {
                     let _ = session.abort_transaction().await;
                 }
                 let (labels, now) = (error.labels(), now());
-                self.next = self.repetitions.after_callback_error(labels, now, fastrand::f64());
+                self.next = self.repetitions.after_callback_error(labels, now, random_fraction());
                 self.last_error = Some(error);
             }
             None => {}
@@ -75,7 +76,7 @@ impl<T> Repeating<T> {
                             let _ = session.abort_transaction().await;
                         }
                         let (labels, expired) = (error.labels(), error.is_max_time_expired());
-                        self.next = self.repetitions.after_commit_error(labels, expired, now(), fastrand::f64());
+                        self.next = self.repetitions.after_commit_error(labels, expired, now(), random_fraction());
                         self.last_error = Some(error);
                     }
                 },

@@ -27,6 +27,7 @@ use crate::deployment::Demand;
 use crate::endpoint::{Limit, OutgoingSequence};
 use crate::options::Acknowledgement;
 use crate::printable::Printable;
+use crate::runtime::object_id;
 use crate::selection::Access;
 use crate::session::{ErrorLabels, is_single};
 use crate::wire::reply::whole_number;
@@ -304,7 +305,7 @@ impl<'c> Write<'c> {
     fn add_ids(&mut self, written: &mut Written) {
         for (index, statement) in self.statements.iter_mut().enumerate() {
             if statement.kind == Kind::Insert && matches!(statement.document.get("_id"), Ok(None)) {
-                let id = ObjectId::new();
+                let id = object_id();
                 let mut document = RawDocumentBuf::new();
                 document.append(cstr!("_id"), id);
                 let (new, rest) = (document.into_bytes(), statement.document.as_bytes());

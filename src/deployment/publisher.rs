@@ -6,6 +6,7 @@ use bson::oid::ObjectId;
 
 use super::log;
 use crate::delivery::{Delivery, Share};
+use crate::runtime::object_id;
 use crate::sync::contain;
 use crate::telemetry::MostLogged;
 use crate::topology::TopologyEvent;
@@ -41,7 +42,7 @@ pub(crate) struct Publisher {
 
 impl Publisher {
     pub(crate) fn new(subscribers: Vec<Arc<dyn TopologySubscriber>>, most_logged: MostLogged) -> Self {
-        Self { topology_id: ObjectId::new(), subscribers, delivery: Delivery::new(SHARE), most_logged }
+        Self { topology_id: object_id(), subscribers, delivery: Delivery::new(SHARE), most_logged }
     }
 
     /// Returns a publisher for the deployment of a forked child, which is a topology of its own.

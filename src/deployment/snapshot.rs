@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::server::{Member, Selected, Server};
 use crate::options::{InvalidOption, ServerAddress};
+use crate::runtime::random_number;
 use crate::selection::{self, Access};
 use crate::topology::{ServerDescription, TopologyDescription, TopologyType};
 use crate::wire::DEFAULT_MAX_MESSAGE_SIZE;
@@ -105,7 +106,7 @@ impl Snapshot {
         let suitable = selection::suitable(&self.topology, access, deprioritized, heartbeat_frequency)?;
         let candidates = selection::in_window(&suitable, local_threshold);
         let member_of = |server: &ServerDescription| self.member(&server.address);
-        let chosen = selection::choose(&candidates, fastrand::u64(..), |server| {
+        let chosen = selection::choose(&candidates, random_number(), |server| {
             member_of(server).map_or(0, |member| member.operation_count())
         });
         Ok(chosen.and_then(member_of).map(|member| member.select()))

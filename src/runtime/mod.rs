@@ -17,6 +17,7 @@ mod interest;
 mod opening;
 mod pool;
 mod publisher;
+mod random;
 mod stopwatch;
 #[cfg(test)]
 mod tests;
@@ -38,5 +39,6 @@ pub use holders::LongHold;
 pub use pool::Pool;
 pub(crate) use pool::PoolChange;
 pub use publisher::Subscriber;
+pub(crate) use random::{object_id, random_bytes, random_fraction, random_number};
 pub(crate) use timer::{Lapse, on_runtime, within};
 pub(crate) use traced::TARGET;

@@ -8,7 +8,7 @@ use bson::{RawDocumentBuf, Uuid};
 
 use super::elements;
 use super::moment::Moment;
-use crate::runtime::forks;
+use crate::runtime::{forks, random_bytes};
 
 /// A session with less time left than this is not used any more (Driver Sessions, "Algorithm to acquire").
 const LEAST_LEFT: Duration = Duration::from_secs(60);
@@ -20,7 +20,11 @@ pub struct SessionId([u8; 16]);
 impl SessionId {
     /// Draws a new identifier.
     pub fn new() -> Self {
-        Self(Uuid::new().bytes())
+        // From the system: an application's features can give the crate `uuid` a generator that a fork copies.
+        let mut bytes: [u8; 16] = random_bytes();
+        bytes[6] = bytes[6] & 0x0f | 0x40;
+        bytes[8] = bytes[8] & 0x3f | 0x80;
+        Self(bytes)
     }
 
     /// Returns the UUID's bytes.

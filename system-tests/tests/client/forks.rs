@@ -2,6 +2,7 @@
 #![cfg(unix)]
 #![allow(unsafe_code, reason = "only the operating system's interface forks")]
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -152,4 +153,38 @@ fn child_that_drops_its_parents_cursor_leaves_it_open() {
         read
     });
     assert_eq!(read, 6, "the child closes the cursor");
+}
+
+#[test]
+fn siblings_and_their_parent_give_documents_different_ids() {
+    let server = mongod::shared().unwrap();
+    let client = Client::new(Options::parse(&format!("mongodb://{}", server.address())).unwrap()).unwrap();
+    let documents = [rawdoc! { "n": 1 }, rawdoc! { "n": 2 }];
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    // The children inherit what generates identifiers after its first use.
+    runtime.block_on(async {
+        let _ = client.run(Operation::write("forks", &rawdoc! { "drop": "ids" })).await;
+        client.insert("forks", "ids", &documents).await.unwrap();
+    });
+    for _ in 0..2 {
+        let code = in_child(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async { client.insert("forks", "ids", &documents).await.is_ok() })
+        });
+        assert_eq!(code, 0, "the child's identifiers were there before");
+    }
+    let all = rawdoc! { "find": "ids" };
+    let ids = runtime.block_on(async {
+        let mut cursor = client.cursor(Operation::read("forks", &all)).await.unwrap();
+        let mut ids = Vec::new();
+        while let Some(document) = cursor.next().await.unwrap() {
+            ids.push(document.get_object_id("_id").unwrap().bytes());
+        }
+        ids
+    });
+    assert_eq!(ids.len(), 6);
+    // Without the seconds, because the processes may have inserted in different ones.
+    let processes: HashSet<_> = ids.iter().map(|id| &id[4..9]).collect();
+    let within: HashSet<_> = ids.iter().map(|id| &id[4..]).collect();
+    assert_eq!((processes.len(), within.len()), (3, 6), "the random value of each process, and the identifiers");
 }
