@@ -41,25 +41,35 @@ impl Client {
         self.connect().await?;
         let Some(runtime) = self.deployment().residence() else { return Err(ServerSelectionError::NoRuntime.into()) };
         let mut opening = JoinSet::new();
+        // For each server, how many connections are wanted, and those that are open.
+        let mut servers = Vec::new();
         for server in self.deployment().servers() {
             if server.pool.state().phase != Phase::Ready {
                 continue;
             }
             let most = server.pool.options().max_pool_size;
-            for _ in 0..if most == 0 { connections } else { connections.min(most) } {
-                let server = server.clone();
-                opening.spawn_on(async move { server.pool.check_out().await }, &runtime);
+            let wanted = if most == 0 { connections } else { connections.min(most) };
+            for _ in 0..wanted {
+                let (place, server) = (servers.len(), server.clone());
+                opening.spawn_on(async move { (place, server.pool.check_out().await) }, &runtime);
             }
+            servers.push((wanted as usize, Vec::new()));
         }
         let wanted = u32::try_from(opening.len()).unwrap_or(u32::MAX);
-        // All are held until the last one is there. Otherwise one connection would serve several check-outs.
-        let mut held = Vec::with_capacity(opening.len());
         progress(0, wanted);
-        while let Some(opened) = opening.join_next().await {
+        let mut opened = 0;
+        while let Some(ended) = opening.join_next().await {
             // A task ends early only with its runtime.
-            let Ok(opened) = opened else { return Err(ServerSelectionError::NoRuntime.into()) };
-            held.push(opened.map_err(OperationError::from)?);
-            progress(u32::try_from(held.len()).unwrap_or(u32::MAX), wanted);
+            let Ok((place, connection)) = ended else { return Err(ServerSelectionError::NoRuntime.into()) };
+            // A server's connections are held until its last one is there. Otherwise one connection would serve several
+            // check-outs. A slow server does not keep those of the others from operations.
+            let (all, held) = &mut servers[place];
+            held.push(connection.map_err(OperationError::from)?);
+            if held.len() == *all {
+                held.clear();
+            }
+            opened += 1;
+            progress(opened, wanted);
         }
         Ok(())
     }

@@ -12,6 +12,7 @@ mod events;
 mod faas;
 mod forks;
 mod held;
+mod lifecycle;
 mod limits;
 mod monitoring;
 mod old_servers;
