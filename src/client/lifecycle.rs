@@ -1,6 +1,8 @@
 //! The beginning and the end of a client: connections that are opened in advance, and an orderly end.
 
 use std::future::{pending, poll_fn};
+use std::panic::Location;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -9,16 +11,19 @@ use tokio::time::{Instant, timeout_at};
 
 use super::Client;
 use super::error::ClientError;
-use crate::deployment::ServerSelectionError;
-use crate::endpoint::OperationError;
+use crate::deployment::{Selected, ServerSelectionError};
+use crate::endpoint::{Command, Endpoint, Limit, OperationError};
 use crate::options::{ReadPreference, ReadPreferenceMode};
 use crate::pool::Phase;
-use crate::runtime::within;
+use crate::runtime::{Connection, within};
 use crate::selection::Access;
-use crate::session::{Moment, ServerSessionPool};
+use crate::session::{Moment, ServerSessionPool, SessionId};
 
 /// How long a call may take at most for the work that is kept for its end.
 const LONGEST_FINISH: Duration = Duration::from_secs(10);
+
+/// How long a shutdown waits for a connection on which sessions are ended, at most.
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// Where sessions are ended: on any server, the primary if possible.
 static PRIMARY_PREFERRED: ReadPreference = ReadPreference::new(ReadPreferenceMode::PrimaryPreferred);
@@ -77,18 +82,36 @@ impl Client {
     /// Ends the sessions that no operation uses, closes all pools, and waits until their connections in use have come back
     /// and are closed, all for at most `limit`. Returns whether all are closed.
     ///
-    /// Idle connections are closed at once. Operations that begin later fail with [`ServerSelectionError::Closed`].
-    /// Dropping the last clone of a client closes its pools, too, but ends no sessions: the servers end them when they have
-    /// not been used for half an hour.
+    /// Idle connections are closed at once, except for one on which sessions are ended until the last operation is over. If
+    /// no connection is idle for that, the client waits for one first, for at most a second. Operations that begin when the
+    /// pools are closed fail with [`ServerSelectionError::Closed`]. Dropping the last clone of a client closes its pools, too,
+    /// but ends no sessions: the servers end them when they have not been used for half an hour.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost. The pools may remain open: call it again.
+    /// The pools may remain open: call it again. Sessions that were about to be ended are left to the servers.
     pub async fn shutdown(&self, limit: Duration) -> bool {
-        let servers = self.deployment().servers();
         let closing = async {
-            self.end_sessions().await;
+            // A closed deployment has forgotten its servers, and with them how long they keep sessions.
+            let timeout = self.session_timeout();
+            let mut ids = self.sessions().drain(Moment::now(), timeout);
+            let last = self.last_connection(ids.is_empty()).await;
             self.deployment().close();
+            // No server joins a closed deployment.
+            let servers = self.deployment().servers();
+            if let Some((server, mut connection)) = last {
+                let others_closed = async {
+                    for other in &servers {
+                        let kept = u32::from(Arc::ptr_eq(other, server.server()));
+                        other.pool.closed_but_for(kept).await;
+                    }
+                };
+                ids.extend(self.sessions().drain(Moment::now(), timeout));
+                tokio::join!(self.end_sessions(&ids, &mut connection), others_closed);
+                // The operations that are over now have given theirs back.
+                let ids = self.sessions().drain(Moment::now(), timeout);
+                self.end_sessions(&ids, &mut connection).await;
+            }
             for server in &servers {
                 server.pool.closed().await;
             }
@@ -144,12 +167,36 @@ impl Client {
         let _ = within(Instant::now() + pause, || self.deployment().residence(), pending::<()>()).await;
     }
 
-    /// Tells a server that the sessions in the pool are not needed any more (`endSessions`).
-    async fn end_sessions(&self) {
-        let ids = self.sessions().drain(Moment::now(), self.session_timeout());
-        let Ok(Some(server)) = self.deployment().try_select_now(Access::Read(&PRIMARY_PREFERRED)) else { return };
-        for command in ServerSessionPool::end_sessions(&ids) {
-            if let Err(error) = server.pool.run_command("admin", &command).await {
+    /// Checks out the connection on which sessions are ended, from a server that is known. `None` if no session is in the
+    /// pool and no operation may bring one, or if there is no connection in time.
+    async fn last_connection(&self, is_pool_empty: bool) -> Option<(Selected, Connection<Endpoint>)> {
+        let is_idle = || {
+            let snapshot = self.deployment().snapshot();
+            snapshot.servers().all(|(_, member)| member.is_none_or(|member| member.operation_count() == 0))
+        };
+        if is_pool_empty && is_idle() {
+            return None;
+        }
+        let server = self.deployment().try_select_now(Access::Read(&PRIMARY_PREFERRED)).ok()??;
+        match server.pool.check_out_for(Limit::of(LONGEST_WAIT).start(), Location::caller()).await {
+            Ok(connection) => Some((server, connection)),
+            Err(error) => {
+                tracing::debug!(target: "wharf::command", %error, "Sessions could not be ended");
+                None
+            }
+        }
+    }
+
+    /// Tells a server that these sessions are not needed any more (`endSessions`).
+    async fn end_sessions(&self, ids: &[SessionId], connection: &mut Connection<Endpoint>) {
+        let id = self.command_events().operation();
+        for body in ServerSessionPool::end_sessions(ids) {
+            let mut appended = Vec::new();
+            if let Some(time) = self.cluster_time().load().as_deref() {
+                time.append_to(&mut appended);
+            }
+            let command = Command::new("admin", &body).appended(&appended);
+            if let Err(error) = self.command_events().run(connection, command, id).await {
                 tracing::debug!(target: "wharf::command", %error, "Sessions could not be ended");
                 return;
             }

@@ -305,18 +305,23 @@ impl<E: Establish> Pool<E> {
     ///
     /// Nothing is lost.
     pub async fn closed(&self) {
-        // After a fork, this waits for the child's pool.
-        while fork::own(self.here().closed_here()).await.is_err() {}
+        self.closed_but_for(0).await;
     }
 
-    async fn closed_here(&self) {
+    /// Does the same as [`closed`](Self::closed), except that this many connections may be left.
+    pub(crate) async fn closed_but_for(&self, kept: u32) {
+        // After a fork, this waits for the child's pool.
+        while fork::own(self.here().closed_here(kept)).await.is_err() {}
+    }
+
+    async fn closed_here(&self, kept: u32) {
         let core = &self.core;
         let delivery = core.environment().publisher.delivery();
         let mut change = delivery.watch();
         // event-listener cannot handle a waker that panics.
         poll_fn(|context| {
             let waker = contained(context.waker().clone());
-            delivery.poll_ended(&mut change, &mut Context::from_waker(&waker), || core.status().total == 0)
+            delivery.poll_ended(&mut change, &mut Context::from_waker(&waker), || core.status().total <= kept)
         })
         .await;
     }

@@ -58,5 +58,5 @@ pub use pool::ServerSessionPool;
 pub use repetition::{NextStep, Repetitions};
 pub use reply::ReplyTimes;
 pub use retry::{Decision, ErrorToReport, Retries, RetryOptions, Retryability};
-pub use server_session::ServerSession;
+pub use server_session::{ServerSession, SessionId};
 pub use transaction::TransactionState;

@@ -2,13 +2,19 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use bson::{Document, doc};
-use wharf::Client;
-use wharf_testbed::scripted::{Answer, ScriptedServer};
+use bson::{Bson, Document, Timestamp, doc, rawdoc};
+use tokio::time::Instant;
+use wharf::client::{CommandEvent, ServerSelectionError};
+use wharf::{Client, ClientError, Options, PoolEvent, ReadPreference};
+use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
 use super::cancelled::until;
-use super::repetitions::{standalone, start};
+use super::repetitions::{primary, standalone, start};
+
+/// Longer than the tests wait for anything on the paused clock.
+const LONG: Duration = Duration::from_secs(60);
 
 fn mongos() -> Document {
     let mut hello = standalone();
@@ -28,6 +34,22 @@ async fn monitored_only() -> ScriptedServer {
         Box::new(move |_: &Document| if number == 0 { Answer::Reply(mongos()) } else { Answer::Hang })
     });
     server.await.unwrap()
+}
+
+/// Shuts a client down in a task of its own.
+fn shut_down(client: &Client) -> tokio::task::JoinHandle<bool> {
+    let client = client.clone();
+    tokio::spawn(async move { client.shutdown(LONG).await })
+}
+
+async fn is_closed(client: &Client) -> bool {
+    let refused = client.run_command("admin", &rawdoc! { "ping": 1 }).await;
+    matches!(refused, Err(ClientError::Selection(ServerSelectionError::Closed)))
+}
+
+/// Returns the identifiers of the sessions that a command ends.
+fn ended(command: &Document) -> Vec<Bson> {
+    command.get_array("endSessions").unwrap().clone()
 }
 
 #[tokio::test(start_paused = true)]
@@ -55,4 +77,104 @@ async fn warm_up_of_one_server_does_not_wait_for_another() {
     assert!(!warming.is_finished());
     assert_eq!(*progress.lock().unwrap(), [(0, 4), (1, 4), (2, 4)]);
     warming.await.unwrap().unwrap_err();
+}
+
+#[tokio::test(start_paused = true)]
+async fn shutdown_closes_idle_connections_while_a_server_hangs() {
+    let hanging = || start(mongos(), |command, _| if name(command) == "endSessions" { Answer::Hang } else { ok() });
+    let (first, second) = (hanging().await.0, hanging().await.0);
+    let closed = Arc::new(AtomicUsize::new(0));
+    let seen = closed.clone();
+    let options = Options::parse(&format!("mongodb://{},{}", first.address(), second.address())).unwrap();
+    let client = Client::builder(options)
+        .subscriber(move |event: &PoolEvent| {
+            if matches!(event, PoolEvent::ConnectionClosed { .. }) {
+                seen.fetch_add(1, Ordering::SeqCst);
+            }
+        })
+        .build()
+        .unwrap();
+    client.connect().await.unwrap();
+    until("both servers are known", || client.status().servers.iter().all(|server| server.server_type == "Mongos"))
+        .await;
+    client.warm_up(3, |_, _| {}).await.unwrap();
+    client.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap();
+    let begun = Instant::now();
+    let shutting_down = shut_down(&client);
+    until("all but one are closed", || closed.load(Ordering::SeqCst) == 5).await;
+    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+    assert!(is_closed(&client).await && !shutting_down.is_finished());
+    assert!(!shutting_down.await.unwrap(), "the server has not answered");
+}
+
+#[tokio::test(start_paused = true)]
+async fn shutdown_waits_a_moment_for_a_connection_to_end_sessions_on() {
+    let (server, _) = start(primary(), |_, _| ok()).await;
+    let uri = format!("mongodb://{}/?directConnection=true&maxPoolSize=1", server.address());
+    let client = Client::from_uri(&uri).unwrap();
+    client.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap();
+    let held = client.check_out(&ReadPreference::default()).await.unwrap();
+    let begun = Instant::now();
+    let shutting_down = shut_down(&client);
+    until("the client is closed", || client.status().servers.is_empty()).await;
+    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    assert!(is_closed(&client).await && !shutting_down.is_finished());
+    drop(held);
+    assert!(shutting_down.await.unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn session_that_comes_back_during_the_shutdown_is_ended() {
+    let slow = || Answer::After(Duration::from_secs(5), Box::new(ok()));
+    let (server, arrived) =
+        start(primary(), move |command, _| if name(command) == "ping" { slow() } else { ok() }).await;
+    let client = Client::from_uri(&format!("mongodb://{}/?directConnection=true", server.address())).unwrap();
+    client.run_command("admin", &rawdoc! { "count": "c" }).await.unwrap();
+    let in_flight: Vec<_> = (0..2)
+        .map(|_| {
+            let client = client.clone();
+            tokio::spawn(async move { client.run_command("admin", &rawdoc! { "ping": 1 }).await })
+        })
+        .collect();
+    let sent = |wanted: &str| {
+        let arrived = arrived.lock().unwrap();
+        arrived.iter().filter(|command| name(command) == wanted).cloned().collect::<Vec<_>>()
+    };
+    until("both commands have arrived", || sent("ping").len() == 2).await;
+    // One of them has the session of the first command, so no session is idle.
+    assert!(client.shutdown(LONG).await);
+    for running in in_flight {
+        running.await.unwrap().unwrap();
+    }
+    let mut used: Vec<_> = sent("ping").iter().map(|command| command.get("lsid").unwrap().to_string()).collect();
+    let mut over: Vec<_> = sent("endSessions").iter().flat_map(ended).map(|id| id.to_string()).collect();
+    used.sort_unstable();
+    over.sort_unstable();
+    assert_eq!(used, over);
+}
+
+#[tokio::test(start_paused = true)]
+async fn command_that_ends_sessions_has_the_cluster_time_and_events() {
+    let time = doc! { "clusterTime": Timestamp { time: 7, increment: 1 } };
+    let gossiped = time.clone();
+    let (server, arrived) =
+        start(primary(), move |_, _| Answer::Reply(doc! { "ok": 1, "$clusterTime": gossiped.clone() })).await;
+    let events = Arc::<Mutex<Vec<CommandEvent>>>::default();
+    let noted = events.clone();
+    let options = Options::parse(&format!("mongodb://{}/?directConnection=true", server.address())).unwrap();
+    let client = Client::builder(options)
+        .command_subscriber(move |event: &CommandEvent| noted.lock().unwrap().push(event.clone()))
+        .build()
+        .unwrap();
+    client.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap();
+    assert!(client.shutdown(LONG).await);
+    let last = arrived.lock().unwrap().last().unwrap().clone();
+    assert_eq!((name(&last).as_str(), last.get_document("$clusterTime").unwrap()), ("endSessions", &time));
+    assert_eq!(last.get_str("$db").unwrap(), "admin");
+    let events = events.lock().unwrap();
+    let [CommandEvent::Started(started), CommandEvent::Succeeded(succeeded)] = &events[2..] else {
+        panic!("{events:?}")
+    };
+    assert_eq!(started.source, succeeded.source);
+    assert_eq!(Document::try_from(started.command.clone()).unwrap(), last);
 }
