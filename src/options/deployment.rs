@@ -151,8 +151,11 @@ pub struct Options {
     pub enable_overload_retargeting: bool,
     /// `heartbeatFrequencyMS`: the time between two checks of a server by its monitor, at least 500 milliseconds. For a
     /// [`Client`](crate::Client). Default 10 seconds. For a [`single::Client`](crate::single::Client), the time between two
-    /// scans of all servers, by default 60 seconds.
+    /// scans of all servers, by default 60 seconds. Set 10 seconds for it with the
+    /// [method](method@Self::heartbeat_frequency) or the connection string: in this field alone, they count as the default.
     pub heartbeat_frequency: Duration,
+    /// Whether the method or the connection string has set `heartbeat_frequency`.
+    pub(super) is_heartbeat_set: bool,
     /// `localThresholdMS`: how much slower than the nearest server another server may be and still be selected. For a
     /// [`Client`](crate::Client). Default 15 milliseconds.
     pub local_threshold: Duration,
@@ -201,10 +204,11 @@ impl Options {
         Ok(Self { srv: Some(SrvName::parse(name)?), tls: Some(TlsOptions::default()), ..Self::nowhere() })
     }
 
-    /// Returns the options for a client without monitors. If the heartbeat has the default for monitors, it gets the
-    /// default for scans (Server Monitoring, "heartbeatFrequencyMS").
+    /// Returns the options for a client without monitors. Unless the heartbeat was set, it gets the default for scans
+    /// (Server Monitoring, "heartbeatFrequencyMS").
     pub(crate) fn without_monitors(mut self) -> Self {
-        if self.heartbeat_frequency == HEARTBEAT_OF_MONITORS {
+        // The field is public, so it may differ from the default without the method.
+        if !self.is_heartbeat_set && self.heartbeat_frequency == HEARTBEAT_OF_MONITORS {
             self.heartbeat_frequency = HEARTBEAT_OF_SCANS;
         }
         self
@@ -242,6 +246,7 @@ impl Options {
             max_adaptive_retries: 2,
             enable_overload_retargeting: false,
             heartbeat_frequency: HEARTBEAT_OF_MONITORS,
+            is_heartbeat_set: false,
             local_threshold: Duration::from_millis(15),
             server_selection_timeout: Duration::from_secs(30),
             server_selection_try_once: true,
@@ -448,6 +453,7 @@ impl Options {
     /// Sets [`heartbeat_frequency`](Self#structfield.heartbeat_frequency).
     pub fn heartbeat_frequency(mut self, limit: Duration) -> Self {
         self.heartbeat_frequency = limit;
+        self.is_heartbeat_set = true;
         self
     }
 

@@ -102,6 +102,7 @@ impl Serialize for Options {
             server_selection_try_once,
             server_monitoring_mode,
             // Not options.
+            is_heartbeat_set: _,
             warnings: _,
             is_strict: _,
         } = self;

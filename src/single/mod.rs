@@ -194,12 +194,13 @@ impl Client {
     ///
     /// [`InvalidOption`] as for [`Options::parse`] and [`Client::new`].
     pub fn from_uri(uri: &str) -> Result<Self, InvalidOption> {
-        Self::of_exactly(Options::parse_without_monitors(uri)?).build()
+        Self::new(Options::parse(uri)?)
     }
 
     /// Creates a client with these options. Connects to nothing.
     ///
-    /// A `heartbeatFrequencyMS` of 10 s, which is the default of [`Options`], counts as not set: it becomes 60 s.
+    /// A `heartbeatFrequencyMS` that is not set becomes 60 s. 10 s that were assigned to the field
+    /// [`Options::heartbeat_frequency`](Options#structfield.heartbeat_frequency) count as not set: use the method of this name.
     ///
     /// # Errors
     ///
@@ -210,11 +211,7 @@ impl Client {
 
     /// Returns a builder for a client with these options, of which [`new`](Self::new) says more.
     pub fn builder(options: Options) -> ClientBuilder {
-        Self::of_exactly(options.without_monitors())
-    }
-
-    fn of_exactly(options: Options) -> ClientBuilder {
-        ClientBuilder { builder: client::Client::builder(options) }
+        ClientBuilder { builder: client::Client::builder(options.without_monitors()) }
     }
 
     /// Returns the client's options.

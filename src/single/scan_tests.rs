@@ -80,7 +80,7 @@ mod srv {
         resolver.options_mut().attempts = 0;
         // A proxy that does not exist either, so that the names of the servers are not resolved.
         let uri = "mongodb+srv://db.wharf.test/?tls=false&proxyHost=127.0.0.1&proxyPort=1";
-        let builder = Client::builder(Options::parse_without_monitors(uri).unwrap());
+        let builder = Client::builder(Options::parse(uri).unwrap().without_monitors());
         let client = world.client_of(builder.resolver(resolver.build().unwrap()));
         let asked = || dns.questions().iter().filter(|question| question.name.starts_with("_mongodb")).count();
         let servers = || {

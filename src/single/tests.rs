@@ -79,7 +79,7 @@ impl World {
     }
 
     pub(super) fn client(self, uri: &str) -> Client {
-        self.client_of(client::Client::builder(Options::parse_without_monitors(uri).unwrap()))
+        self.client_of(client::Client::builder(Options::parse(uri).unwrap().without_monitors()))
     }
 
     pub(super) fn client_of(self, builder: client::ClientBuilder) -> Client {

@@ -62,16 +62,6 @@ impl Options {
     /// [`InvalidOption`] if the string is not a connection string, or if [`validate`](Self::validate) refuses the options.
     /// Its message never repeats what may be part of a password.
     pub fn parse(uri: &str) -> Result<Self, InvalidOption> {
-        Self::parse_onto(Self::nowhere(), uri)
-    }
-
-    /// Does the same as [`parse`](Self::parse), for a client without monitors: `heartbeatFrequencyMS` is 60 s by default.
-    pub(crate) fn parse_without_monitors(uri: &str) -> Result<Self, InvalidOption> {
-        Self::parse_onto(Self::nowhere().without_monitors(), uri)
-    }
-
-    /// Reads a connection string. Options that it does not have keep their values in `start`.
-    fn parse_onto(start: Self, uri: &str) -> Result<Self, InvalidOption> {
         let (is_srv, rest) = if let Some(rest) = uri.strip_prefix("mongodb://") {
             (false, rest)
         } else if let Some(rest) = uri.strip_prefix("mongodb+srv://") {
@@ -83,7 +73,7 @@ impl Options {
         let end = rest.find(['/', '?']).unwrap_or(rest.len());
         let (authority, rest) = rest.split_at(end);
         let mut reader = Reader { shows_values: !rest.contains('@'), shows_keys: true, warnings: Vec::new() };
-        reader.read(start, is_srv, authority, rest).map_err(|error| reader.without_values(error))
+        reader.read(is_srv, authority, rest).map_err(|error| reader.without_values(error))
     }
 
     /// Takes the defaults from the TXT record of an SRV name.
@@ -167,13 +157,8 @@ struct Reader {
 
 impl Reader {
     /// Reads what follows the scheme: `authority`, and `rest` from the slash or the question mark on.
-    fn read(
-        &mut self,
-        mut start: Options,
-        is_srv: bool,
-        authority: &str,
-        rest: &str,
-    ) -> Result<Options, InvalidOption> {
+    fn read(&mut self, is_srv: bool, authority: &str, rest: &str) -> Result<Options, InvalidOption> {
+        let mut start = Options::nowhere();
         let (database, options) = rest.split_once('?').unwrap_or((rest, ""));
         let database = database.strip_prefix('/').unwrap_or(database);
         let (user, hosts) = match authority.rsplit_once('@') {

@@ -378,7 +378,8 @@ const SERVERS: [Row; 9] = [
         put(&mut draft.options.local_threshold, value.millis(MAX_INT))
     }),
     row("heartbeatFrequencyMS", "10000", "500 to 2147483647", "The time between two checks", |draft, value| {
-        put(&mut draft.options.heartbeat_frequency, value.millis_from(500, MAX_INT))
+        put(&mut draft.options.heartbeat_frequency, value.millis_from(500, MAX_INT))?;
+        put(&mut draft.options.is_heartbeat_set, Ok(true))
     }),
     row("serverMonitoringMode", "auto", "auto, stream or poll", "How a monitor learns of changes", |draft, value| {
         let mode = value.word(&ServerMonitoringMode::ALL, ServerMonitoringMode::name);

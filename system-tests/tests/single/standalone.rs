@@ -9,7 +9,7 @@ use bson::rawdoc;
 use wharf::client::{CommandEvent, ServerSelectionError};
 use wharf::endpoint::CommandError;
 use wharf::single::Client;
-use wharf::{ClientError, Operation, PoolEvent};
+use wharf::{ClientError, Operation, Options, PoolEvent};
 use wharf_testbed::mongod::{self, Mongod, MongodOptions};
 
 use super::builder;
@@ -53,6 +53,13 @@ fn options_of_the_asynchronous_client_get_the_heartbeat_of_this_one() {
     let of = |text: &str| builder(text).build().unwrap().options().heartbeat_frequency;
     assert_eq!(of("mongodb://localhost"), Duration::from_secs(60));
     assert_eq!(of("mongodb://localhost/?heartbeatFrequencyMS=20000"), Duration::from_secs(20));
+    assert_eq!(of("mongodb://localhost/?heartbeatFrequencyMS=10000"), Duration::from_secs(10), "it was set");
+    let of_code = |options: Options| Client::new(options).unwrap().options().heartbeat_frequency;
+    let from_code = Options::new(["localhost"]).unwrap();
+    assert_eq!(of_code(from_code.clone().heartbeat_frequency(Duration::from_secs(10))), Duration::from_secs(10));
+    let mut assigned = from_code.clone();
+    assigned.heartbeat_frequency = Duration::from_secs(20);
+    assert_eq!((of_code(from_code), of_code(assigned)), (Duration::from_secs(60), Duration::from_secs(20)));
     let explicit = Client::from_uri("mongodb://localhost/?heartbeatFrequencyMS=10000").unwrap();
     assert_eq!(explicit.options().heartbeat_frequency, Duration::from_secs(10));
 }
