@@ -223,6 +223,10 @@ impl Session {
     /// # Errors
     ///
     /// Those of [`with_transaction`](Self::with_transaction).
+    ///
+    /// # Cancel safety
+    ///
+    /// That of [`with_transaction`](Self::with_transaction).
     pub async fn with_transaction_options<T, F>(
         &mut self,
         options: TransactionOptions,

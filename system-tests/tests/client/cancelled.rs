@@ -2,13 +2,15 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use bson::{Document, doc};
+use bson::{Document, doc, rawdoc};
 use tokio::time::{Instant, sleep, timeout};
-use wharf::client::{Session, SessionOptions, TransactionState};
-use wharf::{Client, ClientError, ReadPreference};
+use wharf::client::{Session, SessionOptions, TransactionState, WatchTarget};
+use wharf::{Client, ClientError, Options, PoolEvent, ReadPreference};
 use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
 use super::repetitions::{primary, service, start};
@@ -57,12 +59,36 @@ async fn server(hello: Document) -> (ScriptedServer, Client) {
         Answer::Reply(match name(command).as_str() {
             "find" => batch("firstBatch", 7),
             "getMore" => batch("nextBatch", 0),
+            "aggregate" => doc! { "ok": 1, "cursor": { "id": 7_i64, "ns": "test.c", "firstBatch": [] } },
             _ => doc! { "ok": 1, "n": 1 },
         })
     })
     .await;
     let client = Client::from_uri(&format!("mongodb://{}/?{kind}&maxPoolSize=1", server.address())).unwrap();
     (server, client)
+}
+
+/// Cancels an operation after one poll, after two and so on, until it is ready. Each time, its only connection has to become
+/// free.
+async fn cancel_at_each_point<T>(client: &Client, what: &str, operation: impl AsyncFn() -> T) -> T {
+    let mut polls = 0;
+    loop {
+        polls += 1;
+        let done = cancel_after(polls, operation()).await;
+        free(client, &format!("{what}, after {polls} polls")).await;
+        if let Some(done) = done {
+            assert!(polls > 2, "{what} was ready after {polls} polls");
+            return done;
+        }
+    }
+}
+
+/// The last operation was not cancelled, so its session must be in use again.
+async fn reuses_the_session(server: &ScriptedServer, client: &Client) {
+    client.run_command("test", &rawdoc! { "ping": 1 }).await.unwrap();
+    let commands = server.commands();
+    let mut sessions = commands.iter().rev().filter_map(|command| command.get("lsid"));
+    assert_eq!(sessions.next().unwrap(), sessions.next().unwrap());
 }
 
 async fn read_all(client: &Client, session: Option<&mut Session>) -> Result<usize, ClientError> {
@@ -132,6 +158,111 @@ async fn each_cancelled_transaction_is_ended_and_leaves_its_only_connection_free
                 assert!(matches!(done, Some(Ok(2))) && polls > 2, "{done:?} after {polls} polls");
                 break;
             }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn write_of_several_commands_leaves_its_only_connection_free_where_it_is_cancelled() {
+    let mut hello = primary();
+    hello.insert("maxWriteBatchSize", 1);
+    let (server, client) = server(hello).await;
+    let write = async || client.insert("test", "c", [doc! {}, doc! {}, doc! {}]).await;
+    let written = cancel_at_each_point(&client, "a write", write).await.unwrap();
+    assert_eq!(written.inserted, 3);
+    assert!(server.command_names().ends_with(&["insert"; 3].map(str::to_owned)));
+    reuses_the_session(&server, &client).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn change_stream_leaves_its_only_connection_free_where_its_opening_is_cancelled() {
+    let (_server, client) = server(primary()).await;
+    let open = async || client.watch(WatchTarget::Collection("test", "c"), ()).await.map(drop);
+    cancel_at_each_point(&client, "a change stream", open).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn operation_holds_nothing_where_it_is_cancelled_in_its_pause() {
+    let (server, _) = start(primary(), |command, _| {
+        let labels = vec!["SystemOverloadedError", "RetryableError"];
+        Answer::Reply(match name(command).as_str() {
+            "ping" => doc! { "ok": 1 },
+            _ => doc! { "ok": 0, "code": 462, "errmsg": "overloaded", "errorLabels": labels },
+        })
+    })
+    .await;
+    let uri = format!("mongodb://{}/?directConnection=true&maxPoolSize=1", server.address());
+    let client = Client::from_uri(&uri).unwrap();
+    let insert = async || client.insert("test", "c", [doc! {}]).await;
+    let refused = cancel_at_each_point(&client, "an operation that is repeated", insert).await.unwrap_err();
+    assert!(refused.has_label("SystemOverloadedError"), "{refused}");
+    assert!(server.command_names().ends_with(&["insert"; 3].map(str::to_owned)), "{:?}", server.command_names());
+    reuses_the_session(&server, &client).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn cancelled_beginning_of_a_client_can_be_repeated() {
+    let (server, _) = start(primary(), |_, _| Answer::Reply(doc! { "ok": 1 })).await;
+    let begin = async |client: &Client, warms_up: bool| match warms_up {
+        true => client.warm_up(3, |_, _| {}).await.unwrap(),
+        false => client.connect().await.unwrap(),
+    };
+    for warms_up in [false, true] {
+        for polls in 1.. {
+            let client = Client::from_uri(&format!("mongodb://{}/?directConnection=true", server.address())).unwrap();
+            let done = cancel_after(polls, begin(&client, warms_up)).await;
+            until("nothing is under way", || {
+                let servers = client.status().servers;
+                let mut pools = servers.iter().filter_map(|server| server.pool.as_ref());
+                pools.all(|pool| pool.in_use + pool.pending + pool.waiting == 0)
+            })
+            .await;
+            begin(&client, warms_up).await;
+            let pool = client.status().servers[0].pool.unwrap();
+            let expected = if warms_up { 3 } else { 0 };
+            assert_eq!((pool.total, pool.available), (expected, expected), "after {polls} polls");
+            if done.is_some() {
+                assert!(polls > 1);
+                break;
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn cancelled_shutdown_can_be_repeated() {
+    let (server, _) = start(primary(), |command, _| {
+        let reply = Answer::Reply(doc! { "ok": 1 });
+        let is_slow = matches!(name(command).as_str(), "count" | "endSessions");
+        if is_slow { Answer::After(Duration::from_millis(20), Box::new(reply)) } else { reply }
+    })
+    .await;
+    for polls in 1.. {
+        let open = Arc::new(AtomicI64::new(0));
+        let seen = open.clone();
+        let options = Options::parse(&format!("mongodb://{}/?directConnection=true", server.address())).unwrap();
+        let client = Client::builder(options)
+            .subscriber(move |event: &PoolEvent| match event {
+                PoolEvent::ConnectionCreated { .. } => _ = seen.fetch_add(1, Ordering::SeqCst),
+                PoolEvent::ConnectionClosed { .. } => _ = seen.fetch_sub(1, Ordering::SeqCst),
+                _ => {}
+            })
+            .build()
+            .unwrap();
+        client.warm_up(3, |_, _| {}).await.unwrap();
+        client.run_command("test", &rawdoc! { "ping": 1 }).await.unwrap();
+        let running = client.clone();
+        server.forget();
+        let running = tokio::spawn(async move { running.run_command("test", &rawdoc! { "count": "c" }).await });
+        server.until(1).await;
+        let limit = Duration::from_secs(60);
+        let done = cancel_after(polls, client.shutdown(limit)).await;
+        assert!(client.shutdown(limit).await, "after {polls} polls");
+        running.await.unwrap().unwrap();
+        assert_eq!(open.load(Ordering::SeqCst), 0, "after {polls} polls");
+        if let Some(are_closed) = done {
+            assert!(are_closed && polls > 2, "after {polls} polls");
+            break;
         }
     }
 }
