@@ -1,6 +1,7 @@
 //! Applying transitions: the outcome of a check, the failure of an operation or of an establishment.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bson::RawDocument;
 use bson::oid::ObjectId;
@@ -113,6 +114,9 @@ impl Deployment {
                     after.changes.push((server.clone(), server.pool.begin_ready()));
                 }
             }
+            for unknown in topology.servers().filter(|server| server.server_type.is_unknown()) {
+                find(&unknown.address).iter().for_each(|member| member.server.forget_round_trips());
+            }
             let in_order = topology.servers().map(|server| find(&server.address).cloned()).collect();
             self.snapshot.store(Arc::new(Snapshot::new(topology, in_order)));
             for effect in &effects {
@@ -167,14 +171,45 @@ impl Deployment {
         self.apply_check(resident, None, |_| None);
     }
 
-    /// Applies a successful check of a server.
-    pub(super) fn checked(self: &Arc<Self>, resident: &Resident, description: ServerDescription) {
-        self.apply_check(resident, None, |before| before.topology.after_check(description));
+    /// Applies a successful check of a server. `round_trip` is the time that the reply took, unless the server waited with
+    /// it.
+    pub(super) fn checked(
+        self: &Arc<Self>,
+        resident: &Resident,
+        description: ServerDescription,
+        round_trip: Option<Duration>,
+    ) {
+        let server = &resident.server;
+        self.apply_check(resident, None, |before| {
+            if let Some(took) = round_trip {
+                server.add_round_trip(took);
+            }
+            let description = with_round_trips(server, description);
+            if description.average_round_trip_time.is_none() {
+                // Without one, the server may be outside of the latency window until the next measurement.
+                server.control.measure.notify_one();
+            }
+            before.topology.after_check(description)
+        });
+    }
+
+    /// Adds a round trip that was measured besides the checks. It counts only while the server is known.
+    pub(super) fn measured(self: &Arc<Self>, resident: &Resident, round_trip: Duration) {
+        let server = &resident.server;
+        self.apply(None, |state, before| {
+            let present = before.topology.server(&server.address).filter(|_| resident.counts(state, before))?;
+            if present.server_type.is_unknown() {
+                return None;
+            }
+            server.add_round_trip(round_trip);
+            // The next check tells of the new average, unless there was none.
+            let is_first = present.average_round_trip_time.is_none();
+            is_first.then(|| before.topology.after_check(with_round_trips(server, present.clone())))?
+        });
     }
 
     /// Applies a check that failed: the server becomes unknown, and its pool is cleared in the same step.
     pub(super) fn check_failed(self: &Arc<Self>, resident: &Resident, cause: Cause, interrupts: bool) {
-        resident.server.forget_round_trips();
         let reason = Reason { cause: cause.clone(), generation: None, service_id: None, interrupts };
         let address = resident.server.address.clone();
         self.apply_check(resident, Some(&reason), |before| {
@@ -186,7 +221,6 @@ impl Deployment {
 
     /// Applies a check that an overloaded server refused: the server becomes unknown, and its connections stay.
     pub(super) fn check_refused(self: &Arc<Self>, resident: &Resident, cause: Cause) {
-        resident.server.forget_round_trips();
         let failed = ServerDescription::failed(resident.server.address.clone(), cause);
         self.apply_check(resident, None, |before| before.topology.after_check(failed));
     }
@@ -294,6 +328,12 @@ impl Deployment {
 #[derive(Debug, thiserror::Error)]
 #[error("a writeConcernError of the server says that its state has changed")]
 struct WriteConcernStateChange;
+
+/// Returns the description with the server's round-trip times.
+fn with_round_trips(server: &Server, description: ServerDescription) -> ServerDescription {
+    let (average_round_trip_time, minimum_round_trip_time) = server.round_trips();
+    ServerDescription { average_round_trip_time, minimum_round_trip_time, ..description }
+}
 
 /// Returns whether an error belongs to a connection of an older generation than the server's pool, or the service, has.
 fn is_older(server: &Server, reason: &Reason) -> bool {

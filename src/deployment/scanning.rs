@@ -423,7 +423,7 @@ impl Deployment {
             };
         }
         match checked {
-            Ok(description) => self.checked(resident, description),
+            Ok((description, took)) => self.checked(resident, description, Some(took)),
             // The server has answered, so the connection stays ("Handling of backpressure labels").
             Err(Failure::Check { cause, .. }) if is_overload(&cause) => self.check_refused(resident, cause),
             Err(Failure::Check { cause, is_timeout, .. }) => self.check_failed(resident, cause, is_timeout),
@@ -432,8 +432,8 @@ impl Deployment {
         checking.completed();
     }
 
-    /// Makes one attempt to check a server, and returns what it says.
-    async fn try_check(&self, resident: &Resident) -> Result<ServerDescription, Failure> {
+    /// Makes one attempt to check a server, and returns what it says and the round trip.
+    async fn try_check(&self, resident: &Resident) -> Result<(ServerDescription, Duration), Failure> {
         let server = &*resident.server;
         let (pool, endpoint) = (&server.pool, server.pool.establisher());
         // Without monitors, the connection itself tells whether the server is there.
@@ -471,23 +471,21 @@ impl Deployment {
     }
 }
 
-/// Reads a reply to a check, and ends the events of the check.
+/// Reads a reply to a check, and ends the events of the check. Returns the round trip, too.
 fn understood(
     resident: &Resident,
     heartbeat: Heartbeat<'_>,
     reply: &RawDocument,
     number: Option<i64>,
     took: Duration,
-) -> Result<ServerDescription, Failure> {
+) -> Result<(ServerDescription, Duration), Failure> {
     let server = &resident.server;
     let description = ServerDescription::of_reply(server.address.clone(), reply, now());
     if let Some(cause) = description.error {
         return Err(Failure::Check { cause, is_network_error: false, is_timeout: false }.reported(heartbeat));
     }
     heartbeat.succeed(reply, number, Some(took));
-    server.add_round_trip(took);
-    let (average_round_trip_time, minimum_round_trip_time) = server.round_trips();
-    Ok(ServerDescription { average_round_trip_time, minimum_round_trip_time, ..description })
+    Ok((description, took))
 }
 
 /// Sends a hello on a connection that commands use, too.

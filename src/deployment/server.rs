@@ -43,6 +43,8 @@ pub(super) struct Control {
     is_checking: AtomicBool,
     /// Notified when the check in progress is to be cancelled.
     pub(super) cancel: Notify,
+    /// Notified when a round trip is to be measured at once.
+    pub(super) measure: Notify,
     /// Notified when `has_ended` is set.
     end: Notify,
     /// Whether the server has left the deployment, or the deployment is closed.
@@ -111,7 +113,8 @@ impl Server {
         self.note(&round_trips);
     }
 
-    /// Forgets the round-trip times, because the server is unknown.
+    /// Forgets the round-trip times, because the server is unknown. The lock of the deployment is held, so that no check
+    /// applies the times of before.
     pub(super) fn forget_round_trips(&self) {
         let mut round_trips = self.round_trips.lock().unwrap_or_else(PoisonError::into_inner);
         *round_trips = RoundTrips::default();

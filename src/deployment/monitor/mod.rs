@@ -56,7 +56,7 @@ pub(super) async fn run(resident: Resident) {
         biased;
         () = server.control.ended() => {}
         () = monitor.keep_checking() => {}
-        () = round_trips::keep_measuring(server, probe, is_streaming) => {}
+        () = round_trips::keep_measuring(&resident, probe, is_streaming) => {}
     }
 }
 
@@ -215,17 +215,10 @@ impl Monitor<'_> {
             return Err(failure.reported(heartbeat));
         }
         heartbeat.succeed(reply, number, round_trip);
-        if let Some(took) = round_trip {
-            server.add_round_trip(took);
-        }
-        let (average_round_trip_time, minimum_round_trip_time) = server.round_trips();
         self.known = true;
         self.version = description.topology_version;
         self.hello_ok |= description.hello_ok;
-        self.resident.deployment.checked(
-            self.resident,
-            ServerDescription { average_round_trip_time, minimum_round_trip_time, ..description },
-        );
+        self.resident.deployment.checked(self.resident, description, round_trip);
         match self.resident.is_current() {
             true => Ok(()),
             // Another monitor checks the server now.

@@ -6,32 +6,37 @@ use bson::rawdoc;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::super::server::Server;
+use super::super::state::Resident;
 use super::failure::Failure;
 use super::run_hello;
 use crate::endpoint::{DirectConnection, Endpoint};
 use crate::runtime::alarm;
 
-/// Measures a round trip every `heartbeatFrequencyMS` while the monitor streams. Failures change nothing: the monitor
-/// notices them as well.
-pub(super) async fn keep_measuring(server: &Server, probe: &Endpoint, mut streaming: watch::Receiver<bool>) {
+/// Measures a round trip every `heartbeatFrequencyMS` while the monitor streams, and at once if the server is known again
+/// without one. Failures change nothing: the monitor notices them as well.
+pub(super) async fn keep_measuring(resident: &Resident, probe: &Endpoint, mut streaming: watch::Receiver<bool>) {
     // The sender is in the monitor, which ends together with this future.
     while streaming.wait_for(|on| *on).await.is_ok() {
         tokio::select! {
+            // First, because a failed check ends the streaming.
+            biased;
             _ = streaming.wait_for(|on| !*on) => {}
-            () = measure(server, probe) => {}
+            () = measure(resident, probe) => {}
         }
     }
 }
 
-async fn measure(server: &Server, probe: &Endpoint) {
+async fn measure(resident: &Resident, probe: &Endpoint) {
     let mut connection = None;
     loop {
         match ping(probe, &mut connection).await {
-            Ok(round_trip) => server.add_round_trip(round_trip),
+            Ok(round_trip) => resident.deployment.measured(resident, round_trip),
             Err(_) => connection = None,
         }
-        alarm(probe.options().heartbeat_frequency).await;
+        tokio::select! {
+            () = alarm(probe.options().heartbeat_frequency) => {}
+            () = resident.server.control.measure.notified() => {}
+        }
     }
 }
 

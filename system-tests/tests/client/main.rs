@@ -30,4 +30,5 @@ mod sessions;
 mod srv;
 mod standalone;
 mod typed;
+mod unknown;
 mod writes;

@@ -81,7 +81,7 @@ impl Server {
     }
 }
 
-fn write() -> bson::RawDocumentBuf {
+pub(super) fn write() -> bson::RawDocumentBuf {
     rawdoc! { "insert": "things", "documents": [{ "a": 1 }] }
 }
 

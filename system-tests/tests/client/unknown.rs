@@ -1,0 +1,78 @@
+//! Servers that become unknown, and how their monitors go on, in virtual time.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bson::{doc, rawdoc};
+use tokio::time::Instant;
+use wharf::client::{ServerType, TopologyEvent};
+use wharf_testbed::scripted::{Answer, name};
+
+use super::scripted::{Server, is_awaitable, is_hello, member, standalone};
+
+fn after(milliseconds: u64, answer: Answer) -> Answer {
+    Answer::After(Duration::from_millis(milliseconds), Box::new(answer))
+}
+
+/// The server's new type, if the event says that the type has changed.
+fn becomes(server_type: ServerType) -> impl Fn(&TopologyEvent) -> bool {
+    move |event| matches!(event, TopologyEvent::ServerDescriptionChanged { new, .. } if new.server_type() == server_type)
+}
+
+#[tokio::test(start_paused = true)]
+async fn average_round_trip_time_begins_anew_after_an_operation_made_the_server_unknown() {
+    let is_fast = Arc::new(AtomicBool::new(false));
+    let of_script = is_fast.clone();
+    let server = Server::start(move |command, _| match (is_hello(command), of_script.load(Ordering::Relaxed)) {
+        (true, true) => Answer::Reply(standalone()),
+        (true, false) => after(300, Answer::Reply(standalone())),
+        (false, true) => Answer::Reply(doc! { "ok": 1 }),
+        (false, false) => {
+            of_script.store(true, Ordering::Relaxed);
+            Answer::Close
+        }
+    })
+    .await;
+    let (client, _) = server.client("serverMonitoringMode=poll");
+    let average = || client.status().servers[0].average_round_trip_time;
+    client.connect().await.unwrap();
+    assert!(average().unwrap() >= Duration::from_millis(300));
+    client.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap_err();
+    assert_eq!(average(), None);
+    client.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap();
+    // The first sample since. A fifth of it and the rest of the old average would be 240 ms at least.
+    assert!(average().unwrap() < Duration::from_millis(100), "{:?}", average());
+}
+
+#[tokio::test(start_paused = true)]
+async fn round_trip_of_a_streaming_server_is_measured_at_once_when_it_is_known_again() {
+    let server = Server::start(|command, number| match name(command).as_str() {
+        "ping" => Answer::Reply(doc! { "ok": 0, "code": 10107, "errmsg": "not primary" }),
+        // It tells of its new role a second later.
+        _ if is_awaitable(command) && number == 0 => after(1_000, Answer::More(member("secondary", 2))),
+        _ if is_awaitable(command) => Answer::Hang,
+        // The handshake of the monitor, and those of the pool and of the measurements.
+        _ if number < 3 => after(300, Answer::Reply(member("isWritablePrimary", 1))),
+        _ => Answer::Reply(member("isWritablePrimary", 1)),
+    })
+    .await;
+    let (client, events) = server.client("directConnection=true&serverMonitoringMode=stream&retryReads=false");
+    client.connect().await.unwrap();
+    let mark = events.mark();
+    client.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap_err();
+    events.after(mark, becomes(ServerType::Unknown)).await;
+    let known = events.after(mark, becomes(ServerType::RsSecondary)).await;
+    let TopologyEvent::ServerDescriptionChanged { new, .. } = known else { panic!() };
+    assert_eq!(new.average_round_trip_time(), None, "a streamed reply is no round trip");
+    let begun = Instant::now();
+    let arrived = server.server.commands().len();
+    server.server.until(arrived + 1).await;
+    let average = loop {
+        match client.status().servers[0].average_round_trip_time {
+            Some(average) => break average,
+            None => tokio::task::yield_now().await,
+        }
+    };
+    assert!(average < Duration::from_millis(100) && begun.elapsed() < Duration::from_secs(1), "{average:?}");
+}
