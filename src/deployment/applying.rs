@@ -16,10 +16,12 @@ use crate::endpoint::{AuthenticationError, Endpoint, OperationError, ServerError
 use crate::error::{Cause, Stage};
 use crate::options::ServerAddress;
 use crate::pool::Clear;
+use crate::printable::PeerText;
 use crate::runtime::{FailedConnection, PoolChange, own};
 use crate::topology::{
     ApplicationError, Effect, ErrorKind, Progress, ServerDescription, TopologyVersion, Transition, events_of_change,
 };
+use crate::wire::reply::write_concern_error;
 
 /// Why a transition clears a pool.
 struct Reason {
@@ -258,7 +260,8 @@ impl Deployment {
         generation: u64,
         service_id: Option<ObjectId>,
     ) {
-        let cause: Cause = Arc::new(WriteConcernStateChange);
+        let (code, message) = write_concern_error(reply).unwrap_or_default();
+        let cause: Cause = Arc::new(WriteConcernStateChange { code, message: message.into() });
         let reason = Reason { cause, generation: Some(generation), service_id, interrupts: false };
         let version = reply.get_document("topologyVersion").ok();
         self.apply_error(server, &reason, ErrorKind::StateChange(change), Progress::Established, version, |_| false);
@@ -326,8 +329,11 @@ impl Deployment {
 
 /// A reply to a write says in its `writeConcernError` that the server is not primary, is recovering or shuts down.
 #[derive(Debug, thiserror::Error)]
-#[error("a writeConcernError of the server says that its state has changed")]
-struct WriteConcernStateChange;
+#[error("a writeConcernError of the server says that its state has changed: error {code}: {message}")]
+struct WriteConcernStateChange {
+    code: i32,
+    message: PeerText,
+}
 
 /// Returns the description with the server's round-trip times.
 fn with_round_trips(server: &Server, description: ServerDescription) -> ServerDescription {

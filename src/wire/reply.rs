@@ -135,9 +135,13 @@ impl StateChange {
 }
 
 fn write_concern_state_change(reply: &RawDocument) -> Option<StateChange> {
-    let error = reply.get_document("writeConcernError").ok()?;
-    let (code, message) = code_and_message(error);
+    let (code, message) = write_concern_error(reply)?;
     StateChange::of(code, message)
+}
+
+/// Returns the code and the message of a reply's `writeConcernError`; 0 and an empty text if it lacks them.
+pub fn write_concern_error(reply: &RawDocument) -> Option<(i32, &str)> {
+    Some(code_and_message(reply.get_document("writeConcernError").ok()?))
 }
 
 fn code_and_message(error: &RawDocument) -> (i32, &str) {

@@ -205,7 +205,7 @@ async fn failed_checks_are_half_a_second_apart() {
 #[tokio::test(start_paused = true)]
 async fn primary_that_fails_a_write_is_unknown_until_it_is_checked() {
     let shutting_down =
-        doc! { "ok": 1, "n": 1, "writeConcernError": { "code": 91, "errmsg": "Replication is being shut down" } };
+        doc! { "ok": 1, "n": 1, "writeConcernError": { "code": 91, "errmsg": "Replication is being shut down\n" } };
     for (answer, code, generation) in [
         (Answer::Reply(shutting_down), Some(91), 1),
         // Not writable primary: the server has become a secondary.
@@ -232,6 +232,9 @@ async fn primary_that_fails_a_write_is_unknown_until_it_is_checked() {
             panic!("{:?}", events.all());
         };
         assert_eq!(new.server_type(), ServerType::Unknown);
+        let cause = new.error().unwrap().to_string();
+        let says_the_servers_text = cause.ends_with("error 91: Replication is being shut down\\n");
+        assert_eq!(says_the_servers_text, code == Some(91), "{cause}");
         let TopologyEvent::TopologyDescriptionChanged { new, .. } = events.all()[mark + 1].clone() else {
             panic!("{:?}", events.all());
         };
