@@ -10,7 +10,7 @@
 //! | notification | while a check is in progress | in a pause | between the two |
 //! | --- | --- | --- | --- |
 //! | `check` | kept for the next pause, which it ends | ends the pause, 500 ms after the last check at the earliest | kept |
-//! | `cancel` | ends the check, and closes the connection | closes the connection | kept: ends the next check |
+//! | `cancel` | ends the check, and closes the connection | closes the connection; the pause goes on | kept: ends the next check |
 //! | `end` | ends the monitor | ends the monitor | ends the monitor |
 //!
 //! So no notification is lost. A task that waits for a server asks only while no check is in progress, because it is told
@@ -50,8 +50,16 @@ pub(super) async fn run(resident: Resident) {
         ServerMonitoringMode::Auto => !is_function(),
     };
     let (streaming, is_streaming) = watch::channel(false);
-    let mut monitor =
-        Monitor { resident: &resident, probe, streams, streaming, known: false, version: None, hello_ok: false };
+    let mut monitor = Monitor {
+        resident: &resident,
+        probe,
+        streams,
+        streaming,
+        ended: Instant::now(),
+        known: false,
+        version: None,
+        hello_ok: false,
+    };
     tokio::select! {
         biased;
         () = server.control.ended() => {}
@@ -68,6 +76,8 @@ struct Monitor<'m> {
     streams: bool,
     /// Tells whether round trips are to be measured on a connection of their own.
     streaming: watch::Sender<bool>,
+    /// When the last check ended, or was cancelled. Pauses count from then.
+    ended: Instant,
     /// Whether the last check succeeded.
     known: bool,
     /// `topologyVersion` of the last reply.
@@ -96,7 +106,7 @@ impl Monitor<'_> {
                     }
                 }
             }
-            // There is no connection that a cancellation could close.
+            // There is no connection that a cancellation could close. After one in a pause, the same pause goes on.
             self.pause(OnCancel::Continue).await;
         }
     }
@@ -105,7 +115,8 @@ impl Monitor<'_> {
     async fn check_on_one_connection(&mut self) -> Result<std::convert::Infallible, Failure> {
         let resident = self.resident;
         let heartbeat = resident.heartbeat(&Line::New(&resident.server.address.text), false);
-        let opened = self.unless_cancelled(async { Ok(self.probe.probe().await?) }).await;
+        let probe = self.probe;
+        let opened = self.unless_cancelled(async { Ok(probe.probe().await?) }).await;
         // With a server API, the handshake is a `hello` already.
         self.hello_ok = self.probe.options().server_api.is_some();
         let mut connection = match opened {
@@ -190,13 +201,16 @@ impl Monitor<'_> {
     }
 
     /// Runs a check unless it is cancelled.
-    async fn unless_cancelled<T>(&self, check: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-        self.resident.server.control.set_checking(true);
-        tokio::select! {
+    async fn unless_cancelled<T>(&mut self, check: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+        let control = &self.resident.server.control;
+        control.set_checking(true);
+        let outcome = tokio::select! {
             biased;
-            () = self.resident.server.control.cancel.notified() => Err(Failure::Cancelled),
+            () = control.cancel.notified() => Err(Failure::Cancelled),
             outcome = check => outcome,
-        }
+        };
+        self.ended = Instant::now();
+        outcome
     }
 
     /// Takes note of a reply to a check. `number` is the server's for the connection. `round_trip` is the time that the
@@ -226,15 +240,16 @@ impl Monitor<'_> {
         }
     }
 
-    /// Waits for `heartbeatFrequencyMS`, or until a check is requested, but not less than 500 ms. Returns whether it was
-    /// cut short by a cancellation.
+    /// Waits until `heartbeatFrequencyMS` have passed since the end of the last check, or until a check is requested, but
+    /// not less than 500 ms after that end. Returns whether it was cut short by a cancellation.
     async fn pause(&self, on_cancel: OnCancel) -> bool {
-        let floor = Instant::now() + SHORTEST_PAUSE;
+        let floor = self.ended + SHORTEST_PAUSE;
+        let rest = self.probe.options().heartbeat_frequency.saturating_sub(self.ended.elapsed());
         let control = &self.resident.server.control;
         let mut is_requested = false;
         let wait = async {
             tokio::select! {
-                () = alarm(self.probe.options().heartbeat_frequency) => {}
+                () = alarm(rest) => {}
                 () = control.check.notified() => is_requested = true,
             }
             sleep_until(floor).await;

@@ -5,11 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bson::{doc, rawdoc};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
+use wharf::Client;
 use wharf::client::{ServerType, TopologyEvent};
 use wharf_testbed::scripted::{Answer, name};
 
-use super::scripted::{Server, is_awaitable, is_hello, member, standalone};
+use super::events::Events;
+use super::scripted::{Server, close, is_awaitable, is_handshake, is_hello, member, standalone};
 
 fn after(milliseconds: u64, answer: Answer) -> Answer {
     Answer::After(Duration::from_millis(milliseconds), Box::new(answer))
@@ -75,4 +77,38 @@ async fn round_trip_of_a_streaming_server_is_measured_at_once_when_it_is_known_a
         }
     };
     assert!(average < Duration::from_millis(100) && begun.elapsed() < Duration::from_secs(1), "{average:?}");
+}
+
+/// A client that polls every ten seconds, and whose operation loses its connection at six.
+async fn lost_in_a_pause() -> (Server, Client, Events) {
+    let server = Server::start(|command, number| match name(command).as_str() {
+        "ping" if number == 0 => Answer::Close,
+        _ => Answer::Reply(standalone()),
+    })
+    .await;
+    let (client, events) = server.client("serverMonitoringMode=poll&heartbeatFrequencyMS=10000");
+    client.connect().await.unwrap();
+    sleep(Duration::from_secs(6)).await;
+    client.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap_err();
+    (server, client, events)
+}
+
+#[tokio::test(start_paused = true)]
+async fn lost_connection_does_not_put_off_the_next_periodic_check() {
+    let (server, client, _) = lost_in_a_pause().await;
+    sleep(Duration::from_secs(9)).await;
+    let times = server.times(is_hello);
+    // The monitor's, the pool's, and the monitor's on a new connection.
+    assert!(close(&times, &[0, 6_000, 10_000]), "{times:?}");
+    assert_eq!(client.status().servers[0].server_type, "Standalone");
+}
+
+#[tokio::test(start_paused = true)]
+async fn lost_connection_does_not_put_off_a_requested_check() {
+    let (server, client, events) = lost_in_a_pause().await;
+    let begun = Instant::now();
+    client.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap();
+    // The last check has ended six seconds before.
+    assert!(begun.elapsed() < Duration::from_millis(20), "{:?}", begun.elapsed());
+    assert_eq!((server.times(is_handshake).len(), events.count("ServerHeartbeatFailed")), (4, 0));
 }
