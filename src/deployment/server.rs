@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::ops::Deref;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -68,6 +69,13 @@ impl Control {
     pub(super) fn set_checking(&self, on: bool) {
         // ORD: Release; pairs with the Acquire in `ask`.
         self.is_checking.store(on, Ordering::Release);
+    }
+
+    /// Takes back a cancellation that no check has noticed. The pool is cleared, so that no other one comes from a
+    /// connection of before.
+    pub(super) fn forget_cancellation(&self) {
+        // It takes the notification that is kept, if there is one.
+        pin!(self.cancel.notified()).enable();
     }
 
     /// Ends the monitor.

@@ -10,7 +10,7 @@
 //! | notification | while a check is in progress | in a pause | between the two |
 //! | --- | --- | --- | --- |
 //! | `check` | kept for the next pause, which it ends | ends the pause, 500 ms after the last check at the earliest | kept |
-//! | `cancel` | ends the check, and closes the connection | closes the connection; the pause goes on | kept: ends the next check |
+//! | `cancel` | ends the check, and closes the connection | closes the connection; the pause goes on | kept: ends the next check, unless its connection has failed |
 //! | `end` | ends the monitor | ends the monitor | ends the monitor |
 //!
 //! So no notification is lost. A task that waits for a server asks only while no check is in progress, because it is told
@@ -102,6 +102,8 @@ impl Monitor<'_> {
                     self.resident.deployment.check_failed(self.resident, cause, is_timeout);
                     // A restart, or a device between the two, may have cost only the connection.
                     if is_network_error && was_known {
+                        // An operation may have failed together with the check.
+                        self.resident.server.control.forget_cancellation();
                         continue;
                     }
                 }

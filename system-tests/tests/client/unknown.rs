@@ -1,13 +1,13 @@
 //! Servers that become unknown, and how their monitors go on, in virtual time.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::time::Duration;
 
 use bson::{doc, rawdoc};
 use tokio::time::{Instant, sleep};
-use wharf::Client;
-use wharf::client::{ServerType, TopologyEvent};
+use wharf::client::{ServerType, TopologyEvent, TopologySubscriber};
+use wharf::{Client, Options};
 use wharf_testbed::scripted::{Answer, name};
 
 use super::events::Events;
@@ -111,4 +111,53 @@ async fn lost_connection_does_not_put_off_a_requested_check() {
     // The last check has ended six seconds before.
     assert!(begun.elapsed() < Duration::from_millis(20), "{:?}", begun.elapsed());
     assert_eq!((server.times(is_handshake).len(), events.count("ServerHeartbeatFailed")), (4, 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn operation_that_fails_together_with_a_check_does_not_cancel_the_next_one() {
+    let (close_ping, ping_may_close) = mpsc::channel();
+    let (arrive, mut arrived) = tokio::sync::mpsc::unbounded_channel();
+    let ping_may_close = Arc::new(Mutex::new(ping_may_close));
+    let server = Server::start(move |command, number| match name(command).as_str() {
+        "ping" => {
+            arrive.send(()).unwrap();
+            tokio::task::block_in_place(|| ping_may_close.lock().unwrap().recv().unwrap());
+            Answer::Close
+        }
+        // The check after those of the handshakes of the monitor and of the pool.
+        _ if number == 2 => Answer::Close,
+        _ => Answer::Reply(standalone()),
+    })
+    .await;
+    let options = format!("mongodb://{}/?serverMonitoringMode=poll&heartbeatFrequencyMS=500", server.server.address());
+    let (events, present) = (Events::default(), Arc::new(OnceLock::<Client>::new()));
+    let (noted, of_subscriber) = (events.clone(), present.clone());
+    let client =
+        Client::builder(Options::parse(&options).unwrap()).topology_subscriber(move |event: &TopologyEvent| {
+            noted.on_event(event);
+            if event.name() != "ServerHeartbeatFailed" || noted.count("ServerHeartbeatFailed") > 1 {
+                return;
+            }
+            // The check has failed, and its failure is not applied yet.
+            close_ping.send(()).unwrap();
+            let client = of_subscriber.get().unwrap();
+            tokio::task::block_in_place(|| {
+                while client.status().servers[0].server_type != "Unknown" {
+                    std::thread::yield_now();
+                }
+            });
+        });
+    let client = present.get_or_init(|| client.build().unwrap());
+    let ping = tokio::spawn({
+        let client = client.clone();
+        async move { client.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap_err() }
+    });
+    arrived.recv().await.unwrap();
+    events.after(0, |event| event.name() == "ServerHeartbeatFailed").await;
+    ping.await.unwrap();
+    let is_over = |event: &TopologyEvent| event.name() == "ServerHeartbeatSucceeded";
+    let failed = events.all().iter().position(|event| event.name() == "ServerHeartbeatFailed").unwrap();
+    events.after(failed, is_over).await;
+    assert_eq!(events.count("ServerHeartbeatFailed"), 1, "{:#?}", events.all());
+    client.shutdown(Duration::from_secs(5)).await;
 }
