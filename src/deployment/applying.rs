@@ -274,8 +274,8 @@ impl Deployment {
         let kind = refusal.and_then(ServerError::state_change).map_or(ErrorKind::Command, ErrorKind::StateChange);
         if !failed.clears_pool() && kind == ErrorKind::Command {
             // What the pool may not be cleared for changes nothing else either: the label of an overloaded server, and a
-            // failure before the service of a load balancer is known. The monitor can tell whether the server is there.
-            server.control.check.notify_one();
+            // failure before the service of a load balancer is known. Nor is a check requested ("Network error when reading
+            // or writing").
             return;
         }
         let progress = match error.stage() {

@@ -161,3 +161,19 @@ async fn operation_that_fails_together_with_a_check_does_not_cancel_the_next_one
     assert_eq!(events.count("ServerHeartbeatFailed"), 1, "{:#?}", events.all());
     client.shutdown(Duration::from_secs(5)).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn connection_that_an_overloaded_server_refuses_asks_for_no_check() {
+    let server = Server::start(|command, number| match is_hello(command) && number > 0 {
+        true => Answer::Close,
+        false => Answer::Reply(standalone()),
+    })
+    .await;
+    let (client, events) = server.client("serverMonitoringMode=poll&heartbeatFrequencyMS=60000");
+    client.connect().await.unwrap();
+    let refused = client.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap_err();
+    assert!(refused.has_label("SystemOverloadedError"), "{refused}");
+    sleep(Duration::from_secs(50)).await;
+    assert_eq!(events.count("ServerHeartbeatStarted"), 1);
+    assert_eq!(client.status().servers[0].server_type, "Standalone");
+}
