@@ -200,7 +200,7 @@ pub fn events_of_change(
     let mut events = Vec::new();
     for server in before.shared_servers() {
         match after.shared_servers().iter().find(|now| now.address == server.address) {
-            Some(now) if server.is_equivalent(now) || is_only_expected(server, now) => {}
+            Some(now) if server.is_equivalent(now) => {}
             Some(now) => events.push(description_changed(topology_id, server, now)),
             None => {}
         }
@@ -215,14 +215,6 @@ pub fn events_of_change(
     }
     events.extend(topology_changed(topology_id, before, after));
     events
-}
-
-/// Returns whether the only change is that another member reports this one as the primary. For a client with a monitor for
-/// each server, it is as unknown as before.
-fn is_only_expected(previous: &ServerDescription, new: &ServerDescription) -> bool {
-    previous.server_type.is_unknown()
-        && new.server_type.is_unknown()
-        && ServerDescription { server_type: new.server_type, ..previous.clone() }.is_equivalent(new)
 }
 
 fn topology_changed(
@@ -247,5 +239,35 @@ fn description_changed(
         address: new.address.text.clone(),
         previous: ServerView(previous.clone()),
         new: ServerView(new.clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::rawdoc;
+
+    use super::*;
+    use crate::options::ServerAddress;
+    use crate::topology::TopologyType;
+
+    #[test]
+    fn repeated_outcomes_of_checks_are_no_news_while_a_member_names_a_primary_that_is_down() {
+        let [secondary, primary] = ["a:1", "b:1"].map(|address| ServerAddress::parse(address).unwrap());
+        let reply = rawdoc! {
+            "ok": 1, "setName": "rs", "secondary": true, "hosts": ["a:1", "b:1"], "primary": "b:1",
+            "minWireVersion": 0, "maxWireVersion": 21,
+        };
+        let answered = || ServerDescription::of_reply(secondary.clone(), &reply, std::time::Instant::now());
+        let refused = || ServerDescription::failed(primary.clone(), Arc::new(std::io::Error::other("refused")));
+        let seeds = [secondary.clone(), primary.clone()];
+        let mut topology = TopologyDescription::new(TopologyType::ReplicaSetNoPrimary, None, seeds).unwrap();
+        let mut news: Vec<Vec<_>> = Vec::new();
+        for outcome in [answered(), refused(), answered(), refused()] {
+            let after = topology.after_check(outcome).unwrap().topology;
+            news.push(events_of_change(ObjectId::new(), &topology, &after).iter().map(TopologyEvent::name).collect());
+            topology = after;
+        }
+        let changed = vec!["ServerDescriptionChanged", "TopologyDescriptionChanged"];
+        assert_eq!(news, [changed.clone(), changed, Vec::new(), Vec::new()]);
     }
 }

@@ -17,7 +17,7 @@ impl Step {
             ServerType::RsSecondary | ServerType::RsArbiter | ServerType::RsOther => {
                 self.update_without_primary(server)
             }
-            ServerType::RsGhost | ServerType::Unknown | ServerType::PossiblePrimary => {}
+            ServerType::RsGhost | ServerType::Unknown => {}
         }
     }
 
@@ -30,7 +30,7 @@ impl Step {
             }
             ServerType::RsPrimary => self.update_from_primary(server),
             ServerType::RsSecondary | ServerType::RsArbiter | ServerType::RsOther => self.update_with_primary(server),
-            ServerType::RsGhost | ServerType::Unknown | ServerType::PossiblePrimary => self.check_if_has_primary(),
+            ServerType::RsGhost | ServerType::Unknown => self.check_if_has_primary(),
         }
     }
 
@@ -40,7 +40,6 @@ impl Step {
             return self.leave_out_of_set(server);
         }
         server.members.iter().for_each(|member| self.add(member));
-        self.expect_primary(server);
         if goes_by_another_name(server) {
             self.remove(&server.address);
         }
@@ -57,9 +56,6 @@ impl Step {
             return self.check_if_has_primary();
         }
         self.check_if_has_primary();
-        if self.topology.topology_type() == TopologyType::ReplicaSetNoPrimary {
-            self.expect_primary(server);
-        }
     }
 
     /// Implements `updateRSFromPrimary`.
@@ -117,15 +113,6 @@ impl Step {
             self.topology.set_set_name(server.set_name.clone());
         }
         self.topology.set_name() == server.set_name.as_deref()
-    }
-
-    /// Marks the server that a member reports as the primary as a possible primary, if it is unknown.
-    fn expect_primary(&mut self, server: &ServerDescription) {
-        let Some(expected) = server.primary.as_ref().and_then(|primary| self.topology.server(primary)) else { return };
-        if expected.server_type == ServerType::Unknown {
-            let possible = ServerDescription { server_type: ServerType::PossiblePrimary, ..expected.clone() };
-            self.put(possible);
-        }
     }
 }
 

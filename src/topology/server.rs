@@ -15,15 +15,15 @@ use crate::wire::reply::{self, Unsuccessful, whole_number};
 use crate::wire::{DEFAULT_MAX_MESSAGE_SIZE, Role, WireError};
 
 /// The kind of a server (SDAM, "ServerType").
+///
+/// The specification's `PossiblePrimary` is missing. It is a kind of unknown server for clients that check one server after
+/// the other.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum ServerType {
     /// A server that is not a member of a replica set.
     Standalone,
     /// A router of a sharded cluster.
     Mongos,
-    /// A server that has not been checked yet, and that another member reports as the primary. Only a single-threaded
-    /// client treats it differently from an unknown one.
-    PossiblePrimary,
     /// The primary of a replica set.
     RsPrimary,
     /// A secondary of a replica set.
@@ -48,7 +48,6 @@ impl ServerType {
         match self {
             Self::Standalone => "Standalone",
             Self::Mongos => "Mongos",
-            Self::PossiblePrimary => "PossiblePrimary",
             Self::RsPrimary => "RSPrimary",
             Self::RsSecondary => "RSSecondary",
             Self::RsArbiter => "RSArbiter",
@@ -68,7 +67,7 @@ impl ServerType {
     /// Returns whether the type says that nothing is known about the server.
     #[must_use]
     pub fn is_unknown(self) -> bool {
-        matches!(self, Self::Unknown | Self::PossiblePrimary)
+        self == Self::Unknown
     }
 
     /// Returns the type that a successful hello reply indicates (SDAM, "Parsing a hello or legacy hello response").

@@ -162,7 +162,7 @@ impl Step {
                 self.update_without_primary(server);
             }
             // A load balancer is never checked.
-            ServerType::RsGhost | ServerType::Unknown | ServerType::PossiblePrimary | ServerType::LoadBalancer => {}
+            ServerType::RsGhost | ServerType::Unknown | ServerType::LoadBalancer => {}
         }
     }
 

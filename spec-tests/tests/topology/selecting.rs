@@ -21,10 +21,9 @@ const TOPOLOGY_TYPES: [TopologyType; 6] = [
     TopologyType::Unknown,
 ];
 
-const SERVER_TYPES: [ServerType; 10] = [
+const SERVER_TYPES: [ServerType; 9] = [
     ServerType::Standalone,
     ServerType::Mongos,
-    ServerType::PossiblePrimary,
     ServerType::RsPrimary,
     ServerType::RsSecondary,
     ServerType::RsArbiter,
@@ -59,7 +58,11 @@ fn server(fields: &Value, start: Instant) -> ServerDescription {
     known(fields, &["address", "avg_rtt_ms", "type", "tags", "lastUpdateTime", "lastWrite", "maxWireVersion"]);
     let mut server = ServerDescription::unknown(ServerAddress::parse(fields["address"].as_str().unwrap()).unwrap());
     let server_type = fields["type"].as_str().unwrap();
-    server.server_type = *SERVER_TYPES.iter().find(|known| known.name() == server_type).expect("a type");
+    server.server_type = match server_type {
+        // A kind of unknown server for clients that check one server after the other.
+        "PossiblePrimary" => ServerType::Unknown,
+        _ => *SERVER_TYPES.iter().find(|known| known.name() == server_type).expect("a type"),
+    };
     server.average_round_trip_time = fields["avg_rtt_ms"].as_u64().map(Duration::from_millis);
     server.tags = tags(&fields["tags"]);
     server.last_update_time = fields["lastUpdateTime"].as_u64().map(|at| start + Duration::from_millis(at));
