@@ -178,7 +178,7 @@ impl Client {
             return None;
         }
         let server = self.deployment().try_select_now(Access::Read(&PRIMARY_PREFERRED)).ok()??;
-        match server.pool.check_out_for(Limit::of(LONGEST_WAIT).start(), Location::caller()).await {
+        match server.pool.check_out_for(Limit::of(LONGEST_WAIT).start(), None, Location::caller()).await {
             Ok(connection) => Some((server, connection)),
             Err(error) => {
                 tracing::debug!(target: "wharf::command", %error, "Sessions could not be ended");

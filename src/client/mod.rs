@@ -64,7 +64,9 @@ pub(crate) use repeating::{Repeating, Turn};
 use command_events::CommandEvents;
 
 use crate::boxed::boxed;
-use crate::deployment::{Checks, Demand, Deployment, Present, Publisher, Purpose, Selected, logs_selections};
+use crate::deployment::{
+    Checks, Demand, Deployment, Present, Publisher, Purpose, Selected, WaitLogged, logs_selections,
+};
 use crate::endpoint::{Endpoint, Limit, OperationError, Resolver};
 use crate::error::CheckOutError;
 use crate::metrics::PoolMetrics;
@@ -273,7 +275,8 @@ impl Client {
     /// Nothing is lost.
     pub async fn connect(&self) -> Result<(), ServerSelectionError> {
         let preference = &self.options().read_preference;
-        self.select(preference, Purpose::Named("connect", None), Limit::Unset).await.map(drop)
+        let wait_logged = WaitLogged::new();
+        self.select(preference, Purpose::Named("connect", None), Limit::Unset, &wait_logged).await.map(drop)
     }
 
     async fn select(
@@ -281,6 +284,7 @@ impl Client {
         preference: &ReadPreference,
         purpose: Purpose<'_>,
         limit: Limit,
+        wait_logged: &WaitLogged,
     ) -> Result<Selected, ServerSelectionError> {
         let access = Access::Read(preference);
         if !logs_selections()
@@ -288,7 +292,7 @@ impl Client {
         {
             return Ok(server);
         }
-        let demand = Demand { access, deprioritized: &[], only: None, purpose };
+        let demand = Demand { access, deprioritized: &[], only: None, purpose, wait_logged };
         boxed(|| self.deployment().select(demand, limit.deadline())).await
     }
 
@@ -326,9 +330,11 @@ impl Client {
         let site = Location::caller();
         async move {
             let limit = Limit::Unset.or(self.options().timeout).start();
+            let wait_logged = WaitLogged::new();
             loop {
                 let selection_end = self.selection_end(limit);
-                let server = self.select(preference, Purpose::Named("checkOut", None), limit).await?;
+                let purpose = Purpose::Named("checkOut", None);
+                let server = self.select(preference, purpose, limit, &wait_logged).await?;
                 match server.pool.check_out_for(limit, selection_end, site).await {
                     // The server was selected, and has left the deployment since.
                     Err(OperationError::CheckOut(CheckOutError::PoolClosed(_)))

@@ -19,7 +19,7 @@ use super::operation::{Kind, Operation};
 use super::session::known_of;
 use super::write::is_unacknowledged;
 use crate::boxed::boxed;
-use crate::deployment::{Selected, Server};
+use crate::deployment::{Selected, Server, WaitLogged};
 use crate::endpoint::{Command, CommandError, Endpoint, Limit, OperationError, StateChange};
 use crate::error::CheckOutError;
 use crate::options::ServerAddress;
@@ -186,6 +186,7 @@ struct Running<'a> {
     transaction_number: Option<i64>,
     /// The command, if the session adds something to its read concern.
     split: Option<Box<SplitReadConcern>>,
+    wait_logged: WaitLogged,
 }
 
 /// An attempt that failed.
@@ -214,6 +215,7 @@ impl<'a> Running<'a> {
             retryability: Retryability::Command,
             transaction_number: None,
             split: None,
+            wait_logged: WaitLogged::new(),
         }
     }
 

@@ -13,7 +13,7 @@ use super::command_events::OperationId;
 use super::error::{ClientError, FailedOperation, fault_of_selection};
 use super::in_session::{Explicit, InFlight, Pinned};
 use super::repeating::{Repeating, Turn};
-use crate::deployment::{Demand, Selected};
+use crate::deployment::{Demand, Selected, WaitLogged};
 use crate::endpoint::{Command, Endpoint, Limit, OperationError};
 use crate::options::{InvalidOption, ServerAddress};
 use crate::runtime::{Connection, forks};
@@ -352,8 +352,9 @@ async fn end_transaction(
     let mut attempts = Attempts::new(client, Retryability::EndOfTransaction, limit);
     let id = client.command_events().operation();
     let mut to_report = None;
+    let wait_logged = WaitLogged::new();
     loop {
-        let attempt = Attempt { client, explicit, end, limit, site, id };
+        let attempt = Attempt { client, explicit, end, limit, site, id, wait_logged: &wait_logged };
         let (error, fault, labels, server) = match attempt.make(attempts.avoided()).await {
             Ok(()) => return Ok(()),
             Err(failed) => *failed,
@@ -374,13 +375,14 @@ struct Attempt<'a> {
     limit: Limit,
     site: &'static Location<'static>,
     id: OperationId,
+    wait_logged: &'a WaitLogged,
 }
 
 type Failed = Box<(ClientError, Fault, ErrorLabels, Option<ServerAddress>)>;
 
 impl Attempt<'_> {
     async fn make(&self, avoid: &[ServerAddress]) -> Result<(), Failed> {
-        let Self { client, explicit, end, limit, site, id } = *self;
+        let Self { client, explicit, end, limit, site, id, .. } = *self;
         let selection_end = client.selection_end(limit);
         let (server, pinned) = self.select(avoid).await?;
         let was_pinned = pinned.is_some();
@@ -455,7 +457,8 @@ impl Attempt<'_> {
             None => {}
         }
         let purpose = self.id.named(self.end.command());
-        let demand = Demand { access: Access::Write, deprioritized: avoid, only: only.as_ref(), purpose };
+        let (only, wait_logged) = (only.as_ref(), self.wait_logged);
+        let demand = Demand { access: Access::Write, deprioritized: avoid, only, purpose, wait_logged };
         let deadline = self.limit.deadline();
         self.client.deployment().select(demand, deadline).await.map(|server| (server, None)).map_err(|error| {
             let fault = fault_of_selection(&error);

@@ -23,7 +23,7 @@ use super::operation::Operation;
 use super::run::Answer;
 use super::session::Session;
 use super::typed::{encode, extend};
-use crate::deployment::Demand;
+use crate::deployment::{Demand, WaitLogged};
 use crate::endpoint::{Limit, OutgoingSequence};
 use crate::options::Acknowledgement;
 use crate::printable::Printable;
@@ -245,7 +245,8 @@ impl<'c> Write<'c> {
         if !matches!(client.deployment().try_select_now(Access::Write), Ok(Some(_))) {
             let first = self.statements.first().map_or("bulkWrite", |statement| statement.kind.command());
             let purpose = id.named(first);
-            let demand = Demand { access: Access::Write, deprioritized: &[], only: None, purpose };
+            let wait_logged = &WaitLogged::new();
+            let demand = Demand { access: Access::Write, deprioritized: &[], only: None, purpose, wait_logged };
             if let Err(error) = client.deployment().select(demand, limit.deadline()).await {
                 let fault = fault_of_selection(&error);
                 // In a transaction, the label lets the whole be repeated.

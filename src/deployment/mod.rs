@@ -65,7 +65,7 @@ pub(crate) use publisher::Publisher;
 pub use publisher::TopologySubscriber;
 pub(crate) use selecting::Demand;
 pub use selecting::{ServerSelectionError, TopologySummary};
-pub(crate) use selection_log::{Purpose, is_enabled as logs_selections};
+pub(crate) use selection_log::{Purpose, WaitLogged, is_enabled as logs_selections};
 pub(crate) use server::{Selected, Server};
 pub(crate) use snapshot::Snapshot;
 pub(crate) use state::{Checks, Deployment};

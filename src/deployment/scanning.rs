@@ -44,7 +44,7 @@ use super::background::Kept;
 use super::heartbeat::{Heartbeat, Line};
 use super::monitor::failure::{CheckTimeoutError, Failure};
 use super::selecting::{Demand, ServerSelectionError};
-use super::selection_log::{self, SelectionLog};
+use super::selection_log::SelectionLog;
 use super::server::{Selected, Server};
 use super::state::{Deployment, Resident, now};
 use crate::endpoint::{
@@ -216,7 +216,7 @@ impl Deployment {
         let own = own.map(|at| TimeLimit { at, limit: own_limit, name: "serverSelectionTimeoutMS" });
         let given = deadline.map(|(at, limit)| TimeLimit { at, limit, name: "timeoutMS" });
         let time = [own, given].into_iter().flatten().min_by_key(|time| time.at);
-        let (mut has_scanned, mut has_logged) = (false, false);
+        let mut has_scanned = false;
         loop {
             if self.is_closed() {
                 return Err(ServerSelectionError::Closed);
@@ -253,7 +253,7 @@ impl Deployment {
                 }
             }
             let goes_on = !(tries_once && has_scanned);
-            if goes_on && !std::mem::replace(&mut has_logged, true) && selection_log::logs_waiting() {
+            if goes_on && demand.wait_logged.is_due() {
                 let at = time.as_ref().map(|time| time.at);
                 SelectionLog::new(demand).waiting(&self.snapshot().topology, at);
             }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio::time::Instant;
 
-use super::selection_log::{self, Purpose, SelectionLog};
+use super::selection_log::{self, Purpose, SelectionLog, WaitLogged};
 use super::server::Selected;
 use super::snapshot::Snapshot;
 use super::state::Deployment;
@@ -31,6 +31,8 @@ pub(crate) struct Demand<'a> {
     pub(crate) only: Option<&'a ServerAddress>,
     /// For log messages.
     pub(crate) purpose: Purpose<'a>,
+    /// The operation's, for all its selections.
+    pub(crate) wait_logged: &'a WaitLogged,
 }
 
 /// There is no server for an operation.
@@ -207,7 +209,8 @@ impl Deployment {
     /// [`ServerSelectionError`] as for [`select`](Self::select), but never a timeout.
     pub(crate) fn try_select_now(&self, access: Access<'_>) -> Result<Option<Selected>, ServerSelectionError> {
         let purpose = Purpose::Named("", None);
-        self.try_select(&self.snapshot(), Demand { access, deprioritized: &[], only: None, purpose })
+        let wait_logged = &WaitLogged::new();
+        self.try_select(&self.snapshot(), Demand { access, deprioritized: &[], only: None, purpose, wait_logged })
     }
 
     /// Selects a server of a snapshot, if one is suitable.
@@ -236,7 +239,6 @@ impl Deployment {
         let own = Instant::now().checked_add(own_limit).map(|at| (at, own_limit, "serverSelectionTimeoutMS"));
         let given = deadline.map(|(at, limit)| (at, limit, "timeoutMS"));
         let limit = [own, given].into_iter().flatten().min_by_key(|(at, ..)| *at);
-        let mut has_logged = false;
         loop {
             let changed = self.changed().listen();
             if self.is_closed() {
@@ -247,7 +249,7 @@ impl Deployment {
             if let Some(selected) = self.try_select(&self.snapshot(), demand)? {
                 return Ok(selected);
             }
-            if !std::mem::replace(&mut has_logged, true) && selection_log::logs_waiting() {
+            if demand.wait_logged.is_due() {
                 SelectionLog::new(demand).waiting(&self.snapshot().topology, limit.map(|(at, ..)| at));
             }
             self.request_checks();

@@ -1,6 +1,7 @@
 //! Logs the selection of servers (Server Selection, "Logging").
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bson::{RawDocument, RawDocumentBuf};
 use tokio::time::Instant;
@@ -26,6 +27,22 @@ pub(crate) enum Purpose<'a> {
     Named(&'static str, Option<i64>),
 }
 
+/// Whether the log has the message that an operation has to wait: it comes once for all selections of the operation.
+#[derive(Debug)]
+pub(crate) struct WaitLogged(AtomicBool);
+
+impl WaitLogged {
+    pub(crate) const fn new() -> Self {
+        Self(AtomicBool::new(false))
+    }
+
+    /// Returns whether the message is to be logged, and notes that it is.
+    pub(super) fn is_due(&self) -> bool {
+        // Relaxed: an operation selects one server after the other.
+        logs_waiting() && !self.0.swap(true, Ordering::Relaxed)
+    }
+}
+
 /// Returns whether the messages at level `DEBUG` are received: the beginning and the end of each selection.
 #[inline]
 pub(crate) fn is_enabled() -> bool {
@@ -33,7 +50,7 @@ pub(crate) fn is_enabled() -> bool {
 }
 
 /// Returns whether the messages at level `INFO` are received: that an operation has to wait.
-pub(super) fn logs_waiting() -> bool {
+fn logs_waiting() -> bool {
     tracing::enabled!(target: TARGET, Level::INFO)
 }
 
@@ -145,7 +162,9 @@ mod tests {
     use crate::options::{ReadPreference, ReadPreferenceMode};
 
     fn demand(access: Access<'_>) -> Demand<'_> {
-        Demand { access, deprioritized: &[], only: None, purpose: Purpose::Named("ping", None) }
+        static WAIT_LOGGED: WaitLogged = WaitLogged::new();
+        let purpose = Purpose::Named("ping", None);
+        Demand { access, deprioritized: &[], only: None, purpose, wait_logged: &WAIT_LOGGED }
     }
 
     #[test]

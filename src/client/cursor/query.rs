@@ -17,7 +17,7 @@ use super::super::line::{Place, Ticket};
 use super::TimeoutMode;
 use super::batch::{Batch, collection_of};
 use crate::boxed::boxed;
-use crate::deployment::{Background, Demand, Purpose, Selected, Server};
+use crate::deployment::{Background, Demand, Purpose, Selected, Server, WaitLogged};
 use crate::endpoint::{Command, CommandError, Endpoint, Limit, OperationError};
 use crate::options::{ReadPreference, ReadPreferenceMode};
 use crate::runtime::{Connection, within};
@@ -227,7 +227,8 @@ impl Query {
         }
         let purpose = Purpose::Named("killCursors", None);
         let only = Some(&self.server.address);
-        let demand = Demand { access: Access::Read(&ANY), deprioritized: &[], only, purpose };
+        let wait_logged = &WaitLogged::new();
+        let demand = Demand { access: Access::Read(&ANY), deprioritized: &[], only, purpose, wait_logged };
         match self.client.deployment().select(demand, limit.deadline()).await {
             Ok(selected) => Arc::ptr_eq(selected.server(), &self.server),
             Err(_) => false,

@@ -54,7 +54,8 @@ impl Running<'_> {
             }
         }
         let purpose = self.id.purpose(self.operation.command.body());
-        let demand = Demand { access: self.access(), deprioritized: avoid, only: only.as_ref(), purpose };
+        let (access, only_at, wait_logged) = (self.access(), only.as_ref(), &self.wait_logged);
+        let demand = Demand { access, deprioritized: avoid, only: only_at, purpose, wait_logged };
         match self.client.deployment().select(demand, self.limit().deadline()).await {
             Ok(server) => {
                 if self.is_in_transaction && only.is_none() {

@@ -10,15 +10,18 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata};
 use wharf::client::TopologyEvent;
-use wharf::{Client, Options};
+use wharf::{Client, Operation, Options};
 use wharf_testbed::mongod;
+use wharf_testbed::scripted::Answer;
 
+use super::cluster::{self, Cluster, ok};
 use super::events::Events;
 
 /// Keeps the messages of a component: each with its fields.
 #[derive(Clone)]
 struct Kept {
     target: &'static str,
+    level: Level,
     messages: Arc<Mutex<Vec<Message>>>,
 }
 
@@ -26,7 +29,7 @@ type Message = BTreeMap<&'static str, String>;
 
 impl Kept {
     fn new(target: &'static str) -> Self {
-        Self { target, messages: Arc::default() }
+        Self { target, level: Level::DEBUG, messages: Arc::default() }
     }
 
     /// Takes the messages so far.
@@ -37,7 +40,7 @@ impl Kept {
 
 impl tracing::Subscriber for Kept {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.target() == self.target
+        metadata.target() == self.target && *metadata.level() <= self.level
     }
     fn new_span(&self, _: &Attributes<'_>) -> Id {
         Id::from_u64(1)
@@ -45,7 +48,7 @@ impl tracing::Subscriber for Kept {
     fn record(&self, _: &Id, _: &Record<'_>) {}
     fn record_follows_from(&self, _: &Id, _: &Id) {}
     fn event(&self, event: &Event<'_>) {
-        assert_eq!(*event.metadata().level(), Level::DEBUG);
+        assert_eq!(*event.metadata().level(), self.level);
         let mut fields = Fields::default();
         event.record(&mut fields);
         self.messages.lock().unwrap().push(fields.0);
@@ -158,6 +161,27 @@ const OF_FIRST_USE: [&str; 5] = [
 /// Takes the texts of the messages so far.
 fn texts(kept: &Kept) -> Vec<String> {
     kept.take().into_iter().map(|mut message| message.remove("message").unwrap()).collect()
+}
+
+/// Server Selection, "Waiting for suitable server to become available" message.
+#[test]
+fn operation_that_waits_again_for_its_retry_says_so_once() {
+    let kept = Kept { level: Level::INFO, ..Kept::new("wharf::serverSelection") };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    tracing::subscriber::with_default(kept.clone(), || {
+        runtime.block_on(async {
+            let set = Cluster::replica_set(1, |_, _, number| match number {
+                // The second attempt waits as well, because the server is unknown then.
+                0 => Answer::Close,
+                _ => ok(),
+            })
+            .await;
+            let (client, _, _) = cluster::client(&format!("mongodb://{}/?replicaSet=rs", set.servers[0].address()));
+            client.run(Operation::read("test", &rawdoc! { "find": "c" })).await.unwrap();
+            assert_eq!(set.arrived("find").len(), 2);
+            assert_eq!(kept.take().len(), 1);
+        });
+    });
 }
 
 /// Runs `work` with a client of the shared server, and returns the messages about its commands.
