@@ -296,7 +296,26 @@ pub(super) fn wanted(access: Access<'_>) -> String {
             if preference.mode != ReadPreferenceMode::Primary && !preference.tag_sets.is_empty() {
                 wanted.push_str(&format!(" and tags {:?}", preference.tag_sets));
             }
+            if let (true, Some(limit)) = (preference.mode != ReadPreferenceMode::Primary, preference.max_staleness) {
+                wanted.push_str(&format!(" and maxStalenessSeconds {}", limit.as_secs()));
+            }
             wanted
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::ReadPreference;
+
+    #[test]
+    fn error_names_all_parts_of_the_read_preference() {
+        let preference = ReadPreference::new(ReadPreferenceMode::Nearest)
+            .tag_set([("dc", "east")])
+            .max_staleness(Duration::from_secs(90));
+        let text = wanted(Access::Read(&preference));
+        assert!(text.starts_with("reads with readPreference nearest and tags "), "{text}");
+        assert!(text.contains("east") && text.ends_with(" and maxStalenessSeconds 90"), "{text}");
     }
 }
