@@ -39,7 +39,7 @@ impl Step {
         if !self.joins_the_set(server) {
             return self.leave_out_of_set(server);
         }
-        server.members.iter().for_each(|member| self.add(member));
+        server.members().for_each(|member| self.add(member));
         if goes_by_another_name(server) {
             self.remove(&server.address);
         }
@@ -80,12 +80,12 @@ impl Step {
             self.mark_unknown(&address, "primary marked stale due to discovery of newer primary".to_owned());
             self.effects.push(Effect::Check(address));
         }
-        server.members.iter().for_each(|member| self.add(member));
+        server.members().for_each(|member| self.add(member));
         let gone: Vec<ServerAddress> = self
             .topology
             .servers()
             .map(|other| &other.address)
-            .filter(|address| !server.members.contains(address))
+            .filter(|address| server.members().all(|member| member != *address))
             .cloned()
             .collect();
         gone.iter().for_each(|address| self.remove(address));

@@ -121,8 +121,12 @@ pub struct ServerDescription {
     pub max_wire_version: i32,
     /// `me`: the address by which the replica set knows the server.
     pub me: Option<ServerAddress>,
-    /// `hosts`, `passives` and `arbiters`: the members of the replica set, in this order.
-    pub members: Vec<ServerAddress>,
+    /// `hosts`: the members of the replica set that are neither passive nor arbiters.
+    pub hosts: Vec<ServerAddress>,
+    /// `passives`: the members that cannot become the primary.
+    pub passives: Vec<ServerAddress>,
+    /// `arbiters`: the members that hold no data.
+    pub arbiters: Vec<ServerAddress>,
     /// `tags`: the server's tags.
     pub tags: BTreeMap<String, String>,
     /// `setName`: the name of the replica set.
@@ -162,7 +166,9 @@ impl ServerDescription {
             min_wire_version: 0,
             max_wire_version: 0,
             me: None,
-            members: Vec::new(),
+            hosts: Vec::new(),
+            passives: Vec::new(),
+            arbiters: Vec::new(),
             tags: BTreeMap::new(),
             set_name: None,
             election_id: None,
@@ -214,9 +220,6 @@ impl ServerDescription {
             let number = whole_number(reply, field).ok().flatten();
             number.and_then(|number| u32::try_from(number).ok()).filter(|&limit| limit > 0).unwrap_or(default)
         };
-        let mut members = addresses(reply, "hosts")?;
-        members.extend(addresses(reply, "passives")?);
-        members.extend(addresses(reply, "arbiters")?);
         Ok(Self {
             server_type: ServerType::of_reply(reply),
             last_write_date: reply
@@ -226,7 +229,9 @@ impl ServerDescription {
             min_wire_version: version("minWireVersion")?,
             max_wire_version: version("maxWireVersion")?,
             me: address_of(reply, "me")?,
-            members,
+            hosts: addresses(reply, "hosts")?,
+            passives: addresses(reply, "passives")?,
+            arbiters: addresses(reply, "arbiters")?,
             tags: tags(reply),
             set_name: reply.get_str("setName").ok().map(str::to_owned),
             election_id: reply.get_object_id("electionId").ok(),
@@ -259,7 +264,9 @@ impl ServerDescription {
             min_wire_version,
             max_wire_version,
             me,
-            members,
+            hosts,
+            passives,
+            arbiters,
             tags,
             set_name,
             election_id,
@@ -278,7 +285,9 @@ impl ServerDescription {
             && *min_wire_version == other.min_wire_version
             && *max_wire_version == other.max_wire_version
             && *me == other.me
-            && *members == other.members
+            && is_same_set(hosts, &other.hosts)
+            && is_same_set(passives, &other.passives)
+            && is_same_set(arbiters, &other.arbiters)
             && *tags == other.tags
             && *set_name == other.set_name
             && *election_id == other.election_id
@@ -287,6 +296,11 @@ impl ServerDescription {
             && *logical_session_timeout_minutes == other.logical_session_timeout_minutes
             && *topology_version == other.topology_version
             && *is_cryptd == other.is_cryptd
+    }
+
+    /// Returns the members of the replica set that the server reports: `hosts`, `passives` and `arbiters`, in this order.
+    pub fn members(&self) -> impl Iterator<Item = &ServerAddress> {
+        self.hosts.iter().chain(&self.passives).chain(&self.arbiters)
     }
 
     /// Checks that a known server has a wire version in common with wharf.
@@ -300,6 +314,11 @@ impl ServerDescription {
         }
         check_wire_versions(self.min_wire_version, self.max_wire_version, self.address.as_str())
     }
+}
+
+/// Returns whether two lists have the same addresses, in any order.
+fn is_same_set(ours: &[ServerAddress], theirs: &[ServerAddress]) -> bool {
+    ours.iter().all(|address| theirs.contains(address)) && theirs.iter().all(|address| ours.contains(address))
 }
 
 /// Returns the whole number in a field; `None` if the field is missing or null.
@@ -336,4 +355,28 @@ fn tags(reply: &RawDocument) -> BTreeMap<String, String> {
         Some((name.as_str().to_owned(), value.as_str()?.to_owned()))
     });
     of_strings.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::rawdoc;
+
+    use super::*;
+
+    #[test]
+    fn members_are_three_sets_in_any_order() {
+        let describe = |hosts: &[&str], arbiters: &[&str]| {
+            let [hosts, arbiters] =
+                [hosts, arbiters].map(|members| members.iter().copied().collect::<bson::RawArrayBuf>());
+            let reply = rawdoc! {
+                "ok": 1, "setName": "rs", "secondary": true, "hosts": hosts, "arbiters": arbiters, "maxWireVersion": 21,
+            };
+            ServerDescription::of_reply(ServerAddress::parse("a").unwrap(), &reply, Instant::now())
+        };
+        let description = describe(&["a", "b", "c"], &[]);
+        assert_eq!(description.members().count(), 3);
+        assert!(description.is_equivalent(&describe(&["c", "a", "b"], &[])), "another order");
+        assert!(!description.is_equivalent(&describe(&["a", "b"], &["c"])), "a member became an arbiter");
+        assert!(!description.is_equivalent(&describe(&["a", "b"], &[])), "a member has left");
+    }
 }

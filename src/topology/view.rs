@@ -77,7 +77,7 @@ impl ServerView {
 
     /// Returns the members of the replica set that the server reports: `hosts`, `passives` and `arbiters`.
     pub fn members(&self) -> impl Iterator<Item = &str> {
-        self.0.members.iter().map(|member| member.as_str())
+        self.0.members().map(|member| member.as_str())
     }
 
     /// Returns the server's tags.
