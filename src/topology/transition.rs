@@ -151,7 +151,10 @@ pub(super) struct Step {
 impl Step {
     fn in_unknown(&mut self, server: &ServerDescription) {
         match server.server_type {
-            ServerType::Standalone if self.topology.has_one_seed() => self.topology.set_type(TopologyType::Single),
+            // A rescan may have found more servers than the one seed of before.
+            ServerType::Standalone if self.topology.has_one_seed() && self.topology.servers().count() == 1 => {
+                self.topology.set_type(TopologyType::Single)
+            }
             ServerType::Standalone => {
                 self.leave_out(&server.address, "it is a standalone server, and there are several hosts")
             }

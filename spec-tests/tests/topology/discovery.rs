@@ -218,6 +218,16 @@ fn unknown_topology_with_one_standalone_seed_becomes_single() {
 }
 
 #[test]
+fn standalone_is_left_out_if_a_rescan_has_found_another_server_besides_the_one_seed() {
+    let mut client = Client::new("mongodb://a");
+    let servers = ["a", "b"].map(|address| ServerAddress::parse(address).unwrap());
+    client.apply(client.topology.after_rescan(&servers));
+    client.check("a:27017", &serde_json::json!({ "ok": 1, "ismaster": true, "maxWireVersion": 21 }));
+    let left: Vec<_> = client.topology.servers().map(|server| server.address.as_str()).collect();
+    assert_eq!((client.topology.topology_type(), left), (TopologyType::Unknown, vec!["b:27017"]));
+}
+
+#[test]
 fn stale_reply_changes_nothing() {
     let client = Client::new("mongodb://a/?replicaSet=rs");
     let reply = |counter: i64| {
