@@ -43,6 +43,8 @@ pub(super) struct Afterwards {
     /// Looks up the servers.
     pub(super) to_resolve: Option<SrvResident>,
     removed: Vec<Arc<Member>>,
+    /// Whether the last server has left the topology, and why, if the reason is known.
+    is_emptied: Option<Option<Arc<str>>>,
     /// Dropped here, because it may own the last reference to a foreign error.
     pub(super) before: Option<Arc<Snapshot>>,
     pub(super) runtime: Option<Handle>,
@@ -53,6 +55,10 @@ impl Afterwards {
         deployment.publisher.deliver();
         for (address, error) in &self.unusable {
             tracing::error!(target: "wharf::topology", address = address.as_str(), %error, "Server cannot be used");
+        }
+        if let Some(reason) = &self.is_emptied {
+            // Terminal, because only a server of the topology can report others ("Other TopologyTypes").
+            tracing::warn!(target: "wharf::topology", reason = reason.as_deref(), "The last server has left the topology");
         }
         self.created.iter().for_each(|server| server.pool.deliver());
         for (server, change) in self.changes {
@@ -115,6 +121,9 @@ impl Deployment {
                 {
                     after.changes.push((server.clone(), server.pool.begin_ready()));
                 }
+            }
+            if topology.servers().next().is_none() && before.topology.servers().next().is_some() {
+                after.is_emptied = Some(topology.left_out().cloned());
             }
             for unknown in topology.servers().filter(|server| server.server_type.is_unknown()) {
                 find(&unknown.address).iter().for_each(|member| member.server.forget_round_trips());

@@ -184,6 +184,24 @@ fn operation_that_waits_again_for_its_retry_says_so_once() {
     });
 }
 
+/// Discovery and Monitoring, "Other TopologyTypes".
+#[test]
+fn last_server_that_leaves_the_topology_is_warned_of_once() {
+    let kept = Kept { level: Level::WARN, ..Kept::new("wharf::topology") };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    tracing::subscriber::with_default(kept.clone(), || {
+        runtime.block_on(async {
+            let set = Cluster::replica_set(1, |_, _, _| ok()).await;
+            let uri = format!("mongodb://{}/?replicaSet=other", set.servers[0].address());
+            cluster::client(&uri).0.connect().await.unwrap_err();
+        });
+    });
+    let messages = kept.take();
+    assert_eq!(messages.len(), 1, "{messages:#?}");
+    assert_eq!(messages[0]["message"], "The last server has left the topology");
+    assert!(messages[0]["reason"].ends_with(r#"it belongs to the replica set "rs", but replicaSet is "other""#));
+}
+
 /// Runs `work` with a client of the shared server, and returns the messages about its commands.
 fn logged<F: Future<Output = ()>>(most: Option<usize>, work: impl FnOnce(Client) -> F) -> Vec<Message> {
     let server = mongod::shared().unwrap();
