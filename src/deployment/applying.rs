@@ -145,7 +145,7 @@ impl Deployment {
                             after.changes.push((server, change));
                         }
                     }
-                    Effect::Check(address) => of(address).iter().for_each(|server| server.control.check.notify_one()),
+                    Effect::Check(address) => of(address).iter().for_each(|server| server.control.ask()),
                     Effect::CancelCheck(address) => {
                         of(address).iter().for_each(|server| server.control.cancel.notify_one());
                     }

@@ -53,8 +53,8 @@ pub(super) struct Control {
 }
 
 impl Control {
-    /// Asks for a check at once, for a task that waits until the topology changes. Ignored while a check is in progress
-    /// (Server Monitoring, "Requesting an immediate check"): the task is notified of its end, and may ask again.
+    /// Asks for a check at once. Ignored while a check is in progress (Server Monitoring, "Requesting an immediate check"):
+    /// a task that waits until the topology changes is notified of its end, and may ask again.
     pub(super) fn ask(&self) {
         // ORD: Acquire; pairs with the Release in `set_checking`. See there.
         if !self.is_checking.load(Ordering::Acquire) {

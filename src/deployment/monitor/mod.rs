@@ -9,12 +9,13 @@
 //!
 //! | notification | while a check is in progress | in a pause | between the two |
 //! | --- | --- | --- | --- |
-//! | `check` | kept for the next pause, which it ends | ends the pause, 500 ms after the last check at the earliest | kept |
+//! | `check` | ignored | ends the pause, 500 ms after the last check at the earliest | kept |
 //! | `cancel` | ends the check, and closes the connection | closes the connection; the pause goes on | kept: ends the next check, unless its connection has failed |
 //! | `end` | ends the monitor | ends the monitor | ends the monitor |
 //!
-//! So no notification is lost. A task that waits for a server asks only while no check is in progress, because it is told
-//! the end of each, and may ask again. Several of one kind count as one, so none causes more than one check.
+//! A request is ignored while a check is in progress, because the end of the check meets it: a task that waits for a server
+//! is told the end of each, and may ask again. Several notifications of one kind count as one, so none causes more than one
+//! check.
 
 pub(super) mod failure;
 mod round_trips;

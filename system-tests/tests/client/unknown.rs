@@ -177,3 +177,24 @@ async fn connection_that_an_overloaded_server_refuses_asks_for_no_check() {
     assert_eq!(events.count("ServerHeartbeatStarted"), 1);
     assert_eq!(client.status().servers[0].server_type, "Standalone");
 }
+
+#[tokio::test(start_paused = true)]
+async fn state_change_during_a_check_is_met_by_its_end() {
+    let server = Server::start(|command, number| match (is_hello(command), number) {
+        (true, 1) => after(2_000, Answer::Reply(standalone())),
+        (true, _) => Answer::Reply(standalone()),
+        (false, _) => Answer::Reply(doc! { "ok": 0, "code": 10107, "errmsg": "not primary" }),
+    })
+    .await;
+    let (client, events) = server.client("serverMonitoringMode=poll&heartbeatFrequencyMS=10000");
+    client.connect().await.unwrap();
+    sleep(Duration::from_secs(11)).await;
+    let mark = events.mark();
+    client.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap_err();
+    events.after(mark, becomes(ServerType::Unknown)).await;
+    events.after(mark, becomes(ServerType::Standalone)).await;
+    sleep(Duration::from_secs(9)).await;
+    // The monitor's two checks, and the pool's handshake during the second.
+    let times = server.times(is_hello);
+    assert!(close(&times, &[0, 10_000, 11_000]), "{times:?}");
+}
