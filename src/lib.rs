@@ -65,6 +65,8 @@ pub mod endpoint;
 mod error;
 mod event;
 mod holder;
+#[cfg(not(loom))]
+mod logged;
 pub mod metrics;
 mod milliseconds;
 mod options;
@@ -137,8 +139,6 @@ pub use runtime::{
 pub use tokio_rustls::rustls;
 
 /// What this repository's tests, models, benchmarks, fuzz targets and test servers use. It has no stability guarantee.
-///
-/// `topology` and `selection` await a client. Until then only the official suites use them.
 #[doc(hidden)]
 pub mod unstable {
     #[cfg(any(loom, shuttle))]

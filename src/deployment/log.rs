@@ -1,7 +1,8 @@
 //! Logs the events of monitoring (SDAM Logging and Monitoring, "Log Messages").
 
-use tracing::debug;
+use tracing::{Level, debug};
 
+use crate::logged::is_logged;
 use crate::printable::PrintableError;
 use crate::telemetry::{MostLogged, host_and_port, milliseconds};
 use crate::topology::{HeartbeatConnection, TopologyEvent};
@@ -11,7 +12,7 @@ const TARGET: &str = "wharf::topology";
 
 /// Returns whether the messages are received.
 pub(super) fn is_enabled() -> bool {
-    tracing::enabled!(target: TARGET, tracing::Level::DEBUG)
+    is_logged!(TARGET, Level::DEBUG)
 }
 
 /// Logs an event at level `DEBUG`, with the specification's message and keys. It has no message for a changed server,

@@ -9,6 +9,7 @@ use tracing::{Level, debug, info};
 
 use super::selecting::{Demand, ServerSelectionError, wanted};
 use super::server::Selected;
+use crate::logged::is_logged;
 use crate::printable::PrintableError;
 use crate::selection::Access;
 use crate::session::name;
@@ -46,12 +47,12 @@ impl WaitLogged {
 /// Returns whether the messages at level `DEBUG` are received: the beginning and the end of each selection.
 #[inline]
 pub(crate) fn is_enabled() -> bool {
-    tracing::enabled!(target: TARGET, Level::DEBUG)
+    is_logged!(TARGET, Level::DEBUG)
 }
 
 /// Returns whether the messages at level `INFO` are received: that an operation has to wait.
 fn logs_waiting() -> bool {
-    tracing::enabled!(target: TARGET, Level::INFO)
+    is_logged!(TARGET, Level::INFO)
 }
 
 /// The messages about one selection, with the specification's texts and keys.

@@ -1,4 +1,4 @@
-//! Whether `tracing` has a subscriber for the events of pools.
+//! Whether a subscriber of `tracing`, or a logger, reads the events of pools.
 
 use tracing::Level;
 use tracing::callsite::DefaultCallsite;
@@ -6,6 +6,7 @@ use tracing::level_filters::{LevelFilter, STATIC_MAX_LEVEL};
 use tracing::metadata::{Kind, Metadata};
 
 use super::traced::TARGET;
+use crate::logged::may_reach_logger;
 
 /// A message of no content, for which `tracing` keeps whether a subscriber may want it.
 static CALLSITE: DefaultCallsite = DefaultCallsite::new(&METADATA);
@@ -24,11 +25,12 @@ pub(super) fn watch() {
     CALLSITE.interest();
 }
 
-/// Returns whether any subscriber of the process, on any thread, may want the events of pools.
+/// Returns whether any subscriber of the process, on any thread, or a logger may want the events of pools.
 ///
 /// Calls no subscriber, so it may be called under a lock: `tracing` asks each subscriber once, and again when one is added or
 /// the filters are reloaded, and keeps the answers.
 #[inline]
 pub(super) fn is_there() -> bool {
-    Level::DEBUG <= STATIC_MAX_LEVEL && Level::DEBUG <= LevelFilter::current() && !CALLSITE.interest().is_never()
+    (Level::DEBUG <= STATIC_MAX_LEVEL && Level::DEBUG <= LevelFilter::current() && !CALLSITE.interest().is_never())
+        || may_reach_logger(Level::DEBUG)
 }

@@ -3,11 +3,12 @@
 use std::fmt;
 use std::time::Duration;
 
-use tracing::debug;
+use tracing::{Level, debug};
 
 use super::sentence::Sentence;
 use crate::error::{CheckOutError, EstablishError};
 use crate::event::{CheckOutFailedReason, ConnectionClosedReason, EventError, PoolEvent};
+use crate::logged::is_logged;
 use crate::options::OptionValue;
 use crate::printable::PrintableError;
 use crate::runtime::{Subscriber, TARGET};
@@ -59,7 +60,7 @@ impl Log {
 
 impl Subscriber for Log {
     fn on_event(&self, event: &PoolEvent) {
-        if !tracing::enabled!(target: TARGET, tracing::Level::DEBUG) {
+        if !is_logged!(TARGET, Level::DEBUG) {
             return;
         }
         if self.is_unstructured {
@@ -213,7 +214,7 @@ mod tests {
 
     use tracing::field::{Field, Visit};
     use tracing::span::{Attributes, Id, Record};
-    use tracing::{Event, Level, Metadata};
+    use tracing::{Event, Metadata};
 
     use super::*;
     use crate::options::PoolOptions;

@@ -11,6 +11,7 @@ const LAYERS: [&[&str]; 12] = [
         "boxed",
         "by_stage",
         "condition",
+        "logged",
         "milliseconds",
         "printable",
         "sentence",

@@ -5,6 +5,7 @@ use std::time::Duration;
 use tracing::{Level, debug};
 
 use super::{CommandEvent, CommandFailure, CommandSource};
+use crate::logged::is_logged;
 use crate::printable::PrintableError;
 use crate::telemetry::MostLogged;
 
@@ -14,7 +15,7 @@ const TARGET: &str = "wharf::command";
 /// Returns whether anything reads the messages.
 #[inline]
 pub(super) fn is_enabled() -> bool {
-    tracing::enabled!(target: TARGET, Level::DEBUG)
+    is_logged!(TARGET, Level::DEBUG)
 }
 
 /// Logs the events of commands at level `DEBUG`, with the messages and keys of the specification.

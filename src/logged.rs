@@ -1,0 +1,37 @@
+//! Whether log messages are read.
+
+use tracing::Level;
+
+/// Returns whether anything may read messages of this target at this level: a subscriber of [`tracing`], or a
+/// [logger](may_reach_logger). A message that nothing reads is not built.
+macro_rules! is_logged {
+    ($target:expr, $level:expr) => {
+        tracing::enabled!(target: $target, $level) || $crate::logged::may_reach_logger($level)
+    };
+}
+
+pub(crate) use is_logged;
+
+/// Returns whether a logger of the crate `log` may read messages at this level. `tracing` sends them there if it has no
+/// subscriber. Without the feature `log`, it does not.
+///
+/// Calls no foreign code.
+#[inline]
+pub(crate) fn may_reach_logger(level: Level) -> bool {
+    #[cfg(feature = "log")]
+    {
+        let level = match level {
+            Level::ERROR => log::Level::Error,
+            Level::WARN => log::Level::Warn,
+            Level::INFO => log::Level::Info,
+            Level::DEBUG => log::Level::Debug,
+            _ => log::Level::Trace,
+        };
+        level <= log::max_level()
+    }
+    #[cfg(not(feature = "log"))]
+    {
+        let _ = level;
+        false
+    }
+}
