@@ -155,7 +155,7 @@ pub struct Options {
     /// [method](method@Self::heartbeat_frequency) or the connection string: in this field alone, they count as the default.
     pub heartbeat_frequency: Duration,
     /// Whether the method or the connection string has set `heartbeat_frequency`.
-    pub(super) is_heartbeat_set: bool,
+    pub(super) is_heartbeat_set: WasSet,
     /// `localThresholdMS`: how much slower than the nearest server another server may be and still be selected. For a
     /// [`Client`](crate::Client). Default 15 milliseconds.
     pub local_threshold: Duration,
@@ -172,6 +172,18 @@ pub struct Options {
     /// Whether warnings about a TXT record, which come later, are errors.
     pub(crate) is_strict: bool,
 }
+
+/// Whether an option was set. Options with the same values are equal, however they came to have them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct WasSet(pub(super) bool);
+
+impl PartialEq for WasSet {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for WasSet {}
 
 /// The default of `heartbeatFrequencyMS` with monitors.
 const HEARTBEAT_OF_MONITORS: Duration = Duration::from_secs(10);
@@ -208,7 +220,7 @@ impl Options {
     /// (Server Monitoring, "heartbeatFrequencyMS").
     pub(crate) fn without_monitors(mut self) -> Self {
         // The field is public, so it may differ from the default without the method.
-        if !self.is_heartbeat_set && self.heartbeat_frequency == HEARTBEAT_OF_MONITORS {
+        if !self.is_heartbeat_set.0 && self.heartbeat_frequency == HEARTBEAT_OF_MONITORS {
             self.heartbeat_frequency = HEARTBEAT_OF_SCANS;
         }
         self
@@ -246,7 +258,7 @@ impl Options {
             max_adaptive_retries: 2,
             enable_overload_retargeting: false,
             heartbeat_frequency: HEARTBEAT_OF_MONITORS,
-            is_heartbeat_set: false,
+            is_heartbeat_set: WasSet(false),
             local_threshold: Duration::from_millis(15),
             server_selection_timeout: Duration::from_secs(30),
             server_selection_try_once: true,
@@ -453,7 +465,7 @@ impl Options {
     /// Sets [`heartbeat_frequency`](Self#structfield.heartbeat_frequency).
     pub fn heartbeat_frequency(mut self, limit: Duration) -> Self {
         self.heartbeat_frequency = limit;
-        self.is_heartbeat_set = true;
+        self.is_heartbeat_set = WasSet(true);
         self
     }
 

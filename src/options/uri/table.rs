@@ -7,6 +7,7 @@
 
 use std::time::Duration;
 
+use super::super::deployment::WasSet;
 use super::super::pool::PoolOption;
 use super::super::{PoolOptions, ReadPreferenceMode, Secret, ServerMonitoringMode};
 use super::draft::{Draft, Rejection, put};
@@ -379,7 +380,7 @@ const SERVERS: [Row; 9] = [
     }),
     row("heartbeatFrequencyMS", "10000", "500 to 2147483647", "The time between two checks", |draft, value| {
         put(&mut draft.options.heartbeat_frequency, value.millis_from(500, MAX_INT))?;
-        put(&mut draft.options.is_heartbeat_set, Ok(true))
+        put(&mut draft.options.is_heartbeat_set, Ok(WasSet(true)))
     }),
     row("serverMonitoringMode", "auto", "auto, stream or poll", "How a monitor learns of changes", |draft, value| {
         let mode = value.word(&ServerMonitoringMode::ALL, ServerMonitoringMode::name);
