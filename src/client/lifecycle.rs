@@ -2,6 +2,7 @@
 
 use std::future::{pending, poll_fn};
 use std::panic::Location;
+use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::Client;
 use super::error::ClientError;
-use crate::deployment::{Selected, ServerSelectionError};
+use crate::deployment::{Server, ServerSelectionError};
 use crate::endpoint::{Command, Endpoint, Limit, OperationError};
 use crate::options::{ReadPreference, ReadPreferenceMode};
 use crate::pool::Phase;
@@ -24,6 +25,9 @@ const LONGEST_FINISH: Duration = Duration::from_secs(10);
 
 /// How long a shutdown waits for a connection on which sessions are ended, at most.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
+
+/// How long the pools stay open at most until the server has ended sessions.
+const LONGEST_REPLY: Duration = Duration::from_millis(250);
 
 /// Where sessions are ended: on any server, the primary if possible.
 static PRIMARY_PREFERRED: ReadPreference = ReadPreference::new(ReadPreferenceMode::PrimaryPreferred);
@@ -82,9 +86,10 @@ impl Client {
     /// Ends the sessions that no operation uses, closes all pools, and waits until their connections in use have come back
     /// and are closed, all for at most `limit`. Returns whether all are closed.
     ///
-    /// Idle connections are closed at once, except for one on which sessions are ended until the last operation is over. If
-    /// no connection is idle for that, the client waits for one first, for at most a second. Operations that begin when the
-    /// pools are closed fail with [`ServerSelectionError::Closed`]. Dropping the last clone of a client closes its pools, too,
+    /// The sessions are ended first. Then idle connections are closed, and if operations go on, all but one, on which their
+    /// sessions are ended when the last operation is over. If no connection is idle, the client waits for one first, for at
+    /// most a second, and for the server's reply for at most a quarter of a second. Operations that begin when the pools are
+    /// closed fail with [`ServerSelectionError::Closed`]. Dropping the last clone of a client closes its pools, too,
     /// but ends no sessions: the servers end them when they have not been used for half an hour.
     ///
     /// # Cancel safety
@@ -94,24 +99,42 @@ impl Client {
         let closing = async {
             // A closed deployment has forgotten its servers, and with them how long they keep sessions.
             let timeout = self.session_timeout();
-            let mut ids = self.sessions().drain(Moment::now(), timeout);
-            let last = self.last_connection(ids.is_empty()).await;
-            self.deployment().close();
-            // No server joins a closed deployment.
-            let servers = self.deployment().servers();
-            if let Some((server, mut connection)) = last {
-                let others_closed = async {
-                    for other in &servers {
-                        let kept = u32::from(Arc::ptr_eq(other, server.server()));
-                        other.pool.closed_but_for(kept).await;
+            let idle_sessions = || self.sessions().drain(Moment::now(), timeout);
+            let mut ids = idle_sessions();
+            if let Some((server, mut connection)) = self.last_connection(ids.is_empty()).await {
+                ids.extend(idle_sessions());
+                let mut ending = pin!(async move {
+                    self.end_sessions(&ids, &mut connection).await;
+                    connection
+                });
+                let moment = Instant::now() + LONGEST_REPLY;
+                let ended = within(moment, || self.deployment().residence(), ending.as_mut()).await;
+                match ended {
+                    // The connection comes back before its pool is closed.
+                    Ok(connection) if self.is_idle() => drop(connection),
+                    ended => {
+                        self.deployment().close();
+                        let others_closed = async {
+                            // No server joins a closed deployment.
+                            for other in &self.deployment().servers() {
+                                let kept = u32::from(Arc::ptr_eq(other, &server));
+                                other.pool.closed_but_for(kept).await;
+                            }
+                        };
+                        let ending = async {
+                            match ended {
+                                Ok(connection) => connection,
+                                Err(_) => ending.await,
+                            }
+                        };
+                        let (mut connection, ()) = tokio::join!(ending, others_closed);
+                        // The operations that are over now have given theirs back.
+                        self.end_sessions(&idle_sessions(), &mut connection).await;
                     }
-                };
-                ids.extend(self.sessions().drain(Moment::now(), timeout));
-                tokio::join!(self.end_sessions(&ids, &mut connection), others_closed);
-                // The operations that are over now have given theirs back.
-                let ids = self.sessions().drain(Moment::now(), timeout);
-                self.end_sessions(&ids, &mut connection).await;
+                }
             }
+            self.deployment().close();
+            let servers = self.deployment().servers();
             for server in &servers {
                 server.pool.closed().await;
             }
@@ -167,19 +190,21 @@ impl Client {
         let _ = within(Instant::now() + pause, || self.deployment().residence(), pending::<()>()).await;
     }
 
+    /// Returns whether no operation is under way.
+    fn is_idle(&self) -> bool {
+        let snapshot = self.deployment().snapshot();
+        snapshot.servers().all(|(_, member)| member.is_none_or(|member| member.operation_count() == 0))
+    }
+
     /// Checks out the connection on which sessions are ended, from a server that is known. `None` if no session is in the
     /// pool and no operation may bring one, or if there is no connection in time.
-    async fn last_connection(&self, is_pool_empty: bool) -> Option<(Selected, Connection<Endpoint>)> {
-        let is_idle = || {
-            let snapshot = self.deployment().snapshot();
-            snapshot.servers().all(|(_, member)| member.is_none_or(|member| member.operation_count() == 0))
-        };
-        if is_pool_empty && is_idle() {
+    async fn last_connection(&self, is_pool_empty: bool) -> Option<(Arc<Server>, Connection<Endpoint>)> {
+        if is_pool_empty && self.is_idle() {
             return None;
         }
         let server = self.deployment().try_select_now(Access::Read(&PRIMARY_PREFERRED)).ok()??;
         match server.pool.check_out_for(Limit::of(LONGEST_WAIT).start(), None, Location::caller()).await {
-            Ok(connection) => Some((server, connection)),
+            Ok(connection) => Some((server.server().clone(), connection)),
             Err(error) => {
                 tracing::debug!(target: "wharf::command", %error, "Sessions could not be ended");
                 None

@@ -23,7 +23,8 @@ use crate::pool::Core;
 ///
 /// The pool shows what was set: [`Pool::options`], [`Pool::timeout`], [`Pool::slow_check_out`],
 /// [`Pool::accounts_for_holders`], [`Pool::holds_are_reported_after`], [`Pool::runtime`] and [`Pool::tokio_clock`]. It does
-/// not show functions: subscribers, the failure sink and the functions for long holds are code, which only the pool calls.
+/// not show functions: subscribers, the log, the failure sink and the functions for long holds are code, which only the pool
+/// calls.
 ///
 /// ```no_run
 /// use std::time::Duration;

@@ -54,7 +54,8 @@ const GETTERS: [(&str, &str); 22] = [
 ];
 
 /// Methods that take functions, which nothing shows. The documentation of `PoolBuilder` says so.
-const FUNCTIONS: [&str; 3] = ["PoolBuilder::on_failure", "PoolBuilder::on_long_hold", "PoolBuilder::subscriber"];
+const FUNCTIONS: [&str; 4] =
+    ["PoolBuilder::log", "PoolBuilder::on_failure", "PoolBuilder::on_long_hold", "PoolBuilder::subscriber"];
 
 #[test]
 fn everything_that_can_be_set_can_be_read() {
