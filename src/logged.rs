@@ -1,6 +1,8 @@
 //! Whether log messages are read.
 
 use tracing::Level;
+#[cfg(feature = "log")]
+use tracing::level_filters::LevelFilter;
 
 /// Returns whether anything may read messages of this target at this level: a subscriber of [`tracing`], or a
 /// [logger](may_reach_logger). A message that nothing reads is not built.
@@ -12,8 +14,8 @@ macro_rules! is_logged {
 
 pub(crate) use is_logged;
 
-/// Returns whether a logger of the crate `log` may read messages at this level. `tracing` sends them there if it has no
-/// subscriber. Without the feature `log`, it does not.
+/// Returns whether a logger of the crate `log` may read messages at this level. `tracing` sends them there if it has had no
+/// subscriber yet. Without the feature `log`, it does not.
 ///
 /// Calls no foreign code.
 #[inline]
@@ -27,7 +29,8 @@ pub(crate) fn may_reach_logger(level: Level) -> bool {
             Level::DEBUG => log::Level::Debug,
             _ => log::Level::Trace,
         };
-        level <= log::max_level()
+        // It is off without a subscriber. So is it with one that reads nothing: then messages are built in vain.
+        LevelFilter::current() == LevelFilter::OFF && level <= log::max_level()
     }
     #[cfg(not(feature = "log"))]
     {

@@ -20,7 +20,7 @@ use crate::endpoint::{Endpoints, ResolveError, Resolver};
 use crate::error::Cause;
 use crate::options::{InvalidOption, Options, ServerAddress};
 use crate::printable::PrintableError;
-use crate::runtime::{FailedConnection, Subscriber};
+use crate::runtime::{FailedConnection, Subscriber, watch_interest};
 use crate::telemetry::Log;
 use crate::topology::{TopologyDescription, TopologyEvent, TopologyType, events_of_change, events_of_opening};
 
@@ -246,6 +246,8 @@ impl Deployment {
             accounts_for_holders,
             checks,
         } = parts;
+        // Here, because pools are made under the lock, where no subscriber of `tracing` may be called.
+        watch_interest();
         let members = topology.servers().map(|_| None).collect();
         Arc::new(Self {
             given,

@@ -236,7 +236,7 @@ impl<E: Environment> Core<E> {
         if vetting {
             attention.add(Reason::Vetting);
         }
-        if environment.listens() {
+        if environment.has_subscribers() {
             attention.add(Reason::Events);
         }
         let shards = Shards::new(threads, capacity);
@@ -480,6 +480,10 @@ impl<E: Environment> Core<E> {
         }
         self.interrupt_pending();
         self.emit(|| PoolEvent::PoolClosed { address: self.address.clone() });
+        if self.environment.may_have_events() {
+            // If the log has ended meanwhile, nothing was emitted just now.
+            self.environment.deliver();
+        }
         self.environment.connections_went_stale();
         self.environment.schedule_maintenance();
         true

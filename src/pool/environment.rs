@@ -67,6 +67,16 @@ pub trait Environment: Send + Sync + 'static {
         false
     }
 
+    /// Returns whether a subscriber listens that is no log.
+    fn has_subscribers(&self) -> bool {
+        self.listens()
+    }
+
+    /// Returns whether an event may have been taken. A log may have listened then that does not any more.
+    fn may_have_events(&self) -> bool {
+        self.listens()
+    }
+
     /// Takes an event. The order of these calls is the order of the events.
     fn emit(&self, event: PoolEvent) {
         drop(event);

@@ -309,7 +309,7 @@ impl<E: Environment> Held<E> {
             core.schedule_population();
         }
         // Last but for the reference to the core, so that a slow subscriber does not keep the permit from others.
-        if serves && core.environment.listens() {
+        if serves && core.environment.may_have_events() {
             core.environment.deliver();
         }
         // Last, because it may free the core.
@@ -329,8 +329,9 @@ impl<E: Environment> Held<E> {
     /// come from another thread. The caller holds no lock.
     pub(super) fn end_use(&self) {
         let core = self.core();
+        // First, because a log that does not listen any more must not be told of the end of this use later.
+        core.heed_log();
         if core.environment.listens() {
-            core.heed_log();
             let connection_id = self.id();
             self.slot().set_known_as(connection_id, false);
             let duration = self.slot().take_started().elapsed(core);

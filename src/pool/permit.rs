@@ -126,7 +126,7 @@ impl<E: Environment> Core<E> {
             wake(claimed.grant(Grant::Permit(Permit::new(self.clone()))));
         }
         // Last, so that a slow subscriber does not keep the permit from others.
-        if has_closed && self.environment.listens() {
+        if has_closed && self.environment.may_have_events() {
             self.environment.deliver();
         }
     }

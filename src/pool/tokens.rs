@@ -182,7 +182,7 @@ impl<E: Environment> Drop for Opening<E> {
             self.core.serve_permits();
         }
         self.core.schedule_population();
-        if self.core.environment.listens() {
+        if self.core.environment.may_have_events() {
             self.core.environment.deliver();
         }
     }

@@ -161,6 +161,14 @@ impl<E: Establish> Environment for TokioEnvironment<E> {
         self.publisher.is_logged()
     }
 
+    fn has_subscribers(&self) -> bool {
+        self.publisher.has_subscribers()
+    }
+
+    fn may_have_events(&self) -> bool {
+        self.publisher.may_have_events()
+    }
+
     fn emit(&self, event: PoolEvent) {
         self.publisher.emit(event);
     }

@@ -21,7 +21,7 @@ static METADATA: Metadata<'static> = tracing::metadata! {
 };
 
 /// Has `tracing` ask its subscribers from now on. To be called before [`is_there`], outside of all locks.
-pub(super) fn watch() {
+pub(crate) fn watch() {
     CALLSITE.interest();
 }
 

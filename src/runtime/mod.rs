@@ -36,6 +36,7 @@ pub use failure::FailedConnection;
 pub(crate) use fork::tests::in_child;
 pub(crate) use fork::{PerProcess, forks, own, watch as watch_forks};
 pub use holders::LongHold;
+pub(crate) use interest::watch as watch_interest;
 pub use pool::Pool;
 pub(crate) use pool::PoolChange;
 pub use publisher::Subscriber;

@@ -104,7 +104,18 @@ impl Publisher {
     /// Returns whether a subscriber or the log receives events. Otherwise none is built.
     #[inline]
     pub(super) fn is_listened_to(&self) -> bool {
-        !self.subscribers.is_empty() || self.is_logged()
+        self.has_subscribers() || self.is_logged()
+    }
+
+    /// Returns whether a subscriber receives events that is no log.
+    #[inline]
+    pub(super) fn has_subscribers(&self) -> bool {
+        !self.subscribers.is_empty()
+    }
+
+    /// Returns whether events may be queued: also some that the log was read for and is not any more.
+    pub(super) fn may_have_events(&self) -> bool {
+        self.has_subscribers() || self.log.is_some()
     }
 
     /// Returns whether the log receives events.
