@@ -260,7 +260,7 @@ impl<T> ChangeStream<T> {
                             self.state = State::Interrupted;
                             return Poll::Ready(Err(error));
                         }
-                        Err(error) if is_resumable(&error, cursor.max_wire_version()) => {
+                        Err(error) if cursor.has_lost_server() || is_resumable(&error, cursor.max_wire_version()) => {
                             let pause = pause_before(self.resumptions, random_fraction());
                             self.resumptions = self.resumptions.saturating_add(1);
                             self.resume(limit, pause);

@@ -247,6 +247,7 @@ impl OpenCursor<'_> {
             opened_in,
             ticket: ticket.clone(),
             client,
+            has_lost_server: false,
         };
         if id == 0 {
             query.end_on(connection.as_ref());
@@ -268,6 +269,7 @@ impl OpenCursor<'_> {
             client,
             forks: forks(),
             max_wire_version,
+            has_lost_server: false,
             documents: PhantomData,
         };
         // If the batch cannot be read, dropping the cursor closes it.
@@ -321,6 +323,8 @@ pub struct Cursor<T = RawDocumentBuf> {
     /// The number of forks before the cursor was opened.
     forks: u32,
     max_wire_version: i32,
+    /// Whether it has failed because there was no connection to its server any more.
+    has_lost_server: bool,
     documents: PhantomData<fn() -> T>,
 }
 
@@ -436,6 +440,7 @@ impl<T> Cursor<T> {
             client: self.client.clone(),
             forks: self.forks,
             max_wire_version: self.max_wire_version,
+            has_lost_server: self.has_lost_server,
             documents: PhantomData,
         }
     }
@@ -453,6 +458,12 @@ impl<T> Cursor<T> {
     /// Returns the reply with the present batch.
     pub(super) fn reply(&self) -> &RawDocument {
         &self.batch.reply
+    }
+
+    /// Returns whether the cursor has failed because there was no connection to its server any more. Its error may be that of
+    /// an attempt before.
+    pub(super) fn has_lost_server(&self) -> bool {
+        self.has_lost_server
     }
 
     /// Returns the wire version of the server when the cursor was opened.
@@ -484,6 +495,7 @@ impl<T> Cursor<T> {
                         }
                     }
                     Err(error) => {
+                        self.has_lost_server = self.query.as_ref().is_some_and(|query| query.has_lost_server);
                         self.fail(&error);
                         return Poll::Ready(Err(error));
                     }

@@ -125,6 +125,14 @@ impl ClientError {
         ErrorLabels::of(ErrorLabels::all_names().filter(|name| self.has_label(name)))
     }
 
+    /// Adds the label of a commit whose result is not known.
+    pub(super) fn with_unknown_commit_result(mut self) -> Self {
+        if let Self::Operation(failed) = &mut self {
+            failed.labels = failed.labels.with(ErrorLabels::UNKNOWN_COMMIT_RESULT);
+        }
+        self
+    }
+
     /// Returns whether the server's own time limit was up, for the operation or for its write concern.
     pub(super) fn is_max_time_expired(&self) -> bool {
         match self {

@@ -111,7 +111,11 @@ impl Client {
                 let ended = within(moment, || self.deployment().residence(), ending.as_mut()).await;
                 match ended {
                     // The connection comes back before its pool is closed.
-                    Ok(connection) if self.is_idle() => drop(connection),
+                    Ok(mut connection) if self.is_idle() => {
+                        // The operations that were over just now have given theirs back.
+                        let rest = async { self.end_sessions(&idle_sessions(), &mut connection).await };
+                        let _ = within(moment, || self.deployment().residence(), rest).await;
+                    }
                     ended => {
                         self.deployment().close();
                         let others_closed = async {
@@ -203,11 +207,19 @@ impl Client {
             return None;
         }
         let server = self.deployment().try_select_now(Access::Read(&PRIMARY_PREFERRED)).ok()??;
-        match server.pool.check_out_for(Limit::of(LONGEST_WAIT).start(), None, Location::caller()).await {
-            Ok(connection) => Some((server.server().clone(), connection)),
-            Err(error) => {
-                tracing::debug!(target: "wharf::command", %error, "Sessions could not be ended");
-                None
+        let limit = Limit::of(LONGEST_WAIT).start();
+        loop {
+            match server.pool.check_out_for(limit, None, Location::caller()).await {
+                Ok(mut connection) => {
+                    if connection.check_idle().is_ok() {
+                        return Some((server.server().clone(), connection));
+                    }
+                    // It was lost while it was idle, and is closed.
+                }
+                Err(error) => {
+                    tracing::debug!(target: "wharf::command", %error, "Sessions could not be ended");
+                    return None;
+                }
             }
         }
     }

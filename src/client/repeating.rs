@@ -68,8 +68,13 @@ impl<T> Repeating<T> {
                         Err(error) => Turn::End(Err(error)),
                     };
                 }
-                (NextStep::Commit, _) => match session.commit_transaction().await {
+                (NextStep::Commit, last_commit) => match session.commit_transaction().await {
                     Ok(()) => self.next = NextStep::Return,
+                    // This commit was not sent, and will not be. What became of the last one is not known.
+                    Err(ClientError::Selection(_)) if last_commit.is_some() => {
+                        self.next = NextStep::Report;
+                        self.last_error = last_commit;
+                    }
                     Err(error) => {
                         if session.transaction_state() == TransactionState::InProgress {
                             // The session has refused the commit.

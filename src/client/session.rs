@@ -361,7 +361,11 @@ async fn end_transaction(
         };
         let report = ErrorToReport::after(to_report.take(), error, fault.may_have_written());
         if !attempts.goes_on(&fault, labels, server).await {
-            return Err(attempts.report(report.into_error()));
+            // The last attempt may not have been sent, but the commit may be: it is to be repeated.
+            let is_unknown = labels.contains(ErrorLabels::UNKNOWN_COMMIT_RESULT);
+            let error = report.into_error();
+            let error = if is_unknown { error.with_unknown_commit_result() } else { error };
+            return Err(attempts.report(error));
         }
         to_report = Some(report);
     }

@@ -243,7 +243,7 @@ impl EndpointConnection {
 
     /// Returns an error if the connection was lost while it was idle.
     #[inline]
-    pub(super) fn check_idle(&mut self) -> Result<(), Box<CommandError>> {
+    pub(crate) fn check_idle(&mut self) -> Result<(), Box<CommandError>> {
         self.channel.check_idle().map_err(|error| self.identity.lost(error))
     }
 

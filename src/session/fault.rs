@@ -289,6 +289,11 @@ impl Fault {
             FaultKind::PoolCleared | FaultKind::NoConnection { .. } => false,
         }
     }
+
+    /// Returns whether there was a server, and no connection to it.
+    pub fn found_no_connection(&self) -> bool {
+        matches!(self.kind, FaultKind::CheckOut | FaultKind::PoolCleared | FaultKind::NoConnection { .. })
+    }
 }
 
 fn code(error: &RawDocument) -> i32 {

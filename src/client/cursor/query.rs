@@ -51,6 +51,9 @@ pub(super) struct Query {
     pub(super) opened_in: Option<i64>,
     /// Only for a cursor of a transaction behind a load balancer.
     pub(super) ticket: Option<Ticket>,
+    /// Whether the last attempt of a command that failed found no connection to the server. The error may be that of an
+    /// attempt before.
+    pub(super) has_lost_server: bool,
 }
 
 /// The time limits of a cursor (Client Side Operations Timeout, "Cursors").
@@ -259,6 +262,7 @@ impl Query {
                 Ok(reply) => return Ok(reply),
                 Err(failed) => *failed,
             };
+            self.has_lost_server = fault.found_no_connection();
             let report = ErrorToReport::after(to_report.take(), error, fault.reached_a_server());
             // A cursor stays on its server, so no server is avoided.
             if !attempts.goes_on(&fault, fault.labels, None).await {

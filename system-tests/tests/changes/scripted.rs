@@ -122,6 +122,36 @@ async fn errors_are_resumable_by_label_or_on_old_servers_by_code() {
     }
 }
 
+/// The error says that the server is overloaded, which is not resumable, but then there was no connection any more.
+#[tokio::test(start_paused = true)]
+async fn stream_resumes_if_the_repetition_of_its_get_more_finds_no_connection() {
+    let overload = failure(462, &["SystemOverloadedError", "RetryableError"]);
+    let event = doc! { "_id": { "token": 1 }, "operationType": "insert" };
+    let replies = vec![batch("firstBatch", vec![]), overload, batch("firstBatch", vec![event])];
+    let replies = Arc::new(Mutex::new(replies.into_iter()));
+    let server = ScriptedServer::start(move || {
+        let replies = replies.clone();
+        Box::new(move |command: &Document| match name(command).as_str() {
+            "ping" => Answer::After(Duration::from_millis(1_500), Box::new(Answer::Reply(doc! { "ok": 1 }))),
+            "hello" | "isMaster" | "ismaster" => Answer::Reply(doc! {
+                "ok": 1, "isWritablePrimary": true, "msg": "isdbgrid", "helloOk": true, "minWireVersion": 0,
+                "maxWireVersion": 17, "logicalSessionTimeoutMinutes": 30,
+            }),
+            _ => Answer::Reply(replies.lock().unwrap().next().expect("a reply in the script")),
+        })
+    });
+    let server = server.await.unwrap();
+    let limits = "serverMonitoringMode=poll&maxPoolSize=1&waitQueueTimeoutMS=1000";
+    let client = Client::from_uri(&format!("mongodb://{}/?{limits}", server.address())).unwrap();
+    let mut changes = client.watch(WatchTarget::Collection("test", "c"), ()).await.unwrap();
+    // It waits for the only connection while the batch is fetched, and keeps it for longer than the stream waits.
+    let ping = rawdoc! { "ping": 1 };
+    let (event, answered) = tokio::join!(biased; changes.next(), client.run_command("admin", &ping));
+    assert!(event.unwrap().is_some());
+    answered.unwrap();
+    assert_eq!(stages(&server).len(), 2);
+}
+
 #[tokio::test]
 async fn stream_without_any_token_resumes_at_the_time_of_the_first_reply() {
     let empty = || batch("firstBatch", vec![]);

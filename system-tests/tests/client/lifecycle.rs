@@ -5,13 +5,15 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bson::{Bson, Document, Timestamp, doc, rawdoc};
+use tokio::net::TcpStream;
 use tokio::time::Instant;
 use wharf::client::{CommandEvent, ServerSelectionError};
 use wharf::{Client, ClientError, Options, PoolEvent, ReadPreference};
+use wharf_testbed::relay::Relay;
 use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
 use super::cancelled::until;
-use super::repetitions::{primary, standalone, start};
+use super::repetitions::{primary, service, standalone, start};
 
 /// Longer than the tests wait for anything on the paused clock.
 const LONG: Duration = Duration::from_secs(60);
@@ -177,4 +179,50 @@ async fn command_that_ends_sessions_has_the_cluster_time_and_events() {
     };
     assert_eq!(started.source, succeeded.source);
     assert_eq!(Document::try_from(started.command.clone()).unwrap(), last);
+}
+
+#[tokio::test(start_paused = true)]
+async fn session_that_comes_back_while_others_are_ended_is_ended() {
+    let after = |millis| Answer::After(Duration::from_millis(millis), Box::new(ok()));
+    let (server, arrived) = start(primary(), move |command, _| match name(command).as_str() {
+        "ping" => after(20),
+        "endSessions" => after(50),
+        _ => after(10),
+    })
+    .await;
+    let client = Client::from_uri(&format!("mongodb://{}/?directConnection=true", server.address())).unwrap();
+    let command = rawdoc! { "count": "c" };
+    let (first, second) = tokio::join!(client.run_command("admin", &command), client.run_command("admin", &command));
+    first.and(second).unwrap();
+    // One of the two sessions is idle.
+    let ping = rawdoc! { "ping": 1 };
+    let (running, is_closed) = tokio::join!(client.run_command("admin", &ping), client.shutdown(LONG));
+    running.unwrap();
+    assert!(is_closed);
+    let arrived = arrived.lock().unwrap();
+    let of = |wanted: &str| arrived.iter().filter(|command| name(command) == wanted).cloned().collect::<Vec<_>>();
+    assert_eq!((of("ping").len(), of("endSessions").len()), (1, 2));
+    let mut used: Vec<_> = of("count").iter().map(|command| command.get("lsid").unwrap().to_string()).collect();
+    let mut over: Vec<_> = of("endSessions").iter().flat_map(ended).map(|id| id.to_string()).collect();
+    used.sort_unstable();
+    over.sort_unstable();
+    assert_eq!(used, over);
+}
+
+#[tokio::test]
+async fn sessions_are_ended_on_another_connection_if_the_idle_one_was_lost() {
+    let (server, arrived) = start(service(), |_, _| ok()).await;
+    let relay = Relay::start(server.address().parse().unwrap()).await.unwrap();
+    let client = Client::from_uri(&format!("mongodb://{}/?loadBalanced=true", relay.address())).unwrap();
+    client.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap();
+    // Behind a load balancer, no monitor notices it.
+    relay.partition().await;
+    relay.heal();
+    while TcpStream::connect(relay.address()).await.is_err() {
+        tokio::task::yield_now().await;
+    }
+    assert!(client.shutdown(LONG).await);
+    let arrived = arrived.lock().unwrap();
+    let [ping, end_sessions] = &arrived[..] else { panic!("{arrived:?}") };
+    assert_eq!(ended(end_sessions), [ping.get("lsid").unwrap().clone()]);
 }
