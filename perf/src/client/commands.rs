@@ -52,7 +52,13 @@ fn on_frugal(arguments: &Client) -> Result<Vec<Claim>, Failure> {
     print(arguments, &turns, &subjects, &[CPU, SERVER_CPU, THROUGHPUT, P50, P99], Kind::OfficialRaw);
     let mut claims = Vec::new();
     for &tasks in &arguments.tasks {
-        for subject in [Kind::Client, Kind::ClientBusyPolling] {
+        // With one task, server and client wait for each other. Without busy polling both go to sleep after each message, and
+        // the client's share of the round trip is too small for such a difference: the table shows it, no claim is made.
+        let judged = match tasks {
+            1 => &[Kind::ClientBusyPolling][..],
+            _ => &[Kind::Client, Kind::ClientBusyPolling],
+        };
+        for &subject in judged {
             let ratio = median(&turns.ratios(tasks, THROUGHPUT.value, subject, Kind::OfficialRaw));
             let limit = Limit::AtLeast(1.6);
             let text =
