@@ -30,7 +30,7 @@ use crate::endpoint::Limit;
 use crate::options::InvalidOption;
 use crate::pool::Purpose;
 use crate::runtime::forks;
-use crate::session::{name, writes_its_result};
+use crate::session::{FaultKind, name, writes_its_result};
 
 /// The wire version of MongoDB 4.4, from which on a `getMore` takes a comment (CRUD, "find").
 const TAKES_COMMENT: i32 = 9;
@@ -247,7 +247,6 @@ impl OpenCursor<'_> {
             opened_in,
             ticket: ticket.clone(),
             client,
-            has_lost_server: false,
         };
         if id == 0 {
             query.end_on(connection.as_ref());
@@ -328,7 +327,7 @@ pub struct Cursor<T = RawDocumentBuf> {
     documents: PhantomData<fn() -> T>,
 }
 
-type Fetching = Pin<Box<dyn Future<Output = (Query, Result<Batch, ClientError>)> + Send>>;
+type Fetching = Pin<Box<dyn Future<Output = (Query, Result<Batch, (ClientError, FaultKind)>)> + Send>>;
 
 impl<T> Cursor<T> {
     /// Returns the next document, or `None` at the end of the results. A tailable cursor also returns `None` when there
@@ -494,8 +493,8 @@ impl<T> Cursor<T> {
                             self.end();
                         }
                     }
-                    Err(error) => {
-                        self.has_lost_server = self.query.as_ref().is_some_and(|query| query.has_lost_server);
+                    Err((error, kind)) => {
+                        self.has_lost_server = kind.found_no_connection();
                         self.fail(&error);
                         return Poll::Ready(Err(error));
                     }

@@ -32,12 +32,7 @@ impl Client {
         connection: &mut Connection<Endpoint>,
         command: Command<'_>,
     ) -> Result<RawDocumentBuf, ClientError> {
-        let mut appended = Vec::new();
-        if known_of(connection).has_cluster_time
-            && let Some(time) = &*self.cluster_time().load()
-        {
-            time.append_to(&mut appended);
-        }
+        let appended = self.elements_of_cluster_time(connection);
         let events = self.command_events();
         let outcome = events.run(connection, command.appended(&appended), events.operation()).await;
         let reply = match &outcome {
@@ -56,5 +51,16 @@ impl Client {
             }
         }
         Ok(outcome?)
+    }
+
+    /// Returns the elements that a command in no session has on this connection: `$clusterTime`, if the server takes it.
+    pub(super) fn elements_of_cluster_time(&self, connection: &Connection<Endpoint>) -> Vec<u8> {
+        let mut elements = Vec::new();
+        if known_of(connection).has_cluster_time
+            && let Some(time) = &*self.cluster_time().load()
+        {
+            time.append_to(&mut elements);
+        }
+        elements
     }
 }

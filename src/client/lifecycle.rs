@@ -228,10 +228,7 @@ impl Client {
     async fn end_sessions(&self, ids: &[SessionId], connection: &mut Connection<Endpoint>) {
         let id = self.command_events().operation();
         for body in ServerSessionPool::end_sessions(ids) {
-            let mut appended = Vec::new();
-            if let Some(time) = self.cluster_time().load().as_deref() {
-                time.append_to(&mut appended);
-            }
+            let appended = self.elements_of_cluster_time(connection);
             let command = Command::new("admin", &body).appended(&appended);
             if let Err(error) = self.command_events().run(connection, command, id).await {
                 tracing::debug!(target: "wharf::command", %error, "Sessions could not be ended");

@@ -329,10 +329,7 @@ impl<'a> Running<'a> {
             if to_report.is_none() || tells_of_attempt {
                 reply_to_report = failed.answer;
             }
-            match &mut to_report {
-                Some(report) => report.add(failed.error, tells_of_attempt),
-                None => to_report = Some(ErrorToReport::new(failed.error)),
-            }
+            to_report = Some(ErrorToReport::after(to_report.take(), failed.error, tells_of_attempt));
             if !attempts.goes_on(&failed.fault, failed.labels, failed.server).await {
                 break;
             }

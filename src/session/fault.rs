@@ -110,6 +110,13 @@ pub enum FaultKind {
     WriteConcern,
 }
 
+impl FaultKind {
+    /// Returns whether there was a server, and no connection to it.
+    pub fn found_no_connection(self) -> bool {
+        matches!(self, Self::CheckOut | Self::PoolCleared | Self::NoConnection { .. })
+    }
+}
+
 /// What a failed attempt of an operation means for retries and for transactions.
 #[derive(Clone, Copy, Debug)]
 pub struct Fault {
@@ -288,11 +295,6 @@ impl Fault {
             FaultKind::Client | FaultKind::Selection | FaultKind::CheckOut => false,
             FaultKind::PoolCleared | FaultKind::NoConnection { .. } => false,
         }
-    }
-
-    /// Returns whether there was a server, and no connection to it.
-    pub fn found_no_connection(&self) -> bool {
-        matches!(self.kind, FaultKind::CheckOut | FaultKind::PoolCleared | FaultKind::NoConnection { .. })
     }
 }
 

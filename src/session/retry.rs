@@ -162,27 +162,12 @@ pub struct ErrorToReport<E> {
 }
 
 impl<E> ErrorToReport<E> {
-    /// Begins with the first attempt's error.
-    pub fn new(error: E) -> Self {
-        Self { error }
-    }
-
-    /// Adds the error of a later attempt. `tells_of_attempt` is [`Fault::may_have_written`] for a write and a
-    /// generic command, and [`Fault::reached_a_server`] for a read.
-    pub fn add(&mut self, error: E, tells_of_attempt: bool) {
-        if tells_of_attempt {
-            self.error = error;
-        }
-    }
-
-    /// Adds the error of an attempt to those of the earlier ones, if there were any.
+    /// Adds the error of an attempt to those of the earlier ones, if there were any. `tells_of_attempt` is
+    /// [`Fault::may_have_written`] for a write and a generic command, and [`Fault::reached_a_server`] for a read.
     pub fn after(earlier: Option<Self>, error: E, tells_of_attempt: bool) -> Self {
         match earlier {
-            Some(mut report) => {
-                report.add(error, tells_of_attempt);
-                report
-            }
-            None => Self::new(error),
+            Some(earlier) if !tells_of_attempt => earlier,
+            _ => Self { error },
         }
     }
 

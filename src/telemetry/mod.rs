@@ -2,9 +2,10 @@
 //! of the metrics of a pool or a client: [`readings`](readings()), and `OpenTelemetryMetrics` and `FacadeMetrics` with the
 //! features `opentelemetry` and `metrics`. [`log_levels`] and [`log_output`] read the environment variables for logs.
 //!
-//! Each observer is a [`Subscriber`](crate::Subscriber) for [`PoolBuilder::subscriber`](crate::PoolBuilder::subscriber), or for
-//! [`PoolBuilder::log`](crate::PoolBuilder::log) in the case of [`Log`], and also a handle: clones share their output and counts. Pass one clone to the pool and keep another to read from. An
-//! observer may serve several pools. The events are those of pools and connections; commands have none.
+//! Each observer is a [`Subscriber`](crate::Subscriber) for [`PoolBuilder::subscriber`](crate::PoolBuilder::subscriber), or
+//! for [`PoolBuilder::log`](crate::PoolBuilder::log) in the case of [`Log`], and also a handle: clones share their output and
+//! counts. Pass one clone to the pool and keep another to read from. An observer may serve several pools. The events are those
+//! of pools and connections; commands have none.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]

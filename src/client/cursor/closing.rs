@@ -63,7 +63,7 @@ impl<T> Cursor<T> {
                 // Otherwise the server must have answered first, and the connection may be the pinned one.
                 let after_batch = async move {
                     let (query, fetched) = fetching.await;
-                    query.close_after(id, fetched, timeout, place).await;
+                    query.close_after(id, fetched.map_err(|(error, _)| error), timeout, place).await;
                 };
                 Some(Box::pin(async { _ = tokio::join!(at_once, after_batch) }))
             }

@@ -51,9 +51,6 @@ pub(super) struct Query {
     pub(super) opened_in: Option<i64>,
     /// Only for a cursor of a transaction behind a load balancer.
     pub(super) ticket: Option<Ticket>,
-    /// Whether the last attempt of a command that failed found no connection to the server. The error may be that of an
-    /// attempt before.
-    pub(super) has_lost_server: bool,
 }
 
 /// The time limits of a cursor (Client Side Operations Timeout, "Cursors").
@@ -94,13 +91,13 @@ struct OfCursor<'a> {
 }
 
 impl Query {
-    /// Fetches the next batch.
-    pub(super) async fn fetch(mut self, id: i64) -> (Self, Result<Batch, ClientError>) {
+    /// Fetches the next batch. The kind is that of the last failure.
+    pub(super) async fn fetch(mut self, id: i64) -> (Self, Result<Batch, (ClientError, FaultKind)>) {
         let fetched = self.get_more(id).await;
         (self, fetched)
     }
 
-    async fn get_more(&mut self, id: i64) -> Result<Batch, ClientError> {
+    async fn get_more(&mut self, id: i64) -> Result<Batch, (ClientError, FaultKind)> {
         let mut body = RawDocumentBuf::new();
         body.append(cstr!("getMore"), id);
         body.append(cstr!("collection"), self.collection.as_str());
@@ -115,13 +112,13 @@ impl Query {
             max_await_time: self.max_await_time,
             closes: false,
         };
-        let reply = self.run(get_more).await.map_err(|(error, _)| error)?;
+        let reply = self.run(get_more).await?;
         if let Some(collection) = collection_of(&reply)
             && collection != self.collection
         {
             self.collection = collection.to_owned();
         }
-        Batch::read(reply, "nextBatch")
+        Batch::read(reply, "nextBatch").map_err(|error| (error, FaultKind::Malformed))
     }
 
     /// Returns what can close the cursor beside the `getMore` in flight, where the server would wait for documents.
@@ -262,7 +259,6 @@ impl Query {
                 Ok(reply) => return Ok(reply),
                 Err(failed) => *failed,
             };
-            self.has_lost_server = fault.found_no_connection();
             let report = ErrorToReport::after(to_report.take(), error, fault.reached_a_server());
             // A cursor stays on its server, so no server is avoided.
             if !attempts.goes_on(&fault, fault.labels, None).await {

@@ -1,17 +1,16 @@
 //! Transactions of a client that is shut down, or that has no runtime.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bson::{Document, doc, rawdoc};
 use wharf::client::{ServerSelectionError, Session, SessionError, SessionOptions};
 use wharf::{Client, ClientError, CommandError, Operation};
 use wharf_testbed::executor::drive;
-use wharf_testbed::scripted::{Answer, ScriptedServer, name};
+use wharf_testbed::scripted::Answer;
 
 use super::cancelled::until;
-use super::repetitions::{client, count, primary, start};
+use super::repetitions::{client, count, lost_with_a_commit, primary, start};
 
 /// Starts a session whose transactions are repeated for a short time only, so that a client that repeats them fails soon.
 fn session(client: &Client) -> Session {
@@ -46,20 +45,7 @@ async fn transaction_of_a_client_that_is_shut_down_is_not_committed_again() {
 /// The connection was lost after the commit was sent, and the client is shut down while the commit waits for a server.
 #[tokio::test(start_paused = true)]
 async fn commit_that_was_sent_before_the_shutdown_is_reported() {
-    let has_committed = Arc::new(AtomicBool::new(false));
-    let noted = has_committed.clone();
-    let server = ScriptedServer::start(move || {
-        let has_committed = noted.clone();
-        Box::new(move |command: &Document| match name(command).as_str() {
-            "commitTransaction" => {
-                has_committed.store(true, Ordering::SeqCst);
-                Answer::Close
-            }
-            _ if has_committed.load(Ordering::SeqCst) => Answer::Hang,
-            _ => Answer::Reply(primary()),
-        })
-    });
-    let server = server.await.unwrap();
+    let (server, has_committed) = lost_with_a_commit().await;
     let client = client(&server, "directConnection=true");
     let mut session = client.start_session(&SessionOptions::default()).unwrap();
     let transaction = session.with_transaction(async |mut session| insert(&client, &mut session).await);

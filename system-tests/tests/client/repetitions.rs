@@ -296,23 +296,29 @@ async fn unmet_write_concern_of_a_server_that_shuts_down_clears_its_pool() {
     }
 }
 
+/// A primary that closes the connection of a commit, and hangs from then on. Also returns whether it has got the commit.
+pub(super) async fn lost_with_a_commit() -> (ScriptedServer, Arc<AtomicBool>) {
+    let has_committed = Arc::new(AtomicBool::new(false));
+    let noted = has_committed.clone();
+    let server = ScriptedServer::start(move || {
+        let has_committed = noted.clone();
+        Box::new(move |command: &Document| match name(command).as_str() {
+            "commitTransaction" => {
+                has_committed.store(true, Ordering::SeqCst);
+                Answer::Close
+            }
+            _ if has_committed.load(Ordering::SeqCst) => Answer::Hang,
+            _ => Answer::Reply(primary()),
+        })
+    });
+    (server.await.unwrap(), has_committed)
+}
+
 /// Retryable Writes, "Executing Retryable Write Commands": the error of the attempt that the server may have executed.
 #[tokio::test(start_paused = true)]
 async fn commit_whose_retry_finds_no_server_reports_the_attempt_before() {
     for (parameters, is_timeout) in [("serverSelectionTimeoutMS=1000", false), ("timeoutMS=1000", true)] {
-        let has_committed = Arc::new(AtomicBool::new(false));
-        let server = ScriptedServer::start(move || {
-            let has_committed = has_committed.clone();
-            Box::new(move |command: &Document| match name(command).as_str() {
-                "commitTransaction" => {
-                    has_committed.store(true, Ordering::SeqCst);
-                    Answer::Close
-                }
-                _ if has_committed.load(Ordering::SeqCst) => Answer::Hang,
-                _ => Answer::Reply(primary()),
-            })
-        });
-        let server = server.await.unwrap();
+        let (server, _) = lost_with_a_commit().await;
         let client = client(&server, &format!("directConnection=true&{parameters}"));
         let mut session = client.start_session(&SessionOptions::default()).unwrap();
         session.start_transaction(TransactionOptions::default()).unwrap();
