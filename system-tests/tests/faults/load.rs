@@ -16,6 +16,8 @@ use wharf::{Client, ClientError, Operation};
 const TASKS: usize = 64;
 /// The database of the load. Its collection `inserted` has a document for each insert, `counters` one for each task.
 const DATABASE: &str = "faults";
+/// The database of the load that a new client has beside it.
+const DATABASE_BESIDE: &str = "beside";
 /// How long an operation may still take when the load is to stop: less than the time limit of the server selection.
 const LAST_OPERATION: Duration = Duration::from_secs(15);
 /// How long the pools may take until their counts are back.
@@ -86,9 +88,19 @@ impl Counts {
     }
 }
 
+/// When and how the throughput was back.
+pub enum Regained {
+    /// There was a second with at least 90 % of the usual rate.
+    Usual(Duration),
+    /// The servers or the machine had become slower, but there was a second with at least 90 % of the rate of a new client
+    /// beside it.
+    LikeNew(Duration),
+}
+
 /// A load in progress.
 pub struct Load {
     client: Client,
+    database: &'static str,
     /// The counts before the fault.
     counts: Counts,
     begun: Instant,
@@ -100,18 +112,22 @@ pub struct Load {
 impl Load {
     /// Starts the tasks, on collections that are empty, and waits until they have as many connections as they may have.
     pub async fn start(client: &Client) -> Self {
+        Self::start_in(client, DATABASE).await
+    }
+
+    async fn start_in(client: &Client, database: &'static str) -> Self {
         for name in ["inserted", "counters"] {
-            client.run(Operation::write(DATABASE, &rawdoc! { "create": name })).await.unwrap();
+            client.run(Operation::write(database, &rawdoc! { "create": name })).await.unwrap();
         }
         let counters: Vec<_> = (0..TASKS).map(|task| rawdoc! { "_id": id(task), "n": 0_i64 }).collect();
-        client.insert(DATABASE, "counters", &counters).await.unwrap();
+        client.insert(database, "counters", &counters).await.unwrap();
         let goes_on = Arc::new(AtomicBool::new(true));
         let (sender, successes) = watch::channel(0);
         let sender = Arc::new(sender);
-        let start = |task| tokio::spawn(run(client.clone(), id(task), goes_on.clone(), sender.clone()));
+        let start = |task| tokio::spawn(run(client.clone(), database, id(task), goes_on.clone(), sender.clone()));
         let tasks = (0..TASKS).map(start).collect();
         let counts = counts(client, Counts::is_full).await;
-        Self { client: client.clone(), counts, begun: Instant::now(), goes_on, successes, tasks }
+        Self { client: client.clone(), database, counts, begun: Instant::now(), goes_on, successes, tasks }
     }
 
     /// Waits until this many more operations have succeeded.
@@ -123,34 +139,52 @@ impl Load {
 
     /// Measures for two seconds how many operations succeed in a second.
     pub async fn rate(&self) -> f64 {
-        let before = self.successes();
+        let (begun, before) = (Instant::now(), self.successes());
         tokio::time::sleep(USUAL).await;
-        rate(before, self.successes())
+        (self.successes() - before) / begun.elapsed().as_secs_f64()
     }
 
-    /// Waits for a second with at least 90 % of the usual rate, and returns how long that took, with the second. Returns
-    /// `None` if none came within `limit`.
-    pub async fn regains(&self, usual: f64, limit: Duration) -> Option<Duration> {
+    /// Waits until the throughput is back. Returns `None` if it is not within `limit`.
+    ///
+    /// A replica set may be slower after an election, whoever asks: another member is the primary, and who reads from
+    /// whom has changed. So a new client has the same load beside this one in the second half of the time, and what that
+    /// does at the same time is the measure, too.
+    pub async fn regains(&self, usual: f64, limit: Duration) -> Option<Regained> {
         let from = Instant::now();
+        if self.keeps_up(|| usual * from.elapsed().as_secs_f64(), from + limit / 2).await {
+            return Some(Regained::Usual(from.elapsed()));
+        }
+        let new = Client::new(self.client.options().clone()).unwrap();
+        let beside = Self::start_in(&new, DATABASE_BESIDE).await;
+        let until = (from + limit).max(Instant::now() + 2 * SECOND);
+        let keeps_up = self.keeps_up(|| beside.successes(), until).await;
+        let regained = keeps_up.then(|| Regained::LikeNew(from.elapsed()));
+        beside.stop().await;
+        new.run(Operation::write(DATABASE_BESIDE, &rawdoc! { "dropDatabase": 1 })).await.unwrap();
+        assert!(new.shutdown(SETTLING).await);
+        regained
+    }
+
+    /// Waits for a second in which at least 90 % as many operations succeed as others do, whose number is asked for.
+    /// Returns whether there was one until then.
+    async fn keeps_up(&self, others: impl Fn() -> f64, until: Instant) -> bool {
         let mut steps = tokio::time::interval(RATE_STEP);
-        let mut seen: Vec<(Instant, u64)> = Vec::new();
-        loop {
+        let mut seen: Vec<(Instant, f64, f64)> = Vec::new();
+        while Instant::now() < until {
             steps.tick().await;
-            let now = self.successes();
-            let second_ago = seen.iter().rev().find(|(at, _)| now.0 - *at >= SECOND);
-            if second_ago.is_some_and(|&before| rate(before, now) >= 0.9 * usual) {
-                return Some(now.0 - from);
-            }
-            if now.0 - from > limit {
-                return None;
+            let now = (Instant::now(), self.successes(), others());
+            let second_ago = seen.iter().rev().find(|(at, ..)| now.0 - *at >= SECOND);
+            if second_ago.is_some_and(|(_, own, other)| now.1 > *own && now.1 - own >= 0.9 * (now.2 - other)) {
+                return true;
             }
             seen.push(now);
         }
+        false
     }
 
-    /// Returns the number of successes, and when it was read.
-    fn successes(&self) -> (Instant, u64) {
-        (Instant::now(), *self.successes.borrow())
+    /// Returns how many operations have succeeded.
+    fn successes(&self) -> f64 {
+        f64::from(u32::try_from(*self.successes.borrow()).unwrap())
     }
 
     /// Stops the load once the counts are what they were before the fault. Fails if a task hangs.
@@ -168,13 +202,8 @@ impl Load {
         let Ok(records) = tokio::time::timeout(LAST_OPERATION, records).await else {
             panic!("a task hangs: {:#?}", self.client.status());
         };
-        Outcome { client: self.client, records, begun: self.begun, ended }
+        Outcome { client: self.client, database: self.database, records, begun: self.begun, ended }
     }
-}
-
-/// Returns how many operations succeeded in a second, on average between two readings.
-fn rate((from, before): (Instant, u64), (to, after): (Instant, u64)) -> f64 {
-    f64::from(u32::try_from(after - before).unwrap()) / (to - from).as_secs_f64()
 }
 
 /// Waits until the counts of the client's pools are what the load looks for, and returns them.
@@ -196,7 +225,13 @@ fn id(task: usize) -> i64 {
 }
 
 /// Inserts, increments and reads in turn.
-async fn run(client: Client, task: i64, goes_on: Arc<AtomicBool>, successes: Arc<watch::Sender<u64>>) -> Record {
+async fn run(
+    client: Client,
+    database: &'static str,
+    task: i64,
+    goes_on: Arc<AtomicBool>,
+    successes: Arc<watch::Sender<u64>>,
+) -> Record {
     let mut record = Record { task, ..Record::default() };
     let statement = rawdoc! { "q": { "_id": task }, "u": { "$inc": { "n": 1_i64 } } };
     let increment = rawdoc! { "update": "counters", "updates": [statement] };
@@ -211,17 +246,17 @@ async fn run(client: Client, task: i64, goes_on: Arc<AtomicBool>, successes: Arc
             let outcome = match kind {
                 Kind::Insert => {
                     let document = [rawdoc! { "_id": id, "text": "thirty bytes of text, or so" }];
-                    let written = client.insert(DATABASE, "inserted", &document).await;
+                    let written = client.insert(database, "inserted", &document).await;
                     written.map(|written| assert_eq!(written.inserted, 1))
                 }
                 Kind::Increment => {
-                    let reply = client.run(Operation::write(DATABASE, &increment)).await;
+                    let reply = client.run(Operation::write(database, &increment)).await;
                     reply.map(|reply| assert_eq!(reply.get_i32("n").unwrap(), 1, "{reply:?}"))
                 }
                 Kind::Read => {
                     let acknowledged = record.acknowledged.last().copied();
                     let find = rawdoc! { "find": "inserted", "filter": { "_id": acknowledged.unwrap_or(-1) } };
-                    let reply = client.run(Operation::read(DATABASE, &find)).await;
+                    let reply = client.run(Operation::read(database, &find)).await;
                     reply
                         .map(|reply| assert_eq!(found(&reply), usize::from(acknowledged.is_some()), "{acknowledged:?}"))
                 }
@@ -255,6 +290,7 @@ fn found(reply: &RawDocumentBuf) -> usize {
 /// A load that is over.
 pub struct Outcome {
     client: Client,
+    database: &'static str,
     records: Vec<Record>,
     begun: Instant,
     ended: Instant,
@@ -312,7 +348,7 @@ impl Outcome {
 
     async fn documents(&self, collection: &str) -> Vec<RawDocumentBuf> {
         let find = rawdoc! { "find": collection };
-        let mut cursor = self.client.cursor(Operation::read(DATABASE, &find)).await.unwrap();
+        let mut cursor = self.client.cursor(Operation::read(self.database, &find)).await.unwrap();
         let mut documents = Vec::new();
         while let Some(document) = cursor.next().await.unwrap() {
             documents.push(document.to_owned());

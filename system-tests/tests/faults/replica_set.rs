@@ -9,7 +9,7 @@ use wharf::{Client, OperationError, Options, ReadPreference};
 use wharf_testbed::replica_set::{ReplicaSet, ReplicaSetOptions};
 
 use super::events::Events;
-use super::load::{Load, Outcome};
+use super::load::{Load, Outcome, Regained};
 use super::{blocking, turn, within};
 
 /// Starts a set, and a client with fewer connections than the load has tasks.
@@ -50,9 +50,13 @@ pub async fn check(outcome: &Outcome) {
 }
 
 /// Says when the throughput was back.
-pub fn throughput(usual: f64, back: Option<Duration>) -> String {
-    let back = back.map_or("not again".to_owned(), |back| format!("{:.2} s later", back.as_secs_f64()));
-    format!(", {usual:.0} operations/s before, 90 % of it {back}")
+pub fn throughput(usual: f64, back: Option<&Regained>) -> String {
+    let back = match back {
+        Some(Regained::Usual(after)) => format!("of it {:.2} s later", after.as_secs_f64()),
+        Some(Regained::LikeNew(after)) => format!("of a new client's beside it {:.2} s later", after.as_secs_f64()),
+        None => "not again".to_owned(),
+    };
+    format!(", {usual:.0} operations/s before, 90 % {back}")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -68,7 +72,7 @@ async fn step_down_fails_no_operation() {
         events.after(mark, is_new_primary).await;
         let back = load.regains(usual, client.options().heartbeat_frequency).await;
         let outcome = load.stop().await;
-        let further = throughput(usual, back);
+        let further = throughput(usual, back.as_ref());
         outcome.print("step-down of the primary", &further);
         check(&outcome).await;
         assert!(back.is_some(), "{further}");
@@ -93,7 +97,7 @@ async fn kill_of_the_primary_fails_no_operation() {
         let elected = format!(", new primary after {:.2} s", killed.elapsed().as_secs_f64());
         let back = load.regains(usual, client.options().heartbeat_frequency).await;
         let outcome = load.stop().await;
-        let further = elected + &throughput(usual, back);
+        let further = elected + &throughput(usual, back.as_ref());
         outcome.print("kill -9 of the primary", &further);
         check(&outcome).await;
         assert!(back.is_some(), "{further}");
