@@ -12,7 +12,7 @@ use super::rescan::{self, servers_after};
 use super::server::{Member, Server};
 use super::snapshot::Snapshot;
 use super::state::{Deployment, Resident, SrvResident, State};
-use crate::endpoint::{AuthenticationError, Endpoint, OperationError, ServerError, StateChange};
+use crate::endpoint::{AuthenticationError, Endpoint, OperationError, Scanned, ServerError, StateChange};
 use crate::error::{Cause, Stage};
 use crate::options::ServerAddress;
 use crate::pool::Clear;
@@ -276,8 +276,12 @@ impl Deployment {
         self.apply_error(server, &reason, ErrorKind::StateChange(change), Progress::Established, version, |_| false);
     }
 
-    /// Applies the failure of a server's pool to open a connection.
+    /// Applies the failure of a server's pool to open a connection, unless it was opened for a check: that applies its own
+    /// failure.
     pub(super) fn establishment_failed(self: &Arc<Self>, server: &Server, failed: &FailedConnection<'_>) {
+        if server.pool.establisher().scanned().is_some_and(Scanned::is_checking) {
+            return;
+        }
         let error = failed.error();
         let refusal = refusal(error.cause());
         let kind = refusal.and_then(ServerError::state_change).map_or(ErrorKind::Command, ErrorKind::StateChange);

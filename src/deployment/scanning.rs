@@ -15,7 +15,9 @@
 //!
 //! There are 500 ms between two scans. A scan leaves a server alone whose last check failed less than 5 s before
 //! (`cooldownMS`). The failure of a command does not count as a failed check, so that a retry can find a server whose
-//! connection alone was lost.
+//! connection alone was lost. Nor does that of an authentication: the server has answered the hello before. The operation
+//! has failed in its connection's handshake then, and is retried as after any other such failure (Retryable Reads,
+//! "Retryable Error").
 //!
 //! A server whose connection has not been used for 5 s (`socketCheckIntervalMS`) is checked before its use: when it is
 //! selected, and before the next command of a cursor. A selection ends, because each check counts as a use.
@@ -50,12 +52,13 @@ use super::state::{Deployment, Resident, now};
 use crate::endpoint::{
     Command, CommandError, Endpoint, Limit, OperationError, SHORTEST_RESCAN, Scanned, resolve_again, resolve_first,
 };
-use crate::error::{Cause, CheckOutError};
+use crate::error::{Cause, CheckOutError, EstablishError};
 use crate::milliseconds::Milliseconds;
 use crate::options::PoolOptions;
 use crate::printable::PrintableError;
 use crate::runtime::{Connection, within};
 use crate::topology::{ServerDescription, ServerType, TopologyType};
+use crate::wire::reply::whole_number;
 
 /// The shortest time between two scans (`minHeartbeatFrequencyMS`).
 const SHORTEST_PAUSE: Duration = Duration::from_millis(500);
@@ -81,6 +84,8 @@ struct State {
     is_stale: bool,
     /// When the SRV name is to be looked up again.
     look_up_at: Option<Instant>,
+    /// Why a connection could not be authenticated since the last scan began.
+    unauthenticated: Option<EstablishError>,
 }
 
 impl Scanning {
@@ -92,6 +97,11 @@ impl Scanning {
     /// Makes the next selection begin with a scan.
     pub(super) fn mark_stale(&self) {
         self.lock().is_stale = true;
+    }
+
+    /// Returns why a connection could not be authenticated since the last scan began.
+    pub(super) fn unauthenticated(&self) -> Option<EstablishError> {
+        self.lock().unauthenticated.clone()
     }
 }
 
@@ -258,7 +268,7 @@ impl Deployment {
                 SelectionLog::new(demand).waiting(&self.snapshot().topology, at);
             }
             match &time {
-                _ if tries_once && has_scanned => return Err(self.not_found_at_once(demand)),
+                _ if tries_once && has_scanned => return Err(self.not_found_at_once(scanning, demand)),
                 Some(TimeLimit { at, limit, name }) if !tries_once && Instant::now() >= *at => {
                     return Err(self.not_found_in_time(demand, *limit, name));
                 }
@@ -299,6 +309,7 @@ impl Deployment {
     /// of the time until `deadline` if a server that has answered is suitable.
     async fn scan(self: &Arc<Self>, scanning: &Scanning, demand: Demand<'_>, deadline: Option<Instant>) {
         let _in_progress = InProgress(scanning);
+        scanning.lock().unauthenticated = None;
         self.look_up(scanning).await;
         let begun = Instant::now();
         let mut half = deadline.map(|at| Box::pin(sleep_until(begun + at.saturating_duration_since(begun) / 2)));
@@ -413,14 +424,18 @@ impl Deployment {
             self.check_failed(resident, cause.clone(), *is_timeout);
             checked = self.try_check(resident).await;
         }
+        let unauthenticated = checked.as_ref().err().and_then(Failure::of_authentication);
         {
             let mut times = server.uses.lock();
             times.used = Some(Instant::now());
             times.cut_off = None;
             times.failed = match &checked {
-                Err(Failure::Check { is_network_error: true, .. }) => times.used,
+                Err(Failure::Check { is_network_error: true, .. }) if unauthenticated.is_none() => times.used,
                 _ => None,
             };
+        }
+        if let (Some(error), Some(scanning)) = (unauthenticated, self.scanning()) {
+            scanning.lock().unauthenticated = Some(error.clone());
         }
         match checked {
             Ok((description, took)) => self.checked(resident, description, Some(took)),
@@ -433,7 +448,7 @@ impl Deployment {
     }
 
     /// Makes one attempt to check a server, and returns what it says and the round trip.
-    async fn try_check(&self, resident: &Resident) -> Result<(ServerDescription, Duration), Failure> {
+    async fn try_check(self: &Arc<Self>, resident: &Resident) -> Result<(ServerDescription, Duration), Failure> {
         let server = &*resident.server;
         let (pool, endpoint) = (&server.pool, server.pool.establisher());
         // Without monitors, the connection itself tells whether the server is there.
@@ -460,13 +475,27 @@ impl Deployment {
             scanned.allow_arbiter(!is_single);
         }
         let heartbeat = resident.heartbeat(&Line::New(&server.address.text), false);
-        match pool.check_out_for(Limit::Infinite, None, site).await {
+        let opened = {
+            let _opening = scanned.map(Scanned::begin_check);
+            pool.check_out_for(Limit::Infinite, None, site).await
+        };
+        match opened {
             Ok(connection) => {
                 let hello = connection.hello();
                 let took = scanned.map_or(Duration::ZERO, Scanned::hello_took);
                 understood(resident, heartbeat, &hello.document, hello.server_connection_id, took)
             }
-            Err(error) => Err(failure_of(error).reported(heartbeat)),
+            Err(error) => {
+                let failure = failure_of(error);
+                let reply =
+                    scanned.filter(|_| failure.of_authentication().is_some()).and_then(Scanned::take_unauthenticated);
+                let (Some(reply), Some(scanned)) = (reply, scanned) else { return Err(failure.reported(heartbeat)) };
+                // The check has a result. What came after it makes the server unknown again, as with a monitor.
+                let number = whole_number(&reply, "connectionId").ok().flatten();
+                let (description, took) = understood(resident, heartbeat, &reply, number, scanned.hello_took())?;
+                self.checked(resident, description, Some(took));
+                Err(failure)
+            }
         }
     }
 }

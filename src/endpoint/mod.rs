@@ -354,7 +354,12 @@ impl Endpoint {
                     let outcome = outcome.instrument(debug_span!(target: TARGET, "authenticate"));
                     async { outcome.await.map_err(AuthenticationError::into_establish_error) }
                 });
-                context.stages.timed(Stage::Authenticate, authenticating).await?.map(Box::new)
+                let authenticated = context.stages.timed(Stage::Authenticate, authenticating).await;
+                if let (Err(_), Some(scanned)) = (&authenticated, &self.scanned) {
+                    hello.forget_speculation();
+                    scanned.keep_unauthenticated(hello.document.clone());
+                }
+                authenticated?.map(Box::new)
             }
             None => None,
         };

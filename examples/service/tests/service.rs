@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use bson::{RawDocument, rawdoc};
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::TcpStream;
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::sync::{Barrier, watch};
@@ -428,6 +428,24 @@ async fn service_completes_its_requests_before_it_ends() {
         assert_eq!(service.accounts(signal).await, BTreeMap::from([(from, 9), (to, 11)]));
         service.end(signal).await;
     }
+}
+
+#[tokio::test]
+async fn service_ends_although_a_request_does_not() {
+    // No request gets as far as the database.
+    let service = Running::start("mongodb://127.0.0.1:1").await;
+    let mut stuck = TcpStream::connect(&service.address).await.unwrap();
+    let head = "POST /accounts HTTP/1.1\r\nHost: bank\r\nContent-Type: application/json\r\nContent-Length: 100\r\n";
+    stuck.write_all(format!("{head}Expect: 100-continue\r\n\r\n").as_bytes()).await.unwrap();
+    let mut answer = [0; 25];
+    // The service begins to read the body, which never comes.
+    tokio::time::timeout(AGES, stuck.read_exact(&mut answer)).await.expect("the request is not served").unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 100 Continue\r\n\r\n");
+    let begun = Instant::now();
+    service.signal("-TERM").await;
+    service.ended().await;
+    let took = begun.elapsed();
+    assert!((Duration::from_secs(10)..Duration::from_secs(20)).contains(&took), "{took:?}");
 }
 
 #[tokio::test]

@@ -389,6 +389,12 @@ impl Case {
     }
 
     async fn check_end(&self, test: &Test) -> Result<(), Stop> {
+        let held: Vec<_> = self.entities.lock().unwrap().values().cloned().collect();
+        for held in held {
+            if let Held::Client(client) = held {
+                client.connect_late().await;
+            }
+        }
         for expected in test.expect_events.iter().flat_map(|events| &events.0) {
             self.check_events(expected).await.map_err(|error| format!("events of {}: {error}", expected.client))?;
         }

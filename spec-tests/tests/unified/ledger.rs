@@ -42,8 +42,6 @@ const MONITORS: &str = "the single client has no task that monitors servers or f
 const CHECKS: &str = "connections of the single client serve the checks, too, and these have events of the pool";
 const TRY_ONCE: &str =
     "the single client fails after one scan instead of waiting, and asks a server again only after 5 s";
-const AUTHENTICATES: &str =
-    "the single client authenticates in its scans, fails after one, and asks a server again only after 5 s";
 const ONE_BY_ONE: &str = "the calls of a single client run one after the other, and the case needs two at a time";
 const CLOSED: &str =
     "the single client closes a cursor that has failed before the call returns, and the case allows no killCursors";
@@ -101,31 +99,6 @@ pub const LEDGER: &[Entry] = &[
     single("csot/tailable-awaitData", &["timeoutMS is refreshed for getMore - failure"], CLOSED),
     single("csot/tailable-non-awaitData", &["timeoutMS is refreshed for getMore - failure"], CLOSED),
     single("csot/waitQueueTimeout", &["WaitQueueTimeoutError does not clear the pool"], ONE_BY_ONE),
-    single(
-        "discovery_and_monitoring/unified/auth-error",
-        &["Reset server and pool after AuthenticationFailure error"],
-        AUTHENTICATES,
-    ),
-    single(
-        "discovery_and_monitoring/unified/auth-misc-command-error",
-        &["Reset server and pool after misc command error"],
-        AUTHENTICATES,
-    ),
-    single(
-        "discovery_and_monitoring/unified/auth-network-error",
-        &["Reset server and pool after network error during authentication"],
-        AUTHENTICATES,
-    ),
-    single(
-        "discovery_and_monitoring/unified/auth-network-timeout-error",
-        &["Reset server and pool after network timeout error during authentication"],
-        AUTHENTICATES,
-    ),
-    single(
-        "discovery_and_monitoring/unified/auth-shutdown-error",
-        &["Reset server and pool after shutdown error during authentication"],
-        AUTHENTICATES,
-    ),
     single("discovery_and_monitoring/unified/find-shutdown-error", &["Concurrent shutdown error on find"], ONE_BY_ONE),
     single(
         "discovery_and_monitoring/unified/insert-shutdown-error",
@@ -147,8 +120,6 @@ pub const LEDGER: &[Entry] = &[
         ],
         MONITORS,
     ),
-    single("discovery_and_monitoring/unified/logging-replicaset", &["Failing heartbeat"], MONITORS),
-    single("discovery_and_monitoring/unified/logging-standalone", &["Failing heartbeat"], MONITORS),
     single(
         "discovery_and_monitoring/unified/minPoolSize-error",
         &["Server error on minPoolSize background creation"],
@@ -183,7 +154,7 @@ pub const LEDGER: &[Entry] = &[
             "collection.listIndexNames",
             "collection.createChangeStream",
         ],
-        AUTHENTICATES,
+        CHECKS,
     ),
     single(
         "retryable_writes/unified/handshakeError",
@@ -198,7 +169,7 @@ pub const LEDGER: &[Entry] = &[
             "collection.findOneAndUpdate",
             "collection.bulkWrite",
         ],
-        AUTHENTICATES,
+        CHECKS,
     ),
     single(
         "server_selection_logging/operation-id",

@@ -38,6 +38,8 @@ pub struct ObservedClient {
     pub events: Arc<Mutex<Vec<Observed>>>,
     pub topology_id: Arc<Mutex<Option<ObjectId>>>,
     pub observes_logs_of: Vec<Component>,
+    /// Whether a case may expect that creating the client leads to a check of the servers, and it has no monitors for it.
+    connects_late: bool,
 }
 
 impl Observed {
@@ -205,26 +207,29 @@ impl ObservedClient {
         let observed_kinds_are_of_commands = observed.iter().all(|kind| kind.is_command());
         let client = Client::new(which, options, subscribers);
         let client = client.map_err(|error| Stop::Broken(format!("{uri}: {error}")))?;
-        let observed = Self { client, events, topology_id, observes_logs_of };
-        let observes_topology = subscribes_to_topology || !observed.observes_logs_of.is_empty();
+        let observes_topology = subscribes_to_topology || !observes_logs_of.is_empty();
+        let connects_late = which == Which::Single && observes_topology;
+        let observed = Self { client, events, topology_id, observes_logs_of, connects_late };
         // Creating a client of the specification starts its monitors. wharf's are started by the first use.
-        match which {
-            Which::Pooled if !observed_kinds_are_of_commands || observes_topology => {
-                let client = observed.client.clone();
-                tokio::spawn(async move { client.connect().await });
-            }
-            // Without monitors, this checks the servers once. The case may expect that it fails.
-            Which::Single if observes_topology => {
-                let client = observed.client.clone();
-                // The log messages of this task are those of the case.
-                _ = tokio::spawn(async move { client.connect().await }).await;
-            }
-            _ => {}
+        if which == Which::Pooled && (!observed_kinds_are_of_commands || observes_topology) {
+            let client = observed.client.clone();
+            tokio::spawn(async move { client.connect().await });
         }
         if let Some(limit) = entity.await_min_pool_size_ms {
             observed.await_min_pool_size(Duration::from_millis(limit)).await?;
         }
         Ok(observed)
+    }
+
+    /// Has a single client check its servers, if the case looks at what has happened and no operation has used it. The
+    /// check may fail.
+    pub async fn connect_late(&self) {
+        let is_used = self.topology_id.lock().unwrap().is_some();
+        if self.connects_late && !is_used {
+            let client = self.client.clone();
+            // The log messages of this task are those of the case.
+            _ = tokio::spawn(async move { client.connect().await }).await;
+        }
     }
 
     /// Waits until the pools have their minimal sizes, and forgets all events until then.

@@ -128,6 +128,7 @@ async fn special(case: &Arc<Case>, operation: &Operation) -> Result<(), Stop> {
         "waitForEvent" => {
             let client = case.client(text(operation, "client")?)?;
             let (event, least) = (event(operation)?, number(operation, "count")? as usize);
+            client.connect_late().await;
             let seen = until(case.patience(), || client.count(&event, &**case) >= least).await;
             seen.map_err(|()| Stop::Broken(format!("waited in vain for {least} times {event:?}")))
         }
@@ -161,6 +162,7 @@ async fn special(case: &Arc<Case>, operation: &Operation) -> Result<(), Stop> {
         "assertIndexNotExists" => ensure(!index_exists(case, operation).await?, || "the index is there".to_owned()),
         "recordTopologyDescription" => {
             let client = case.client(text(operation, "client")?)?;
+            client.connect_late().await;
             case.add(text(operation, "id")?, Held::Topology(client.client.status()))
         }
         "assertTopologyType" => {
