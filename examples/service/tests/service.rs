@@ -268,15 +268,19 @@ async fn service_survives_the_loss_of_its_primary() {
         let (begun, lost) = blocking(kill_and_elect).await;
         elected.send(true).unwrap();
 
-        let met_the_kill = |times: Times| times.into_iter().any(|(from, to)| from < begun && to > lost);
         for reader in readers {
-            assert!(met_the_kill(reader.await.unwrap()), "no read was in progress when the primary was killed");
+            let mut times = reader.await.unwrap().into_iter();
+            assert!(
+                times.any(|(from, to)| from < begun && to > lost),
+                "no read was in progress when the primary was killed"
+            );
         }
         let (mut turns_of, mut met) = ([0; WRITERS], 0);
         while let Some(done) = writers.join_next().await {
             let (writer, turns, times) = done.unwrap();
             turns_of[writer] = turns;
-            met += usize::from(met_the_kill(times));
+            // The primary still answers for a moment after `begun`, so this writer's request may have begun since.
+            met += usize::from(times.into_iter().any(|(from, to)| from < lost && to > lost));
         }
         assert!(met > 0, "no write was in progress when the primary was killed");
         turns_of
@@ -328,7 +332,10 @@ async fn write(
         times.push((begun, Instant::now()));
         times.push(open(format!("{writer}:{turns}"), owner.clone()).await);
         turns += 1;
-        assert_eq!(service.accounts(&owner).await.len() as i64, 2 + turns);
+        // While the primary may be killed, writers do nothing but write.
+        if turns < TURNS || after > 0 {
+            assert_eq!(service.accounts(&owner).await.len() as i64, 2 + turns);
+        }
     }
     (writer, turns, times)
 }
