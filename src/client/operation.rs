@@ -9,6 +9,7 @@ use bson::RawDocument;
 use super::command_events::OperationId;
 use super::in_session::Explicit;
 use super::session::Session;
+use crate::deployment::WaitLogged;
 use crate::endpoint::{Command, OutgoingSequence};
 use crate::options::ReadPreference;
 
@@ -31,8 +32,16 @@ pub struct Operation<'a> {
     pub(super) session: Option<Arc<Explicit>>,
     /// The session is for one operation at a time.
     pub(super) exclusive: PhantomData<&'a mut Session>,
-    /// The identity in events, if the operation is a part of another one.
-    pub(super) id: Option<OperationId>,
+    /// The operation that this one is a part of.
+    pub(super) part_of: Option<&'a Whole>,
+}
+
+/// An operation of several commands.
+#[derive(Debug)]
+pub(super) struct Whole {
+    /// The identity of all its commands in events.
+    pub(super) id: OperationId,
+    pub(super) wait_logged: WaitLogged,
 }
 
 /// What a client knows about an operation.
@@ -79,7 +88,7 @@ impl<'a> Operation<'a> {
             read_preference: None,
             session: None,
             exclusive: PhantomData,
-            id: None,
+            part_of: None,
         }
     }
 
@@ -115,6 +124,13 @@ impl<'a> Operation<'a> {
 
 impl<'a> From<Command<'a>> for Operation<'a> {
     fn from(command: Command<'a>) -> Self {
-        Self { command, kind: Kind::Command, read_preference: None, session: None, exclusive: PhantomData, id: None }
+        Self {
+            command,
+            kind: Kind::Command,
+            read_preference: None,
+            session: None,
+            exclusive: PhantomData,
+            part_of: None,
+        }
     }
 }

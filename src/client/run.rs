@@ -227,7 +227,7 @@ impl<'a> Running<'a> {
         if limit.is_set() {
             operation.command.set_limit(limit.start());
         }
-        self.id = operation.id.unwrap_or_else(|| client.command_events().operation());
+        self.id = operation.part_of.map_or_else(|| client.command_events().operation(), |whole| whole.id);
         if matches!(operation.kind, Kind::Write { .. }) {
             self.is_unacknowledged = self.asks_for_no_reply();
         }

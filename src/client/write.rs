@@ -17,10 +17,9 @@ use thiserror::Error;
 
 use super::Client;
 use super::attempts::Attempts;
-use super::command_events::OperationId;
 use super::error::{ClientError, FailedOperation, fault_of_selection};
 use super::in_session::Explicit;
-use super::operation::Operation;
+use super::operation::{Operation, Whole};
 use super::run::Answer;
 use super::session::Session;
 use super::typed::{encode, extend};
@@ -241,12 +240,11 @@ impl<'c> Write<'c> {
             None => None,
         };
         let limit = of_session.unwrap_or_else(|| own.or(client.options().timeout)).start();
-        let id = client.command_events().operation();
+        let whole = Whole { id: client.command_events().operation(), wait_logged: WaitLogged::new() };
         // The limits of the server are known when there is one. Each command then selects its own.
         if !matches!(client.deployment().try_select_now(Access::Write), Ok(Some(_))) {
             let first = self.statements.first().map_or("bulkWrite", |statement| statement.kind.command());
-            let purpose = id.named(first);
-            let wait_logged = &WaitLogged::new();
+            let (purpose, wait_logged) = (whole.id.named(first), &whole.wait_logged);
             let demand = Demand { access: Access::Write, deprioritized: &[], only: None, purpose, wait_logged };
             let mut attempts = Attempts::new(&client, self.retryability_of_first(), limit);
             while let Err(error) = client.deployment().select(demand, limit.deadline()).await {
@@ -265,7 +263,7 @@ impl<'c> Write<'c> {
         let mut failure = Failure::default();
         for batch in self.batches(most_statements, most_bytes) {
             let kind = self.statements[batch[0]].kind;
-            match self.send(kind, &batch, limit, id).await {
+            match self.send(kind, &batch, limit, &whole).await {
                 Ok((reply, labels)) => {
                     let failed_before = failure.errors.len();
                     if let Err(error) = read(kind, &reply, &batch, &mut written, &mut failure) {
@@ -376,7 +374,7 @@ impl<'c> Write<'c> {
         kind: Kind,
         batch: &[usize],
         limit: Limit,
-        id: OperationId,
+        whole: &Whole,
     ) -> Result<(RawDocumentBuf, ErrorLabels), ClientError> {
         let mut body = RawDocumentBuf::new();
         match kind {
@@ -393,7 +391,7 @@ impl<'c> Write<'c> {
         let is_single = documents.iter().all(|document| is_single(kind.argument(), document));
         let operation = Operation::of_write(self.database, &body, is_single).sequences(&sequences);
         let (command, session) = (operation.command.within(limit), self.session.clone());
-        let operation = Operation { command, session, id: Some(id), ..operation };
+        let operation = Operation { command, session, part_of: Some(whole), ..operation };
         // An unmet write concern is reported with those of the other commands.
         let Answer { reply, session, connection, unmet, .. } = self.client.answer(operation, self.site).await?;
         self.client.give_back(session, connection.as_ref());

@@ -54,7 +54,8 @@ impl Running<'_> {
             }
         }
         let purpose = self.id.purpose(self.operation.command.body());
-        let (access, only_at, wait_logged) = (self.access(), only.as_ref(), &self.wait_logged);
+        let (access, only_at) = (self.access(), only.as_ref());
+        let wait_logged = self.operation.part_of.map_or(&self.wait_logged, |whole| &whole.wait_logged);
         let demand = Demand { access, deprioritized: avoid, only: only_at, purpose, wait_logged };
         match self.client.deployment().select(demand, self.limit().deadline()).await {
             Ok(server) => {
