@@ -10,7 +10,6 @@ use thiserror::Error;
 use super::write::WriteFailure;
 use crate::deployment::ServerSelectionError;
 use crate::endpoint::{CommandError, OperationError, ServerError};
-use crate::error::CheckOutError;
 use crate::options::InvalidOption;
 use crate::printable::Printable;
 use crate::session::{ErrorLabels, Fault, FaultKind, SessionError};
@@ -356,10 +355,6 @@ impl FailedOperation {
 /// fail for the same one until its time is up.
 pub(super) fn fault_of_selection(error: &ServerSelectionError) -> Fault {
     let kind = match error {
-        // The operation failed in the handshake of the connection that it would have used.
-        ServerSelectionError::TriedOnce { unauthenticated: Some(error), .. } => {
-            return Fault::of_error(&CheckOutError::from(error.clone()).into(), false);
-        }
         ServerSelectionError::Timeout { .. }
         | ServerSelectionError::TriedOnce { .. }
         | ServerSelectionError::Incompatible(_) => FaultKind::Selection,

@@ -16,7 +16,6 @@ use serde::Serialize;
 use thiserror::Error;
 
 use super::Client;
-use super::attempts::Attempts;
 use super::error::{ClientError, FailedOperation, fault_of_selection};
 use super::in_session::Explicit;
 use super::operation::{Operation, Whole};
@@ -29,7 +28,7 @@ use crate::options::Acknowledgement;
 use crate::printable::Printable;
 use crate::runtime::object_id;
 use crate::selection::Access;
-use crate::session::{ErrorLabels, Retryability, is_single};
+use crate::session::{ErrorLabels, is_single};
 use crate::wire::reply::whole_number;
 
 /// Room for what the client adds to the statements of a command, in bytes: session, cluster time, write concern, header.
@@ -246,16 +245,11 @@ impl<'c> Write<'c> {
             let first = self.statements.first().map_or("bulkWrite", |statement| statement.kind.command());
             let (purpose, wait_logged) = (whole.id.named(first), &whole.wait_logged);
             let demand = Demand { access: Access::Write, deprioritized: &[], only: None, purpose, wait_logged };
-            let mut attempts = Attempts::new(&client, self.retryability_of_first(), limit);
-            while let Err(error) = client.deployment().select(demand, limit.deadline()).await {
+            if let Err(error) = client.deployment().select(demand, limit.deadline()).await {
                 let fault = fault_of_selection(&error);
-                let labels = fault.write_labels(client.options().retry_writes, None, false);
-                if attempts.goes_on(&fault, labels, None).await {
-                    continue;
-                }
                 // In a transaction, the label lets the whole be repeated.
                 let labels = self.session.map_or(fault.labels, |explicit| explicit.operation_failed(&fault));
-                return Err(attempts.report(FailedOperation::selection(error, labels).into()));
+                return Err(FailedOperation::selection(error, labels).into());
             }
         }
         let (most_statements, most_bytes) = client.deployment().snapshot().write_limits();
@@ -297,16 +291,6 @@ impl<'c> Write<'c> {
                 labels,
                 cause,
             }))),
-        }
-    }
-
-    /// Returns whether the first command will be retried.
-    fn retryability_of_first(&self) -> Retryability {
-        let is_in_transaction = self.session.as_ref().is_some_and(|explicit| explicit.lock().is_in_transaction());
-        let is_single = |first: &Statement<'_>| is_single(first.kind.argument(), &first.document);
-        match !is_in_transaction && self.statements.first().is_some_and(is_single) {
-            true => Retryability::Write,
-            false => Retryability::OtherWrite,
         }
     }
 

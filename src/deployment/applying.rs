@@ -276,13 +276,14 @@ impl Deployment {
         self.apply_error(server, &reason, ErrorKind::StateChange(change), Progress::Established, version, |_| false);
     }
 
-    /// Applies the failure of a server's pool to open a connection, unless it was opened for a check: that applies its own
-    /// failure.
+    /// Applies the failure of a server's pool to open a connection. Ignores an authentication that fails in a check: an
+    /// operation that selects the server has that failure, too, and then it counts.
     pub(super) fn establishment_failed(self: &Arc<Self>, server: &Server, failed: &FailedConnection<'_>) {
-        if server.pool.establisher().scanned().is_some_and(Scanned::is_checking) {
+        let error = failed.error();
+        let is_checking = || server.pool.establisher().scanned().is_some_and(Scanned::is_checking);
+        if error.stage() == Stage::Authenticate && is_checking() {
             return;
         }
-        let error = failed.error();
         let refusal = refusal(error.cause());
         let kind = refusal.and_then(ServerError::state_change).map_or(ErrorKind::Command, ErrorKind::StateChange);
         if !failed.clears_pool() && kind == ErrorKind::Command {

@@ -15,9 +15,11 @@
 //!
 //! There are 500 ms between two scans. A scan leaves a server alone whose last check failed less than 5 s before
 //! (`cooldownMS`). The failure of a command does not count as a failed check, so that a retry can find a server whose
-//! connection alone was lost. Nor does that of an authentication: the server has answered the hello before. The operation
-//! has failed in its connection's handshake then, and is retried as after any other such failure (Retryable Reads,
-//! "Retryable Error").
+//! connection alone was lost.
+//!
+//! An authentication that fails does not count either: the hello before it was answered, and is the result of the check. If
+//! an operation selects the server, its check-out has the failure, and it counts and is retried as one of a pool that
+//! opens a connection. Within 5 s, a server whose authentication took too long is asked again only if no other one is suitable.
 //!
 //! A server whose connection has not been used for 5 s (`socketCheckIntervalMS`) is checked before its use: when it is
 //! selected, and before the next command of a cursor. A selection ends, because each check counts as a use.
@@ -52,7 +54,7 @@ use super::state::{Deployment, Resident, now};
 use crate::endpoint::{
     Command, CommandError, Endpoint, Limit, OperationError, SHORTEST_RESCAN, Scanned, resolve_again, resolve_first,
 };
-use crate::error::{Cause, CheckOutError, EstablishError};
+use crate::error::{Cause, CheckOutError};
 use crate::milliseconds::Milliseconds;
 use crate::options::PoolOptions;
 use crate::printable::PrintableError;
@@ -84,8 +86,6 @@ struct State {
     is_stale: bool,
     /// When the SRV name is to be looked up again.
     look_up_at: Option<Instant>,
-    /// Why a connection could not be authenticated since the last scan began.
-    unauthenticated: Option<EstablishError>,
 }
 
 impl Scanning {
@@ -98,11 +98,6 @@ impl Scanning {
     pub(super) fn mark_stale(&self) {
         self.lock().is_stale = true;
     }
-
-    /// Returns why a connection could not be authenticated since the last scan began.
-    pub(super) fn unauthenticated(&self) -> Option<EstablishError> {
-        self.lock().unauthenticated.clone()
-    }
 }
 
 /// When a server was checked and used, where there are no monitors.
@@ -113,7 +108,7 @@ pub(super) struct Uses(Mutex<UseTimes>);
 struct UseTimes {
     /// When the last check failed, unless one has succeeded since.
     failed: Option<Instant>,
-    /// When the last check was cut off, unless one has been completed since.
+    /// When the last check was cut off, or its authentication was, unless one has been completed since.
     cut_off: Option<Instant>,
     /// When the connection was last used, for a check or for a selected operation.
     used: Option<Instant>,
@@ -268,7 +263,7 @@ impl Deployment {
                 SelectionLog::new(demand).waiting(&self.snapshot().topology, at);
             }
             match &time {
-                _ if tries_once && has_scanned => return Err(self.not_found_at_once(scanning, demand)),
+                _ if tries_once && has_scanned => return Err(self.not_found_at_once(demand)),
                 Some(TimeLimit { at, limit, name }) if !tries_once && Instant::now() >= *at => {
                     return Err(self.not_found_in_time(demand, *limit, name));
                 }
@@ -309,7 +304,6 @@ impl Deployment {
     /// of the time until `deadline` if a server that has answered is suitable.
     async fn scan(self: &Arc<Self>, scanning: &Scanning, demand: Demand<'_>, deadline: Option<Instant>) {
         let _in_progress = InProgress(scanning);
-        scanning.lock().unauthenticated = None;
         self.look_up(scanning).await;
         let begun = Instant::now();
         let mut half = deadline.map(|at| Box::pin(sleep_until(begun + at.saturating_duration_since(begun) / 2)));
@@ -332,7 +326,7 @@ impl Deployment {
                     let UseTimes { failed, cut_off, .. } = *server.uses.lock();
                     match () {
                         () if self.is_cooling_down(&server, failed, begun) => {}
-                        () if self.is_cooling_down(&server, cut_off, begun) => postponed.push(server),
+                        () if is_recent(cut_off, begun) => postponed.push(server),
                         () => checks.push(start(server)),
                     }
                 }
@@ -355,6 +349,7 @@ impl Deployment {
             }
         })
         .await;
+        seen.iter().filter_map(|server| server.pool.establisher().scanned()).for_each(Scanned::scan_ended);
     }
 
     /// Returns whether a server is suitable that none of these checks waits for.
@@ -369,7 +364,7 @@ impl Deployment {
     fn is_cooling_down(&self, server: &Server, last: Option<Instant>, now: Instant) -> bool {
         let snapshot = self.snapshot();
         let is_unknown = snapshot.topology.server(&server.address).is_none_or(|server| server.server_type.is_unknown());
-        is_unknown && last.is_some_and(|last| now < last + COOLDOWN)
+        is_unknown && is_recent(last, now)
     }
 
     /// Looks up the SRV name for the first time, or again when its records have expired.
@@ -424,21 +419,18 @@ impl Deployment {
             self.check_failed(resident, cause.clone(), *is_timeout);
             checked = self.try_check(resident).await;
         }
-        let unauthenticated = checked.as_ref().err().and_then(Failure::of_authentication);
+        let is_slow_to_authenticate = checked.as_ref().is_ok_and(|checked| checked.is_slow_to_authenticate);
         {
             let mut times = server.uses.lock();
             times.used = Some(Instant::now());
-            times.cut_off = None;
+            times.cut_off = times.used.filter(|_| is_slow_to_authenticate);
             times.failed = match &checked {
-                Err(Failure::Check { is_network_error: true, .. }) if unauthenticated.is_none() => times.used,
+                Err(Failure::Check { is_network_error: true, .. }) => times.used,
                 _ => None,
             };
         }
-        if let (Some(error), Some(scanning)) = (unauthenticated, self.scanning()) {
-            scanning.lock().unauthenticated = Some(error.clone());
-        }
         match checked {
-            Ok((description, took)) => self.checked(resident, description, Some(took)),
+            Ok(Checked { description, took, .. }) => self.checked(resident, description, Some(took)),
             // The server has answered, so the connection stays ("Handling of backpressure labels").
             Err(Failure::Check { cause, .. }) if is_overload(&cause) => self.check_refused(resident, cause),
             Err(Failure::Check { cause, is_timeout, .. }) => self.check_failed(resident, cause, is_timeout),
@@ -447,8 +439,8 @@ impl Deployment {
         checking.completed();
     }
 
-    /// Makes one attempt to check a server, and returns what it says and the round trip.
-    async fn try_check(self: &Arc<Self>, resident: &Resident) -> Result<(ServerDescription, Duration), Failure> {
+    /// Makes one attempt to check a server.
+    async fn try_check(&self, resident: &Resident) -> Result<Checked, Failure> {
         let server = &*resident.server;
         let (pool, endpoint) = (&server.pool, server.pool.establisher());
         // Without monitors, the connection itself tells whether the server is there.
@@ -479,42 +471,53 @@ impl Deployment {
             let _opening = scanned.map(Scanned::begin_check);
             pool.check_out_for(Limit::Infinite, None, site).await
         };
+        let took = scanned.map_or(Duration::ZERO, Scanned::hello_took);
         match opened {
             Ok(connection) => {
                 let hello = connection.hello();
-                let took = scanned.map_or(Duration::ZERO, Scanned::hello_took);
                 understood(resident, heartbeat, &hello.document, hello.server_connection_id, took)
             }
             Err(error) => {
-                let failure = failure_of(error);
-                let reply =
-                    scanned.filter(|_| failure.of_authentication().is_some()).and_then(Scanned::take_unauthenticated);
-                let (Some(reply), Some(scanned)) = (reply, scanned) else { return Err(failure.reported(heartbeat)) };
-                // The check has a result. What came after it makes the server unknown again, as with a monitor.
+                let Some(reply) = scanned.and_then(Scanned::take_reply) else {
+                    return Err(failure_of(error).reported(heartbeat));
+                };
                 let number = whole_number(&reply, "connectionId").ok().flatten();
-                let (description, took) = understood(resident, heartbeat, &reply, number, scanned.hello_took())?;
-                self.checked(resident, description, Some(took));
-                Err(failure)
+                let checked = understood(resident, heartbeat, &reply, number, took)?;
+                Ok(Checked { is_slow_to_authenticate: error.is_timeout(), ..checked })
             }
         }
     }
 }
 
-/// Reads a reply to a check, and ends the events of the check. Returns the round trip, too.
+/// Returns whether a time is less than 5 s before another one.
+fn is_recent(time: Option<Instant>, now: Instant) -> bool {
+    time.is_some_and(|time| now < time + COOLDOWN)
+}
+
+/// The result of a check.
+struct Checked {
+    description: ServerDescription,
+    /// The round trip.
+    took: Duration,
+    /// Whether the connection could not be authenticated in time.
+    is_slow_to_authenticate: bool,
+}
+
+/// Reads a reply to a check, and ends the events of the check.
 fn understood(
     resident: &Resident,
     heartbeat: Heartbeat<'_>,
     reply: &RawDocument,
     number: Option<i64>,
     took: Duration,
-) -> Result<(ServerDescription, Duration), Failure> {
+) -> Result<Checked, Failure> {
     let server = &resident.server;
     let description = ServerDescription::of_reply(server.address.clone(), reply, now());
     if let Some(cause) = description.error {
         return Err(Failure::Check { cause, is_network_error: false, is_timeout: false }.reported(heartbeat));
     }
     heartbeat.succeed(reply, number, Some(took));
-    Ok((description, took))
+    Ok(Checked { description, took, is_slow_to_authenticate: false })
 }
 
 /// Sends a hello on a connection that commands use, too.

@@ -8,14 +8,12 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio::time::Instant;
 
-use super::scanning::Scanning;
 use super::selection_log::{self, Purpose, SelectionLog, WaitLogged};
 use super::server::Selected;
 use super::snapshot::Snapshot;
 use super::state::Deployment;
 use crate::boxed::boxed;
 use crate::endpoint::ResolveError;
-use crate::error::EstablishError;
 use crate::milliseconds::Milliseconds;
 use crate::options::{InvalidOption, ReadPreferenceMode, ServerAddress};
 use crate::runtime::within;
@@ -63,10 +61,6 @@ pub enum ServerSelectionError {
         wanted: String,
         /// What was known about the servers at the end.
         topology: Arc<TopologySummary>,
-        /// Why a connection to a server that answered could not be authenticated, if that happened. The operation has
-        /// failed as by such an error then: it is retried if the error and the operation are retryable.
-        #[source]
-        unauthenticated: Option<EstablishError>,
     },
     /// A server has no wire version in common with wharf.
     #[error(transparent)]
@@ -284,9 +278,8 @@ impl Deployment {
     }
 
     /// Returns the error of a selection that found no server in its only scan.
-    pub(super) fn not_found_at_once(&self, scanning: &Scanning, demand: Demand<'_>) -> ServerSelectionError {
-        let unauthenticated = scanning.unauthenticated();
-        ServerSelectionError::TriedOnce { wanted: wanted(demand.access), topology: self.summary(), unauthenticated }
+    pub(super) fn not_found_at_once(&self, demand: Demand<'_>) -> ServerSelectionError {
+        ServerSelectionError::TriedOnce { wanted: wanted(demand.access), topology: self.summary() }
     }
 
     fn summary(&self) -> Arc<TopologySummary> {

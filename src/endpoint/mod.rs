@@ -355,9 +355,11 @@ impl Endpoint {
                     async { outcome.await.map_err(AuthenticationError::into_establish_error) }
                 });
                 let authenticated = context.stages.timed(Stage::Authenticate, authenticating).await;
-                if let (Err(_), Some(scanned)) = (&authenticated, &self.scanned) {
+                if let (Err(error), Some(scanned)) = (&authenticated, &self.scanned)
+                    && scanned.is_checking()
+                {
                     hello.forget_speculation();
-                    scanned.keep_unauthenticated(hello.document.clone());
+                    scanned.keep_failure(hello.document.clone(), error);
                 }
                 authenticated?.map(Box::new)
             }
@@ -436,6 +438,9 @@ impl Establish for Endpoint {
     const HAS_SOCKETS: bool = true;
 
     async fn establish(&self, connecting: Establishing) -> Result<EndpointConnection, EstablishError> {
+        if let Some(error) = self.scanned.as_ref().and_then(|scanned| scanned.take_failure()) {
+            return Err(error);
+        }
         let identify = |service_id| connecting.identify(service_id);
         self.open(OpenContext {
             connection_id: connecting.connection_id(),

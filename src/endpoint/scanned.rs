@@ -5,8 +5,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bson::RawDocumentBuf;
+use tokio::time::Instant;
 
 use super::Endpoint;
+use crate::error::EstablishError;
+
+/// For how long after a scan an authentication that failed in it is not repeated. There are as many milliseconds between
+/// two scans.
+const NOT_REPEATED: Duration = Duration::from_millis(500);
 
 /// What an endpoint and the checks of its server tell each other.
 #[derive(Debug, Default)]
@@ -17,8 +23,21 @@ pub(crate) struct Scanned {
     allows_arbiter: AtomicBool,
     /// Whether a check opens a connection.
     is_checking: AtomicBool,
-    /// The reply to the hello of the last connection that could not be authenticated.
-    unauthenticated: Mutex<Option<RawDocumentBuf>>,
+    /// The authentication that failed in the last check.
+    refused: Mutex<Option<Refused>>,
+}
+
+/// An authentication that failed in a check. The check itself has a result: the reply to the hello.
+///
+/// The failure is that of the operation that selects the server next, and comes from the pool to which that operation goes
+/// for the connection.
+#[derive(Debug)]
+struct Refused {
+    /// `None` once the check has it.
+    reply: Option<RawDocumentBuf>,
+    error: EstablishError,
+    /// When it failed, or when the scan ended.
+    at: Instant,
 }
 
 impl Scanned {
@@ -33,32 +52,49 @@ impl Scanned {
         self.hello_took.store(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
+    fn refused(&self) -> MutexGuard<'_, Option<Refused>> {
+        // Valid at any time.
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Notes that a check opens a connection, until the value is dropped.
     pub(crate) fn begin_check(&self) -> Opening<'_> {
+        *self.refused() = None;
         // Relaxed: the thread that opens the connections reads it.
         self.is_checking.store(true, Ordering::Relaxed);
         Opening(self)
     }
 
-    /// Returns whether a check opens a connection. The check then applies what becomes of it.
+    /// Returns whether a check opens a connection.
     pub(crate) fn is_checking(&self) -> bool {
         // Relaxed: the thread that opens the connections has written it.
         self.is_checking.load(Ordering::Relaxed)
     }
 
-    fn unauthenticated(&self) -> MutexGuard<'_, Option<RawDocumentBuf>> {
-        // Valid at any time.
-        self.unauthenticated.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Keeps the failure of an authentication for the operation after the check that opens the connection.
+    pub(super) fn keep_failure(&self, reply: RawDocumentBuf, error: &EstablishError) {
+        *self.refused() = Some(Refused { reply: Some(reply), error: error.clone(), at: Instant::now() });
     }
 
-    /// Keeps the reply to the hello of a connection that could not be authenticated: a check needs no more.
-    pub(super) fn keep_unauthenticated(&self, reply: RawDocumentBuf) {
-        *self.unauthenticated() = Some(reply);
+    /// Takes the reply to the hello of a check whose connection could not be authenticated.
+    pub(crate) fn take_reply(&self) -> Option<RawDocumentBuf> {
+        self.refused().as_mut()?.reply.take()
     }
 
-    /// Takes the reply to the hello of the connection that could not be authenticated.
-    pub(crate) fn take_unauthenticated(&self) -> Option<RawDocumentBuf> {
-        self.unauthenticated().take()
+    /// Notes that the scan has ended: the operation goes for its connection now.
+    pub(crate) fn scan_ended(&self) {
+        if let Some(refused) = self.refused().as_mut() {
+            refused.at = Instant::now();
+        }
+    }
+
+    /// Takes the failure that an operation has instead of opening a connection.
+    pub(super) fn take_failure(&self) -> Option<EstablishError> {
+        if self.is_checking() {
+            return None;
+        }
+        let refused = self.refused().take()?;
+        (refused.at.elapsed() < NOT_REPEATED).then_some(refused.error)
     }
 
     /// Sets whether connections may be opened to a server that says that it is an arbiter, although it cannot

@@ -1,21 +1,32 @@
 //! What becomes of operations whose connection cannot be authenticated.
 
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
 use bson::spec::BinarySubtype;
 use bson::{Binary, Document, doc, rawdoc};
 use wharf_testbed::scripted::{Answer, name};
 
-use super::tests::{World, answer, close, is_hello};
-use crate::client::{ClientError, Operation, ServerSelectionError};
-use crate::error::Stage;
+use super::tests::{World, answer, close, is_hello, member};
+use crate::client::{self, ClientError, Operation, TopologyEvent};
+use crate::endpoint::OperationError;
+use crate::error::{CheckOutError, Stage};
+use crate::options::{Options, ReadPreference, ReadPreferenceMode};
+
+fn accepted() -> Answer {
+    let payload = Binary { subtype: BinarySubtype::Generic, bytes: Vec::new() };
+    Answer::Reply(doc! { "ok": 1, "conversationId": 1, "done": true, "payload": payload })
+}
+
+fn refused() -> Answer {
+    Answer::Reply(doc! { "ok": 0, "code": 18, "codeName": "AuthenticationFailed", "errmsg": "it is wrong" })
+}
 
 /// Answers everything, but the first authentications in another way.
 fn after(first: usize, other: Answer) -> impl Fn(&Document, usize) -> Answer + Clone + Send + 'static {
     move |command, number| match name(command).as_str() {
         "saslStart" if number < first => other.clone(),
-        "saslStart" => {
-            let payload = Binary { subtype: BinarySubtype::Generic, bytes: Vec::new() };
-            Answer::Reply(doc! { "ok": 1, "conversationId": 1, "done": true, "payload": payload })
-        }
+        "saslStart" => accepted(),
         "insert" => Answer::Reply(doc! { "ok": 1, "n": 1 }),
         "find" => Answer::Reply(doc! { "ok": 1, "cursor": { "id": 0_i64, "ns": "test.things", "firstBatch": [] } }),
         _ => answer(command),
@@ -26,12 +37,10 @@ fn is_authentication(command: &Document) -> bool {
     name(command) == "saslStart"
 }
 
-/// Returns whether an operation failed because of the authentication.
+/// Returns whether an operation failed because its connection could not be authenticated, as one of a pool does.
 fn is_unauthenticated(error: &ClientError) -> bool {
-    let ClientError::Selection(ServerSelectionError::TriedOnce { unauthenticated: Some(error), .. }) = error else {
-        return false;
-    };
-    error.stage() == Stage::Authenticate
+    matches!(error.operation_error(), Some(OperationError::CheckOut(CheckOutError::Establish(error)))
+        if error.stage() == Stage::Authenticate)
 }
 
 /// The failure is one of the connection's handshake, as with a pool (Retryable Reads, "Retryable Error"). It is not one of
@@ -47,17 +56,18 @@ fn read_is_retried_if_the_authentication_loses_its_connection() {
 
 #[test]
 fn insert_is_retried_unless_the_options_say_otherwise() {
-    for (retries, expected) in [("true", &[0, 500][..]), ("false", &[0])] {
+    for (retries, failures, expected) in [("true", 1, &[0, 500][..]), ("true", 9, &[0, 500]), ("false", 1, &[0])] {
         let world = World::new();
-        let server = world.server(after(1, Answer::Close));
+        let server = world.server(after(failures, Answer::Close));
         let address = server.server.address();
         let client = world.client(&format!("mongodb://u:p@{address}/?authMechanism=PLAIN&retryWrites={retries}"));
-        let written = client.insert("test", "things", [doc! { "_id": 1 }]).run();
-        let is_expected = match &written {
-            Ok(written) => retries == "true" && written.inserted == 1,
-            Err(error) => retries == "false" && is_unauthenticated(error),
-        };
-        assert!(is_expected, "{retries}: {written:?}");
+        match client.insert("test", "things", [doc! { "_id": 1 }]).run() {
+            Ok(written) => assert_eq!((retries, failures, written.inserted), ("true", 1, 1)),
+            Err(error) => {
+                assert!((retries, failures) != ("true", 1) && is_unauthenticated(&error), "{error:?}");
+                assert_eq!(error.has_label("RetryableWriteError"), retries == "true");
+            }
+        }
         assert!(close(&server.times(is_authentication), expected), "{:?}", server.times(is_authentication));
     }
 }
@@ -75,17 +85,121 @@ fn command_fails_if_the_authentication_loses_its_connection_and_the_next_one_doe
     assert!(close(&server.times(is_hello), &[0, 500]), "{:?}", server.times(is_hello));
 }
 
+/// "Authentication errors are still returned to the application immediately" (Server Discovery and Monitoring, "Why mark a
+/// server Unknown after an auth error?").
 #[test]
 fn refused_password_is_not_retried() {
+    for tries_once in [true, false] {
+        let world = World::new();
+        let server = world.server(after(1, refused()));
+        let uri = format!(
+            "mongodb://u:p@{}/?authMechanism=PLAIN&serverSelectionTryOnce={tries_once}",
+            server.server.address()
+        );
+        let client = world.client(&uri);
+        let find = rawdoc! { "find": "things" };
+        let error = client.run(Operation::read("test", &find)).unwrap_err();
+        assert!(is_unauthenticated(&error) && error.to_string().contains("it is wrong"), "{error:?}");
+        assert_eq!(server.times(is_authentication).len(), 1);
+        // An administrator has mended it.
+        client.run(Operation::read("test", &find)).unwrap();
+        assert!(close(&server.times(is_hello), &[0, 500]), "{:?}", server.times(is_hello));
+    }
+}
+
+/// The check has a result, and then the server is unknown because of its authentication, once.
+#[test]
+fn check_succeeds_before_the_authentication_fails() {
     let world = World::new();
-    let refusal = doc! { "ok": 0, "code": 18, "codeName": "AuthenticationFailed", "errmsg": "it is wrong" };
-    let server = world.server(after(1, Answer::Reply(refusal)));
-    let client = world.client(&format!("mongodb://u:p@{}/?authMechanism=PLAIN", server.server.address()));
+    let server = world.server(after(1, refused()));
+    let options = Options::parse(&format!("mongodb://u:p@{}/?authMechanism=PLAIN", server.server.address())).unwrap();
+    let events = Arc::<Mutex<Vec<String>>>::default();
+    let noted = events.clone();
+    let note = move |event: &TopologyEvent| {
+        let noted_as = match event {
+            TopologyEvent::ServerDescriptionChanged { new, .. } => format!("{:?}", new.server_type()),
+            TopologyEvent::ServerHeartbeatSucceeded { .. } | TopologyEvent::ServerHeartbeatFailed { .. } => {
+                event.name().to_owned()
+            }
+            _ => return,
+        };
+        noted.lock().unwrap().push(noted_as);
+    };
+    let client = world.client_of(client::Client::builder(options.without_monitors()).topology_subscriber(note));
+    client.run_command("admin", &rawdoc! { "ping": 1 }).unwrap_err();
+    assert_eq!(*events.lock().unwrap(), ["ServerHeartbeatSucceeded", "Standalone", "Unknown"]);
+}
+
+/// Only operations that select a server have to do with its authentication.
+#[test]
+fn server_that_refuses_the_password_stops_no_operation_on_another_one() {
+    let world = World::new();
+    let hosts: Arc<Mutex<Vec<String>>> = Arc::default();
+    let server = |field: &'static str, authentication: Answer| {
+        let hosts = hosts.clone();
+        world.server(move |command, number| match name(command).as_str() {
+            "saslStart" => authentication.clone(),
+            _ if is_hello(command) => Answer::Reply(member(field, &hosts.lock().unwrap())),
+            _ => after(0, Answer::Close)(command, number),
+        })
+    };
+    let servers = [server("isWritablePrimary", accepted()), server("secondary", refused())];
+    let addresses = [&servers[0], &servers[1]].map(|server| server.server.address());
+    hosts.lock().unwrap().extend(addresses.clone());
+    let uri = format!("mongodb://u:p@{}/?replicaSet=rs&authMechanism=PLAIN", addresses.join(","));
+    let client = world.client(&uri);
     let find = rawdoc! { "find": "things" };
-    let error = client.run(Operation::read("test", &find)).unwrap_err();
-    assert!(is_unauthenticated(&error) && error.to_string().contains("it is wrong"), "{error:?}");
-    assert_eq!(server.times(is_authentication).len(), 1);
-    // An administrator has mended it.
     client.run(Operation::read("test", &find)).unwrap();
-    assert!(close(&server.times(is_hello), &[0, 500]), "{:?}", server.times(is_hello));
+    let secondary = ReadPreference::new(ReadPreferenceMode::Secondary);
+    let error = client.run(Operation::read("test", &find).read_preference(&secondary)).unwrap_err();
+    assert!(is_unauthenticated(&error), "{error:?}");
+    client.run(Operation::read("test", &find)).unwrap();
+    assert_eq!(servers[0].times(is_hello).len(), 1, "no operation on the primary causes a scan");
+}
+
+/// The scans after the one that found it out do not wait for it, if another server is suitable.
+#[test]
+fn server_whose_authentication_hangs_does_not_hold_up_each_scan() {
+    let world = World::new();
+    let hosts: Arc<Mutex<Vec<String>>> = Arc::default();
+    let server = |field: &'static str, authentication: Answer| {
+        let hosts = hosts.clone();
+        world.server(move |command, number| match name(command).as_str() {
+            "saslStart" => authentication.clone(),
+            "insert" if number == 0 => Answer::Reply(doc! { "ok": 0, "code": 10_107, "errmsg": "it is not primary" }),
+            _ if is_hello(command) => Answer::Reply(member(field, &hosts.lock().unwrap())),
+            _ => after(0, Answer::Close)(command, number),
+        })
+    };
+    let servers = [server("isWritablePrimary", accepted()), server("secondary", Answer::Hang)];
+    let addresses = [&servers[0], &servers[1]].map(|server| server.server.address());
+    hosts.lock().unwrap().extend(addresses.clone());
+    let parameters = "replicaSet=rs&authMechanism=PLAIN&retryWrites=false&connectTimeoutMS=2000";
+    let client = world.client(&format!("mongodb://u:p@{}/?{parameters}", addresses.join(",")));
+    let insert = || client.insert("test", "things", [doc! { "_id": 1 }]).run();
+    insert().unwrap_err();
+    insert().unwrap();
+    // The first scan ends after 2 s, and the next one comes 500 ms later.
+    assert!(close(&servers[0].times(|command| name(command) == "insert"), &[2_000, 2_500]));
+    assert!(close(&servers[1].times(is_authentication), &[0]), "{:?}", servers[1].times(is_authentication));
+}
+
+#[test]
+fn refused_authentication_is_not_repeated_after_a_scan_that_takes_long() {
+    let world = World::new();
+    let hosts: Arc<Mutex<Vec<String>>> = Arc::default();
+    let server = |field: &'static str, pause: Duration| {
+        let hosts = hosts.clone();
+        world.server(move |command, _| match is_hello(command) {
+            true => Answer::After(pause, Box::new(Answer::Reply(member(field, &hosts.lock().unwrap())))),
+            false => refused(),
+        })
+    };
+    let servers = [server("isWritablePrimary", Duration::ZERO), server("secondary", Duration::from_secs(2))];
+    let addresses = [&servers[0], &servers[1]].map(|server| server.server.address());
+    hosts.lock().unwrap().extend(addresses.clone());
+    let client = world.client(&format!("mongodb://u:p@{}/?replicaSet=rs&authMechanism=PLAIN", addresses.join(",")));
+    let error = client.run_command("admin", &rawdoc! { "ping": 1 }).unwrap_err();
+    assert!(is_unauthenticated(&error), "{error:?}");
+    assert!(close(&servers[0].times(is_authentication), &[0]), "{:?}", servers[0].times(is_authentication));
 }

@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use super::super::heartbeat::Heartbeat;
 use crate::endpoint::{CommandError, ServerError, WireError};
-use crate::error::{Cause, EstablishError, Stage};
+use crate::error::{Cause, EstablishError};
 use crate::milliseconds::Milliseconds;
 
 /// Why a check has no result.
@@ -24,12 +24,6 @@ pub(in crate::deployment) enum Failure {
 }
 
 impl Failure {
-    /// Returns the error, if the server has answered the hello of a new connection, and the authentication failed.
-    pub(in crate::deployment) fn of_authentication(&self) -> Option<&EstablishError> {
-        let Self::Check { cause, .. } = self else { return None };
-        cause.downcast_ref::<EstablishError>().filter(|error| error.stage() == Stage::Authenticate)
-    }
-
     /// Ends the check's events, and returns the failure.
     pub(in crate::deployment) fn reported(self, heartbeat: Heartbeat<'_>) -> Self {
         match &self {

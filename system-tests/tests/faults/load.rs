@@ -148,33 +148,44 @@ impl Load {
     ///
     /// A replica set may be slower after an election, whoever asks: another member is the primary, and who reads from
     /// whom has changed. So a new client has the same load beside this one in the second half of the time, and what that
-    /// does at the same time is the measure, too.
+    /// does at the same time is the measure, too, if both together do at least half of the usual. It has two seconds for that,
+    /// however long it takes to begin.
     pub async fn regains(&self, usual: f64, limit: Duration) -> Option<Regained> {
         let from = Instant::now();
-        if self.keeps_up(|| usual * from.elapsed().as_secs_f64(), from + limit / 2).await {
+        if self.has_second(|| 0.0, |own, _, seconds| own >= 0.9 * usual * seconds, from + limit / 2).await {
             return Some(Regained::Usual(from.elapsed()));
         }
         let new = Client::new(self.client.options().clone()).unwrap();
         let beside = Self::start_in(&new, DATABASE_BESIDE).await;
+        // Not the first thousand operations of a new client.
+        beside.progress(1000).await;
         let until = (from + limit).max(Instant::now() + 2 * SECOND);
-        let keeps_up = self.keeps_up(|| beside.successes(), until).await;
-        let regained = keeps_up.then(|| Regained::LikeNew(from.elapsed()));
+        let is_enough = |own: f64, new: f64, seconds: f64| own >= 0.9 * new && own + new >= 0.5 * usual * seconds;
+        let has_second = self.has_second(|| beside.successes(), is_enough, until).await;
+        let regained = has_second.then(|| Regained::LikeNew(from.elapsed()));
         beside.stop().await;
         new.run(Operation::write(DATABASE_BESIDE, &rawdoc! { "dropDatabase": 1 })).await.unwrap();
         assert!(new.shutdown(SETTLING).await);
         regained
     }
 
-    /// Waits for a second in which at least 90 % as many operations succeed as others do, whose number is asked for.
-    /// Returns whether there was one until then.
-    async fn keeps_up(&self, others: impl Fn() -> f64, until: Instant) -> bool {
+    /// Waits for a second in which enough operations succeed, in comparison with those that others have done meanwhile and
+    /// with the seconds that have passed. Returns whether there was one until then.
+    async fn has_second(
+        &self,
+        others: impl Fn() -> f64,
+        is_enough: impl Fn(f64, f64, f64) -> bool,
+        until: Instant,
+    ) -> bool {
         let mut steps = tokio::time::interval(RATE_STEP);
         let mut seen: Vec<(Instant, f64, f64)> = Vec::new();
         while Instant::now() < until {
             steps.tick().await;
             let now = (Instant::now(), self.successes(), others());
             let second_ago = seen.iter().rev().find(|(at, ..)| now.0 - *at >= SECOND);
-            if second_ago.is_some_and(|(_, own, other)| now.1 > *own && now.1 - own >= 0.9 * (now.2 - other)) {
+            if second_ago
+                .is_some_and(|(at, own, other)| is_enough(now.1 - own, now.2 - other, (now.0 - *at).as_secs_f64()))
+            {
                 return true;
             }
             seen.push(now);
