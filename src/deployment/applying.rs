@@ -276,8 +276,8 @@ impl Deployment {
         self.apply_error(server, &reason, ErrorKind::StateChange(change), Progress::Established, version, |_| false);
     }
 
-    /// Applies the failure of a server's pool to open a connection. Ignores an authentication that fails in a check: an
-    /// operation that selects the server has that failure, too, and then it counts.
+    /// Applies the failure of a server's pool to open a connection. Ignores an authentication that fails in a check: the
+    /// check-out of the operation fails with it, too, and then it counts.
     pub(super) fn establishment_failed(self: &Arc<Self>, server: &Server, failed: &FailedConnection<'_>) {
         let error = failed.error();
         let is_checking = || server.pool.establisher().scanned().is_some_and(Scanned::is_checking);

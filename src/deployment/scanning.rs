@@ -17,9 +17,10 @@
 //! (`cooldownMS`). The failure of a command does not count as a failed check, so that a retry can find a server whose
 //! connection alone was lost.
 //!
-//! An authentication that fails does not count either: the hello before it was answered, and is the result of the check. If
-//! an operation selects the server, its check-out has the failure, and it counts and is retried as one of a pool that
-//! opens a connection. Within 5 s, a server whose authentication took too long is asked again only if no other one is suitable.
+//! An authentication that fails does not count either: the hello before it was answered, and is the result of the check.
+//! If the operation selects the server, its check-out fails with the error of the authentication, which makes the server
+//! unknown and is retried, as when a pool opens a connection. Otherwise, scans leave the server as it is known for 5 s, so
+//! that no password is refused twice a second. If the operation's time ends during an authentication, the check is cut off.
 //!
 //! A server whose connection has not been used for 5 s (`socketCheckIntervalMS`) is checked before its use: when it is
 //! selected, and before the next command of a cursor. A selection ends, because each check counts as a use.
@@ -108,15 +109,17 @@ pub(super) struct Uses(Mutex<UseTimes>);
 struct UseTimes {
     /// When the last check failed, unless one has succeeded since.
     failed: Option<Instant>,
-    /// When the last check was cut off, or its authentication was, unless one has been completed since.
+    /// When the last check was cut off or its authentication took too long, unless one has been completed since.
     cut_off: Option<Instant>,
+    /// When the authentication of the last check failed.
+    unauthenticated: Option<Instant>,
     /// When the connection was last used, for a check or for a selected operation.
     used: Option<Instant>,
 }
 
 impl Uses {
     fn lock(&self) -> MutexGuard<'_, UseTimes> {
-        // Both times are valid at any time.
+        // All times are valid at any time.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -323,10 +326,12 @@ impl Deployment {
                         continue;
                     }
                     seen.push(server.clone());
-                    let UseTimes { failed, cut_off, .. } = *server.uses.lock();
+                    let UseTimes { failed, cut_off, unauthenticated, .. } = *server.uses.lock();
+                    let is_unknown = self.is_unknown(&server);
                     match () {
-                        () if self.is_cooling_down(&server, failed, begun) => {}
-                        () if is_recent(cut_off, begun) => postponed.push(server),
+                        () if !is_unknown && is_recent(unauthenticated, begun) => {}
+                        () if is_unknown && is_recent(failed, begun) => {}
+                        () if is_unknown && is_recent(cut_off, begun) => postponed.push(server),
                         () => checks.push(start(server)),
                     }
                 }
@@ -349,7 +354,9 @@ impl Deployment {
             }
         })
         .await;
-        seen.iter().filter_map(|server| server.pool.establisher().scanned()).for_each(Scanned::scan_ended);
+        seen.iter()
+            .filter_map(|server| server.pool.establisher().scanned())
+            .for_each(|scanned| scanned.scan_ended(begun));
     }
 
     /// Returns whether a server is suitable that none of these checks waits for.
@@ -360,11 +367,9 @@ impl Deployment {
         matches!(selected, Ok(Some(selected)) if !is_waited_for(selected.server()))
     }
 
-    /// Returns whether a server is unknown, and was checked in vain less than 5 s before.
-    fn is_cooling_down(&self, server: &Server, last: Option<Instant>, now: Instant) -> bool {
+    fn is_unknown(&self, server: &Server) -> bool {
         let snapshot = self.snapshot();
-        let is_unknown = snapshot.topology.server(&server.address).is_none_or(|server| server.server_type.is_unknown());
-        is_unknown && is_recent(last, now)
+        snapshot.topology.server(&server.address).is_none_or(|server| server.server_type.is_unknown())
     }
 
     /// Looks up the SRV name for the first time, or again when its records have expired.
@@ -419,11 +424,12 @@ impl Deployment {
             self.check_failed(resident, cause.clone(), *is_timeout);
             checked = self.try_check(resident).await;
         }
-        let is_slow_to_authenticate = checked.as_ref().is_ok_and(|checked| checked.is_slow_to_authenticate);
+        let authentication = checked.as_ref().map_or(Authentication::Unneeded, |checked| checked.authentication);
         {
             let mut times = server.uses.lock();
             times.used = Some(Instant::now());
-            times.cut_off = times.used.filter(|_| is_slow_to_authenticate);
+            times.cut_off = times.used.filter(|_| authentication == Authentication::TooSlow);
+            times.unauthenticated = times.used.filter(|_| authentication != Authentication::Unneeded);
             times.failed = match &checked {
                 Err(Failure::Check { is_network_error: true, .. }) => times.used,
                 _ => None,
@@ -483,7 +489,8 @@ impl Deployment {
                 };
                 let number = whole_number(&reply, "connectionId").ok().flatten();
                 let checked = understood(resident, heartbeat, &reply, number, took)?;
-                Ok(Checked { is_slow_to_authenticate: error.is_timeout(), ..checked })
+                let authentication = if error.is_timeout() { Authentication::TooSlow } else { Authentication::Failed };
+                Ok(Checked { authentication, ..checked })
             }
         }
     }
@@ -499,8 +506,16 @@ struct Checked {
     description: ServerDescription,
     /// The round trip.
     took: Duration,
-    /// Whether the connection could not be authenticated in time.
-    is_slow_to_authenticate: bool,
+    authentication: Authentication,
+}
+
+/// What became of the authentication of a check's connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Authentication {
+    /// The connection can be used, or there is none.
+    Unneeded,
+    Failed,
+    TooSlow,
 }
 
 /// Reads a reply to a check, and ends the events of the check.
@@ -517,7 +532,7 @@ fn understood(
         return Err(Failure::Check { cause, is_network_error: false, is_timeout: false }.reported(heartbeat));
     }
     heartbeat.succeed(reply, number, Some(took));
-    Ok(Checked { description, took, is_slow_to_authenticate: false })
+    Ok(Checked { description, took, authentication: Authentication::Unneeded })
 }
 
 /// Sends a hello on a connection that commands use, too.

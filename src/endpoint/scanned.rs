@@ -24,15 +24,13 @@ pub(crate) struct Scanned {
     /// Whether a check opens a connection.
     is_checking: AtomicBool,
     /// The authentication that failed in the last check.
-    refused: Mutex<Option<Refused>>,
+    failed: Mutex<Option<FailedAuthentication>>,
 }
 
-/// An authentication that failed in a check. The check itself has a result: the reply to the hello.
-///
-/// The failure is that of the operation that selects the server next, and comes from the pool to which that operation goes
-/// for the connection.
+/// An authentication that failed in a check. The check itself has a result: the reply to the hello. The next check-out of
+/// this server fails with the error instead of opening a connection, if it comes soon.
 #[derive(Debug)]
-struct Refused {
+struct FailedAuthentication {
     /// `None` once the check has it.
     reply: Option<RawDocumentBuf>,
     error: EstablishError,
@@ -52,14 +50,14 @@ impl Scanned {
         self.hello_took.store(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    fn refused(&self) -> MutexGuard<'_, Option<Refused>> {
+    fn failed(&self) -> MutexGuard<'_, Option<FailedAuthentication>> {
         // Valid at any time.
-        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes that a check opens a connection, until the value is dropped.
     pub(crate) fn begin_check(&self) -> Opening<'_> {
-        *self.refused() = None;
+        *self.failed() = None;
         // Relaxed: the thread that opens the connections reads it.
         self.is_checking.store(true, Ordering::Relaxed);
         Opening(self)
@@ -71,30 +69,28 @@ impl Scanned {
         self.is_checking.load(Ordering::Relaxed)
     }
 
-    /// Keeps the failure of an authentication for the operation after the check that opens the connection.
+    /// Keeps the failure of an authentication in a check for the next check-out.
     pub(super) fn keep_failure(&self, reply: RawDocumentBuf, error: &EstablishError) {
-        *self.refused() = Some(Refused { reply: Some(reply), error: error.clone(), at: Instant::now() });
+        let failed = FailedAuthentication { reply: Some(reply), error: error.clone(), at: Instant::now() };
+        *self.failed() = Some(failed);
     }
 
     /// Takes the reply to the hello of a check whose connection could not be authenticated.
     pub(crate) fn take_reply(&self) -> Option<RawDocumentBuf> {
-        self.refused().as_mut()?.reply.take()
+        self.failed().as_mut()?.reply.take()
     }
 
-    /// Notes that the scan has ended: the operation goes for its connection now.
-    pub(crate) fn scan_ended(&self) {
-        if let Some(refused) = self.refused().as_mut() {
-            refused.at = Instant::now();
+    /// Notes that a scan, which began at this time, has ended: its operation checks out its connection now.
+    pub(crate) fn scan_ended(&self, begun: Instant) {
+        if let Some(failed) = self.failed().as_mut().filter(|failed| failed.at >= begun) {
+            failed.at = Instant::now();
         }
     }
 
-    /// Takes the failure that an operation has instead of opening a connection.
+    /// Takes the failure that a check-out has instead of opening a connection.
     pub(super) fn take_failure(&self) -> Option<EstablishError> {
-        if self.is_checking() {
-            return None;
-        }
-        let refused = self.refused().take()?;
-        (refused.at.elapsed() < NOT_REPEATED).then_some(refused.error)
+        let failed = self.failed().take()?;
+        (failed.at.elapsed() < NOT_REPEATED).then_some(failed.error)
     }
 
     /// Sets whether connections may be opened to a server that says that it is an arbiter, although it cannot

@@ -7,7 +7,7 @@ use bson::spec::BinarySubtype;
 use bson::{Binary, Document, doc, rawdoc};
 use wharf_testbed::scripted::{Answer, name};
 
-use super::tests::{World, answer, close, is_hello, member};
+use super::tests::{World, answer, close, is_hello, member, pass};
 use crate::client::{self, ClientError, Operation, TopologyEvent};
 use crate::endpoint::OperationError;
 use crate::error::{CheckOutError, Stage};
@@ -111,22 +111,36 @@ fn refused_password_is_not_retried() {
 #[test]
 fn check_succeeds_before_the_authentication_fails() {
     let world = World::new();
-    let server = world.server(after(1, refused()));
-    let options = Options::parse(&format!("mongodb://u:p@{}/?authMechanism=PLAIN", server.server.address())).unwrap();
+    // What the hello says of the authentication is no proof of the server's identity, and for nobody else.
+    let payload = Binary { subtype: BinarySubtype::Generic, bytes: b"r=wrong".to_vec() };
+    let speculation = doc! { "conversationId": 1, "done": false, "payload": payload };
+    let server = world.server(move |command, number| match after(0, Answer::Close)(command, number) {
+        Answer::Reply(mut hello) if is_hello(command) => {
+            hello.extend(doc! { "connectionId": 7, "speculativeAuthenticate": speculation.clone() });
+            Answer::Reply(hello)
+        }
+        other => other,
+    });
+    let uri = format!("mongodb://u:p@{}/?authMechanism=SCRAM-SHA-256", server.server.address());
     let events = Arc::<Mutex<Vec<String>>>::default();
     let noted = events.clone();
     let note = move |event: &TopologyEvent| {
         let noted_as = match event {
             TopologyEvent::ServerDescriptionChanged { new, .. } => format!("{:?}", new.server_type()),
-            TopologyEvent::ServerHeartbeatSucceeded { .. } | TopologyEvent::ServerHeartbeatFailed { .. } => {
+            TopologyEvent::ServerHeartbeatSucceeded { reply, connection, .. } => {
+                assert_eq!(connection.server_connection_id, Some(7));
+                assert!(matches!(reply.get("speculativeAuthenticate"), Ok(None)), "{reply:?}");
                 event.name().to_owned()
             }
+            TopologyEvent::ServerHeartbeatFailed { .. } => event.name().to_owned(),
             _ => return,
         };
         noted.lock().unwrap().push(noted_as);
     };
-    let client = world.client_of(client::Client::builder(options.without_monitors()).topology_subscriber(note));
-    client.run_command("admin", &rawdoc! { "ping": 1 }).unwrap_err();
+    let options = Options::parse(&uri).unwrap().without_monitors();
+    let client = world.client_of(client::Client::builder(options).topology_subscriber(note));
+    let error = client.run_command("admin", &rawdoc! { "ping": 1 }).unwrap_err();
+    assert!(is_unauthenticated(&error), "{error:?}");
     assert_eq!(*events.lock().unwrap(), ["ServerHeartbeatSucceeded", "Standalone", "Unknown"]);
 }
 
@@ -182,6 +196,52 @@ fn server_whose_authentication_hangs_does_not_hold_up_each_scan() {
     // The first scan ends after 2 s, and the next one comes 500 ms later.
     assert!(close(&servers[0].times(|command| name(command) == "insert"), &[2_000, 2_500]));
     assert!(close(&servers[1].times(is_authentication), &[0]), "{:?}", servers[1].times(is_authentication));
+}
+
+/// An operation that selects it later opens a connection of its own.
+#[test]
+fn authentication_that_failed_a_while_ago_is_repeated() {
+    let world = World::new();
+    let hosts: Arc<Mutex<Vec<String>>> = Arc::default();
+    let server = |field: &'static str, failures: usize| {
+        let hosts = hosts.clone();
+        world.server(move |command, number| match name(command).as_str() {
+            "insert" if number == 0 => Answer::Reply(doc! { "ok": 0, "code": 10_107, "errmsg": "it is not primary" }),
+            _ if is_hello(command) => Answer::Reply(member(field, &hosts.lock().unwrap())),
+            _ => after(failures, refused())(command, number),
+        })
+    };
+    let servers = [server("isWritablePrimary", 0), server("secondary", 1)];
+    let addresses = [&servers[0], &servers[1]].map(|server| server.server.address());
+    hosts.lock().unwrap().extend(addresses.clone());
+    let parameters = "replicaSet=rs&authMechanism=PLAIN&retryWrites=false";
+    let client = world.client(&format!("mongodb://u:p@{}/?{parameters}", addresses.join(",")));
+    let insert = || client.insert("test", "things", [doc! { "_id": 1 }]).run();
+    insert().unwrap_err();
+    // Causes a scan, which leaves the other server alone.
+    insert().unwrap();
+    pass(&client, 100);
+    let find = rawdoc! { "find": "things" };
+    let secondary = ReadPreference::new(ReadPreferenceMode::Secondary);
+    client.run(Operation::read("test", &find).read_preference(&secondary)).unwrap();
+    assert!(close(&servers[1].times(is_authentication), &[0, 600]), "{:?}", servers[1].times(is_authentication));
+}
+
+/// Nor does a selection that scans again and again.
+#[test]
+fn selection_that_scans_again_and_again_asks_no_server_that_refuses_the_password() {
+    let world = World::new();
+    let hosts: Arc<Mutex<Vec<String>>> = Arc::default();
+    let known = hosts.clone();
+    let server = world.server(move |command, _| match is_hello(command) {
+        true => Answer::Reply(member("secondary", &known.lock().unwrap())),
+        false => refused(),
+    });
+    hosts.lock().unwrap().push(server.server.address());
+    let parameters = "authMechanism=PLAIN&replicaSet=rs&serverSelectionTryOnce=false&serverSelectionTimeoutMS=12000";
+    let client = world.client(&format!("mongodb://u:p@{}/?{parameters}", server.server.address()));
+    client.insert("test", "things", [doc! { "_id": 1 }]).run().unwrap_err();
+    assert!(close(&server.times(is_authentication), &[0, 5_000, 10_000]), "{:?}", server.times(is_authentication));
 }
 
 #[test]

@@ -27,7 +27,7 @@
 //! | servers are checked | by monitors, all the time | by operations: before the first one, when `heartbeatFrequencyMS` (by default 60 s) have passed, when a server has replied that it is not primary or shuts down, and when no server is suitable |
 //! | connections | a pool for each server | one for each server, for checks and commands. Behind a load balancer, an open cursor or a transaction has one more |
 //! | no suitable server | waits for `serverSelectionTimeoutMS` | fails after one scan, unless `serverSelectionTryOnce=false` |
-//! | a connection that cannot be authenticated | fails the operation, or is retried as the error says | the same; a retry comes 500 ms later |
+//! | a connection that cannot be authenticated | fails the operation, or is retried as the error says | the same; a retry that has to scan comes 500 ms after the last scan. In events and metrics of the pool, the attempt of the scan and the check-out that fails with its error are two |
 //! | a connection that is lost while it is idle | the next command takes another one | the same, and before its use by a command or a cursor the connection is checked if it has been idle for 5 s |
 //!
 //! Operations, retries, errors, sessions, transactions, change streams, events and options are the same, and so is the code.

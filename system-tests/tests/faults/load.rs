@@ -148,8 +148,8 @@ impl Load {
     ///
     /// A replica set may be slower after an election, whoever asks: another member is the primary, and who reads from
     /// whom has changed. So a new client has the same load beside this one in the second half of the time, and what that
-    /// does at the same time is the measure, too, if both together do at least half of the usual. It has two seconds for that,
-    /// however long it takes to begin.
+    /// does at the same time is the measure, too, if both together do at least half of the usual: this one does a quarter of it
+    /// then. It has two seconds for that, however long it takes to begin.
     pub async fn regains(&self, usual: f64, limit: Duration) -> Option<Regained> {
         let from = Instant::now();
         if self.has_second(|| 0.0, |own, _, seconds| own >= 0.9 * usual * seconds, from + limit / 2).await {
