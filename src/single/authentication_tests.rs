@@ -7,7 +7,7 @@ use bson::spec::BinarySubtype;
 use bson::{Binary, Document, doc, rawdoc};
 use wharf_testbed::scripted::{Answer, name};
 
-use super::tests::{World, answer, close, is_hello, member, pass};
+use super::tests::{Server, World, answer, close, is_hello, member, pass};
 use crate::client::{self, ClientError, Operation, TopologyEvent};
 use crate::endpoint::OperationError;
 use crate::error::{CheckOutError, Stage};
@@ -35,6 +35,36 @@ fn after(first: usize, other: Answer) -> impl Fn(&Document, usize) -> Answer + C
 
 fn is_authentication(command: &Document) -> bool {
     name(command) == "saslStart"
+}
+
+/// Starts the members of a replica set, of these kinds, and returns them with their addresses. `script` gets the number of
+/// the member, the command, its number among those of its name, and the answer if it is a hello.
+fn replica_set<const MEMBERS: usize>(
+    world: &World,
+    kinds: [&'static str; MEMBERS],
+    script: impl Fn(usize, &Document, usize, Option<Answer>) -> Answer + Clone + Send + 'static,
+) -> ([Server; MEMBERS], String) {
+    let hosts: Arc<Mutex<Vec<String>>> = Arc::default();
+    let servers = std::array::from_fn(|place| {
+        let (hosts, script) = (hosts.clone(), script.clone());
+        world.server(move |command, number| {
+            let hello = is_hello(command).then(|| Answer::Reply(member(kinds[place], &hosts.lock().unwrap())));
+            script(place, command, number, hello)
+        })
+    });
+    hosts.lock().unwrap().extend(servers.iter().map(|server: &Server| server.server.address()));
+    let addresses = hosts.lock().unwrap().join(",");
+    (servers, addresses)
+}
+
+const TWO: [&str; 2] = ["isWritablePrimary", "secondary"];
+
+/// Answers an insert, the first one by a server that is not primary any more.
+fn after_an_insert(number: usize) -> Answer {
+    match number {
+        0 => Answer::Reply(doc! { "ok": 0, "code": 10_107, "errmsg": "it is not primary" }),
+        _ => Answer::Reply(doc! { "ok": 1, "n": 1 }),
+    }
 }
 
 /// Returns whether an operation failed because its connection could not be authenticated, as one of a pool does.
@@ -148,20 +178,11 @@ fn check_succeeds_before_the_authentication_fails() {
 #[test]
 fn server_that_refuses_the_password_stops_no_operation_on_another_one() {
     let world = World::new();
-    let hosts: Arc<Mutex<Vec<String>>> = Arc::default();
-    let server = |field: &'static str, authentication: Answer| {
-        let hosts = hosts.clone();
-        world.server(move |command, number| match name(command).as_str() {
-            "saslStart" => authentication.clone(),
-            _ if is_hello(command) => Answer::Reply(member(field, &hosts.lock().unwrap())),
-            _ => after(0, Answer::Close)(command, number),
-        })
-    };
-    let servers = [server("isWritablePrimary", accepted()), server("secondary", refused())];
-    let addresses = [&servers[0], &servers[1]].map(|server| server.server.address());
-    hosts.lock().unwrap().extend(addresses.clone());
-    let uri = format!("mongodb://u:p@{}/?replicaSet=rs&authMechanism=PLAIN", addresses.join(","));
-    let client = world.client(&uri);
+    let (servers, addresses) = replica_set(&world, TWO, |place, command, number, hello| match place {
+        1 => hello.unwrap_or_else(refused),
+        _ => hello.unwrap_or_else(|| after(0, Answer::Close)(command, number)),
+    });
+    let client = world.client(&format!("mongodb://u:p@{addresses}/?replicaSet=rs&authMechanism=PLAIN"));
     let find = rawdoc! { "find": "things" };
     client.run(Operation::read("test", &find)).unwrap();
     let secondary = ReadPreference::new(ReadPreferenceMode::Secondary);
@@ -175,21 +196,15 @@ fn server_that_refuses_the_password_stops_no_operation_on_another_one() {
 #[test]
 fn server_whose_authentication_hangs_does_not_hold_up_each_scan() {
     let world = World::new();
-    let hosts: Arc<Mutex<Vec<String>>> = Arc::default();
-    let server = |field: &'static str, authentication: Answer| {
-        let hosts = hosts.clone();
-        world.server(move |command, number| match name(command).as_str() {
-            "saslStart" => authentication.clone(),
-            "insert" if number == 0 => Answer::Reply(doc! { "ok": 0, "code": 10_107, "errmsg": "it is not primary" }),
-            _ if is_hello(command) => Answer::Reply(member(field, &hosts.lock().unwrap())),
-            _ => after(0, Answer::Close)(command, number),
+    let (servers, addresses) = replica_set(&world, TWO, |place, command, number, hello| {
+        hello.unwrap_or_else(|| match (place, name(command).as_str()) {
+            (0, "insert") => after_an_insert(number),
+            (0, _) => after(0, Answer::Close)(command, number),
+            _ => Answer::Hang,
         })
-    };
-    let servers = [server("isWritablePrimary", accepted()), server("secondary", Answer::Hang)];
-    let addresses = [&servers[0], &servers[1]].map(|server| server.server.address());
-    hosts.lock().unwrap().extend(addresses.clone());
+    });
     let parameters = "replicaSet=rs&authMechanism=PLAIN&retryWrites=false&connectTimeoutMS=2000";
-    let client = world.client(&format!("mongodb://u:p@{}/?{parameters}", addresses.join(",")));
+    let client = world.client(&format!("mongodb://u:p@{addresses}/?{parameters}"));
     let insert = || client.insert("test", "things", [doc! { "_id": 1 }]).run();
     insert().unwrap_err();
     insert().unwrap();
@@ -202,20 +217,14 @@ fn server_whose_authentication_hangs_does_not_hold_up_each_scan() {
 #[test]
 fn authentication_that_failed_a_while_ago_is_repeated() {
     let world = World::new();
-    let hosts: Arc<Mutex<Vec<String>>> = Arc::default();
-    let server = |field: &'static str, failures: usize| {
-        let hosts = hosts.clone();
-        world.server(move |command, number| match name(command).as_str() {
-            "insert" if number == 0 => Answer::Reply(doc! { "ok": 0, "code": 10_107, "errmsg": "it is not primary" }),
-            _ if is_hello(command) => Answer::Reply(member(field, &hosts.lock().unwrap())),
-            _ => after(failures, refused())(command, number),
+    let (servers, addresses) = replica_set(&world, TWO, |place, command, number, hello| {
+        hello.unwrap_or_else(|| match name(command).as_str() {
+            "insert" => after_an_insert(number),
+            _ => after(place, refused())(command, number),
         })
-    };
-    let servers = [server("isWritablePrimary", 0), server("secondary", 1)];
-    let addresses = [&servers[0], &servers[1]].map(|server| server.server.address());
-    hosts.lock().unwrap().extend(addresses.clone());
+    });
     let parameters = "replicaSet=rs&authMechanism=PLAIN&retryWrites=false";
-    let client = world.client(&format!("mongodb://u:p@{}/?{parameters}", addresses.join(",")));
+    let client = world.client(&format!("mongodb://u:p@{addresses}/?{parameters}"));
     let insert = || client.insert("test", "things", [doc! { "_id": 1 }]).run();
     insert().unwrap_err();
     // Causes a scan, which leaves the other server alone.
@@ -227,19 +236,13 @@ fn authentication_that_failed_a_while_ago_is_repeated() {
     assert!(close(&servers[1].times(is_authentication), &[0, 600]), "{:?}", servers[1].times(is_authentication));
 }
 
-/// Nor does a selection that scans again and again.
 #[test]
-fn selection_that_scans_again_and_again_asks_no_server_that_refuses_the_password() {
+fn selection_that_scans_again_and_again_does_not_repeat_a_refused_password_each_time() {
     let world = World::new();
-    let hosts: Arc<Mutex<Vec<String>>> = Arc::default();
-    let known = hosts.clone();
-    let server = world.server(move |command, _| match is_hello(command) {
-        true => Answer::Reply(member("secondary", &known.lock().unwrap())),
-        false => refused(),
-    });
-    hosts.lock().unwrap().push(server.server.address());
+    let refusing = |_, _: &Document, _, hello: Option<Answer>| hello.unwrap_or_else(refused);
+    let ([server], address) = replica_set(&world, ["secondary"], refusing);
     let parameters = "authMechanism=PLAIN&replicaSet=rs&serverSelectionTryOnce=false&serverSelectionTimeoutMS=12000";
-    let client = world.client(&format!("mongodb://u:p@{}/?{parameters}", server.server.address()));
+    let client = world.client(&format!("mongodb://u:p@{address}/?{parameters}"));
     client.insert("test", "things", [doc! { "_id": 1 }]).run().unwrap_err();
     assert!(close(&server.times(is_authentication), &[0, 5_000, 10_000]), "{:?}", server.times(is_authentication));
 }
@@ -247,18 +250,11 @@ fn selection_that_scans_again_and_again_asks_no_server_that_refuses_the_password
 #[test]
 fn refused_authentication_is_not_repeated_after_a_scan_that_takes_long() {
     let world = World::new();
-    let hosts: Arc<Mutex<Vec<String>>> = Arc::default();
-    let server = |field: &'static str, pause: Duration| {
-        let hosts = hosts.clone();
-        world.server(move |command, _| match is_hello(command) {
-            true => Answer::After(pause, Box::new(Answer::Reply(member(field, &hosts.lock().unwrap())))),
-            false => refused(),
-        })
-    };
-    let servers = [server("isWritablePrimary", Duration::ZERO), server("secondary", Duration::from_secs(2))];
-    let addresses = [&servers[0], &servers[1]].map(|server| server.server.address());
-    hosts.lock().unwrap().extend(addresses.clone());
-    let client = world.client(&format!("mongodb://u:p@{}/?replicaSet=rs&authMechanism=PLAIN", addresses.join(",")));
+    let (servers, addresses) = replica_set(&world, TWO, |place, _, _, hello| match (place, hello) {
+        (1, Some(hello)) => Answer::After(Duration::from_secs(2), Box::new(hello)),
+        (_, hello) => hello.unwrap_or_else(refused),
+    });
+    let client = world.client(&format!("mongodb://u:p@{addresses}/?replicaSet=rs&authMechanism=PLAIN"));
     let error = client.run_command("admin", &rawdoc! { "ping": 1 }).unwrap_err();
     assert!(is_unauthenticated(&error), "{error:?}");
     assert!(close(&servers[0].times(is_authentication), &[0]), "{:?}", servers[0].times(is_authentication));
