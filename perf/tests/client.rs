@@ -45,9 +45,10 @@ fn commands_are_measured_on_both_servers() {
         assert!(line["server_cpu_seconds"].as_f64().unwrap() > 0.0, "the server tells what it costs: {line}");
     }
     assert_eq!(printed.matches("times the pool's").count(), 2, "{printed}");
-    for subject in ["client has", "client-busy-polling has"] {
+    // With one task, busy polling alone is claimed to have that many.
+    for (subject, claims) in [("client has", 1), ("client-busy-polling has", 2)] {
         let claimed = format!("{subject} at least 1.6 times the official driver's");
-        assert_eq!(printed.matches(&claimed).count(), 2, "{subject}: {printed}");
+        assert_eq!(printed.matches(&claimed).count(), claims, "{subject}: {printed}");
     }
 }
 
