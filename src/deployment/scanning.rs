@@ -57,14 +57,11 @@ use crate::endpoint::{
 };
 use crate::error::{Cause, CheckOutError};
 use crate::milliseconds::Milliseconds;
-use crate::options::PoolOptions;
+use crate::options::{PoolOptions, SHORTEST_HEARTBEAT};
 use crate::printable::PrintableError;
 use crate::runtime::{Connection, within};
 use crate::topology::{ServerDescription, ServerType, TopologyType};
 use crate::wire::reply::whole_number;
-
-/// The shortest time between two scans (`minHeartbeatFrequencyMS`).
-const SHORTEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// How long a server is left alone after a check that failed (`cooldownMS`).
 const COOLDOWN: Duration = Duration::from_secs(5);
@@ -230,7 +227,7 @@ impl Deployment {
                 return Err(ServerSelectionError::Closed);
             }
             if self.is_scan_due(scanning) {
-                let ready = scanning.lock().last.map(|last| last + SHORTEST_PAUSE);
+                let ready = scanning.lock().last.map(|last| last + SHORTEST_HEARTBEAT);
                 if let (false, Some(ready), Some(TimeLimit { at, limit, name })) = (tries_once, ready, &time)
                     && ready > *at
                 {
@@ -424,12 +421,12 @@ impl Deployment {
             self.check_failed(resident, cause.clone(), *is_timeout);
             checked = self.try_check(resident).await;
         }
-        let authentication = checked.as_ref().map_or(Authentication::Unneeded, |checked| checked.authentication);
+        let authentication = checked.as_ref().map_or(Authentication::NotFailed, |checked| checked.authentication);
         {
             let mut times = server.uses.lock();
             times.used = Some(Instant::now());
             times.cut_off = times.used.filter(|_| authentication == Authentication::TooSlow);
-            times.unauthenticated = times.used.filter(|_| authentication != Authentication::Unneeded);
+            times.unauthenticated = times.used.filter(|_| authentication != Authentication::NotFailed);
             times.failed = match &checked {
                 Err(Failure::Check { is_network_error: true, .. }) => times.used,
                 _ => None,
@@ -512,8 +509,7 @@ struct Checked {
 /// What became of the authentication of a check's connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Authentication {
-    /// The connection can be used, or there is none.
-    Unneeded,
+    NotFailed,
     Failed,
     TooSlow,
 }
@@ -532,7 +528,7 @@ fn understood(
         return Err(Failure::Check { cause, is_network_error: false, is_timeout: false }.reported(heartbeat));
     }
     heartbeat.succeed(reply, number, Some(took));
-    Ok(Checked { description, took, authentication: Authentication::Unneeded })
+    Ok(Checked { description, took, authentication: Authentication::NotFailed })
 }
 
 /// Sends a hello on a connection that commands use, too.

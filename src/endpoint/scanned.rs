@@ -9,10 +9,7 @@ use tokio::time::Instant;
 
 use super::Endpoint;
 use crate::error::EstablishError;
-
-/// For how long after a scan an authentication that failed in it is not repeated. There are as many milliseconds between
-/// two scans.
-const NOT_REPEATED: Duration = Duration::from_millis(500);
+use crate::options::SHORTEST_HEARTBEAT;
 
 /// What an endpoint and the checks of its server tell each other.
 #[derive(Debug, Default)]
@@ -87,10 +84,11 @@ impl Scanned {
         }
     }
 
-    /// Takes the failure that a check-out has instead of opening a connection.
+    /// Takes the failure that a check-out has instead of opening a connection. It is not repeated before the server might be
+    /// checked again.
     pub(super) fn take_failure(&self) -> Option<EstablishError> {
         let failed = self.failed().take()?;
-        (failed.at.elapsed() < NOT_REPEATED).then_some(failed.error)
+        (failed.at.elapsed() < SHORTEST_HEARTBEAT).then_some(failed.error)
     }
 
     /// Sets whether connections may be opened to a server that says that it is an arbiter, although it cannot

@@ -94,6 +94,8 @@ pub(crate) use tls::{CaCertificates, ClientCertificate};
 #[cfg(not(loom))]
 pub use tls::{TlsOptions, TlsVersion};
 #[cfg(not(loom))]
+pub(crate) use validation::SHORTEST_HEARTBEAT;
+#[cfg(not(loom))]
 pub use warning::UriWarning;
 #[cfg(not(loom))]
 pub use write_concern::{Acknowledgement, WriteConcern};

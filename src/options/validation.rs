@@ -12,8 +12,9 @@ use super::{Credential, InvalidOption, Mechanism, Options};
 /// The longest `appName` in bytes (handshake specification, "Limitations").
 const MAX_APP_NAME: usize = 128;
 
-/// The shortest `heartbeatFrequencyMS` (Server Discovery and Monitoring specification).
-const SHORTEST_HEARTBEAT: Duration = Duration::from_millis(500);
+/// `minHeartbeatFrequencyMS`: the shortest `heartbeatFrequencyMS`, and the shortest time between two checks of a server
+/// (Server Discovery and Monitoring specification).
+pub(crate) const SHORTEST_HEARTBEAT: Duration = Duration::from_millis(500);
 
 /// The longest [`Options::busy_poll`]. Longer than that, a core is only heated.
 const LONGEST_BUSY_POLL: Duration = Duration::from_millis(10);

@@ -29,13 +29,10 @@ use tokio::time::{Instant, sleep_until};
 use super::heartbeat::{Heartbeat, Line};
 use super::state::{Resident, now};
 use crate::endpoint::{Command, DirectConnection, Endpoint, is_function};
-use crate::options::{Options, ServerMonitoringMode};
+use crate::options::{Options, SHORTEST_HEARTBEAT, ServerMonitoringMode};
 use crate::runtime::{alarm, before_alarm};
 use crate::topology::{ServerDescription, TopologyVersion};
 use failure::{CheckTimeoutError, Failure};
-
-/// The shortest pause between two checks (`minHeartbeatFrequencyMS`).
-const SHORTEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// Checks the server until it leaves the deployment.
 ///
@@ -246,7 +243,7 @@ impl Monitor<'_> {
     /// Waits until `heartbeatFrequencyMS` have passed since the end of the last check, or until a check is requested, but
     /// not less than 500 ms after that end. Returns whether it was cut short by a cancellation.
     async fn pause(&self, on_cancel: OnCancel) -> bool {
-        let floor = self.ended + SHORTEST_PAUSE;
+        let floor = self.ended + SHORTEST_HEARTBEAT;
         let rest = self.probe.options().heartbeat_frequency.saturating_sub(self.ended.elapsed());
         let control = &self.resident.server.control;
         let mut is_requested = false;
