@@ -82,14 +82,7 @@ impl<'a> Operation<'a> {
     }
 
     fn of(kind: Kind, database: &'a str, body: &'a RawDocument) -> Self {
-        Self {
-            command: Command::new(database, body),
-            kind,
-            read_preference: None,
-            session: None,
-            exclusive: PhantomData,
-            part_of: None,
-        }
+        Self { kind, ..Self::from(Command::new(database, body)) }
     }
 
     /// Sets the session that the operation belongs to. By default it has one for itself.
