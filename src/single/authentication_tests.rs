@@ -7,7 +7,7 @@ use bson::spec::BinarySubtype;
 use bson::{Binary, Document, doc, rawdoc};
 use wharf_testbed::scripted::{Answer, name};
 
-use super::tests::{Server, World, answer, close, is_hello, member, pass};
+use super::tests::{PRIMARY_AND_SECONDARY, World, answer_of_query, close, is_hello, pass, replica_set};
 use crate::client::{self, ClientError, Operation, TopologyEvent};
 use crate::endpoint::OperationError;
 use crate::error::{CheckOutError, Stage};
@@ -28,8 +28,7 @@ fn after(first: usize, other: Answer) -> impl Fn(&Document, usize) -> Answer + C
         "saslStart" if number < first => other.clone(),
         "saslStart" => accepted(),
         "insert" => Answer::Reply(doc! { "ok": 1, "n": 1 }),
-        "find" => Answer::Reply(doc! { "ok": 1, "cursor": { "id": 0_i64, "ns": "test.things", "firstBatch": [] } }),
-        _ => answer(command),
+        _ => answer_of_query(command),
     }
 }
 
@@ -37,30 +36,8 @@ fn is_authentication(command: &Document) -> bool {
     name(command) == "saslStart"
 }
 
-/// Starts the members of a replica set, of these kinds, and returns them with their addresses. `script` gets the number of
-/// the member, the command, its number among those of its name, and the answer if it is a hello.
-fn replica_set<const MEMBERS: usize>(
-    world: &World,
-    kinds: [&'static str; MEMBERS],
-    script: impl Fn(usize, &Document, usize, Option<Answer>) -> Answer + Clone + Send + 'static,
-) -> ([Server; MEMBERS], String) {
-    let hosts: Arc<Mutex<Vec<String>>> = Arc::default();
-    let servers = std::array::from_fn(|place| {
-        let (hosts, script) = (hosts.clone(), script.clone());
-        world.server(move |command, number| {
-            let hello = is_hello(command).then(|| Answer::Reply(member(kinds[place], &hosts.lock().unwrap())));
-            script(place, command, number, hello)
-        })
-    });
-    hosts.lock().unwrap().extend(servers.iter().map(|server: &Server| server.server.address()));
-    let addresses = hosts.lock().unwrap().join(",");
-    (servers, addresses)
-}
-
-const TWO: [&str; 2] = ["isWritablePrimary", "secondary"];
-
-/// Answers an insert, the first one by a server that is not primary any more.
-fn after_an_insert(number: usize) -> Answer {
+/// Answers inserts, and refuses the first one because the server is not primary any more.
+fn answer_of_insert(number: usize) -> Answer {
     match number {
         0 => Answer::Reply(doc! { "ok": 0, "code": 10_107, "errmsg": "it is not primary" }),
         _ => Answer::Reply(doc! { "ok": 1, "n": 1 }),
@@ -141,7 +118,7 @@ fn refused_password_is_not_retried() {
 #[test]
 fn check_succeeds_before_the_authentication_fails() {
     let world = World::new();
-    // What the hello says of the authentication is no proof of the server's identity, and for nobody else.
+    // The reply to a hello has a part of the authentication, which no subscriber may see.
     let payload = Binary { subtype: BinarySubtype::Generic, bytes: b"r=wrong".to_vec() };
     let speculation = doc! { "conversationId": 1, "done": false, "payload": payload };
     let server = world.server(move |command, number| match after(0, Answer::Close)(command, number) {
@@ -178,9 +155,8 @@ fn check_succeeds_before_the_authentication_fails() {
 #[test]
 fn server_that_refuses_the_password_stops_no_operation_on_another_one() {
     let world = World::new();
-    let (servers, addresses) = replica_set(&world, TWO, |place, command, number, hello| match place {
-        1 => hello.unwrap_or_else(refused),
-        _ => hello.unwrap_or_else(|| after(0, Answer::Close)(command, number)),
+    let (servers, addresses) = replica_set(&world, PRIMARY_AND_SECONDARY, |place, command, number, hello| {
+        hello.unwrap_or_else(|| after(if place == 1 { usize::MAX } else { 0 }, refused())(command, number))
     });
     let client = world.client(&format!("mongodb://u:p@{addresses}/?replicaSet=rs&authMechanism=PLAIN"));
     let find = rawdoc! { "find": "things" };
@@ -192,34 +168,43 @@ fn server_that_refuses_the_password_stops_no_operation_on_another_one() {
     assert_eq!(servers[0].times(is_hello).len(), 1, "no operation on the primary causes a scan");
 }
 
-/// The scans after the one that found it out do not wait for it, if another server is suitable.
+/// The scans after the one that found it out do not wait for it, if another server is suitable: neither while the server
+/// is known by its hello, nor after an operation that has selected it, and has made it unknown.
 #[test]
 fn server_whose_authentication_hangs_does_not_hold_up_each_scan() {
-    let world = World::new();
-    let (servers, addresses) = replica_set(&world, TWO, |place, command, number, hello| {
-        hello.unwrap_or_else(|| match (place, name(command).as_str()) {
-            (0, "insert") => after_an_insert(number),
-            (0, _) => after(0, Answer::Close)(command, number),
-            _ => Answer::Hang,
-        })
-    });
-    let parameters = "replicaSet=rs&authMechanism=PLAIN&retryWrites=false&connectTimeoutMS=2000";
-    let client = world.client(&format!("mongodb://u:p@{addresses}/?{parameters}"));
-    let insert = || client.insert("test", "things", [doc! { "_id": 1 }]).run();
-    insert().unwrap_err();
-    insert().unwrap();
-    // The first scan ends after 2 s, and the next one comes 500 ms later.
-    assert!(close(&servers[0].times(|command| name(command) == "insert"), &[2_000, 2_500]));
-    assert!(close(&servers[1].times(is_authentication), &[0]), "{:?}", servers[1].times(is_authentication));
+    for is_selected in [false, true] {
+        let world = World::new();
+        let (servers, addresses) = replica_set(&world, PRIMARY_AND_SECONDARY, |place, command, number, hello| {
+            hello.unwrap_or_else(|| match (place, name(command).as_str()) {
+                (0, "insert") => answer_of_insert(number),
+                (0, _) => after(0, Answer::Close)(command, number),
+                _ => Answer::Hang,
+            })
+        });
+        let parameters = "replicaSet=rs&authMechanism=PLAIN&retryWrites=false&connectTimeoutMS=2000";
+        let client = world.client(&format!("mongodb://u:p@{addresses}/?{parameters}"));
+        if is_selected {
+            let secondary = ReadPreference::new(ReadPreferenceMode::Secondary);
+            let ping = rawdoc! { "ping": 1 };
+            let error = client.run(Operation::new("admin", &ping).read_preference(&secondary)).unwrap_err();
+            assert!(is_unauthenticated(&error) && error.is_timeout(), "{error:?}");
+        }
+        let insert = || client.insert("test", "things", [doc! { "_id": 1 }]).run();
+        insert().unwrap_err();
+        insert().unwrap();
+        // The first scan ends after 2 s, and the next one comes 500 ms later.
+        assert!(close(&servers[0].times(|command| name(command) == "insert"), &[2_000, 2_500]));
+        assert!(close(&servers[1].times(is_authentication), &[0]), "{:?}", servers[1].times(is_authentication));
+    }
 }
 
 /// An operation that selects it later opens a connection of its own.
 #[test]
 fn authentication_that_failed_a_while_ago_is_repeated() {
     let world = World::new();
-    let (servers, addresses) = replica_set(&world, TWO, |place, command, number, hello| {
+    let (servers, addresses) = replica_set(&world, PRIMARY_AND_SECONDARY, |place, command, number, hello| {
         hello.unwrap_or_else(|| match name(command).as_str() {
-            "insert" => after_an_insert(number),
+            "insert" => answer_of_insert(number),
             _ => after(place, refused())(command, number),
         })
     });
@@ -250,7 +235,7 @@ fn selection_that_scans_again_and_again_does_not_repeat_a_refused_password_each_
 #[test]
 fn refused_authentication_is_not_repeated_after_a_scan_that_takes_long() {
     let world = World::new();
-    let (servers, addresses) = replica_set(&world, TWO, |place, _, _, hello| match (place, hello) {
+    let (servers, addresses) = replica_set(&world, PRIMARY_AND_SECONDARY, |place, _, _, hello| match (place, hello) {
         (1, Some(hello)) => Answer::After(Duration::from_secs(2), Box::new(hello)),
         (_, hello) => hello.unwrap_or_else(refused),
     });

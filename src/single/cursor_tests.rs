@@ -10,7 +10,7 @@ use bson::{Document, RawDocumentBuf, doc, rawdoc};
 use tokio::time::Instant;
 use wharf_testbed::scripted::{Answer, name};
 
-use super::tests::{World, answer, answer_of_query, close, is_hello, member, ping};
+use super::tests::{PRIMARY_AND_SECONDARY, World, answer, answer_of_query, close, ping, replica_set};
 use super::{Client, Cursor};
 use crate::client::{ClientError, Operation};
 use crate::options::{ReadPreference, ReadPreferenceMode};
@@ -26,20 +26,14 @@ fn time_to_drop<T>(client: &Client, value: T) -> Duration {
 fn dropped_cursors_of_a_dark_server_share_one_time_limit() {
     for (connect_timeout, expected) in [(1_000, 1_000), (60_000, 10_000), (0, 10_000)] {
         let world = World::new();
-        let hosts: Arc<Mutex<Vec<String>>> = Arc::default();
-        let server = |field: &'static str| {
-            let hosts = hosts.clone();
-            world.server(move |command, _| match name(command).as_str() {
-                "killCursors" if field == "secondary" => Answer::Hang,
-                _ if is_hello(command) => Answer::Reply(member(field, &hosts.lock().unwrap())),
+        let kinds = PRIMARY_AND_SECONDARY;
+        let ([primary, _secondary], addresses) = replica_set(&world, kinds, |place, command, _, hello| {
+            hello.unwrap_or_else(|| match name(command).as_str() {
+                "killCursors" if place == 1 => Answer::Hang,
                 _ => answer_of_query(command),
             })
-        };
-        let (primary, secondary) = (server("isWritablePrimary"), server("secondary"));
-        let (one, other) = (primary.server.address(), secondary.server.address());
-        hosts.lock().unwrap().extend([one.clone(), other.clone()]);
-        let client =
-            world.client(&format!("mongodb://{one},{other}/?replicaSet=rs&connectTimeoutMS={connect_timeout}"));
+        });
+        let client = world.client(&format!("mongodb://{addresses}/?replicaSet=rs&connectTimeoutMS={connect_timeout}"));
         let open = |mode| {
             let preference = ReadPreference::new(mode);
             let find = rawdoc! { "find": "things" };

@@ -1,8 +1,8 @@
 //! What the client on a single thread logs while it waits.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 
 use bson::{doc, rawdoc};
 use tracing::field::{Field, Visit};
@@ -10,7 +10,7 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata};
 use wharf_testbed::scripted::{Answer, name};
 
-use super::tests::{World, answer, answer_of_query, close, is_hello, member, ping};
+use super::tests::{World, answer, answer_of_query, close, is_hello, ping, replica_set};
 use crate::client::Operation;
 
 /// Counts the messages about selections that wait.
@@ -78,23 +78,21 @@ fn selection_that_waits_for_its_only_scan_says_so_unless_it_begins_with_it() {
 #[test]
 fn bulk_write_that_waits_twice_says_so_once() {
     let world = World::new();
-    let hosts: Arc<Mutex<Vec<String>>> = Arc::default();
-    let known = hosts.clone();
-    let server = world.server(move |command, number| {
-        let shuts_down = doc! { "code": 91, "errmsg": "it shuts down" };
-        Answer::Reply(match (is_hello(command), number) {
-            (true, 0 | 2) => member("secondary", &known.lock().unwrap()),
-            (true, _) => {
-                let mut hello = member("isWritablePrimary", &known.lock().unwrap());
-                hello.insert("maxWriteBatchSize", 1);
-                hello
+    let ([server], address) = replica_set(&world, ["isWritablePrimary"], |_, _, number, hello| match hello {
+        Some(Answer::Reply(mut hello)) => {
+            if let 0 | 2 = number {
+                hello.remove("isWritablePrimary");
+                hello.insert("secondary", true);
             }
-            (false, 0) => doc! { "ok": 1, "n": 1, "writeConcernError": shuts_down },
-            (false, _) => doc! { "ok": 1, "n": 1 },
-        })
+            hello.insert("maxWriteBatchSize", 1);
+            Answer::Reply(hello)
+        }
+        _ if number == 0 => {
+            let shuts_down = doc! { "code": 91, "errmsg": "it shuts down" };
+            Answer::Reply(doc! { "ok": 1, "n": 1, "writeConcernError": shuts_down })
+        }
+        _ => Answer::Reply(doc! { "ok": 1, "n": 1 }),
     });
-    let address = server.server.address();
-    hosts.lock().unwrap().push(address.clone());
     let client = world.client(&format!("mongodb://{address}/?replicaSet=rs&serverSelectionTryOnce=false"));
     let insert = || drop(client.insert("test", "things", [doc! { "_id": 1 }, doc! { "_id": 2 }]).run());
     assert_eq!(waits(insert), 1);

@@ -1,11 +1,9 @@
 //! What causes a scan of the client on a single thread, and what comes before one.
 
-use std::sync::{Arc, Mutex};
-
 use bson::{doc, rawdoc};
 use wharf_testbed::scripted::{Answer, name};
 
-use super::tests::{World, answer_of_query, close, is_hello, member};
+use super::tests::{PRIMARY_AND_SECONDARY, World, answer_of_query, close, is_hello, replica_set};
 use crate::client::Operation;
 use crate::options::{ReadPreference, ReadPreferenceMode};
 
@@ -15,20 +13,13 @@ use crate::options::{ReadPreference, ReadPreferenceMode};
 fn node_that_is_recovering_causes_no_scan() {
     for (code, scans) in [(10_107, true), (11_600, true), (11_602, false), (13_436, false)] {
         let world = World::new();
-        let hosts: Arc<Mutex<Vec<String>>> = Arc::default();
-        let server = |field: &'static str| {
-            let hosts = hosts.clone();
-            world.server(move |command, _| match name(command).as_str() {
+        let (servers, addresses) = replica_set(&world, PRIMARY_AND_SECONDARY, move |_, command, _, hello| {
+            hello.unwrap_or_else(|| match name(command).as_str() {
                 "insert" => Answer::Reply(doc! { "ok": 0, "code": code, "errmsg": "it failed" }),
-                _ if is_hello(command) => Answer::Reply(member(field, &hosts.lock().unwrap())),
                 _ => answer_of_query(command),
             })
-        };
-        let servers = [server("isWritablePrimary"), server("secondary")];
-        let addresses = [&servers[0], &servers[1]].map(|server| server.server.address());
-        hosts.lock().unwrap().extend(addresses.clone());
-        let client =
-            world.client(&format!("mongodb://{},{}/?replicaSet=rs&retryWrites=false", addresses[0], addresses[1]));
+        });
+        let client = world.client(&format!("mongodb://{addresses}/?replicaSet=rs&retryWrites=false"));
         let (insert, find) =
             (rawdoc! { "insert": "things", "documents": [{ "_id": 1 }] }, rawdoc! { "find": "things" });
         client.run(Operation::write("test", &insert)).unwrap_err();

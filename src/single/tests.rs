@@ -105,6 +105,29 @@ pub(super) fn close(times: &[u128], expected: &[u128]) -> bool {
     times.len() == expected.len() && times.iter().zip(expected).all(|(time, expected)| time.abs_diff(*expected) < 50)
 }
 
+/// The kinds of the members of a replica set.
+pub(super) const PRIMARY_AND_SECONDARY: [&str; 2] = ["isWritablePrimary", "secondary"];
+
+/// Starts the members of a replica set, of these kinds, and returns them with their addresses. `script` gets the number of
+/// the member, the command, its number among those of its name, and the answer if it is a hello.
+pub(super) fn replica_set<const MEMBERS: usize>(
+    world: &World,
+    kinds: [&'static str; MEMBERS],
+    script: impl Fn(usize, &Document, usize, Option<Answer>) -> Answer + Clone + Send + 'static,
+) -> ([Server; MEMBERS], String) {
+    let hosts: Arc<Mutex<Vec<String>>> = Arc::default();
+    let servers = std::array::from_fn(|place| {
+        let (hosts, script) = (hosts.clone(), script.clone());
+        world.server(move |command, number| {
+            let hello = is_hello(command).then(|| Answer::Reply(member(kinds[place], &hosts.lock().unwrap())));
+            script(place, command, number, hello)
+        })
+    });
+    hosts.lock().unwrap().extend(servers.iter().map(|server: &Server| server.server.address()));
+    let addresses = hosts.lock().unwrap().join(",");
+    (servers, addresses)
+}
+
 pub(super) fn ping(client: &Client) -> Result<(), ClientError> {
     client.run_command("admin", &rawdoc! { "ping": 1 }).map(drop)
 }
@@ -292,17 +315,8 @@ fn all_servers_are_asked_at_once_and_those_that_they_name() {
 #[test]
 fn scan_ends_when_the_slowest_server_has_timed_out() {
     let world = World::new();
-    let slow = world.server(|_, _| Answer::Hang);
-    let members: Arc<Mutex<Vec<String>>> = Arc::default();
-    let hosts = members.clone();
-    let server = world.server(move |command, _| match is_hello(command) {
-        true => Answer::Reply(member("isWritablePrimary", &hosts.lock().unwrap())),
-        false => Answer::Reply(doc! { "ok": 1 }),
-    });
-    members.lock().unwrap().extend([slow.server.address(), server.server.address()]);
-    let uri =
-        format!("mongodb://{},{}/?replicaSet=rs&connectTimeoutMS=2000", slow.server.address(), server.server.address());
-    let client = world.client(&uri);
+    let (_dark, server, addresses) = dark_member_and_primary(&world);
+    let client = world.client(&format!("mongodb://{addresses}/?replicaSet=rs&connectTimeoutMS=2000"));
     ping(&client).unwrap();
     let times = server.times(|command| name(command) == "ping");
     assert!(close(&times, &[2_000]), "{times:?}");
@@ -314,21 +328,17 @@ fn scan_ends_when_the_slowest_server_has_timed_out() {
 #[test]
 fn server_that_is_not_primary_any_more_causes_a_scan() {
     let world = World::new();
-    let hosts: Arc<Mutex<Vec<String>>> = Arc::default();
-    let list = hosts.clone();
-    let server = world.server(move |command, number| match name(command).as_str() {
-        "insert" if number == 1 => Answer::Reply(doc! {
+    let ([server], address) = replica_set(&world, ["isWritablePrimary"], |_, _, number, hello| match hello {
+        Some(Answer::Reply(mut hello)) => {
+            hello.insert("logicalSessionTimeoutMinutes", 30);
+            Answer::Reply(hello)
+        }
+        _ if number == 1 => Answer::Reply(doc! {
             "ok": 0, "code": 10107, "errmsg": "not primary", "errorLabels": ["RetryableWriteError"],
         }),
-        "insert" => Answer::Reply(doc! { "ok": 1, "n": 1 }),
-        _ => {
-            let mut reply = member("isWritablePrimary", &list.lock().unwrap());
-            reply.insert("logicalSessionTimeoutMinutes", 30);
-            Answer::Reply(reply)
-        }
+        _ => Answer::Reply(doc! { "ok": 1, "n": 1 }),
     });
-    hosts.lock().unwrap().push(server.server.address());
-    let client = world.client(&format!("mongodb://{}/?replicaSet=rs", server.server.address()));
+    let client = world.client(&format!("mongodb://{address}/?replicaSet=rs"));
     let insert = rawdoc! { "insert": "things", "documents": [{ "_id": 1 }] };
     for _ in 0..2 {
         client.run(Operation::write("test", &insert)).unwrap();
@@ -378,26 +388,22 @@ fn time_limit_of_an_operation_cuts_a_scan_off() {
     assert!(close(&server.times(is_hello), &[0, 1_500]), "{:?}", server.times(is_hello));
 }
 
-/// Starts a server that does not answer, and the primary of the replica set of both.
-fn dark_member_and_primary(world: &World) -> (Server, Server) {
-    let dark = world.server(|_, _| Answer::Hang);
-    let hosts: Arc<Mutex<Vec<String>>> = Arc::default();
-    let list = hosts.clone();
-    let primary = world.server(move |command, _| match is_hello(command) {
-        true => Answer::Reply(member("isWritablePrimary", &list.lock().unwrap())),
-        false => Answer::Reply(doc! { "ok": 1 }),
+/// Starts a server that does not answer, and the primary of the replica set of both. Returns them with their addresses.
+fn dark_member_and_primary(world: &World) -> (Server, Server, String) {
+    let kinds = ["secondary", "isWritablePrimary"];
+    let ([dark, primary], addresses) = replica_set(world, kinds, |place, command, _, hello| match place {
+        0 => Answer::Hang,
+        _ => hello.unwrap_or_else(|| answer(command)),
     });
-    hosts.lock().unwrap().extend([dark.server.address(), primary.server.address()]);
-    (dark, primary)
+    (dark, primary, addresses)
 }
 
 #[test]
 fn dark_member_does_not_stop_operations_with_a_short_time_limit() {
     let world = World::new();
-    let (dark, primary) = dark_member_and_primary(&world);
-    let (one, other) = (dark.server.address(), primary.server.address());
-    let uri = format!("mongodb://{one},{other}/?replicaSet=rs&timeoutMS=1000&heartbeatFrequencyMS=1000");
-    let client = world.client(&uri);
+    let (dark, primary, addresses) = dark_member_and_primary(&world);
+    let parameters = "replicaSet=rs&timeoutMS=1000&heartbeatFrequencyMS=1000";
+    let client = world.client(&format!("mongodb://{addresses}/?{parameters}"));
     ping(&client).unwrap();
     ping(&client).unwrap();
     // The next scan does not wait for the dark member again. The one after 5 s does.
@@ -415,9 +421,8 @@ fn dark_member_does_not_stop_operations_with_a_short_time_limit() {
 #[test]
 fn scan_without_a_suitable_server_waits_until_the_time_is_up() {
     let world = World::new();
-    let (dark, primary) = dark_member_and_primary(&world);
-    let (one, other) = (dark.server.address(), primary.server.address());
-    let client = world.client(&format!("mongodb://{one},{other}/?replicaSet=rs&timeoutMS=1000"));
+    let (_dark, primary, addresses) = dark_member_and_primary(&world);
+    let client = world.client(&format!("mongodb://{addresses}/?replicaSet=rs&timeoutMS=1000"));
     let secondary = ReadPreference::new(ReadPreferenceMode::Secondary);
     let find = rawdoc! { "find": "things" };
     let error = client.run(Operation::read("test", &find).read_preference(&secondary)).unwrap_err();
@@ -431,19 +436,10 @@ fn scan_without_a_suitable_server_waits_until_the_time_is_up() {
 #[test]
 fn each_server_that_was_idle_is_checked_before_its_use() {
     let world = World::new();
-    let hosts: Arc<Mutex<Vec<String>>> = Arc::default();
-    let server = |field: &'static str| {
-        let hosts = hosts.clone();
-        world.server(move |command, _| match is_hello(command) {
-            true => Answer::Reply(member(field, &hosts.lock().unwrap())),
-            false => answer_of_query(command),
-        })
-    };
-    let servers = [server("isWritablePrimary"), server("secondary")];
-    let addresses = [&servers[0], &servers[1]].map(|server| server.server.address());
-    hosts.lock().unwrap().extend(addresses.clone());
-    let client = world
-        .client(&format!("mongodb://{},{}/?replicaSet=rs&heartbeatFrequencyMS=600000", addresses[0], addresses[1]));
+    let (servers, addresses) = replica_set(&world, PRIMARY_AND_SECONDARY, |_, command, _, hello| {
+        hello.unwrap_or_else(|| answer_of_query(command))
+    });
+    let client = world.client(&format!("mongodb://{addresses}/?replicaSet=rs&heartbeatFrequencyMS=600000"));
     let (nearest, find) = (ReadPreference::new(ReadPreferenceMode::Nearest), rawdoc! { "find": "things" });
     for _ in 0..30 {
         client.run(Operation::read("test", &find).read_preference(&nearest)).unwrap();
