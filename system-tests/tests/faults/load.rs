@@ -89,6 +89,7 @@ impl Counts {
 }
 
 /// When and how the throughput was back.
+#[derive(Clone, Copy)]
 pub enum Regained {
     /// There was a second with at least 90 % of the usual rate.
     Usual(Duration),
@@ -146,10 +147,11 @@ impl Load {
 
     /// Waits until the throughput is back. Returns `None` if it is not within `limit`.
     ///
-    /// A replica set may be slower after an election, whoever asks: another member is the primary, and who reads from
-    /// whom has changed. So a new client has the same load beside this one in the second half of the time, and what that
-    /// does at the same time is the measure, too, if both together do at least half of the usual: this one does a quarter of it
-    /// then. It has two seconds for that, however long it takes to begin.
+    /// A replica set may be slower for every client after an election: another member is the primary, and the secondaries
+    /// may read from other members than before. So in the second half of the time, a new client has the same load beside
+    /// the old one. Then it is also enough if the old client does at least 90 % of what the new one does in the same second, and
+    /// both together at least half of the usual, which is about a quarter for the old one. The comparison takes at least two
+    /// seconds, however long the new client needs to begin.
     pub async fn regains(&self, usual: f64, limit: Duration) -> Option<Regained> {
         let from = Instant::now();
         if self.has_second(|| 0.0, |own, _, seconds| own >= 0.9 * usual * seconds, from + limit / 2).await {

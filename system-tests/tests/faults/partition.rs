@@ -67,7 +67,7 @@ async fn partition_from_the_primary_fails_no_operation() {
             relays[member].heal();
             events.after(mark, is_new_primary).await;
             let back = load.regains(usual, Duration::from_secs(10)).await;
-            let throughput = throughput(usual, back.as_ref());
+            let throughput = throughput(usual, back);
             further += &format!("; {partition:?}: lost after {:.2} s{throughput}", (lost - cut).as_secs_f64());
             assert!(back.is_some(), "{further}");
         }

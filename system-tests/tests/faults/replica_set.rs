@@ -50,7 +50,7 @@ pub async fn check(outcome: &Outcome) {
 }
 
 /// Says when the throughput was back.
-pub fn throughput(usual: f64, back: Option<&Regained>) -> String {
+pub fn throughput(usual: f64, back: Option<Regained>) -> String {
     let back = match back {
         Some(Regained::Usual(after)) => format!("of it {:.2} s later", after.as_secs_f64()),
         Some(Regained::LikeNew(after)) => format!("of a new client's beside it {:.2} s later", after.as_secs_f64()),
@@ -72,7 +72,7 @@ async fn step_down_fails_no_operation() {
         events.after(mark, is_new_primary).await;
         let back = load.regains(usual, client.options().heartbeat_frequency).await;
         let outcome = load.stop().await;
-        let further = throughput(usual, back.as_ref());
+        let further = throughput(usual, back);
         outcome.print("step-down of the primary", &further);
         check(&outcome).await;
         assert!(back.is_some(), "{further}");
@@ -97,7 +97,7 @@ async fn kill_of_the_primary_fails_no_operation() {
         let elected = format!(", new primary after {:.2} s", killed.elapsed().as_secs_f64());
         let back = load.regains(usual, client.options().heartbeat_frequency).await;
         let outcome = load.stop().await;
-        let further = elected + &throughput(usual, back.as_ref());
+        let further = elected + &throughput(usual, back);
         outcome.print("kill -9 of the primary", &further);
         check(&outcome).await;
         assert!(back.is_some(), "{further}");
