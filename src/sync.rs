@@ -180,15 +180,31 @@ pub(crate) fn follow() {
 #[cfg_attr(simulated, track_caller)]
 #[cfg_attr(not(simulated), allow(unused_variables, reason = "not all targets have the instruction"))]
 #[allow(unsafe_code)]
-pub(crate) fn fetch_to_write<T>(at: &T) {
+pub(crate) fn fetch_to_write<T>(at: *const T) {
     #[cfg(simulated)]
     simulated::fetch_to_write(at);
     // With the intrinsic, the compiler emits a prefetch to read, unless it is told that the processor has this instruction. All
     // 64-bit processors execute it, some of them as one that does nothing.
     #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle, simulated, miri))))]
-    // SAFETY: a hint, which changes nothing.
+    // SAFETY: a hint, which changes nothing and may have any address.
     unsafe {
-        std::arch::asm!("prefetchw [{}]", in(reg) std::ptr::from_ref(at), options(nostack, preserves_flags, readonly));
+        std::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
+    }
+}
+
+/// Begins to fetch the cache lines around an address that the calling thread is about to read and to write: that of a waiter's
+/// node, which lies amid the future of its check-out. The waiter's task usually runs next on this thread, and would find the lines in
+/// another core's cache, one after the other. On an Intel Xeon with two cores, hand-overs take 0.94 of the time with two lines on
+/// either side, 0.98 with one, and no less with three.
+///
+/// The simulated machine charges each line when it is used.
+#[inline(always)]
+#[cfg_attr(simulated, allow(unused_variables, reason = "see above"))]
+#[cfg_attr(feature = "event-listener-queue", allow(dead_code, reason = "that list has no nodes"))]
+pub(crate) fn fetch_surroundings<T>(at: *const T) {
+    #[cfg(not(simulated))]
+    for distance in [0, 64, -64, 128, -128] {
+        fetch_to_write(at.cast::<u8>().wrapping_offset(distance));
     }
 }
 

@@ -370,7 +370,7 @@ pub(super) fn follow() {
 }
 
 #[track_caller]
-pub(super) fn fetch_to_write<T>(at: &T) {
+pub(super) fn fetch_to_write<T>(at: *const T) {
     access(at, Access::Update);
 }
 

@@ -5,7 +5,7 @@ use std::task::Waker;
 
 use super::Node;
 use crate::sync::atomic::{AtomicPtr, Ordering};
-use crate::sync::{UnsafeCell, follow, made_progress, unless_mutant};
+use crate::sync::{UnsafeCell, fetch_surroundings, follow, made_progress, unless_mutant};
 
 /// A place of a hall. It serves one ticket after another, each in a turn of its own.
 ///
@@ -123,6 +123,7 @@ impl<G> Place<G> {
     /// Grants to the waiter's node. It stays, because a waiter that was claimed waits for the grant.
     #[inline]
     fn grant_to(&self, node: NonNull<Node<G>>, next: u32, grant: G) -> Waker {
+        fetch_surroundings(node.as_ptr());
         // ORD: Release; pairs with the Acquire in `grant`: what the waiters and granters of this turn and of those before did
         // here comes before the next one. No model has it: three turns with three waiters and a granter are too many steps.
         // Before the grant: after it, the list may be gone.
