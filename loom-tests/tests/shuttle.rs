@@ -24,8 +24,8 @@
 //!
 //! | public path | functions | where |
 //! | --- | --- | --- |
-//! | `Core::try_check_out` | `Core::try_hit`, `Shard::pop_at_once` | `unheard` |
-//! | the drop of a `Lease` | `Shard::push_at_once`, and `Held::put_on` if it fails | `unheard` |
+//! | `Core::try_hit`, `note_and_try_hit` | `Core::pop_nearby`, `Shard::pop_from`, `pop_at_once` | `unheard` |
+//! | the drop of a `Lease` | `Core::put_back_nearby`, `push_nearby`, `Shard::push_at_once`, and `Held::put_on` if they fail | `unheard` |
 //! | the same, with events | `give_back_otherwise`, `Held::put_on`, `Shard::push`, `Held::hand_over` | `heard` |
 //! | `Core::try_take`, `Core::acquire`, `Core::acquire_as_opener`, and their drops | `seek`, `queue_up`, `queue_up_as_opener`, `settle`, the wait list | `heard`, `unheard` |
 //! | `Permit::create`, `Pending::established`, `Opening::hand_on`, and their drops | `Capacity`, `Slab::grow`, `Core::serve_permits` | `heard`, `unheard` |
@@ -50,7 +50,7 @@ use shuttle::rand::{Rng, thread_rng};
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::sync::atomic::{AtomicUsize, Ordering};
 use shuttle::{Config, Runner, future, thread};
-use wharf::unstable::pool::{Core, Draining, Environment, Grant, Idle, Lease, Opening, Pending};
+use wharf::unstable::pool::{Core, Draining, Environment, Grant, Idle, Lease, Nearby, Opening, Pending};
 use wharf::{BackgroundInterval, Clear, Condition, Phase, PoolEvent, PoolOptions};
 use wharf_loom_tests::instrumented;
 use wharf_loom_tests::mutants::is_present;
@@ -84,6 +84,7 @@ struct World {
 
 shuttle::thread_local! {
     static HINT: Cell<usize> = Cell::new(0);
+    static NEARBY: Nearby = Nearby::new();
 }
 
 impl Environment for World {
@@ -100,6 +101,10 @@ impl Environment for World {
 
     fn shard_hint(&self) -> usize {
         HINT.with(Cell::get)
+    }
+
+    fn with_nearby<R>(&self, f: impl FnOnce(&Nearby) -> R) -> Option<R> {
+        Some(NEARBY.with(f))
     }
 
     fn listens(&self) -> bool {
@@ -219,11 +224,12 @@ fn make_use(pool: &Arc<Pool>, grant: Grant<World>) {
 
 fn user(pool: &Arc<Pool>) {
     for _ in 0..CHECK_OUTS {
-        if chance(2)
-            && let Some(lease) = pool.try_check_out()
-        {
-            operate(lease);
-            continue;
+        if chance(2) {
+            let hit = if pool.is_noted() { pool.try_hit() } else { pool.note_and_try_hit() };
+            if let Some(hit) = hit {
+                operate(hit.begin());
+                continue;
+            }
         }
         if chance(2)
             && let Some(idle) = pool.try_take()

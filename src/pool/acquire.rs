@@ -143,7 +143,7 @@ impl<E: Environment> Core<E> {
         if self.attention.is_needed() {
             return None;
         }
-        let slot = self.nearby_shard()?.pop_at_once(&self.slab)?;
+        let slot = self.pop_nearby()?;
         // Before anything else, while the slot's cache line is at hand.
         let is_timed = E::METERED && slot.tally().count_hit();
         Some(Hit { lease: Lease::of(Held::new(self, slot)), is_timed })
@@ -281,7 +281,7 @@ impl<E: Environment> Core<E> {
             Ok(()) if is_drain_wanted => Queued::WaitsForDrain,
             Ok(()) => Queued::Waits,
             Err(waker) => {
-                // Others who join without the lock have taken the room.
+                // Other newcomers, which join without the lock, have taken the room.
                 drop(queue);
                 discard(waker);
                 Queued::Again

@@ -184,6 +184,9 @@ impl<E: Environment> Lease<E> {
         if !condition.is_reusable() {
             return held.not_reusable(condition);
         }
+        if PLAIN && core.put_back_nearby(shard, held.slot()) {
+            return;
+        }
         if !PLAIN {
             held.end_use();
             held.unpin();
@@ -194,7 +197,7 @@ impl<E: Environment> Lease<E> {
         }
         let is_current = || core.state.load().generation == stamp.generation;
         if PLAIN {
-            match shard.push_at_once(&core.slab, held.slot(), is_current) {
+            match core.push_nearby(shard, held.slot(), is_current) {
                 Ok(()) => return,
                 Err(Obstacle::Refused(PushError::Waiting)) => return held.return_to_waiter(shard),
                 Err(_) => {}

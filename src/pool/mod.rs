@@ -42,7 +42,7 @@
 //! - INV-13 (requests stay): a request to the holder of a brief lock stays in place until it is served
 //!   (`sync/brief.rs`).
 //! - INV-14 (a handle's core is lent): `crate::runtime`, in `pool.rs`.
-//! - INV-16 (a note leads to a living shard of this process): `nearby.rs`.
+//! - INV-16 (a note leads to a living shard of this process) and INV-17 (what a noted head says): `nearby.rs`.
 //!
 //! # Waiting
 //!

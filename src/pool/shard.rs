@@ -19,6 +19,22 @@ pub(super) struct Head {
     tag: u64,
 }
 
+/// A head that a shard has had, to be compared with later ones.
+///
+/// No shard ever has a head again, because of its tag. So if it has this one, its stack has not changed since.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct PastHead(u64);
+
+impl PastHead {
+    /// No shard has this head: it is flagged, and a flagged shard is empty.
+    pub(super) const OF_NO_SHARD: Self = Self(1 << Head::WAITING_SHIFT);
+
+    #[inline]
+    fn head(self) -> Head {
+        Head::unpack(self.0)
+    }
+}
+
 impl Head {
     const NONE: u64 = NO_SLOT as u64;
     const WAITING_SHIFT: u32 = INDEX_BITS;
@@ -150,19 +166,45 @@ impl Shard {
             .map_err(Head::unpack)
     }
 
-    /// Takes the top in a single attempt, if it is one of the slab's first slots. If this finds nothing, [`Shard::pop`]
-    /// may still find something.
+    /// Returns whether the shard has this head, as far as the caller sees.
+    #[inline]
+    pub(super) fn is_at(&self, past: PastHead) -> bool {
+        self.load().pack() == past.0
+    }
+
+    /// Takes a slot that is on top of this head, if the shard has the head. Returns the head since.
+    #[inline]
+    pub(super) fn pop_from<C>(&self, with: PastHead, top: &Slot<C>) -> Option<PastHead> {
+        let below = Head { top: top.link().next, ..with.head().next() };
+        self.swap(with.head(), below).ok()?;
+        Some(PastHead(below.pack()))
+    }
+
+    /// Puts a slot back that was taken from the shard when this head came to be, and that has its link still, if the shard has
+    /// the head. Returns the head since.
+    ///
+    /// The connection is current if it was when it was taken: a clear would have changed the head.
+    #[inline]
+    pub(super) fn put_back<C>(&self, without: PastHead, slot: &Slot<C>) -> Option<PastHead> {
+        debug_assert_eq!(slot.link().next, without.head().top, "BUG: the slot has another link");
+        let above = Head { top: Some(slot.index()), ..without.head().next() };
+        self.swap(without.head(), above).ok()?;
+        Some(PastHead(above.pack()))
+    }
+
+    /// Takes the top in a single attempt, if it is one of the slab's first slots. Returns the head since, too. If this finds
+    /// nothing, [`Shard::pop`] may still find something.
     ///
     /// Without a loop and a call, the compiler needs few registers and saves none on the stack.
     #[inline]
-    pub(super) fn pop_at_once<'s, C>(&self, slab: &'s Slab<C>) -> Option<&'s Slot<C>> {
+    pub(super) fn pop_at_once<'s, C>(&self, slab: &'s Slab<C>) -> Option<(&'s Slot<C>, PastHead)> {
         // The flag is not checked: a flagged shard is empty. Until the flag of this shard is raised, a check-out that takes
         // the top counts as earlier than one that is queuing up.
         let head = self.load();
         let slot = slab.first_slot(head.top?)?;
         let below = Head { top: slot.link().next, ..head.next() };
         self.swap(head, below).ok()?;
-        Some(slot)
+        Some((slot, PastHead(below.pack())))
     }
 
     /// Takes the top.
@@ -225,7 +267,7 @@ impl Shard {
         loop {
             let below = head.top.map(|top| slab.slot(top));
             match self.try_push(head, below, slot, &is_current) {
-                Ok(()) => return Ok(()),
+                Ok(_) => return Ok(()),
                 Err(Obstacle::Refused(why)) => return Err(why),
                 Err(Obstacle::Again(now)) => head = now,
             }
@@ -233,14 +275,14 @@ impl Shard {
     }
 
     /// Pushes as [`Shard::push`] does, but in a single attempt, and only onto one of the slab's first slots or onto an
-    /// empty stack. If it fails, [`Shard::push`] may still push the slot.
+    /// empty stack. Returns the head since. If it fails, [`Shard::push`] may still push the slot.
     #[inline]
     pub(super) fn push_at_once<C>(
         &self,
         slab: &Slab<C>,
         slot: &Slot<C>,
         is_current: impl Fn() -> bool,
-    ) -> Result<(), Obstacle> {
+    ) -> Result<PastHead, Obstacle> {
         let head = self.load();
         let below = match head.top {
             None => None,
@@ -252,7 +294,7 @@ impl Shard {
         self.try_push(head, below, slot, is_current)
     }
 
-    /// Makes one attempt to push. `below` is the slot on top of `head`.
+    /// Makes one attempt to push. `below` is the slot on top of `head`. Returns the head since.
     #[inline]
     fn try_push<C>(
         &self,
@@ -260,7 +302,7 @@ impl Shard {
         below: Option<&Slot<C>>,
         slot: &Slot<C>,
         is_current: impl Fn() -> bool,
-    ) -> Result<(), Obstacle> {
+    ) -> Result<PastHead, Obstacle> {
         if head.waiting {
             return Err(Obstacle::Refused(PushError::Waiting));
         }
@@ -269,7 +311,8 @@ impl Shard {
         }
         slot.set_link(Link { next: head.top, depth: 1 + below.map_or(0, |below| below.link().depth) });
         let above = Head { top: Some(slot.index()), ..head.next() };
-        self.swap(head, above).map_err(Obstacle::Again)
+        self.swap(head, above).map_err(Obstacle::Again)?;
+        Ok(PastHead(above.pack()))
     }
 
     /// Takes all slots at once, still linked, and returns the top. Changes the head even if the shard is empty, so that

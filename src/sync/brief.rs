@@ -90,7 +90,7 @@ struct Request<T> {
     run: Option<Run<T>>,
 }
 
-/// SAFETY, for whoever calls it: the request is the first field of an `Errand` with this section, was not served yet, and its
+/// SAFETY, for the caller: the request is the first field of an `Errand` with this section, was not served yet, and its
 /// thread waits until it is. The caller holds the lock that the other reference leads to.
 type Run<T> = unsafe fn(*const Request<T>, &mut T);
 

@@ -14,6 +14,10 @@ type Controls = BTreeMap<String, BTreeSet<String>>;
 /// The functions that a hit and its check-in execute, each with its file. Each of them needs a negative control.
 const HIT_PATH: &[(&str, &str)] = &[
     ("pool/acquire.rs", "fn try_hit"),
+    ("pool/nearby.rs", "fn put_back_nearby"),
+    ("pool/nearby.rs", "fn note_own_shard"),
+    ("pool/shard.rs", "fn pop_from"),
+    ("pool/shard.rs", "fn put_back"),
     ("pool/shard.rs", "fn pop_at_once"),
     ("pool/shard.rs", "fn push_at_once"),
     ("pool/shard.rs", "fn try_push"),

@@ -20,17 +20,52 @@ pub const MUTANTS: &[Mutant] = &[
         }],
     },
     Mutant {
+        name: "noted_slot_is_taken_without_comparing",
+        does: "A hit takes the noted slot although another thread may have changed the head since it was compared.",
+        file: "pool/shard.rs",
+        edits: &[Edit {
+            within: "fn pop_from",
+            right: "self.swap(with.head(), below).ok()?;",
+            wrong: "self.0.store(below.pack(), Ordering::Release);",
+        }],
+    },
+    Mutant {
+        name: "slot_is_put_back_without_comparing",
+        does: "A check-in puts a slot back although another thread may have changed the head since it was compared.",
+        file: "pool/shard.rs",
+        edits: &[Edit {
+            within: "fn put_back",
+            right: "self.swap(without.head(), above).ok()?;",
+            wrong: "self.0.store(above.pack(), Ordering::Release);",
+        }],
+    },
+    Mutant {
+        name: "slot_from_another_shard_keeps_its_link",
+        does: "A check-in puts a slot back that has been on another shard since it was taken.",
+        file: "pool/nearby.rs",
+        edits: &[Edit { within: "fn put_back_nearby", right: "slot.link() == note.link.get()", wrong: "true" }],
+    },
+    Mutant {
+        name: "note_keeps_the_heads_of_another_shard",
+        does: "A thread that notes another shard keeps the heads that it has noted of the last one.",
+        file: "pool/nearby.rs",
+        edits: &[
+            Edit { within: "fn note_own_shard", right: "note.with.set(PastHead::OF_NO_SHARD);", wrong: "" },
+            Edit { within: "fn note_own_shard", right: "note.without.set(PastHead::OF_NO_SHARD);", wrong: "" },
+        ],
+    },
+    Mutant {
         name: "hit_is_counted_before_the_slot_is_owned",
         does: "A hit counts itself on the top of the stack before it has taken it.",
         file: "pool/acquire.rs",
         edits: &[
             Edit {
                 within: "fn try_hit",
-                right: "self.nearby_shard()?.pop_at_once(&self.slab)?",
+                right: "self.pop_nearby()?",
                 wrong: "
                     let shard = self.nearby_shard()?;
                     let counted = shard.guessed_slots(&self.slab, 1).next().is_some_and(|top| top.tally().count_hit());
-                    let slot = shard.pop_at_once(&self.slab)?;
+                    let slot = self.pop_nearby()?;
                     if counted {
                         Held::new(self, slot).begin_timed_use();
                     }

@@ -40,8 +40,8 @@
 //!
 //! | run | public path | functions |
 //! | --- | --- | --- |
-//! | *hit* | `Core::try_check_out` | `Core::try_hit`, `Shard::pop_at_once`, `Hit::begin` |
-//! | *return* | the drop of a `Lease` if the environment does not listen | `Lease::check_in_on`, `Shard::push_at_once` and `try_push`; if they fail, `Held::return_to_waiter`, `put_on`, `Shard::push`, `Held::hand_over` or `Held::retire` |
+//! | *hit* | `Core::try_hit`, `note_and_try_hit` | `Core::pop_nearby`; `pop_noted`, `Shard::pop_from`, or else `Shard::pop_at_once`; `Hit::begin` |
+//! | *return* | the drop of a `Lease` if the environment does not listen | `Lease::check_in_on`; `Core::put_back_nearby`, `Shard::put_back`; or else `Core::push_nearby`, `Shard::push_at_once` and `try_push`; if they fail, `Held::return_to_waiter`, `put_on`, `Shard::push`, `Held::hand_over` or `Held::retire` |
 //! | *heard return* | the drop of a `Lease` if the environment listens | `give_back_otherwise`, then as "return" after a failed push |
 //! | *take* | `Core::try_take`, the drop of an `Idle` | `Shard::pop`, `Core::vet`, `Held::end_hold` |
 //! | *acquire* | `Core::acquire` | `Core::seek`, `take_any`, `Capacity::try_admit`; `Core::queue_up`, `look_for_the_first`, `Capacity::admit_or_wait`, the wait list |
@@ -80,8 +80,8 @@
 //! | *take front* | `Front::take` | `Front::hold`, `release` |
 //! | *put front* | `Front::put` | the same |
 //!
-//! No model runs a thread's note of its shard (`src/pool/nearby.rs`). No other thread sees it, and any shard of the pool
-//! would be right. Its tests are `system-tests/tests/pool/nearby.rs` and `system-tests/tests/fork/`.
+//! The threads of the models note their shard and what they have left there (`src/pool/nearby.rs`), as those of an application
+//! do. More tests of the notes are `system-tests/tests/pool/nearby.rs` and `system-tests/tests/fork/`.
 //!
 //! | model | runs | bound | mutants |
 //! | --- | --- | --- | --- |
@@ -102,15 +102,18 @@
 //! | `end_of_the_last_establishment_of_a_closed_pool_is_noticed` | close, permit | 4 | `close_leaves_the_counts_alone` |
 //! | `end_of_the_last_permit_of_a_closed_pool_is_noticed` | close, permit | 6 | `close_leaves_the_counts_alone`, `capacity_publishes_nothing` |
 //! | **hits**: check-outs and check-ins on the fast path | | | |
-//! | `concurrent_hits_share_no_connection` | hit, hit, return | none | `hit_without_comparing` |
+//! | `concurrent_hits_share_no_connection` | hit, hit, return | none | `hit_without_comparing`, `noted_slot_is_taken_without_comparing` |
 //! | `concurrent_returns_lose_no_connection` | return, return | none | `push_without_comparing`, `link_is_kept_at_another_height` |
-//! | `hit_during_a_return_loses_no_connection` | hit, return | none | `hit_without_comparing`, `push_without_comparing` |
+//! | `hit_during_a_return_loses_no_connection` | hit, return | none | `noted_slot_is_taken_without_comparing`, `push_without_comparing` |
 //! | `hit_sees_the_last_users_writes` | hit, return | none | `head_publishes_nothing`, `head_acquires_nothing` |
 //! | `hit_never_mistakes_an_old_head_for_a_new_one` | hit, hit, return | 6 | `tag_not_counted` |
 //! | `hit_and_return_while_a_check_out_queues_up_lose_no_wake_up` | hit, return, acquire | 4 | `push_ignores_waiters`, `look_precedes_the_flag`, `return_that_fails_is_lost` |
 //! | `hit_never_overtakes_a_waiter` | hit, return, acquire | 3 | `push_ignores_waiters` |
 //! | `hit_during_a_clear_shares_no_connection_with_it` | hit, return, clear, maintain | 6 | `detach_in_two_steps` |
 //! | `return_during_a_clear_leaves_no_stale_connection_to_hit` | return, clear, hit | 6 | `push_ignores_the_generation`, `generation_is_read_before_the_head`, `empty_detach_keeps_the_head`, `clear_detaches_first` |
+//! | `connection_put_back_during_a_clear_is_not_left_to_hit` | hit, return, clear | 6 | `slot_is_put_back_without_comparing`, `empty_detach_keeps_the_head` |
+//! | `connection_put_back_after_another_shard_had_it_is_linked_anew` | hit, return | none | `slot_from_another_shard_keeps_its_link` |
+//! | `hit_after_the_use_of_another_pool_takes_no_slot_of_that_pool` | hit, return | none | `note_keeps_the_heads_of_another_shard` |
 //! | `hit_during_a_close_shares_no_connection_with_it` | hit, return, close | 4 | `detach_in_two_steps` |
 //! | `connection_returned_during_a_close_is_closed_once` | return, close, hit | 6 | `push_ignores_the_generation`, `close_detaches_first` |
 //! | `consistent_status_counts_a_held_connection_as_in_use` | hit, return, status | 2 | `link_publishes_nothing`, `link_acquires_nothing` |

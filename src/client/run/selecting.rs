@@ -14,7 +14,7 @@ use crate::session::Retryability;
 use crate::topology::TopologyType;
 
 impl Running<'_> {
-    /// Selects the server without waiting, in the usual case: it is known, nothing is pinned, and nobody observes.
+    /// Selects the server without waiting, in the usual case: it is known, nothing is pinned, and no observer is there.
     #[inline]
     pub(super) fn select_at_once(&self, avoid: &[ServerAddress]) -> Option<Selected> {
         let is_usual = avoid.is_empty() && !self.is_in_transaction && !self.id.is_observed();

@@ -6,7 +6,7 @@
 //! Whichever of the two comes later at the place does the rest ([`place`]): if the grant comes first, it waits there for its
 //! waiter. So neither waits for the other, and while there is another waiter, neither takes a lock. The design follows CQS
 //! (Koval, Khalanskiy, Alistarh, PLDI 2023) in that; but the places are used again and again, and one word holds both ends
-//! of the queue, so that a granter never takes a ticket that nobody has.
+//! of the queue, so that a granter never takes a ticket that no waiter has.
 //!
 //! A node is part of the future that waits. Nothing is allocated for a wait.
 //!
@@ -33,13 +33,13 @@
 //!
 //! # The places
 //!
-//! INV-12 (the turns at a place): nobody takes a ticket whose place is not free for it. So a ticket's waiter and its granter
-//! meet nobody else at their place. To look at the place between the load of the word and its swap would give others the
+//! INV-12 (the turns at a place): no newcomer takes a ticket whose place is not free for it. So a ticket's waiter and its granter
+//! meet no other thread at their place. To look at the place between the load of the word and its swap would give others the
 //! time to change the word: with 64 cores, hardly a swap would succeed. So the places are looked at ahead of time, a stretch
 //! of them at once, by the newcomer with the first ticket of a stretch ([`Hall::look_ahead`]). If a place is not free although
 //! the hall is not full, the waiter or the granter of an earlier ticket there was preempted between two of its steps, while
 //! as many tickets as half of the hall were given out. The newcomers that come to this limit yield until that one goes on.
-//! They have no tickets yet, so they hold up nobody who has one.
+//! They have no tickets yet, so they hold up no waiter.
 //!
 //! Nothing between a claim and its grant may panic, wait, or call foreign code: the place would never be free again.
 //!
@@ -332,7 +332,7 @@ impl<G> WaitList<G> {
     fn sit_down(node: Pin<&Node<G>>, spot: &Spot<G>) -> Poll<G> {
         let Err(grant) = spot.place().take(spot.next, node.get_ref()) else { return Poll::Pending };
         node.end_wait();
-        // SAFETY: INV-4: at no place, so it is the owner's, and nobody has moved the waker out.
+        // SAFETY: INV-4: at no place, so it is the owner's, and no granter has moved the waker out.
         discard(unsafe { node.move_waker_out() });
         Poll::Ready(grant)
     }

@@ -1,7 +1,11 @@
 //! A thread notes the shard that it used last (`src/pool/nearby.rs`). These tests use several pools on one thread, without
 //! subscribers, so that check-outs and check-ins take the path that reads the note.
 
-use wharf::{Pool, PoolOptions};
+use std::pin::pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Waker};
+
+use wharf::{Condition, Establish, EstablishError, Establishing, Pool, PoolOptions};
 
 use super::mock::{Mock, builder, counts};
 
@@ -48,5 +52,47 @@ async fn pool_is_not_mistaken_for_one_that_was_there_before() {
         pool.close();
         pool.closed().await;
         assert_eq!(counts(&pool), (0, 0, 0, 0, 0));
+    }
+}
+
+/// Uses another pool when it is asked for a connection's condition.
+#[derive(Clone, Default)]
+struct UsesAnother(Arc<OnceLock<Pool<Mock>>>);
+
+impl Establish for UsesAnother {
+    type Connection = ();
+
+    async fn establish(&self, _connecting: Establishing) -> Result<(), EstablishError> {
+        Ok(())
+    }
+
+    fn condition(&self, (): &mut ()) -> Condition {
+        if let Some(other) = self.0.get() {
+            let used = pin!(other.check_out()).poll(&mut Context::from_waker(Waker::noop()));
+            assert!(used.is_ready(), "the other pool's connection is idle");
+        }
+        Condition::Reusable
+    }
+}
+
+/// In the midst of a check-in, the thread notes the other pool. In one of the runs, the shards of both have the same head then.
+#[tokio::test]
+async fn check_in_during_which_another_pool_is_used_reaches_its_own() {
+    for ahead in 0..6 {
+        let (uses, other) = (UsesAnother::default(), filled().await);
+        let pool =
+            Pool::builder("uses", uses.clone()).options(PoolOptions::default().max_pool_size(1)).build().unwrap();
+        pool.ready();
+        for _ in 0..ahead {
+            drop(pool.check_out().await.unwrap());
+        }
+        uses.0.set(other.clone()).ok().expect("set once");
+        for round in 1..10 {
+            drop(pool.check_out().await.unwrap());
+            assert_eq!(counts(&other), (1, 0, 1, 0, 0), "{ahead} ahead, round {round}");
+            let (own, others) = (pool.status(), other.metrics());
+            assert_eq!((own.total, own.available), (1, 1), "{ahead} ahead, round {round}");
+            assert_eq!((others.connections.created, others.check_outs.hits), (1, round), "{ahead} ahead");
+        }
     }
 }

@@ -76,8 +76,8 @@ impl Clear for Floor {
 
 /// What is left of a saturated pool without the pool: turns that go round in circles of tasks.
 ///
-/// There are as many circles as connections. Who has the turn passes it on to the next task of the circle and waits for it
-/// to come round. So each operation wakes one task, in a fixed order, and nothing is shared by circles: no queue, no
+/// There are as many circles as connections. The task that has the turn passes it on to the next task of the circle and waits for
+/// it to come round. So each operation wakes one task, in a fixed order, and nothing is shared by circles: no queue, no
 /// counter, no search. The two tasks meet at one word, which each of them changes once. What a pool takes beyond that is
 /// its own.
 pub struct Turns {

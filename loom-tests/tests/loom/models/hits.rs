@@ -159,6 +159,67 @@ fn return_during_a_clear_leaves_no_stale_connection_to_hit() {
     });
 }
 
+/// The thread that returns has taken the connection itself, so it puts it back unless the clear has changed the head.
+#[test]
+fn connection_put_back_during_a_clear_is_not_left_to_hit() {
+    model("connection_put_back_during_a_clear_is_not_left_to_hit", Some(6), || {
+        let pool = unheard(options(1, 1));
+        check_in(leased(&pool));
+        let lease = hit(&pool).expect("no other thread uses the pool");
+        let clears = thread::spawn({
+            let pool = pool.clone();
+            move || {
+                pool.clear(Clear::new()).unwrap();
+                pool.ready();
+            }
+        });
+        check_in(lease);
+        clears.join().unwrap();
+        assert!(hit(&pool).is_none(), "the hit took a connection of an older generation");
+        pool.maintain();
+        assert_empty(&pool);
+        wind_up(pool);
+    });
+}
+
+/// Nothing changes on the shard that the connection was taken from.
+#[test]
+fn connection_put_back_after_another_shard_had_it_is_linked_anew() {
+    model("connection_put_back_after_another_shard_had_it_is_linked_anew", None, || {
+        let pool = unheard(options(8, 3));
+        let [here, elsewhere] = [(); 2].map(|()| leased(&pool));
+        check_in(here);
+        let taken = hit(&pool).expect("no other thread uses the shard");
+        let back = thread::spawn({
+            let pool = pool.clone();
+            move || {
+                prefer_shard(1);
+                check_in(elsewhere);
+                check_in(taken);
+                hit(&pool).expect("no other thread uses the shard")
+            }
+        });
+        check_in(back.join().unwrap());
+        assert_eq!(pool.status().available, 2);
+        wind_up(pool);
+    });
+}
+
+/// The shards of both pools have equal heads.
+#[test]
+fn hit_after_the_use_of_another_pool_takes_no_slot_of_that_pool() {
+    model("hit_after_the_use_of_another_pool_takes_no_slot_of_that_pool", None, || {
+        let [used, other] = [(); 2].map(|()| unheard(options(1, 1)));
+        let lease = leased(&other);
+        thread::spawn(move || check_in(lease)).join().unwrap();
+        check_in(leased(&used));
+        let taken = hit(&other).expect("the connection is idle");
+        assert!(taken.belongs_to(&other), "the hit took a connection of another pool");
+        check_in(taken);
+        [used, other].into_iter().for_each(wind_up);
+    });
+}
+
 #[test]
 fn hit_during_a_close_shares_no_connection_with_it() {
     model("hit_during_a_close_shares_no_connection_with_it", Some(4), || {

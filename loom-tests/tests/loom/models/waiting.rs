@@ -139,7 +139,7 @@ fn check_out_that_queues_up_during_a_clear_is_refused() {
     });
 }
 
-/// The newcomer joins the other waiter without the lock, while the clear gives those who come later another hall.
+/// The newcomer joins the other waiter without the lock, while the clear gives later newcomers another hall.
 #[test]
 fn check_out_that_queues_up_behind_another_during_a_clear_is_refused() {
     model("check_out_that_queues_up_behind_another_during_a_clear_is_refused", Some(3), || {

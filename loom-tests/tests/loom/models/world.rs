@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use event_listener::Event;
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicUsize, Ordering};
-use wharf::unstable::pool::{Core, Draining, Environment, Grant, Idle, Lease, Opening, Pending, Permit};
+use wharf::unstable::pool::{Core, Draining, Environment, Grant, Idle, Lease, Nearby, Opening, Pending, Permit};
 use wharf::{BackgroundInterval, Condition, PoolEvent, PoolOptions};
 
 pub type Pool = Core<World>;
@@ -130,6 +130,7 @@ impl World {
 
 loom::thread_local! {
     static HINT: Cell<usize> = Cell::new(0);
+    static NEARBY: Nearby = Nearby::new();
     static RUNS: Cell<usize> = Cell::new(0);
     static TASK: Cell<u64> = Cell::new(0);
 }
@@ -142,6 +143,8 @@ pub fn run_as_task(number: u64) {
 /// Makes the calling thread prefer a shard.
 pub fn prefer_shard(hint: usize) {
     HINT.with(|present| present.set(hint));
+    // A thread notes its shard, and otherwise prefers the same one for ever.
+    NEARBY.with(Nearby::forget);
 }
 
 impl Environment for World {
@@ -166,6 +169,10 @@ impl Environment for World {
 
     fn shard_hint(&self) -> usize {
         HINT.with(Cell::get)
+    }
+
+    fn with_nearby<R>(&self, f: impl FnOnce(&Nearby) -> R) -> Option<R> {
+        Some(NEARBY.with(f))
     }
 
     fn listens(&self) -> bool {
@@ -313,9 +320,11 @@ pub fn check_out(pool: &Arc<Pool>, idle: Idle<World>) -> Leased {
     used(idle.check_out(pool.check_out_started()))
 }
 
-/// Checks out on the hit path. If the environment does not listen, the drop of any lease is a check-in on the hit path.
+/// Checks out on the hit path, as a `CheckOut` does. If the environment does not listen, the drop of any lease is a check-in on
+/// the hit path.
 pub fn hit(pool: &Arc<Pool>) -> Option<Leased> {
-    pool.try_check_out().map(used)
+    let hit = if pool.is_noted() { pool.try_hit() } else { pool.note_and_try_hit() };
+    hit.map(|hit| used(hit.begin()))
 }
 
 fn used(lease: Leased) -> Leased {

@@ -84,7 +84,7 @@ impl<G> Books<G> {
         spot
     }
 
-    /// Takes the waiter with this number, who waits, out of the run of a hall in a chain.
+    /// Takes the waiter with this number, which is not claimed, out of the run of a hall in a chain.
     pub(super) fn remove(&mut self, of: NonNull<Hall<G>>, number: u32) {
         let (first, end) = hall(of).with_run(|run| (run.first, run.end));
         hall(of).leave(number, first, end);
@@ -93,8 +93,8 @@ impl<G> Books<G> {
         self.skip(of, 0);
     }
 
-    /// Takes this number of waiters, and then a gap, away from the front of a run in a chain. If nobody is left, so is the
-    /// run.
+    /// Takes this number of waiters, and then a gap, away from the front of a run in a chain. A run without
+    /// waiters leaves the chain, and its hall becomes a spare one.
     fn skip(&mut self, of: NonNull<Hall<G>>, claimed: u32) {
         let (first, end) = hall(of).with_run(|run| (run.first, run.end));
         let from = if claimed == 0 { first } else { first.after() };

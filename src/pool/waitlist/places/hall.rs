@@ -176,7 +176,7 @@ impl<G> Hall<G> {
         (self.places() / 8).clamp(1, 64)
     }
 
-    /// Extends the limit for those who come later, if a ticket's number is the first one of a stretch. Called after the
+    /// Extends the limit for later newcomers, if a ticket's number is the first one of a stretch. Called after the
     /// ticket was given out.
     #[inline]
     pub(super) fn look_ahead(&self, number: u32) {

@@ -63,7 +63,7 @@ impl<G> LockedWaitList<G> {
             Some(present) => {
                 let waiters = seen.span() - hall(present).with_run(|run| run.gaps);
                 let elders = self.books.elders(lane);
-                // A few who wait for ever, each behind many who leave, must not keep large halls.
+                // A few waiters that stay for ever, each behind many that leave, must not keep large halls.
                 match elders.places > Self::PLACES_OF_AN_ELDER * u64::from(elders.len.max(queue.fewest)) {
                     true => queue.fewest,
                     false => (8 * waiters).next_power_of_two().clamp(queue.fewest, Hall::<G>::MOST_PLACES),
@@ -165,7 +165,7 @@ impl<G> LockedWaitList<G> {
         if self.is_empty(Lane::Waiters) {
             return None;
         }
-        // Those who come from here on have another hall. They need not wait for those who are refused.
+        // Newcomers have another hall from here on. They need not wait for the waiters that are refused.
         if self.word(Lane::Waiters).span() > 0 {
             let spare = self.books.take_spare(queue.fewest).expect("BUG: a lock without a spare hall");
             self.change_hall(Lane::Waiters, spare);

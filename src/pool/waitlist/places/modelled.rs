@@ -53,7 +53,7 @@ impl ModelledPlace {
     }
 }
 
-/// A lane that changes its hall, for a model of those who read it without the lock.
+/// A lane that changes its hall, for a model of the threads that read it without the lock.
 pub struct ModelledHalls(WaitList<u32>);
 
 impl ModelledHalls {

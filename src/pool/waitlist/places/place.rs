@@ -70,7 +70,7 @@ impl<G> Place<G> {
     }
 
     /// Returns whether the waiter of the turn before `next` has left. The holder of the list's lock asks this of a ticket
-    /// that nobody has claimed.
+    /// that is not claimed.
     pub(super) fn is_left(&self, next: u32) -> bool {
         // Relaxed: a waiter leaves under the lock.
         self.word.load(Ordering::Relaxed) == word(next, LEFT)
@@ -100,9 +100,9 @@ impl<G> Place<G> {
         grant
     }
 
-    /// The waiter leaves. Called under the list's lock, by the owner of a ticket that nobody can claim any more.
+    /// The waiter leaves. Called under the list's lock, by the owner of a ticket that can be claimed no more.
     pub(super) fn leave(&self, next: u32) {
-        // Relaxed: only its owner has written to the node, and nobody has written to `early` in this turn. A swap, because a
+        // Relaxed: only its owner has written to the node, and no granter has written to `early` in this turn. A swap, because a
         // plain store would hide the turns before this one from the next granter.
         self.word.swap(word(next, LEFT), Ordering::Relaxed);
         made_progress();

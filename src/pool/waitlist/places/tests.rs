@@ -195,7 +195,7 @@ fn full_hall_is_followed_by_a_larger_one_and_the_order_stays() {
         assert!(grant(&list, value));
         assert_eq!(look(&list, node), Some(value));
     }
-    // Now that nobody waits, the smallest hall serves again.
+    // Now that no waiter is left, the smallest hall serves again.
     wait(&list, Lane::Waiters, &nodes[0]);
     wait(&list, Lane::Waiters, &nodes[1]);
     assert_eq!(hall(list.lanes.waiters.hall(list.lock().word(Lane::Waiters))).places(), fewest);
@@ -217,7 +217,7 @@ fn halls_are_used_again_behind_a_waiter_that_stays() {
     assert_eq!(nodes[100].take_grant(), Some(7));
 }
 
-/// Each of those who stay has a hall of its own by then.
+/// Each waiter that stays has a hall of its own by then.
 #[test]
 fn those_who_stay_are_served_in_order_from_the_halls_of_all_who_left() {
     let (list, nodes) = (WaitList::new(), nodes(FEWEST));
