@@ -1,7 +1,8 @@
 //! The floor: what sharded stacks of connections cost with nothing around them.
 //!
-//! No pool that takes a connection from a shared structure can be expected to be faster: one CAS to take, one to give
-//! back, both on a line that only the calling thread writes as long as its shard is not empty. There is no capacity,
+//! No pool that takes a connection from a shared structure can do less: one CAS to take, one to give
+//! back, both on a line that only the calling thread writes as long as its shard is not empty. A pool can only know more: a
+//! thread that notes the heads that it has left behind need not wait for the load of a head. There is no capacity,
 //! generation, waiter or event, and not even a connection: an index is handed out. The floor shows how much of a pool's
 //! cost is the pool's own.
 //!
