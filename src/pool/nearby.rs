@@ -30,10 +30,12 @@ use super::slab::{Link, Slot};
 /// that depend on the head, and the load of a head has to wait for the locked instruction that has just written it. So a check-out
 /// and its check-in take four fifths of their time.
 ///
-/// INV-17 (what a noted head says): the noted shard had the head `with` when this thread had pushed `slot` there, and the head
-/// `without` when it had taken `slot`, whose link was `link`. A head never returns. So if the shard has `with`, `slot` is on top.
-/// If it has `without`, the stack is as it was below `slot`. No clear has come since, because a clear changes all heads. If
-/// another thread has pushed `slot` elsewhere meanwhile, its link is another one, or there is nothing below it here either.
+/// INV-17 (what a noted head says): if the noted shard has the head `with` now, this thread has pushed `slot` there to make it, and
+/// `slot` is on top. If it has the head `without` now, this thread has taken `slot` from there to make it, the link of `slot`
+/// was `link`, and the stack is as it was below. No clear of the pool has come since, because a clear changes the heads of all
+/// shards; a clear of a service does not, but then connections are vetted, and no check-in puts anything back. If another thread
+/// has pushed `slot` elsewhere meanwhile, its link is another one, or there is nothing below it here either. Of a head that the
+/// shard has no more, the note says nothing, and its fields may be of different slots.
 ///
 /// INV-16 (a note leads to a living shard of this process): a core's number is never given to another core, and its shards
 /// stay where they are for as long as it lives. So the shard of a note may be used by a caller that borrows the core
@@ -71,11 +73,12 @@ impl Nearby {
         }
     }
 
-    /// Notes the slot that the thread takes from its shard or pushes there.
+    /// Notes a slot that the thread has taken from its shard or pushed there, and its link. A slot that was pushed may be another
+    /// thread's by now, and its pool may be gone: this does not follow the pointer.
     #[inline]
-    fn note<C>(&self, slot: &Slot<C>) {
-        self.slot.set(ptr::from_ref(slot).cast());
-        self.link.set(slot.link());
+    fn note<C>(&self, slot: *const Slot<C>, link: Link) {
+        self.slot.set(slot.cast());
+        self.link.set(link);
     }
 
     /// Forgets the shard. A forked child does, before it uses a pool.
@@ -108,7 +111,7 @@ impl<E: Environment> Core<E> {
         }
         let (slot, without) = shard.pop_at_once(&self.slab)?;
         self.environment.with_nearby(|note| {
-            note.note(slot);
+            note.note(slot, slot.link());
             note.without.set(without);
         });
         Some(slot)
@@ -134,6 +137,7 @@ impl<E: Environment> Core<E> {
     /// it has.
     #[inline]
     pub(super) fn put_back_nearby(&self, shard: &Shard, slot: &Slot<E::Connection>) -> bool {
+        debug_assert!(!self.vetting, "BUG: a connection that may be stale is put back");
         let put_back = self.environment.with_nearby(|note| {
             let without = note.without.get();
             let is_noted = ptr::eq(note.slot.get(), ptr::from_ref(slot).cast()) && slot.link() == note.link.get();
@@ -147,6 +151,9 @@ impl<E: Environment> Core<E> {
     }
 
     /// Pushes a slot as [`Shard::push_at_once`] does. The shard is usually the calling thread's.
+    ///
+    /// From the push on, the connection belongs to others, which may close it and the pool, and free the core. So nothing of
+    /// either is touched after it.
     #[inline]
     pub(super) fn push_nearby(
         &self,
@@ -154,15 +161,20 @@ impl<E: Environment> Core<E> {
         slot: &Slot<E::Connection>,
         is_current: impl Fn() -> bool,
     ) -> Result<(), Obstacle> {
-        let with = shard.push_at_once(&self.slab, slot, is_current)?;
-        self.environment.with_nearby(|note| {
+        let pushed = self.environment.with_nearby(|note| {
             // The code that tells the connection's condition may have used another pool since.
-            if ptr::eq(note.shard.get().as_ptr(), shard) {
-                note.note(slot);
+            let is_noted = ptr::eq(note.shard.get().as_ptr(), shard);
+            let (link, with) = shard.push_at_once(&self.slab, slot, &is_current)?;
+            if is_noted {
+                note.note(slot, link);
                 note.with.set(with);
             }
+            Ok(())
         });
-        Ok(())
+        match pushed {
+            Some(pushed) => pushed,
+            None => shard.push_at_once(&self.slab, slot, is_current).map(|_| ()),
+        }
     }
 
     /// Returns whether the calling thread has a note of this pool, or keeps no notes.

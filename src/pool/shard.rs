@@ -21,7 +21,8 @@ pub(super) struct Head {
 
 /// A head that a shard has had, to be compared with later ones.
 ///
-/// No shard ever has a head again, because of its tag. So if it has this one, its stack has not changed since.
+/// If the shard still has it, its stack has not changed since. That holds for fewer than 2^43 changes, after which the tag is the
+/// same again: a thread that relies on an older head would have to find exactly that one among all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PastHead(u64);
 
@@ -183,7 +184,7 @@ impl Shard {
     /// Puts a slot back that was taken from the shard when this head came to be, and that has its link still, if the shard has
     /// the head. Returns the head since.
     ///
-    /// The connection is current if it was when it was taken: a clear would have changed the head.
+    /// The connection is current if it was when it was taken: a clear of the pool would have changed the head.
     #[inline]
     pub(super) fn put_back<C>(&self, without: PastHead, slot: &Slot<C>) -> Option<PastHead> {
         debug_assert_eq!(slot.link().next, without.head().top, "BUG: the slot has another link");
@@ -275,14 +276,14 @@ impl Shard {
     }
 
     /// Pushes as [`Shard::push`] does, but in a single attempt, and only onto one of the slab's first slots or onto an
-    /// empty stack. Returns the head since. If it fails, [`Shard::push`] may still push the slot.
+    /// empty stack. Returns the slot's link and the head since. If it fails, [`Shard::push`] may still push the slot.
     #[inline]
     pub(super) fn push_at_once<C>(
         &self,
         slab: &Slab<C>,
         slot: &Slot<C>,
         is_current: impl Fn() -> bool,
-    ) -> Result<PastHead, Obstacle> {
+    ) -> Result<(Link, PastHead), Obstacle> {
         let head = self.load();
         let below = match head.top {
             None => None,
@@ -294,7 +295,7 @@ impl Shard {
         self.try_push(head, below, slot, is_current)
     }
 
-    /// Makes one attempt to push. `below` is the slot on top of `head`. Returns the head since.
+    /// Makes one attempt to push. `below` is the slot on top of `head`. Returns the slot's link and the head since.
     #[inline]
     fn try_push<C>(
         &self,
@@ -302,17 +303,18 @@ impl Shard {
         below: Option<&Slot<C>>,
         slot: &Slot<C>,
         is_current: impl Fn() -> bool,
-    ) -> Result<PastHead, Obstacle> {
+    ) -> Result<(Link, PastHead), Obstacle> {
         if head.waiting {
             return Err(Obstacle::Refused(PushError::Waiting));
         }
         if !is_current() {
             return Err(Obstacle::Refused(PushError::Stale));
         }
-        slot.set_link(Link { next: head.top, depth: 1 + below.map_or(0, |below| below.link().depth) });
+        let link = Link { next: head.top, depth: 1 + below.map_or(0, |below| below.link().depth) };
+        slot.set_link(link);
         let above = Head { top: Some(slot.index()), ..head.next() };
         self.swap(head, above).map_err(Obstacle::Again)?;
-        Ok(PastHead(above.pack()))
+        Ok((link, PastHead(above.pack())))
     }
 
     /// Takes all slots at once, still linked, and returns the top. Changes the head even if the shard is empty, so that
