@@ -24,7 +24,7 @@
 //!
 //! | public path | functions | where |
 //! | --- | --- | --- |
-//! | `Core::try_hit`, `note_and_try_hit` | `Core::pop_nearby`, `Shard::pop_from`, `pop_at_once` | `unheard` |
+//! | `Core::note_and_try_hit` | `Core::try_hit`, `pop_nearby`, `Shard::pop_from`, `pop_at_once` | `unheard` |
 //! | the drop of a `Lease` | `Core::put_back_nearby`, `push_nearby`, `Shard::push_at_once`, and `Held::put_on` if they fail | `unheard` |
 //! | the same, with events | `give_back_otherwise`, `Held::put_on`, `Shard::push`, `Held::hand_over` | `heard` |
 //! | `Core::try_take`, `Core::acquire`, `Core::acquire_as_opener`, and their drops | `seek`, `queue_up`, `queue_up_as_opener`, `settle`, the wait list | `heard`, `unheard` |
@@ -224,12 +224,11 @@ fn make_use(pool: &Arc<Pool>, grant: Grant<World>) {
 
 fn user(pool: &Arc<Pool>) {
     for _ in 0..CHECK_OUTS {
-        if chance(2) {
-            let hit = if pool.is_noted() { pool.try_hit() } else { pool.note_and_try_hit() };
-            if let Some(hit) = hit {
-                operate(hit.begin());
-                continue;
-            }
+        if chance(2)
+            && let Some(hit) = pool.note_and_try_hit()
+        {
+            operate(hit.begin());
+            continue;
         }
         if chance(2)
             && let Some(idle) = pool.try_take()

@@ -184,12 +184,11 @@ impl<E: Environment> Lease<E> {
         if !condition.is_reusable() {
             return held.not_reusable(condition);
         }
-        if PLAIN && core.put_back_nearby(shard, held.slot()) {
-            return;
-        }
         if !PLAIN {
             held.end_use();
             held.unpin();
+        } else if core.put_back_nearby(shard, held.slot()) {
+            return;
         }
         let stamp = held.slot().stamp();
         if stamp.interrupted {

@@ -1,4 +1,4 @@
-//! A thread's note of the shard that it used last.
+//! A thread's note of the shard that it used last, and of what it has left there.
 
 use std::cell::Cell;
 use std::ptr::{self, NonNull};
@@ -22,6 +22,11 @@ use super::slab::{Link, Slot};
 /// A thread that alternates between two pools has a note of the other one each time. Its check-outs and check-ins then take
 /// the longer paths, and 1.27 times as long.
 ///
+/// INV-16 (a note leads to a living shard of this process): a core's number is never given to another core, and its shards
+/// stay where they are for as long as it lives. So the shard of a note may be used by a caller that borrows the core
+/// of this number. A forked child forgets its note, and there a core of the parent is never noted for longer than
+/// `Core::note_own_shard` takes. So a core that a note names is not the parent's.
+///
 /// # The last slot
 ///
 /// The thread also notes the slot that it has last taken from its shard or pushed there, and which head it has left behind. If
@@ -36,11 +41,6 @@ use super::slab::{Link, Slot};
 /// shards; a clear of a service does not, but then connections are vetted, and no check-in puts anything back. If another thread
 /// has pushed `slot` elsewhere meanwhile, its link is another one, or there is nothing below it here either. Of a head that the
 /// shard has no more, the note says nothing, and its fields may be of different slots.
-///
-/// INV-16 (a note leads to a living shard of this process): a core's number is never given to another core, and its shards
-/// stay where they are for as long as it lives. So the shard of a note may be used by a caller that borrows the core
-/// of this number. A forked child forgets its note, and there a core of the parent is never noted for longer than
-/// `Core::note_own_shard` takes. So a core that a note names is not the parent's.
 #[derive(Debug)]
 pub struct Nearby {
     /// The number of the core, or [`Nearby::NO_CORE`].

@@ -59,6 +59,23 @@ impl Head {
         }
     }
 
+    /// Returns the head after the slot on top was taken.
+    #[inline]
+    fn without<C>(self, top: &Slot<C>) -> Self {
+        Self { top: top.link().next, ..self.next() }
+    }
+
+    /// Returns the head after a slot was pushed.
+    #[inline]
+    fn with<C>(self, slot: &Slot<C>) -> Self {
+        Self { top: Some(slot.index()), ..self.next() }
+    }
+
+    #[inline]
+    fn past(self) -> PastHead {
+        PastHead(self.pack())
+    }
+
     #[inline]
     fn next(self) -> Self {
         Self { tag: self.tag.wrapping_add(1) & Self::TAG_MASK, ..self }
@@ -170,15 +187,15 @@ impl Shard {
     /// Returns whether the shard has this head, as far as the caller sees.
     #[inline]
     pub(super) fn is_at(&self, past: PastHead) -> bool {
-        self.load().pack() == past.0
+        self.load().past() == past
     }
 
     /// Takes a slot that is on top of this head, if the shard has the head. Returns the head since.
     #[inline]
     pub(super) fn pop_from<C>(&self, with: PastHead, top: &Slot<C>) -> Option<PastHead> {
-        let below = Head { top: top.link().next, ..with.head().next() };
+        let below = with.head().without(top);
         self.swap(with.head(), below).ok()?;
-        Some(PastHead(below.pack()))
+        Some(below.past())
     }
 
     /// Puts a slot back that was taken from the shard when this head came to be, and that has its link still, if the shard has
@@ -188,9 +205,9 @@ impl Shard {
     #[inline]
     pub(super) fn put_back<C>(&self, without: PastHead, slot: &Slot<C>) -> Option<PastHead> {
         debug_assert_eq!(slot.link().next, without.head().top, "BUG: the slot has another link");
-        let above = Head { top: Some(slot.index()), ..without.head().next() };
+        let above = without.head().with(slot);
         self.swap(without.head(), above).ok()?;
-        Some(PastHead(above.pack()))
+        Some(above.past())
     }
 
     /// Takes the top in a single attempt, if it is one of the slab's first slots. Returns the head since, too. If this finds
@@ -203,9 +220,9 @@ impl Shard {
         // the top counts as earlier than one that is queuing up.
         let head = self.load();
         let slot = slab.first_slot(head.top?)?;
-        let below = Head { top: slot.link().next, ..head.next() };
+        let below = head.without(slot);
         self.swap(head, below).ok()?;
-        Some((slot, PastHead(below.pack())))
+        Some((slot, below.past()))
     }
 
     /// Takes the top.
@@ -220,7 +237,7 @@ impl Shard {
             // The slot may have been taken and its link rewritten since `load`. Then the tag has changed too, and the
             // swap fails. Slots are never deallocated, so the read itself is always allowed.
             let slot = slab.slot(top);
-            match self.swap(head, Head { top: slot.link().next, ..head.next() }) {
+            match self.swap(head, head.without(slot)) {
                 Ok(()) => return Popped::Slot(slot),
                 Err(now) => head = now,
             }
@@ -234,7 +251,7 @@ impl Shard {
         loop {
             let slot = head.top.map(|top| slab.slot(top));
             let new = match slot {
-                Some(slot) => Head { top: slot.link().next, ..head.next() },
+                Some(slot) => head.without(slot),
                 None => Head { waiting: true, ..head.next() },
             };
             match self.swap(head, new) {
@@ -312,9 +329,9 @@ impl Shard {
         }
         let link = Link { next: head.top, depth: 1 + below.map_or(0, |below| below.link().depth) };
         slot.set_link(link);
-        let above = Head { top: Some(slot.index()), ..head.next() };
+        let above = head.with(slot);
         self.swap(head, above).map_err(Obstacle::Again)?;
-        Ok((link, PastHead(above.pack())))
+        Ok((link, above.past()))
     }
 
     /// Takes all slots at once, still linked, and returns the top. Changes the head even if the shard is empty, so that

@@ -40,7 +40,7 @@
 //!
 //! | run | public path | functions |
 //! | --- | --- | --- |
-//! | *hit* | `Core::try_hit`, `note_and_try_hit` | `Core::pop_nearby`; `pop_noted`, `Shard::pop_from`, or else `Shard::pop_at_once`; `Hit::begin` |
+//! | *hit* | `Core::note_and_try_hit` | `Core::try_hit`, `pop_nearby`; `pop_noted`, `Shard::pop_from`, or else `Shard::pop_at_once`; `Hit::begin` |
 //! | *return* | the drop of a `Lease` if the environment does not listen | `Lease::check_in_on`; `Core::put_back_nearby`, `Shard::put_back`; or else `Core::push_nearby`, `Shard::push_at_once` and `try_push`; if they fail, `Held::return_to_waiter`, `put_on`, `Shard::push`, `Held::hand_over` or `Held::retire` |
 //! | *heard return* | the drop of a `Lease` if the environment listens | `give_back_otherwise`, then as "return" after a failed push |
 //! | *take* | `Core::try_take`, the drop of an `Idle` | `Shard::pop`, `Core::vet`, `Held::end_hold` |

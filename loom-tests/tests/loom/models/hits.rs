@@ -1,4 +1,4 @@
-//! Models of the hit path: `try_check_out` with `pop_at_once`, and the drop of a lease with `push_at_once`. They run
+//! Models of the hit path: `note_and_try_hit`, and the drop of a lease, with what the thread has noted and without. They run
 //! concurrently with each other and with every operation that changes a shard's head.
 
 use std::pin::pin;

@@ -323,8 +323,7 @@ pub fn check_out(pool: &Arc<Pool>, idle: Idle<World>) -> Leased {
 /// Checks out on the hit path, as a `CheckOut` does. If the environment does not listen, the drop of any lease is a check-in on
 /// the hit path.
 pub fn hit(pool: &Arc<Pool>) -> Option<Leased> {
-    let hit = if pool.is_noted() { pool.try_hit() } else { pool.note_and_try_hit() };
-    hit.map(|hit| used(hit.begin()))
+    pool.note_and_try_hit().map(|hit| used(hit.begin()))
 }
 
 fn used(lease: Leased) -> Leased {
