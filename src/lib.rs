@@ -181,6 +181,7 @@ struct Readme;
 // links name files, for readers of the repository.
 //
 /// [readme]: crate
+/// [repeated]: crate::Operation
 /// [monitor]: guide::monitor
 ///
 #[cfg(not(loom))]

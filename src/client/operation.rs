@@ -19,7 +19,7 @@ use crate::options::ReadPreference;
 /// | --- | --- | --- | --- |
 /// | [`Operation::new`] | the primary, or the read preference of the operation | no | |
 /// | [`Operation::read`] | by the read preference of the operation, or else of the options | once, unless `retryReads=false` | `readConcern` of the options, to `aggregate`, `count`, `distinct` and `find`; `writeConcern`, to an `aggregate` with `$out` or `$merge` |
-/// | [`Operation::write`] | one that accepts writes | | `writeConcern` of the options |
+/// | [`Operation::write`] | one that accepts writes | once, unless `retryWrites=false`, if each statement concerns one document | `writeConcern` of the options |
 ///
 /// An operation that is not sent because its connection was lost, or that the server refuses with the label
 /// `RetryableError`, can be retried in any case.

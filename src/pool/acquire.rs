@@ -125,11 +125,13 @@ impl<E: Environment> Core<E> {
 
     /// Checks out in the most frequent case, in which the caller only has to take the top of its thread's stack.
     ///
-    /// Returns `None` otherwise: if the thread has used another pool since, if a subscriber listens, if connections must
-    /// be vetted, if the stack is empty or its top is not one of the slab's first slots, or if another thread changes the
-    /// stack first. Does the work of [`Core::try_take`] and [`Idle::check_out`] in one step.
+    /// Returns `None` otherwise: if the thread has used another pool since, if the stack is empty, if a subscriber listens, if
+    /// the pool accounts for holders, or if connections must be vetted. May return `None` if another thread changes the stack
+    /// at the same time, or if the top is neither the thread's last slot nor one of the slab's first. Does the work of
+    /// [`Core::try_take`] and [`Idle::check_out`] in one step.
     ///
-    /// In a forked child, it returns no connection that belongs to the parent (INV-16).
+    /// In a forked child, it returns no connection that belongs to the parent (INV-16). A fork in the midst of the call counts as
+    /// one after it.
     #[inline]
     pub fn try_check_out(self: &Arc<Self>) -> Option<Lease<E>> {
         self.try_hit().map(Hit::begin)

@@ -94,8 +94,9 @@ impl Capacity {
     pub(super) fn try_admit(&self, seen: Counts) -> Result<(), ()> {
         let one_more = seen.with_one_more();
         self.0
-            // Relaxed: the version guarantees that this replaces the very word that `load` acquired. An admission
-            // publishes nothing, and as a read-modify-write it continues the release sequence of the earlier changes.
+            // Relaxed: the version guarantees that this replaces the very word that `load` acquired, unless a multiple of 2^22
+            // changes came in between; then an admission may open a connection although one is available, within the limits. An
+            // admission publishes nothing, and as a read-modify-write it continues the release sequence of the earlier changes.
             // On failure the caller starts again with `load`.
             .compare_exchange(seen.pack(), one_more.pack(), Ordering::Relaxed, Ordering::Relaxed)
             .map(|_| ())

@@ -145,7 +145,8 @@ impl<E: Environment> Drop for Lease<E> {
 impl<E: Environment> Lease<E> {
     /// Checks the connection in if the calling thread has noted its shard of the pool. Otherwise returns the lease.
     ///
-    /// In a forked child, it returns a lease that belongs to the parent (INV-16).
+    /// In a forked child, it returns a lease that belongs to the parent (INV-16). A fork in the midst of the call counts as one
+    /// after it.
     #[inline(always)]
     pub fn check_in_nearby(self) -> Result<(), Self> {
         let mut this = ManuallyDrop::new(self);

@@ -12,14 +12,15 @@
 //! | --- | --- | --- |
 //! | pool word (`state.rs`) | phase, generation | ready, clear, renew and close, under the registry's lock |
 //! | capacity word (`capacity.rs`) | total, pending, waiting flag, draining flag, version | creating, establishing and closing a connection; the first and the last waiter; the first and the last drain |
-//! | a shard's head (`shard.rs`), one per CPU core | top of the stack, flag, tag | check-out and check-in; the first and the last check-out to wait |
+//! | a shard's head (`shard.rs`), about one for each CPU core | top of the stack, flag, tag | check-out and check-in; the first and the last check-out to wait |
 //! | wait list (`waitlist/`) | the check-outs that wait, in order | check-outs that wait, and the threads that serve them |
 //! | registry (`registry.rs`) | free slots, detached stacks, services, drains; connection numbers are given out under its lock | all operations that are rare |
 //!
 //! A check-out that finds a connection on top of its thread's shard swaps that head, and its check-in swaps it back.
-//! Neither writes anything else that is shared, and neither takes a lock. The only other shared cache line that a
-//! check-in reads is the pool word, which hardly ever changes. The number of available connections is not counted
-//! anywhere: each slot in a stack knows the height of the stack up to itself.
+//! Besides the slot, which is the owner's, neither writes anything else that is shared, and neither takes a lock. What they
+//! read of the core hardly ever changes: its number, the reasons for more work (`attention.rs`), and for a push the pool word.
+//! The number of available connections is not counted anywhere: each slot in a stack knows the height of the stack up to
+//! itself.
 //!
 //! # Invariants
 //!
@@ -38,7 +39,7 @@
 //! - INV-9 (the address is lent): an event that is delivered inline has a copy of the pool's pointer to its address,
 //!   without a count. The copy is never dropped, and lives no longer than the call that lends it (`Core::tell`).
 //! - INV-11 (what a word says) and INV-12 (the turns, or the order, at a place) hold in both wait lists, each in its own
-//!   form; INV-10 (carriers) in that of the feature `event-listener-queue` (`waitlist/listener/carried.rs`).
+//!   form (`waitlist/places.rs`, `waitlist/listener.rs`); INV-10 (carriers) in that of the feature `event-listener-queue` (`waitlist/listener/carried.rs`).
 //! - INV-13 (requests stay): a request to the holder of a brief lock stays in place until it is served
 //!   (`sync/brief.rs`).
 //! - INV-14 (a handle's core is lent): `crate::runtime`, in `pool.rs`.
@@ -73,8 +74,8 @@
 //! # Drains
 //!
 //! A connection that comes back with something undone is drained: the environment brings to its end what the user left
-//! undone. A drain costs nothing. If a check-out would have to wait only for capacity under `maxPoolSize`, the oldest
-//! drain is closed, which is the least likely one to succeed, and the first waiter gets its capacity
+//! undone. A drain holds up no check-out. If one would have to wait only for capacity under `maxPoolSize`, the pool closes
+//! the oldest drain, because that is the least likely one to succeed, and the first waiter gets its capacity
 //! (`Core::serve_permits`). So a pool is never worse off than if it had closed the connection at once. The connection
 //! has moved from its slot to the [`Draining`], so its capacity comes free without the task that drains it
 //! (`drain_queue.rs`). While there is free capacity, drains are left alone.
@@ -96,7 +97,8 @@
 //!    finds the shard empty (`Shard::pop_or_flag`).
 //! 4. Each lane is served first come, first served, and no check-out barges: INV-5, and one queue.
 //! 5. Both limits hold at every instant: their counts are in one word.
-//! 6. A check-in that races a clear or a close is either detached with the others or notices the change: `Shard::push`.
+//! 6. A check-in that races a clear or a close is either detached with the others or notices the change: `Shard::push` and
+//!    `Shard::put_back`.
 //! 7. Ids are in the order of the `ConnectionCreated` events: both are given out under the registry's lock.
 //! 8. `PoolCleared` follows the change of the generation, under the same lock. [`Core::renew`] changes the generation
 //!    without an event: the connections became useless by no fault of the server, and the pool continues to serve.

@@ -30,23 +30,24 @@ use super::slab::{Link, Slot};
 /// # The last slot
 ///
 /// The thread also notes the slot that it has last taken from its shard or pushed there, and which head it has left behind. If
-/// the shard still has that head, a check-out takes that slot, and a check-in puts it back. All that they swap comes from the note,
-/// and the head is only compared with it. Otherwise they would look for the top and for the height of the stack at addresses
-/// that depend on the head, and the load of a head has to wait for the locked instruction that has just written it. So a check-out
-/// and its check-in take four fifths of their time.
+/// the shard still has that head, a check-out takes that slot, and a check-in puts it back. All that they swap comes from the note
+/// and from the slot that it names, and the head is only compared with the note. Otherwise they would look for the top and for the
+/// height of the stack at addresses that depend on the head, and the load of a head has to wait for the locked instruction that
+/// has just written it. So a check-out and its check-in take four fifths of their time.
 ///
 /// INV-17 (what a noted head says): if the noted shard has the head `with` now, this thread has pushed `slot` there to make it, and
 /// `slot` is on top. If it has the head `without` now, this thread has taken `slot` from there to make it, the link of `slot`
-/// was `link`, and the stack is as it was below. No clear of the pool has come since, because a clear changes the heads of all
-/// shards; a clear of a service does not, but then connections are vetted, and no check-in puts anything back. If another thread
-/// has pushed `slot` elsewhere meanwhile, its link is another one, or there is nothing below it here either. Of a head that the
-/// shard has no more, the note says nothing, and its fields may be of different slots.
+/// was `link`, and the stack is as it was below. No clear of the pool has reached this shard since, because a clear changes the
+/// heads of all shards; a clear of a service does not, but then connections are vetted, and no check-in puts anything back. If
+/// another thread has pushed `slot` elsewhere meanwhile, its link is another one, or there is nothing below it here either. Of a
+/// head that the shard has no more, the note says nothing, and its fields may be of different slots, or of another core's.
 #[derive(Debug)]
 pub struct Nearby {
     /// The number of the core, or [`Nearby::NO_CORE`].
     core: Cell<u64>,
     shard: Cell<NonNull<Shard>>,
-    /// A slot of that core, whose type the note does not know.
+    /// The slot that `with` and `without` speak of, whose type the note does not know. When both speak of no shard, it may be
+    /// a slot of an earlier core, which is gone.
     slot: Cell<*const ()>,
     link: Cell<Link>,
     with: Cell<PastHead>,
@@ -102,7 +103,8 @@ impl<E: Environment> Core<E> {
         Some(unsafe { shard.as_ref() })
     }
 
-    /// Takes the top of the calling thread's shard in a single attempt, if [`Core::nearby_shard`] returns that shard.
+    /// Takes the top of the calling thread's shard, if [`Core::nearby_shard`] returns that shard. Makes one attempt with the
+    /// noted slot, and one without the note.
     #[inline]
     pub(super) fn pop_nearby(&self) -> Option<&Slot<E::Connection>> {
         let shard = self.nearby_shard()?;
@@ -153,7 +155,8 @@ impl<E: Environment> Core<E> {
     /// Pushes a slot as [`Shard::push_at_once`] does. The shard is usually the calling thread's.
     ///
     /// From the push on, the connection belongs to others, which may close it and the pool, and free the core. So nothing of
-    /// either is touched after it.
+    /// either is touched after it, here and in the callers. Their references to both end a few instructions later than that.
+    /// Models of Rust's aliasing rules forbid it, but the compiler concludes nothing from it for types with cells, which both are.
     #[inline]
     pub(super) fn push_nearby(
         &self,

@@ -201,7 +201,9 @@ impl Shard {
     /// Puts a slot back that was taken from the shard when this head came to be, and that has its link still, if the shard has
     /// the head. Returns the head since.
     ///
-    /// The connection is current if it was when it was taken: a clear of the pool would have changed the head.
+    /// The connection, or the one that has its slot now, was taken or created after this head came to be. So it is current,
+    /// unless a clear or a close is under way that has not reached this shard yet. That will detach it with the others, because
+    /// it changes the heads of all shards after the pool word.
     #[inline]
     pub(super) fn put_back<C>(&self, without: PastHead, slot: &Slot<C>) -> Option<PastHead> {
         debug_assert_eq!(slot.link().next, without.head().top, "BUG: the slot has another link");

@@ -43,14 +43,15 @@ use crate::sync::contained;
 /// # Cost
 ///
 /// A check-out that finds an available connection in the calling thread's stack is one compare-and-swap, and so is its
-/// check-in. Neither takes a lock, allocates, wakes a task, or reads the clock (unless `maxIdleTimeMS` is set or the
-/// pool has a subscriber).
+/// check-in. Neither takes a lock, allocates or wakes a task, and the clock is read for one use in 128 (for each use if
+/// `maxIdleTimeMS` is set, the pool has a subscriber or accounts for holders).
 ///
-/// A check-out that must wait takes a lock for a few steps, and so does a check-in while a check-out waits. The number
-/// of these steps does not depend on the number of waiters. A thread that finds the lock held leaves its steps to the
-/// thread that holds it, which does up to 32 such steps for others, first come, first served. If the thread that holds the
-/// lock is preempted, other threads back off: they retry after pauses, then yield, and after about a millisecond
-/// sleep for 50 µs at a time. Opening and closing connections, `ready`, `clear`, `close` and `status` also take short
+/// The first check-out to wait takes a lock for a few steps, and so do one that gives up and a check-in that serves the
+/// last one. While a check-out opens a connection, or others wait behind one that gave up, each check-in that serves a
+/// check-out takes it. The number of these steps does not depend on the number of waiters. A thread that finds the lock
+/// held leaves its steps to the thread that holds it, which does up to 32 such steps for others, first come, first
+/// served. If the thread that holds the lock is preempted, other threads back off: they retry after pauses, then yield,
+/// and after about a millisecond sleep for 50 µs at a time. Opening and closing connections, `ready`, `clear`, `close` and `status` also take short
 /// locks.
 ///
 /// # Panics

@@ -1,7 +1,7 @@
 //! Models of the pool's orderings. loom explores them on the code that ships.
 //!
 //! ```text
-//! RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test --profile models --test loom
+//! RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test -p wharf-loom-tests --profile models --test loom
 //! ```
 //!
 //! This takes about a quarter of an hour on two cores, including the negative controls. `-- --nocapture` shows each model's

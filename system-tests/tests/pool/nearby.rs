@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Waker};
 
-use wharf::{Condition, Establish, EstablishError, Establishing, Pool, PoolOptions};
+use wharf::{Condition, Connection, Establish, EstablishError, Establishing, Pool, PoolOptions};
 
 use super::mock::{Mock, builder, counts};
 
@@ -38,6 +38,32 @@ async fn connections_of_several_pools_come_back_to_their_own() {
         let metrics = pool.metrics();
         assert_eq!((metrics.connections.created, metrics.check_outs.hits), (1, ROUNDS));
     }
+}
+
+/// The thread holds up to three connections at a time, and returns them in an order without a pattern. So it often returns one while
+/// its note is of another one that had the same place in the stack.
+#[tokio::test]
+async fn no_connection_is_handed_out_while_it_is_held() {
+    const MOST: u32 = 3;
+    let pool = builder(&Mock::new([])).options(PoolOptions::default().max_pool_size(MOST)).build().unwrap();
+    pool.ready();
+    let mut held: Vec<Connection<Mock>> = Vec::new();
+    let mut random = 1_u64;
+    for step in 0..10_000 {
+        // The multiplier of Knuth's MMIX.
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let number = (random >> 33) as usize;
+        if held.is_empty() || held.len() < MOST as usize && number.is_multiple_of(2) {
+            let new = pool.check_out().await.unwrap();
+            assert!(held.iter().all(|held| held.id() != new.id()), "step {step}");
+            held.push(new);
+        } else {
+            drop(held.swap_remove(number / 2 % held.len()));
+        }
+    }
+    drop(held);
+    assert_eq!(counts(&pool), (MOST, 0, MOST, 0, 0));
+    assert_eq!(pool.metrics().connections.created, u64::from(MOST));
 }
 
 /// The memory of a pool is often that of the one before.
