@@ -39,7 +39,8 @@
 //! - INV-9 (the address is lent): an event that is delivered inline has a copy of the pool's pointer to its address,
 //!   without a count. The copy is never dropped, and lives no longer than the call that lends it (`Core::tell`).
 //! - INV-11 (what a word says) and INV-12 (the turns, or the order, at a place) hold in both wait lists, each in its own
-//!   form (`waitlist/places.rs`, `waitlist/listener.rs`); INV-10 (carriers) in that of the feature `event-listener-queue` (`waitlist/listener/carried.rs`).
+//!   form (`waitlist/places.rs`, `waitlist/listener.rs`); INV-10 (carriers) in that of the feature
+//!   `event-listener-queue` (`waitlist/listener/carried.rs`).
 //! - INV-13 (requests stay): a request to the holder of a brief lock stays in place until it is served
 //!   (`sync/brief.rs`).
 //! - INV-14 (a handle's core is lent): `crate::runtime`, in `pool.rs`.
