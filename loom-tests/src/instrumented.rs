@@ -37,7 +37,8 @@ pub fn build(test: &str) -> Result<PathBuf, String> {
     let copy = target.join("instrumented");
     copy_sources(Path::new(ROOT), &copy)?;
     let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| env!("CARGO").into()))
-        .args(["test", "--no-run", "--offline", "--message-format", "json", "-p", "wharf-loom-tests", "--test", test])
+        .args(["test", "--no-run", "--offline", "--message-format", "json", "--test", test])
+        .args(["-p", env!("CARGO_PKG_NAME")])
         .args(cfg!(feature = "event-listener-queue").then_some("--features=event-listener-queue"))
         .arg("--profile")
         .arg(folder.file_name().filter(|name| *name != "debug").unwrap_or_else(|| "dev".as_ref()))

@@ -40,7 +40,7 @@ use super::slab::{Link, Slot};
 /// was `link`, and the stack is as it was below. No clear of the pool has reached this shard since, because a clear changes the
 /// heads of all shards; a clear of a service does not, but then connections are vetted, and no check-in puts anything back. If
 /// another thread has pushed `slot` elsewhere meanwhile, its link is another one, or there is nothing below it here either. Of a
-/// head that the shard has no more, the note says nothing, and its fields may be of different slots, or of another core's.
+/// head that the shard has no more, the note says nothing, and its fields may be of different slots, or of another core.
 #[derive(Debug)]
 pub struct Nearby {
     /// The number of the core, or [`Nearby::NO_CORE`].

@@ -51,8 +51,8 @@ use crate::sync::contained;
 /// check-out takes it. The number of these steps does not depend on the number of waiters. A thread that finds the lock
 /// held leaves its steps to the thread that holds it, which does up to 32 such steps for others, first come, first
 /// served. If the thread that holds the lock is preempted, other threads back off: they retry after pauses, then yield,
-/// and after about a millisecond sleep for 50 µs at a time. Opening and closing connections, `ready`, `clear`, `close` and `status` also take short
-/// locks.
+/// and after about a millisecond sleep for 50 µs at a time. Opening and closing connections, `ready`, `clear`, `close`
+/// and `status` also take short locks.
 ///
 /// # Panics
 ///

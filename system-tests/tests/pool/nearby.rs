@@ -8,6 +8,7 @@ use std::task::{Context, Waker};
 use wharf::{Condition, Connection, Establish, EstablishError, Establishing, Pool, PoolOptions};
 
 use super::mock::{Mock, builder, counts};
+use super::soak::Dice;
 
 /// Returns a pool with one connection, which is available.
 async fn filled() -> Pool<Mock> {
@@ -48,17 +49,15 @@ async fn no_connection_is_handed_out_while_it_is_held() {
     let pool = builder(&Mock::new([])).options(PoolOptions::default().max_pool_size(MOST)).build().unwrap();
     pool.ready();
     let mut held: Vec<Connection<Mock>> = Vec::new();
-    let mut random = 1_u64;
+    let mut dice = Dice(1);
     for step in 0..10_000 {
-        // The multiplier of Knuth's MMIX.
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        let number = (random >> 33) as usize;
-        if held.is_empty() || held.len() < MOST as usize && number.is_multiple_of(2) {
+        if held.is_empty() || held.len() < MOST as usize && dice.roll(2) == 0 {
             let new = pool.check_out().await.unwrap();
             assert!(held.iter().all(|held| held.id() != new.id()), "step {step}");
             held.push(new);
         } else {
-            drop(held.swap_remove(number / 2 % held.len()));
+            let one = dice.roll(held.len() as u64) as usize;
+            drop(held.swap_remove(one));
         }
     }
     drop(held);

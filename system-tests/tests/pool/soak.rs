@@ -59,11 +59,11 @@ impl Establish for Moody {
 }
 
 /// Numbers that look random, and are the same in each run.
-struct Dice(u64);
+pub struct Dice(pub u64);
 
 impl Dice {
     /// Returns a number below `sides`.
-    fn roll(&mut self, sides: u64) -> u64 {
+    pub fn roll(&mut self, sides: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB) % sides
