@@ -1,32 +1,49 @@
 //! A lock-free, many-core MongoDB connection pool, and a client on top of it, on tokio.
 //!
 //! ```no_run
-//! use bson::rawdoc;
+//! use bson::doc;
+//! use serde::{Deserialize, Serialize};
 //! use wharf::Client;
+//!
+//! #[derive(Debug, Serialize, Deserialize)]
+//! struct Order {
+//!     customer: String,
+//!     price: i64,
+//! }
 //!
 //! #[tokio::main]
 //! async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //!     let client = Client::from_uri("mongodb://app:secret@localhost/?tls=true&maxPoolSize=50")?;
-//!     let reply = client.run_command("admin", &rawdoc! { "ping": 1 }).await?;
-//!     println!("ok: {}", reply.get_f64("ok")?);
+//!     client.insert("shop", "orders", [Order { customer: "Ada".into(), price: 20 }]).await?;
+//!
+//!     let mut orders = client.find("shop", "orders", doc! { "price": { "$gte": 10 } }).await?.typed::<Order>();
+//!     while let Some(order) = orders.next_typed().await? {
+//!         println!("{order:?}");
+//!     }
 //!     Ok(())
 //! }
 //! ```
 //!
-//! - [`Client`]: a whole deployment. It monitors the servers, selects one for each [`Operation`], and retries.
-//! - [`Options`]: what to connect to and how, from a connection string or in code.
-//! - [`Endpoint`]: one server of the deployment, which opens connections.
-//! - [`Pool`]: the connections to an endpoint. Check them out, or run single commands with [`Pool::run_command`].
-//! - [`Command`]: a command with a time limit, document sequences, a stream of replies, or no reply at all.
-//! - [`telemetry`]: subscribers to a pool's events.
+//! For a MongoDB deployment:
 //!
-//! Implement [`Establish`] to pool connections of another kind. The [`guide`] shows what a service does with a client:
-//! documents, cursors, transactions, failures, time limits. It also covers what surrounds a pool without one: a monitor,
-//! retries, sizes, renewal of certificates.
+//! - [`Client`]: monitors the servers, selects one for each operation, and retries. It holds a pool for each server.
+//! - [`single::Client`]: the same client, blocking, without threads and background tasks.
+//! - [`Options`]: what to connect to and how, from a connection string or in code.
+//! - [`Endpoint`]: one server, which opens connections. [`Command`]: a command on one connection.
+//!
+//! For connections of any type:
+//!
+//! - [`Establish`]: opens connections of your own type.
+//! - [`Pool`]: the connections to one address. A client marks its pools ready and clears them; the application does so
+//!   for a pool that it builds itself.
+//!
+//! [`telemetry`] and [`metrics`] show what a pool does. The [`guide`] shows what a service does with a client: documents,
+//! cursors, transactions, failures, time limits. It also covers a pool without a client: a monitor, retries, sizes, renewal
+//! of certificates.
 //!
 //! # Before you start
 //!
-//! - A pool that no client has starts paused: call [`Pool::ready`].
+//! - A pool that you build yourself starts paused: call [`Pool::ready`].
 //! - A pool connects to one server. [`Options::endpoints`] returns an [`Endpoint`] for each of several servers.
 //! - Connections use TLS only if the options say so: see [`Options::tls`](Options#structfield.tls).
 //! - A command waits for its reply without a limit, unless [`Options::timeout`](Options#structfield.timeout) or

@@ -32,10 +32,10 @@ use crate::sync::contained;
 
 /// A pool of connections to one address.
 ///
-/// A pool starts paused. [`Pool::ready`] makes it serve check-outs, and [`Pool::clear`] pauses it again. In the
-/// specification a monitor of the server does both. wharf has no monitor, so the application that embeds the pool does
-/// it. A pool that is never cleared stays ready: its check-outs fail while the server cannot be reached, and succeed
-/// again when it can.
+/// A pool starts paused. [`Pool::ready`] makes it serve check-outs, and [`Pool::clear`] pauses it again. The monitors
+/// of a [`Client`](crate::Client) do both for the client's pools. For a pool that you build yourself, the application
+/// does so. A pool that is never cleared stays ready: its check-outs fail while the server cannot be reached, and
+/// succeed again when it can.
 ///
 /// [`Endpoint::pool`](crate::Endpoint::pool) makes a pool of connections to a MongoDB server, and [`Pool::builder`] a
 /// pool of other connections. Clones are handles of the same pool. Dropping the last handle closes the pool.
