@@ -70,7 +70,7 @@ use crate::deployment::{
 use crate::endpoint::{Endpoint, Limit, OperationError, Resolver};
 use crate::error::CheckOutError;
 use crate::metrics::PoolMetrics;
-use crate::options::{InvalidOption, Options, ReadPreference};
+use crate::options::{DriverInfo, InvalidOption, Options, ReadPreference};
 use crate::runtime::{Connection, Subscriber};
 use crate::selection::Access;
 use crate::session::{Moment, ServerSessionPool, SharedClusterTime};
@@ -234,6 +234,28 @@ impl Client {
     /// Returns the client's options.
     pub fn options(&self) -> &Options {
         self.deployment().options()
+    }
+
+    /// Appends a library that wraps wharf to the metadata that connections send with their hello (MongoDB Handshake,
+    /// "Metadata updates after MongoClient initialization").
+    ///
+    /// It applies to all clones of the client, and to connections that are opened from now on, monitors' included. No
+    /// connection is opened or closed for it. A library that was appended before, or that
+    /// [`Options::driver_info`](crate::Options#structfield.driver_info) names, is not appended again.
+    ///
+    /// ```
+    /// use wharf::{Client, DriverInfo};
+    ///
+    /// let client = Client::from_uri("mongodb://localhost")?;
+    /// client.append_metadata(DriverInfo::new("shop-framework").version("2.0"))?;
+    /// # Ok::<(), wharf::InvalidOption>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidOption`] if the name is empty, a field contains `|`, or the metadata would be longer than 512 bytes.
+    pub fn append_metadata(&self, library: DriverInfo) -> Result<(), InvalidOption> {
+        self.deployment().handshake().append_metadata(library)
     }
 
     fn deployment(&self) -> &Arc<Deployment> {

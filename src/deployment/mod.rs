@@ -56,6 +56,7 @@ mod scanning;
 mod selecting;
 mod selection_log;
 mod server;
+mod settled;
 mod snapshot;
 mod state;
 

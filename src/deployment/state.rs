@@ -15,8 +15,9 @@ use super::publisher::Publisher;
 use super::scanning::Scanning;
 use super::selecting::ServerSelectionError;
 use super::server::{Control, Member, Server};
+use super::settled::Settled;
 use super::snapshot::Snapshot;
-use crate::endpoint::{Endpoints, ResolveError, Resolver};
+use crate::endpoint::{Handshake, ResolveError, Resolver};
 use crate::error::Cause;
 use crate::options::{InvalidOption, Options, ServerAddress};
 use crate::printable::PrintableError;
@@ -28,6 +29,8 @@ use crate::topology::{TopologyDescription, TopologyEvent, TopologyType, events_o
 pub(crate) struct Deployment {
     /// The options as given. Those of an SRV name that is not resolved have no servers.
     given: Arc<Options>,
+    /// The handshake of all connections, which is known before the servers are.
+    handshake: Arc<Handshake>,
     /// Set when the servers are known.
     settled: OnceLock<Arc<Settled>>,
     /// Resolves the SRV name, instead of the system's configuration.
@@ -53,6 +56,7 @@ pub(crate) struct Deployment {
 /// What a deployment begins with.
 struct Parts {
     given: Arc<Options>,
+    handshake: Arc<Handshake>,
     settled: OnceLock<Arc<Settled>>,
     resolver: Option<Resolver>,
     subscribers: Vec<Arc<dyn Subscriber>>,
@@ -70,37 +74,6 @@ pub(crate) enum Checks {
     ByMonitors,
     /// Operations scan the servers, and nothing is spawned (`scanning.rs`).
     ByOperations,
-}
-
-/// What follows from the options, once the servers are known.
-struct Settled {
-    options: Arc<Options>,
-    /// Makes the endpoints of pools.
-    endpoints: Endpoints,
-    /// Makes the endpoints of monitors: without a credential, because monitors do not authenticate.
-    probes: Endpoints,
-}
-
-impl Settled {
-    /// Reads the files that the options name, and describes their servers.
-    fn new(options: Options, checks: Checks) -> Result<(Self, TopologyDescription), InvalidOption> {
-        let topology = TopologyDescription::of_options(&options)
-            .map_err(|error| InvalidOption::because("hosts", error.to_string()))?;
-        let options = Arc::new(options);
-        let mut of_monitors = Options::clone(&options);
-        of_monitors.credential = None;
-        of_monitors.timeout = None;
-        let probes = Endpoints::new(Arc::new(of_monitors))?;
-        let endpoints = match checks {
-            Checks::ByMonitors => Endpoints::new(options.clone())?,
-            Checks::ByOperations => Endpoints::new(options.clone())?.for_scans(),
-        };
-        for server in topology.servers() {
-            // A seed that cannot be used is refused now, and not by the first operation.
-            let _ = endpoints.at(&server.address)?;
-        }
-        Ok((Self { options, endpoints, probes }, topology))
-    }
 }
 
 /// What changes under the lock, besides the snapshot.
@@ -206,6 +179,7 @@ impl Deployment {
         checks: Checks,
     ) -> Result<Arc<Self>, InvalidOption> {
         options.validate()?;
+        let handshake = Arc::new(Handshake::new(&options)?);
         let (given, settled) = (Arc::new(options.clone()), OnceLock::new());
         let topology = match &options.srv {
             Some(_) if options.hosts.is_empty() => {
@@ -215,13 +189,14 @@ impl Deployment {
                 TopologyDescription::without_servers()
             }
             _ => {
-                let (present, topology) = Settled::new(options, checks)?;
+                let (present, topology) = Settled::new(options, &handshake, checks)?;
                 settled.get_or_init(|| Arc::new(present));
                 topology
             }
         };
         let parts = Parts {
             given,
+            handshake,
             settled,
             resolver,
             subscribers,
@@ -237,6 +212,7 @@ impl Deployment {
     fn of(parts: Parts) -> Arc<Self> {
         let Parts {
             given,
+            handshake,
             settled,
             resolver,
             subscribers,
@@ -251,6 +227,7 @@ impl Deployment {
         let members = topology.servers().map(|_| None).collect();
         Arc::new(Self {
             given,
+            handshake,
             settled,
             resolver,
             scanning: (checks == Checks::ByOperations).then(Box::default),
@@ -275,6 +252,7 @@ impl Deployment {
             (self.was_closed.load(Ordering::Relaxed), self.accounts_for_holders.load(Ordering::Relaxed));
         Self::of(Parts {
             given: self.given.clone(),
+            handshake: self.handshake.clone(),
             settled: settled.map_or_else(OnceLock::new, OnceLock::from),
             resolver: self.resolver.clone(),
             subscribers: self.subscribers.clone(),
@@ -298,6 +276,11 @@ impl Deployment {
     /// Returns the options: those that were given, until an SRV name is resolved.
     pub(crate) fn options(&self) -> &Arc<Options> {
         self.settled.get().map_or(&self.given, |settled| &settled.options)
+    }
+
+    /// Returns the handshake of all connections.
+    pub(crate) fn handshake(&self) -> &Handshake {
+        &self.handshake
     }
 
     /// Returns whether the servers are known.
@@ -326,7 +309,7 @@ impl Deployment {
     ///
     /// Those of [`Deployment::new`].
     pub(super) fn settle(self: &Arc<Self>, options: Options) -> Result<(), InvalidOption> {
-        let (settled, topology) = Settled::new(options, self.checks())?;
+        let (settled, topology) = Settled::new(options, &self.handshake, self.checks())?;
         let mut after = Afterwards::default();
         let is_listened_to = self.publisher.is_listened_to();
         {

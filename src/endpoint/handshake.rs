@@ -21,9 +21,9 @@ use crate::wire::metadata::ClientMetadata;
 use crate::wire::reply::{self, StateChange, Unsuccessful};
 use crate::wire::{HelloReply, ServerError, hello, server_api};
 
-/// The content of hello that all connections with the same options share.
+/// The content of hello that all connections with the same options share, those of monitors included.
 #[derive(Debug)]
-pub(super) struct Handshake {
+pub(crate) struct Handshake {
     /// Not behind a lock: after a fork, the child might find it held by a thread that only the parent has.
     client: ArcSwap<Client>,
     /// The compressors to offer: those in the options that are compiled in.
@@ -80,17 +80,17 @@ impl Handshake {
     }
 
     /// Returns the elements that every command carries, including hello.
-    pub fn server_api(&self) -> &Arc<[u8]> {
+    pub(super) fn server_api(&self) -> &Arc<[u8]> {
         &self.server_api
     }
 
     /// Returns the compressor for messages after authentication.
-    pub fn agreed_compressor(&self, hello: &HelloReply) -> Option<Compressor> {
+    pub(super) fn agreed_compressor(&self, hello: &HelloReply) -> Option<Compressor> {
         hello.agreed_compressor(&self.compressors)
     }
 
     /// Makes the handshake on a new channel.
-    pub async fn make(
+    pub(super) async fn make(
         &self,
         channel: &mut Channel,
         load_balanced: bool,

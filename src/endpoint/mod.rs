@@ -61,6 +61,7 @@ pub use direct::DirectConnection;
 pub use error::{CommandError, CommandTimeoutError, Origin};
 pub use exhaust::Replies;
 pub use foreign::ForeignProtocolError;
+pub(crate) use handshake::Handshake;
 pub(crate) use platform::is_function;
 pub use pooled::OperationError;
 pub(crate) use scanned::Scanned;
@@ -87,7 +88,6 @@ use authentication::{Authenticator, Speculation, Wiping};
 use channel::Channel;
 use connection::Opened;
 use deadline::Deadline;
-use handshake::Handshake;
 use stages::Stages;
 use transport::{Connector, Connectors};
 
@@ -151,7 +151,7 @@ impl Options {
     pub fn endpoints(&self) -> Result<Vec<Endpoint>, InvalidOption> {
         self.validate()?;
         self.check_resolved()?;
-        let endpoints = Endpoints::new(Arc::new(self.clone()))?;
+        let endpoints = Endpoints::new(Arc::new(self.clone()), Arc::new(Handshake::new(self)?))?;
         self.check_applied()?;
         self.hosts.iter().map(|address| endpoints.at(address)).collect()
     }
@@ -168,16 +168,16 @@ pub(crate) struct Endpoints {
 }
 
 impl Endpoints {
-    /// Reads the files that the options name.
+    /// Reads the files that the options name. The handshake is that of these options, or of options that differ only in
+    /// the servers, the credential and the time limits.
     ///
     /// # Errors
     ///
     /// [`InvalidOption`] if [`Options::validate`] fails, a file is refused, or the credential's mechanism is not
     /// supported or lacks its proof.
-    pub(crate) fn new(options: Arc<Options>) -> Result<Self, InvalidOption> {
+    pub(crate) fn new(options: Arc<Options>, handshake: Arc<Handshake>) -> Result<Self, InvalidOption> {
         options.validate()?;
         options.check_certificate()?;
-        let handshake = Arc::new(Handshake::new(&options)?);
         let authenticator = Authenticator::new(&options)?;
         let connectors = Connectors::new(&options)?;
         Ok(Self { options, connectors, handshake, authenticator, serves_scans: false })

@@ -38,7 +38,9 @@ pub struct Options {
     pub srv: Option<SrvName>,
     /// `appName`: the application's name, for the server's logs and profiles. At most 128 bytes. Default none.
     pub app_name: Option<String>,
-    /// A library that wraps wharf, for the server's logs. Default none.
+    /// A library that wraps wharf, for the server's logs. Default none. [`Client::append_metadata`] appends more, later.
+    ///
+    /// [`Client::append_metadata`]: crate::Client::append_metadata
     pub driver_info: Option<DriverInfo>,
     /// The user to authenticate: in connection strings `user:password@`, `authMechanism` and `authMechanismProperties`.
     /// Default none: connections are not authenticated.

@@ -107,7 +107,7 @@ use crate::client::{
 };
 use crate::deployment::Checks;
 use crate::metrics::PoolMetrics;
-use crate::options::{InvalidOption, Options};
+use crate::options::{DriverInfo, InvalidOption, Options};
 use crate::runtime::Subscriber;
 #[cfg(any(feature = "metrics", feature = "opentelemetry"))]
 use crate::telemetry::{Source, sealed};
@@ -220,6 +220,16 @@ impl Client {
     /// Returns the client's options.
     pub fn options(&self) -> &Options {
         self.client().options()
+    }
+
+    /// Appends a library that wraps wharf to the metadata of connections that are opened from now on. Sends nothing. See
+    /// [`wharf::Client::append_metadata`](crate::Client::append_metadata).
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidOption`] if the name is empty, a field contains `|`, or the metadata would be longer than 512 bytes.
+    pub fn append_metadata(&self, library: DriverInfo) -> Result<(), InvalidOption> {
+        self.client().append_metadata(library)
     }
 
     /// Runs `command` on `database`, on the primary, and returns the server's successful reply. Short for

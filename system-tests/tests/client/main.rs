@@ -14,6 +14,7 @@ mod forks;
 mod held;
 mod lifecycle;
 mod limits;
+mod metadata;
 mod monitoring;
 mod old_servers;
 mod prose;

@@ -1,0 +1,44 @@
+//! What follows from the options of a deployment.
+
+use std::sync::Arc;
+
+use super::state::Checks;
+use crate::endpoint::{Endpoints, Handshake};
+use crate::options::{InvalidOption, Options};
+use crate::topology::TopologyDescription;
+
+/// What follows from the options, once the servers are known.
+pub(super) struct Settled {
+    pub(super) options: Arc<Options>,
+    /// Makes the endpoints of pools.
+    pub(super) endpoints: Endpoints,
+    /// Makes the endpoints of monitors: without a credential, because monitors do not authenticate.
+    pub(super) probes: Endpoints,
+}
+
+impl Settled {
+    /// Reads the files that the options name, and describes their servers.
+    pub(super) fn new(
+        options: Options,
+        handshake: &Arc<Handshake>,
+        checks: Checks,
+    ) -> Result<(Self, TopologyDescription), InvalidOption> {
+        let topology = TopologyDescription::of_options(&options)
+            .map_err(|error| InvalidOption::because("hosts", error.to_string()))?;
+        let options = Arc::new(options);
+        let mut of_monitors = Options::clone(&options);
+        of_monitors.credential = None;
+        of_monitors.timeout = None;
+        let probes = Endpoints::new(Arc::new(of_monitors), handshake.clone())?;
+        let endpoints = Endpoints::new(options.clone(), handshake.clone())?;
+        let endpoints = match checks {
+            Checks::ByMonitors => endpoints,
+            Checks::ByOperations => endpoints.for_scans(),
+        };
+        for server in topology.servers() {
+            // A seed that cannot be used is refused now, and not by the first operation.
+            let _ = endpoints.at(&server.address)?;
+        }
+        Ok((Self { options, endpoints, probes }, topology))
+    }
+}
