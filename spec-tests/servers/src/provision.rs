@@ -70,6 +70,15 @@ pub fn suite(name: &str) -> Result<PathBuf, ProvisionError> {
     Environment::of_this_process().suite(name)
 }
 
+/// Returns the folder of all suites that are downloaded, also where `WHARF_SUITES` names others.
+///
+/// # Errors
+///
+/// The error that stopped the download.
+pub fn fetched_suites() -> Result<PathBuf, ProvisionError> {
+    Environment::of_this_process().cache()?.provide(&PYMONGO)
+}
+
 /// Returns the connection string of the server that the tests use instead of their own `mongod`: the value of
 /// `WHARF_MONGODB_URI`, or `None` if it is unset.
 ///

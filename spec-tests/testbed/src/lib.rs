@@ -4,6 +4,7 @@ pub mod balancer;
 pub mod certificates;
 pub mod counting;
 pub mod dns;
+pub mod edition;
 pub mod executor;
 pub mod folder;
 pub mod ocsp;

@@ -10,12 +10,8 @@
 //!
 //! A thread of the format is a task. `waitForEvent` without a timeout waits for at most ten seconds.
 //!
-//! # Deviations from the files
-//!
-//! | File | Deviation and reason |
-//! |---|---|
-//! | `pool-create-min-size-error` | The provisioned copy expects `ConnectionClosed` before `ConnectionPoolCleared`. The specification has since swapped the two (DRIVERS-1785: a pool is cleared before the failed connection is closed). The runner swaps them in a copy with the old order. |
-//! | `wait-queue-fairness` | The provisioned copy lacks this file. Without it, the test runs the equivalent case of the same name in `cases`. |
+//! The newest files are run as they are. `wharf_testbed::edition` says in what the fetched copy differs: one file has an
+//! earlier order of events, and one is missing, instead of which the test runs the equivalent case in `cases`.
 //!
 //! If a file does not set `backgroundThreadIntervalMS`, the background task rests for a day, so that no test passes
 //! because an interval has elapsed.
@@ -57,6 +53,8 @@ use std::path::{Path, PathBuf};
 
 use case::Case;
 use mock::{Mock, MockConnection};
+use wharf_testbed::edition::Edition;
+use wharf_testbed::table;
 
 /// Defines one test for each file.
 macro_rules! tests {
@@ -190,17 +188,20 @@ mod own {
     }
 }
 
-/// The file that the provisioned copy lacks.
+/// The file that the fetched copy lacks.
 const LEFT_OUT: &str = "wait_queue_fairness";
 
 #[test]
 fn every_official_file_has_a_test() {
     let mut present = names_in(&official());
-    present.insert(LEFT_OUT.to_owned());
+    if Edition::present() == Edition::Fetched {
+        assert!(present.insert(LEFT_OUT.to_owned()), "the fetched copy has the file");
+    }
     let tested: BTreeSet<String> =
         unit::files().iter().chain(integration::files()).map(|name| (*name).to_owned()).collect();
     assert_eq!(present, tested);
     assert_eq!(present.len(), 33);
+    table::show([table::Row::passed("connection_monitoring", present.len())], "");
 }
 
 #[test]
@@ -230,15 +231,15 @@ fn path(folder: PathBuf, name: &str) -> PathBuf {
 }
 
 fn run(folder: PathBuf, name: &str, style: &str) {
-    let given = path(folder, name);
-    let file = if name == LEFT_OUT && !given.exists() { path(own_cases(), name) } else { given };
-    let mut case = Case::read(&file);
+    let is_fetched = folder == official() && Edition::present() == Edition::Fetched;
+    let folder = if is_fetched && name == LEFT_OUT { own_cases() } else { folder };
+    let mut case = Case::read(&path(folder, name));
     assert_eq!(case.style, style);
     assert!(!case.operations.is_empty());
     match style {
         "unit" => in_virtual_time(&case),
         _ => {
-            if name == "pool_create_min_size_error" {
+            if is_fetched && name == "pool_create_min_size_error" {
                 clear_before_closing(&mut case);
             }
             server::run(&case);
@@ -251,13 +252,12 @@ fn in_virtual_time(case: &Case) {
     runtime.block_on(runner::run(case, "mock:27017", Mock::new(&case.mock), MockConnection::spoil));
 }
 
-/// Swaps the two events; see "Deviations from the files".
+/// Swaps the two events, as a later commit did.
 fn clear_before_closing(case: &mut Case) {
     let place_of = |event_type: &str| case.events.iter().position(|event| event["type"] == event_type);
     let (closed, cleared) = (place_of("ConnectionClosed").unwrap(), place_of("ConnectionPoolCleared").unwrap());
-    if closed < cleared {
-        case.events.swap(closed, cleared);
-    }
+    assert!(closed < cleared, "the fetched copy has the later order");
+    case.events.swap(closed, cleared);
 }
 
 /// Tests of the runner itself: a mismatch fails.

@@ -19,8 +19,7 @@
 //! suites have no such case. Their cases of `tlsInsecure`, `tlsAllowInvalidCertificates` and `tlsAllowInvalidHostnames`
 //! pass unchanged: a warning, TLS, and every check.
 //!
-//! `newer.rs` has cases of the specification that the provisioned suite lacks. It fails when the provisioned suite gets
-//! them.
+//! `newer.rs` has cases of the specification that the fetched suites lack.
 #![cfg(not(loom))]
 #![cfg(all(feature = "snappy", feature = "zlib", feature = "zstd"))]
 
