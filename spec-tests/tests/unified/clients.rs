@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use bson::{Bson, Document, RawDocument, RawDocumentBuf};
+use bson::{Bson, Document, RawDocument, RawDocumentBuf, Timestamp};
 use futures_core::Stream;
 use tokio::task::block_in_place;
 use tracing::dispatcher;
@@ -14,7 +14,7 @@ use wharf::client::{
     self, ClientStatus, CommandEvent, OpenCursor, SessionOptions, TopologyEvent, TransactionOptions, TransactionState,
     Watch, WatchTarget, Write, Written,
 };
-use wharf::{ClientError, InvalidOption, Operation, Options, PoolEvent, single};
+use wharf::{ClientError, DriverInfo, InvalidOption, Operation, Options, PoolEvent, single};
 
 use crate::environment::owned;
 
@@ -121,6 +121,13 @@ impl Client {
         match self {
             Self::Pooled(client) => client.options(),
             Self::Single(client) => client.options(),
+        }
+    }
+
+    pub fn append_metadata(&self, library: DriverInfo) -> Result<(), InvalidOption> {
+        match self {
+            Self::Pooled(client) => client.append_metadata(library),
+            Self::Single(client) => client.append_metadata(library),
         }
     }
 
@@ -247,6 +254,13 @@ impl Session {
         match self {
             Self::Pooled(session) => owned(&session.id()).into(),
             Self::Single(session) => owned(&session.shared().id()).into(),
+        }
+    }
+
+    pub fn snapshot_time(&self) -> Option<Timestamp> {
+        match self {
+            Self::Pooled(session) => session.snapshot_time(),
+            Self::Single(session) => session.shared().snapshot_time(),
         }
     }
 

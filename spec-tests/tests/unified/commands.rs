@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bson::{Bson, Document, doc};
 use wharf::client::{CursorType, OpenCursor, TimeoutMode, WatchTarget};
-use wharf::{Operation as Run, ReadPreference, ReadPreferenceMode};
+use wharf::{DriverInfo, Operation as Run, ReadPreference, ReadPreferenceMode};
 
 use crate::case::{Collection, Database, Returned, text};
 use crate::clients::{Client, Cursor, Session};
@@ -16,9 +16,13 @@ use crate::observed::ObservedClient;
 use crate::operations::argument;
 use crate::stop::Stop;
 
+/// The arguments that `operations::run` reads for all operations.
+const READ_FOR_ALL: [&str; 2] = ["session", "rawData"];
+
 /// Refuses an argument that the operation does not know.
 pub fn allow(operation: &Operation, known: &[&str]) -> Result<(), Stop> {
-    match operation.arguments.keys().find(|name| !known.contains(&name.as_str()) && *name != "session") {
+    let is_known = |name: &str| known.contains(&name) || READ_FOR_ALL.contains(&name);
+    match operation.arguments.keys().find(|name| !is_known(name)) {
         Some(name) => Err(Stop::Broken(format!("{} has no argument {name}", operation.name))),
         None => Ok(()),
     }
@@ -30,6 +34,13 @@ pub fn copy(operation: &Operation, command: &mut Document, names: &[&str]) {
         if let Some(value) = argument(operation, name) {
             command.insert(name, value);
         }
+    }
+}
+
+impl CommonOptions {
+    /// Returns the options of a command that has neither concerns nor a read preference.
+    pub fn without_concerns(&self) -> Self {
+        Self { raw_data: self.raw_data, ..Self::default() }
     }
 }
 
@@ -89,6 +100,9 @@ impl Prepared {
         // A field of the document, which the client neither reads nor takes out.
         if command.contains_key("maxTimeMS") && timeout.is_some() {
             return Err(Stop::Lacks("an option maxTimeMS, which timeoutMS overrides"));
+        }
+        if options.raw_data {
+            command.insert("rawData", true);
         }
         let mut preference = None;
         match kind {
@@ -214,6 +228,27 @@ pub async fn on_client(
             Ok(Returned::Nothing)
         }
         "createChangeStream" => crate::changes::create(client, WatchTarget::Cluster, &none, operation, session).await,
+        "appendMetadata" => {
+            allow(operation, &["driverInfoOptions"])?;
+            let Some(Bson::Document(fields)) = argument(operation, "driverInfoOptions") else {
+                return Err(Stop::Broken("appendMetadata needs driverInfoOptions".to_owned()));
+            };
+            let mut library = DriverInfo::new("");
+            for (name, value) in fields {
+                let Bson::String(value) = value else { return Err(Stop::Broken(format!("{name} is not a string"))) };
+                library = match name.as_str() {
+                    "name" => {
+                        library.name = value;
+                        library
+                    }
+                    "version" => library.version(value),
+                    "platform" => library.platform(value),
+                    _ => return Err(Stop::Broken(format!("{name} is not a field of a library"))),
+                };
+            }
+            client.append_metadata(library).map_err(|error| Stop::Refused(error.to_string()))?;
+            Ok(Returned::Nothing)
+        }
         "clientBulkWrite" => Err(Stop::Lacks("a bulkWrite of a client, which needs a server of version 8.0")),
         other => Err(Stop::Broken(format!("{other} is not an operation of a client"))),
     }
@@ -315,7 +350,7 @@ pub async fn on_database(
             if operation.name == "listCollectionNames" {
                 list.insert("nameOnly", true);
             }
-            let no_concern = CommonOptions::default();
+            let no_concern = options.without_concerns();
             let prepared = Prepared::new(name, Kind::Read, list, &no_concern, limit)?;
             // The command goes to the primary (Enumerating Collections).
             let prepared = prepared.prefer(Some(ReadPreference::new(ReadPreferenceMode::Primary)));
@@ -332,8 +367,9 @@ pub async fn on_database(
             let fields = operation
                 .arguments
                 .keys()
-                .filter(|name| !["collection", "timeoutMS", "session"].contains(&name.as_str()));
-            copy(operation, &mut command, &fields.map(String::as_str).collect::<Vec<_>>());
+                .map(String::as_str)
+                .filter(|name| !["collection", "timeoutMS"].contains(name) && !READ_FOR_ALL.contains(name));
+            copy(operation, &mut command, &fields.collect::<Vec<_>>());
             Prepared::new(name, Kind::Write, command, options, limit)?.run(client, session).await?;
             let name = text(operation, "collection")?.to_owned();
             Ok(Returned::Collection(Collection { database: database.clone(), name }))

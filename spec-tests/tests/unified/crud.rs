@@ -210,6 +210,9 @@ fn fields(operation: &Operation, options: &CommonOptions) -> Document {
     if let Some(concern) = options.write_concern.as_ref().filter(|concern| !concern.is_empty()) {
         fields.insert("writeConcern", document(concern));
     }
+    if options.raw_data {
+        fields.insert("rawData", true);
+    }
     fields
 }
 
@@ -445,7 +448,7 @@ async fn manage(
             let mut cursor = Document::new();
             copy(operation, &mut cursor, &["batchSize"]);
             let list = doc! { "listIndexes": name, "cursor": cursor };
-            let options = CommonOptions::default();
+            let options = collection.database.options.without_concerns();
             let limit = timeout(operation, &collection.database.options);
             let prepared = Prepared::new(database, Kind::Read, list, &options, limit)?;
             let primary = wharf::ReadPreference::new(wharf::ReadPreferenceMode::Primary);

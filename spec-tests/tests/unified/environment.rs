@@ -5,7 +5,9 @@ use std::time::Duration;
 use bson::{Bson, Document, RawDocumentBuf, doc};
 use wharf::Client;
 
-use crate::format::{CollectionData, Csfle, RunOnRequirement, Serverless, Topology, Version};
+use crate::format::{
+    CollectionData, CollectionEntity, Csfle, Entity, RunOnRequirement, Serverless, TestFile, Topology, Version,
+};
 use crate::matching::{bson, document, is_same};
 
 /// How long a command of the runner itself may take.
@@ -25,6 +27,29 @@ pub struct Environment {
     internal: Client,
     /// A client for each server, for fail points.
     servers: Vec<Client>,
+}
+
+impl TestFile {
+    /// Returns the collections among the file's entities, each with the name of its database.
+    pub fn collections(&self) -> Vec<CollectionData> {
+        let entities = || self.create_entities.iter().flat_map(|entities| &entities.0);
+        let database = |id: &str| {
+            entities().find_map(|entity| match entity {
+                Entity::Database(database) if database.id == id => Some(database.database_name.clone()),
+                _ => None,
+            })
+        };
+        let collection = |entity: &Entity| match entity {
+            Entity::Collection(CollectionEntity { database: of, collection_name, .. }) => Some(CollectionData {
+                collection_name: collection_name.clone(),
+                database_name: database(of)?,
+                create_options: None,
+                documents: Vec::new(),
+            }),
+            _ => None,
+        };
+        entities().filter_map(collection).collect()
+    }
 }
 
 /// Returns a document as it is sent.
@@ -108,7 +133,7 @@ impl Environment {
             return Some("Atlas Serverless".to_owned());
         }
         match auth {
-            Some(true) if !self.has_users => return Some("authentication".to_owned()),
+            Some(true) if !self.has_users => return Some(format!("authentication on {:?}", self.topology)),
             Some(false) if self.has_users => return Some("a server without authentication".to_owned()),
             _ => {}
         }
@@ -127,6 +152,11 @@ impl Environment {
         unset.map(|(name, value)| format!("server parameter {name}={value}"))
     }
 
+    /// Returns whether the servers know `rawData`.
+    pub fn has_raw_data(&self) -> bool {
+        self.version.is_at_least(&Version(vec![8, 2]))
+    }
+
     fn has_mechanism(&self, name: &str) -> bool {
         let enabled = self.parameters.get_array("authenticationMechanisms");
         enabled.is_ok_and(|enabled| enabled.iter().any(|mechanism| mechanism.as_str() == Some(name)))
@@ -136,19 +166,27 @@ impl Environment {
     pub async fn set_up(&self, data: &CollectionData) -> Result<(), String> {
         let CollectionData { collection_name: collection, database_name: database, create_options, documents } = data;
         let majority = doc! { "w": "majority" };
-        match self.run(database, doc! { "drop": collection, "writeConcern": &majority }).await {
-            Err(error) if !error.contains("ns not found") => return Err(error),
-            _ => {}
-        }
+        let drop = async || match self.run(database, doc! { "drop": collection, "writeConcern": &majority }).await {
+            Err(error) if !error.contains("ns not found") => Err(error),
+            _ => Ok(()),
+        };
+        drop().await?;
         if create_options.is_some() || documents.is_empty() {
             let mut create = doc! { "create": collection };
             create.extend(create_options.as_ref().map(document).unwrap_or_default());
             create.insert("writeConcern", &majority);
-            self.run(database, create).await?;
+            while let Err(error) = self.run(database, create.clone()).await {
+                // An unacknowledged write of the case before has come in between.
+                if !error.contains("NamespaceExists") {
+                    return Err(error);
+                }
+                drop().await?;
+            }
         }
         if !documents.is_empty() {
             let documents: Vec<Bson> = documents.iter().map(|one| document(one).into()).collect();
-            self.run(database, doc! { "insert": collection, "documents": documents, "writeConcern": majority }).await?;
+            self.run(database, doc! { "insert": collection, "documents": documents, "writeConcern": &majority })
+                .await?;
         }
         Ok(())
     }

@@ -5,6 +5,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
 use crate::kms::KmsProviders;
+use crate::spans::{ExpectedSpans, ObserveTracing};
 
 pub type Object = Map<String, Value>;
 
@@ -52,7 +53,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Filled<T> {
 }
 
 /// Reads an optional field that must not be null.
-fn set<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+pub fn set<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
     T::deserialize(deserializer).map(Some)
 }
 
@@ -157,7 +158,7 @@ pub struct ClientEntity {
     #[serde(default, deserialize_with = "set")]
     pub observe_log_messages: Option<ObserveLogMessages>,
     #[serde(default, deserialize_with = "set", rename = "observeTracingMessages")]
-    _observe_tracing_messages: Option<Object>,
+    _observe_tracing: Option<ObserveTracing>,
     #[serde(default, deserialize_with = "set")]
     pub server_api: Option<ServerApiEntity>,
     #[serde(default, deserialize_with = "set")]
@@ -331,6 +332,9 @@ pub struct CommonOptions {
     pub write_concern: Option<Object>,
     #[serde(default, deserialize_with = "set", rename = "timeoutMS")]
     pub timeout_ms: Option<u64>,
+    /// Whether the operation wants the server's own form of the data (`rawData`).
+    #[serde(skip)]
+    pub raw_data: bool,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -381,7 +385,7 @@ pub struct Test {
     #[serde(default, deserialize_with = "set")]
     pub expect_log_messages: Option<Filled<ExpectedLogMessages>>,
     #[serde(default, deserialize_with = "set", rename = "expectTracingMessages")]
-    _expect_tracing_messages: Option<Filled<Object>>,
+    pub expect_spans: Option<Filled<ExpectedSpans>>,
     #[serde(default, deserialize_with = "set")]
     pub outcome: Option<Filled<CollectionData>>,
 }

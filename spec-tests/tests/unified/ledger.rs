@@ -1,6 +1,8 @@
 //! The cases that fail, each with the reason. They are run all the same, and the test fails if one of them passes. A case
 //! whose timeout comes by chance must pass, with or without it.
 
+use wharf_testbed::edition::Edition;
+
 use crate::clients::Which;
 
 /// Cases of a file that fail.
@@ -14,17 +16,28 @@ pub struct Entry {
     clients: &'static [Which],
     /// Whether the timeout that the cases expect comes by chance. Such cases must pass, but for that timeout.
     pub timeout_by_chance: bool,
+    /// The editions of the suites in which the cases fail.
+    editions: &'static [Edition],
+}
+
+const EITHER: &[Edition] = &[Edition::Fetched, Edition::Newest];
+const NEWEST: &[Edition] = &[Edition::Newest];
+
+/// Returns the entries for the edition that is run.
+fn ledger() -> impl Iterator<Item = &'static Entry> {
+    let edition = Edition::present();
+    LEDGER.iter().filter(move |entry| entry.editions.contains(&edition))
 }
 
 /// Returns the entry of a case, if it has one.
 pub fn entry(which: Which, file: &str, case: &str) -> Option<&'static Entry> {
     let is_of = |entry: &&Entry| entry.clients.contains(&which) && entry.file == file && entry.cases.contains(&case);
-    LEDGER.iter().find(is_of)
+    ledger().find(is_of)
 }
 
 /// Returns all cases of the ledger: the client, the file and the description.
 pub fn cases() -> impl Iterator<Item = (Which, &'static str, &'static str)> {
-    LEDGER.iter().flat_map(|entry| {
+    ledger().flat_map(|entry| {
         let cases = move |&which: &Which| entry.cases.iter().map(move |&case| (which, entry.file, case));
         entry.clients.iter().flat_map(cases)
     })
@@ -34,17 +47,28 @@ const BOTH: &[Which] = &[Which::Pooled, Which::Single];
 
 /// Returns an entry of the single client.
 const fn single(file: &'static str, cases: &'static [&'static str], reason: &'static str) -> Entry {
-    Entry { file, cases, reason, clients: &[Which::Single], timeout_by_chance: false }
+    Entry { file, cases, reason, clients: &[Which::Single], timeout_by_chance: false, editions: EITHER }
+}
+
+/// Returns an entry of the single client for a file that only the newest edition has.
+const fn newer(file: &'static str, cases: &'static [&'static str], reason: &'static str) -> Entry {
+    Entry { editions: NEWEST, ..single(file, cases, reason) }
 }
 
 // Why cases of the single client fail, each by design.
 const MONITORS: &str = "the single client has no task that monitors servers or fills pools between calls";
 const CHECKS: &str = "connections of the single client serve the checks, too, and these have events of the pool";
+const OPENED_BY_A_CHECK: &str = "the single client runs the operation on the connection on which it has checked the server, so \
+                                 that it opens none after the case has set its fail point";
+const FAILED_IN_A_CHECK: &str = "the single client opens the connection in a check, whose hello was answered, and closes it; its pool is \
+                                 cleared when an operation selects the server, and before that check-out's connection is closed";
 const TRY_ONCE: &str =
     "the single client fails after one scan instead of waiting, and asks a server again only after 5 s";
 const ONE_BY_ONE: &str = "the calls of a single client run one after the other, and the case needs two at a time";
 const CLOSED: &str =
     "the single client closes a cursor that has failed before the call returns, and the case allows no killCursors";
+
+const AT_ONCE: &str = "a cursor whose getMore has failed gives its pinned connection back before it is closed";
 
 /// The descriptions of the two cases that a file has for each operation.
 macro_rules! handshakes {
@@ -66,6 +90,7 @@ pub const LEDGER: &[Entry] = &[
         reason: "the case delays hello by more than timeoutMS, and the text limits the handshake of a minPoolSize connection to that",
         clients: &[Which::Pooled],
         timeout_by_chance: false,
+        editions: EITHER,
     },
     Entry {
         file: "csot/runCursorCommand",
@@ -76,6 +101,7 @@ pub const LEDGER: &[Entry] = &[
         reason: "the case expects a timeout, but delays getMore by less than its timeoutMS",
         clients: BOTH,
         timeout_by_chance: true,
+        editions: EITHER,
     },
     Entry {
         file: "csot/runCursorCommand",
@@ -83,6 +109,7 @@ pub const LEDGER: &[Entry] = &[
         reason: "the case expects a timeout, but has no timeoutMS",
         clients: BOTH,
         timeout_by_chance: false,
+        editions: EITHER,
     },
     Entry {
         file: "transactions/unified/mongos-recovery-token",
@@ -90,6 +117,7 @@ pub const LEDGER: &[Entry] = &[
         reason: "the server behind the runner's load balancer is no mongos, and gives no recoveryToken",
         clients: BOTH,
         timeout_by_chance: false,
+        editions: EITHER,
     },
     single(
         "client-backpressure/backpressure-connection-checkin",
@@ -99,6 +127,49 @@ pub const LEDGER: &[Entry] = &[
     single("csot/tailable-awaitData", &["timeoutMS is refreshed for getMore - failure"], CLOSED),
     single("csot/tailable-non-awaitData", &["timeoutMS is refreshed for getMore - failure"], CLOSED),
     single("csot/waitQueueTimeout", &["WaitQueueTimeoutError does not clear the pool"], ONE_BY_ONE),
+    newer(
+        "discovery_and_monitoring/unified/backpressure-network-error-fail-replicaset",
+        &["apply backpressure on network connection errors during connection establishment"],
+        OPENED_BY_A_CHECK,
+    ),
+    newer(
+        "discovery_and_monitoring/unified/backpressure-network-error-fail-single",
+        &["apply backpressure on network connection errors during connection establishment"],
+        OPENED_BY_A_CHECK,
+    ),
+    newer(
+        "discovery_and_monitoring/unified/backpressure-network-timeout-fail-replicaset",
+        &["apply backpressure on network timeout error during connection establishment"],
+        OPENED_BY_A_CHECK,
+    ),
+    newer(
+        "discovery_and_monitoring/unified/backpressure-network-timeout-fail-single",
+        &["apply backpressure on network timeout error during connection establishment"],
+        OPENED_BY_A_CHECK,
+    ),
+    newer(
+        "discovery_and_monitoring/unified/backpressure-server-description-unchanged-on-min-pool-size-population-error",
+        &["the server description is not changed on handshake error during minPoolSize population"],
+        MONITORS,
+    ),
+    newer(
+        "discovery_and_monitoring/unified/pool-clear-application-error",
+        &["Pool is cleared before application connection is checked into the pool"],
+        CHECKS,
+    ),
+    newer(
+        "discovery_and_monitoring/unified/pool-clear-checkout-error",
+        &["Pool is cleared before connection is closed (authentication error)"],
+        FAILED_IN_A_CHECK,
+    ),
+    newer(
+        "discovery_and_monitoring/unified/pool-clear-min-pool-size-error",
+        &[
+            "Pool is cleared on authentication error during minPoolSize population",
+            "Pool is not cleared on handshake error during minPoolSize population",
+        ],
+        MONITORS,
+    ),
     single("discovery_and_monitoring/unified/find-shutdown-error", &["Concurrent shutdown error on find"], ONE_BY_ONE),
     single(
         "discovery_and_monitoring/unified/insert-shutdown-error",
@@ -133,6 +204,19 @@ pub const LEDGER: &[Entry] = &[
             "connect with serverMonitoringMode=poll",
         ],
         MONITORS,
+    ),
+    Entry {
+        file: "load_balancer/cursors",
+        cases: &["pinned connections are not returned after an network error during getMore"],
+        reason: AT_ONCE,
+        clients: BOTH,
+        timeout_by_chance: false,
+        editions: NEWEST,
+    },
+    newer(
+        "load_balancer/cursors",
+        &["pinned connections are not returned to the pool after a non-network error on getMore"],
+        AT_ONCE,
     ),
     single(
         "retryable_reads/unified/handshakeError",
@@ -210,13 +294,21 @@ const LACKS: &[(&str, &str)] = &[
     ("public view of what a session is pinned to", "it is no part of the public interface"),
 ];
 
+/// What only cases of the newest edition lack.
+const NEWER_LACKS: &[(&str, &str)] =
+    &[("spans of operations and commands", "wharf counts, logs and has events, and makes no spans of OpenTelemetry")];
+
+fn lacking() -> impl Iterator<Item = &'static (&'static str, &'static str)> {
+    LACKS.iter().chain(Edition::present().pick(&[][..], NEWER_LACKS))
+}
+
 /// Returns what is lacking, with the reason.
 pub fn lack(what: &str) -> Option<String> {
-    let (_, reason) = LACKS.iter().find(|(listed, _)| *listed == what)?;
+    let (_, reason) = lacking().find(|(listed, _)| *listed == what)?;
     Some(format!("needs {what}: {reason}"))
 }
 
 /// Returns all that is listed as lacking.
 pub fn lacks() -> impl Iterator<Item = &'static str> {
-    LACKS.iter().map(|(what, _)| *what)
+    lacking().map(|(what, _)| *what)
 }

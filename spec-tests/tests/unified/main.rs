@@ -1,9 +1,10 @@
 //! The official suites in the unified test format, run against real servers: a standalone, three replica sets of three
-//! members, a replica set of one member behind a load balancer that the runner has, and one of one member that requires
-//! authentication. Both clients run all suites: the asynchronous one, and the single one, whose rows and failures name it.
+//! members, a replica set of one member behind a load balancer that the runner has, and a standalone and a replica set of one
+//! member that require authentication. Both clients run all suites: the asynchronous one, and the single one, whose rows and
+//! failures name it.
 //!
 //! A case runs on a replica set if its requirements allow that, otherwise on the standalone. A file waits for the replica
-//! set that is free first, because most of the time of a case is spent on waiting. The server with authentication runs only
+//! set that is free first, because most of the time of a case is spent on waiting. The servers with authentication run only
 //! the cases that require it. A case that needs what
 //! wharf or this runner lacks is skipped with the reason, and so is one that needs another deployment. A case that fails
 //! is in the [`ledger`] with its reason; it is run all the same, and the test fails if it passes. `WHARF_UNIFIED` limits
@@ -24,6 +25,7 @@ mod matching;
 mod observed;
 mod operations;
 mod sessions;
+mod spans;
 mod stop;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -41,13 +43,14 @@ use observed::{Kept, Message, TOPOLOGY};
 use stop::Stop;
 use wharf::Options;
 use wharf_testbed::balancer::Balancer;
+use wharf_testbed::edition::{Edition, root};
 use wharf_testbed::mongod::{Mongod, MongodOptions};
-use wharf_testbed::provision;
 use wharf_testbed::replica_set::{ReplicaSet, ReplicaSetOptions};
 use wharf_testbed::table;
 
 /// The suites, by their folders.
 const SUITES: &[&str] = &[
+    "auth/unified",
     "change_streams",
     "client-backpressure",
     "collection_management",
@@ -56,6 +59,7 @@ const SUITES: &[&str] = &[
     "crud",
     "csot",
     "discovery_and_monitoring",
+    "handshake/unified",
     "load_balancer",
     "read_write_concern",
     "retryable_reads",
@@ -68,6 +72,9 @@ const SUITES: &[&str] = &[
     "unified-test-format/valid-pass",
     "versioned-api",
 ];
+
+/// The suites that the fetched copy lacks.
+const NEWER_SUITES: &[&str] = &["causal_consistency", "gridfs", "index_management", "open_telemetry"];
 
 /// The suites that prefer the standalone, so that both deployments are busy for about as long.
 const ON_THE_STANDALONE: &[&str] = &["crud", "retryable_reads"];
@@ -89,7 +96,7 @@ const NOT_WRITABLE_PRIMARY: i32 = 10107;
 const CLIENTS: [Which; 2] = [Which::Pooled, Which::Single];
 
 /// The suites of which the single client prefers the standalone, whose cases with the other client end first.
-const SINGLE_ON_THE_STANDALONE: &[&str] = &["client-backpressure", "csot"];
+const SINGLE_ON_THE_STANDALONE: &[&str] = &["client-backpressure", "csot", "handshake/unified"];
 
 /// The log messages about topologies, of all clients of this process.
 pub fn topology_messages() -> &'static Mutex<Vec<Message>> {
@@ -154,12 +161,6 @@ fn json_files(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Returns the folder with all suites.
-fn root() -> PathBuf {
-    let one = provision::suite("unified-test-format").expect("the official test suite");
-    one.parent().expect("a suite is in a folder").to_owned()
-}
-
 /// Reads the files of a suite that are in the unified format.
 fn load(suite: &'static str) -> Vec<Loaded> {
     let root = root();
@@ -194,6 +195,10 @@ fn requirements(of: &Option<Filled<RunOnRequirement>>) -> &[RunOnRequirement] {
     of.as_ref().map_or(&[], |requirements| &requirements.0)
 }
 
+fn is_of_topology(refusal: &String) -> bool {
+    refusal.starts_with("topology ")
+}
+
 /// Returns the environment that a case runs in, or why there is none.
 fn place<'e>(
     environments: impl Iterator<Item = &'e Arc<Environment>>,
@@ -207,8 +212,12 @@ fn place<'e>(
             .or_else(|| environment.refuses(requirements(&test.run_on_requirements)));
         match refusal {
             None => return Ok(environment),
-            // The last one has what the others lack, so what it lacks is the reason.
-            Some(refusal) => why = Some(refusal),
+            // What a deployment of the right topology lacks says more than that another one has the wrong topology. Of
+            // such reasons, the last one is that of servers with users, which lack nothing else.
+            Some(refusal) if why.as_ref().is_none_or(is_of_topology) || !is_of_topology(&refusal) => {
+                why = Some(refusal)
+            }
+            Some(_) => {}
         }
     }
     Err(format!("needs {}", why.unwrap_or_default()))
@@ -221,7 +230,7 @@ type Queue<'f> = VecDeque<Group<'f>>;
 
 struct Servers {
     // Fields drop in this order.
-    /// The last one requires authentication.
+    /// The last two require authentication.
     environments: Vec<Arc<Environment>>,
     /// As the first environment.
     other_sets: [Arc<Environment>; 2],
@@ -229,14 +238,14 @@ struct Servers {
     _sets: [ReplicaSet; 3],
     _balanced: ReplicaSet,
     _standalone: Mongod,
-    _with_users: Mongod,
+    _with_users: [Mongod; 2],
 }
 
-/// Starts a replica set of one member that requires authentication, with the user `root`.
-fn start_with_users() -> Mongod {
+/// Starts a server that requires authentication, with the user `root`: a standalone, or the one member of a replica set.
+fn start_with_users(is_member: bool) -> Mongod {
     // The fewest iterations, because each connection of a new client computes the key.
     let extra_args = ["--setParameter", "scramSHA256IterationCount=5000"].map(Into::into).to_vec();
-    let repl_set = Some("users".to_owned());
+    let repl_set = is_member.then(|| "users".to_owned());
     let options = MongodOptions { auth: true, repl_set, extra_args, ..MongodOptions::default() };
     let server = Mongod::start(options).unwrap();
     let address = server.address().to_string();
@@ -246,7 +255,9 @@ fn start_with_users() -> Mongod {
         // The localhost exception allows both without authentication.
         let mut first = Options::new([&*address]).unwrap().endpoint().unwrap().connect().await.unwrap();
         let initiate = doc! { "replSetInitiate": { "_id": "users", "members": members } };
-        first.run_command("admin", &environment::raw(&initiate)).await.unwrap();
+        if is_member {
+            first.run_command("admin", &environment::raw(&initiate)).await.unwrap();
+        }
         // The server accepts writes when it has elected itself, and refuses them before.
         while let Err(error) = first.run_command("admin", &environment::raw(&user)).await {
             assert!(error.server_error().is_some_and(|error| error.code == NOT_WRITABLE_PRIMARY), "{error}");
@@ -262,9 +273,14 @@ fn start(runtime: &tokio::runtime::Runtime) -> Servers {
         let sets = [(); 3].map(|()| scope.spawn(|| ReplicaSet::start(ReplicaSetOptions::default()).unwrap()));
         let one = ReplicaSetOptions { members: 1, ..ReplicaSetOptions::default() };
         let balanced = scope.spawn(|| ReplicaSet::start(one).unwrap());
-        let with_users = scope.spawn(start_with_users);
+        let with_users = [false, true].map(|is_member| scope.spawn(move || start_with_users(is_member)));
         let standalone = Mongod::start(MongodOptions::default()).unwrap();
-        (sets.map(|set| set.join().unwrap()), balanced.join().unwrap(), with_users.join().unwrap(), standalone)
+        (
+            sets.map(|set| set.join().unwrap()),
+            balanced.join().unwrap(),
+            with_users.map(|server| server.join().unwrap()),
+            standalone,
+        )
     });
     let (environments, other_sets, balancers) = runtime.block_on(async {
         let of_set = async |set: &ReplicaSet| {
@@ -281,10 +297,13 @@ fn start(runtime: &tokio::runtime::Runtime) -> Servers {
             [0, 1].map(|balancer: usize| format!("mongodb://{}/?loadBalanced=true", balancers[balancer].address()));
         let mut behind = Environment::new(uri, Topology::LoadBalanced, &[server.to_string()]).await;
         behind.uri_of_two = Some(of_two);
-        let address = with_users.address().to_string();
-        let uri = format!("mongodb://root:root@{address}/?replicaSet=users");
-        let of_users = Environment::new(uri, Topology::ReplicaSet, &[address]).await;
-        let environments = vec![first, Arc::new(alone), Arc::new(behind), Arc::new(of_users)];
+        let [alone_with_users, set_with_users] = with_users.each_ref().map(|server| server.address().to_string());
+        let uri = format!("mongodb://root:root@{alone_with_users}/?");
+        let alone_with_users = Environment::new(uri, Topology::Single, &[alone_with_users]).await;
+        let uri = format!("mongodb://root:root@{set_with_users}/?replicaSet=users");
+        let set_with_users = Environment::new(uri, Topology::ReplicaSet, &[set_with_users]).await;
+        let others = [alone, behind, alone_with_users, set_with_users].map(Arc::new);
+        let environments = [first].into_iter().chain(others).collect();
         (environments, [second, third], balancers)
     });
     Servers {
@@ -310,7 +329,8 @@ fn unified_suites_pass() {
     let rows: Mutex<Rows> = Mutex::default();
     let used: Mutex<BTreeSet<(Which, String, &str)>> = Mutex::default();
     let lacking: Mutex<BTreeSet<&str>> = Mutex::default();
-    let files: Vec<Loaded> = SUITES.iter().flat_map(|suite| load(suite)).collect();
+    let newer = Edition::present().pick(&[][..], NEWER_SUITES);
+    let files: Vec<Loaded> = SUITES.iter().chain(newer).flat_map(|suite| load(suite)).collect();
     // Those of a file together, by environment.
     let mut queues: Vec<Queue<'_>> = servers.environments.iter().map(|_| VecDeque::new()).collect();
     for (loaded, which) in files.iter().flat_map(|loaded| CLIENTS.map(|which| (loaded, which))) {
@@ -323,8 +343,8 @@ fn unified_suites_pass() {
             let placed = match &test.skip_reason {
                 Some(reason) => Err(format!("skipped by its file: {reason}")),
                 None if ON_THE_STANDALONE.contains(&loaded.suite) => {
-                    let (with_users, others) = servers.environments.split_last().expect("the server with users");
-                    place(others.iter().rev().chain([with_users]), &loaded.file, test)
+                    let (others, with_users) = servers.environments.split_at(servers.environments.len() - 2);
+                    place(others.iter().rev().chain(with_users), &loaded.file, test)
                 }
                 None if which == Which::Single && SINGLE_ON_THE_STANDALONE.contains(&loaded.suite) => {
                     let standalone = servers.environments[1..2].iter();

@@ -38,6 +38,8 @@ pub async fn run(case: &Arc<Case>, operation: &Operation) -> Result<Returned, St
     let is_in_transaction = session.as_ref().is_some_and(|session| {
         matches!(session.transaction_state(), TransactionState::Starting | TransactionState::InProgress)
     });
+    // Servers before 8.2 do not know the field. The option must not be sent to them.
+    let raw_data = operation.arguments.get("rawData") == Some(&Value::Bool(true)) && case.environment.has_raw_data();
     // In a transaction, its own options hold (Transactions, "Interaction with Read Concern" and others).
     let of_transaction = |mut database: Database| {
         if is_in_transaction {
@@ -45,6 +47,7 @@ pub async fn run(case: &Arc<Case>, operation: &Operation) -> Result<Returned, St
             let timeout_ms = database.options.timeout_ms.filter(|_| !operation.is_in_callback);
             database.options = CommonOptions { timeout_ms, ..CommonOptions::default() };
         }
+        database.options.raw_data = raw_data;
         database
     };
     match case.get(&operation.object)? {

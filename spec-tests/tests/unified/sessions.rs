@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bson::Bson;
 use serde_json::Value;
 use wharf::client::{ClientError, SessionOptions, TransactionOptions, TransactionState};
 use wharf::{Acknowledgement, WriteConcern};
@@ -11,14 +12,19 @@ use crate::case::{Case, HeldSession, Returned};
 use crate::clients::Session;
 use crate::commands::{allow, read_preference};
 use crate::format::{Object, Operation};
+use crate::matching::Entities;
 use crate::stop::Stop;
 
-pub fn session_options(options: &Object) -> Result<SessionOptions, Stop> {
+pub fn session_options(options: &Object, entities: &dyn Entities) -> Result<SessionOptions, Stop> {
     let mut session = SessionOptions::default();
     for (name, value) in options {
         session = match (name.as_str(), value) {
             ("causalConsistency", Value::Bool(value)) => session.causal_consistency(*value),
             ("snapshot", Value::Bool(value)) => session.snapshot(*value),
+            ("snapshotTime", Value::String(name)) => match entities.bson(name) {
+                Some(Bson::Timestamp(time)) => session.snapshot_time(time),
+                other => return Err(Stop::Broken(format!("snapshotTime is {other:?}"))),
+            },
             ("defaultTimeoutMS", value) if value.is_u64() => {
                 session.default_timeout(Duration::from_millis(value.as_u64().unwrap_or_default()))
             }
@@ -97,6 +103,10 @@ pub async fn on_session(case: &Arc<Case>, held: &HeldSession, operation: &Operat
         "startTransaction" => session.start_transaction(transaction_options(&operation.arguments)?)?,
         "commitTransaction" => session.commit_transaction().await?,
         "abortTransaction" => session.abort_transaction().await?,
+        "getSnapshotTime" => {
+            let time = session.snapshot_time().ok_or_else(|| Stop::Broken("there is no snapshot time".to_owned()))?;
+            return Ok(Returned::Value(time.into()));
+        }
         "withTransaction" => {
             let options = transaction_options(&operation.arguments)?;
             let callback = operation.arguments.get("callback").cloned().unwrap_or_default();
