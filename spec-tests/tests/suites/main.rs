@@ -1,13 +1,19 @@
-//! Each official suite that the testbed provides is either run, or listed with the reason why not.
+//! Each official suite is run by a test, and the editions of the suites differ as the list says.
 
 #![cfg(not(any(loom, shuttle)))]
 
+mod concerns;
 mod connection_logging;
+mod corpus;
 mod prose;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
+
+use serde_json::Value;
+use wharf_testbed::edition::{DIFFERENCES, Difference, Edition, Kind, root};
+use wharf_testbed::provision;
 
 /// The test of the suites in the unified test format. It prints which of their cases it skips, with the reasons.
 const UNIFIED: &str = "tests/unified/main.rs";
@@ -15,6 +21,7 @@ const UNIFIED: &str = "tests/unified/main.rs";
 /// The suites that are run, each with the file of its test.
 const RUN: &[(&str, &str)] = &[
     ("auth", "tests/uri/suites.rs"),
+    ("auth/unified", UNIFIED),
     ("change_streams", UNIFIED),
     ("client-backpressure", UNIFIED),
     ("collection_management", UNIFIED),
@@ -27,9 +34,12 @@ const RUN: &[(&str, &str)] = &[
     ("csot", UNIFIED),
     ("discovery_and_monitoring", "tests/topology/discovery.rs"),
     ("discovery_and_monitoring", UNIFIED),
+    ("handshake/unified", UNIFIED),
     ("load_balancer", UNIFIED),
     ("max_staleness", "tests/topology/selecting.rs"),
     ("read_write_concern", UNIFIED),
+    ("read_write_concern/connection-string", "tests/suites/concerns.rs"),
+    ("read_write_concern/document", "tests/suites/concerns.rs"),
     ("retryable_reads", UNIFIED),
     ("retryable_writes", UNIFIED),
     ("run_command", UNIFIED),
@@ -45,37 +55,71 @@ const RUN: &[(&str, &str)] = &[
     ("versioned-api", UNIFIED),
 ];
 
-/// The suites, or parts of suites, that are not run, with the reason. Each needs a part of a driver that wharf lacks.
-const NOT_RUN: &[(&str, &str)] = &[
-    ("auth/unified", "reauthenticates with a token during operations; the servers of the tests have no such mechanism"),
-    ("handshake/unified", "appends metadata to an existing client"),
+/// The suites of the newest edition that the fetched one lacks, each with the file of its test.
+const NEWER: &[(&str, &str)] = &[
+    ("bson_corpus", "tests/suites/corpus.rs"),
+    ("causal_consistency", UNIFIED),
+    ("gridfs", UNIFIED),
+    ("index_management", UNIFIED),
+    ("open_telemetry", UNIFIED),
 ];
 
 #[test]
-fn every_suite_is_run_or_listed_with_a_reason() {
-    let one = wharf_testbed::provision::suite("connection_logging").expect("the official test suite");
-    let root = one.parent().expect("a suite is in a folder");
-    let provided: BTreeSet<String> = folders(root).collect();
-    let run: BTreeSet<&str> = RUN.iter().map(|(suite, _)| *suite).collect();
-    let not_run = |suite: &str| NOT_RUN.iter().filter(move |(of, _)| of.split('/').next() == Some(suite)).count();
-    for suite in &provided {
-        assert!(run.contains(suite.as_str()) || not_run(suite) > 0, "{suite} is neither run nor listed");
-    }
-    for (suite, _) in RUN.iter().chain(NOT_RUN) {
-        assert!(root.join(suite).is_dir(), "the testbed does not provide a suite {suite}");
-    }
-    let whole = NOT_RUN.iter().filter(|(of, _)| !of.contains('/'));
-    assert_eq!(whole.filter(|(of, _)| run.contains(of)).count(), 0, "a suite is both run and listed as not run");
-    // Each unified part must be listed itself: the test of its suite may run only the other part.
-    for suite in provided.iter().filter(|suite| root.join(suite).join("unified").is_dir()) {
+fn every_suite_is_run() {
+    let root = root();
+    let run: Vec<_> = RUN.iter().chain(Edition::present().pick(&[][..], NEWER)).collect();
+    for suite in folders(&root) {
+        let is_of = |(of, _): &&&(&str, &str)| of.split('/').next() == Some(&suite);
+        assert!(run.iter().any(|entry| is_of(&entry)), "{suite} is not run");
+        // The test of a suite may run only its other part.
         let part = format!("{suite}/unified");
-        let is_run = RUN.contains(&(suite.as_str(), UNIFIED));
-        assert!(is_run || NOT_RUN.iter().any(|(of, _)| *of == part || of == suite), "{part} is neither run nor listed");
+        let is_run = root.join(&part).is_dir() && !run.contains(&&(&*suite, UNIFIED));
+        assert!(!is_run || run.contains(&&(&*part, UNIFIED)), "{part} is not run");
     }
-    for (suite, file) in RUN {
+    for (suite, file) in run {
+        assert!(root.join(suite).is_dir(), "the testbed does not provide a suite {suite}");
         let test = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap();
-        assert!(test.contains(&format!("\"{suite}\"")), "{file} does not mention {suite}");
+        let mentions = [format!("\"{suite}\""), format!("\"{suite}/")];
+        assert!(mentions.iter().any(|text| test.contains(text)), "{file} does not mention {suite}");
     }
+}
+
+/// Needs both editions, so it does nothing where only the fetched one is there.
+#[test]
+fn editions_differ_as_listed() {
+    if Edition::present() == Edition::Fetched {
+        return;
+    }
+    let (fetched, newest) = (files(&provision::fetched_suites().expect("the fetched suites")), files(&root()));
+    let difference = |name: &String| match (fetched.get(name), newest.get(name)) {
+        (Some(old), Some(new)) => (old != new).then_some(Kind::Changed),
+        (Some(_), None) => Some(Kind::OnlyFetched),
+        (None, _) => Some(Kind::OnlyNewest),
+    };
+    let names: BTreeSet<_> = fetched.keys().chain(newest.keys()).collect();
+    let found: Vec<_> = names.into_iter().filter_map(|name| Some((difference(name)?, name))).collect();
+    let is_of =
+        |listed: &Difference, (kind, name): &(Kind, &String)| listed.kind == *kind && name.starts_with(listed.path);
+    let unlisted: Vec<_> = found.iter().filter(|one| !DIFFERENCES.iter().any(|listed| is_of(listed, one))).collect();
+    assert!(unlisted.is_empty(), "{unlisted:#?}");
+    let unused: Vec<_> = DIFFERENCES.iter().filter(|listed| !found.iter().any(|one| is_of(listed, one))).collect();
+    assert!(unused.is_empty(), "the editions do not differ so: {unused:#?}");
+}
+
+/// Returns the JSON files below a folder, by their paths without the ending.
+fn files(root: &Path) -> BTreeMap<String, Value> {
+    let (mut folders, mut found) = (vec![root.to_owned()], BTreeMap::new());
+    while let Some(folder) = folders.pop() {
+        for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "json") {
+                let name = path.strip_prefix(root).unwrap().with_extension("").to_str().unwrap().replace('\\', "/");
+                found.insert(name, serde_json::from_slice(&fs::read(&path).unwrap()).unwrap());
+            }
+        }
+    }
+    found
 }
 
 fn folders(root: &Path) -> impl Iterator<Item = String> {
