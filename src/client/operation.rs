@@ -67,6 +67,11 @@ impl<'a> Operation<'a> {
     }
 
     /// Creates an operation that only reads, and may be executed twice.
+    ///
+    /// The client does not look whether the command is a read that can be retried (Retryable Reads), but for `$out` and
+    /// `$merge`. In particular, it retries a `mapReduce`, which is no such read: the server does not notice that the
+    /// connection was lost, and goes on executing the first one beside the second one. Use [`new`](Self::new) for a
+    /// `mapReduce`. The same holds for a `getMore`: a cursor sends its own.
     pub fn read(database: &'a str, body: &'a RawDocument) -> Self {
         Self::of(Kind::Read, database, body)
     }

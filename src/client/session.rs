@@ -149,6 +149,9 @@ impl Session {
 
     /// Starts a transaction. Sends nothing: the server learns of it with the first command.
     ///
+    /// The error of a command may abort the transaction on the server. A commit is then refused with the server's error
+    /// `NoSuchTransaction`.
+    ///
     /// # Errors
     ///
     /// [`ClientError::Session`] in a transaction, in a session with `snapshot`, or for an unacknowledged write concern.
@@ -197,6 +200,12 @@ impl Session {
     /// `body` gets this session, and gives it to each of its operations. An operation without it is not part of the
     /// transaction. `body` may run several times, so it should do nothing else that must not be repeated. If it returns an
     /// error, the transaction is aborted.
+    ///
+    /// `body` must return the error of each command, and must not continue after one: the error may have aborted the
+    /// transaction on the server, as that of a duplicate key does. The commit is then refused with `NoSuchTransaction`,
+    /// whose label `TransientTransactionError` makes `with_transaction` repeat all of it until its time is up. To handle
+    /// errors of commands in another way, use [`start_transaction`](Self::start_transaction),
+    /// [`commit_transaction`](Self::commit_transaction) and [`abort_transaction`](Self::abort_transaction).
     ///
     /// `defaultTimeoutMS` or `timeoutMS` limits all of it: the body's operations have what is left of the time, and one with
     /// a time limit of its own fails with [`SessionError::TimeoutInTransaction`](super::SessionError). Operations that do

@@ -44,6 +44,9 @@ pub struct SrvName {
     /// `invalid`, `local`, `localhost`, `mail` or `test`. A public suffix, under which the public may register names, such
     /// as `co.uk`, is refused.
     ///
+    /// The option is that of the text "Initial DNS Seedlist Discovery" as the change DRIVERS-3329 of the official drivers
+    /// has it. The specifications of 2026-08-13, which are those that wharf follows, do not have it yet.
+    ///
     /// This option loosens the protection against forged answers. Give the narrowest domain that holds the servers.
     pub allowed_hosts_suffix: Option<String>,
 }
@@ -128,7 +131,7 @@ fn ascii(name: &str) -> Option<String> {
     Some(name.to_lowercase())
 }
 
-/// Reads a `srvAllowedHostsSuffix`, in the order of the specification ("srvAllowedHostsSuffix").
+/// Reads a `srvAllowedHostsSuffix`, in the order of DRIVERS-3329: the text of the official drivers' change.
 fn read_suffix(suffix: &str) -> Result<String, InvalidOption> {
     let refuse = |must| InvalidOption::new("srvAllowedHostsSuffix", must, format!("{suffix:?}"));
     let domain = ascii(suffix.trim_matches('.')).filter(|domain| SrvName::is_name(domain));

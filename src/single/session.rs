@@ -217,6 +217,10 @@ impl Session {
     /// `body` gets this session, and runs its operations with it. It may run several times, so it should do nothing else
     /// that must not be repeated. If it returns an error, the transaction is aborted.
     ///
+    /// `body` must return the error of each command, and must not continue after one: the error may have aborted the
+    /// transaction on the server. [`wharf::Session::with_transaction`](crate::Session::with_transaction) says what happens
+    /// otherwise.
+    ///
     /// # Errors
     ///
     /// The error of `body`, of the start, or of the commit.
