@@ -154,7 +154,7 @@ const BOUNDS: [f64; 11] = [5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 5e-3, 1e-2, 5e-2, 0.1
 fn write_metrics(pools: &[PoolMetrics], text: &mut String) -> std::fmt::Result {
     for metric in METRICS {
         let kind = format!("{:?}", metric.kind).to_lowercase();
-        let name = [metric.name, if kind == "counter" { "_total" } else { "" }].concat();
+        let name = metric.name;
         writeln!(text, "# HELP {name} {}\n# TYPE {name} {kind}", metric.help)?;
         let all = pools.iter().flat_map(|pool| readings(pool).map(move |reading| (pool, reading)));
         for (pool, reading) in all.filter(|(_, reading)| reading.metric == metric) {

@@ -1,7 +1,7 @@
 //! The metrics of a pool or a client through the facade of the crate `metrics`.
 
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use metrics::{Label, Unit};
 
@@ -46,7 +46,7 @@ const MOST: u64 = 10_000;
 /// Gauges and counters are exact. The facade has no way to pass a histogram on as it is, so each call records the times
 /// since the last call: each with a value that is 3.2 % from the true one or less. If there are more than 10,000 new
 /// times in a histogram, it records 10,000 of them in the same proportions. The times of uses are a sample in any case.
-/// `wharf_pool_check_outs` has the exact numbers: its sum that of the uses that have begun, and its outcomes those of the
+/// `wharf_pool_check_outs_total` has the exact numbers: its sum that of the uses that have begun, and its outcomes those of the
 /// check-outs that waited.
 ///
 /// # A server that leaves
@@ -55,11 +55,13 @@ const MOST: u64 = 10_000;
 /// nothing of it is passed on after that. So a recorder that drops idle series, such as that of Prometheus, drops them. The
 /// counters of a server that comes back continue where they have ended.
 ///
-/// It keeps neither the pool nor the client open.
+/// It keeps neither the pool nor the client open. Clones are cheap, and share what was passed on: a time is recorded once, even if
+/// several of them publish.
+#[derive(Clone)]
 pub struct FacadeMetrics {
     source: Source,
     name: Option<String>,
-    series: Mutex<Series<OfPool>>,
+    series: Arc<Mutex<Series<OfPool>>>,
 }
 
 /// What is kept of one pool, in the order of the readings.
@@ -74,14 +76,14 @@ impl FacadeMetrics {
     /// Describes the metrics to the recorder, and prepares those of a pool or a client.
     pub fn new(source: &impl Metered) -> Self {
         describe();
-        Self { source: source.source(), name: None, series: Mutex::default() }
+        Self { source: source.source(), name: None, series: Arc::default() }
     }
 
-    /// Sets the label `pool` of a pool, or what that of each server begins with.
+    /// Sets the label `pool` of a pool, or what that of each server begins with. From then on it shares nothing with its
+    /// clones: the series have another label.
     #[must_use]
-    pub fn named(mut self, name: impl Into<String>) -> Self {
-        self.name = Some(name.into());
-        self
+    pub fn named(self, name: impl Into<String>) -> Self {
+        Self { source: self.source, name: Some(name.into()), series: Arc::default() }
     }
 
     /// Passes the metrics to the recorder. Returns whether the pool or the client still exists; if not, nothing is passed but

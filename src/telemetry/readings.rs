@@ -18,7 +18,8 @@ pub enum MetricKind {
 #[derive(Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Metric {
-    /// The metric's name: words with underscores, the unit last if the unit is seconds.
+    /// The metric's name as Prometheus has it: words with underscores, with `_total` at the end of a counter and `_seconds`
+    /// at the end of times.
     pub name: &'static str,
     /// What the metric is.
     pub kind: MetricKind,
@@ -124,11 +125,11 @@ metrics! { m;
         => m.status.waiting;
     Gauge "wharf_pool_ready" "pools" "1 while the pool is ready, 0 while it is paused or closed."
         => u64::from(m.status.phase == crate::pool::Phase::Ready);
-    Counter "wharf_pool_check_outs" "check-outs" ["outcome"]
+    Counter "wharf_pool_check_outs_total" "check-outs" ["outcome"]
         "Check-outs that got a connection. Outcome: hit (found one at once), waited (got one that came back), opened \
          (got one that was opened for them)."
         => [("hit", m.check_outs.hits), ("waited", m.check_outs.waited.count()), ("opened", m.check_outs.opened.count())];
-    Counter "wharf_pool_check_outs_failed" "check-outs" ["reason"]
+    Counter "wharf_pool_check_outs_failed_total" "check-outs" ["reason"]
         "Check-outs that got no connection, by reason."
         => [
             ("timeout", m.check_outs.failed.timeout),
@@ -138,9 +139,9 @@ metrics! { m;
             ("no_runtime", m.check_outs.failed.no_runtime),
             ("cancelled", m.check_outs.failed.cancelled),
         ];
-    Counter "wharf_pool_connections_created" "connections" "Connections that were created: their establishment began."
+    Counter "wharf_pool_connections_created_total" "connections" "Connections that were created: their establishment began."
         => m.connections.created;
-    Counter "wharf_pool_connections_closed" "connections" ["reason"]
+    Counter "wharf_pool_connections_closed_total" "connections" ["reason"]
         "Connections that were closed, by the reason in their event."
         => [
             ("stale", m.connections.closed.stale),
@@ -148,21 +149,21 @@ metrics! { m;
             ("error", m.connections.closed.error),
             ("pool_closed", m.connections.closed.pool_closed),
         ];
-    Counter "wharf_pool_establishments_failed" "connections" ["stage"]
+    Counter "wharf_pool_establishments_failed_total" "connections" ["stage"]
         "Establishments that failed, by the stage that failed."
         => m.connections.failed.named().map(|(stage, failed)| (stage, *failed));
-    Counter "wharf_pool_establishments_given_up" "connections"
+    Counter "wharf_pool_establishments_given_up_total" "connections"
         "Establishments that were given up because the pool was closed or cleared, or because its runtime ended."
         => m.connections.given_up;
-    Counter "wharf_pool_clears" "clears" "How often the pool was cleared while it was ready."
+    Counter "wharf_pool_clears_total" "clears" "How often the pool was cleared while it was ready."
         => m.clears;
-    Counter "wharf_pool_service_clears" "clears" "How often a service of the pool was cleared (load-balanced mode)."
+    Counter "wharf_pool_service_clears_total" "clears" "How often a service of the pool was cleared (load-balanced mode)."
         => m.service_clears;
-    Counter "wharf_pool_interruptions" "connections" "Connections that were interrupted by a clear or a close."
+    Counter "wharf_pool_interruptions_total" "connections" "Connections that were interrupted by a clear or a close."
         => m.interruptions;
-    Counter "wharf_pool_retries" "commands" "Commands that took another connection, because the first one was lost."
+    Counter "wharf_pool_retries_total" "commands" "Commands that took another connection, because the first one was lost."
         => m.retries;
-    Counter "wharf_pool_drains" "connections" ["outcome"]
+    Counter "wharf_pool_drains_total" "connections" ["outcome"]
         "Drains that have ended, by what became of the connection: reused, failed, displaced (closed because a check-out \
          needed its capacity), given_up (the pool was cleared or closed)."
         => [
@@ -176,7 +177,7 @@ metrics! { m;
          opened."
         => [("waited", &m.check_outs.waited), ("opened", &m.check_outs.opened)];
     Histogram "wharf_pool_use_seconds" "seconds"
-        "How long connections were in use. Sampled: about one use in 128 is timed. The sum of wharf_pool_check_outs is \
+        "How long connections were in use. Sampled: about one use in 128 is timed. The sum of wharf_pool_check_outs_total is \
          the number of uses."
         => &m.use_time;
     Histogram "wharf_pool_create_seconds" "seconds"
@@ -224,9 +225,10 @@ mod tests {
     }
 
     #[test]
-    fn names_are_unique_and_end_with_the_unit_seconds() {
+    fn names_are_unique_and_end_as_prometheus_has_it() {
         for (index, metric) in METRICS.iter().enumerate() {
             assert!(METRICS[..index].iter().all(|other| other.name != metric.name), "{}", metric.name);
+            assert_eq!(metric.name.ends_with("_total"), metric.kind == MetricKind::Counter, "{}", metric.name);
             let is_time = metric.kind == MetricKind::Histogram;
             assert_eq!(
                 (metric.name.ends_with("_seconds"), metric.unit == "seconds"),

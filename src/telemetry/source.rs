@@ -26,8 +26,9 @@ pub(crate) mod sealed {
 }
 
 /// Reads the metrics that an exporter passes on.
+#[derive(Clone)]
 pub struct Source {
-    read: Box<Read>,
+    read: Arc<Read>,
     /// Whether the pools belong to the servers of a client.
     has_servers: bool,
 }
@@ -47,7 +48,7 @@ impl<E: Establish> sealed::Metered for Pool<E> {
         // There is only one.
         let pool: Weak<dyn Any + Send + Sync> = Weak::<()>::new();
         Source {
-            read: Box::new(move || Some(vec![PoolSnapshot { pool: pool.clone(), metrics: read()? }])),
+            read: Arc::new(move || Some(vec![PoolSnapshot { pool: pool.clone(), metrics: read()? }])),
             has_servers: false,
         }
     }
@@ -56,7 +57,7 @@ impl<E: Establish> sealed::Metered for Pool<E> {
 impl Source {
     /// Creates the source of a client.
     pub(crate) fn of_servers(read: impl Fn() -> Option<Vec<PoolSnapshot>> + Send + Sync + 'static) -> Self {
-        Self { read: Box::new(read), has_servers: true }
+        Self { read: Arc::new(read), has_servers: true }
     }
 
     pub(super) fn read(&self) -> Option<Vec<PoolSnapshot>> {

@@ -178,7 +178,7 @@ async fn facade_sets_the_gauges_of_a_server_that_leaves_to_zero_once() {
     let kept = Kept::default();
     let of = "pool=secondary server_address=127.0.0.1 server_port=port of secondary";
     let idle = format!("wharf_pool_connections {of} state=idle");
-    let hits = format!("wharf_pool_check_outs {of} outcome=hit");
+    let hits = format!("wharf_pool_check_outs_total {of} outcome=hit");
     let times = format!("wharf_pool_create_seconds {of}");
 
     let values = published(&set, &facade, &kept);
@@ -209,7 +209,7 @@ fn blocking_client_is_metered_as_well() {
     client.run_command("admin", &rawdoc! { "ping": 1 }).unwrap();
     let kept = Kept::default();
     assert!(metrics::with_local_recorder(&kept, || facade.publish()));
-    let created = format!("wharf_pool_connections_created pool={0} server_address=127.0.0.1", server.address());
+    let created = format!("wharf_pool_connections_created_total pool={0} server_address=127.0.0.1", server.address());
     let values = kept.values.lock().unwrap();
     let found: Vec<_> = values.iter().filter(|(name, _)| name.starts_with(&created)).collect();
     assert_eq!(found.len(), 1, "{values:?}");

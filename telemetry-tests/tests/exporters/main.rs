@@ -2,6 +2,7 @@
 #![cfg(not(any(loom, shuttle)))]
 
 mod clients;
+mod prometheus;
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -288,9 +289,9 @@ async fn facade_gets_every_metric_with_its_description() {
     let expected = [
         ("wharf_pool_connections pool=orders state=idle", 1.0),
         ("wharf_pool_connections_max pool=orders", 1.0),
-        ("wharf_pool_check_outs pool=orders outcome=hit", 6.0),
-        ("wharf_pool_check_outs_failed pool=orders reason=timeout", 1.0),
-        ("wharf_pool_connections_created pool=orders", 1.0),
+        ("wharf_pool_check_outs_total pool=orders outcome=hit", 6.0),
+        ("wharf_pool_check_outs_failed_total pool=orders reason=timeout", 1.0),
+        ("wharf_pool_connections_created_total pool=orders", 1.0),
     ];
     for (name, value) in expected {
         assert_eq!(values.get(name), Some(&(value, 1)), "{name} of {values:?}");
@@ -303,6 +304,18 @@ async fn facade_gets_every_metric_with_its_description() {
         assert_eq!(described[metric.name], (metric.kind, Some(unit)), "{}", metric.name);
     }
     assert!(values.keys().all(|key| described.contains_key(key.split(' ').next().unwrap())), "{values:?}");
+}
+
+#[tokio::test]
+async fn clones_of_a_facade_record_each_time_once() {
+    let kept = Kept::default();
+    let pool = pool_of(1);
+    let facade = FacadeMetrics::new(&pool);
+    use_it(&pool, 1).await;
+    for publisher in [facade.clone(), facade.clone(), facade] {
+        assert!(metrics::with_local_recorder(&kept, || publisher.publish()));
+    }
+    assert_eq!(kept.values.lock().unwrap()["wharf_pool_wait_seconds pool=here:1 outcome=opened"].1, 1);
 }
 
 #[tokio::test]
