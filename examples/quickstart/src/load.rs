@@ -23,6 +23,7 @@ const LONGEST: u64 = 3_600_000_000_000;
 
 /// Running tasks.
 pub struct Load {
+    started: Instant,
     tasks: JoinSet<()>,
     stop: Arc<AtomicBool>,
     /// Several, so that threads seldom contend, but fewer than tasks, because histograms are large.
@@ -35,9 +36,9 @@ impl Load {
         let count = 4 * thread::available_parallelism().map_or(1, usize::from);
         let recorders: Vec<_> = (0..count).map(|_| Arc::new(Mutex::new(Results::new()))).collect();
         let stop = Arc::new(AtomicBool::new(false));
-        let mut load = Self { tasks: JoinSet::new(), stop, recorders };
+        let mut load = Self { started: Instant::now(), tasks: JoinSet::new(), stop, recorders };
         for (number, recorder) in (0..tasks).zip(load.recorders.iter().cycle()) {
-            load.tasks.spawn(work(client.clone(), number, load.stop.clone(), recorder.clone()));
+            load.tasks.spawn(work(client.clone(), number, load.started, load.stop.clone(), recorder.clone()));
         }
         load
     }
@@ -79,6 +80,8 @@ impl Load {
 pub struct Results {
     /// The durations of successful operations, in nanoseconds, with the wait for a connection.
     pub operations: Histogram<u64>,
+    /// When operations succeeded.
+    pub successes: Successes,
     /// The number of errors of each kind, and the text of the first.
     pub errors: BTreeMap<&'static str, (u64, String)>,
 }
@@ -86,19 +89,60 @@ pub struct Results {
 impl Results {
     pub fn new() -> Self {
         let operations = Histogram::new_with_max(LONGEST, 3).expect("the bounds are valid");
-        Self { operations, errors: BTreeMap::new() }
+        Self { operations, successes: Successes::default(), errors: BTreeMap::new() }
     }
 
     fn add(&mut self, other: &Self) {
         self.operations.add(&other.operations).expect("all histograms have the same bounds");
+        self.successes.add(&other.successes);
         for (kind, (count, example)) in &other.errors {
             self.errors.entry(kind).or_insert_with(|| (0, example.clone())).0 += count;
         }
     }
 }
 
+/// The times at which operations succeeded, as a bit for each [`SLOT`] from the start of the load. Tasks write bits of
+/// their own recorders, so that they share nothing.
+#[derive(Default)]
+pub struct Successes(Vec<u64>);
+
+/// The precision of the longest gap.
+const SLOT: Duration = Duration::from_millis(10);
+
+impl Successes {
+    fn note(&mut self, elapsed: Duration) {
+        // A run takes a day at most, which are 9 million bits.
+        let slot = (elapsed.as_millis() / SLOT.as_millis()) as usize;
+        if self.0.len() <= slot / 64 {
+            self.0.resize(slot / 64 + 1, 0);
+        }
+        self.0[slot / 64] |= 1 << (slot % 64);
+    }
+
+    fn add(&mut self, other: &Self) {
+        if self.0.len() < other.0.len() {
+            self.0.resize(other.0.len(), 0);
+        }
+        self.0.iter_mut().zip(&other.0).for_each(|(all, more)| *all |= more);
+    }
+
+    /// Returns the longest time in which no operation succeeded, from the start of the load to the last success.
+    pub fn longest_gap(&self) -> Duration {
+        let (mut longest, mut gap) = (0, 0);
+        for slot in 0..self.0.len() * 64 {
+            if self.0[slot / 64] & 1 << (slot % 64) == 0 {
+                gap += 1;
+            } else {
+                longest = longest.max(gap);
+                gap = 0;
+            }
+        }
+        SLOT * longest
+    }
+}
+
 /// One task: runs one operation after the other, until it is told to stop.
-async fn work(client: Client, number: u32, stop: Arc<AtomicBool>, recorder: Arc<Mutex<Results>>) {
+async fn work(client: Client, number: u32, begun: Instant, stop: Arc<AtomicBool>, recorder: Arc<Mutex<Results>>) {
     let ping = rawdoc! { "ping": 1 };
     let find = rawdoc! { "find": COLLECTION, "filter": { "_id": i64::from(number % DOCUMENTS) } };
     for turn in 1_u32.. {
@@ -114,7 +158,9 @@ async fn work(client: Client, number: u32, stop: Arc<AtomicBool>, recorder: Arc<
         match outcome {
             Ok(_reply) => {
                 let took = u64::try_from(started.elapsed().as_nanos()).unwrap_or(LONGEST);
-                recorder.lock().unwrap().operations.saturating_record(took);
+                let mut results = recorder.lock().unwrap();
+                results.operations.saturating_record(took);
+                results.successes.note(begun.elapsed());
             }
             Err(error) => {
                 let (kind, example) = (kind_of(&error), error.to_string());
@@ -141,5 +187,23 @@ fn kind_of(error: &ClientError) -> &'static str {
         Some(_) => "command: other",
         None if matches!(error, ClientError::Selection(_)) => "selection: no server",
         None => "other",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn longest_gap_is_that_of_all_tasks_together() {
+        let mut all = Successes::default();
+        for millis in [[5, 700], [300, 2_000]] {
+            let mut of_task = Successes::default();
+            millis.into_iter().for_each(|millis| of_task.note(Duration::from_millis(millis)));
+            all.add(&of_task);
+        }
+        // From 710 to 2,000 ms.
+        assert_eq!(all.longest_gap(), Duration::from_millis(1_290));
+        assert_eq!(Successes::default().longest_gap(), Duration::ZERO);
     }
 }

@@ -14,7 +14,7 @@ use crate::arguments::Place;
 
 /// The number of documents in the collection that is searched.
 pub const DOCUMENTS: u32 = 100;
-/// How long the first command may take.
+/// How long the first command may take, if the connection string has no limit.
 const FIRST: Duration = Duration::from_secs(5);
 
 /// Running servers.
@@ -59,7 +59,8 @@ impl Server {
     /// Checks that the deployment answers and lets the user in, and creates the collection that is searched, if this
     /// process started the servers.
     pub async fn prepare(&self, client: &Client) -> Result<(), ClientError> {
-        client.run(Operation::new("admin", &rawdoc! { "ping": 1 }).timeout(FIRST)).await?;
+        let ping = rawdoc! { "ping": 1 };
+        client.run(Operation::new("admin", &ping).timeout(client.options().timeout.unwrap_or(FIRST))).await?;
         if matches!(self, Self::Mongod(_) | Self::ReplicaSet(_)) {
             let documents = (0..DOCUMENTS).map(|n| doc! { "_id": i64::from(n), "name": format!("document {n}") });
             client.insert(DATABASE, COLLECTION, documents).await?;

@@ -152,6 +152,60 @@ fn run_ends_with_a_table_that_matches_its_events() {
     }
 }
 
+/// Returns a duration as the quickstart prints it.
+fn duration(number: &str, unit: &str) -> Duration {
+    let nanos = match unit {
+        "ns" => 1.0,
+        "µs" => 1e3,
+        "ms" => 1e6,
+        "s" => 1e9,
+        _ => panic!("{number} {unit}"),
+    };
+    Duration::from_nanos((number.parse::<f64>().unwrap() * nanos) as u64)
+}
+
+/// Returns the longest time without a success.
+fn gap(output: &str) -> Duration {
+    let line = output.lines().find_map(|line| line.strip_prefix("longest time without a success"));
+    let (number, unit) = line.unwrap_or_else(|| panic!("{output}")).trim().rsplit_once(' ').unwrap();
+    duration(number.trim_start_matches("below "), unit)
+}
+
+/// Returns the times in the row of this name.
+fn times(output: &str, row: &str) -> Vec<Duration> {
+    let line = output.lines().find_map(|line| line.trim_start().strip_prefix(row));
+    let words: Vec<_> = line.unwrap_or_else(|| panic!("no row {row:?} in\n{output}")).split_whitespace().collect();
+    // "at once" is no time.
+    words
+        .chunks(2)
+        .map(|time| if time == ["at", "once"] { Duration::ZERO } else { duration(time[0], time[1]) })
+        .collect()
+}
+
+#[test]
+fn check_outs_take_no_longer_than_the_operations_that_they_are_a_part_of() {
+    // Each operation waits for 63 others, so that its check-out is nearly all of it.
+    let output = quickstart().args(["--seconds", "1", "--tasks", "64", "--max-pool-size", "1"]).output().unwrap();
+    assert_orderly(&output);
+    let stdout = text(&output.stdout);
+    let (operations, check_outs) = (times(stdout, "operation "), times(stdout, "its check-out"));
+    assert_eq!((operations.len(), check_outs.len()), (5, 5), "{stdout}");
+    assert!(operations.iter().zip(&check_outs).all(|(whole, part)| part <= whole), "{stdout}");
+    assert_eq!(number(stdout, "repeated"), 0, "{stdout}");
+    assert!(gap(stdout) < Duration::from_secs(1), "{stdout}");
+}
+
+#[test]
+fn time_limit_of_the_connection_string_holds_for_the_first_command() {
+    // It accepts connections and never answers.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let uri = format!("mongodb://{}/?timeoutMS=200", silent.local_addr().unwrap());
+    let output = quickstart().env("MONGODB_URI", uri).output().unwrap();
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("the deployment cannot be used: ") && stderr.contains("timeoutMS (200 ms)"), "{stderr}");
+}
+
 /// Asserts that the command is refused with exit code 2 and a message that contains all of these parts.
 fn assert_refused(command: &mut Command, parts: &[&str]) {
     let output = command.output().unwrap();
@@ -307,6 +361,9 @@ fn replica_set_is_started_and_its_loss_survived() {
     let in_table = |address: &str| {
         stdout.lines().find(|line| line.trim_start().starts_with(address)).unwrap_or_else(|| panic!("{stdout}"))
     };
+    // Operations were in progress on the primary, and none succeeded before there was another one.
+    assert!(number(&stdout, "repeated") > 0, "{stdout}");
+    assert!(gap(&stdout) > Duration::from_secs(1), "{stdout}");
     assert!(in_table(&primaries[0]).contains("Unknown") && in_table(&primaries[1]).contains("RSPrimary"), "{stdout}");
     assert!(stdout.contains("All members are stopped and their folders removed."), "{stdout}");
 }
