@@ -14,7 +14,8 @@ use tokio::task::{JoinHandle, JoinSet};
 pub struct SocksOptions {
     /// The user name and password that clients must send. Default: none is required.
     pub login: Option<(String, String)>,
-    /// The names that the proxy resolves itself, in lower case. It refuses other names as unreachable.
+    /// The names that the proxy resolves itself, in lower case, alone (`name`) or with one port (`name:port`). It refuses
+    /// other names as unreachable.
     pub names: HashMap<String, SocketAddr>,
     /// Where the proxy connects to in place of an address that a client asks for, such as to a relay. Default: to that
     /// address.
@@ -182,7 +183,10 @@ async fn negotiate(
         return Err(refused());
     }
     let server = match request.by_name {
-        true => options.names.get(&request.host).copied(),
+        true => {
+            let with_port = format!("{}:{}", request.host, request.port);
+            options.names.get(&with_port).or_else(|| options.names.get(&request.host)).copied()
+        }
         false => {
             let address = request.host.parse().ok().map(|address| SocketAddr::new(address, request.port));
             address.map(|address| options.detours.get(&address).copied().unwrap_or(address))

@@ -1,14 +1,15 @@
 //! Deployments that the DNS lists: the official cases, the prose tests, and further cases.
 //!
-//! A name server in this process has the records that the suite's README lists. The test runs all cases of the suite
-//! `srv_seedlist` and asserts the servers and the options. It does not connect, because only a client knows the servers
-//! and their state (`hosts`, `numHosts`, `ping`).
+//! A name server in this process has the records that the suite's README lists. One test runs all cases of the suite
+//! `srv_seedlist` and asserts the seeds and the options. Another one runs them with a client, on servers that follow
+//! scripts, and asserts the servers that the client finds and a ping (`hosts`, `numHosts`, `ping`).
 //!
 //! The prose tests of the name `localhost` are in `src/options/srv.rs`, because the resolver answers for that name (RFC
 //! 6761) without asking a name server.
 #![cfg(not(loom))]
 #![cfg(feature = "srv")]
 
+mod clients;
 mod resolving;
 mod suite;
 

@@ -12,7 +12,7 @@ use super::values::value_of;
 use super::{hosts, resolve, start};
 
 /// The records that the suite's README lists, and those that newer cases need besides.
-fn zone() -> Zone {
+pub(super) fn zone() -> Zone {
     const HERE: &str = "localhost.test.build.10gen.cc";
     let service = |number: u8| format!("_mongodb._tcp.test{number}.test.build.10gen.cc");
     let name = |number: u8| format!("test{number}.test.build.10gen.cc");
@@ -63,16 +63,18 @@ fn zone() -> Zone {
     texts.into_iter().fold(zone, |zone, (number, strings)| zone.txt(&name(number), strings))
 }
 
-fn files() -> Vec<PathBuf> {
+pub(super) fn files() -> Vec<PathBuf> {
     let suite = wharf_testbed::provision::suite("srv_seedlist").expect("the official test suite");
     let list = |folder: PathBuf| fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let mut files: Vec<_> = list(suite).filter(|path| path.is_dir()).flat_map(list).collect();
     files.retain(|file| file.extension().is_some_and(|extension| extension == "json"));
     files.sort();
+    // PyMongo's copy has 13 cases more: those of `srvAllowedHostsSuffix`, which the text of 2026-08-13 does not have yet.
+    assert!(matches!(files.len(), 53 | 66), "{} files", files.len());
     files
 }
 
-fn read(file: &Path) -> Value {
+pub(super) fn read(file: &Path) -> Value {
     serde_json::from_slice(&fs::read(file).unwrap()).unwrap()
 }
 
@@ -104,7 +106,6 @@ fn check(file: &str, case: &Value, options: &Options) {
 async fn every_case_passes() {
     let server = start(zone()).await;
     let files = files();
-    assert_eq!(files.len(), 66);
     let fields =
         ["uri", "seeds", "numSeeds", "hosts", "numHosts", "options", "parsed_options", "error", "comment", "ping"];
     for file in files {
