@@ -197,7 +197,10 @@ impl Client {
     }
 
     fn greet(&mut self, state: &mut State, command: &Document) -> Document {
-        let mut reply = doc! { "isWritablePrimary": true, "helloOk": true, "minWireVersion": 0, "maxWireVersion": 21 };
+        let mut reply = doc! {
+            "isWritablePrimary": true, "helloOk": true, "minWireVersion": 0, "maxWireVersion": 21,
+            "logicalSessionTimeoutMinutes": 30,
+        };
         let speculation = command.get_document("speculativeAuthenticate").ok();
         state.speculations.push(speculation.cloned());
         // A failed authentication is left out of the reply, as by a real server.

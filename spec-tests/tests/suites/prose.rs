@@ -1,12 +1,14 @@
 //! The prose tests of the specifications: each has a test here, or a reason why not. `prose.txt` is the list.
 //!
-//! A line that begins with `==` names a text of the specifications: its path, the heading above its prose tests, and whether
-//! these are `headings`, numbered `items`, `emphasis`, or one test by the heading `itself`; or `none`, if the text has no prose
-//! tests. Below it, each prose test has a line with its title, which may be cut. Each test that runs it follows in an indented line: the file, a space
-//! and the function. `not:` begins the reason why there is none, `but:` what the tests leave out.
+//! A line that begins with `==` names a text of the specifications: its path, the heading above its prose tests, and where
+//! their titles are. These are the innermost `headings`, the `sections` (headings of the next level), numbered `items`, or
+//! lines with `emphasis`; the heading `itself` is one test. `none` says that the text has no prose tests.
+//!
+//! Below it, each prose test has a line with its title, which may be cut. Each test that runs it follows in an indented
+//! line: the file, a space and the function. `not:` begins the reason why there is none, `but:` what the tests leave out.
 //!
 //! The suites' package has no prose. `WHARF_SPECIFICATIONS` names the folder `source` of the specifications' repository;
-//! with it, the titles are compared.
+//! with it, the titles are compared, and each text is listed that is among the tests or has a test plan or prose tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -42,7 +44,7 @@ fn read(list: &'static str) -> Vec<Text> {
         if let Some(header) = line.strip_prefix("== ") {
             let mut fields = header.split('|').map(str::trim);
             let [path, under, kind] = [(); 3].map(|()| fields.next().unwrap_or_else(|| panic!("three fields: {line}")));
-            assert!(["headings", "items", "emphasis", "itself", "none"].contains(&kind), "{line}");
+            assert!(["headings", "sections", "items", "emphasis", "itself", "none"].contains(&kind), "{line}");
             texts.push(Text { path, under, kind, tests: Vec::new() });
             continue;
         }
@@ -126,14 +128,16 @@ fn titles_are_those_of_the_specifications() {
         table::print("\nprose tests: the titles are not compared, because WHARF_SPECIFICATIONS is not set\n");
         return;
     };
+    let folder = Path::new(&folder);
+    let texts = read(LIST);
     let mut problems = Vec::new();
-    for text in read(LIST) {
-        let markdown = fs::read_to_string(Path::new(&folder).join(text.path)).unwrap();
-        if text.kind == "none" {
-            let heading = markdown.lines().find(|line| line.starts_with('#') && line.to_lowercase().contains("prose"));
-            problems.extend(heading.map(|heading| format!("{}: {heading}", text.path)));
-            continue;
-        }
+    for path in markdown_files(folder) {
+        let markdown = fs::read_to_string(folder.join(&path)).unwrap();
+        let of_path: Vec<_> = texts.iter().filter(|text| text.path == path).collect();
+        problems.extend(unlisted(&path, &markdown, &of_path));
+    }
+    for text in texts.iter().filter(|text| text.kind != "none") {
+        let markdown = fs::read_to_string(folder.join(text.path)).unwrap();
         let titles = titles(&markdown, text.under, text.kind);
         assert!(!titles.is_empty(), "{} has no {:?} with {}", text.path, text.under, text.kind);
         // A title that begins another one comes before it in the text, so each takes the first that is left.
@@ -147,6 +151,51 @@ fn titles_are_those_of_the_specifications() {
         problems.extend(left.iter().map(|title| format!("{}: {title:?} is not listed", text.path)));
     }
     assert!(problems.is_empty(), "{problems:#?}");
+}
+
+/// Returns the paths of all texts below the folder.
+fn markdown_files(folder: &Path) -> Vec<String> {
+    let mut folders = vec![folder.to_owned()];
+    let mut files = Vec::new();
+    while let Some(next) = folders.pop() {
+        for entry in fs::read_dir(&next).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "md") {
+                files.push(path.strip_prefix(folder).unwrap().to_str().unwrap().to_owned());
+            }
+        }
+    }
+    files.sort();
+    files
+}
+
+/// Returns what the list lacks of a text: the text itself, or a heading above prose tests. `listed` are the text's entries.
+fn unlisted(path: &str, markdown: &str, listed: &[&Text]) -> Vec<String> {
+    let mut is_code = false;
+    let headings = markdown.lines().filter(|line| {
+        is_code ^= line.trim_start().starts_with("```");
+        !is_code && line.starts_with('#')
+    });
+    let headings: Vec<_> = headings.map(|line| line.trim_start_matches('#').trim()).collect();
+    let has = |heading: &str, words: &[&str]| words.iter().any(|word| heading.to_lowercase().contains(word));
+    if listed.is_empty() {
+        let is_test = path.contains("/tests/") || path.ends_with("-tests.md");
+        let plan = headings.iter().find(|heading| has(heading, &["prose", "test plan"]));
+        return match plan {
+            Some(plan) => vec![format!("{path} is not listed, but has {plan:?}")],
+            None if is_test => vec![format!("{path} is not listed, but is among the tests")],
+            None => Vec::new(),
+        };
+    }
+    let covers = |text: &Text, heading: &str| {
+        let is_title = text.tests.iter().any(|test| heading.starts_with(test.title));
+        text.kind != "none" && (text.under.is_empty() || text.under == heading || is_title)
+    };
+    let is_left = |heading: &&&str| has(heading, &["prose"]) && !listed.iter().any(|text| covers(text, heading));
+    let left = headings.iter().filter(is_left);
+    left.map(|heading| format!("{path}: no entry has the tests below {heading:?}")).collect()
 }
 
 /// Returns the titles of the prose tests below a heading.
@@ -176,7 +225,7 @@ fn titles(markdown: &str, under: &str, kind: &str) -> Vec<String> {
         section.push(line);
     }
     // Those that the text no longer has keep their numbers.
-    section.retain(|line| !line.contains("**Removed**") && !line.contains("REMOVED"));
+    section.retain(|line| !line.contains("*Removed*") && !line.contains("REMOVED"));
     let is_item = |line: &&str| {
         line.split_once(". ")
             .is_some_and(|(number, _)| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
@@ -186,7 +235,11 @@ fn titles(markdown: &str, under: &str, kind: &str) -> Vec<String> {
         "items" => section.into_iter().filter(is_item).map(str::to_owned).collect(),
         "emphasis" => {
             let titles = section.into_iter().filter_map(|line| line.strip_prefix('*')?.strip_suffix('*'));
-            titles.map(str::to_owned).collect()
+            titles.map(|title| title.trim_matches('*').to_owned()).collect()
+        }
+        "sections" => {
+            let is_next = |line: &&str| level(line) == Some(top + 1);
+            section.into_iter().filter(is_next).map(heading).collect()
         }
         _ => {
             let headings: Vec<_> = section.into_iter().filter_map(|line| Some((level(line)?, heading(line)))).collect();
@@ -207,8 +260,24 @@ fn function_counts_as_a_test_only_with_its_attribute() {
 
 #[test]
 fn titles_are_read_from_headings_items_and_emphasis() {
-    let markdown = "# A\n\n## Tests\n\n### 1. One\n\n1. step\n\n```\n# no heading\n```\n\n### 2. Two\n\n#### 2.1 x\n\n*Test 1: y*\n\n## Later\n\n### 3. z\n";
+    let markdown = "# A\n\n## Tests\n\n### 1. One\n\n1. step\n\n```\n# no heading\n```\n\n### 2. Two\n\n#### 2.1 x\n\n*Test 1: y*\n\n**Test 2: z**\n\n### 3. *Removed*\n\n## Later\n\n### 3. z\n";
     assert_eq!(titles(markdown, "Tests", "headings"), ["1. One", "2.1 x"]);
     assert_eq!(titles(markdown, "Tests", "items"), ["1. step"]);
-    assert_eq!(titles(markdown, "Tests", "emphasis"), ["Test 1: y"]);
+    assert_eq!(titles(markdown, "Tests", "emphasis"), ["Test 1: y", "Test 2: z"]);
+    assert_eq!(titles(markdown, "Tests", "sections"), ["1. One", "2. Two"]);
+}
+
+#[test]
+fn text_with_prose_tests_must_be_listed_with_all_of_them() {
+    let plan = "# A\n\n## Test Plan\n\n```\n# prose\n```\n";
+    let prose = "# A\n\n## Prose Tests\n\n### 1. x\n\n## More Prose Tests\n\n### 2. y\n";
+    let of = |list: &'static str, path: &str, markdown: &str| {
+        unlisted(path, markdown, &read(list).iter().collect::<Vec<_>>())
+    };
+    assert_eq!(of("", "a/a.md", plan), [r#"a/a.md is not listed, but has "Test Plan""#]);
+    assert_eq!(of("", "a/tests/README.md", "# A\n"), ["a/tests/README.md is not listed, but is among the tests"]);
+    assert!(of("", "a/a.md", "# A\n").is_empty() && of("== a/a.md | | none", "a/a.md", plan).is_empty());
+    let left = |heading: &str| format!("a/a.md: no entry has the tests below {heading:?}");
+    assert_eq!(of("== a/a.md | | none", "a/a.md", prose), [left("Prose Tests"), left("More Prose Tests")]);
+    assert_eq!(of("== a/a.md | Prose Tests | sections\n1. x", "a/a.md", prose), [left("More Prose Tests")]);
 }

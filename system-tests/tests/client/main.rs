@@ -25,6 +25,7 @@ mod prose_retries;
 mod prose_sessions;
 mod prose_timeouts;
 mod prose_transactions;
+mod prose_writes;
 mod repetitions;
 mod scripted;
 mod sessions;
