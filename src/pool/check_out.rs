@@ -7,7 +7,7 @@ use super::core::Core;
 use super::environment::Environment;
 use super::status::PoolStatus;
 use crate::error::{
-    Cause, CheckOutError, EstablishError, Holders, PoolClearedError, PoolClosedError, TimeLimit, WaitQueueTimeoutError,
+    Cause, CheckOutError, Holders, PoolClearedError, PoolClosedError, TimeLimit, WaitQueueTimeoutError,
 };
 use crate::event::{CheckOutFailedReason, EventError, PoolEvent};
 use crate::sync::contain;
@@ -88,8 +88,6 @@ pub enum Refusal {
     },
     /// The pool is closed.
     Closed,
-    /// The establishment of a connection, behind which the check-out waited, ran out of time.
-    Unreachable(EstablishError),
 }
 
 impl<E: Environment> Core<E> {
@@ -143,7 +141,6 @@ impl<E: Environment> Core<E> {
                 PoolClearedError { address, cause, interrupted: false, sent: false, never_ready }.into()
             }
             Refusal::Closed => PoolClosedError { address }.into(),
-            Refusal::Unreachable(error) => error.into(),
         }
     }
 

@@ -23,7 +23,7 @@ use super::slab::Slab;
 use super::state::{Phase, PoolState, PoolWord};
 use super::status::ServiceStatus;
 use super::waitlist::{Lane, LockedWaitList, TurnedAway, WaitList};
-use crate::error::{Cause, ClearError, EstablishError};
+use crate::error::{Cause, ClearError};
 use crate::event::{ConnectionClosedReason, EventError, PoolEvent};
 use crate::options::{InvalidOption, PoolOptions};
 use crate::sync::atomic::{AtomicU32, Ordering};
@@ -591,11 +591,6 @@ impl<E: Environment> Core<E> {
         // Relaxed: a thread that reads a count above zero takes the registry's lock next.
         self.stale.fetch_add(stale.iter().map(|(_, len)| len).sum(), Ordering::Relaxed);
         registry.stale.extend(stale.into_iter().map(|(top, _)| top));
-    }
-
-    /// Refuses all waiters, because a connection could not be established for a check-out before them. Openers stay.
-    pub fn refuse_waiters(&self, error: &EstablishError) {
-        self.refuse(self.turn_away(), || Refusal::Unreachable(error.clone()));
     }
 
     /// Empties all shards. Returns the tops of their stacks, with their lengths.

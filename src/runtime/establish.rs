@@ -62,8 +62,7 @@ pub trait Establish: Send + Sync + 'static {
     /// # Errors
     ///
     /// An [`EstablishError`] tells the stage and the labels. The pool passes it to the failure sink, and to the
-    /// check-out that asked for the connection. If it [is a timeout](EstablishError::is_timeout) and no connection has
-    /// come back meanwhile, the check-outs in the queue fail with it as well.
+    /// check-out that asked for the connection. The check-outs in the queue keep waiting.
     ///
     /// # Cancel safety
     ///

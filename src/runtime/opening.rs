@@ -170,12 +170,6 @@ async fn establish<E: Establish>(
                 // A panic of the sink must not hide the error from the check-out that asked for the connection.
                 contain(|| on_failure(&failure));
             }
-            if error.is_timeout() && requester.is_some_and(|requester| !requester.is_closed()) {
-                // A connection that comes back goes to the openers first. This check-out got none for as long as an
-                // establishment may take, so the check-outs behind it cannot expect one either. Opening another
-                // connection would take as long. With a monitor, the pool would be cleared by now.
-                core.refuse_waiters(&error);
-            }
             // Closed after the call of the failure sink, as the specification's tests require.
             pending.fail(&error);
             Err(error.into())

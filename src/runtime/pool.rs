@@ -175,8 +175,8 @@ impl<E: Establish> Pool<E> {
     /// time in the queue (by default there is no limit), and only the establisher limits the opening of a connection.
     /// [`Pool::check_out_until`] limits both. The [guide](crate::guide#time-limits) has a table of all limits.
     ///
-    /// If opening a connection times out and none has come back meanwhile, the check-outs in the queue fail with the
-    /// same error. They do not try to open connections one after the other.
+    /// If the connection cannot be opened, only the check-out that it was opened for fails. The check-outs in the queue
+    /// keep waiting.
     ///
     /// A check-out fails at once while the pool is paused, as it is before the first [`Pool::ready`].
     ///

@@ -77,31 +77,26 @@ fn check_outs(pool: &Pool<Mock>, count: usize) -> Vec<JoinHandle<Result<(), Chec
     (0..count).map(|_| check_out(pool.clone())).collect()
 }
 
+/// CMAP, "WaitQueue": a check-out stays in the queue until it has a connection or its own time is up.
 #[tokio::test(start_paused = true)]
-async fn waiters_fail_with_an_establishment_that_times_out() {
-    let mock = Mock::new([Attempt::HeldToTimeOut; 20]);
-    let (pool, log) = pool(PoolOptions::default(), &mock);
-    let waiting = check_outs(&pool, 20);
+async fn waiters_keep_waiting_when_an_establishment_times_out() {
+    let mock = Mock::new([]);
+    let (pool, log) = pool(PoolOptions::default().max_pool_size(3), &mock);
+    let in_use = [pool.check_out().await.unwrap(), pool.check_out().await.unwrap()];
+    mock.instruct([Attempt::HeldToTimeOut, Attempt::Held]);
+    let mut waiting = check_outs(&pool, 6);
     settle().await;
-    assert_eq!(counts(&pool), (2, 2, 0, 0, 18));
+    assert_eq!(counts(&pool), (3, 1, 0, 2, 5));
     mock.let_one_in();
     settle().await;
-    assert_eq!(
-        waiting.iter().filter(|check_out| check_out.is_finished()).count(),
-        19,
-        "the waiters did not all fail with the first opener"
-    );
-    assert_eq!(counts(&pool), (1, 1, 0, 0, 0));
-    mock.let_one_in();
-    for check_out in waiting {
-        let CheckOutError::Establish(error) = check_out.await.unwrap().unwrap_err() else { panic!("unexpected error") };
-        assert!(error.is_timeout() && error.stage() == Stage::Connect);
-        assert!(CheckOutError::from(error).is_retryable());
-    }
-    assert_eq!(log.count("ConnectionCreated"), 2);
-    assert_eq!(log.count("ConnectionCheckOutFailed connectionError"), 20);
-    mock.forget_instructions();
-    pool.check_out().await.unwrap();
+    let opener = waiting.remove(0);
+    let CheckOutError::Establish(error) = opener.await.unwrap().unwrap_err() else { panic!("unexpected error") };
+    assert!(error.is_timeout() && error.stage() == Stage::Connect);
+    assert!(CheckOutError::from(error).is_retryable());
+    assert_eq!(counts(&pool), (3, 1, 0, 2, 4), "the first waiter does not open the next connection");
+    drop(in_use);
+    assert!(collect(waiting).await.iter().all(Result::is_ok));
+    assert_eq!(log.count("ConnectionCheckOutFailed"), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -117,29 +112,6 @@ async fn waiters_keep_waiting_when_an_establishment_is_refused() {
         1,
         "more than the opener's check-out failed"
     );
-}
-
-/// A connection that comes back while another is being opened shows that the server answers.
-#[tokio::test(start_paused = true)]
-async fn waiters_keep_waiting_when_the_opener_got_another_connection() {
-    let mock = Mock::new([]);
-    let (pool, _log) = pool(PoolOptions::default().max_connecting(1), &mock);
-    let held = pool.check_out().await.unwrap();
-    mock.instruct([Attempt::HeldToTimeOut]);
-    let opener = {
-        let pool = pool.clone();
-        tokio::spawn(async move { pool.check_out().await.unwrap() })
-    };
-    settle().await;
-    let waiting = check_outs(&pool, 3);
-    settle().await;
-    drop(held);
-    let held = opener.await.unwrap();
-    assert_eq!(counts(&pool), (2, 1, 0, 1, 3));
-    mock.let_one_in();
-    settle().await;
-    drop(held);
-    assert!(collect(waiting).await.iter().all(Result::is_ok));
 }
 
 async fn collect(check_outs: Vec<JoinHandle<Result<(), CheckOutError>>>) -> Vec<Result<(), CheckOutError>> {
