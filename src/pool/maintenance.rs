@@ -35,21 +35,27 @@ impl<E: Environment> Core<E> {
     /// Creates a connection towards `minPoolSize`.
     ///
     /// Returns `None` if there are enough connections, if the pool is not ready, if a waiter waits (it opens one
-    /// itself), or if the connection would take the last capacity under `maxConnecting`.
+    /// itself), or if the last connection that is missing would take the last permit.
     ///
     /// A run calls this until it returns `None`, because a run "MUST do as much work as readily available" ("Background
-    /// Thread"). One permit is left to check-outs: the official case
+    /// Thread"). A check-out that then finds no permit waits for a connection that began to open before its own could,
+    /// so it waits no longer.
+    ///
+    /// The last permit is left to check-outs if only one connection is missing: the official case
     /// `pool-checkout-minPoolSize-connection-maxConnecting` requires that a check-out opens its connection beside the
     /// background's, and that no third connection is created. With all permits taken, a third one would be created: the
     /// first connection that is ready serves the first check-out and gives back a permit, with which the second
-    /// check-out must create a connection ("Checking Out a Connection") before the other one is ready.
+    /// check-out must create a connection ("Checking Out a Connection") before the other one is ready. If more are
+    /// missing, the third one is needed as well.
     pub fn populate(self: &Arc<Self>) -> Option<Pending<E>> {
-        let limits = CapacityLimits { pending: (self.limits.pending - 1).max(1), ..self.limits };
         loop {
             if self.state.load().phase != Phase::Ready {
                 return None;
             }
             let counts = self.capacity.load();
+            let is_last = counts.total + 1 == self.options.min_pool_size;
+            let pending = self.limits.pending - u32::from(is_last && self.limits.pending > 1);
+            let limits = CapacityLimits { pending, ..self.limits };
             if counts.waiting || counts.total >= self.options.min_pool_size || !counts.admits(limits) {
                 return None;
             }

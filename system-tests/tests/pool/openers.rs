@@ -370,3 +370,27 @@ async fn waiter_that_leaves_behind_an_opener_does_not_block_populating() {
         "the pool was not populated up to its minimum"
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn populating_takes_all_permits_until_one_connection_is_missing() {
+    let mock = Mock::new([Attempt::Held; 5]);
+    let (pool, _log) = pool(PoolOptions::default().max_connecting(2).min_pool_size(5), &mock);
+    for (total, pending) in [(2, 2), (3, 2), (4, 2), (4, 1), (5, 1), (5, 0)] {
+        settle().await;
+        assert_eq!(counts(&pool), (total, pending, total - pending, 0, 0));
+        mock.let_one_in();
+    }
+}
+
+/// A check-out that comes while the background has all permits gets the first connection that is ready.
+#[tokio::test(start_paused = true)]
+async fn check_out_takes_the_first_connection_that_populating_opens() {
+    let mock = Mock::new([Attempt::Held; 3]);
+    let (pool, _log) = pool(PoolOptions::default().max_connecting(2).min_pool_size(3), &mock);
+    settle().await;
+    let mut check_out = begun(&pool).await;
+    assert_eq!(counts(&pool), (2, 2, 0, 0, 1));
+    mock.let_one_in();
+    let _first = got(&mut check_out).await.expect("the check-out was not given the connection");
+    assert_eq!(counts(&pool), (2, 1, 0, 1, 0), "the last permit is left to check-outs");
+}
