@@ -136,7 +136,8 @@ impl<E: Environment> Held<E> {
     /// pool, and free the core.
     #[inline(never)]
     pub(super) fn make_available(self) {
-        self.offer(Lane::OF_RETURNED);
+        let core = self.core();
+        self.put_on(core.shard(core.environment.shard_hint()), Lane::OF_RETURNED);
     }
 
     /// Makes a connection available whose use has ended, preferably on this shard.
@@ -149,20 +150,29 @@ impl<E: Environment> Held<E> {
     /// Does what [`Held::return_to_pool`] does, if a check-out probably waits.
     #[inline(never)]
     pub(super) fn return_to_waiter(self, shard: &Shard) {
-        if !self.hand_over(self.generation(), Lane::OF_RETURNED) {
+        if !self.hand_over(self.generation(), Lane::OF_RETURNED, || {}) {
             self.return_to_pool(shard);
         }
     }
 
-    /// Makes the connection available as [`Held::make_available`] does, with the lanes served in the given order.
-    pub(super) fn offer(self, lanes: [Lane; 2]) {
+    /// Makes a new connection available. A check-out that would open one more comes first.
+    ///
+    /// Calls `stop_counting` before it hands the connection over: the check-out that gets it may return before this
+    /// call does, and the connection is in use then. A connection that becomes available still counts as pending.
+    pub(super) fn offer_as_new(self, stop_counting: impl FnMut()) {
         let core = self.core();
-        self.put_on(core.shard(core.environment.shard_hint()), lanes);
+        self.put_on_or(core.shard(core.environment.shard_hint()), Lane::OF_NEW, stop_counting);
     }
 
-    /// Makes the connection available as [`Held::offer`] does, on a shard of the caller's choice.
+    /// Makes the connection available as [`Held::make_available`] does, on a shard of the caller's choice.
     #[inline]
     pub(super) fn put_on(self, shard: &Shard, lanes: [Lane; 2]) {
+        self.put_on_or(shard, lanes, || {});
+    }
+
+    /// Makes the connection available on a shard, or else calls `before_grant` and hands the connection over.
+    #[inline]
+    fn put_on_or(self, shard: &Shard, lanes: [Lane; 2], mut before_grant: impl FnMut()) {
         let core = self.core();
         let generation = self.generation();
         loop {
@@ -173,7 +183,7 @@ impl<E: Environment> Held<E> {
                 Ok(()) => return,
                 Err(PushError::Stale) => return self.retire_stale(),
                 Err(PushError::Waiting) => {
-                    if self.hand_over(generation, lanes) {
+                    if self.hand_over(generation, lanes, &mut before_grant) {
                         return;
                     }
                 }
@@ -184,26 +194,32 @@ impl<E: Environment> Held<E> {
     /// Hands the connection over to the first check-out of the first lane that has one. Returns `false` if no check-out
     /// waits any more.
     #[inline]
-    fn hand_over(self, generation: u64, lanes: [Lane; 2]) -> bool {
+    fn hand_over(self, generation: u64, lanes: [Lane; 2], before_grant: impl FnMut()) -> bool {
         if let Some(claimed) = self.core().wait_list.try_claim(|| self.is_current(generation)) {
-            wake(claimed.grant(Grant::Connection(self.into_idle())));
+            self.grant_to(claimed, before_grant);
             return true;
         }
-        self.hand_over_by_lock(generation, lanes)
+        self.hand_over_by_lock(generation, lanes, before_grant)
     }
 
     #[inline(never)]
-    fn hand_over_by_lock(self, generation: u64, lanes: [Lane; 2]) -> bool {
+    fn hand_over_by_lock(self, generation: u64, lanes: [Lane; 2], before_grant: impl FnMut()) -> bool {
         let claimed = self.core().wait_list.run(
             |queue| self.claim_first(generation, lanes, queue),
             || move |queue: &mut LockedWaitList<_>| self.claim_first(generation, lanes, queue),
         );
         match claimed {
             Ok(None) => return false,
-            Ok(Some(claimed)) => wake(claimed.grant(Grant::Connection(self.into_idle()))),
+            Ok(Some(claimed)) => self.grant_to(claimed, before_grant),
             Err(Stale) => self.retire_stale(),
         }
         true
+    }
+
+    #[inline(always)]
+    fn grant_to(self, claimed: Claimed<Grant<E>>, mut before_grant: impl FnMut()) {
+        before_grant();
+        wake(claimed.grant(Grant::Connection(self.into_idle())));
     }
 
     /// Claims the first check-out of the first lane that has one. A section under the wait list's lock.

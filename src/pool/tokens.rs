@@ -26,11 +26,10 @@ use super::environment::Environment;
 use super::fault::Fault;
 use super::held::Held;
 use super::lease::Lease;
-use super::waitlist::Lane;
 use crate::error::EstablishError;
 use crate::event::PoolEvent;
 use crate::metrics::StageTimes;
-use crate::sync::discard;
+use crate::sync::{Mutex, discard};
 
 /// A connection in establishment. Dropping it closes the connection as failed.
 #[must_use = "dropping it closes the connection"]
@@ -116,7 +115,7 @@ impl<E: Environment> Pending<E> {
         discard(held.slot().take_waker());
         let core = Arc::clone(&held.shared_core());
         std::mem::forget(self);
-        Ok((Idle(held), Opening { core }))
+        Ok((Idle(held), Opening { core, is_awaited: None }))
     }
 }
 
@@ -161,6 +160,8 @@ pub struct Interrupted;
 #[must_use = "dropping it before the connection has been handed on lets others open connections that are not needed"]
 pub struct Opening<E: Environment> {
     core: Arc<Core<E>>,
+    /// Whether a waiter waited for the permit when the connection stopped counting as pending. `None`: it still counts.
+    is_awaited: Option<bool>,
 }
 
 impl<E: Environment> Opening<E> {
@@ -168,23 +169,65 @@ impl<E: Environment> Opening<E> {
     /// pending (ordering 2).
     ///
     /// A waiter gets it first, because a waiter would open one more. Openers come after the waiters.
-    pub fn hand_on(self, unclaimed: Option<Idle<E>>) {
+    pub fn hand_on(mut self, unclaimed: Option<Idle<E>>) {
         if let Some(idle) = unclaimed {
-            idle.offer_as_new();
+            idle.offer_as_new(|| self.stop_counting());
         }
         drop(self);
+    }
+
+    /// Stops counting the connection as pending. The permit is served, and the events are delivered, at the drop.
+    fn stop_counting(&mut self) {
+        let Self { core, is_awaited } = self;
+        is_awaited.get_or_insert_with(|| core.capacity.release(0, 1));
     }
 }
 
 impl<E: Environment> Drop for Opening<E> {
     fn drop(&mut self) {
-        if self.core.capacity.release(0, 1) {
+        self.stop_counting();
+        if self.is_awaited == Some(true) {
             self.core.serve_permits();
         }
         self.core.schedule_population();
         if self.core.environment.may_have_events() {
             self.core.environment.deliver();
         }
+    }
+}
+
+/// An [`Opening`] that the task that opened the connection shares with the check-out that it was opened for.
+///
+/// Both end it. So the connection has stopped counting as pending by the time that its check-out returns, and if the
+/// check-out is not polled, the permit is free all the same.
+pub struct SharedOpening<E: Environment>(Mutex<Option<Opening<E>>>);
+
+impl<E: Environment> SharedOpening<E> {
+    /// Shares no opening yet.
+    pub fn new() -> Self {
+        Self(Mutex::new(None))
+    }
+
+    /// Shares an opening. The task calls this before it sends the connection.
+    pub fn share(&self, opening: Opening<E>) {
+        *self.0.lock() = Some(opening);
+    }
+
+    /// Takes the opening back, unless it has ended.
+    pub fn take(&self) -> Option<Opening<E>> {
+        self.0.lock().take()
+    }
+
+    /// Ends the opening. When this returns, the connection has stopped counting as pending.
+    pub fn end(&self) {
+        let ended = {
+            let mut shared = self.0.lock();
+            // Under the lock, so that the second caller finds it done.
+            shared.iter_mut().for_each(Opening::stop_counting);
+            shared.take()
+        };
+        // Outside of the lock, because it runs foreign code.
+        drop(ended);
     }
 }
 
@@ -216,8 +259,8 @@ impl<E: Environment> Idle<E> {
     }
 
     /// Makes the connection available for the first time.
-    fn offer_as_new(self) {
-        ManuallyDrop::new(self).0.offer(Lane::OF_NEW);
+    fn offer_as_new(self, stop_counting: impl FnMut()) {
+        ManuallyDrop::new(self).0.offer_as_new(stop_counting);
     }
 
     /// Notes that the connection was opened for the check-out that is about to take it.

@@ -14,7 +14,7 @@ use super::failure::FailedConnection;
 use super::traced;
 use crate::error::{CheckOutError, EstablishError, PoolClearedError, Stage};
 use crate::metrics::StageTimes;
-use crate::pool::{Core, Established, Idle, Pending, Permit, Phase, Refusal, SharedPermit};
+use crate::pool::{Core, Established, Idle, Pending, Permit, Phase, Refusal, SharedOpening, SharedPermit};
 use crate::sync::contain;
 
 type SharedCore<E> = Arc<Core<TokioEnvironment<E>>>;
@@ -30,6 +30,8 @@ pub(super) struct OpenRequest<E: Establish> {
     core: SharedCore<E>,
     /// The permit, until it is used or no longer needed.
     permit: SharedPermit<TokioEnvironment<E>>,
+    /// The opening, once the connection is open.
+    opening: SharedOpening<TokioEnvironment<E>>,
     created: OnceLock<Created>,
 }
 
@@ -44,7 +46,7 @@ struct Created {
 
 impl<E: Establish> OpenRequest<E> {
     pub fn new(core: SharedCore<E>, permit: HeldPermit<E>) -> Self {
-        Self { core, permit: SharedPermit::new(permit), created: OnceLock::new() }
+        Self { core, permit: SharedPermit::new(permit), opening: SharedOpening::new(), created: OnceLock::new() }
     }
 
     /// Takes the permit, if the connection has not been created yet.
@@ -52,6 +54,11 @@ impl<E: Establish> OpenRequest<E> {
     /// The task takes it to create the connection. The check-out takes it, and drops it, if it got another connection.
     pub fn take_permit(&self) -> Option<HeldPermit<E>> {
         self.permit.take()
+    }
+
+    /// Ends the opening of the connection that the check-out has received, so that it no longer counts as pending.
+    pub fn end_opening(&self) {
+        self.opening.end();
     }
 
     /// Returns the error for a check-out whose task ended without an outcome.
@@ -85,39 +92,56 @@ pub(super) async fn open_for<E: Establish>(
         Ok(pending) => {
             let created = Created { id: pending.id(), generation: pending.generation() };
             request.created.get_or_init(|| created);
-            open(core.clone(), pending, Some((requester, cause))).await;
+            let requester = Requester { outcome: requester, request: request.clone(), cause };
+            open(core.clone(), pending, Some(requester)).await;
         }
         // The receiver may be gone.
         Err(refusal) => drop(requester.send(Err(core.refused(refusal)))),
     }
 }
 
-/// Opens the connection and sends it to the check-out that asked for it, whose span `requester` has as well. If that check-out is gone, the connection goes
+/// The check-out that a connection is opened for.
+pub(super) struct Requester<E: Establish> {
+    outcome: oneshot::Sender<Acquired<E>>,
+    request: Arc<OpenRequest<E>>,
+    /// Its span.
+    cause: Span,
+}
+
+/// Opens the connection and sends it to the check-out that asked for it. If that check-out is gone, the connection goes
 /// to the next waiter or becomes available.
 ///
 /// Dropping this future closes the connection.
 pub(super) async fn open<E: Establish>(
     core: SharedCore<E>,
     pending: Pending<TokioEnvironment<E>>,
-    requester: Option<(oneshot::Sender<Acquired<E>>, Span)>,
+    requester: Option<Requester<E>>,
 ) {
-    let (requester, cause) = requester.unzip();
+    let (requester, cause) = requester.map(|Requester { outcome, request, cause }| ((outcome, request), cause)).unzip();
     let span = traced::establishment(core.address(), pending.id(), cause.as_ref());
     // An open span of a check-out must not outlast it.
     drop(cause);
-    let outcome = establish(&core, pending, requester.as_ref()).instrument(span.clone()).await;
+    let outcome =
+        establish(&core, pending, requester.as_ref().map(|(outcome, _)| outcome)).instrument(span.clone()).await;
     if let Err(error) = &outcome {
         traced::failed(&span, error);
     }
     drop(span);
     match (requester, outcome) {
-        (Some(requester), Ok((idle, opening))) => {
-            let unclaimed = requester.send(Ok(idle)).err().and_then(Result::ok);
-            opening.hand_on(unclaimed);
+        (Some((requester, request)), Ok((idle, opening))) => {
+            request.opening.share(opening);
+            match requester.send(Ok(idle)) {
+                Ok(()) => request.opening.end(),
+                Err(unclaimed) => {
+                    if let Some(opening) = request.opening.take() {
+                        opening.hand_on(unclaimed.ok());
+                    }
+                }
+            }
         }
         (None, Ok((idle, opening))) => opening.hand_on(Some(idle)),
         // The receiver may be gone. The failure sink has been called already.
-        (Some(requester), Err(error)) => drop(requester.send(Err(error))),
+        (Some((requester, _)), Err(error)) => drop(requester.send(Err(error))),
         (None, Err(_)) => {}
     }
 }

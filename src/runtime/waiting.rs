@@ -189,6 +189,7 @@ impl<E: Establish> Pool<E> {
                     // The connection is useless: no driver moves its bytes any more.
                     Ok(Ok(_idle)) if home.has_ended() => Opened::RuntimeEnded,
                     Ok(Ok(idle)) => {
+                        request.end_opening();
                         idle.mark_opened();
                         Opened::Ended(Ok(idle))
                     }

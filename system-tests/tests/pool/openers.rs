@@ -1,7 +1,9 @@
 //! A check-out that opens a connection takes another one that comes back sooner.
 
+use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
@@ -393,4 +395,57 @@ async fn check_out_takes_the_first_connection_that_populating_opens() {
     mock.let_one_in();
     let _first = got(&mut check_out).await.expect("the check-out was not given the connection");
     assert_eq!(counts(&pool), (2, 1, 0, 1, 0), "the last permit is left to check-outs");
+}
+
+type InProgress = Pin<Box<dyn Future<Output = CheckedOut> + Send>>;
+
+/// Polls a check-out within the call that wakes it, as another thread might, and keeps the pool's counts at its end.
+struct PolledAtOnce {
+    pool: Pool<Mock>,
+    check_out: Mutex<Option<InProgress>>,
+    at_the_end: Mutex<Option<(u32, u32, u32, u32, u32)>>,
+}
+
+impl PolledAtOnce {
+    fn begin(pool: &Pool<Mock>) -> Arc<Self> {
+        let check_out = {
+            let pool = pool.clone();
+            async move { pool.check_out().await }
+        };
+        let check_out: Mutex<Option<InProgress>> = Mutex::new(Some(Box::pin(check_out)));
+        let this = Arc::new(Self { pool: pool.clone(), check_out, at_the_end: Mutex::default() });
+        this.clone().wake();
+        assert!(this.check_out.lock().unwrap().is_some(), "the check-out did not wait");
+        this
+    }
+}
+
+impl Wake for PolledAtOnce {
+    fn wake(self: Arc<Self>) {
+        let Some(mut check_out) = self.check_out.lock().unwrap().take() else { return };
+        match check_out.as_mut().poll(&mut Context::from_waker(&Waker::from(self.clone()))) {
+            Poll::Pending => *self.check_out.lock().unwrap() = Some(check_out),
+            Poll::Ready(checked_out) => {
+                *self.at_the_end.lock().unwrap() = Some(counts(&self.pool));
+                drop(checked_out.unwrap());
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn new_connection_is_in_use_and_not_pending_when_its_check_out_returns() {
+    let mock = Mock::new([]);
+    let (of_opener, _log) = pool(PoolOptions::default(), &mock);
+    let opener = PolledAtOnce::begin(&of_opener);
+    settle().await;
+    assert_eq!(*opener.at_the_end.lock().unwrap(), Some((1, 0, 0, 1, 0)));
+
+    mock.instruct([Attempt::Held]);
+    let (of_waiter, _log) = pool(PoolOptions::default().min_pool_size(1).max_pool_size(1), &mock);
+    settle().await;
+    let waiter = PolledAtOnce::begin(&of_waiter);
+    mock.let_one_in();
+    settle().await;
+    assert_eq!(*waiter.at_the_end.lock().unwrap(), Some((1, 0, 0, 1, 0)), "a waiter got the background's connection");
 }
