@@ -4,6 +4,7 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tokio::sync::{Notify, Semaphore};
 use wharf::{Clear, Condition, Establish, EstablishError, Establishing, Pool, PoolEvent, PoolOptions};
@@ -128,6 +129,24 @@ async fn connection_that_is_drained_has_no_holder() {
     pool.account_for_holders(false);
     pool.account_for_holders(true);
     assert_eq!((pool.status().draining, pool.holders()), (1, vec![]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn connection_is_idle_since_the_end_of_its_drain() {
+    let most = Duration::from_secs(10);
+    let mock = Mock::new(Condition::Reusable, false);
+    let (pool, events) = pool_with(&mock, PoolOptions::default().max_pool_size(1).max_idle_time(most));
+    give_up(&pool, &mock, &events).await;
+    tokio::time::sleep(2 * most).await;
+    mock.0.gate.add_permits(1);
+    while pool.status().draining > 0 {
+        tokio::task::yield_now().await;
+    }
+    tokio::time::sleep(most / 2).await;
+    assert_eq!(pool.check_out().await.unwrap().id(), 1, "the time of the drain counts as idle time");
+    assert_eq!(drains(&pool), (1, [1, 0, 0, 0]));
+    tokio::time::sleep(2 * most).await;
+    assert_eq!(pool.check_out().await.unwrap().id(), 2);
 }
 
 #[tokio::test]

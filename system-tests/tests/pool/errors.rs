@@ -7,8 +7,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use wharf::{
-    CheckOutError, Clear, Connection, Labels, OptionValue, Pool, PoolClearedError, PoolEvent, PoolOptions, Purpose,
-    Stage, TimeLimit,
+    CheckOutError, Clear, Connection, Labels, OptionValue, Phase, Pool, PoolClearedError, PoolEvent, PoolOptions,
+    Purpose, Stage, TimeLimit,
 };
 
 use super::mock::{Attempt, Log, Mock, builder, counts, pool, service, settle};
@@ -338,4 +338,43 @@ async fn failure_sink_is_told_of_background_failures_and_can_clear() {
     );
     let CheckOutError::PoolCleared(error) = pool.check_out().await.unwrap_err() else { panic!("unexpected error") };
     assert_eq!(error.cause.unwrap().to_string(), "the mock was told to fail");
+}
+
+#[tokio::test(start_paused = true)]
+async fn failure_sink_clears_the_service_of_a_failed_connection_once_for_each_generation() {
+    let mock = Mock::new([Attempt::HeldToFail, Attempt::HeldToFail, Attempt::HeldToFail]);
+    let failures = Arc::new(Mutex::new(Vec::new()));
+    let pool = builder(&mock)
+        .options(PoolOptions::default().load_balanced(true))
+        .on_failure({
+            let failures = failures.clone();
+            move |failure| {
+                assert!(failure.clears_pool());
+                failures.lock().unwrap().push((failure.service_id(), failure.clear_pool()));
+            }
+        })
+        .build()
+        .unwrap();
+    pool.ready();
+    let both = [(); 2].map(|()| {
+        let pool = pool.clone();
+        tokio::spawn(async move { pool.check_out().await })
+    });
+    settle().await;
+    for _ in &both {
+        mock.let_one_in();
+    }
+    for opened in both {
+        opened.await.unwrap().unwrap_err();
+    }
+    let of_the_service = |cleared| (Some(service()), cleared);
+    assert_eq!(
+        *failures.lock().unwrap(),
+        [true, false].map(of_the_service),
+        "the second one is of an older generation"
+    );
+    mock.let_one_in();
+    pool.check_out().await.unwrap_err();
+    assert_eq!(*failures.lock().unwrap(), [true, false, true].map(of_the_service));
+    assert_eq!(pool.status().phase, Phase::Ready);
 }
