@@ -25,10 +25,11 @@
 //! | public path | functions | where |
 //! | --- | --- | --- |
 //! | `Core::note_and_try_hit` | `Core::try_hit`, `pop_nearby`, `Shard::pop_from`, `pop_at_once` | `unheard` |
-//! | the drop of a `Lease` | `Core::put_back_nearby`, `push_nearby`, `Shard::push_at_once`, and `Held::put_on` if they fail | `unheard` |
+//! | the drop of a `Lease` | `Held::put_back_nearby`, `push_nearby`, `Shard::push_at_once`, and `Held::put_on` if they fail | `unheard` |
 //! | the same, with events | `give_back_otherwise`, `Held::put_on`, `Shard::push`, `Held::hand_over` | `heard` |
 //! | `Core::try_take`, `Core::acquire`, `Core::acquire_as_opener`, and their drops | `seek`, `queue_up`, `queue_up_as_opener`, `settle`, the wait list | `heard`, `unheard` |
 //! | `Permit::create`, `Pending::established`, `Opening::hand_on`, and their drops | `Capacity`, `Slab::grow`, `Core::serve_permits` | `heard`, `unheard` |
+//! | `Draining::revocable`, and its drop | `Held::make_available` or `Held::retire`, the drain queue | `heard`, `unheard` |
 //! | `Core::clear`, `Core::ready`, `Core::close`, `Core::maintain`, `Core::populate`, `Core::status` | all | `heard`, `unheard` |
 //!
 //! `every_mutant_is_caught` runs mutants of the hit path and of the wait lists (see `loom-tests/src/mutants/mod.rs`) in
@@ -87,7 +88,9 @@ shuttle::thread_local! {
     static NEARBY: Nearby = Nearby::new();
 }
 
-impl Environment for World {
+// SAFETY: each thread has one note, a thread-local.
+#[allow(unsafe_code)]
+unsafe impl Environment for World {
     type Connection = Connection;
 
     fn now(&self) -> Instant {
@@ -103,7 +106,7 @@ impl Environment for World {
         HINT.with(Cell::get)
     }
 
-    fn with_nearby<R>(&self, f: impl FnOnce(&Nearby) -> R) -> Option<R> {
+    fn with_nearby<R>(f: impl FnOnce(&Nearby) -> R) -> Option<R> {
         Some(NEARBY.with(f))
     }
 

@@ -15,7 +15,17 @@ use crate::event::PoolEvent;
 ///
 /// The core may call `emit` under its registry's lock, so `emit` must not call back into the pool. It should only queue
 /// the event. `deliver` is called outside of all locks.
-pub trait Environment: Send + Sync + 'static {
+///
+/// # Safety
+///
+/// [`with_nearby`](Self::with_nearby) decides which memory a check-out and a check-in follow pointers to. For each thread, it
+/// always does the same of two things:
+///
+/// - It returns `None`, and does not call `f`.
+/// - It calls `f` with the thread's note. There is one for each thread, and no other thread has access to it. Before and after
+///   the call it uses no pool.
+#[allow(unsafe_code)]
+pub unsafe trait Environment: Send + Sync + 'static {
     /// The type of the pool's connections. The core moves them, and never looks inside.
     type Connection: Send + 'static;
 
@@ -39,9 +49,9 @@ pub trait Environment: Send + Sync + 'static {
 
     /// Calls `f` with the calling thread's note of the shard that it used last, and returns what `f` returns. Returns `None`
     /// if threads keep no notes here. [`Nearby::forget`] is to be called in a forked child, before anything else there uses a
-    /// pool.
+    /// pool. Without `&self`: a check-in calls it while other threads may already free the core and the environment in it.
     #[inline]
-    fn with_nearby<R>(&self, f: impl FnOnce(&Nearby) -> R) -> Option<R> {
+    fn with_nearby<R>(f: impl FnOnce(&Nearby) -> R) -> Option<R> {
         let _ = f;
         None
     }

@@ -73,6 +73,11 @@ impl<E: Environment> Held<E> {
     }
 
     #[inline]
+    pub(super) fn slot_pointer(&self) -> *const Slot<E::Connection> {
+        self.slot.as_ptr()
+    }
+
+    #[inline]
     pub(super) fn slot(&self) -> &Slot<E::Connection> {
         // SAFETY: slots live as long as the core. INV-2 as above.
         unsafe { self.slot.as_ref() }
@@ -133,7 +138,7 @@ impl<E: Environment> Held<E> {
     /// is stale.
     ///
     /// The push or the grant comes last. From then on the connection belongs to others, which may close it and the
-    /// pool, and free the core.
+    /// pool, and free the core. So no parameter on the way there is a reference to the core or to the slot.
     #[inline(never)]
     pub(super) fn make_available(self) {
         let core = self.core();
@@ -179,7 +184,8 @@ impl<E: Environment> Held<E> {
             // `push` calls this at the right moment: a service is cleared before `Core::reap` detaches, as a pool is
             // cleared before its clear detaches.
             let is_current = || self.is_current(generation);
-            match shard.push(&core.slab, self.slot(), is_current) {
+            // SAFETY: INV-1: we own the slot, which is of this core. Nothing of it is touched after a push.
+            match unsafe { shard.push(&raw const core.slab, self.slot_pointer(), is_current) } {
                 Ok(()) => return,
                 Err(PushError::Stale) => return self.retire_stale(),
                 Err(PushError::Waiting) => {

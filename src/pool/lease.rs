@@ -188,16 +188,15 @@ impl<E: Environment> Lease<E> {
         if !PLAIN {
             held.end_use();
             held.unpin();
-        } else if core.put_back_nearby(shard, held.slot()) {
+        } else if held.put_back_nearby(shard) {
             return;
         }
         let stamp = held.slot().stamp();
         if stamp.interrupted {
             return held.retire_stale();
         }
-        let is_current = || core.state.load().generation == stamp.generation;
         if PLAIN {
-            match core.push_nearby(shard, held.slot(), is_current) {
+            match held.push_nearby(shard, stamp.generation) {
                 Ok(()) => return,
                 Err(Obstacle::Refused(PushError::Waiting)) => return held.return_to_waiter(shard),
                 Err(_) => {}

@@ -8,6 +8,7 @@ use std::sync::atomic::{Ordering as SignalOrdering, compiler_fence};
 use super::acquire::Hit;
 use super::core::Core;
 use super::environment::Environment;
+use super::held::Held;
 use super::shard::{Obstacle, PastHead, Shard};
 use super::slab::{Link, Slot};
 
@@ -96,7 +97,7 @@ impl<E: Environment> Core<E> {
     #[inline]
     #[allow(unsafe_code)]
     pub(super) fn nearby_shard(&self) -> Option<&Shard> {
-        let noted = self.environment.with_nearby(|note| (note.core.get() == self.number).then(|| note.shard.get()));
+        let noted = E::with_nearby(|note| (note.core.get() == self.number).then(|| note.shard.get()));
         let Some(noted) = noted else { return Some(self.shard(self.environment.shard_hint())) };
         let shard = noted?;
         // SAFETY: INV-16: the shard is this core's, which `self` borrows.
@@ -112,7 +113,7 @@ impl<E: Environment> Core<E> {
             return Some(slot);
         }
         let (slot, without) = shard.pop_at_once(&self.slab)?;
-        self.environment.with_nearby(|note| {
+        E::with_nearby(|note| {
             note.note(slot, slot.link());
             note.without.set(without);
         });
@@ -123,7 +124,7 @@ impl<E: Environment> Core<E> {
     #[inline]
     #[allow(unsafe_code)]
     fn pop_noted(&self, shard: &Shard) -> Option<&Slot<E::Connection>> {
-        self.environment.with_nearby(|note| {
+        E::with_nearby(|note| {
             let with = note.with.get();
             if !shard.is_at(with) {
                 return None;
@@ -133,51 +134,6 @@ impl<E: Environment> Core<E> {
             note.without.set(shard.pop_from(with, slot)?);
             Some(slot)
         })?
-    }
-
-    /// Puts a slot back that the calling thread has taken from this shard, if nothing has changed there since. Returns whether
-    /// it has.
-    #[inline]
-    pub(super) fn put_back_nearby(&self, shard: &Shard, slot: &Slot<E::Connection>) -> bool {
-        debug_assert!(!self.vetting, "BUG: a connection that may be stale is put back");
-        let put_back = self.environment.with_nearby(|note| {
-            let without = note.without.get();
-            let is_noted = ptr::eq(note.slot.get(), ptr::from_ref(slot).cast()) && slot.link() == note.link.get();
-            if !is_noted || !shard.is_at(without) {
-                return None;
-            }
-            note.with.set(shard.put_back(without, slot)?);
-            Some(())
-        });
-        put_back.flatten().is_some()
-    }
-
-    /// Pushes a slot as [`Shard::push_at_once`] does. The shard is usually the calling thread's.
-    ///
-    /// From the push on, the connection belongs to others, which may close it and the pool, and free the core. So nothing of
-    /// either is touched after it, here and in the callers. Their references to both end a few instructions later than that.
-    /// Models of Rust's aliasing rules forbid it, but the compiler concludes nothing from it for types with cells, which both are.
-    #[inline]
-    pub(super) fn push_nearby(
-        &self,
-        shard: &Shard,
-        slot: &Slot<E::Connection>,
-        is_current: impl Fn() -> bool,
-    ) -> Result<(), Obstacle> {
-        let pushed = self.environment.with_nearby(|note| {
-            // The code that tells the connection's condition may have used another pool since.
-            let is_noted = ptr::eq(note.shard.get().as_ptr(), shard);
-            let (link, with) = shard.push_at_once(&self.slab, slot, &is_current)?;
-            if is_noted {
-                note.note(slot, link);
-                note.with.set(with);
-            }
-            Ok(())
-        });
-        match pushed {
-            Some(pushed) => pushed,
-            None => shard.push_at_once(&self.slab, slot, is_current).map(|_| ()),
-        }
     }
 
     /// Returns whether the calling thread has a note of this pool, or keeps no notes.
@@ -206,7 +162,7 @@ impl<E: Environment> Core<E> {
     #[inline(never)]
     fn note_own_shard(&self) -> &Shard {
         let shard = self.shard(self.environment.shard_hint());
-        self.environment.with_nearby(|note| {
+        E::with_nearby(|note| {
             // The fences keep the compiler from changing the order that a signal handler sees.
             note.forget();
             compiler_fence(SignalOrdering::SeqCst);
@@ -221,5 +177,48 @@ impl<E: Environment> Core<E> {
             }
         });
         shard
+    }
+}
+
+/// From the push on, the connection belongs to others, which may close it and the pool, and free the core. So nothing of either is
+/// touched after it, here and in the callers, and no parameter is a reference to them: see [`Shard`].
+#[allow(unsafe_code)]
+impl<E: Environment> Held<E> {
+    /// Puts the slot back if the calling thread has taken it from this shard and nothing has changed there since. Returns whether
+    /// it has.
+    #[inline]
+    pub(super) fn put_back_nearby(self, shard: &Shard) -> bool {
+        debug_assert!(!self.core().vetting, "BUG: a connection that may be stale is put back");
+        let put_back = E::with_nearby(|note| {
+            let without = note.without.get();
+            let is_noted = note.slot.get() == self.slot_pointer().cast() && self.slot().link() == note.link.get();
+            if !is_noted || !shard.is_at(without) {
+                return None;
+            }
+            // SAFETY: INV-1: we own the slot. Its core is the shard's.
+            note.with.set(unsafe { shard.put_back(without, self.slot_pointer()) }?);
+            Some(())
+        });
+        put_back.flatten().is_some()
+    }
+
+    /// Pushes the slot as [`Shard::push_at_once`] does. The shard is usually the calling thread's. `generation` is the connection's.
+    #[inline]
+    pub(super) fn push_nearby(self, shard: &Shard, generation: u64) -> Result<(), Obstacle> {
+        let slab = &raw const self.core().slab;
+        let is_current = || self.core().state.load().generation == generation;
+        let pushed = E::with_nearby(|note| {
+            // The code that tells the connection's condition may have used another pool since.
+            let is_noted = ptr::eq(note.shard.get().as_ptr(), shard);
+            // SAFETY: INV-1: we own the slot. Its core is the shard's and the slab's.
+            let (link, with) = unsafe { shard.push_at_once(slab, self.slot_pointer(), is_current) }?;
+            if is_noted {
+                note.note(self.slot_pointer(), link);
+                note.with.set(with);
+            }
+            Ok(())
+        });
+        // SAFETY: as above. Only where threads keep no notes.
+        pushed.unwrap_or_else(|| unsafe { shard.push_at_once(slab, self.slot_pointer(), is_current) }.map(|_| ()))
     }
 }

@@ -152,6 +152,11 @@ impl Shards {
     }
 }
 
+/// One shard.
+///
+/// It is nothing but an atomic. So a reference to it may outlive it, as it does in a push after which other threads free the
+/// core: of what is in a cell, a reference promises nothing. All other references would have to lead to living memory for as long
+/// as a function has them as parameters. So the functions that push take pointers to the slab and the slot.
 #[derive(Debug)]
 pub(super) struct Shard(AtomicU64);
 
@@ -204,10 +209,19 @@ impl Shard {
     /// The connection, or the one that has its slot now, was taken or created after this head came to be. So it is current,
     /// unless a clear or a close is under way that has not reached this shard yet. That will detach it with the others, because
     /// it changes the heads of all shards after the pool word.
+    ///
+    /// # Safety
+    ///
+    /// The caller owns the slot (INV-1), which is of this shard's core.
     #[inline]
-    pub(super) fn put_back<C>(&self, without: PastHead, slot: &Slot<C>) -> Option<PastHead> {
-        debug_assert_eq!(slot.link().next, without.head().top, "BUG: the slot has another link");
-        let above = without.head().with(slot);
+    #[allow(unsafe_code)]
+    pub(super) unsafe fn put_back<C>(&self, without: PastHead, slot: *const Slot<C>) -> Option<PastHead> {
+        let above = {
+            // SAFETY: INV-1: the owner is this caller until the swap.
+            let slot = unsafe { &*slot };
+            debug_assert_eq!(slot.link().next, without.head().top, "BUG: the slot has another link");
+            without.head().with(slot)
+        };
         self.swap(without.head(), above).ok()?;
         Some(above.past())
     }
@@ -276,17 +290,24 @@ impl Shard {
     ///
     /// If b comes before 1, the Acquire of 1 makes a visible to 2: the slot is stale. If b comes between 1 and 3, the
     /// swap fails and the push starts again. If b comes after 3, the slot is detached with the others.
+    ///
+    /// # Safety
+    ///
+    /// The caller owns the slot (INV-1). It and the slab are of this shard's core.
     #[inline]
-    pub(super) fn push<C>(
+    #[allow(unsafe_code)]
+    pub(super) unsafe fn push<C>(
         &self,
-        slab: &Slab<C>,
-        slot: &Slot<C>,
+        slab: *const Slab<C>,
+        slot: *const Slot<C>,
         is_current: impl Fn() -> bool,
     ) -> Result<(), PushError> {
         let mut head = self.load();
         loop {
-            let below = head.top.map(|top| slab.slot(top));
-            match self.try_push(head, below, slot, &is_current) {
+            // SAFETY: INV-2: the caller's connection keeps the slab, until it is pushed.
+            let height = head.top.map_or(0, |top| unsafe { (*slab).slot(top) }.link().depth);
+            // SAFETY: the caller guarantees it.
+            match unsafe { self.try_push(head, height, slot, &is_current) } {
                 Ok(_) => return Ok(()),
                 Err(Obstacle::Refused(why)) => return Err(why),
                 Err(Obstacle::Again(now)) => head = now,
@@ -296,31 +317,43 @@ impl Shard {
 
     /// Pushes as [`Shard::push`] does, but in a single attempt, and only onto one of the slab's first slots or onto an
     /// empty stack. Returns the slot's link and the head since. If it fails, [`Shard::push`] may still push the slot.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Shard::push`].
     #[inline]
-    pub(super) fn push_at_once<C>(
+    #[allow(unsafe_code)]
+    pub(super) unsafe fn push_at_once<C>(
         &self,
-        slab: &Slab<C>,
-        slot: &Slot<C>,
+        slab: *const Slab<C>,
+        slot: *const Slot<C>,
         is_current: impl Fn() -> bool,
     ) -> Result<(Link, PastHead), Obstacle> {
         let head = self.load();
-        let below = match head.top {
-            None => None,
-            Some(top) => match slab.first_slot(top) {
+        let height = match head.top {
+            None => 0,
+            // SAFETY: INV-2, as in `push`.
+            Some(top) => match unsafe { (*slab).first_slot(top) } {
                 None => return Err(Obstacle::Again(head)),
-                below => below,
+                Some(below) => below.link().depth,
             },
         };
-        self.try_push(head, below, slot, is_current)
+        // SAFETY: the caller guarantees it.
+        unsafe { self.try_push(head, height, slot, is_current) }
     }
 
-    /// Makes one attempt to push. `below` is the slot on top of `head`. Returns the slot's link and the head since.
+    /// Makes one attempt to push. `height` is that of the stack below `head`. Returns the slot's link and the head since.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Shard::put_back`].
     #[inline]
-    fn try_push<C>(
+    #[allow(unsafe_code)]
+    unsafe fn try_push<C>(
         &self,
         head: Head,
-        below: Option<&Slot<C>>,
-        slot: &Slot<C>,
+        height: u32,
+        slot: *const Slot<C>,
         is_current: impl Fn() -> bool,
     ) -> Result<(Link, PastHead), Obstacle> {
         if head.waiting {
@@ -329,9 +362,13 @@ impl Shard {
         if !is_current() {
             return Err(Obstacle::Refused(PushError::Stale));
         }
-        let link = Link { next: head.top, depth: 1 + below.map_or(0, |below| below.link().depth) };
-        slot.set_link(link);
-        let above = head.with(slot);
+        let link = Link { next: head.top, depth: 1 + height };
+        let above = {
+            // SAFETY: INV-1: the owner is this caller until the swap.
+            let slot = unsafe { &*slot };
+            slot.set_link(link);
+            head.with(slot)
+        };
         self.swap(head, above).map_err(Obstacle::Again)?;
         Ok((link, above.past()))
     }
@@ -458,6 +495,13 @@ mod tests {
         slab
     }
 
+    /// Pushes a slot that is in no stack.
+    #[allow(unsafe_code)]
+    fn put_on_top(shard: &Shard, slab: &Slab<()>, index: u32, is_current: bool) -> Result<(), PushError> {
+        // SAFETY: INV-1: the test has one thread, and the slot is in no stack.
+        unsafe { shard.push(slab, slab.slot(index), || is_current) }
+    }
+
     fn drain(shard: &Shard, slab: &Slab<()>) -> Vec<u32> {
         std::iter::from_fn(|| match shard.pop(slab) {
             Popped::Slot(slot) => Some(slot.index()),
@@ -471,7 +515,7 @@ mod tests {
         let (shard, slab) = (Shard::new(), slab_of(3));
         for index in 0..3 {
             assert_eq!(shard.len(&slab).0, index);
-            shard.push(&slab, slab.slot(index), || true).unwrap();
+            put_on_top(&shard, &slab, index, true).unwrap();
         }
         assert_eq!(shard.len(&slab).0, 3);
         assert_eq!(drain(&shard, &slab), [2, 1, 0]);
@@ -483,7 +527,7 @@ mod tests {
     fn slot_that_comes_back_is_linked_to_what_is_below_it_now() {
         let (shard, slab) = (Shard::new(), slab_of(3));
         let push = |indices: &[u32]| {
-            indices.iter().for_each(|&index| shard.push(&slab, slab.slot(index), || true).unwrap());
+            indices.iter().for_each(|&index| put_on_top(&shard, &slab, index, true).unwrap());
         };
         let linked = |index: u32| (slab.slot(index).link().next, slab.slot(index).link().depth);
         push(&[0, 1]);
@@ -506,21 +550,21 @@ mod tests {
     #[test]
     fn flag_is_raised_on_an_empty_shard_and_bars_push_and_pop() {
         let (shard, slab) = (Shard::new(), slab_of(2));
-        shard.push(&slab, slab.slot(0), || true).unwrap();
+        put_on_top(&shard, &slab, 0, true).unwrap();
         assert_eq!(shard.pop_or_flag(&slab).map(Slot::index), Some(0));
         assert!(matches!(shard.pop(&slab), Popped::Empty), "the flag was raised over a connection");
         assert!(shard.pop_or_flag(&slab).is_none());
-        assert_eq!(shard.push(&slab, slab.slot(1), || true), Err(PushError::Waiting));
+        assert_eq!(put_on_top(&shard, &slab, 1, true), Err(PushError::Waiting));
         assert!(matches!(shard.pop(&slab), Popped::Waiting));
         shard.lower_flag();
         assert!(matches!(shard.pop(&slab), Popped::Empty));
-        shard.push(&slab, slab.slot(1), || true).unwrap();
+        put_on_top(&shard, &slab, 1, true).unwrap();
     }
 
     #[test]
     fn stale_slot_is_not_pushed() {
         let (shard, slab) = (Shard::new(), slab_of(1));
-        assert_eq!(shard.push(&slab, slab.slot(0), || false), Err(PushError::Stale));
+        assert_eq!(put_on_top(&shard, &slab, 0, false), Err(PushError::Stale));
         assert!(matches!(shard.pop(&slab), Popped::Empty));
     }
 
@@ -530,7 +574,7 @@ mod tests {
     fn glance_ends_at_a_slot_that_it_does_not_see() {
         let (shard, slab) = (Shard::new(), Slab::<()>::new(1_000));
         let top = slab.grow();
-        shard.push(&slab, slab.slot(top), || true).unwrap();
+        put_on_top(&shard, &slab, top, true).unwrap();
         slab.slot(top).set_link(Link { next: Some(500), depth: 2 });
         let seen: Vec<_> = shard.guessed_slots(&slab, 1_000).map(Slot::index).collect();
         assert_eq!(seen, [top]);
@@ -539,8 +583,8 @@ mod tests {
     #[test]
     fn detach_takes_all_and_outdates_every_reading() {
         let (shard, slab) = (Shard::new(), slab_of(2));
-        shard.push(&slab, slab.slot(0), || true).unwrap();
-        shard.push(&slab, slab.slot(1), || true).unwrap();
+        put_on_top(&shard, &slab, 0, true).unwrap();
+        put_on_top(&shard, &slab, 1, true).unwrap();
         let seen = shard.load();
         let first = shard.detach();
         assert_eq!(first, Some(1));

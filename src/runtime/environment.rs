@@ -121,7 +121,10 @@ impl<E: Establish> TokioEnvironment<E> {
     }
 }
 
-impl<E: Establish> Environment for TokioEnvironment<E> {
+// SAFETY: each thread has one note, a thread-local, which all pools share. A thread-local without a destructor never ends before
+// its thread, so `with` does not panic.
+#[allow(unsafe_code)]
+unsafe impl<E: Establish> Environment for TokioEnvironment<E> {
     type Connection = E::Connection;
 
     const METERED: bool = E::METERED;
@@ -142,7 +145,7 @@ impl<E: Establish> Environment for TokioEnvironment<E> {
     }
 
     #[inline]
-    fn with_nearby<R>(&self, f: impl FnOnce(&Nearby) -> R) -> Option<R> {
+    fn with_nearby<R>(f: impl FnOnce(&Nearby) -> R) -> Option<R> {
         Some(NEARBY.with(f))
     }
 

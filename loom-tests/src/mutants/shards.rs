@@ -43,7 +43,7 @@ pub const MUTANTS: &[Mutant] = &[
         name: "slot_from_another_shard_keeps_its_link",
         does: "A check-in puts a slot back that has been on another shard since it was taken.",
         file: "pool/nearby.rs",
-        edits: &[Edit { within: "fn put_back_nearby", right: "slot.link() == note.link.get()", wrong: "true" }],
+        edits: &[Edit { within: "fn put_back_nearby", right: "self.slot().link() == note.link.get()", wrong: "true" }],
     },
     Mutant {
         name: "note_keeps_the_heads_of_another_shard",
@@ -110,20 +110,22 @@ pub const MUTANTS: &[Mutant] = &[
         edits: &[
             Edit {
                 within: "fn push",
-                right: "self.try_push(head, below, slot, &is_current)",
+                right: "unsafe { self.try_push(head, height, slot, &is_current) }",
                 wrong: "
                     let early = is_current();
                     let head = self.load();
-                    self.try_push(head, head.top.map(|top| slab.slot(top)), slot, || early)
+                    let height = head.top.map_or(0, |top| unsafe { (*slab).slot(top) }.link().depth);
+                    unsafe { self.try_push(head, height, slot, || early) }
                 ",
             },
             Edit {
                 within: "fn push_at_once",
-                right: "self.try_push(head, below, slot, is_current)",
+                right: "unsafe { self.try_push(head, height, slot, is_current) }",
                 wrong: "
                     let early = is_current();
                     let head = self.load();
-                    self.try_push(head, head.top.map(|top| slab.slot(top)), slot, || early)
+                    let height = head.top.map_or(0, |top| unsafe { (*slab).slot(top) }.link().depth);
+                    unsafe { self.try_push(head, height, slot, || early) }
                 ",
             },
         ],

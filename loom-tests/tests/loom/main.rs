@@ -41,7 +41,7 @@
 //! | run | public path | functions |
 //! | --- | --- | --- |
 //! | *hit* | `Core::note_and_try_hit` | `Core::try_hit`, `pop_nearby`; `pop_noted`, `Shard::pop_from`, or else `Shard::pop_at_once`; `Hit::begin` |
-//! | *return* | the drop of a `Lease` if the environment does not listen | `Lease::check_in_on`; `Core::put_back_nearby`, `Shard::put_back`; or else `Core::push_nearby`, `Shard::push_at_once` and `try_push`; if they fail, `Held::return_to_waiter`, `put_on`, `Shard::push`, `Held::hand_over` or `Held::retire` |
+//! | *return* | the drop of a `Lease` if the environment does not listen | `Lease::check_in_on`; `Held::put_back_nearby`, `Shard::put_back`; or else `Held::push_nearby`, `Shard::push_at_once` and `try_push`; if they fail, `Held::return_to_waiter`, `put_on`, `Shard::push`, `Held::hand_over` or `Held::retire` |
 //! | *heard return* | the drop of a `Lease` if the environment listens | `give_back_otherwise`, then as "return" after a failed push |
 //! | *take* | `Core::try_take`, the drop of an `Idle` | `Shard::pop`, `Core::vet`, `Held::end_hold` |
 //! | *acquire* | `Core::acquire` | `Core::seek`, `take_any`, `Capacity::try_admit`; `Core::queue_up`, `look_for_the_first`, `Capacity::admit_or_wait`, the wait list |

@@ -16,7 +16,9 @@ struct Judge {
     events: Mutex<Vec<String>>,
 }
 
-impl Environment for Judge {
+// SAFETY: threads keep no notes here.
+#[allow(unsafe_code)]
+unsafe impl Environment for Judge {
     /// How many times the connection was judged.
     type Connection = u32;
 

@@ -175,7 +175,9 @@ thread_local! {
 /// The environment of a core with one thread and no subscribers.
 struct Alone<const METERED: bool>;
 
-impl<const METERED: bool> Environment for Alone<METERED> {
+// SAFETY: each thread has one note, a thread-local.
+#[allow(unsafe_code)]
+unsafe impl<const METERED: bool> Environment for Alone<METERED> {
     type Connection = u64;
 
     const METERED: bool = METERED;
@@ -193,7 +195,7 @@ impl<const METERED: bool> Environment for Alone<METERED> {
     }
 
     #[inline]
-    fn with_nearby<R>(&self, f: impl FnOnce(&Nearby) -> R) -> Option<R> {
+    fn with_nearby<R>(f: impl FnOnce(&Nearby) -> R) -> Option<R> {
         Some(NEARBY.with(f))
     }
 }

@@ -147,7 +147,9 @@ pub fn prefer_shard(hint: usize) {
     NEARBY.with(Nearby::forget);
 }
 
-impl Environment for World {
+// SAFETY: each thread has one note, a thread-local.
+#[allow(unsafe_code)]
+unsafe impl Environment for World {
     type Connection = Connection;
 
     // The tally's accesses would multiply the executions. One model has an environment with it.
@@ -171,7 +173,7 @@ impl Environment for World {
         HINT.with(Cell::get)
     }
 
-    fn with_nearby<R>(&self, f: impl FnOnce(&Nearby) -> R) -> Option<R> {
+    fn with_nearby<R>(f: impl FnOnce(&Nearby) -> R) -> Option<R> {
         Some(NEARBY.with(f))
     }
 
