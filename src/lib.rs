@@ -67,6 +67,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(docsrs, doc(auto_cfg(hide(loom, shuttle, simulated))))]
 #![cfg_attr(loom, allow(dead_code, reason = "used only by the I/O modules, which loom's build leaves out"))]
+#![cfg_attr(not(feature = "unstable"), allow(dead_code, unused_imports, reason = "used only through `unstable`"))]
 
 #[cfg(not(loom))]
 mod boxed;
@@ -155,7 +156,9 @@ pub use runtime::{
 #[doc(no_inline)]
 pub use tokio_rustls::rustls;
 
-/// What this repository's tests, models, benchmarks, fuzz targets and test servers use. It has no stability guarantee.
+/// What this repository's tests, models, benchmarks, fuzz targets and test servers use, with the feature `unstable`. It has no
+/// stability guarantee.
+#[cfg(feature = "unstable")]
 #[doc(hidden)]
 pub mod unstable {
     #[cfg(any(loom, shuttle))]

@@ -62,6 +62,21 @@ fn locked_dependencies_build_with_the_minimum_rust_version() {
     }
 }
 
+#[test]
+fn published_documentation_has_all_features_but_those_without_items_for_users() {
+    let metadata: Value = serde_json::from_str(&cargo(&["metadata", "--format-version", "1", "--no-deps"])).unwrap();
+    let packages = metadata["packages"].as_array().unwrap();
+    let wharf = packages.iter().find(|package| package["name"] == "wharf").unwrap();
+    let names = |list: &Value| list.as_array().unwrap().iter().map(|name| name.as_str().unwrap().to_owned()).collect();
+    let all: BTreeSet<String> = wharf["features"].as_object().unwrap().keys().cloned().collect();
+    let on_by_default: BTreeSet<String> = names(&wharf["features"]["default"]);
+    assert!(!on_by_default.contains("unstable"));
+    let mut shown: BTreeSet<String> = names(&wharf["metadata"]["docs"]["rs"]["features"]);
+    shown.extend(on_by_default);
+    shown.extend(["default", "event-listener-queue", "unstable"].map(str::to_owned));
+    assert_eq!(shown, all);
+}
+
 /// Returns the files below a folder, as paths from the root.
 fn files_below(folder: &str) -> Vec<String> {
     let mut files = Vec::new();
