@@ -106,6 +106,14 @@ impl<T> Request<T> {
     }
 }
 
+/// Shows a model that the request is gone: an access of the holder that is not ordered before this one is a race.
+#[cfg(loom)]
+impl<T> Drop for Request<T> {
+    fn drop(&mut self) {
+        self.next.with_mut(|_| ());
+    }
+}
+
 /// A section that waits to be run, and its outcome. On cache lines of its own.
 #[repr(C, align(64))]
 struct Errand<T, F, R> {

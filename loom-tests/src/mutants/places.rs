@@ -56,6 +56,20 @@ pub const MUTANTS: &[Mutant] = &[
         }],
     },
     Mutant {
+        name: "place_is_looked_up_after_the_claim",
+        does: "A claim without the lock looks its place up after it has changed the word, when the hall may be another one.",
+        file: LIST,
+        edits: &[Edit {
+            within: "fn try_claim",
+            right: "Some(Claimed(spot))",
+            wrong: "
+                drop(spot);
+                let present = hall(queue.hall(seen));
+                Some(Claimed(present.spot(present.number(seen.first))))
+            ",
+        }],
+    },
+    Mutant {
         name: "elders_are_passed_over",
         does: "The tickets in the word are served before those of a hall that was full.",
         file: LOCKED,
@@ -110,6 +124,22 @@ pub const MUTANTS: &[Mutant] = &[
         does: "A waiter that comes after its grant does not look for it.",
         file: PLACE,
         edits: &[Edit { within: "fn take(", right: "state(before) != GRANTED", wrong: "true" }],
+    },
+    Mutant {
+        name: "place_is_freed_before_its_early_grant_is_taken",
+        does: "A waiter makes its place free for the next turn while its own grant is still there.",
+        file: PLACE,
+        edits: &[Edit {
+            within: "fn take_early",
+            right: "self.early.with_mut(|early| unsafe { (*early).take() })",
+            wrong: "
+                {
+                    self.word.store(word(next, FREE), Ordering::Release);
+                    made_progress();
+                    self.early.with_mut(|early| unsafe { (*early).take() })
+                }
+            ",
+        }],
     },
     Mutant {
         name: "early_grant_is_left_for_a_waiter_that_came",

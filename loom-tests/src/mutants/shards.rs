@@ -46,6 +46,22 @@ pub const MUTANTS: &[Mutant] = &[
         edits: &[Edit { within: "fn put_back_nearby", right: "self.slot().link() == note.link.get()", wrong: "true" }],
     },
     Mutant {
+        name: "another_slot_is_put_back_as_the_noted_one",
+        does: "A check-in that puts back a slot with the link of the noted one does not look whether it is the noted one.",
+        file: "pool/nearby.rs",
+        edits: &[Edit {
+            within: "fn put_back_nearby",
+            right: "note.slot.get() == self.slot_pointer().cast()",
+            wrong: "true",
+        }],
+    },
+    Mutant {
+        name: "note_keeps_the_head_that_a_hit_left_on_another_shard",
+        does: "A thread that notes another shard keeps the head that it has noted when it took a slot from the last one.",
+        file: "pool/nearby.rs",
+        edits: &[Edit { within: "fn note_own_shard", right: "note.without.set(PastHead::OF_NO_SHARD);", wrong: "" }],
+    },
+    Mutant {
         name: "note_keeps_the_heads_of_another_shard",
         does: "A thread that notes another shard keeps the heads that it has noted of the last one.",
         file: "pool/nearby.rs",

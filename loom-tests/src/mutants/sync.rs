@@ -55,6 +55,22 @@ pub const MUTANTS: &[Mutant] = &[
         }],
     },
     Mutant {
+        name: "brief_lock_reads_a_request_that_was_served",
+        does: "A holder reads which request is next from one that it has served, whose thread may have gone on.",
+        file: "sync/brief.rs",
+        edits: &[
+            Edit { within: "fn serve", right: "left = request.next.with(|next| unsafe { *next });", wrong: "" },
+            Edit {
+                within: "fn serve",
+                right: "served += 1;",
+                wrong: "
+                    left = request.next.with(|next| unsafe { *next });
+                    served += 1;
+                ",
+            },
+        ],
+    },
+    Mutant {
         name: "slot_stack_tag_not_counted",
         does: "A stack of slots that was changed and changed back looks as before.",
         file: "sync/slots.rs",

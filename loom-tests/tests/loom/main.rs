@@ -114,6 +114,8 @@
 //! | `connection_put_back_during_a_clear_is_not_left_to_hit` | hit, return, clear | 6 | `slot_is_put_back_without_comparing`, `empty_detach_keeps_the_head` |
 //! | `connection_put_back_after_another_shard_had_it_is_linked_anew` | hit, return | none | `slot_from_another_shard_keeps_its_link` |
 //! | `hit_after_the_use_of_another_pool_takes_no_slot_of_that_pool` | hit, return | none | `note_keeps_the_heads_of_another_shard` |
+//! | `connection_is_not_put_back_by_the_head_of_another_pool` | hit, return | none | `note_keeps_the_head_that_a_hit_left_on_another_shard` |
+//! | `hit_takes_the_connection_that_was_put_back_and_not_the_noted_one` | hit, return | none | `another_slot_is_put_back_as_the_noted_one` |
 //! | `hit_during_a_close_shares_no_connection_with_it` | hit, return, close | 4 | `detach_in_two_steps` |
 //! | `connection_returned_during_a_close_is_closed_once` | return, close, hit | 6 | `push_ignores_the_generation`, `close_detaches_first` |
 //! | `consistent_status_counts_a_held_connection_as_in_use` | hit, return, status | 2 | `link_publishes_nothing`, `link_acquires_nothing` |
@@ -150,6 +152,7 @@
 //! | `newcomer_that_leaves_takes_no_grant_of_one_before_it` | return, acquire, cancel | 2 | `cancelled_check_out_keeps_its_grant` |
 //! | `third_waiter_is_never_served_before_the_first` | return, acquire, acquire, cancel | 2 | `newcomers_listen_out_of_turn`, `cancelled_check_out_keeps_its_grant`, `newcomer_takes_an_occupied_place`, `elders_are_passed_over` |
 //! | `refusal_never_reaches_a_waiter_that_came_after_the_clear` | return, clear, acquire | 2 | `later_waiters_share_the_hall` |
+//! | `claim_reaches_its_waiter_while_the_hall_changes_twice` | return, clear, acquire | 1 | `place_is_looked_up_after_the_claim` |
 //! | **openers**: orderings 3, 4 for check-outs that open | | | |
 //! | `check_in_while_an_opener_queues_up_loses_no_wake_up` | return, opener | 6 | `look_precedes_the_flag`, `push_ignores_waiters` |
 //! | `cancelled_opener_passes_its_connection_on` | return, opener, cancel, acquire | 3 | `cancelled_check_out_keeps_its_grant` |
@@ -224,10 +227,10 @@
 //! | `watch_never_misses_a_clear` | clear, wait for change | 4 | `watch_checks_before_it_listens`, `stale_announced_early` |
 //! | `watch_never_misses_a_close` | close, wait for change | 4 | `watch_checks_before_it_listens` |
 //! | `brief_lock_has_one_holder_that_sees_the_last_holders_writes` | brief lock, brief lock | 3 | `brief_lock_without_comparing`, `brief_lock_acquires_nothing`, `brief_lock_releases_nothing` |
-//! | `brief_lock_runs_each_section_once_and_its_thread_sees_the_outcome` | run section, brief lock | 3 | `brief_lock_request_publishes_nothing`, `brief_lock_takes_unseen_requests`, `brief_lock_serves_unseen`, `brief_lock_served_acquires_nothing`, `brief_lock_leaves_a_request_behind` |
+//! | `brief_lock_runs_each_section_once_and_its_thread_sees_the_outcome` | run section, brief lock | 3 | `brief_lock_request_publishes_nothing`, `brief_lock_takes_unseen_requests`, `brief_lock_serves_unseen`, `brief_lock_served_acquires_nothing`, `brief_lock_leaves_a_request_behind`, `brief_lock_reads_a_request_that_was_served` |
 //! | `brief_lock_that_is_given_to_a_thread_is_held` | brief lock, run section | 1 | `brief_lock_is_given_and_released` |
 //! | `brief_lock_is_given_with_the_later_request` | brief lock, run section | 4 | `brief_lock_is_given_without_the_later_requests` |
-//! | `place_serves_one_turn_after_the_other` | place, place | 2 | `early_grant_is_left_for_a_waiter_that_came`, `early_grant_publishes_nothing`, `early_grant_is_not_acquired`, `place_publishes_no_node`, `place_acquires_no_node` |
+//! | `place_serves_one_turn_after_the_other` | place, place | 2 | `place_is_freed_before_its_early_grant_is_taken`, `early_grant_is_left_for_a_waiter_that_came`, `early_grant_publishes_nothing`, `early_grant_is_not_acquired`, `place_publishes_no_node`, `place_acquires_no_node` |
 //! | `hall_of_a_later_word_is_whole` | change hall, read hall | none | `hall_is_not_published`, `hall_is_not_acquired` |
 //! | `slot_is_owned_by_one_thread_although_its_stack_looks_unchanged` | take slot, put slot | 4 | `slot_stack_tag_not_counted` |
 //! | `taker_of_a_slot_sees_what_its_last_owner_stored` | take slot, put slot | 4 | `slot_stack_publishes_nothing`, `slot_stack_acquires_nothing` |

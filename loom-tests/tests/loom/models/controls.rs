@@ -120,6 +120,14 @@ const CONTROLS: &[(&str, &str)] = &[
     ("slot_is_put_back_without_comparing", "hits::connection_put_back_during_a_clear_is_not_left_to_hit"),
     ("slot_from_another_shard_keeps_its_link", "hits::connection_put_back_after_another_shard_had_it_is_linked_anew"),
     ("note_keeps_the_heads_of_another_shard", "hits::hit_after_the_use_of_another_pool_takes_no_slot_of_that_pool"),
+    (
+        "note_keeps_the_head_that_a_hit_left_on_another_shard",
+        "hits::connection_is_not_put_back_by_the_head_of_another_pool",
+    ),
+    (
+        "another_slot_is_put_back_as_the_noted_one",
+        "hits::hit_takes_the_connection_that_was_put_back_and_not_the_noted_one",
+    ),
     ("push_without_comparing", "hits::concurrent_returns_lose_no_connection"),
     ("noted_slot_is_taken_without_comparing", "hits::hit_during_a_return_loses_no_connection"),
     ("push_without_comparing", "hits::hit_during_a_return_loses_no_connection"),
@@ -181,6 +189,10 @@ const CONTROLS: &[(&str, &str)] = &[
     ),
     (
         "brief_lock_leaves_a_request_behind",
+        "primitives::brief_lock_runs_each_section_once_and_its_thread_sees_the_outcome",
+    ),
+    (
+        "brief_lock_reads_a_request_that_was_served",
         "primitives::brief_lock_runs_each_section_once_and_its_thread_sees_the_outcome",
     ),
     ("brief_lock_is_given_and_released", "primitives::brief_lock_that_is_given_to_a_thread_is_held"),
@@ -279,6 +291,8 @@ const CONTROLS: &[(&str, &str)] = &[
     ("word_that_became_the_same_again_is_not_acquired", "waiting::newcomer_never_overtakes_a_waiter_for_a_connection"),
     ("second_waiter_is_claimed_first", "waiting::newcomer_never_overtakes_a_waiter_for_a_connection"),
     ("early_grant_is_not_seen", "waiting::newcomer_never_overtakes_a_waiter_for_a_connection"),
+    ("place_is_looked_up_after_the_claim", "waiting::claim_reaches_its_waiter_while_the_hall_changes_twice"),
+    ("place_is_freed_before_its_early_grant_is_taken", "primitives::place_serves_one_turn_after_the_other"),
     ("early_grant_is_left_for_a_waiter_that_came", "primitives::place_serves_one_turn_after_the_other"),
     ("early_grant_publishes_nothing", "primitives::place_serves_one_turn_after_the_other"),
     ("early_grant_is_not_acquired", "primitives::place_serves_one_turn_after_the_other"),

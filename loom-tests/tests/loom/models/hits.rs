@@ -2,6 +2,7 @@
 //! concurrently with each other and with every operation that changes a shard's head.
 
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Instant;
 
 use loom::thread;
@@ -218,6 +219,50 @@ fn hit_after_the_use_of_another_pool_takes_no_slot_of_that_pool() {
         check_in(taken);
         [used, other].into_iter().for_each(wind_up);
     });
+}
+
+/// The shard of the other pool comes to have the head that the hits have left on the shard of the first one. The connection that
+/// comes back has the link with which it was last pushed, and the one below it is in use.
+#[test]
+fn connection_is_not_put_back_by_the_head_of_another_pool() {
+    model("connection_is_not_put_back_by_the_head_of_another_pool", None, || {
+        let [used, other] = [(1, 1), (2, 2)].map(|(size, connecting)| unheard(options(size, connecting)));
+        let lease = leased(&used);
+        let both = [(); 2].map(|()| leased(&other));
+        let twice = |lease| (0..2).fold(lease, |lease, _| take_again(&used, lease));
+        let kept = twice(lease);
+        both.into_iter().for_each(check_in);
+        let both = thread::spawn({
+            let other = other.clone();
+            move || [(); 2].map(|()| hit(&other).expect("idle"))
+        });
+        let [top, below] = both.join().unwrap();
+        check_in(top);
+        let again = [(); 2].map(|()| hit(&other));
+        again.into_iter().flatten().chain([below]).for_each(check_in);
+        check_in(kept);
+        [used, other].into_iter().for_each(wind_up);
+    });
+}
+
+/// Both connections have the same link: each was alone in the stack.
+#[test]
+fn hit_takes_the_connection_that_was_put_back_and_not_the_noted_one() {
+    model("hit_takes_the_connection_that_was_put_back_and_not_the_noted_one", None, || {
+        let pool = unheard(options(2, 2));
+        let both = [(); 2].map(|()| leased(&pool));
+        let [first, noted] = both.map(|lease| take_again(&pool, lease));
+        check_in(first);
+        let first = hit(&pool).expect("no other thread uses the shard");
+        [first, noted].into_iter().for_each(check_in);
+        wind_up(pool);
+    });
+}
+
+/// Checks in and takes the same connection again.
+fn take_again(pool: &Arc<Pool>, lease: Leased) -> Leased {
+    check_in(lease);
+    hit(pool).expect("no other thread uses the shard")
 }
 
 #[test]

@@ -442,3 +442,31 @@ fn refusal_never_reaches_a_waiter_that_came_after_the_clear() {
         wind_up(pool);
     });
 }
+
+/// Each clear with waiters changes the hall, and the word leads to one of two. So after two changes it leads to another hall
+/// where the claim has found its own.
+#[test]
+fn claim_reaches_its_waiter_while_the_hall_changes_twice() {
+    model("claim_reaches_its_waiter_while_the_hall_changes_twice", Some(1), || {
+        let pool = unheard(options(1, 1));
+        let lease = leased(&pool);
+        let waiters = [(); 2].map(|()| queued(&pool));
+        let returns = thread::spawn(move || check_in(lease));
+        let changes = thread::spawn({
+            let pool = pool.clone();
+            move || {
+                [(); 2].map(|()| {
+                    pool.clear(Clear::new()).unwrap();
+                    pool.ready();
+                    let mut later = waiter(&pool);
+                    (poll(&mut later), later)
+                })
+            }
+        });
+        waiters.into_iter().for_each(|waiter| drop(loom::future::block_on(waiter)));
+        returns.join().unwrap();
+        drop(changes.join().unwrap());
+        pool.maintain();
+        wind_up(pool);
+    });
+}
