@@ -151,6 +151,9 @@ fn failure(access: Access<'_>, error: &ServerSelectionError) -> String {
         ServerSelectionError::Timeout { limit_name, .. } => {
             format!("no server for {} was found within {limit_name}", wanted(access))
         }
+        ServerSelectionError::TriedOnce { .. } => {
+            format!("no server for {} was found in one scan (serverSelectionTryOnce)", wanted(access))
+        }
         other => PrintableError(other).to_string(),
     }
 }
@@ -185,7 +188,14 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let error = runtime.block_on(client.connect()).unwrap_err();
         assert!(error.to_string().contains("127.0.0.1:1"), "{error}");
-        let failure = failure(Access::Write, &error);
+        let failure = super::failure(Access::Write, &error);
         assert_eq!(failure, "no server for writes was found within serverSelectionTimeoutMS");
+        let topology = match error {
+            ServerSelectionError::Timeout { topology, .. } => topology,
+            error => panic!("{error}"),
+        };
+        let error = ServerSelectionError::TriedOnce { wanted: "writes".to_owned(), topology };
+        let failure = super::failure(Access::Write, &error);
+        assert_eq!(failure, "no server for writes was found in one scan (serverSelectionTryOnce)");
     }
 }
