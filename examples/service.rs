@@ -107,20 +107,26 @@ async fn open_account(State(client): State<Client>, Json(account): Json<Account>
 
 async fn accounts(State(client): State<Client>, Path(owner): Path<String>) -> Result<Json<Vec<Account>>, Failure> {
     let (filter, options) = (doc! { "owner": owner }, doc! { "sort": { "_id": 1 } });
-    Ok(Json(all(&client, || client.find(DATABASE, "accounts", &filter).options(&options)).await?))
+    let session = client.start_session(&SessionOptions::default()).map_err(ClientError::from)?;
+    Ok(Json(all(session, move || client.find(DATABASE, "accounts", &filter).options(&options)).await?))
 }
 
 async fn totals(State(client): State<Client>) -> Result<Json<Vec<Total>>, Failure> {
     let group = doc! { "_id": "$owner", "accounts": { "$sum": 1 }, "balance": { "$sum": "$balance" } };
     let pipeline = [doc! { "$group": group }, doc! { "$sort": { "_id": 1 } }];
-    Ok(Json(all(&client, || client.aggregate(DATABASE, "accounts", &pipeline)).await?))
+    let session = client.start_session(&SessionOptions::default()).map_err(ClientError::from)?;
+    Ok(Json(all(session, move || client.aggregate(DATABASE, "accounts", &pipeline)).await?))
 }
 
 /// Reads all batches in a transaction: at one moment, and again from the first one if the cursor is lost with its server.
-async fn all<T: DeserializeOwned>(client: &Client, query: impl Fn() -> Query<'static>) -> Result<Vec<T>, ClientError> {
-    let read =
-        async |mut session: Session| query().batch_size(100).session(&mut session).await?.typed().try_collect().await;
-    client.start_session(&SessionOptions::default())?.with_transaction(read).await
+async fn all<T: DeserializeOwned>(
+    mut session: Session,
+    query: impl Fn() -> Query<'static>,
+) -> Result<Vec<T>, ClientError> {
+    let read = async move |mut session: Session| {
+        query().batch_size(100).session(&mut session).await?.typed().try_collect().await
+    };
+    session.with_transaction(read).await
 }
 
 async fn transfer(State(client): State<Client>, Json(transfer): Json<Transfer>) -> Result<StatusCode, Failure> {
@@ -130,14 +136,16 @@ async fn transfer(State(client): State<Client>, Json(transfer): Json<Transfer>) 
     let enough = doc! { "_id": transfer.from, "balance": { "$gte": transfer.amount } };
     let take = doc! { "q": enough, "u": { "$inc": { "balance": -transfer.amount } } };
     let give = doc! { "q": { "_id": transfer.to }, "u": { "$inc": { "balance": transfer.amount } } };
-    let move_money = async |mut session: Session| {
+    let mut session = client.start_session(&SessionOptions::default()).map_err(ClientError::from)?;
+    // It owns what it uses, so that the service may run it on any thread.
+    let move_money = async move |mut session: Session| {
         let taken = client.update(DATABASE, "accounts", [&take]).session(&mut session).await?;
         let given = client.update(DATABASE, "accounts", [&give]).session(&mut session).await?;
         let both = taken.matched + given.matched == 2;
         // An error ends the transaction: neither account changes.
         both.then_some(()).ok_or_else(|| ClientError::other("there is no such account, or too little on it"))
     };
-    client.start_session(&SessionOptions::default()).map_err(ClientError::from)?.with_transaction(move_money).await?;
+    session.with_transaction(move_money).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -199,7 +199,24 @@ impl Session {
     ///
     /// `body` gets this session, and gives it to each of its operations. An operation without it is not part of the
     /// transaction. `body` may run several times, so it should do nothing else that must not be repeated. If it returns an
-    /// error, the transaction is aborted.
+    /// error, the transaction is aborted. It may change what it captures. In a task that is spawned, it has to own that
+    /// (`async move`): the compiler does not find the future of a borrowing body [`Send`].
+    ///
+    /// ```no_run
+    /// # async fn example(client: wharf::Client, mut session: wharf::client::Session) -> Result<(), wharf::ClientError> {
+    /// use bson::doc;
+    ///
+    /// let mut counts = Vec::new();
+    /// session
+    ///     .with_transaction(async |mut session| {
+    ///         counts.clear();
+    ///         counts.push(client.insert("shop", "orders", [doc! {}]).session(&mut session).await?.inserted);
+    ///         Ok(())
+    ///     })
+    ///     .await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// `body` must return the error of each command, and must not continue after one: the error may have aborted the
     /// transaction on the server, as that of a duplicate key does. The commit is then refused with `NoSuchTransaction`,
@@ -217,13 +234,12 @@ impl Session {
     ///
     /// # Cancel safety
     ///
-    /// The transaction stays open until the session is dropped, which aborts it in the background, or until
-    /// [`abort_transaction`](Self::abort_transaction). Before that, the session can start no other one
-    /// ([`SessionError::TransactionInProgress`](super::SessionError)). If the commit was in progress, its outcome is unknown.
-    pub async fn with_transaction<T, F>(&mut self, body: impl FnMut(Session) -> F) -> Result<T, ClientError>
-    where
-        F: Future<Output = Result<T, ClientError>>,
-    {
+    /// The transaction is aborted in the background. Until that has ended, the session refuses operations, with
+    /// [`SessionError::AbortInProgress`](super::SessionError). If the commit was in progress, its outcome is unknown.
+    pub async fn with_transaction<T>(
+        &mut self,
+        body: impl AsyncFnMut(Session) -> Result<T, ClientError>,
+    ) -> Result<T, ClientError> {
         self.with_transaction_options(TransactionOptions::default(), body).await
     }
 
@@ -239,11 +255,8 @@ impl Session {
     pub async fn with_transaction_options<T, F>(
         &mut self,
         options: TransactionOptions,
-        mut body: impl FnMut(Session) -> F,
-    ) -> Result<T, ClientError>
-    where
-        F: Future<Output = Result<T, ClientError>>,
-    {
+        mut body: impl AsyncFnMut(Session) -> Result<T, ClientError>,
+    ) -> Result<T, ClientError> {
         let mut repeating = Repeating::begin(self, options);
         let mut outcome = None;
         loop {

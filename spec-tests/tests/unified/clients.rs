@@ -303,12 +303,7 @@ impl Session {
     {
         match self {
             Self::Pooled(session) => {
-                session
-                    .with_transaction_options(options, |inner| {
-                        let ran = body(Session::Pooled(inner));
-                        async { ran.await.0 }
-                    })
-                    .await
+                session.with_transaction_options(options, async |inner| body(Session::Pooled(inner)).await.0).await
             }
             Self::Single(session) => {
                 let runtime = tokio::runtime::Handle::current();

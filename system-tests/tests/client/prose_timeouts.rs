@@ -167,10 +167,8 @@ async fn abort_after_a_callback_has_the_whole_time_limit_again() {
     let mut session = client.start_session(&SessionOptions::default()).unwrap();
     let begun = Instant::now();
     let insert = rawdoc! { "insert": "coll", "documents": [{ "_id": 1 }] };
-    let outcome = session.with_transaction(|mut session| {
-        let (client, insert) = (session.client().clone(), &insert);
-        async move { client.run(Operation::write("db", insert).session(&mut session)).await }
-    });
+    let outcome = session
+        .with_transaction(async |mut session| client.run(Operation::write("db", &insert).session(&mut session)).await);
     let error = outcome.await.unwrap_err();
     assert!(error.is_timeout(), "{error:?}");
     assert!((300..=310).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());

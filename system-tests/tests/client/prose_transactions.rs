@@ -62,7 +62,7 @@ async fn write_concern_of_the_client_does_not_reach_into_a_transaction() {
 async fn transaction(client: &Client, pause: Duration) -> Result<&'static str, ClientError> {
     let mut session = client.start_session(&SessionOptions::default()).unwrap();
     session
-        .with_transaction(|mut session| async move {
+        .with_transaction(async |mut session| {
             sleep(pause).await;
             let client = session.client().clone();
             client.run(Operation::write("test", &insert()).session(&mut session)).await?;
@@ -79,9 +79,9 @@ async fn callback_returns_its_value_or_its_own_error_at_once() {
     assert_eq!(transaction(&client, Duration::ZERO).await.unwrap(), "the value");
     let mut session = client.start_session(&SessionOptions::default()).unwrap();
     let mut runs = 0;
-    let ended = session.with_transaction(|_| {
+    let ended = session.with_transaction(async |_| {
         runs += 1;
-        async { Err::<(), _>(ClientError::other("custom")) }
+        Err::<(), _>(ClientError::other("custom"))
     });
     let error = ended.await.unwrap_err();
     assert!(matches!(error, ClientError::Other(_)) && error.to_string() == "custom", "{error:?}");

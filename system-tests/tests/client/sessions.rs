@@ -63,18 +63,15 @@ async fn with_transaction_repeats_after_a_conflict() {
     let mut tasks = Vec::new();
     for _ in 0..8 {
         let (client, runs) = (client.clone(), runs.clone());
+        let mut session = client.start_session(&SessionOptions::default()).unwrap();
         tasks.push(tokio::spawn(async move {
-            let mut session = client.start_session(&SessionOptions::default()).unwrap();
             session
-                .with_transaction(|mut session| {
+                .with_transaction(async move |mut session| {
                     runs.fetch_add(1, Ordering::Relaxed);
-                    let client = session.client().clone();
-                    async move {
-                        let statement = rawdoc! { "q": { "_id": 1 }, "u": { "$inc": { "n": 1 } } };
-                        let update = rawdoc! { "update": "conflicts", "updates": [statement] };
-                        let reply = client.run(Operation::write("sessions", &update).session(&mut session)).await?;
-                        reply.get_i32("n").map_err(ClientError::other)
-                    }
+                    let statement = rawdoc! { "q": { "_id": 1 }, "u": { "$inc": { "n": 1 } } };
+                    let update = rawdoc! { "update": "conflicts", "updates": [statement] };
+                    let reply = client.run(Operation::write("sessions", &update).session(&mut session)).await?;
+                    reply.get_i32("n").map_err(ClientError::other)
                 })
                 .await
                 .unwrap()
@@ -95,8 +92,7 @@ async fn error_of_the_body_aborts_the_transaction() {
     empty(&client, "bodies").await;
     let mut session = client.start_session(&SessionOptions::default()).unwrap();
     let failed = session
-        .with_transaction(|mut session| async move {
-            let client = session.client().clone();
+        .with_transaction(async |mut session| {
             client.run(Operation::write("sessions", &insert("bodies", 1)).session(&mut session)).await?;
             Err::<(), _>(ClientError::other("enough"))
         })
