@@ -452,7 +452,8 @@ impl Attempt<'_> {
                 return Err(failed);
             }
         };
-        self.replied(&reply);
+        let times = self.replied(&reply);
+        explicit.lock().keep_token(&times);
         if let Some(fault) = Fault::of_reply(&reply) {
             let labels = self.note(&fault, Some(known));
             let reason = "the commit succeeded, but its write concern was not met";
@@ -512,7 +513,7 @@ impl Attempt<'_> {
         }
     }
 
-    fn replied(&self, reply: &RawDocument) {
+    fn replied<'r>(&self, reply: &'r RawDocument) -> ReplyTimes<'r> {
         let times = ReplyTimes::read(reply);
         let advanced = times.cluster_time.and_then(|time| self.client.cluster_time().advance(time));
         self.explicit.lock().replied(&times, advanced.as_ref());
@@ -534,6 +535,7 @@ impl Attempt<'_> {
     /// Notes a failed attempt in the session, and returns the error's labels.
     fn note(&self, fault: &Fault, known: Option<SessionServer>) -> ErrorLabels {
         let consequence = match self.end {
+        times
             End::Commit => self.explicit.lock().commit_failed(fault, known),
             End::Abort => self.explicit.lock().abort_failed(fault, known),
         };

@@ -414,9 +414,21 @@ impl<P> Session<P> {
     pub fn succeeded(&mut self, times: &ReplyTimes<'_>) {
         if self.transaction.state != TransactionState::None {
             self.transaction.command_ended(true);
-            if let Some(token) = times.recovery_token {
-                self.transaction.keep_token(token);
-            }
+            self.keep_token(times);
+        }
+    }
+
+    /// Notes that a command of a cursor has succeeded, which was perhaps opened in the transaction of this number.
+    pub fn cursor_succeeded(&mut self, times: &ReplyTimes<'_>, opened_in: Option<i64>) {
+        if opened_in.is_some() && self.open_transaction() == opened_in {
+            self.keep_token(times);
+        }
+    }
+
+    /// Keeps the `recoveryToken` of a successful reply in the transaction, or of its commit.
+    pub fn keep_token(&mut self, times: &ReplyTimes<'_>) {
+        if let Some(token) = times.recovery_token {
+            self.transaction.keep_token(token);
         }
     }
 

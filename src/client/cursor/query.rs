@@ -335,7 +335,10 @@ impl Query {
             }
             return match outcome {
                 Ok(reply) => {
-                    self.session.replied(&self.client, &reply);
+                    let times = self.session.replied(&self.client, &reply);
+                    if let InSession::Explicit(explicit) = &self.session {
+                        explicit.lock().cursor_succeeded(&times, self.opened_in);
+                    }
                     Ok(reply)
                 }
                 Err(error) => {
