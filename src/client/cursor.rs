@@ -32,6 +32,9 @@ use crate::pool::Purpose;
 use crate::runtime::forks;
 use crate::session::{FaultKind, name, writes_its_result};
 
+/// How long a stream pauses between two batches without documents, if the server has not waited for documents.
+pub(crate) const PAUSE: Duration = Duration::from_millis(10);
+
 /// The wire version of MongoDB 4.4, from which on a `getMore` takes a comment (CRUD, "find").
 const TAKES_COMMENT: i32 = 9;
 
@@ -265,6 +268,8 @@ impl OpenCursor<'_> {
             fetching: None,
             closer: None,
             ticket,
+            unclosed: 0,
+            pause: Duration::ZERO,
             client,
             forks: forks(),
             max_wire_version,
@@ -317,6 +322,11 @@ pub struct Cursor<T = RawDocumentBuf> {
     /// What closes the cursor while the server waits for documents.
     closer: Option<Query>,
     /// Only for a cursor of a transaction behind a load balancer.
+    /// The server's name for a cursor that has failed and is to be closed when the value drops; 0 for none. Behind a load
+    /// balancer, the cursor keeps its connection until then (Load Balancers, "Behaviour With Cursors").
+    unclosed: i64,
+    /// The pause before the next batch is fetched.
+    pause: Duration,
     ticket: Option<Ticket>,
     client: Client,
     /// The number of forks before the cursor was opened.
@@ -436,6 +446,8 @@ impl<T> Cursor<T> {
             fetching: self.fetching.take(),
             closer: self.closer.take(),
             ticket: self.ticket.take(),
+            unclosed: std::mem::take(&mut self.unclosed),
+            pause: self.pause,
             client: self.client.clone(),
             forks: self.forks,
             max_wire_version: self.max_wire_version,
@@ -516,7 +528,7 @@ impl<T> Cursor<T> {
             }
             let Some(query) = self.query.take() else { return Poll::Ready(Ok(None)) };
             self.closer = query.closer();
-            self.fetching = Some(Box::pin(query.fetch(self.id)));
+            self.fetching = Some(Box::pin(query.fetch(self.id, std::mem::take(&mut self.pause))));
         }
     }
 
@@ -530,10 +542,15 @@ impl<T> Cursor<T> {
     }
 
     /// Ends the cursor after an error. A cursor that the server has ended, or that its connection took along, is not
-    /// closed.
+    /// closed. A cursor with a connection of its own keeps it, and is closed when the value drops.
     fn fail(&mut self, error: &ClientError) {
         self.batch = Batch::default();
-        if self.query.as_ref().is_some_and(|query| query.may_be_open_after(error)) {
+        let Some(query) = &self.query else { return };
+        let may_be_open = query.may_be_open_after(error);
+        if query.pinned.is_some() {
+            let id = std::mem::take(&mut self.id);
+            self.unclosed = if may_be_open { id } else { 0 };
+        } else if may_be_open {
             self.abandon();
         } else {
             self.id = 0;
@@ -565,6 +582,7 @@ impl<T: DeserializeOwned> Stream for Cursor<T> {
             // A stream that has yielded `None` is over, so a tailable cursor without documents goes on waiting.
             None if this.id != 0 => {
                 context.waker().wake_by_ref();
+                this.pause = if this.awaits_data() { Duration::ZERO } else { PAUSE };
                 Poll::Pending
             }
             next => Poll::Ready(next),

@@ -59,6 +59,7 @@ pub use status::{ClientStatus, ServerStatus};
 pub use typed::TypedCommand;
 pub use write::{Write, WriteError, WriteFailure, Written};
 
+pub(crate) use cursor::PAUSE;
 pub(crate) use repeating::{Repeating, Turn};
 
 use command_events::CommandEvents;

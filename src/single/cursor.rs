@@ -10,13 +10,10 @@ use bson::{RawDocument, RawDocumentBuf};
 use serde::de::DeserializeOwned;
 
 use super::Client;
-use crate::client::{self, ClientError};
+use crate::client::{self, ClientError, PAUSE};
 
-/// How long an iterator pauses between two batches without documents, if the server has not waited for documents. The
-/// client is free meanwhile.
-const PAUSE: Duration = Duration::from_millis(10);
-
-/// The same, if the server has waited. Long enough for a thread that waits for the client.
+/// How long an iterator pauses between two batches without documents, if the server has waited for documents. Long enough
+/// for a thread that waits for the client. Otherwise it pauses as a stream does.
 pub(super) const SHORT_PAUSE: Duration = Duration::from_millis(1);
 
 /// The results of a query.

@@ -17,12 +17,12 @@ impl<T> Cursor<T> {
     ///
     /// Returns whether there was something to close.
     pub(crate) fn abandon(&mut self) -> bool {
-        if self.id == 0 {
+        if self.id == 0 && self.query.is_none() {
             return false;
         }
         if self.forks != forks() {
             // The cursor, its connection and its session are the parent's.
-            self.id = 0;
+            (self.id, self.unclosed) = (0, 0);
             mem::forget((self.query.take(), self.fetching.take(), self.closer.take()));
             return false;
         }
@@ -47,10 +47,11 @@ impl<T> Cursor<T> {
 
     /// Takes the cursor apart, and returns what closes it on the server; `None` if it has ended there.
     pub(super) fn closing(&mut self, timeout: Option<Limit>, place: Option<Place>) -> Option<Closing> {
-        let id = mem::take(&mut self.id);
-        if id == 0 {
-            return None;
-        }
+        let id = match (mem::take(&mut self.id), mem::take(&mut self.unclosed)) {
+            (0, 0) => return None,
+            (0, unclosed) => unclosed,
+            (id, _) => id,
+        };
         match (self.query.take(), self.fetching.take()) {
             (Some(query), _) => Some(Box::pin(query.close(id, timeout, place))),
             (None, Some(fetching)) => {

@@ -91,8 +91,12 @@ struct OfCursor<'a> {
 }
 
 impl Query {
-    /// Fetches the next batch. The kind is that of the last failure.
-    pub(super) async fn fetch(mut self, id: i64) -> (Self, Result<Batch, (ClientError, FaultKind)>) {
+    /// Fetches the next batch, after a pause. The kind is that of the last failure.
+    pub(super) async fn fetch(mut self, id: i64, pause: Duration) -> (Self, Result<Batch, (ClientError, FaultKind)>) {
+        if !pause.is_zero() {
+            let limit = self.time.of_iteration();
+            self.client.pause(limit.left().map_or(pause, |left| pause.min(left))).await;
+        }
         let fetched = self.get_more(id).await;
         (self, fetched)
     }

@@ -11,6 +11,7 @@ mod ended;
 mod events;
 mod faas;
 mod forks;
+mod fetching;
 mod held;
 mod lifecycle;
 mod limits;
