@@ -67,6 +67,7 @@ pub(super) fn session_use<'u>(
         read_preference: operation.read_preference,
         takes_after_cluster_time: takes_after && name(operation.command.body()).is_some_and(takes_after_cluster_time),
         transaction_number,
+        is_beside_transaction: operation.is_beside_transaction,
     }
 }
 

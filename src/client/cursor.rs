@@ -164,7 +164,7 @@ impl OpenCursor<'_> {
             (None, CursorType::NonTailable) if self.max_await_time.is_some() && !is_find => CursorType::TailableAwait,
             (None, cursor_type) => cursor_type,
         };
-        let timeout = self.client.timeout_of(self.operation.session.as_deref(), &self.operation.command)?;
+        let timeout = self.client.timeout_of(self.operation.limiting_session(), &self.operation.command)?;
         if self.timeout_mode.is_some() && !timeout.is_set() {
             return Err(InvalidOption::missing("timeoutMS", "by timeoutMode").into());
         }
@@ -201,6 +201,7 @@ impl OpenCursor<'_> {
         let (batch_size, comment) = (batch_size.or(batch_size_of(body)), comment_of(body));
         let database = operation.command.database().to_owned();
         let limit = time.timeout.start();
+        let is_beside_transaction = operation.is_beside_transaction;
         // The server would apply the time limit of the query to further batches as well.
         let is_told = time.mode == TimeoutMode::CursorLifetime || cursor_type == CursorType::TailableAwait;
         let command = operation.command.within(limit);
@@ -227,12 +228,12 @@ impl OpenCursor<'_> {
             session => session,
         };
         let (opened_in, ticket) = match &session {
-            InSession::Explicit(explicit) => {
+            InSession::Explicit(explicit) if !is_beside_transaction => {
                 let opened_in = explicit.lock().open_transaction();
                 let has_line = opened_in.is_some() && client.options().is_load_balanced();
                 (opened_in, has_line.then(|| explicit.line().ticket()))
             }
-            InSession::Implicit(_) | InSession::Never => (None, None),
+            InSession::Explicit(_) | InSession::Implicit(_) | InSession::Never => (None, None),
         };
         let mut query = Query {
             server: server.server().clone(),
@@ -267,9 +268,9 @@ impl OpenCursor<'_> {
             query: Some(query),
             fetching: None,
             closer: None,
-            ticket,
             unclosed: 0,
             pause: Duration::ZERO,
+            ticket,
             client,
             forks: forks(),
             max_wire_version,
@@ -321,12 +322,12 @@ pub struct Cursor<T = RawDocumentBuf> {
     fetching: Option<Fetching>,
     /// What closes the cursor while the server waits for documents.
     closer: Option<Query>,
-    /// Only for a cursor of a transaction behind a load balancer.
     /// The server's name for a cursor that has failed and is to be closed when the value drops; 0 for none. Behind a load
     /// balancer, the cursor keeps its connection until then (Load Balancers, "Behaviour With Cursors").
     unclosed: i64,
     /// The pause before the next batch is fetched.
     pause: Duration,
+    /// Only for a cursor of a transaction behind a load balancer.
     ticket: Option<Ticket>,
     client: Client,
     /// The number of forks before the cursor was opened.
@@ -445,9 +446,9 @@ impl<T> Cursor<T> {
             query: self.query.take(),
             fetching: self.fetching.take(),
             closer: self.closer.take(),
-            ticket: self.ticket.take(),
             unclosed: std::mem::take(&mut self.unclosed),
             pause: self.pause,
+            ticket: self.ticket.take(),
             client: self.client.clone(),
             forks: self.forks,
             max_wire_version: self.max_wire_version,
@@ -581,8 +582,8 @@ impl<T: DeserializeOwned> Stream for Cursor<T> {
         match this.taken(advanced) {
             // A stream that has yielded `None` is over, so a tailable cursor without documents goes on waiting.
             None if this.id != 0 => {
-                context.waker().wake_by_ref();
                 this.pause = if this.awaits_data() { Duration::ZERO } else { PAUSE };
+                context.waker().wake_by_ref();
                 Poll::Pending
             }
             next => Poll::Ready(next),

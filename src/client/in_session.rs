@@ -80,6 +80,11 @@ impl Explicit {
         self.repeating_until.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Returns the client that started the session.
+    pub(super) fn client(&self) -> &Client {
+        &self.client
+    }
+
     /// Returns whether the client started the session.
     pub(super) fn belongs_to(&self, client: &Client) -> bool {
         Arc::ptr_eq(&self.client.inner, &client.inner)

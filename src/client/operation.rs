@@ -34,6 +34,8 @@ pub struct Operation<'a> {
     pub(super) exclusive: PhantomData<&'a mut Session>,
     /// The operation that this one is a part of.
     pub(super) part_of: Option<&'a Whole>,
+    /// Whether the operation uses the session, but is no part of its transaction: that of a change stream which resumes.
+    pub(super) is_beside_transaction: bool,
 }
 
 /// An operation of several commands.
@@ -90,6 +92,11 @@ impl<'a> Operation<'a> {
         Self { kind, ..Self::from(Command::new(database, body)) }
     }
 
+    /// Returns the session whose time limit holds for the operation.
+    pub(super) fn limiting_session(&self) -> Option<&Explicit> {
+        self.session.as_deref().filter(|_| !self.is_beside_transaction)
+    }
+
     /// Sets the session that the operation belongs to. By default it has one for itself.
     pub fn session(mut self, session: &'a mut Session) -> Self {
         self.session = Some(session.explicit().clone());
@@ -129,6 +136,7 @@ impl<'a> From<Command<'a>> for Operation<'a> {
             session: None,
             exclusive: PhantomData,
             part_of: None,
+            is_beside_transaction: false,
         }
     }
 }

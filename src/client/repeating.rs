@@ -1,12 +1,14 @@
 //! Running the body of a transaction, and its commit, again and again (Convenient API for Transactions).
 
+use std::sync::Arc;
+
 use tokio::time::Instant;
 
 use super::error::ClientError;
-use super::in_session::LimitedCall;
-use super::session::Session;
+use super::in_session::{Explicit, LimitedCall};
+use super::session::{Session, abandon};
 use crate::endpoint::Limit;
-use crate::runtime::random_fraction;
+use crate::runtime::{forks, random_fraction};
 use crate::session::{NextStep, Repetitions, TransactionOptions, TransactionState};
 
 /// A transaction that is repeated as its errors allow, apart from the calls of its body.
@@ -18,8 +20,27 @@ pub(crate) struct Repeating<T> {
     next: NextStep,
     value: Option<T>,
     last_error: Option<ClientError>,
+    /// Aborts the transaction of a call that is dropped before its end.
+    open: OpenCall,
     /// Lets the time limit hold for all operations of the session.
     _limited: LimitedCall,
+}
+
+/// A call of `with_transaction` that has not ended. If it is dropped, its transaction is aborted.
+struct OpenCall {
+    explicit: Arc<Explicit>,
+    /// The number of forks before the call.
+    forks: u32,
+    has_ended: bool,
+}
+
+impl Drop for OpenCall {
+    fn drop(&mut self) {
+        // The transaction may be that of a parent of this process.
+        if !self.has_ended && self.forks == forks() {
+            abandon(&self.explicit);
+        }
+    }
 }
 
 /// What the caller of [`Repeating::turn`] does next.
@@ -36,11 +57,18 @@ impl<T> Repeating<T> {
         let limited = session.explicit().limit_to(limit.map(|limit| Limit::of(limit).start()));
         let mut repetitions = Repetitions::new(now(), limit);
         let next = repetitions.begin();
-        Self { options, repetitions, next, value: None, last_error: None, _limited: limited }
+        let open = OpenCall { explicit: session.explicit().clone(), forks: forks(), has_ended: false };
+        Self { options, repetitions, next, value: None, last_error: None, open, _limited: limited }
     }
 
     /// Goes on until the body is to run, or the transaction is over. `outcome`: that of the body, if it has run.
     pub(crate) async fn turn(&mut self, session: &mut Session, outcome: Option<Result<T, ClientError>>) -> Turn<T> {
+        let turn = self.go_on(session, outcome).await;
+        self.open.has_ended = matches!(turn, Turn::End(_));
+        turn
+    }
+
+    async fn go_on(&mut self, session: &mut Session, outcome: Option<Result<T, ClientError>>) -> Turn<T> {
         match outcome {
             Some(Ok(returned)) => {
                 self.value = Some(returned);

@@ -223,7 +223,7 @@ impl<'a> Running<'a> {
     #[inline]
     fn begin(&mut self) -> Result<(), ClientError> {
         let (client, operation) = (self.client, &mut self.operation);
-        let limit = client.timeout_of(operation.session.as_deref(), &operation.command)?;
+        let limit = client.timeout_of(operation.limiting_session(), &operation.command)?;
         if limit.is_set() {
             operation.command.set_limit(limit.start());
         }
@@ -259,7 +259,8 @@ impl<'a> Running<'a> {
         let session_use = session_use(self.client, &self.operation, self.is_unacknowledged, None, None);
         let (begun, is_in_transaction, is_causally_consistent) = {
             let mut state = explicit.lock();
-            (state.begin(&session_use), state.is_in_transaction(), state.is_causally_consistent())
+            let is_in_transaction = state.is_in_transaction() && !self.operation.is_beside_transaction;
+            (state.begin(&session_use), is_in_transaction, state.is_causally_consistent())
         };
         self.session = InSession::Explicit(explicit);
         // What the last transaction was pinned to is dropped outside of the lock.
@@ -484,7 +485,9 @@ impl<'a> Running<'a> {
             true => self.session.replied(self.client, &reply),
             false => ReplyTimes { has_write_concern_error: has_write_concern_error(&reply), ..ReplyTimes::default() },
         };
-        if let InSession::Explicit(explicit) = &self.session {
+        if let InSession::Explicit(explicit) = &self.session
+            && !self.operation.is_beside_transaction
+        {
             explicit.lock().succeeded(&times);
         }
         let is_concern_unmet = times.has_write_concern_error;
@@ -545,6 +548,9 @@ impl<'a> Running<'a> {
     fn note_failure(&mut self, fault: &Fault, known: Option<SessionServer>) -> ErrorLabels {
         let retries_writes = self.retryability == Retryability::Write;
         match &mut self.session {
+            InSession::Explicit(explicit) if self.operation.is_beside_transaction => {
+                explicit.lock().cursor_failed(fault, None).labels
+            }
             InSession::Explicit(explicit) => {
                 let consequence = explicit.lock().failed(fault, known, retries_writes);
                 consequence.labels

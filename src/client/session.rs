@@ -252,7 +252,7 @@ impl Session {
     /// # Cancel safety
     ///
     /// That of [`with_transaction`](Self::with_transaction).
-    pub async fn with_transaction_options<T, F>(
+    pub async fn with_transaction_options<T>(
         &mut self,
         options: TransactionOptions,
         mut body: impl AsyncFnMut(Session) -> Result<T, ClientError>,
@@ -310,22 +310,40 @@ impl Session {
             // The transaction, its connection and the runtime are the parent's.
             return false;
         }
-        let must_abort = self.explicit.lock().abandon();
-        if !must_abort {
+        let aborts = abandon(&self.explicit) || self.explicit.lock().is_aborting();
+        if !aborts {
             let unpinned = self.explicit.lock().unpin();
             drop(unpinned);
-            return false;
         }
-        let (client, explicit, site) = (self.client.clone(), self.explicit.clone(), Location::caller());
-        if let Some(background) = client.deployment().background() {
-            background.take(async move {
-                // The server aborts it when its time is up.
-                let _ = end_transaction(&client, &explicit, End::Abort, site).await;
-                let unpinned = explicit.lock().unpin();
-                drop(unpinned);
-            });
-        }
-        true
+        aborts
+    }
+}
+
+/// Aborts the transaction that a session or a call has left open, in the background. Until that has ended, the session
+/// refuses operations. Returns whether there is something to abort.
+pub(super) fn abandon(explicit: &Arc<Explicit>) -> bool {
+    if !explicit.lock().abandon() {
+        return false;
+    }
+    let (aborting, site) = (Aborting(explicit.clone()), Location::caller());
+    if let Some(background) = explicit.client().deployment().background() {
+        background.take(async move {
+            let explicit = &aborting.0;
+            // The server aborts it when its time is up.
+            let _ = end_transaction(explicit.client(), explicit, End::Abort, site).await;
+            drop(aborting);
+        });
+    }
+    true
+}
+
+/// An abort in the background. When the value drops, nothing more is done about it.
+struct Aborting(Arc<Explicit>);
+
+impl Drop for Aborting {
+    fn drop(&mut self) {
+        let unpinned = self.0.lock().abort_ended();
+        drop(unpinned);
     }
 }
 
@@ -517,6 +535,7 @@ impl Attempt<'_> {
         let times = ReplyTimes::read(reply);
         let advanced = times.cluster_time.and_then(|time| self.client.cluster_time().advance(time));
         self.explicit.lock().replied(&times, advanced.as_ref());
+        times
     }
 
     fn failed(
@@ -535,7 +554,6 @@ impl Attempt<'_> {
     /// Notes a failed attempt in the session, and returns the error's labels.
     fn note(&self, fault: &Fault, known: Option<SessionServer>) -> ErrorLabels {
         let consequence = match self.end {
-        times
             End::Commit => self.explicit.lock().commit_failed(fault, known),
             End::Abort => self.explicit.lock().abort_failed(fault, known),
         };

@@ -54,6 +54,12 @@ pub enum SessionError {
     /// operation was up (`timeoutMS`).
     #[error("a cursor of the transaction was still closing on its connection when the time was up (timeoutMS)")]
     CursorClosing,
+    /// A call of `with_transaction` was dropped before its end, and the abort of its transaction has not ended.
+    #[error(
+        "a call of with_transaction was dropped, and its transaction is still being aborted: use the session later, or \
+         another one"
+    )]
+    AbortInProgress,
     /// An operation inside of `with_transaction` has a time limit of its own, while that of the transaction holds.
     #[error("timeoutMS cannot be set for an operation inside of withTransaction, whose own timeoutMS holds")]
     TimeoutInTransaction,

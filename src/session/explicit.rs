@@ -42,6 +42,9 @@ pub struct SessionUse<'a> {
     pub takes_after_cluster_time: bool,
     /// The number of a write that may be retried, from [`Session::next_transaction_number`]. Not in a transaction.
     pub transaction_number: Option<i64>,
+    /// Whether the operation is no part of the session's transaction, whatever its state: that of a change stream which
+    /// resumes.
+    pub is_beside_transaction: bool,
 }
 
 /// The server that a command is sent to.
@@ -94,6 +97,8 @@ pub struct Session<P> {
     cluster_time: Option<Arc<ClusterTime>>,
     operation_time: Option<Timestamp>,
     transaction: Transaction<P>,
+    /// Whether the abort of an abandoned transaction is under way.
+    is_aborting: bool,
 }
 
 impl<P> Session<P> {
@@ -118,6 +123,7 @@ impl<P> Session<P> {
             cluster_time: None,
             operation_time: None,
             transaction: Transaction::default(),
+            is_aborting: false,
         })
     }
 
@@ -271,10 +277,27 @@ impl<P> Session<P> {
         self.transaction.take_pin()
     }
 
-    /// Ends the transaction because the session ends, and returns whether an abort has to be sent first: see
-    /// [`abort_command`](Self::abort_command).
+    /// Ends the transaction that the session or its call has left open, and returns whether an abort has to be sent: see
+    /// [`abort_command`](Self::abort_command). Until it [has ended](Self::abort_ended), the session refuses all else.
     pub fn abandon(&mut self) -> bool {
-        self.transaction.abandon()
+        let must_abort = self.transaction.abandon();
+        self.is_aborting |= must_abort;
+        must_abort
+    }
+
+    /// Notes that no more is done about the abort of an abandoned transaction. Returns what that was pinned to.
+    pub fn abort_ended(&mut self) -> Option<P> {
+        self.is_aborting = false;
+        self.unpin()
+    }
+
+    /// Returns whether the abort of an abandoned transaction is under way.
+    pub fn is_aborting(&self) -> bool {
+        self.is_aborting
+    }
+
+    fn refuse_while_aborting(&self) -> Result<(), SessionError> {
+        if self.is_aborting { Err(SessionError::AbortInProgress) } else { Ok(()) }
     }
 
     /// Starts a transaction. The server learns of it with the first command. Returns what the last one was pinned to.
@@ -286,6 +309,7 @@ impl<P> Session<P> {
         if self.is_snapshot {
             return Err(SessionError::SnapshotTransaction);
         }
+        self.refuse_while_aborting()?;
         let unpinned = self.transaction.start(options.or(&self.transaction_defaults))?;
         self.server.next_transaction_number();
         Ok(unpinned)
@@ -297,6 +321,10 @@ impl<P> Session<P> {
     ///
     /// [`SessionError`] for an operation that the session does not support. The state is unchanged then.
     pub fn begin(&mut self, operation: &SessionUse<'_>) -> Result<Option<P>, SessionError> {
+        if operation.is_beside_transaction {
+            return Ok(None);
+        }
+        self.refuse_while_aborting()?;
         if !self.is_in_transaction() {
             if operation.is_unacknowledged {
                 return Err(SessionError::UnacknowledgedWrite);
@@ -341,7 +369,7 @@ impl<P> Session<P> {
         }
         self.server.append_to(elements, now);
         let after = self.operation_time.filter(|_| self.is_causally_consistent && server.has_cluster_time);
-        if self.is_in_transaction() {
+        if self.is_in_transaction() && !operation.is_beside_transaction {
             let begins = self.transaction.command_sent(server.is_load_balanced);
             elements::transaction(elements, self.server.transaction_number(), begins);
             if begins {
@@ -447,8 +475,8 @@ impl<P> Session<P> {
         Consequence { labels, unpinned: if is_transient { self.unpin() } else { None } }
     }
 
-    /// Notes that a command of a cursor has failed. If the cursor was not opened in the transaction that is open now, that
-    /// one goes on.
+    /// Notes that a command of a cursor, or one beside the transaction, has failed. If the cursor was not opened in the
+    /// transaction that is open now, that one goes on.
     pub fn cursor_failed(&mut self, fault: &Fault, opened_in: Option<i64>) -> Consequence<P> {
         if self.open_transaction() == opened_in {
             return self.failed(fault, None, false);
@@ -476,6 +504,7 @@ impl<P> Session<P> {
     ///
     /// [`SessionError`] if there is no transaction, or it was aborted.
     pub fn begin_commit(&mut self) -> Result<bool, SessionError> {
+        self.refuse_while_aborting()?;
         self.transaction.begin_commit()
     }
 
@@ -509,6 +538,7 @@ impl<P> Session<P> {
     ///
     /// [`SessionError`] if there is no transaction, or it was committed or aborted.
     pub fn begin_abort(&mut self) -> Result<bool, SessionError> {
+        self.refuse_while_aborting()?;
         self.transaction.begin_abort()
     }
 

@@ -221,14 +221,13 @@ impl<P> Transaction<P> {
         Ok(self.is_known_to_server)
     }
 
-    /// Moves to the aborted state if the transaction is open, and returns whether it was: the server knows it, and no commit
-    /// of it was sent.
+    /// Moves to the aborted state if the transaction is open: no commit of it was sent. Returns whether the server knows it.
     pub(super) fn abandon(&mut self) -> bool {
-        let is_open = self.state != TransactionState::Starting && self.is_open();
-        if is_open {
-            self.state = TransactionState::Aborted;
+        if !self.is_open() {
+            return false;
         }
-        is_open
+        self.state = TransactionState::Aborted;
+        self.is_known_to_server
     }
 
     /// Returns the command for the next attempt to commit. With a time limit for the whole operation, the server's and

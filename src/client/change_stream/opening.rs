@@ -373,7 +373,7 @@ impl Plan {
 
     /// Opens a cursor, after a pause.
     pub(super) fn open(self: &Arc<Self>, start: &Start, limit: Limit, pause: Duration) -> Opening {
-        let (plan, body) = (self.clone(), self.body(start));
+        let (plan, body, resumes) = (self.clone(), self.body(start), start.has_begun);
         Box::pin(async move {
             let body = body?;
             if !pause.is_zero() {
@@ -382,6 +382,8 @@ impl Plan {
             let mut operation = Operation::read(&plan.database, &body);
             operation.command = operation.command.within(limit);
             operation.session = Some(plan.session.clone());
+            // The session may be in a transaction by now, which the server would abort.
+            operation.is_beside_transaction = resumes;
             if let Some(preference) = &plan.read_preference {
                 operation = operation.read_preference(preference);
             }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bson::{Bson, Document, Timestamp, doc, rawdoc};
 use tokio::time::{Instant, timeout};
-use wharf::client::{ChangeStream, WatchTarget};
+use wharf::client::{ChangeStream, SessionOptions, TransactionOptions, WatchTarget};
 use wharf::{Client, ReadPreference};
 use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
@@ -231,4 +231,83 @@ async fn call_after_a_cancelled_one_has_the_whole_time() {
     let took = begun.elapsed().as_millis();
     assert!((1_690..1_800).contains(&took), "the second call ends after {took} ms");
     assert_eq!(stages(&server).len(), 2, "the stream resumes when the time of the cancelled call is up");
+}
+
+fn with_token(mut reply: Document, token: i32) -> Document {
+    reply.get_document_mut("cursor").unwrap().insert("postBatchResumeToken", doc! { "token": token });
+    reply
+}
+
+/// "Updating the Cached Resume Token".
+#[tokio::test]
+async fn token_of_a_batch_is_kept_after_its_last_event_and_without_events() {
+    let event = |token: i32| doc! { "_id": { "token": token }, "operationType": "insert" };
+    let replies = vec![
+        with_token(batch("firstBatch", vec![]), 1),
+        with_token(batch("nextBatch", vec![]), 2),
+        with_token(batch("nextBatch", vec![event(3), event(4)]), 5),
+        failure(43, &[]),
+        with_token(batch("firstBatch", vec![event(6)]), 7),
+    ];
+    let (server, mut changes) = watch(17, replies).await;
+    for (is_event, token) in [(false, 2), (true, 3), (true, 5), (true, 7)] {
+        let next = changes.next().await.unwrap().is_some();
+        let kept = changes.resume_token().unwrap().get_i32("token").unwrap();
+        assert_eq!((next, kept), (is_event, token));
+    }
+    assert_eq!(stages(&server)[1], doc! { "resumeAfter": { "token": 5 } });
+}
+
+/// A server would abort the transaction if the `aggregate` of the stream were a part of it.
+#[tokio::test(start_paused = true)]
+async fn stream_that_resumes_leaves_the_transaction_of_its_session_alone() {
+    for (is_begun, is_committed) in [(false, false), (true, false), (true, true)] {
+        let replies = [
+            batch("firstBatch", vec![]),
+            failure(43, &[]),
+            batch("firstBatch", vec![]),
+            batch("nextBatch", vec![]),
+            failure(1, &[]),
+        ];
+        let replies = Arc::new(Mutex::new(replies.into_iter()));
+        let server = ScriptedServer::start(move || {
+            let replies = replies.clone();
+            Box::new(move |command: &Document| {
+                Answer::Reply(match name(command).as_str() {
+                    "aggregate" | "getMore" => replies.lock().unwrap().next().expect("a reply in the script"),
+                    "hello" | "isMaster" | "ismaster" => doc! {
+                        "ok": 1, "isWritablePrimary": true, "msg": "isdbgrid", "helloOk": true, "minWireVersion": 0,
+                        "maxWireVersion": 17, "logicalSessionTimeoutMinutes": 30,
+                    },
+                    _ => doc! { "ok": 1, "n": 1 },
+                })
+            })
+        });
+        let server = server.await.unwrap();
+        let client = Client::from_uri(&format!("mongodb://{}", server.address())).unwrap();
+        let mut session = client.start_session(&SessionOptions::default()).unwrap();
+        let target = WatchTarget::Collection("test", "c");
+        let mut changes = client.watch(target, ()).session(&mut session).await.unwrap();
+        session.start_transaction(TransactionOptions::default()).unwrap();
+        if is_begun {
+            client.insert("test", "c", [doc! {}]).session(&mut session).await.unwrap();
+        }
+        if is_committed {
+            session.commit_transaction().await.unwrap();
+        }
+        let state = session.transaction_state();
+        assert!(changes.next().await.unwrap().is_none());
+        assert_eq!(session.transaction_state(), state);
+        changes.next().await.unwrap_err();
+        assert_eq!(session.transaction_state(), state, "nor does an error end it");
+        client.insert("test", "c", [doc! {}]).session(&mut session).await.unwrap();
+        let commands = server.commands();
+        let of_stream = |command: &&Document| matches!(name(command).as_str(), "aggregate" | "getMore");
+        for command in commands.iter().filter(of_stream) {
+            assert!(!command.contains_key("txnNumber") && !command.contains_key("autocommit"), "{command}");
+            assert_eq!(command.get("lsid"), commands.last().unwrap().get("lsid"));
+        }
+        let begins = commands.last().unwrap().contains_key("startTransaction");
+        assert_eq!(begins, !is_begun, "{:?}", commands.last());
+    }
 }

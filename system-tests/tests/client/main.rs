@@ -1,6 +1,7 @@
 //! The client on real servers.
 #![cfg(not(any(loom, shuttle)))]
 
+mod abandoned;
 mod cancelled;
 mod closing;
 mod cluster;
@@ -10,8 +11,8 @@ mod discovery;
 mod ended;
 mod events;
 mod faas;
-mod forks;
 mod fetching;
+mod forks;
 mod held;
 mod lifecycle;
 mod limits;
