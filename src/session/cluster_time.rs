@@ -9,6 +9,9 @@ use bson::{RawDocument, Timestamp};
 use super::elements;
 use crate::wire::element::{self, TIMESTAMP};
 
+/// The longest `$clusterTime` that is kept, in bytes. A server's own is below 200, and every command carries it.
+const LONGEST: usize = 1_024;
+
 /// A `$clusterTime` that a server sent. Never changed, only replaced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterTime {
@@ -18,8 +21,11 @@ pub struct ClusterTime {
 }
 
 impl ClusterTime {
-    /// Reads the value of a `$clusterTime`. `None` if it has no timestamp in `clusterTime`.
+    /// Reads the value of a `$clusterTime`. `None` if it has no timestamp in `clusterTime`, or is longer than 1,024 bytes.
     pub fn read(document: &RawDocument) -> Option<Self> {
+        if document.as_bytes().len() > LONGEST {
+            return None;
+        }
         Some(Self { time: Self::time_of(document)?, element: elements::cluster_time(document) })
     }
 
@@ -69,7 +75,7 @@ impl SharedClusterTime {
     }
 
     /// Makes the `$clusterTime` of a server's reply the newest one, if it is newer. Returns the one to keep in the session:
-    /// the reply's, or `None` if that was not newer or is malformed.
+    /// the reply's, or `None` if that was not newer, is malformed or too long.
     ///
     /// Only what comes directly from a server may be passed: with an invalid time, servers would refuse all commands.
     #[inline]
@@ -152,6 +158,16 @@ mod tests {
             assert!(shared.advance(&malformed).is_none(), "{malformed:?}");
         }
         assert!(shared.load().is_none());
+    }
+
+    #[test]
+    fn time_that_is_too_long_to_be_sent_with_each_command_is_ignored() {
+        let shared = SharedClusterTime::default();
+        let mut long = at(7, 1);
+        long.append(bson::raw::cstr!("more"), "x".repeat(LONGEST));
+        assert!(shared.advance(&long).is_none());
+        assert!(shared.load().is_none());
+        assert!(shared.advance(&at(6, 1)).is_some(), "an ignored time must not outdo a later one");
     }
 
     #[test]

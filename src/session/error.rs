@@ -76,8 +76,9 @@ pub enum SessionError {
     /// An explicit session meets a server without sessions: a standalone server before 3.6, or an arbiter.
     #[error("sessions are not supported by the server")]
     Unsupported,
-    /// The document that a session's cluster time was to be advanced to has no timestamp in `clusterTime`.
-    #[error("a cluster time must have a timestamp in clusterTime")]
+    /// The document that a session's cluster time was to be advanced to has no timestamp in `clusterTime`, or more than
+    /// 1,024 bytes.
+    #[error("a cluster time must have a timestamp in clusterTime, and at most 1024 bytes")]
     InvalidClusterTime,
 }
 
