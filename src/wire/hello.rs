@@ -367,7 +367,7 @@ fn service_id(reply: &RawDocument) -> Result<Option<ObjectId>, WireError> {
     let refuse =
         |value: String| Err(WireError::ReplyField { field: "serviceId", value: value.into(), allowed: "an ObjectId" });
     match reply.get("serviceId") {
-        Ok(None) => Ok(None),
+        Ok(None | Some(RawBsonRef::Null)) => Ok(None),
         Ok(Some(RawBsonRef::ObjectId(id))) => Ok(Some(id)),
         Ok(Some(other)) => refuse(format!("{:?}", other.element_type())),
         Err(error) => refuse(error.to_string()),
@@ -562,8 +562,16 @@ mod tests {
     }
 
     #[test]
-    fn missing_fields_have_the_default_of_the_specification() {
+    fn missing_and_null_fields_have_the_default_of_the_specification() {
+        let null = bson::RawBson::Null;
+        let nulls = rawdoc! {
+            "minWireVersion": null.clone(), "maxWireVersion": null.clone(), "maxMessageSizeBytes": null.clone(),
+            "maxBsonObjectSize": null.clone(), "maxWriteBatchSize": null.clone(), "helloOk": null.clone(),
+            "connectionId": null.clone(), "serviceId": null.clone(), "logicalSessionTimeoutMinutes": null,
+        };
+        let of_nulls = HelloReply::read(nulls).unwrap();
         let reply = HelloReply::read(rawdoc! {}).unwrap();
+        assert_eq!(HelloReply { document: rawdoc! {}, ..of_nulls }, reply);
         assert_eq!((reply.min_wire_version, reply.max_wire_version), (0, 0));
         assert_eq!(
             (reply.max_message_size, reply.max_document_size, reply.max_write_batch_size),

@@ -266,11 +266,11 @@ pub(crate) fn has_field(document: &RawDocument, field: &str) -> bool {
     found || (!is_all && matches!(document.get(field), Ok(Some(_))))
 }
 
-/// Returns the whole number in a field, which may have any numeric type; `None` if the field is missing.
+/// Returns the whole number in a field, which may have any numeric type; `None` if the field is missing or null.
 pub(crate) fn whole_number(reply: &RawDocument, field: &'static str) -> Result<Option<i64>, WireError> {
     let refuse = |value: String| Err(WireError::ReplyField { field, value: value.into(), allowed: "a whole number" });
     match reply.get(field) {
-        Ok(None) => Ok(None),
+        Ok(None | Some(RawBsonRef::Null)) => Ok(None),
         Ok(Some(RawBsonRef::Int32(number))) => Ok(Some(number.into())),
         Ok(Some(RawBsonRef::Int64(number))) => Ok(Some(number)),
         // A double represents every whole number below 2^53 exactly.

@@ -4,6 +4,7 @@ use bson::spec::ElementType;
 use bson::{RawBsonRef, RawDocument, RawDocumentBuf};
 
 use super::super::error::ClientError;
+use crate::wire::reply::whole_number;
 
 /// A batch of documents in the reply that brought it.
 pub(super) struct Batch {
@@ -90,6 +91,10 @@ impl OnServer {
     pub(super) fn read(reply: &RawDocument, query: &RawDocument) -> (Self, Result<(), ClientError>) {
         let cursor = reply.get_document("cursor");
         let id = cursor.as_ref().ok().and_then(|cursor| id_of(cursor)).unwrap_or(0);
+        let needs_no_name = cursor.as_ref().is_ok_and(|cursor| {
+            let has_ended = matches!(whole_number(cursor, "id"), Ok(Some(0)));
+            has_ended && matches!(cursor.get("ns"), Ok(None | Some(RawBsonRef::Null)))
+        });
         let namespace = cursor.and_then(|cursor| cursor.get_str("ns")).map_err(|error| unreadable(error.to_string()));
         let collection = namespace.and_then(|namespace| match namespace.split_once('.') {
             Some((_, collection)) => Ok(collection.to_owned()),
@@ -99,7 +104,10 @@ impl OnServer {
             Ok(collection) => (Self { id, collection }, Ok(())),
             Err(error) => {
                 let named = query.iter().next().and_then(Result::ok).and_then(|(_, value)| value.as_str());
-                (Self { id, collection: named.unwrap_or_default().to_owned() }, Err(error))
+                (
+                    Self { id, collection: named.unwrap_or_default().to_owned() },
+                    if needs_no_name { Ok(()) } else { Err(error) },
+                )
             }
         }
     }
@@ -116,5 +124,28 @@ fn id_of(cursor: &RawDocument) -> Option<i64> {
         Ok(Some(RawBsonRef::Int64(id))) => Some(id),
         Ok(Some(RawBsonRef::Int32(id))) => Some(id.into()),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::{RawBson, rawdoc};
+
+    use super::*;
+
+    #[test]
+    fn only_a_cursor_that_has_ended_needs_no_name() {
+        let query = rawdoc! { "find": "c" };
+        for (cursor, is_read) in [
+            (rawdoc! { "id": 0_i64 }, true),
+            (rawdoc! { "id": 0.0, "ns": RawBson::Null }, true),
+            (rawdoc! { "id": 7_i64 }, false),
+            (rawdoc! {}, false),
+            (rawdoc! { "id": 0_i64, "ns": "t" }, false),
+        ] {
+            let (on_server, outcome) = OnServer::read(&rawdoc! { "cursor": cursor.clone() }, &query);
+            assert_eq!(outcome.is_ok(), is_read, "{cursor:?}");
+            assert_eq!(on_server.collection, "c");
+        }
     }
 }
