@@ -98,6 +98,7 @@ impl UriWarning {
                 "authMechanismProperties",
                 format!("has a comma in the value of {property}; use Credential::mechanism_property"),
             ),
+            Self::SpaceAtEnd => InvalidOption::because("connection string", "has white space at its end"),
             Self::NoEffect { option, reason } => {
                 InvalidOption::because(option, format!("has no effect, because {reason}"))
             }

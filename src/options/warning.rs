@@ -63,6 +63,8 @@ pub enum UriWarning {
         /// The property, or `(not shown)` if it may hold a secret.
         property: String,
     },
+    /// White space after the connection string, such as a line break. It is left out.
+    SpaceAtEnd,
     /// An option that has no effect, because of other options.
     NoEffect {
         /// The option.
@@ -78,6 +80,7 @@ impl fmt::Display for UriWarning {
             Self::UnknownOption { .. } => "; it is ignored",
             Self::InvalidValue { .. } => "; the value is ignored",
             Self::RepeatedOption { .. } => "; the last value counts",
+            Self::SpaceAtEnd => "; it is left out",
             Self::DeprecatedOption { ignored: true, .. } => ", which is given, too",
             Self::RepeatedHost { .. }
             | Self::DeprecatedOption { ignored: false, .. }

@@ -16,6 +16,7 @@ fn refusal(uri: &str) -> String {
 fn each_kind_of_warning_is_an_error() {
     let refusals = [
         ("mongodb://a/?Fsync=1", r#"option "Fsync" is not supported"#),
+        ("mongodb://a/?replicaSet=rs\n", "connection string has white space at its end"),
         ("mongodb://a/?x@y=1", "option that is not shown is not supported"),
         ("mongodb://a/?connectTimeoutMS=-2", r#"connectTimeoutMS must be 0 (no limit) to 2147483647, got "-2""#),
         ("mongodb://a/?maxPoolSize=2147483648", r#"maxPoolSize must be 0 (no limit) to 1048575, got "2147483648""#),

@@ -9,6 +9,8 @@ use super::values::value_of;
 fn each_kind_of_warning_says_its_consequence() {
     let warnings = [
         ("mongodb://a/?Fsync=1", r#"option "Fsync" is not supported; it is ignored"#),
+        ("mongodb://a/?replicaSet=rs \r\n", "connection string has white space at its end; it is left out"),
+        ("mongodb://a\n", "connection string has white space at its end; it is left out"),
         ("mongodb://a/?x@y=1", "option that is not shown is not supported; it is ignored"),
         (
             "mongodb://a/?connectTimeoutMS=-2",

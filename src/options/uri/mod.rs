@@ -52,7 +52,8 @@ impl Options {
     ///
     /// If an option is given more than once, the last value counts. A `proxy…` option may be given only once, and all values
     /// of `tls` and `ssl` must agree. Semicolons do not separate options. The value of a mechanism property must not have a
-    /// comma: set such a property with [`Credential::mechanism_property`](super::Credential::mechanism_property).
+    /// comma: set such a property with [`Credential::mechanism_property`](super::Credential::mechanism_property). White space
+    /// at the end of the string is left out, with a warning.
     ///
     /// This function does not use the DNS. Options of `mongodb+srv://` have no hosts until they are
     /// [resolved](Self::resolve). [`Options::from_uri`] does both.
@@ -62,6 +63,7 @@ impl Options {
     /// [`InvalidOption`] if the string is not a connection string, or if [`validate`](Self::validate) refuses the options.
     /// Its message never repeats what may be part of a password.
     pub fn parse(uri: &str) -> Result<Self, InvalidOption> {
+        let (uri, given) = (uri.trim_end(), uri);
         let (is_srv, rest) = if let Some(rest) = uri.strip_prefix("mongodb://") {
             (false, rest)
         } else if let Some(rest) = uri.strip_prefix("mongodb+srv://") {
@@ -73,6 +75,9 @@ impl Options {
         let end = rest.find(['/', '?']).unwrap_or(rest.len());
         let (authority, rest) = rest.split_at(end);
         let mut reader = Reader { shows_values: !rest.contains('@'), shows_keys: true, warnings: Vec::new() };
+        if uri != given {
+            reader.warn(UriWarning::SpaceAtEnd);
+        }
         reader.read(is_srv, authority, rest).map_err(|error| reader.without_values(error))
     }
 
