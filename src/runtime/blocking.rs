@@ -8,9 +8,12 @@ use std::cell::Cell;
 use std::io;
 use std::marker::PhantomData;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
 
-use tokio::net::lookup_host;
+use tokio::sync::Semaphore;
 use tokio::task::{JoinError, spawn_blocking};
+
+use super::fork::PerProcess;
 
 thread_local! {
     static IS_INLINE: Cell<bool> = const { Cell::new(false) };
@@ -59,16 +62,44 @@ pub(crate) fn start_blocking(work: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Looks up the addresses of a host.
-///
-/// # Errors
-///
-/// Those of the operating system's look-up.
-pub(crate) async fn look_up(name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
-    if Inline::is_entered() {
-        return Ok((name, port).to_socket_addrs()?.collect());
+/// How many names of a deployment are looked up at a time. A look-up holds one of the runtime's 512 blocking threads until
+/// the system answers, also if nothing waits for the answer any more.
+const LOOK_UPS: usize = 8;
+
+/// The right to look names up, of which a few can be used at a time.
+#[derive(Debug, Clone)]
+struct Permits(Arc<Semaphore>);
+
+impl Default for Permits {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(LOOK_UPS)))
     }
-    Ok(lookup_host((name, port)).await?.collect())
+}
+
+/// Looks up the addresses of hosts, a few at a time. A deployment has one.
+#[derive(Debug, Default)]
+pub(crate) struct LookUps(PerProcess<Permits>);
+
+impl LookUps {
+    /// Looks up the addresses of a host. An IP address needs no look-up, and does not wait for others.
+    ///
+    /// # Errors
+    ///
+    /// Those of the operating system's look-up.
+    pub(crate) async fn look_up(&self, name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+        if let Ok(address) = name.parse() {
+            return Ok(vec![SocketAddr::new(address, port)]);
+        }
+        let Permits(permits) = Permits::clone(&self.0.get());
+        let permit = permits.acquire_owned().await.map_err(io::Error::other)?;
+        let name = name.to_owned();
+        let looked_up = blocking(move || {
+            let addresses = (&*name, port).to_socket_addrs().map(Iterator::collect);
+            drop(permit);
+            addresses
+        });
+        looked_up.await.map_err(io::Error::other)?
+    }
 }
 
 #[cfg(test)]
@@ -94,8 +125,25 @@ mod tests {
 
     #[tokio::test]
     async fn names_are_looked_up_in_both_ways() {
-        let there = look_up("localhost", 7).await.unwrap();
+        let look_ups = LookUps::default();
+        let there = look_ups.look_up("localhost", 7).await.unwrap();
         let _inline = Inline::enter();
-        assert_eq!(look_up("localhost", 7).await.unwrap(), there);
+        assert_eq!(look_ups.look_up("localhost", 7).await.unwrap(), there);
+    }
+
+    #[tokio::test]
+    async fn few_names_are_looked_up_at_a_time_and_addresses_wait_for_none() {
+        let look_ups = LookUps::default();
+        let Permits(permits) = Permits::clone(&look_ups.0.get());
+        let held = permits.acquire_many_owned(LOOK_UPS as u32).await.unwrap();
+        let mut waiting = Box::pin(look_ups.look_up("localhost", 7));
+        assert!(polled_once(&mut waiting).await.is_pending());
+        assert_eq!(look_ups.look_up("::1", 7).await.unwrap(), ["[::1]:7".parse().unwrap()]);
+        drop(held);
+        assert!(!waiting.await.unwrap().is_empty());
+    }
+
+    async fn polled_once<F: Future + Unpin>(future: &mut F) -> std::task::Poll<F::Output> {
+        std::future::poll_fn(|context| std::task::Poll::Ready(std::pin::Pin::new(&mut *future).poll(context))).await
     }
 }

@@ -26,7 +26,7 @@ mod traced;
 mod waiting;
 
 pub(crate) use alarm::{alarm, before_alarm};
-pub(crate) use blocking::{Inline, blocking, look_up, start_blocking};
+pub(crate) use blocking::{Inline, LookUps, blocking, start_blocking};
 pub use builder::{BuildError, PoolBuilder};
 pub use connection::Connection;
 pub(crate) use environment::thread_number;

@@ -25,7 +25,7 @@ use zeroize::Zeroizing;
 
 use crate::milliseconds::Milliseconds;
 use crate::printable::PrintableError;
-use crate::runtime::{blocking, look_up};
+use crate::runtime::{LookUps, blocking};
 
 /// The longest body that an answer may have, in bytes.
 const MAX_BODY: usize = 64 * 1024;
@@ -194,7 +194,7 @@ impl Service {
     }
 
     async fn connect(&self, peers: Option<Peers>) -> Result<TcpStream, HttpError> {
-        let addresses = look_up(&self.host, self.port).await.map_err(HttpError::Connect)?;
+        let addresses = LookUps::default().look_up(&self.host, self.port).await.map_err(HttpError::Connect)?;
         let is_refused = |address: &IpAddr| peers.is_some_and(|allows| !allows(*address));
         if let Some(address) = addresses.iter().map(SocketAddr::ip).find(is_refused) {
             return Err(HttpError::Peer { address });

@@ -21,7 +21,7 @@ use super::stages::Stages;
 use crate::boxed::boxed;
 use crate::error::{EstablishError, Stage};
 use crate::options::{Host, InvalidOption, Options, ProxyOptions, ServerAddress, split_zone};
-use crate::runtime::{TARGET, look_up};
+use crate::runtime::{LookUps, TARGET};
 
 mod local;
 mod proxy;
@@ -41,6 +41,7 @@ use tls::{Identity, Tls, TlsStream};
 /// What all connections of one deployment share.
 #[derive(Debug)]
 pub(super) struct Connectors {
+    look_ups: Arc<LookUps>,
     proxy: Option<Arc<ProxyOptions>>,
     tls: Option<Arc<Tls>>,
 }
@@ -49,7 +50,7 @@ impl Connectors {
     /// Reads the files that the options name, so that an invalid file is refused here and not by the first connection.
     pub fn new(options: &Options) -> Result<Self, InvalidOption> {
         let tls = options.tls.as_ref().map(Tls::new).transpose()?;
-        Ok(Self { proxy: options.proxy.clone().map(Arc::new), tls: tls.map(Arc::new) })
+        Ok(Self { look_ups: Arc::default(), proxy: options.proxy.clone().map(Arc::new), tls: tls.map(Arc::new) })
     }
 
     /// Returns a connector to the server at `address`.
@@ -70,7 +71,7 @@ impl Connectors {
             None => None,
             Some(tls) => Some((Arc::clone(tls), tls.identity_of(&address.host)?)),
         };
-        Ok(Connector { address: address.clone(), proxy: self.proxy.clone(), tls })
+        Ok(Connector { address: address.clone(), look_ups: self.look_ups.clone(), proxy: self.proxy.clone(), tls })
     }
 }
 
@@ -80,6 +81,7 @@ impl Connectors {
 #[derive(Debug, Clone)]
 pub(super) struct Connector {
     address: ServerAddress,
+    look_ups: Arc<LookUps>,
     proxy: Option<Arc<ProxyOptions>>,
     tls: Option<(Arc<Tls>, Identity)>,
 }
@@ -101,12 +103,14 @@ impl Connector {
             (Host::Unix { path }, _) => stages.timed(Stage::Connect, boxed(|| connect_unix(path, deadline))).await?,
             (Host::Tcp { name, port }, Some(proxy)) => {
                 let connecting = boxed(|| {
-                    proxy::connect(proxy, name, *port, deadline).instrument(debug_span!(target: TARGET, "proxy"))
+                    proxy::connect(proxy, &self.look_ups, (name, *port), deadline)
+                        .instrument(debug_span!(target: TARGET, "proxy"))
                 });
                 stages.timed(Stage::Proxy, connecting).await?
             }
             (Host::Tcp { name, port }, None) => {
-                let addresses = stages.timed(Stage::Resolve, boxed(|| resolve(name, *port, deadline))).await?;
+                let addresses =
+                    stages.timed(Stage::Resolve, boxed(|| resolve(&self.look_ups, name, *port, deadline))).await?;
                 stages.timed(Stage::Connect, boxed(|| connect_tcp(addresses, deadline))).await?
             }
         };
@@ -153,8 +157,13 @@ async fn connect_unix(path: &std::path::Path, deadline: Deadline) -> Result<Sock
 /// Returns every address of a host, at least one.
 ///
 /// A failure here says nothing about the server's load, so its errors have no label.
-async fn resolve(name: &str, port: u16, deadline: Deadline) -> Result<Vec<SocketAddr>, EstablishError> {
-    let looking_up = deadline.bound(look_up(name, port));
+async fn resolve(
+    look_ups: &LookUps,
+    name: &str,
+    port: u16,
+    deadline: Deadline,
+) -> Result<Vec<SocketAddr>, EstablishError> {
+    let looking_up = deadline.bound(look_ups.look_up(name, port));
     let addresses = match looking_up.instrument(debug_span!(target: TARGET, "resolve")).await {
         Ok(Ok(addresses)) => addresses,
         Ok(Err(error)) => return Err(EstablishError::network(Stage::Resolve, error)),

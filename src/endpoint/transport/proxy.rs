@@ -15,6 +15,7 @@ use super::{connect_tcp, resolve};
 use crate::endpoint::deadline::Deadline;
 use crate::error::{Cause, EstablishError, Stage};
 use crate::options::ProxyOptions;
+use crate::runtime::LookUps;
 
 /// Connects to the server through `proxy`. The proxy resolves the server's name.
 ///
@@ -22,8 +23,8 @@ use crate::options::ProxyOptions;
 /// has a label.
 pub(super) async fn connect(
     proxy: &ProxyOptions,
-    name: &str,
-    port: u16,
+    look_ups: &LookUps,
+    (name, port): (&str, u16),
     deadline: Deadline,
 ) -> Result<Socket, EstablishError> {
     let failed = |source: Cause, reply, retryable| {
@@ -31,7 +32,7 @@ pub(super) async fn connect(
         EstablishError::permanent(Stage::Proxy, failed).with_retryable(retryable)
     };
     let reached = async {
-        let addresses = resolve(&proxy.host, proxy.port, deadline).await?;
+        let addresses = resolve(look_ups, &proxy.host, proxy.port, deadline).await?;
         connect_tcp(addresses, deadline).await
     };
     let socket = reached.await.map_err(|error| failed(Arc::clone(error.cause()), None, error.is_retryable()))?;
