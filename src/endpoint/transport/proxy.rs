@@ -19,23 +19,23 @@ use crate::runtime::LookUps;
 
 /// Connects to the server through `proxy`. The proxy resolves the server's name.
 ///
-/// A failure here says nothing about the server's load, even if the proxy reports that the server refused, so no error
-/// has a label.
+/// Any failure is a network error, also a refusal of the login or by rule ("Connection Establishment"). It says nothing about
+/// the server's load, even if the proxy reports that the server refused, so no error has a label.
 pub(super) async fn connect(
     proxy: &ProxyOptions,
     look_ups: &LookUps,
     (name, port): (&str, u16),
     deadline: Deadline,
 ) -> Result<Socket, EstablishError> {
-    let failed = |source: Cause, reply, retryable| {
+    let failed = |source: Cause, reply| {
         let failed = ProxyError { proxy: format!("{}:{}", proxy.host, proxy.port), reply, source };
-        EstablishError::permanent(Stage::Proxy, failed).with_retryable(retryable)
+        EstablishError::network(Stage::Proxy, failed)
     };
     let reached = async {
         let addresses = resolve(look_ups, &proxy.host, proxy.port, deadline).await?;
         connect_tcp(addresses, deadline).await
     };
-    let socket = reached.await.map_err(|error| failed(Arc::clone(error.cause()), None, error.is_retryable()))?;
+    let socket = reached.await.map_err(|error| failed(Arc::clone(error.cause()), None))?;
     let mut heard = Heard::default();
     let socket = Overheard { socket, heard: &mut heard };
     let handshake = async {
@@ -49,27 +49,9 @@ pub(super) async fn connect(
     };
     match deadline.bound(handshake).await {
         Ok(Ok(stream)) => Ok(stream.into_inner().socket),
-        Ok(Err(error)) => {
-            let retryable = is_of_network(&error);
-            Err(failed(Arc::new(error), heard.refusal(), retryable))
-        }
-        Err(timeout) => Err(failed(Arc::new(timeout), None, true)),
+        Ok(Err(error)) => Err(failed(Arc::new(error), heard.refusal())),
+        Err(timeout) => Err(failed(Arc::new(timeout), None)),
     }
-}
-
-/// Returns whether the network failed, on either side of the proxy, rather than the proxy refusing.
-fn is_of_network(error: &tokio_socks::Error) -> bool {
-    use tokio_socks::Error as Socks;
-    matches!(
-        error,
-        Socks::Io(_)
-            | Socks::ProxyServerUnreachable
-            | Socks::GeneralSocksServerFailure
-            | Socks::NetworkUnreachable
-            | Socks::HostUnreachable
-            | Socks::ConnectionRefused
-            | Socks::TtlExpired
-    )
 }
 
 /// The first bytes that a proxy sends: the method, the outcome of a login if any, and its reply. The library reports
