@@ -136,7 +136,7 @@ impl Write for Escaping<'_, '_> {
 
 /// Returns whether a character is a control character or a line or paragraph separator, changes the text direction, or
 /// is invisible.
-fn is_unprintable(character: char) -> bool {
+pub(crate) fn is_unprintable(character: char) -> bool {
     character.is_control()
         || matches!(
             character,

@@ -7,8 +7,13 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
+use crate::printable::is_unprintable;
+
 /// The port of a server whose address has no port.
 const DEFAULT_PORT: u16 = 27017;
+
+/// The longest host, in bytes. A name of the DNS has at most 253.
+const LONGEST_HOST: usize = 255;
 
 /// The end of a Unix domain socket's path.
 const SOCKET: &str = ".sock";
@@ -97,8 +102,9 @@ impl ServerAddress {
         let (bare, zone) = split_zone(host);
         let is_bracketed = address.starts_with('[');
         if bare.is_empty()
+            || host.len() > LONGEST_HOST
             || zone.is_some() && !is_bracketed
-            || bare.contains(|char: char| char.is_whitespace() || "/?#],\0".contains(char))
+            || bare.contains(|char: char| char.is_whitespace() || is_unprintable(char) || "/?#],".contains(char))
         {
             return Err(refuse(
                 "host or host:port, where host is a name or an IP address, or a socket's path ending in .sock",
@@ -208,6 +214,14 @@ mod tests {
         let name = ServerAddress::parse("mongodb.sock").unwrap();
         assert_eq!(name.host(), &Host::Tcp { name: "mongodb.sock".into(), port: 27017 });
         assert!(ServerAddress::parse("/run/\0.sock").is_err());
+    }
+
+    #[test]
+    fn host_that_errors_cannot_show_is_refused() {
+        for host in ["a\u{1b}[2J", "a\u{202e}b", "a\u{0}", "a\u{200b}", &"a".repeat(256)] {
+            assert!(ServerAddress::parse(host).is_err(), "{host:?}");
+        }
+        assert!(ServerAddress::parse(&"a".repeat(255)).is_ok());
     }
 
     #[test]

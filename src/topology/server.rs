@@ -9,7 +9,8 @@ use bson::{DateTime, RawBsonRef, RawDocument};
 
 use super::TopologyVersion;
 use crate::error::Cause;
-use crate::options::ServerAddress;
+use crate::options::{Host, ServerAddress};
+use crate::printable::PeerText;
 use crate::wire::hello::{IncompatibleServerError, check_wire_versions, out_of_range};
 use crate::wire::reply::{self, Unsuccessful, whole_number};
 use crate::wire::{DEFAULT_MAX_MESSAGE_SIZE, Role, WireError};
@@ -211,7 +212,7 @@ impl ServerDescription {
     }
 
     fn read(address: ServerAddress, reply: &RawDocument) -> Result<Self, WireError> {
-        let version = |field| match number(reply, field)? {
+        let version = |field| match whole_number(reply, field)? {
             None => Ok(0),
             Some(number) => i32::try_from(number).map_err(|_| out_of_range(field, number, "a 32-bit integer")),
         };
@@ -220,7 +221,7 @@ impl ServerDescription {
             let number = whole_number(reply, field).ok().flatten();
             number.and_then(|number| u32::try_from(number).ok()).filter(|&limit| limit > 0).unwrap_or(default)
         };
-        Ok(Self {
+        let read = Self {
             server_type: ServerType::of_reply(reply),
             last_write_date: reply
                 .get_document("lastWrite")
@@ -233,18 +234,22 @@ impl ServerDescription {
             passives: addresses(reply, "passives")?,
             arbiters: addresses(reply, "arbiters")?,
             tags: tags(reply),
-            set_name: reply.get_str("setName").ok().map(str::to_owned),
+            set_name: set_name(reply)?,
             election_id: reply.get_object_id("electionId").ok(),
-            set_version: number(reply, "setVersion")?,
+            set_version: whole_number(reply, "setVersion")?,
             primary: address_of(reply, "primary")?,
-            logical_session_timeout_minutes: number(reply, "logicalSessionTimeoutMinutes")?,
+            logical_session_timeout_minutes: whole_number(reply, "logicalSessionTimeoutMinutes")?,
             topology_version: TopologyVersion::of_reply(reply),
             hello_ok: reply.get_bool("helloOk").unwrap_or(false),
             max_write_batch_size: limit("maxWriteBatchSize", 100_000),
             max_message_size: limit("maxMessageSizeBytes", DEFAULT_MAX_MESSAGE_SIZE),
             is_cryptd: reply.get_bool("iscryptd").unwrap_or(false),
             ..Self::unknown(address)
-        })
+        };
+        match read.members().count() {
+            count if count > MOST_MEMBERS => Err(too_many("hosts, passives and arbiters", count)),
+            _ => Ok(read),
+        }
     }
 
     /// Returns whether the two descriptions are equal for an application (SDAM, "Server Description Equality"). This
@@ -316,36 +321,55 @@ impl ServerDescription {
     }
 }
 
-/// Returns whether two lists have the same addresses, in any order.
-fn is_same_set(ours: &[ServerAddress], theirs: &[ServerAddress]) -> bool {
-    ours.iter().all(|address| theirs.contains(address)) && theirs.iter().all(|address| ours.contains(address))
-}
+/// The most members of a replica set that a server may report, in each of its lists and together. Servers allow 50.
+pub(super) const MOST_MEMBERS: usize = 100;
 
-/// Returns the whole number in a field; `None` if the field is missing or null.
-fn number(reply: &RawDocument, field: &'static str) -> Result<Option<i64>, WireError> {
-    match reply.get(field) {
-        Ok(Some(RawBsonRef::Null)) => Ok(None),
-        _ => whole_number(reply, field),
-    }
+/// Returns whether two lists, of a hundred addresses at most, have the same ones in any order.
+fn is_same_set(ours: &[ServerAddress], theirs: &[ServerAddress]) -> bool {
+    ours == theirs
+        || ours.iter().all(|address| theirs.contains(address)) && theirs.iter().all(|address| ours.contains(address))
 }
 
 /// Returns the addresses in an array of a hello reply, in lower case; empty if the array is missing.
 fn addresses(reply: &RawDocument, field: &'static str) -> Result<Vec<ServerAddress>, WireError> {
     let Ok(array) = reply.get_array(field) else { return Ok(Vec::new()) };
-    let texts = array.into_iter().filter_map(|element| element.ok()?.as_str());
-    texts.map(|text| parse(field, text)).collect()
+    let texts = || array.into_iter().filter_map(|element| element.ok()?.as_str());
+    // Before anything is kept of it.
+    match texts().count() {
+        count if count > MOST_MEMBERS => Err(too_many(field, count)),
+        _ => texts().map(|text| parse(field, text)).collect(),
+    }
+}
+
+fn too_many(field: &'static str, count: usize) -> WireError {
+    WireError::ReplyField { field, value: PeerText::of(count), allowed: "at most 100 addresses" }
 }
 
 fn address_of(reply: &RawDocument, field: &'static str) -> Result<Option<ServerAddress>, WireError> {
     reply.get_str(field).ok().filter(|text| !text.is_empty()).map(|text| parse(field, text)).transpose()
 }
 
+/// Reads an address that a server reports. Only the application may name a socket of this machine.
 fn parse(field: &'static str, text: &str) -> Result<ServerAddress, WireError> {
-    ServerAddress::parse(text).map_err(|error| WireError::ReplyField {
-        field,
-        value: error.address.into(),
-        allowed: error.allowed,
-    })
+    let refuse = |allowed| WireError::ReplyField { field, value: text.into(), allowed };
+    match ServerAddress::parse(text) {
+        Ok(address) if matches!(address.host, Host::Tcp { .. }) => Ok(address),
+        Ok(_) => Err(refuse("host or host:port, and no path of a socket")),
+        Err(error) => Err(refuse(error.allowed)),
+    }
+}
+
+/// Returns the name of the replica set. Errors and logs show it, and it is compared, so it is refused instead of cut.
+fn set_name(reply: &RawDocument) -> Result<Option<String>, WireError> {
+    let Ok(name) = reply.get_str("setName") else { return Ok(None) };
+    match *PeerText::of(name) == *name {
+        true => Ok(Some(name.to_owned())),
+        false => Err(WireError::ReplyField {
+            field: "setName",
+            value: name.into(),
+            allowed: "at most 1024 bytes without control characters",
+        }),
+    }
 }
 
 fn tags(reply: &RawDocument) -> BTreeMap<String, String> {
@@ -378,5 +402,55 @@ mod tests {
         assert!(description.is_equivalent(&describe(&["c", "a", "b"], &[])), "another order");
         assert!(!description.is_equivalent(&describe(&["a", "b"], &["c"])), "a member became an arbiter");
         assert!(!description.is_equivalent(&describe(&["a", "b"], &[])), "a member has left");
+    }
+
+    fn error_of(reply: &RawDocument) -> String {
+        let description = ServerDescription::of_reply(ServerAddress::parse("a").unwrap(), reply, Instant::now());
+        assert!(description.server_type.is_unknown(), "{description:?}");
+        description.error.unwrap().to_string()
+    }
+
+    #[test]
+    fn server_may_not_name_a_socket_of_this_machine() {
+        for field in ["me", "primary"] {
+            let mut reply = rawdoc! { "ok": 1, "setName": "rs", "secondary": true };
+            reply.append(bson::raw::CString::try_from(field).unwrap(), "/run/docker.sock");
+            let text =
+                format!("the reply's {field} must be host or host:port, and no path of a socket, got /run/docker.sock");
+            assert_eq!(error_of(&reply), text);
+        }
+        let reply = rawdoc! { "ok": 1, "setName": "rs", "secondary": true, "hosts": ["a", "/tmp/\nb.sock"] };
+        assert!(error_of(&reply).ends_with("got /tmp/\\nb.sock"), "{}", error_of(&reply));
+    }
+
+    #[test]
+    fn more_members_than_a_replica_set_has_are_refused() {
+        let named = |from: usize, to: usize| (from..to).map(|n| format!("host{n}")).collect::<bson::RawArrayBuf>();
+        let reply = |hosts, arbiters| {
+            rawdoc! { "ok": 1, "setName": "rs", "secondary": true, "hosts": named(0, hosts), "arbiters": named(0, arbiters) }
+        };
+        assert_eq!(error_of(&reply(101, 0)), "the reply's hosts must be at most 100 addresses, got 101");
+        let text = "the reply's hosts, passives and arbiters must be at most 100 addresses, got 120";
+        assert_eq!(error_of(&reply(60, 60)), text);
+        let address = ServerAddress::parse("a").unwrap();
+        let described = ServerDescription::of_reply(address, &reply(50, 50), Instant::now());
+        assert_eq!(described.members().count(), 100);
+    }
+
+    #[test]
+    fn names_from_a_server_can_be_printed() {
+        let forged = "rs\n2026-01-01 INFO user admin logged in";
+        let error = error_of(&rawdoc! { "ok": 1, "setName": forged, "secondary": true });
+        assert!(!error.contains('\n') && error.contains("setName must be at most 1024 bytes"), "{error}");
+        for name in [&"x".repeat(900_000), "a\u{1b}[2J", "a\u{202e}b"] {
+            for reply in [
+                rawdoc! { "ok": 1, "setName": "rs", "secondary": true, "hosts": ["a", name] },
+                rawdoc! { "ok": 1, "setName": "rs", "secondary": true, "me": name },
+                rawdoc! { "ok": 1, "setName": "rs", "secondary": true, "primary": name },
+            ] {
+                let error = error_of(&reply);
+                assert!(error.len() < 1_300 && !error.contains(['\u{1b}', '\u{202e}']), "{error}");
+            }
+        }
     }
 }
