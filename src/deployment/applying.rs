@@ -98,15 +98,17 @@ impl Deployment {
                 return false;
             }
             let Some(Transition { topology, effects }) = step(&state, &before) else { return false };
-            let mut members: Vec<_> = before.members().iter().flatten().cloned().collect();
+            let mut members = before.by_address();
             for effect in &effects {
                 match effect {
-                    Effect::Added(address) => members.extend(self.admit(&state, address, &mut after)),
+                    Effect::Added(address) => {
+                        members.extend(self.admit(&state, address, &mut after).map(|member| (address, member)));
+                    }
                     Effect::Removed(address) => {
-                        let (gone, left) = members.into_iter().partition(|member| member.server.address == *address);
-                        members = left;
-                        gone.iter().for_each(|member: &Arc<Member>| member.server.heartbeats.end(&self.publisher));
-                        after.removed.extend::<Vec<Arc<Member>>>(gone);
+                        if let Some(gone) = members.remove(address) {
+                            gone.server.heartbeats.end(&self.publisher);
+                            after.removed.push(gone);
+                        }
                     }
                     Effect::MarkReady(_) | Effect::Clear(_) | Effect::Check(_) | Effect::CancelCheck(_) => {}
                 }
@@ -114,7 +116,7 @@ impl Deployment {
             if is_listened_to {
                 self.publisher.emit(|topology_id| events_of_change(topology_id, &before.topology, &topology));
             }
-            let find = |address: &ServerAddress| members.iter().find(|member| member.server.address == *address);
+            let find = |address: &ServerAddress| members.get(address);
             for effect in &effects {
                 if let Effect::MarkReady(address) = effect
                     && let Some(Member { server, .. }) = find(address).map(Arc::as_ref)
@@ -152,6 +154,7 @@ impl Deployment {
                     Effect::Added(_) | Effect::Removed(_) | Effect::MarkReady(_) => {}
                 }
             }
+            drop(members);
             after.runtime.clone_from(&state.residence);
             after.before = Some(before);
         }

@@ -1,5 +1,6 @@
 //! What is known about a deployment at one moment.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -57,6 +58,11 @@ impl Snapshot {
         known.fold((100_000, DEFAULT_MAX_MESSAGE_SIZE as usize), |(statements, bytes), server| {
             (statements.min(server.max_write_batch_size as usize), bytes.min(server.max_message_size as usize))
         })
+    }
+
+    /// Returns the members by their addresses.
+    pub(super) fn by_address(&self) -> HashMap<&ServerAddress, Arc<Member>> {
+        self.members.iter().flatten().map(|member| (&member.server.address, member.clone())).collect()
     }
 
     /// Returns the member at an address.

@@ -1,5 +1,6 @@
 //! The description of a deployment with all its servers.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use bson::oid::ObjectId;
@@ -95,9 +96,9 @@ impl TopologyDescription {
         set_name: Option<String>,
         seeds: impl IntoIterator<Item = ServerAddress>,
     ) -> Result<Self, InvalidTopology> {
-        let mut servers: Vec<Arc<ServerDescription>> = Vec::new();
+        let (mut servers, mut seen) = (Vec::new(), HashSet::new());
         for address in seeds {
-            if servers.iter().all(|server| server.address != address) {
+            if seen.insert(address.clone()) {
                 servers.push(Arc::new(match topology_type {
                     TopologyType::LoadBalanced => ServerDescription::load_balancer(address),
                     _ => ServerDescription::unknown(address),
@@ -223,7 +224,7 @@ impl TopologyDescription {
             && *max_election_id == other.max_election_id
             && *max_set_version == other.max_set_version
             && servers.len() == other.servers.len()
-            && servers.iter().zip(&other.servers).all(|(ours, theirs)| ours.is_equivalent(theirs))
+            && servers.iter().zip(&other.servers).all(|(ours, theirs)| is_equivalent(ours, theirs))
     }
 
     /// Returns the same topology, of whose servers nothing is known.
@@ -291,8 +292,17 @@ impl TopologyDescription {
         }
     }
 
-    pub(super) fn take_out(&mut self, address: &ServerAddress) {
-        self.servers.retain(|server| server.address != *address);
+    /// Adds a server that the topology does not have.
+    pub(super) fn push(&mut self, server: Arc<ServerDescription>) {
+        self.servers.push(server);
+    }
+
+    /// Takes out the servers that do not stay, and returns their addresses.
+    pub(super) fn take_out(&mut self, stays: impl Fn(&ServerAddress) -> bool) -> Vec<ServerAddress> {
+        let (stay, gone) = std::mem::take(&mut self.servers).into_iter().partition(|server| stays(&server.address));
+        self.servers = stay;
+        let gone: Vec<Arc<ServerDescription>> = gone;
+        gone.iter().map(|server| server.address.clone()).collect()
     }
 
     /// Records a primary's election, unless a newer primary is known.
@@ -344,4 +354,9 @@ impl TopologyDescription {
         let timeout = timeouts().min().flatten();
         (self.incompatibility, self.logical_session_timeout_minutes) = (incompatibility, timeout);
     }
+}
+
+/// Returns whether two descriptions are equal for an application. Most transitions leave most of them as they are.
+pub(super) fn is_equivalent(ours: &Arc<ServerDescription>, theirs: &Arc<ServerDescription>) -> bool {
+    Arc::ptr_eq(ours, theirs) || ours.is_equivalent(theirs)
 }

@@ -1,15 +1,17 @@
 //! The events of monitoring (SDAM Logging and Monitoring), and those that follow from a transition.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bson::RawDocumentBuf;
 use bson::oid::ObjectId;
 
-use super::description::TopologyDescription;
+use super::description::{TopologyDescription, is_equivalent};
 use super::server::ServerDescription;
 use super::view::{ServerView, TopologyView};
 use crate::error::Cause;
+use crate::options::ServerAddress;
 
 /// An event of a client's monitoring (SDAM Logging and Monitoring, "Events API").
 ///
@@ -197,20 +199,22 @@ pub fn events_of_change(
     before: &TopologyDescription,
     after: &TopologyDescription,
 ) -> Vec<TopologyEvent> {
+    fn by_address(topology: &TopologyDescription) -> HashMap<&ServerAddress, &Arc<ServerDescription>> {
+        topology.shared_servers().iter().map(|server| (&server.address, server)).collect()
+    }
+    let (earlier, now) = (by_address(before), by_address(after));
     let mut events = Vec::new();
     for server in before.shared_servers() {
-        match after.shared_servers().iter().find(|now| now.address == server.address) {
-            Some(now) if server.is_equivalent(now) => {}
+        match now.get(&server.address) {
+            Some(now) if is_equivalent(server, now) => {}
             Some(now) => events.push(description_changed(topology_id, server, now)),
             None => {}
         }
     }
-    let without =
-        |topology: &TopologyDescription, server: &ServerDescription| topology.server(&server.address).is_none();
-    for server in before.servers().filter(|server| without(after, server)) {
+    for server in before.servers().filter(|server| !now.contains_key(&server.address)) {
         events.push(TopologyEvent::ServerClosed { topology_id, address: server.address.text.clone() });
     }
-    for server in after.servers().filter(|server| without(before, server)) {
+    for server in after.servers().filter(|server| !earlier.contains_key(&server.address)) {
         events.push(TopologyEvent::ServerOpening { topology_id, address: server.address.text.clone() });
     }
     events.extend(topology_changed(topology_id, before, after));

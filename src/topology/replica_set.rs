@@ -1,7 +1,7 @@
 //! Transitions caused by members of a replica set (SDAM, "Actions").
 
 use super::description::TopologyType;
-use super::server::{ServerDescription, ServerType};
+use super::server::{MOST_MEMBERS, ServerDescription, ServerType};
 use super::transition::{Effect, Step, of_other_set};
 use crate::options::ServerAddress;
 
@@ -39,7 +39,13 @@ impl Step {
         if !self.joins_the_set(server) {
             return self.leave_out_of_set(server);
         }
-        server.members().for_each(|member| self.add(member));
+        // A primary replaces the list. Without one, members could add to it forever.
+        let new = self.new_ones(server.members()).len();
+        if new > 0 && self.topology.servers().count() + new > MOST_MEMBERS {
+            let error = format!("the servers report more than {MOST_MEMBERS} members of the replica set together");
+            return self.mark_unknown(&server.address, error);
+        }
+        self.add(server.members());
         if goes_by_another_name(server) {
             self.remove(&server.address);
         }
@@ -80,15 +86,8 @@ impl Step {
             self.mark_unknown(&address, "primary marked stale due to discovery of newer primary".to_owned());
             self.effects.push(Effect::Check(address));
         }
-        server.members().for_each(|member| self.add(member));
-        let gone: Vec<ServerAddress> = self
-            .topology
-            .servers()
-            .map(|other| &other.address)
-            .filter(|address| server.members().all(|member| member != *address))
-            .cloned()
-            .collect();
-        gone.iter().for_each(|address| self.remove(address));
+        self.add(server.members());
+        self.keep_only(server.members());
         self.topology.set_left_out(None);
         self.check_if_has_primary();
     }

@@ -1,5 +1,6 @@
 //! Transitions from one topology description to the next.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::description::{TopologyDescription, TopologyType};
@@ -115,9 +116,8 @@ impl TopologyDescription {
             return None;
         }
         let mut step = Step { topology: self.clone(), effects: Vec::new() };
-        let gone = self.servers().map(|server| &server.address).filter(|address| !servers.contains(address));
-        gone.for_each(|address| step.remove(address));
-        servers.iter().for_each(|address| step.add(address));
+        step.keep_only(servers.iter());
+        step.add(servers.iter());
         if step.effects.is_empty() {
             return None;
         }
@@ -196,11 +196,25 @@ impl Step {
         self.put(ServerDescription::failed(address.clone(), Cause::from(error)));
     }
 
-    pub(super) fn add(&mut self, address: &ServerAddress) {
-        if self.topology.server(address).is_none() {
-            self.put(ServerDescription::unknown(address.clone()));
-            self.effects.push(Effect::Added(address.clone()));
+    /// Returns those of the addresses that are new, each once.
+    pub(super) fn new_ones<'a>(&self, addresses: impl Iterator<Item = &'a ServerAddress>) -> Vec<ServerAddress> {
+        let mut present: HashSet<&ServerAddress> = self.topology.servers().map(|server| &server.address).collect();
+        addresses.filter(|address| present.insert(address)).cloned().collect()
+    }
+
+    /// Adds the servers that are new.
+    pub(super) fn add<'a>(&mut self, addresses: impl Iterator<Item = &'a ServerAddress>) {
+        for address in self.new_ones(addresses) {
+            self.topology.push(Arc::new(ServerDescription::unknown(address.clone())));
+            self.effects.push(Effect::Added(address));
         }
+    }
+
+    /// Removes all servers but these.
+    pub(super) fn keep_only<'a>(&mut self, addresses: impl Iterator<Item = &'a ServerAddress>) {
+        let kept: HashSet<&ServerAddress> = addresses.collect();
+        let gone = self.topology.take_out(|address| kept.contains(address));
+        self.effects.extend(gone.into_iter().map(Effect::Removed));
     }
 
     /// Removes a server that is none of the deployment, and notes the reason for the errors of selections.
@@ -210,8 +224,8 @@ impl Step {
     }
 
     pub(super) fn remove(&mut self, address: &ServerAddress) {
-        self.topology.take_out(address);
-        self.effects.push(Effect::Removed(address.clone()));
+        let gone = self.topology.take_out(|other| other != address);
+        self.effects.extend(gone.into_iter().map(Effect::Removed));
     }
 }
 
