@@ -95,6 +95,17 @@ pub enum ResolveError {
         /// The port.
         port: u16,
     },
+    /// The SRV records name more servers than a client connects to: 1,000.
+    #[error("the SRV records of {name:?} name {servers} servers, but must name at most {most}, or set srvMaxHosts")]
+    #[non_exhaustive]
+    TooManyServers {
+        /// The name that was resolved.
+        name: String,
+        /// The number of servers.
+        servers: usize,
+        /// How many servers there may be.
+        most: usize,
+    },
     /// There is more than one TXT record.
     #[error("{name:?} has {records} TXT records, but must have at most one")]
     #[non_exhaustive]
@@ -151,7 +162,8 @@ impl Options {
     ///
     /// The servers are the SRV records of `_{srvServiceName}._tcp.{name}`, or `srvMaxHosts` of them, chosen at random.
     /// Their priorities and weights are ignored. The TXT record of the name, if there is one, provides defaults for
-    /// `authSource`, `replicaSet` and `loadBalanced`. Both look-ups use the system's configuration and are limited by
+    /// `authSource`, `replicaSet` and `loadBalanced`. If the DNS fails to answer for the TXT record, so does this function:
+    /// without the defaults, the options may mean another deployment. Both look-ups use the system's configuration and are limited by
     /// `connectTimeoutMS`. Options that are resolved already are resolved again.
     ///
     /// # Errors
@@ -260,13 +272,19 @@ mod look_up {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use hickory_resolver::TokioResolver;
     use hickory_resolver::lookup::Lookup;
     use hickory_resolver::net::NetError;
+    use hickory_resolver::net::runtime::TokioRuntimeProvider;
     use hickory_resolver::proto::rr::{Name, RData, RecordType};
+    #[cfg(all(unix, not(any(target_os = "android", target_vendor = "apple"))))]
+    use hickory_resolver::system_conf::parse_resolv_conf;
+    use hickory_resolver::{ResolverBuilder, TokioResolver};
 
     use super::{Options, ResolveError, SHORTEST_RESCAN, choose};
     use crate::options::{ServerAddress, SrvName};
+
+    /// The most servers that the SRV records of a name may name, or `srvMaxHosts` may choose of them.
+    const MOST_SERVERS: usize = 1_000;
 
     pub(super) async fn by_system(options: Options) -> Result<Options, ResolveError> {
         Ok(first(options, None).await?.0)
@@ -300,6 +318,7 @@ mod look_up {
             }
         }
         choose(&mut options.hosts, name.max_hosts);
+        check_number(&name, options.hosts.len())?;
         options.validate()?;
         Ok((options, found.valid_for))
     }
@@ -323,9 +342,20 @@ mod look_up {
                 }
             }
         }
+        if name.max_hosts == 0 {
+            check_number(name, verified.len())?;
+        }
         match refused {
             Some(error) if verified.is_empty() => Err(error),
             _ => Ok((verified, found.valid_for)),
+        }
+    }
+
+    /// Each server has a monitor and a pool, so a list from the network is bounded.
+    fn check_number(name: &SrvName, servers: usize) -> Result<(), ResolveError> {
+        match servers {
+            0..=MOST_SERVERS => Ok(()),
+            servers => Err(ResolveError::TooManyServers { name: name.host.clone(), servers, most: MOST_SERVERS }),
         }
     }
 
@@ -338,8 +368,35 @@ mod look_up {
         }
         let unreadable =
             |error: NetError| ResolveError::Configuration { name: name.host.clone(), source: Arc::new(error) };
-        let resolver = TokioResolver::builder_tokio().and_then(|builder| builder.build()).map_err(unreadable)?;
+        let resolver = builder_of_system().and_then(ResolverBuilder::build).map_err(unreadable)?;
         Ok(Cow::Owned(resolver))
+    }
+
+    /// Reads the system's configuration. What libc accepts is accepted.
+    fn builder_of_system() -> Result<ResolverBuilder<TokioRuntimeProvider>, NetError> {
+        #[cfg(all(unix, not(any(target_os = "android", target_vendor = "apple"))))]
+        return match std::fs::read("/etc/resolv.conf") {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
+            text => builder_of(&text.unwrap_or_default()),
+        };
+        #[cfg(not(all(unix, not(any(target_os = "android", target_vendor = "apple")))))]
+        TokioResolver::builder_tokio()
+    }
+
+    /// Reads a `resolv.conf` as libc does: without a name server it asks the local one, a time limit of 0 s means 1 s, and a
+    /// search domain is not checked. All names here end with a dot, so search domains are left out.
+    #[cfg(all(unix, not(any(target_os = "android", target_vendor = "apple"))))]
+    fn builder_of(text: &[u8]) -> Result<ResolverBuilder<TokioRuntimeProvider>, NetError> {
+        let is_used = |line: &&[u8]| !line.starts_with(b"search") && !line.starts_with(b"domain");
+        let mut lines: Vec<_> = text.split(|byte| *byte == b'\n').filter(is_used).collect();
+        let (config, mut options) = parse_resolv_conf(lines.join(&b'\n')).or_else(|_| {
+            lines.push(b"nameserver 127.0.0.1");
+            parse_resolv_conf(lines.join(&b'\n'))
+        })?;
+        options.timeout = options.timeout.max(Duration::from_secs(1));
+        let mut builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
+        *builder.options_mut() = options;
+        Ok(builder)
     }
 
     async fn in_time<T>(
@@ -429,6 +486,39 @@ mod look_up {
             (Some(text), 0) => Ok(Some(String::from_utf8_lossy(&text).into_owned())),
             (None, _) => Ok(None),
             (Some(_), more) => Err(ResolveError::SeveralTxtRecords { name: name.host.clone(), records: more + 1 }),
+        }
+    }
+
+    #[cfg(all(test, unix, not(any(target_os = "android", target_vendor = "apple"))))]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn resolv_conf_is_read_as_libc_reads_it() {
+            let label = "a".repeat(64);
+            for (text, server) in [
+                ("", "127.0.0.1"),
+                ("options edns0\n", "127.0.0.1"),
+                ("nameserver not.an.address\n", "127.0.0.1"),
+                ("nameserver 127.0.0.53\noptions timeout:0\n", "127.0.0.53"),
+                ("nameserver 127.0.0.53\nsearch a..b corp\n", "127.0.0.53"),
+                (&*format!("search {label}.lan\r\nnameserver 127.0.0.53\r\n"), "127.0.0.53"),
+            ] {
+                let mut builder = builder_of(text.as_bytes()).unwrap_or_else(|error| panic!("{text:?}: {error}"));
+                assert!(builder.options_mut().timeout >= Duration::from_secs(1), "{text:?}");
+                let resolver = builder.build().unwrap();
+                let asked: Vec<_> =
+                    resolver.config().name_servers().iter().map(|server| server.ip.to_string()).collect();
+                assert_eq!(asked, [server], "{text:?}");
+            }
+        }
+
+        #[test]
+        fn number_of_servers_is_bounded() {
+            let name = Options::srv("db.example.com").unwrap().srv.unwrap();
+            assert!(check_number(&name, 1_000).is_ok());
+            let text = "the SRV records of \"db.example.com\" name 1001 servers, but must name at most 1000, or set srvMaxHosts";
+            assert_eq!(check_number(&name, 1_001).unwrap_err().to_string(), text);
         }
     }
 }
