@@ -1,12 +1,15 @@
 //! Looking up the servers of a `mongodb+srv` name: at first, and then again and again (Polling SRV Records for mongos
 //! Discovery).
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::{Instant, sleep_until};
+
 use super::state::{Deployment, SrvResident};
 use crate::endpoint::{SHORTEST_RESCAN, choose, resolve_again, resolve_first};
-use crate::options::{Options, ServerAddress};
+use crate::options::{Options, SHORTEST_HEARTBEAT, ServerAddress};
 use crate::printable::PrintableError;
 use crate::runtime::alarm;
 use crate::topology::TopologyDescription;
@@ -57,7 +60,9 @@ async fn keep_scanning(deployment: &Arc<Deployment>) {
 async fn resolve(deployment: &Arc<Deployment>) -> Duration {
     let given: &Options = deployment.options();
     let pause = given.heartbeat_frequency;
+    let control = &deployment.srv_control;
     loop {
+        control.set_checking(true);
         let outcome = resolve_first(given.clone(), deployment.resolver.as_ref()).await;
         let settled = outcome.and_then(|(options, valid_for)| {
             deployment.settle(options)?;
@@ -65,18 +70,25 @@ async fn resolve(deployment: &Arc<Deployment>) -> Duration {
         });
         match settled {
             Ok(interval) => return interval,
-            Err(error) => deployment.unresolved(error),
+            Err(error) => {
+                control.set_checking(false);
+                deployment.unresolved(error);
+            }
         }
-        alarm(pause).await;
+        // Operations that wait ask again, as they ask for checks of servers.
+        let floor = Instant::now() + SHORTEST_HEARTBEAT;
+        tokio::select! {
+            () = alarm(pause) => {}
+            () = control.check.notified() => sleep_until(floor).await,
+        }
     }
 }
 
 /// Returns the servers that the topology is to have: those that it has and that were found, and new ones as `srvMaxHosts`
 /// allows (`most`; 0 means all).
 pub(super) fn servers_after(topology: &TopologyDescription, found: &[ServerAddress], most: u32) -> Vec<ServerAddress> {
-    let is_present = |address: &&ServerAddress| topology.server(address).is_some();
-    let mut servers: Vec<_> = found.iter().filter(is_present).cloned().collect();
-    let mut new: Vec<_> = found.iter().filter(|address| !is_present(address)).cloned().collect();
+    let present: HashSet<_> = topology.servers().map(|server| &server.address).collect();
+    let (mut servers, mut new): (Vec<_>, Vec<_>) = found.iter().cloned().partition(|address| present.contains(address));
     if most > 0 {
         let room = most.saturating_sub(u32::try_from(servers.len()).unwrap_or(u32::MAX));
         match room {

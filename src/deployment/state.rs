@@ -293,6 +293,7 @@ impl Deployment {
         let text = PrintableError(&error).to_string();
         tracing::warn!(target: "wharf::topology", error = text, "SRV records could not be read");
         self.lock().unresolved = Some(error);
+        self.changed.notify(usize::MAX);
     }
 
     /// Returns why the SRV name could not be resolved, if so.
@@ -338,7 +339,8 @@ impl Deployment {
         before: &Snapshot,
         after: &mut Afterwards,
     ) {
-        let members = topology.servers().map(|server| match before.member(&server.address) {
+        let present = before.by_address();
+        let members = topology.servers().map(|server| match present.get(&server.address) {
             Some(member) => {
                 after.to_monitor.push(self.resident(state, &member.server));
                 Some(member.clone())
@@ -452,6 +454,8 @@ impl Deployment {
             }
             self.inhabit(&state, before.topology.clone(), &before, &mut after);
             if self.given.srv.is_some() {
+                // It begins with a look-up.
+                self.srv_control.set_checking(true);
                 after.to_resolve = Some(SrvResident { deployment: self.clone(), start: state.starts });
             }
             // ORD: Release; pairs with the Acquire in `start`, so that the caller finds the servers.
@@ -532,8 +536,12 @@ impl Deployment {
         !self.is_closed() && !self.snapshot.load().has(server)
     }
 
-    /// Asks all monitors for a check at once, for a task that listens to [`changed`](Self::changed) already.
+    /// Asks all monitors for a check at once, or for another look-up if the SRV name is not resolved. The task listens to
+    /// [`changed`](Self::changed) already.
     pub(crate) fn request_checks(&self) {
+        if !self.is_resolved() {
+            self.srv_control.ask();
+        }
         for member in self.snapshot.load().members().iter().flatten() {
             member.server.control.ask();
         }

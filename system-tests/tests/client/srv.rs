@@ -201,3 +201,21 @@ async fn load_balancer_is_looked_up_once() {
         ]
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn failed_first_look_up_is_repeated_soon_while_an_operation_waits() {
+    let dns = DnsServer::start(zone(&[17]).failing(SERVICE)).await.unwrap();
+    let (client, events) = client_of(&dns, "serverSelectionTimeoutMS=3000").await;
+    let begun = Instant::now();
+    let error = client.connect().await.unwrap_err().to_string();
+    assert!(error.contains("the SRV records of") && error.contains(SERVICE), "{error}");
+    let questions = dns.questions().iter().filter(|question| question.name.starts_with(SERVICE)).count();
+    assert!((5..=8).contains(&questions), "{questions} in {:?}", begun.elapsed());
+    let mark = events.mark();
+    let again = Instant::now();
+    dns.replace(zone(&[17]));
+    // It waits for a server that does not exist.
+    client.connect().await.unwrap_err();
+    events.after(mark, |event| event.name() == "ServerOpening").await;
+    assert!(again.elapsed() < Duration::from_secs(4), "{:?}", again.elapsed());
+}
