@@ -450,7 +450,14 @@ impl Deployment {
         pool.ready();
         let site = Location::caller();
         if pool.status().available > 0 {
-            let mut connection = pool.check_out_for(Limit::Infinite, None, site).await.map_err(failure_of)?;
+            let mut connection = match pool.check_out_for(Limit::Infinite, None, site).await {
+                Ok(connection) => connection,
+                Err(error) => {
+                    // The connection was lost, and so was the one that replaced it.
+                    let heartbeat = resident.heartbeat(&Line::New(&server.address.text), false);
+                    return Err(failure_of(error).reported(heartbeat));
+                }
+            };
             let number = connection.hello().server_connection_id;
             let heartbeat = resident.heartbeat(&Line::Latest(&server.address.text, number), false);
             let begun = Instant::now();

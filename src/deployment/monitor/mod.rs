@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use bson::{RawDocument, RawDocumentBuf, rawdoc};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::heartbeat::{Heartbeat, Line};
 use super::state::{Resident, now};
@@ -33,6 +33,12 @@ use crate::options::{Options, SHORTEST_HEARTBEAT, ServerMonitoringMode};
 use crate::runtime::{alarm, before_alarm};
 use crate::topology::{ServerDescription, TopologyVersion};
 use failure::{CheckTimeoutError, Failure};
+
+/// How many checks may follow one another without a pause. Then there are 500 ms from one to the next on average.
+///
+/// A change of the server's state ends an awaited check at once, and so does a server that closes its connections or does
+/// not wait. The monitor must follow an election, which takes a few changes, but not keep up with such a server.
+const BURST: u32 = 10;
 
 /// Checks the server until it leaves the deployment.
 ///
@@ -54,6 +60,7 @@ pub(super) async fn run(resident: Resident) {
         streams,
         streaming,
         ended: Instant::now(),
+        paced: Instant::now(),
         known: false,
         version: None,
         hello_ok: false,
@@ -76,6 +83,8 @@ struct Monitor<'m> {
     streaming: watch::Sender<bool>,
     /// When the last check ended, or was cancelled. Pauses count from then.
     ended: Instant,
+    /// The time of the next check if there were always 500 ms between two. A burst gets ahead of it.
+    paced: Instant,
     /// Whether the last check succeeded.
     known: bool,
     /// `topologyVersion` of the last reply.
@@ -113,6 +122,7 @@ impl Monitor<'_> {
 
     /// Opens a connection, and checks the server on it until a check fails or is cancelled.
     async fn check_on_one_connection(&mut self) -> Result<std::convert::Infallible, Failure> {
+        self.keep_pace().await;
         let resident = self.resident;
         let heartbeat = resident.heartbeat(&Line::New(&resident.server.address.text), false);
         let probe = self.probe;
@@ -169,12 +179,17 @@ impl Monitor<'_> {
         // The limit is that of `before_alarm`: one of the command would keep a timer in the runtime all the time.
         let command = Command::new("admin", &hello).timeout(Duration::ZERO);
         let number = connection.hello().server_connection_id;
-        let mut replies = connection.exhaust(command)?;
         let resident = self.resident;
         let line = Line::Latest(&resident.server.address.text, number);
+        self.keep_pace().await;
+        let mut heartbeat = resident.heartbeat(&line, true);
+        // It may have been lost since the last reply.
+        let mut replies = match connection.exhaust(command) {
+            Ok(replies) => replies,
+            Err(error) => return Err(Failure::from(error).reported(heartbeat)),
+        };
         self.streaming.send_replace(true);
-        while !replies.is_over() {
-            let heartbeat = resident.heartbeat(&line, true);
+        loop {
             let next = async {
                 match before_alarm(limit, replies.next()).await {
                     Some(Ok(reply)) => Ok(reply.map(RawDocument::to_owned)),
@@ -185,11 +200,25 @@ impl Monitor<'_> {
             match self.unless_cancelled(next).await {
                 Ok(Some(reply)) => self.checked(heartbeat, &reply, number, None)?,
                 // Not before `is_over` says so.
-                Ok(None) => break,
+                Ok(None) => return Ok(()),
                 Err(failure) => return Err(failure.reported(heartbeat)),
             }
+            if replies.is_over() {
+                return Ok(());
+            }
+            self.keep_pace().await;
+            heartbeat = resident.heartbeat(&line, true);
         }
-        Ok(())
+    }
+
+    /// Waits if too many checks have followed one another without a pause.
+    async fn keep_pace(&mut self) {
+        let now = Instant::now();
+        self.paced = self.paced.max(now) + SHORTEST_HEARTBEAT;
+        let ahead = self.paced.duration_since(now);
+        if let Some(excess) = ahead.checked_sub(SHORTEST_HEARTBEAT * BURST).filter(|excess| !excess.is_zero()) {
+            sleep(excess).await;
+        }
     }
 
     fn hello(&self) -> RawDocumentBuf {

@@ -198,3 +198,62 @@ async fn state_change_during_a_check_is_met_by_its_end() {
     let times = server.times(is_hello);
     assert!(close(&times, &[0, 10_000, 11_000]), "{times:?}");
 }
+
+/// Returns the number of heartbeats, and of changes to an unknown server that no failed heartbeat reports.
+fn heartbeats(events: &Events) -> (usize, usize) {
+    let (mut is_reported, mut unreported) = (false, 0);
+    for event in events.all() {
+        match &event {
+            TopologyEvent::ServerHeartbeatFailed { .. } => is_reported = true,
+            TopologyEvent::ServerHeartbeatStarted { .. } => is_reported = false,
+            _ if becomes(ServerType::Unknown)(&event) && !is_reported => unreported += 1,
+            _ => {}
+        }
+    }
+    (events.count("ServerHeartbeatStarted"), unreported)
+}
+
+#[tokio::test(start_paused = true)]
+async fn server_that_ends_each_awaited_check_at_once_is_checked_twice_a_second() {
+    for (what, awaited) in [
+        ("closes", (|| Answer::Close) as fn() -> Answer),
+        ("does not wait", || Answer::Reply(member("isWritablePrimary", 1))),
+        ("pushes", || Answer::More(member("isWritablePrimary", 1))),
+    ] {
+        let server = Server::start(move |command, _| match is_awaitable(command) {
+            true => awaited(),
+            false => Answer::Reply(member("isWritablePrimary", 1)),
+        })
+        .await;
+        let (client, events) = server.client("directConnection=true");
+        client.connect().await.unwrap();
+        sleep(Duration::from_secs(20)).await;
+        let (started, unreported) = heartbeats(&events);
+        // Two a second, and ten at the start.
+        assert!((40..=52).contains(&started), "{what}: {started} heartbeats");
+        assert_eq!(unreported, 0, "{what}: {:#?}", events.all());
+        client.shutdown(Duration::from_secs(1)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn few_changes_in_a_row_are_followed_at_once() {
+    let server = Server::start(|command, number| match is_awaitable(command) {
+        true if number == 0 => Answer::More(member("secondary", 2)),
+        true if number < 6 => {
+            Answer::More(member(if number % 2 == 0 { "secondary" } else { "isWritablePrimary" }, 2 + number as i64))
+        }
+        true => Answer::Hang,
+        false => Answer::Reply(member("isWritablePrimary", 1)),
+    })
+    .await;
+    let begun = Instant::now();
+    let (client, events) = server.client("directConnection=true");
+    client.connect().await.unwrap();
+    let is_last = |event: &TopologyEvent| {
+        matches!(event, TopologyEvent::ServerHeartbeatSucceeded { reply, .. }
+            if reply.get_document("topologyVersion").is_ok_and(|version| version.get_i64("counter") == Ok(7)))
+    };
+    events.after(0, is_last).await;
+    assert!(begun.elapsed() < Duration::from_millis(500), "{:?}", begun.elapsed());
+}
