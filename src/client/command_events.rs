@@ -263,8 +263,23 @@ impl CommandEvents {
         operation: OperationId,
     ) -> Result<RawDocumentBuf, OperationError> {
         let prepared = connection.prepare(&command)?;
-        let observed = self.start(connection, &prepared.command(command), operation);
-        let outcome = connection.run(prepared.command(command)).await;
+        let outcome = self.attempt(connection, prepared.command(command), operation).await;
+        let command = prepared.started(command);
+        if !boxed(|| connection.authenticate_after(&outcome, &command)).await? {
+            return outcome;
+        }
+        let prepared = connection.prepare(&command)?;
+        self.attempt(connection, prepared.command(command), operation).await
+    }
+
+    async fn attempt(
+        &self,
+        connection: &mut Connection<Endpoint>,
+        command: Command<'_>,
+        operation: OperationId,
+    ) -> Result<RawDocumentBuf, OperationError> {
+        let observed = self.start(connection, &command, operation);
+        let outcome = connection.run_once(command).await;
         observed.end(&outcome);
         outcome
     }

@@ -394,7 +394,15 @@ impl EndpointConnection {
 
     /// Authenticates again at the server's request, then runs the command once more.
     pub(super) async fn run_again(&mut self, command: Command<'_>) -> Result<RawDocumentBuf, Box<CommandError>> {
-        let deadline = match command.limit {
+        self.authenticate_again(command.limit).await?;
+        let limit = command.limit(&self.options);
+        self.complete(&command, limit).await?;
+        self.outcome(limit)
+    }
+
+    /// Authenticates again at the server's request, within the limit of the command.
+    pub(super) async fn authenticate_again(&mut self, limit: Limit) -> Result<(), Box<CommandError>> {
+        let deadline = match limit {
             Limit::Until { at, limit } => match at.checked_duration_since(Instant::now()) {
                 Some(left) if !left.is_zero() => Deadline::of_operation(left),
                 _ => return Err(self.timed_out(limit, CommandTimeoutError::Unsent)),
@@ -413,9 +421,7 @@ impl EndpointConnection {
             }
             self.reauthenticating = false;
         }
-        let limit = command.limit(&self.options);
-        self.complete(&command, limit).await?;
-        self.outcome(limit)
+        Ok(())
     }
 
     /// Returns the error of a command that has no timer left: it is polled outside of tokio, and the runtime that the

@@ -277,6 +277,30 @@ impl Connection<Endpoint> {
         self.interrupted(self.channel.has_sent()).into()
     }
 
+    /// Does the same as [`run`](Self::run), for an observer of each attempt: that the server asks the connection to
+    /// authenticate again is an outcome.
+    pub(crate) async fn run_once(&mut self, command: Command<'_>) -> Result<RawDocumentBuf, OperationError> {
+        let limit = command.limit(self.options());
+        let completed = self.complete_unless_interrupted(&command, limit).await?;
+        completed.and_then(|()| self.outcome(limit)).map_err(|failure| self.placed(*failure))
+    }
+
+    /// Authenticates again if the outcome of a command asks for it. Returns whether the command can run once more.
+    pub(crate) async fn authenticate_after(
+        &mut self,
+        outcome: &Result<RawDocumentBuf, OperationError>,
+        command: &Command<'_>,
+    ) -> Result<bool, OperationError> {
+        match outcome {
+            Err(OperationError::Command(failure)) if self.must_authenticate(failure) => {}
+            _ => return Ok(false),
+        }
+        let limit = command.limit(self.options());
+        let again = self.interruptible(async |connection| connection.authenticate_again(limit).await).await;
+        again.map_err(|cleared| self.cut_off(&cleared))?.map_err(|failure| self.placed(*failure))?;
+        Ok(true)
+    }
+
     /// Runs the command once more if the server asked the connection to authenticate again. Otherwise returns the
     /// failure.
     async fn run_after(

@@ -20,6 +20,11 @@ impl Prepared {
     pub(crate) fn command<'a>(&'a self, command: Command<'a>) -> Command<'a> {
         command.within(self.limit).appended(&self.appended).without_max_time()
     }
+
+    /// Returns the command with its limit, which has started.
+    pub(crate) fn started<'a>(&self, command: Command<'a>) -> Command<'a> {
+        command.within(self.limit)
+    }
 }
 
 impl Connection<Endpoint> {

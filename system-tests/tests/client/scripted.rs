@@ -6,7 +6,7 @@ use std::time::Duration;
 use bson::oid::ObjectId;
 use bson::{Document, doc, rawdoc};
 use tokio::time::{Instant, sleep};
-use wharf::client::{ServerType, TopologyEvent};
+use wharf::client::{CommandEvent, ServerType, TopologyEvent};
 use wharf::{Client, ClientError, Operation, Options, ReadPreference, ReadPreferenceMode};
 use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
@@ -386,6 +386,71 @@ fn runtime_may_end_at_any_point_of_a_check() {
             let (started, failed) = (events.count("ServerHeartbeatStarted"), events.count("ServerHeartbeatFailed"));
             assert_eq!(started, failed + events.count("ServerHeartbeatSucceeded"), "{mode}, {hanging}");
             assert_eq!(events.count("TopologyOpening"), 1, "a deployment opens once");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn command_before_a_reauthentication_has_its_own_events() {
+    let payload = || bson::Binary { subtype: bson::spec::BinarySubtype::Generic, bytes: Vec::new() };
+    let server = Server::start(move |command, number| {
+        Answer::Reply(match name(command).as_str() {
+            _ if is_hello(command) => standalone(),
+            "saslStart" => doc! { "ok": 1, "conversationId": 1, "done": true, "payload": payload() },
+            "find" if number == 0 => {
+                doc! { "ok": 0, "code": 391, "codeName": "ReauthenticationRequired", "errmsg": "again" }
+            }
+            _ => doc! { "ok": 1, "cursor": { "id": 0_i64, "ns": "a.b", "firstBatch": [] } },
+        })
+    })
+    .await;
+    let uri = format!("mongodb://u:p@{}/?authMechanism=PLAIN&serverMonitoringMode=poll", server.server.address());
+    let told = Arc::<Mutex<Vec<(&str, i64)>>>::default();
+    let of_subscriber = told.clone();
+    let client = Client::builder(Options::parse(&uri).unwrap())
+        .command_subscriber(move |event: &CommandEvent| {
+            let what = match event {
+                CommandEvent::Started(_) => "started",
+                CommandEvent::Succeeded(_) => "succeeded",
+                _ => "failed",
+            };
+            of_subscriber.lock().unwrap().push((what, event.source().request_id));
+        })
+        .build()
+        .unwrap();
+    client.run(Operation::read("a", &rawdoc! { "find": "b" })).await.unwrap();
+    let told = told.lock().unwrap();
+    assert_eq!(told.iter().map(|(what, _)| *what).collect::<Vec<_>>(), ["started", "failed", "started", "succeeded"]);
+    assert!(told[0].1 == told[1].1 && told[1].1 != told[2].1 && told[2].1 == told[3].1, "{told:?}");
+    assert_eq!(server.times(|command| name(command) == "saslStart").len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn check_that_times_out_interrupts_the_operations_in_progress() {
+    for (is_silent, interrupts) in [(true, true), (false, false)] {
+        let server = Server::start(move |command, number| match () {
+            () if !is_hello(command) => Answer::Hang,
+            // The second check.
+            () if !is_handshake(command) || number >= 2 => {
+                if is_silent {
+                    Answer::Hang
+                } else {
+                    Answer::Close
+                }
+            }
+            () => Answer::Reply(standalone()),
+        })
+        .await;
+        let (client, _) = server.client("serverMonitoringMode=poll&heartbeatFrequencyMS=1000&connectTimeoutMS=500");
+        let command = rawdoc! { "ping": 1 };
+        let running = client.run(Operation::new("admin", &command));
+        let outcome = tokio::time::timeout(Duration::from_secs(5), running).await;
+        match outcome {
+            Ok(outcome) => {
+                let error = outcome.unwrap_err().to_string();
+                assert!(interrupts && error.contains("interrupt"), "silent {is_silent}: {error}");
+            }
+            Err(_) => assert!(!interrupts, "silent {is_silent}"),
         }
     }
 }
