@@ -516,13 +516,13 @@ impl EndpointConnection {
 /// its other errors.
 #[inline]
 fn examine(reply: &RawDocument, limit: Limit, identity: &Identity) -> Result<(), Box<CommandError>> {
-    if limit == Limit::Unset && reply::begins_with_success(reply) {
+    if reply::begins_with_success(reply) {
         return Ok(());
     }
     examine_further(reply, limit, identity)
 }
 
-/// Does the same as [`examine`], for a command with a time limit or a reply that does not begin with success.
+/// Does the same as [`examine`], for a reply that does not begin with success.
 #[inline(never)]
 fn examine_further(reply: &RawDocument, limit: Limit, identity: &Identity) -> Result<(), Box<CommandError>> {
     let expired = |source: Box<ServerError>| {
@@ -534,8 +534,7 @@ fn examine_further(reply: &RawDocument, limit: Limit, identity: &Identity) -> Re
         })
     };
     match reply::check(reply) {
-        Ok(()) if limit == Limit::Unset => Ok(()),
-        Ok(()) => reply::max_time_expired(reply).map_or(Ok(()), |error| Err(expired(error))),
+        Ok(()) => Ok(()),
         Err(Unsuccessful::Command(error)) if limit != Limit::Unset && error.code == MAX_TIME_MS_EXPIRED => {
             Err(expired(error))
         }

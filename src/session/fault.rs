@@ -130,12 +130,14 @@ pub struct Fault {
     pub write_concern_code: i32,
     /// `baseBackoffMS`, if it is positive: the server's wish for the pause before a retry.
     pub base_backoff: Option<Duration>,
+    /// Whether the command was not sent because less of its time was left than a round trip takes.
+    pub is_unsent: bool,
 }
 
 impl Fault {
     /// Makes a fault without a server's reply.
     pub fn new(kind: FaultKind, labels: ErrorLabels) -> Self {
-        Self { kind, labels, code: 0, write_concern_code: 0, base_backoff: None }
+        Self { kind, labels, code: 0, write_concern_code: 0, base_backoff: None, is_unsent: false }
     }
 
     /// Reads a reply that has `ok: 0` or a `writeConcernError`. Returns `None` for any other one.
@@ -147,17 +149,22 @@ impl Fault {
             (true, Some(_)) => FaultKind::WriteConcern,
             (true, None) => return None,
         };
+        Some(Self::read(reply, kind))
+    }
+
+    fn read(reply: &RawDocument, kind: FaultKind) -> Self {
         let labels = reply.get_array("errorLabels").ok().into_iter().flatten().flatten();
         let backoff = reply.get("baseBackoffMS").ok().flatten().and_then(number);
-        Some(Self {
+        Self {
             kind,
             labels: ErrorLabels::of(labels.filter_map(RawBsonRef::as_str)),
             code: code(reply),
-            write_concern_code: write_concern_error.map_or(0, code),
+            write_concern_code: reply.get_document("writeConcernError").map_or(0, code),
             base_backoff: backoff
                 .filter(|backoff| *backoff > 0.0)
                 .and_then(|millis| Duration::try_from_secs_f64(millis / 1_000.0).ok()),
-        })
+            is_unsent: false,
+        }
     }
 
     /// Reads an error of an attempt that had a server. `is_connection_reusable` says whether the connection is reusable
@@ -192,13 +199,13 @@ impl Fault {
             OperationError::CheckOut(CheckOutError::NoRuntime(_)) => FaultKind::Client,
             OperationError::CheckOut(_) | OperationError::CheckOutTimeout { .. } => FaultKind::CheckOut,
         };
-        without_reply(kind)
+        let unsent =
+            matches!(error, OperationError::Command(CommandError::Timeout { source: CommandTimeoutError::Unsent, .. }));
+        Self { is_unsent: unsent, ..without_reply(kind) }
     }
 
     fn of_server(error: &ServerError) -> Self {
-        // A time limit in `writeErrors` leaves a reply that reports success.
-        let of_write = || Self { code: error.code, ..Self::new(FaultKind::Server, ErrorLabels::NONE) };
-        Self::of_reply(&error.reply).unwrap_or_else(of_write)
+        Self::read(&error.reply, FaultKind::Server)
     }
 
     /// Returns whether the error has this label.
@@ -322,7 +329,7 @@ mod tests {
     use super::*;
     use crate::endpoint::{Origin, WireError};
     use crate::error::{EstablishError, NoRuntimeError, PoolClearedError, PoolClosedError, Stage};
-    use crate::wire::reply::{Unsuccessful, check, max_time_expired};
+    use crate::wire::reply::{Unsuccessful, check};
 
     const RETRYABLE_LOSS: FaultKind = FaultKind::NoConnection { is_retryable: true };
 
@@ -411,9 +418,8 @@ mod tests {
         let error = CommandError::Server { origin: origin(), source: Box::new(labelled) };
         let fault = Fault::of_error(&error.into(), true);
         assert_eq!((fault.kind, fault.code, fault.labels), (FaultKind::Server, 91, ErrorLabels::RETRYABLE_WRITE));
-        // The time limit of a single write.
-        let reply = rawdoc! { "ok": 1, "writeErrors": [{ "index": 0, "code": 50 }] };
-        let source = CommandTimeoutError::Server(max_time_expired(&reply).unwrap());
+        // The time limit of the server.
+        let source = CommandTimeoutError::Server(Box::new(ServerError::read(&rawdoc! { "ok": 0, "code": 50 })));
         let error = CommandError::Timeout { origin: origin(), limit: Duration::ZERO, source };
         let fault = Fault::of_error(&error.into(), true);
         assert_eq!((fault.kind, fault.is_max_time_expired()), (FaultKind::Server, true));

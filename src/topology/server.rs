@@ -361,12 +361,12 @@ fn parse(field: &'static str, text: &str) -> Result<ServerAddress, WireError> {
 
 /// Returns the name of the replica set. Errors and logs show it, and it is compared, so it is refused instead of cut.
 fn set_name(reply: &RawDocument) -> Result<Option<String>, WireError> {
-    let Ok(name) = reply.get_str("setName") else { return Ok(None) };
-    match *PeerText::of(name) == *name {
-        true => Ok(Some(name.to_owned())),
+    let Some(name) = reply::text(reply, "setName") else { return Ok(None) };
+    match *PeerText::of(&name) == *name {
+        true => Ok(Some(name)),
         false => Err(WireError::ReplyField {
             field: "setName",
-            value: name.into(),
+            value: (&*name).into(),
             allowed: "at most 1024 bytes without control characters",
         }),
     }

@@ -9,7 +9,7 @@ use thiserror::Error;
 use zeroize::Zeroize;
 
 use super::auth::document_with_room;
-use super::reply::whole_number;
+use super::reply::{text, whole_number};
 use super::{DEFAULT_MAX_MESSAGE_SIZE, PeerText, WireError};
 use crate::options::Compressor;
 use crate::printable::PrintableError;
@@ -155,7 +155,7 @@ impl Role {
         if matches!(reply.get_str("msg"), Ok("isdbgrid")) {
             Self::Mongos
         } else if matches!(reply.get("isreplicaset"), Ok(Some(RawBsonRef::Boolean(true))))
-            || reply.get_str("setName").is_ok()
+            || text(reply, "setName").is_some()
         {
             Self::Member
         } else {

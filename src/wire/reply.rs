@@ -3,8 +3,9 @@
 use std::error::Error as StdError;
 use std::fmt;
 
+use bson::raw::RawElement;
 use bson::spec::ElementType;
-use bson::{RawBsonRef, RawDocument, RawDocumentBuf};
+use bson::{RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
 
 use super::{WireError, element};
 use crate::error::Labels;
@@ -69,23 +70,13 @@ impl ServerError {
 
     /// Reads an error's fields. A field of the wrong type counts as missing, because the failure itself matters more
     /// than its description.
-    fn read(reply: &RawDocument) -> Self {
-        let text = |field| match reply.get(field) {
-            Ok(Some(RawBsonRef::String(text))) => text.to_owned(),
-            _ => String::new(),
-        };
+    pub(crate) fn read(reply: &RawDocument) -> Self {
         let code = whole_number(reply, "code").ok().flatten();
-        let labels = match reply.get("errorLabels") {
-            Ok(Some(RawBsonRef::Array(labels))) => {
-                labels.into_iter().flatten().filter_map(|label| label.as_str().map(str::to_owned)).collect()
-            }
-            _ => Vec::new(),
-        };
         Self {
             code: code.and_then(|code| i32::try_from(code).ok()).unwrap_or(0),
-            code_name: text("codeName"),
-            message: text("errmsg"),
-            labels,
+            code_name: text(reply, "codeName").unwrap_or_default(),
+            message: text(reply, "errmsg").unwrap_or_default(),
+            labels: labels(reply),
             reply: reply.to_owned(),
         }
     }
@@ -136,31 +127,51 @@ impl StateChange {
 
 fn write_concern_state_change(reply: &RawDocument) -> Option<StateChange> {
     let (code, message) = write_concern_error(reply)?;
-    StateChange::of(code, message)
+    StateChange::of(code, &message)
 }
 
 /// Returns the code and the message of a reply's `writeConcernError`; 0 and an empty text if it lacks them.
-pub fn write_concern_error(reply: &RawDocument) -> Option<(i32, &str)> {
-    Some(code_and_message(reply.get_document("writeConcernError").ok()?))
+pub fn write_concern_error(reply: &RawDocument) -> Option<(i32, String)> {
+    let error = reply.get_document("writeConcernError").ok()?;
+    Some((code(error), text(error, "errmsg").unwrap_or_default()))
 }
 
-fn code_and_message(error: &RawDocument) -> (i32, &str) {
-    let code = whole_number(error, "code").ok().flatten().and_then(|code| i32::try_from(code).ok());
-    (code.unwrap_or(0), error.get_str("errmsg").unwrap_or(""))
+/// Returns the code of an error; 0 if it has none.
+pub(crate) fn code(error: &RawDocument) -> i32 {
+    whole_number(error, "code").ok().flatten().and_then(|code| i32::try_from(code).ok()).unwrap_or(0)
 }
 
-/// Returns the error of a successful reply in which a part of the command exceeded its time limit: in its `writeErrors`
-/// or its `writeConcernError` (CSOT, "Error Transformations").
+/// Returns whether a part of the command exceeded the server's time limit, although the reply reports success: in its
+/// `writeErrors` or its `writeConcernError` (CSOT, "Error Transformations").
 #[must_use]
-pub fn max_time_expired(reply: &RawDocument) -> Option<Box<ServerError>> {
-    let expired = |error: &RawDocument| code_and_message(error).0 == MAX_TIME_MS_EXPIRED;
-    let write_concern_error = reply.get_document("writeConcernError").ok().filter(|error| expired(error));
-    let of_a_write = || {
-        let errors = reply.get_array("writeErrors").ok()?.into_iter().flatten();
-        errors.filter_map(RawBsonRef::as_document).find(|error| expired(error))
-    };
-    let error = write_concern_error.or_else(of_a_write)?;
-    Some(Box::new(ServerError { reply: reply.to_owned(), ..ServerError::read(error) }))
+pub fn has_max_time_expired(reply: &RawDocument) -> bool {
+    let expired = |error: &RawDocument| code(error) == MAX_TIME_MS_EXPIRED;
+    let mut of_writes = reply.get_array("writeErrors").ok().into_iter().flatten().flatten();
+    reply.get_document("writeConcernError").is_ok_and(expired)
+        || of_writes.any(|error| error.as_document().is_some_and(expired))
+}
+
+/// Returns the labels of an error, in the server's order.
+pub(crate) fn labels(reply: &RawDocument) -> Vec<String> {
+    let Ok(Some(RawBsonRef::Array(labels))) = reply.get("errorLabels") else { return Vec::new() };
+    labels.iter_elements().map_while(Result::ok).filter_map(|label| lossy(&label)).collect()
+}
+
+/// Returns the text in a field, if it is one. Servers cut their messages in the middle of characters: what is not UTF-8
+/// becomes U+FFFD.
+pub(crate) fn text(document: &RawDocument, field: &str) -> Option<String> {
+    let mut elements = document.iter_elements().map_while(Result::ok);
+    lossy(&elements.find(|element| element.key() == field)?)
+}
+
+fn lossy(element: &RawElement<'_>) -> Option<String> {
+    match element.element_type() {
+        ElementType::String => match element.value_utf8_lossy() {
+            Ok(RawBson::String(text)) => Some(text),
+            _ => None,
+        },
+        _ => None,
+    }
 }
 
 /// The code of `MaxTimeMSExpired`.
@@ -406,17 +417,36 @@ mod tests {
         assert_eq!(StateChange::of_reply(&rawdoc! { "ok": 1 }), None);
     }
 
+    /// Replaces the placeholder `~` by the first bytes of a character of three.
+    fn cut_inside_a_character(document: &RawDocument) -> RawDocumentBuf {
+        let bytes = document.as_bytes().iter().map(|&byte| if byte == b'~' { 0xe2 } else { byte });
+        RawDocumentBuf::from_bytes(bytes.collect()).unwrap()
+    }
+
+    #[test]
+    fn text_that_the_server_cut_inside_a_character_is_kept() {
+        let reply = cut_inside_a_character(&rawdoc! {
+            "ok": 0, "errmsg": "dup key: ~", "code": 11_000, "codeName": "Dup~", "errorLabels": ["a~", "RetryableError", 1],
+            "writeConcernError": { "code": 64, "errmsg": "waiting~" },
+        });
+        let Err(Unsuccessful::Command(error)) = check(&reply) else { panic!("not a command error") };
+        assert_eq!((&*error.message, &*error.code_name, error.code), ("dup key: \u{fffd}", "Dup\u{fffd}", 11_000));
+        assert_eq!(error.labels, ["a\u{fffd}", "RetryableError"]);
+        assert_eq!(write_concern_error(&reply), Some((64, "waiting\u{fffd}".to_owned())));
+        assert_eq!(text(&reply, "code"), None);
+        assert_eq!(text(&reply, "message"), None);
+    }
+
     #[test]
     fn time_limit_of_the_server_is_found_by_code_in_writes_too() {
         let expired = rawdoc! { "code": 50, "errmsg": "operation time limit exceeded" };
         let other = rawdoc! { "code": 11000, "codeName": "MaxTimeMSExpired" };
         let reply = rawdoc! { "ok": 1, "writeErrors": [other.clone(), expired.clone()] };
-        let error = max_time_expired(&reply).unwrap();
-        assert_eq!((error.code, &*error.message, &error.reply), (50, "operation time limit exceeded", &reply));
-        assert!(max_time_expired(&rawdoc! { "ok": 1, "writeConcernError": expired }).is_some());
-        assert!(max_time_expired(&rawdoc! { "ok": 1, "writeConcernError": other.clone() }).is_none());
-        assert!(max_time_expired(&rawdoc! { "ok": 1, "writeErrors": [other] }).is_none());
-        assert!(max_time_expired(&rawdoc! { "ok": 1 }).is_none());
+        assert!(has_max_time_expired(&reply));
+        assert!(has_max_time_expired(&rawdoc! { "ok": 1, "writeConcernError": expired }));
+        assert!(!has_max_time_expired(&rawdoc! { "ok": 1, "writeConcernError": other.clone() }));
+        assert!(!has_max_time_expired(&rawdoc! { "ok": 1, "writeErrors": [other] }));
+        assert!(!has_max_time_expired(&rawdoc! { "ok": 1 }));
     }
 
     #[test]
