@@ -1,11 +1,13 @@
 //! The attempts of one operation: whether there is another one, when, and on which servers.
 
+use std::time::Duration;
+
 use super::Client;
 use super::error::ClientError;
 use crate::endpoint::Limit;
 use crate::options::ServerAddress;
 use crate::runtime::random_fraction;
-use crate::session::{Decision, ErrorLabels, Fault, Retries, RetryOptions, Retryability};
+use crate::session::{Decision, ErrorLabels, Fault, FaultKind, Retries, RetryOptions, Retryability};
 use crate::topology::TopologyType;
 
 /// The attempts of one operation, from the first one that has failed.
@@ -16,12 +18,14 @@ pub(super) struct Attempts<'c> {
     avoided: Vec<ServerAddress>,
     /// Whether an attempt has been repeated.
     is_repeated: bool,
+    /// Whether only the time limit ended the attempts.
+    is_late: bool,
 }
 
 impl<'c> Attempts<'c> {
     pub(super) fn new(client: &'c Client, retryability: Retryability, limit: Limit) -> Self {
         let retries = Retries::new(RetryOptions::of(client.options()), retryability, limit.is_set());
-        Self { client, limit, retries, avoided: Vec::new(), is_repeated: false }
+        Self { client, limit, retries, avoided: Vec::new(), is_repeated: false, is_late: false }
     }
 
     /// Returns the servers that the next attempt avoids if it can.
@@ -29,13 +33,15 @@ impl<'c> Attempts<'c> {
         &self.avoided
     }
 
-    /// Returns the error to report, after the last attempt. If it is that of an earlier one, which was repeated until the
-    /// time was up, it is a timeout as well.
+    /// Returns whether only the time limit ended the attempts, after the last one (Client Side Operations Timeout,
+    /// "Retryability").
+    pub(super) fn are_late(&self) -> bool {
+        self.is_late
+    }
+
+    /// Returns the error to report, after the last attempt. It is a timeout if only the time limit ended the attempts.
     pub(super) fn report(&self, error: ClientError) -> ClientError {
-        match self.is_repeated && self.limit.left().is_some_and(|left| left.is_zero()) {
-            true => error.late(),
-            false => error,
-        }
+        if self.is_late { error.late() } else { error }
     }
 
     /// Returns whether there is another attempt, after the pause that comes before it. `server`: that of the attempt that
@@ -46,10 +52,17 @@ impl<'c> Attempts<'c> {
     /// The attempt counts as made.
     pub(super) async fn goes_on(&mut self, fault: &Fault, labels: ErrorLabels, server: Option<ServerAddress>) -> bool {
         let is_sharded = self.client.deployment().snapshot().topology.topology_type() == TopologyType::Sharded;
-        let Decision::Retry { after, deprioritize } =
-            self.retries.after(fault, labels, is_sharded, random_fraction(), self.limit.left())
-        else {
-            return false;
+        let left = self.limit.left();
+        let (after, deprioritize) = match self.retries.after(fault, labels, is_sharded, random_fraction(), left) {
+            Decision::Retry { after, deprioritize } => (after, deprioritize),
+            Decision::OutOfTime => {
+                self.is_late = true;
+                return false;
+            }
+            Decision::GiveUp => {
+                self.is_late = self.is_repeated && ended_by_time(fault, left);
+                return false;
+            }
         };
         if deprioritize {
             self.avoid(server);
@@ -64,6 +77,15 @@ impl<'c> Attempts<'c> {
     /// Adds a server to those that are avoided, once: with a time limit, there may be any number of attempts.
     fn avoid(&mut self, server: Option<ServerAddress>) {
         self.avoided.extend(server.filter(|server| !self.avoided.contains(server)));
+    }
+}
+
+/// Returns whether an attempt was not made because too little of the operation's time was left.
+fn ended_by_time(fault: &Fault, left: Option<Duration>) -> bool {
+    match fault.kind {
+        _ if fault.is_unsent => left.is_some(),
+        FaultKind::Selection | FaultKind::CheckOut => left.is_some_and(|left| left.is_zero()),
+        _ => false,
     }
 }
 

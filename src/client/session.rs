@@ -374,6 +374,13 @@ impl End {
             Self::Abort => "abortTransaction",
         }
     }
+
+    fn retryability(self) -> Retryability {
+        match self {
+            Self::Commit => Retryability::Commit,
+            Self::Abort => Retryability::Abort,
+        }
+    }
 }
 
 /// Sends a commit or an abort, and retries it.
@@ -389,7 +396,7 @@ async fn end_transaction(
         (Some(limit), End::Abort) => limit.refreshed(),
         (None, _) => Limit::Unset.or(explicit.lock().default_timeout()).start(),
     };
-    let mut attempts = Attempts::new(client, Retryability::EndOfTransaction, limit);
+    let mut attempts = Attempts::new(client, end.retryability(), limit);
     let id = client.command_events().operation();
     let mut to_report = None;
     let wait_logged = WaitLogged::new();

@@ -13,6 +13,10 @@ const MAX_BACKOFF: Duration = Duration::from_secs(10);
 const TRANSACTION_BASE_BACKOFF: Duration = Duration::from_millis(5);
 /// The longest pause before a transaction is repeated.
 const TRANSACTION_MAX_BACKOFF: Duration = Duration::from_millis(500);
+/// The longest pause between attempts of which a time limit allows any number.
+const PACE: Duration = Duration::from_millis(10);
+/// How often an abort with a time limit is retried.
+const ABORT_RETRIES: u32 = 2;
 
 /// What an operation allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,8 +32,10 @@ pub enum Retryability {
     /// A write that is not repeated, except after an overload: of many documents, an aggregate with `$out` or `$merge`,
     /// and all in a transaction.
     OtherWrite,
-    /// A commit or an abort: repeated whatever the options say.
-    EndOfTransaction,
+    /// A commit: repeated whatever the options say.
+    Commit,
+    /// An abort: the same, but only a few times. The server aborts the transaction itself when its time is up.
+    Abort,
 }
 
 /// The options that decide on retries.
@@ -62,6 +68,8 @@ impl RetryOptions {
 pub enum Decision {
     /// Report the error.
     GiveUp,
+    /// Report the error as a timeout: another attempt was due, and the time is up.
+    OutOfTime,
     /// Try once more.
     Retry {
         /// How long to wait first.
@@ -85,10 +93,18 @@ pub struct Retries {
 
 impl Retries {
     /// Begins with the first attempt. With `timeoutMS`, the operation is retried as often as the time allows, and without
-    /// end if that is zero ("Retryability" of Client Side Operations Timeout). Without it, it is retried once. Except after
-    /// an overload there are no pauses: the same section asks for as many attempts as possible.
+    /// end if that is zero ("Retryability" of Client Side Operations Timeout). Without it, it is retried once.
+    ///
+    /// The first retry comes at once, except after an overload. Later ones keep a short, constant distance: a server that
+    /// refuses at once would otherwise get tens of thousands of attempts a second from one operation. This is no back-off,
+    /// which only an overload has (Client Backpressure, "Interaction with Other Retry Policies").
     pub fn new(options: RetryOptions, retryability: Retryability, has_timeout: bool) -> Self {
-        Self { options, retryability, made: 0, most: if has_timeout { None } else { Some(1) } }
+        let most = match (has_timeout, retryability) {
+            (false, _) => Some(1),
+            (true, Retryability::Abort) => Some(ABORT_RETRIES),
+            (true, _) => None,
+        };
+        Self { options, retryability, made: 0, most }
     }
 
     /// Decides after a failed attempt.
@@ -111,14 +127,22 @@ impl Retries {
         if is_overload {
             self.most = Some(self.options.max_adaptive);
         }
-        if self.most.is_some_and(|most| self.made >= most) || left.is_some_and(|left| left.is_zero()) {
+        if self.most.is_some_and(|most| self.made >= most) {
             return Decision::GiveUp;
         }
-        let pause = if is_overload { backoff(fault.base_backoff, self.made + 1, random) } else { Duration::ZERO };
+        if left.is_some_and(|left| left.is_zero()) {
+            return Decision::OutOfTime;
+        }
+        let pause = match self.made {
+            _ if is_overload => backoff(fault.base_backoff, self.made + 1, random),
+            // At most half of the time, so that some is left for the attempt.
+            1.. if self.most.is_none() => pace(random).min(left.map_or(PACE, |left| left / 2)),
+            _ => Duration::ZERO,
+        };
         if left.is_some_and(|left| pause > left) {
             return Decision::GiveUp;
         }
-        self.made += 1;
+        self.made = self.made.saturating_add(1);
         Decision::Retry { after: pause, deprioritize: is_sharded || (is_overload && self.options.retargets) }
     }
 
@@ -131,9 +155,14 @@ impl Retries {
             Retryability::OtherRead => reads && is_overload,
             Retryability::Write => writes && (is_overload || labels.contains(ErrorLabels::RETRYABLE_WRITE)),
             Retryability::OtherWrite => writes && is_overload,
-            Retryability::EndOfTransaction => is_overload || labels.contains(ErrorLabels::RETRYABLE_WRITE),
+            Retryability::Commit | Retryability::Abort => is_overload || labels.contains(ErrorLabels::RETRYABLE_WRITE),
         }
     }
+}
+
+/// Returns the pause between attempts of which a time limit allows any number.
+fn pace(random: f64) -> Duration {
+    PACE.mul_f64(0.5 + random.clamp(0.0, 1.0) / 2.0)
 }
 
 /// Returns the pause before a retry of an operation after an overload. The first retry is number 1. `base` is the server's
@@ -202,13 +231,23 @@ mod tests {
         retries.after(fault, labels, false, 0.5, None)
     }
 
+    impl Decision {
+        /// Returns the pause before the retry, if there is one.
+        fn pause(self) -> Option<Duration> {
+            match self {
+                Self::Retry { after, .. } => Some(after),
+                Self::GiveUp | Self::OutOfTime => None,
+            }
+        }
+    }
+
     fn paused(millis: u64) -> Decision {
         Decision::Retry { after: Duration::from_millis(millis), deprioritize: false }
     }
 
     #[test]
     fn reads_and_writes_are_retried_once_without_a_pause() {
-        for retryability in [Retryability::Read, Retryability::Write, Retryability::EndOfTransaction] {
+        for retryability in [Retryability::Read, Retryability::Write, Retryability::Commit, Retryability::Abort] {
             let mut retries = Retries::new(OPTIONS, retryability, false);
             assert_eq!(decide(&mut retries, &network()), AT_ONCE, "{retryability:?}");
             assert_eq!(decide(&mut retries, &network()), Decision::GiveUp, "{retryability:?}");
@@ -216,13 +255,34 @@ mod tests {
     }
 
     #[test]
-    fn a_time_limit_allows_as_many_retries_as_fit() {
+    fn a_time_limit_allows_as_many_retries_as_fit_at_a_pace() {
         let mut retries = Retries::new(OPTIONS, Retryability::Read, true);
-        for _ in 0..100 {
-            let decision = retries.after(&network(), ErrorLabels::NONE, false, 0.5, Some(Duration::from_millis(1)));
-            assert_eq!(decision, AT_ONCE);
+        let mut decide = |random, left| retries.after(&network(), ErrorLabels::NONE, false, random, left).pause();
+        assert_eq!(decide(0.5, Some(Duration::from_secs(1))), Some(Duration::ZERO), "the first retry comes at once");
+        for (random, left, expected) in
+            [(0.0, 1_000, 5_000), (0.5, 1_000, 7_500), (1.0, 1_000, 10_000), (0.5, 4, 2_000)]
+        {
+            let pause = decide(random, Some(Duration::from_millis(left)));
+            assert_eq!(pause, Some(Duration::from_micros(expected)), "{random} of {left}");
         }
-        assert_eq!(retries.after(&network(), ErrorLabels::NONE, false, 0.5, Some(Duration::ZERO)), Decision::GiveUp);
+        assert_eq!(decide(0.5, None), Some(Duration::from_micros(7_500)), "timeoutMS=0");
+        let out_of_time = retries.after(&network(), ErrorLabels::NONE, false, 0.5, Some(Duration::ZERO));
+        assert_eq!(out_of_time, Decision::OutOfTime);
+    }
+
+    #[test]
+    fn time_that_is_up_matters_only_if_a_retry_is_due() {
+        for (retryability, has_timeout) in [(Retryability::Command, true), (Retryability::Read, false)] {
+            let mut retries = Retries { made: 1, ..Retries::new(OPTIONS, retryability, has_timeout) };
+            let decision = retries.after(&network(), ErrorLabels::NONE, false, 0.5, Some(Duration::ZERO));
+            assert_eq!(decision, Decision::GiveUp, "{retryability:?}");
+        }
+    }
+
+    #[test]
+    fn abort_is_tried_a_few_times_whatever_its_time_limit() {
+        let mut retries = Retries::new(OPTIONS, Retryability::Abort, true);
+        assert_eq!([(); 3].map(|()| decide(&mut retries, &network())), [AT_ONCE, AT_ONCE, Decision::GiveUp]);
     }
 
     #[test]
@@ -241,7 +301,8 @@ mod tests {
             Retryability::Write,
             Retryability::OtherRead,
             Retryability::OtherWrite,
-            Retryability::EndOfTransaction,
+            Retryability::Commit,
+            Retryability::Abort,
         ] {
             let mut retries = Retries::new(OPTIONS, retryability, false);
             let decisions = [(); 3].map(|()| decide(&mut retries, &overload()));
@@ -260,8 +321,8 @@ mod tests {
             (without(true, false), Retryability::Command, overload(), false),
             (without(true, false), Retryability::Write, network(), false),
             (without(true, false), Retryability::OtherWrite, overload(), false),
-            (without(false, false), Retryability::EndOfTransaction, network(), true),
-            (without(false, false), Retryability::EndOfTransaction, overload(), true),
+            (without(false, false), Retryability::Commit, network(), true),
+            (without(false, false), Retryability::Abort, overload(), true),
         ] {
             let decision = decide(&mut Retries::new(options, retryability, false), &fault);
             assert_eq!(decision != Decision::GiveUp, expected, "{options:?} {retryability:?} {fault:?}");
@@ -272,7 +333,7 @@ mod tests {
     fn an_overload_limits_all_retries_of_the_operation() {
         // Three retries after network errors are more than an overload allows.
         let mut retries = Retries::new(OPTIONS, Retryability::Read, true);
-        assert_eq!([(); 3].map(|()| decide(&mut retries, &network())), [AT_ONCE; 3]);
+        assert_eq!([(); 3].map(|()| decide(&mut retries, &network()) != Decision::GiveUp), [true; 3]);
         assert_eq!(decide(&mut retries, &overload()), Decision::GiveUp);
         // And after an overload, a network error counts for the same limit.
         let mut retries = Retries::new(OPTIONS, Retryability::Read, false);
@@ -302,7 +363,7 @@ mod tests {
             None,
         ) {
             Decision::Retry { deprioritize, .. } => deprioritize,
-            Decision::GiveUp => panic!("not retried"),
+            Decision::GiveUp | Decision::OutOfTime => panic!("not retried"),
         };
         let retargeting = RetryOptions { retargets: true, ..OPTIONS };
         assert!(decide(OPTIONS, &network(), true) && decide(OPTIONS, &overload(), true));
