@@ -52,12 +52,18 @@ impl Snapshot {
     }
 
     /// Returns how many statements and how many bytes a write command may have (`maxWriteBatchSize`,
-    /// `maxMessageSizeBytes`), on any of the known servers.
+    /// `maxMessageSizeBytes`), on the server that writes go to, or on any of the known servers if there is not exactly one.
     pub(crate) fn write_limits(&self) -> (usize, usize) {
-        let known = self.topology.servers().filter(|server| server.server_type.is_data_bearing());
-        known.fold((100_000, DEFAULT_MAX_MESSAGE_SIZE as usize), |(statements, bytes), server| {
-            (statements.min(server.max_write_batch_size as usize), bytes.min(server.max_message_size as usize))
-        })
+        let known = self.topology.servers().enumerate().filter(|(place, server)| match self.writable {
+            Some(writable) => *place == writable,
+            None => server.server_type.is_data_bearing(),
+        });
+        known.map(|(_, server)| server).fold(
+            (100_000, DEFAULT_MAX_MESSAGE_SIZE as usize),
+            |(statements, bytes), server| {
+                (statements.min(server.max_write_batch_size as usize), bytes.min(server.max_message_size as usize))
+            },
+        )
     }
 
     /// Returns the members by their addresses.

@@ -104,6 +104,10 @@ fn hello(server: usize, hosts: Option<&Vec<String>>) -> Document {
                 "lastWrite": { "lastWriteDate": bson::DateTime::from_millis(1_000) },
             };
             hello.extend(of_set);
+            if !is_primary {
+                // No write goes there.
+                hello.insert("maxWriteBatchSize", 1);
+            }
         }
     }
     hello
