@@ -21,8 +21,7 @@ pub(super) struct SplitReadConcern {
 impl SplitReadConcern {
     /// Takes the read concern out of an operation of a causally consistent session. `None` if the operation has none, or
     /// nothing is added to it.
-    pub(super) fn of(operation: &Operation<'_>) -> Option<Self> {
-        let body = operation.command.body();
+    pub(super) fn of(operation: &Operation<'_>, body: &RawDocument) -> Option<Self> {
         if operation.kind == Kind::Command
             || !has_field(operation, "readConcern")
             || !name(body).is_some_and(takes_after_cluster_time)
@@ -34,16 +33,21 @@ impl SplitReadConcern {
         if has_time("afterClusterTime") || has_time("atClusterTime") {
             return None;
         }
-        let mut rest = RawDocumentBuf::new();
-        for field in body {
-            // An unreadable document is sent as it is: the server says what is wrong with it.
-            let (name, value) = field.ok()?;
-            if name.as_str() != "readConcern" {
-                rest.append(name, value);
-            }
-        }
-        Some(Self { body: rest, read_concern: own.to_owned() })
+        Some(Self { body: without(body, "readConcern")?, read_concern: own.to_owned() })
     }
+}
+
+/// Returns the document without a field. `None` if it is unreadable: it is sent as it is, and the server says what is wrong
+/// with it.
+pub(super) fn without(body: &RawDocument, left_out: &str) -> Option<RawDocumentBuf> {
+    let mut rest = RawDocumentBuf::new();
+    for field in body {
+        let (name, value) = field.ok()?;
+        if name.as_str() != left_out {
+            rest.append(name, value);
+        }
+    }
+    Some(rest)
 }
 
 /// Returns what an explicit session has to know about the operation.

@@ -22,7 +22,7 @@ pub use self::opening::{Watch, WatchTarget};
 use self::opening::{Opening, Plan, Start};
 use super::cursor::{Cursor, Place, read};
 use super::error::ClientError;
-use crate::endpoint::Limit;
+use crate::endpoint::{CommandError, Limit};
 use crate::runtime::random_fraction;
 
 /// CursorNotFound. The server cannot know that the cursor was that of a change stream.
@@ -391,7 +391,7 @@ fn is_up(limit: Limit, error: &ClientError) -> bool {
 
 /// Returns whether another cursor may succeed, after a `getMore` on a server of this wire version ("Resumable Error").
 fn is_resumable(error: &ClientError, max_wire_version: i32) -> bool {
-    match error.server_error() {
+    match error.command_error().and_then(CommandError::server_error) {
         Some(server) if server.code == CURSOR_NOT_FOUND => true,
         Some(_) if max_wire_version >= HAS_LABEL => error.has_label("ResumableChangeStreamError"),
         Some(server) => RESUMABLE.contains(&server.code),

@@ -207,15 +207,15 @@ impl OpenCursor<'_> {
         let command = operation.command.within(limit);
         let command = if is_told { command } else { command.without_max_time() };
         let answer = client.answer(Operation { command, ..operation }, site).await?;
-        let Answer { reply, connection, server, session, unmet } = answer;
+        let Answer { reply, connection, server, session, unmet, .. } = answer;
         // A cursor in a transaction is not that of a change stream.
         let max_wire_version = connection.as_ref().map_or(0, |connection| connection.hello().max_wire_version);
         // Without a connection, it is pinned to the transaction: it leads to a load balancer, which has newer servers.
         let takes_comment = connection.is_none() || max_wire_version >= TAKES_COMMENT;
         let has_sessions = connection.as_ref().is_none_or(has_sessions);
-        if let Some(labels) = unmet {
+        if let Some(unmet) = unmet {
             client.give_back(session, connection.as_ref());
-            return Err(FailedOperation::unmet_concern(reply, labels).into());
+            return Err(FailedOperation::unmet_concern(reply, unmet).into());
         }
         if time.mode == TimeoutMode::CursorLifetime {
             time.running = Some(limit);

@@ -7,13 +7,14 @@ use std::sync::Arc;
 use bson::RawDocumentBuf;
 use thiserror::Error;
 
+use super::run::UnmetConcern;
 use super::write::WriteFailure;
 use crate::deployment::ServerSelectionError;
 use crate::endpoint::{CommandError, OperationError, ServerError};
 use crate::options::InvalidOption;
 use crate::printable::Printable;
 use crate::session::{ErrorLabels, Fault, FaultKind, SessionError};
-use crate::wire::reply::whole_number;
+use crate::wire::reply;
 
 /// The server's number for `IllegalOperation`.
 const ILLEGAL_OPERATION: i32 = 20;
@@ -147,20 +148,31 @@ impl ClientError {
         self.operation_error()?.command_error()
     }
 
-    /// Returns the server's error, if the server reported one.
+    /// Returns the server's error, if the server reported one: that of the command, of an authentication that it refused,
+    /// or the first of [`WriteFailure::errors`].
+    ///
+    /// A write that was executed without its write concern has no such error: see
+    /// [`write_concern_error`](Self::write_concern_error).
     #[must_use]
     pub fn server_error(&self) -> Option<&ServerError> {
-        self.command_error()?.server_error()
+        match self {
+            Self::Write(failure) => failure.server_error(),
+            _ => self.operation_error()?.server_error(),
+        }
     }
 
-    /// Returns the server's error, if a write or a commit was executed, but not with the write concern that it asked for.
-    /// Those of a series of writes are in [`WriteFailure::write_concern_errors`].
+    /// Returns the server's error, if a write or a commit was executed, but not with the write concern that it asked for:
+    /// the first of [`WriteFailure::write_concern_errors`] for a series of writes.
     #[must_use]
     pub fn write_concern_error(&self) -> Option<&WriteConcernError> {
         match self {
             Self::Operation(failed) => failed.write_concern_error(),
             Self::TransactionTimeout { last } => last.write_concern_error(),
-            Self::Write(_) | Self::Selection(_) | Self::InvalidOption(_) | Self::Session(_) => None,
+            Self::Write(failure) => {
+                let of_cause = || failure.cause.as_ref()?.write_concern_error();
+                failure.write_concern_errors.first().or_else(of_cause)
+            }
+            Self::Selection(_) | Self::InvalidOption(_) | Self::Session(_) => None,
             Self::Other(_) | Self::Argument { .. } | Self::Reply { .. } => None,
             Self::OnRuntime | Self::EventLoop { .. } => None,
         }
@@ -193,7 +205,9 @@ impl ClientError {
         match self {
             Self::Operation(failed) => failed.is_timeout(),
             Self::Selection(error) => matches!(error, ServerSelectionError::Timeout { .. }),
-            Self::Write(failure) => failure.cause.as_ref().is_some_and(|cause| cause.is_timeout()),
+            Self::Write(failure) => {
+                failure.is_timeout || failure.cause.as_ref().is_some_and(|cause| cause.is_timeout())
+            }
             Self::TransactionTimeout { .. } => true,
             Self::Session(error) => *error == SessionError::CursorClosing,
             Self::InvalidOption(_)
@@ -224,12 +238,11 @@ pub struct WriteConcernError {
 crate::error::debug_as_sentence!(WriteConcernError);
 
 impl WriteConcernError {
-    fn of(reply: RawDocumentBuf) -> Self {
+    pub(super) fn of(reply: RawDocumentBuf) -> Self {
         let error = reply.get_document("writeConcernError").ok();
-        let text = |field| error.and_then(|error| error.get_str(field).ok()).map(str::to_owned);
-        let code = error.and_then(|error| whole_number(error, "code").ok().flatten());
+        let text = |field| error.and_then(|error| reply::text(error, field));
         Self {
-            code: code.and_then(|code| i32::try_from(code).ok()).unwrap_or(0),
+            code: error.map_or(0, reply::code),
             code_name: text("codeName").unwrap_or_default(),
             message: text("errmsg").unwrap_or_else(|| "no message".to_owned()),
             reply,
@@ -263,7 +276,7 @@ enum Failure {
     )]
     NoRetryableWrites(#[source] OperationError),
     #[error("{reason}: {error}")]
-    Concern { reason: &'static str, error: WriteConcernError, is_max_time_expired: bool },
+    Concern { reason: &'static str, error: WriteConcernError, is_max_time_expired: bool, is_timeout: bool },
 }
 
 crate::error::debug_as_sentence!(Failure);
@@ -290,15 +303,16 @@ impl FailedOperation {
     }
 
     /// The failure of a command that succeeded without meeting its write concern.
-    pub(super) fn concern(reason: &'static str, reply: RawDocumentBuf, labels: ErrorLabels) -> Self {
+    pub(super) fn concern(reason: &'static str, reply: RawDocumentBuf, unmet: UnmetConcern) -> Self {
         let is_max_time_expired = Fault::of_reply(&reply).is_some_and(|fault| fault.is_max_time_expired());
+        let UnmetConcern { labels, is_timeout } = unmet;
         let error = WriteConcernError::of(reply);
-        Self { failure: Failure::Concern { reason, error, is_max_time_expired }, labels, is_late: false }
+        Self { failure: Failure::Concern { reason, error, is_max_time_expired, is_timeout }, labels, is_late: false }
     }
 
     /// The failure of a write that was executed without meeting its write concern.
-    pub(super) fn unmet_concern(reply: RawDocumentBuf, labels: ErrorLabels) -> Self {
-        Self::concern("the write was executed, but its write concern was not met", reply, labels)
+    pub(super) fn unmet_concern(reply: RawDocumentBuf, unmet: UnmetConcern) -> Self {
+        Self::concern("the write was executed, but its write concern was not met", reply, unmet)
     }
 
     /// Returns the server's error, if the command was executed, but not with the write concern that it asked for.
@@ -334,7 +348,7 @@ impl FailedOperation {
         match &self.failure {
             Failure::Operation(error) | Failure::NoRetryableWrites(error) => error.is_timeout(),
             Failure::Selection(error) => matches!(error, ServerSelectionError::Timeout { .. }),
-            Failure::Concern { .. } => false,
+            Failure::Concern { is_timeout, .. } => *is_timeout,
         }
     }
 

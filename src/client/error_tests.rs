@@ -136,6 +136,8 @@ fn samples() -> Vec<(&'static str, Box<dyn StdError>)> {
             errors: Vec::new(),
             write_concern_errors: Vec::new(),
             labels: Vec::new(),
+            first: None,
+            is_timeout: false,
             cause: Some(Box::new(ClientError::from(OperationError::from(command_error())))),
         },
     }

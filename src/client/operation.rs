@@ -78,7 +78,8 @@ impl<'a> Operation<'a> {
         Self::of(Kind::Read, database, body)
     }
 
-    /// Creates an operation that writes. If its write concern is not met, it fails: see
+    /// Creates an operation that writes. If the server refuses a statement or cannot meet the write concern, it fails: see
+    /// [`ClientError::server_error`](super::ClientError::server_error) and
     /// [`ClientError::write_concern_error`](super::ClientError::write_concern_error).
     pub fn write(database: &'a str, body: &'a RawDocument) -> Self {
         Self::of(Kind::Write { is_single: None }, database, body)
@@ -119,8 +120,8 @@ impl<'a> Operation<'a> {
     /// Sets `timeoutMS`: how long the operation may take in total, from the selection of a server to the end of the last
     /// attempt. The default is [`Options::timeout`](crate::Options::timeout). Zero means no limit.
     ///
-    /// The client sends what is left of the time as `maxTimeMS`, and does not look for that field in the command's document:
-    /// the server refuses a command that has it twice.
+    /// The client sends what is left of the time as `maxTimeMS`, and leaves that field of the command's document out. It does
+    /// not look into the document of [`Operation::new`]: the server refuses a command that has the field twice.
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.command = self.command.timeout(limit);
         self

@@ -1,6 +1,7 @@
 //! Running an operation: selection, check-out, command, session, retries.
 
 mod appended;
+mod failing;
 mod selecting;
 
 use std::panic::Location;
@@ -10,22 +11,22 @@ use std::time::Duration;
 use bson::{RawDocument, RawDocumentBuf};
 
 use super::Client;
-use super::appending::{SplitReadConcern, session_use};
+use super::appending::{SplitReadConcern, has_field, session_use, without};
 use super::attempts::Attempts;
 use super::command_events::OperationId;
 use super::error::{ClientError, FailedOperation};
 use super::in_session::{Explicit, InFlight, InSession};
 use super::operation::{Kind, Operation};
 use super::session::known_of;
-use super::write::is_unacknowledged;
+use super::write::{WriteFailure, is_unacknowledged};
 use crate::boxed::boxed;
 use crate::deployment::{Selected, Server, WaitLogged};
 use crate::endpoint::{Command, CommandError, Endpoint, Limit, OperationError, StateChange};
 use crate::error::CheckOutError;
-use crate::options::ServerAddress;
+use crate::options::{InvalidOption, ServerAddress};
 use crate::runtime::Connection;
 use crate::session::{
-    ErrorLabels, ErrorToReport, Fault, FaultKind, ReplyTimes, Retryability, SessionError, SessionServer,
+    ErrorLabels, ErrorToReport, Fault, ReplyTimes, Retryability, SessionError, SessionServer, has_no_reply,
     is_retryable_write, writes_its_result,
 };
 use crate::wire::reply::{self, whole_number};
@@ -54,8 +55,12 @@ impl Client {
     ///
     /// A write that was executed, but not with the write concern that it asked for, is an error:
     /// [`ClientError::write_concern_error`] has the reply. This is so for [`Operation::write`], and for an aggregation of
-    /// [`Operation::read`] that writes its result (Read and Write Concern, "Errors"). Of [`Operation::new`], the reply is
-    /// returned as it is, and the caller looks for `writeConcernError`: the client does not look into it.
+    /// [`Operation::read`] that writes its result (Read and Write Concern, "Errors"). If the server refused statements of an
+    /// [`Operation::write`] (`writeErrors`), the error is [`ClientError::Write`]. Of [`Operation::new`], the reply is
+    /// returned as it is, and the caller looks for both fields: the client does not look into it.
+    ///
+    /// With the write concern `w: 0`, the server does not answer `insert`, `update`, `delete` and `bulkWrite`, and the
+    /// reply is `{ ok: 1 }`. It answers all other commands.
     ///
     /// The client adds `lsid` and what else the session calls for, `$clusterTime`, `$readPreference`, and the read
     /// concern and write concern of the options. The command's document must not have `lsid`, `txnNumber` and
@@ -90,7 +95,7 @@ impl Client {
             match running.attempt(&[]).await {
                 Ok(Reached { reply, connection, .. }) => {
                     running.give_back(connection.as_ref());
-                    Ok(reply)
+                    running.checked(reply)
                 }
                 Err(failed) => boxed(|| running.reply_after(failed)).await,
             }
@@ -160,8 +165,18 @@ pub(super) struct Answer {
     pub(super) connection: Option<Connection<Endpoint>>,
     pub(super) server: Selected,
     pub(super) session: InSession,
-    /// The error labels, if the reply is that of a write whose write concern was not met.
-    pub(super) unmet: Option<ErrorLabels>,
+    /// Set if the reply is that of a write whose write concern was not met.
+    pub(super) unmet: Option<UnmetConcern>,
+    /// Whether the server has answered. If not, nothing is known of the write.
+    pub(super) is_acknowledged: bool,
+}
+
+/// What is known about a write whose write concern was not met, besides its reply.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct UnmetConcern {
+    pub(super) labels: ErrorLabels,
+    /// Whether a time limit is the reason: `timeoutMS`, or what the server was told of it.
+    pub(super) is_timeout: bool,
 }
 
 /// What a successful attempt has brought.
@@ -179,13 +194,18 @@ struct Running<'a> {
     id: OperationId,
     site: &'static Location<'static>,
     session: InSession,
+    /// Whether the write concern is `w: 0`.
     is_unacknowledged: bool,
+    /// Whether the server does not answer, because of that.
+    has_no_reply: bool,
     is_in_transaction: bool,
     retryability: Retryability,
     /// The same for all attempts of a write that may be retried.
     transaction_number: Option<i64>,
     /// The command, if the session adds something to its read concern.
     split: Option<Box<SplitReadConcern>>,
+    /// The command, if its own `maxTimeMS` is left out because of `timeoutMS`.
+    without_max_time: Option<Box<RawDocumentBuf>>,
     wait_logged: WaitLogged,
 }
 
@@ -211,10 +231,12 @@ impl<'a> Running<'a> {
             site,
             session: InSession::Implicit(None),
             is_unacknowledged: false,
+            has_no_reply: false,
             is_in_transaction: false,
             retryability: Retryability::Command,
             transaction_number: None,
             split: None,
+            without_max_time: None,
             wait_logged: WaitLogged::new(),
         }
     }
@@ -226,10 +248,15 @@ impl<'a> Running<'a> {
         let limit = client.timeout_of(operation.limiting_session(), &operation.command)?;
         if limit.is_set() {
             operation.command.set_limit(limit.start());
+            // It is an option that `timeoutMS` replaces (Client Side Operations Timeout, "Validation and Overrides").
+            if operation.kind != Kind::Command && has_field(operation, "maxTimeMS") {
+                self.without_max_time = without(operation.command.body(), "maxTimeMS").map(Box::new);
+            }
         }
         self.id = operation.part_of.map_or_else(|| client.command_events().operation(), |whole| whole.id);
         if matches!(operation.kind, Kind::Write { .. }) {
-            self.is_unacknowledged = self.asks_for_no_reply();
+            self.is_unacknowledged = self.asks_for_no_acknowledgement()?;
+            self.has_no_reply = self.is_unacknowledged && has_no_reply(self.operation.command.name());
         }
         match self.operation.session.take() {
             Some(explicit) if !explicit.belongs_to(client) => return Err(SessionError::OtherClient.into()),
@@ -242,16 +269,20 @@ impl<'a> Running<'a> {
     }
 
     /// Returns whether the operation is a write that the server does not acknowledge.
-    fn asks_for_no_reply(&self) -> bool {
+    fn asks_for_no_acknowledgement(&self) -> Result<bool, InvalidOption> {
         let (client, operation) = (self.client, &self.operation);
-        match operation.command.body().get_document("writeConcern") {
-            Ok(concern) => matches!(whole_number(concern, "w"), Ok(Some(0))),
+        Ok(match operation.command.body().get_document("writeConcern") {
+            Ok(concern) if !matches!(whole_number(concern, "w"), Ok(Some(0))) => false,
+            Ok(concern) if matches!(concern.get_bool("j"), Ok(true)) => {
+                return Err(InvalidOption::because("j of writeConcern", "cannot be true with w: 0"));
+            }
+            Ok(_) => true,
             Err(_) if is_unacknowledged(client.options().write_concern.w.as_ref()) => {
                 // A transaction has a write concern of its own, which is that of its commit.
                 operation.session.as_deref().is_none_or(|explicit| !explicit.lock().is_in_transaction())
             }
             Err(_) => false,
-        }
+        })
     }
 
     /// Begins in a session of the application.
@@ -267,7 +298,7 @@ impl<'a> Running<'a> {
         drop(begun?);
         self.is_in_transaction = is_in_transaction;
         if is_causally_consistent && !is_in_transaction {
-            self.split = SplitReadConcern::of(&self.operation).map(Box::new);
+            self.split = SplitReadConcern::of(&self.operation, self.body()).map(Box::new);
         }
         Ok(())
     }
@@ -283,8 +314,33 @@ impl<'a> Running<'a> {
     }
 
     /// Returns the outcome with the session.
-    fn answer(self, Reached { reply, connection, server }: Reached) -> Answer {
-        Answer { reply, connection, server, session: self.session, unmet: None }
+    fn answer(&mut self, Reached { reply, connection, server }: Reached) -> Answer {
+        let is_acknowledged = !self.has_no_reply;
+        let session = std::mem::replace(&mut self.session, InSession::Never);
+        Answer { reply, connection, server, session, unmet: None, is_acknowledged }
+    }
+
+    /// Returns the reply, or what it says about statements of a write that failed.
+    #[inline]
+    fn checked(&self, reply: RawDocumentBuf) -> Result<RawDocumentBuf, ClientError> {
+        let is_write = matches!(self.operation.kind, Kind::Write { .. });
+        match is_write && reply::has_field(&reply, "writeErrors") {
+            false => Ok(reply),
+            true => self.refused_statements(reply, None),
+        }
+    }
+
+    /// Returns the error of a write some of whose statements the server refused.
+    #[cold]
+    fn refused_statements(
+        &self,
+        reply: RawDocumentBuf,
+        unmet: Option<UnmetConcern>,
+    ) -> Result<RawDocumentBuf, ClientError> {
+        match WriteFailure::of_reply(self.operation.command.name(), &reply, unmet, self.limit())? {
+            Some(failure) => Err(ClientError::Write(Box::new(failure))),
+            None => Ok(reply),
+        }
     }
 
     #[inline]
@@ -305,18 +361,24 @@ impl<'a> Running<'a> {
     }
 
     /// Makes further attempts, and returns the reply in the end.
-    async fn reply_after(self, failed: Box<FailedAttempt>) -> Result<RawDocumentBuf, ClientError> {
-        let client = self.client;
-        let Answer { reply, session, unmet, connection, .. } = self.go_on_after(failed).await?;
-        client.give_back(session, connection.as_ref());
+    async fn reply_after(mut self, failed: Box<FailedAttempt>) -> Result<RawDocumentBuf, ClientError> {
+        let Answer { reply, session, unmet, connection, .. } = self.attempts_after(failed).await?;
+        self.client.give_back(session, connection.as_ref());
         match unmet {
-            None => Ok(reply),
-            Some(labels) => Err(FailedOperation::unmet_concern(reply, labels).into()),
+            None => self.checked(reply),
+            Some(_) if matches!(self.operation.kind, Kind::Write { .. }) && reply::has_field(&reply, "writeErrors") => {
+                self.refused_statements(reply, unmet)
+            }
+            Some(unmet) => Err(FailedOperation::unmet_concern(reply, unmet).into()),
         }
     }
 
     /// Makes further attempts as long as the specifications allow them.
-    async fn go_on_after(mut self, mut failed: Box<FailedAttempt>) -> Result<Answer, ClientError> {
+    async fn go_on_after(mut self, failed: Box<FailedAttempt>) -> Result<Answer, ClientError> {
+        self.attempts_after(failed).await
+    }
+
+    async fn attempts_after(&mut self, mut failed: Box<FailedAttempt>) -> Result<Answer, ClientError> {
         let mut attempts = Attempts::new(self.client, self.retryability, self.limit());
         let mut to_report: Option<ErrorToReport<ClientError>> = None;
         // The reply of the attempt that is to be reported, if it is one.
@@ -341,7 +403,9 @@ impl<'a> Running<'a> {
         }
         let session = std::mem::replace(&mut self.session, InSession::Never);
         if let Some(answer) = reply_to_report {
-            return Ok(Answer { session, ..answer });
+            let is_late = attempts.are_late();
+            let unmet = answer.unmet.map(|unmet| UnmetConcern { is_timeout: unmet.is_timeout || is_late, ..unmet });
+            return Ok(Answer { session, unmet, ..answer });
         }
         self.client.give_back(session, None);
         match to_report {
@@ -384,7 +448,7 @@ impl<'a> Running<'a> {
                 connection.close_if_cut_short(true);
             }
             let in_flight = InFlight::new(&self.session);
-            let outcome = match self.is_unacknowledged || self.id.is_observed() {
+            let outcome = match self.has_no_reply || self.id.is_observed() {
                 true => boxed(|| self.run_unusually(&mut connection, &server, &appended)).await,
                 false => connection.run(self.command(&server, &appended)).await,
             };
@@ -430,9 +494,15 @@ impl<'a> Running<'a> {
         let whole = self.operation.command;
         let command = match &self.split {
             Some(split) => whole.with_body(&split.body),
-            None => whole,
+            None => whole.with_body(self.body()),
         };
         command.round_trip_time(server.least_round_trip()).appended(appended)
+    }
+
+    /// Returns the command's document, without a time limit that does not count.
+    #[inline]
+    fn body(&self) -> &RawDocument {
+        self.without_max_time.as_deref().map_or(self.operation.command.body(), |body| body)
     }
 
     /// Runs the command if something observes it, or if it has no reply.
@@ -443,7 +513,7 @@ impl<'a> Running<'a> {
         appended: &[u8],
     ) -> Result<RawDocumentBuf, OperationError> {
         let (events, command) = (self.client.command_events(), self.command(server, appended));
-        match self.is_unacknowledged {
+        match self.has_no_reply {
             true => events.send(connection, command, self.id).await,
             false => events.run(connection, command, self.id).await,
         }
@@ -502,73 +572,6 @@ impl<'a> Running<'a> {
         match fault {
             None => Ok(Reached { reply, connection, server }),
             Some(fault) => Err(self.concern_unmet(reply, server, known, fault)),
-        }
-    }
-
-    /// Returns the failure of a write that was executed, but whose write concern was not met.
-    #[cold]
-    fn concern_unmet(
-        &self,
-        reply: RawDocumentBuf,
-        server: Selected,
-        known: SessionServer,
-        fault: Fault,
-    ) -> Box<FailedAttempt> {
-        let retries = self.transaction_number.is_some();
-        let labels = fault.write_labels(retries, Some(known.max_wire_version), known.is_mongos);
-        let error = ClientError::Reply { command: "a write", reason: "its write concern was not met".into() };
-        let address = server.address.clone();
-        let answer = Answer { reply, connection: None, server, session: InSession::Never, unmet: Some(labels) };
-        Box::new(FailedAttempt { error, fault, labels, server: Some(address), answer: Some(answer) })
-    }
-
-    fn failed(
-        &mut self,
-        error: OperationError,
-        server: Option<&Selected>,
-        known: Option<SessionServer>,
-        is_connection_reusable: bool,
-    ) -> Box<FailedAttempt> {
-        if known.is_none()
-            && let Some(server) = server
-        {
-            self.client.deployment().operation_failed(server, &error);
-        }
-        let fault = Fault::of_error(&error, is_connection_reusable);
-        let labels = self.note_failure(&fault, known);
-        let error = match self.transaction_number {
-            Some(_) => FailedOperation::numbered_write(error, labels).into(),
-            None => FailedOperation::operation(error, labels).into(),
-        };
-        let server = server.map(|server| server.address.clone());
-        Box::new(FailedAttempt { error, fault, labels, server, answer: None })
-    }
-
-    /// Notes a failed attempt in the session, and returns the error's labels.
-    fn note_failure(&mut self, fault: &Fault, known: Option<SessionServer>) -> ErrorLabels {
-        let retries_writes = self.retryability == Retryability::Write;
-        match &mut self.session {
-            InSession::Explicit(explicit) if self.operation.is_beside_transaction => {
-                explicit.lock().cursor_failed(fault, None).labels
-            }
-            InSession::Explicit(explicit) => {
-                let consequence = explicit.lock().failed(fault, known, retries_writes);
-                consequence.labels
-            }
-            InSession::Implicit(session) => {
-                if let Some(session) = session
-                    && matches!(fault.kind, FaultKind::Network | FaultKind::Malformed)
-                {
-                    session.mark_dirty();
-                }
-                let (version, is_mongos) =
-                    known.map_or((None, false), |known| (Some(known.max_wire_version), known.is_mongos));
-                match self.operation.kind {
-                    Kind::Write { .. } => fault.write_labels(retries_writes, version, is_mongos),
-                    Kind::Read | Kind::Command => fault.labels,
-                }
-            }
-            InSession::Never => fault.labels,
         }
     }
 }

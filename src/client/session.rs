@@ -13,6 +13,7 @@ use super::command_events::OperationId;
 use super::error::{ClientError, FailedOperation, fault_of_selection};
 use super::in_session::{Explicit, InFlight, Pinned};
 use super::repeating::{Repeating, Turn};
+use super::run::UnmetConcern;
 use crate::deployment::{Demand, Selected, WaitLogged};
 use crate::endpoint::{Command, Endpoint, Limit, OperationError};
 use crate::options::{InvalidOption, ServerAddress};
@@ -482,7 +483,8 @@ impl Attempt<'_> {
         if let Some(fault) = Fault::of_reply(&reply) {
             let labels = self.note(&fault, Some(known));
             let reason = "the commit succeeded, but its write concern was not met";
-            let error = FailedOperation::concern(reason, reply, labels);
+            let is_timeout = limit.is_set() && fault.is_max_time_expired();
+            let error = FailedOperation::concern(reason, reply, UnmetConcern { labels, is_timeout });
             let failed = Box::new((error.into(), fault, labels, Some(server.address.clone())));
             self.keep_pinned(&server, connection, &failed);
             return Err(failed);

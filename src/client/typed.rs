@@ -7,7 +7,7 @@ use std::panic::Location;
 use std::pin::Pin;
 use std::time::Duration;
 
-use bson::{RawDocument, RawDocumentBuf, serialize_to_buffer};
+use bson::{Bson, RawDocument, RawDocumentBuf, serialize_to_buffer};
 use serde::de::DeserializeOwned;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
@@ -174,9 +174,25 @@ impl<V: Serialize> Serialize for Start<'_, V> {
 ///
 /// [`ClientError::Argument`] if serde fails, or if the value is not a document.
 pub(super) fn encode(name: &'static str, value: &impl Serialize) -> Result<RawDocumentBuf, ClientError> {
+    encode_hinted(name, value, "")
+}
+
+/// Does the same as [`encode`]. `hint` says what to do if the value is not a document.
+///
+/// # Errors
+///
+/// Those of [`encode`].
+pub(super) fn encode_hinted(
+    name: &'static str,
+    value: &impl Serialize,
+    hint: &str,
+) -> Result<RawDocumentBuf, ClientError> {
     let refused = |reason: String| ClientError::Argument { name, reason: reason.into() };
     let mut bytes = Vec::new();
-    serialize_to_buffer(value, &mut bytes).map_err(|error| refused(error.to_string()))?;
+    serialize_to_buffer(value, &mut bytes).map_err(|error| match bson::serialize_to_bson(value) {
+        Ok(Bson::Document(_)) | Err(_) => refused(error.to_string()),
+        Ok(other) => refused(format!("it must be a document, got {:?}{hint}", other.element_type())),
+    })?;
     RawDocumentBuf::from_bytes(bytes).map_err(|error| refused(error.to_string()))
 }
 

@@ -1,5 +1,7 @@
 //! Writes of many documents: inserts, updates and deletes, split into commands that the server accepts.
 
+mod outcome;
+
 use std::borrow::Cow;
 use std::fmt;
 use std::future::{Future, IntoFuture};
@@ -9,30 +11,33 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bson::oid::ObjectId;
 use bson::raw::cstr;
-use bson::{RawArray, RawBson, RawDocument, RawDocumentBuf};
+use bson::{RawDocument, RawDocumentBuf};
 use serde::Serialize;
-use thiserror::Error;
 
+use self::outcome::{Failure, read};
+pub use self::outcome::{WriteError, WriteFailure, Written};
 use super::Client;
+use super::appending::without;
 use super::error::{ClientError, FailedOperation, fault_of_selection};
 use super::in_session::Explicit;
 use super::operation::{Operation, Whole};
-use super::run::Answer;
+use super::run::{Answer, UnmetConcern};
 use super::session::Session;
-use super::typed::{encode, extend};
+use super::typed::{encode, encode_hinted, extend};
 use crate::deployment::{Demand, WaitLogged};
 use crate::endpoint::{Limit, OutgoingSequence};
 use crate::options::Acknowledgement;
-use crate::printable::Printable;
 use crate::runtime::object_id;
 use crate::selection::Access;
-use crate::session::{ErrorLabels, is_single};
-use crate::wire::reply::whole_number;
+use crate::session::is_single;
+use crate::wire::reply;
 
 /// Room for what the client adds to the statements of a command, in bytes: session, cluster time, write concern, header.
 const ROOM_FOR_BODY: usize = 16 * 1024;
+
+/// What to do if a value that is written is not a document: a document in place of a list is a list of its fields.
+const IN_LIST: &str = "; pass a list of documents, such as [doc! { … }], also for one";
 
 impl Client {
     /// Prepares inserts into a collection. Await the value to send them. A document without `_id` gets one.
@@ -131,6 +136,24 @@ struct Statement<'c> {
     document: Cow<'c, RawDocument>,
 }
 
+impl Statement<'_> {
+    /// Refuses a statement that the server would not accept: its message does not say what a statement is.
+    fn check(&self, place: usize) -> Result<(), ClientError> {
+        let (required, form) = match self.kind {
+            Kind::Insert => return Ok(()),
+            Kind::Update => (["q", "u"], "{ q: <filter>, u: <change>, … }"),
+            Kind::Delete => (["q", "limit"], "{ q: <filter>, limit: <1, or 0 for all>, … }"),
+        };
+        match required.into_iter().find(|field| !reply::has_field(&self.document, field)) {
+            None => Ok(()),
+            Some(missing) => {
+                let reason = format!("statement number {place} has no {missing}: a statement is {form}");
+                Err(ClientError::Argument { name: self.kind.argument(), reason: reason.into() })
+            }
+        }
+    }
+}
+
 /// The command that a statement belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -183,7 +206,7 @@ impl<'c> Write<'c> {
     }
 
     fn add_all(self, kind: Kind, values: impl IntoIterator<Item = impl Serialize>) -> Self {
-        values.into_iter().fold(self, |mut write, value| match encode(kind.argument(), &value) {
+        values.into_iter().fold(self, |mut write, value| match encode_hinted(kind.argument(), &value, IN_LIST) {
             Ok(document) => write.add(kind, Cow::Owned(document)),
             Err(error) => {
                 write.refused.get_or_insert(error);
@@ -200,7 +223,7 @@ impl<'c> Write<'c> {
     }
 
     /// Sets further fields of each command, such as `bypassDocumentValidation`, `let`, `comment` or `writeConcern`.
-    /// Anything that serde writes as a document.
+    /// Anything that serde writes as a document. `let` is for updates and deletes: inserts of the same bulk go without it.
     pub fn options(mut self, fields: impl Serialize) -> Self {
         match encode("options", &fields) {
             Ok(fields) => self.options = Some(fields),
@@ -229,6 +252,9 @@ impl<'c> Write<'c> {
         if self.statements.is_empty() {
             return Err(ClientError::Argument { name: "statements", reason: "there are none".into() });
         }
+        for (place, statement) in self.statements.iter().enumerate() {
+            statement.check(place)?;
+        }
         let mut written = Written::default();
         self.add_ids(&mut written);
         let client = self.client.clone();
@@ -252,20 +278,24 @@ impl<'c> Write<'c> {
                 return Err(FailedOperation::selection(error, labels).into());
             }
         }
-        let (most_statements, most_bytes) = client.deployment().snapshot().write_limits();
-        let most_bytes = most_bytes.saturating_sub(self.bytes_of_body());
         let mut failure = Failure::default();
-        for batch in self.batches(most_statements, most_bytes) {
-            let kind = self.statements[batch[0]].kind;
-            match self.send(kind, &batch, limit, &whole).await {
-                Ok((reply, labels)) => {
+        let order = self.order();
+        let mut rest = &order[..];
+        while let Some(first) = rest.first() {
+            let kind = self.statements[*first].kind;
+            let (batch, later) = rest.split_at(self.fitting(rest));
+            rest = later;
+            match self.send(kind, batch, limit, &whole).await {
+                Ok(Sent { is_acknowledged: false, .. }) => written.acknowledged = false,
+                Ok(Sent { reply, unmet, .. }) => {
                     let failed_before = failure.errors.len();
-                    if let Err(error) = read(kind, &reply, &batch, &mut written, &mut failure) {
+                    let place = |index: usize| batch.get(index).copied();
+                    if let Err(error) = read(kind, &reply, place, &mut written, &mut failure) {
                         // What the commands before it have done is known.
                         failure.cause = Some(Box::new(error));
                         break;
                     }
-                    failure.add_labels(labels);
+                    failure.note(unmet, limit);
                     if self.ordered && failure.errors.len() > failed_before {
                         break;
                     }
@@ -284,13 +314,7 @@ impl<'c> Write<'c> {
                 Err(*cause)
             }
             failure if failure.is_none() => Ok(written),
-            Failure { errors, concerns, labels, cause } => Err(ClientError::Write(Box::new(WriteFailure {
-                written,
-                errors,
-                write_concern_errors: concerns,
-                labels,
-                cause,
-            }))),
+            failure => Err(ClientError::Write(Box::new(failure.of(written)))),
         }
     }
 
@@ -322,44 +346,43 @@ impl<'c> Write<'c> {
         }
     }
 
-    /// Returns the statements of each command, by their places: of one kind, and within the limits.
-    fn batches(&self, most_statements: usize, most_bytes: usize) -> Vec<Vec<usize>> {
+    /// Returns the places of the statements, in the order in which they are sent.
+    fn order(&self) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.statements.len()).collect();
         if !self.ordered {
             // A stable sort: the order within a kind stays.
             order.sort_by_key(|&place| Kind::ALL.iter().position(|kind| *kind == self.statements[place].kind));
         }
-        let mut batches: Vec<Vec<usize>> = Vec::new();
-        let mut bytes = 0;
-        for place in order {
-            let statement = &self.statements[place];
-            let length = statement.document.as_bytes().len();
-            match batches.last_mut() {
-                Some(batch)
-                    if self.statements[batch[0]].kind == statement.kind
-                        && batch.len() < most_statements
-                        && bytes + length <= most_bytes =>
-                {
-                    batch.push(place);
-                    bytes += length;
-                }
-                _ => {
-                    batches.push(vec![place]);
-                    bytes = length;
-                }
-            }
-        }
-        batches
+        order
     }
 
-    /// Sends a command, and returns its reply with the error labels that the client knows, if its write concern was not met.
-    async fn send(
-        &self,
-        kind: Kind,
-        batch: &[usize],
-        limit: Limit,
-        whole: &Whole,
-    ) -> Result<(RawDocumentBuf, ErrorLabels), ClientError> {
+    /// Returns how many of the next statements the next command has: they are of one kind, and within the limits of the
+    /// server that accepts writes at present. At least one.
+    fn fitting(&self, places: &[usize]) -> usize {
+        let (most_statements, most_bytes) = self.client.deployment().snapshot().write_limits();
+        let most_bytes = most_bytes.saturating_sub(self.bytes_of_body());
+        let mut statements = places.iter().map(|&place| &self.statements[place]);
+        let Some(first) = statements.next() else { return 0 };
+        let mut bytes = first.document.as_bytes().len();
+        let fits = |statement: &&Statement<'_>| {
+            bytes += statement.document.as_bytes().len();
+            statement.kind == first.kind && bytes <= most_bytes
+        };
+        1 + statements.take(most_statements.saturating_sub(1)).take_while(fits).count()
+    }
+
+    /// Returns the options of a command. `let` is for updates and deletes: in a bulk that has any, inserts go without it.
+    fn options_of(&self, kind: Kind) -> Option<Cow<'_, RawDocument>> {
+        let options = self.options.as_deref()?;
+        let has_others = || self.statements.iter().any(|statement| statement.kind != Kind::Insert);
+        match kind == Kind::Insert && reply::has_field(options, "let") && has_others() {
+            true => without(options, "let").map(Cow::Owned),
+            false => Some(Cow::Borrowed(options)),
+        }
+    }
+
+    /// Sends a command.
+    async fn send(&self, kind: Kind, batch: &[usize], limit: Limit, whole: &Whole) -> Result<Sent, ClientError> {
         let mut body = RawDocumentBuf::new();
         match kind {
             Kind::Insert => body.append(cstr!("insert"), self.collection),
@@ -367,8 +390,8 @@ impl<'c> Write<'c> {
             Kind::Delete => body.append(cstr!("delete"), self.collection),
         }
         body.append(cstr!("ordered"), self.ordered);
-        if let Some(options) = &self.options {
-            extend(&mut body, options)?;
+        if let Some(options) = self.options_of(kind) {
+            extend(&mut body, &options)?;
         }
         let documents: Vec<&RawDocument> = batch.iter().map(|&place| &*self.statements[place].document).collect();
         let sequences = [OutgoingSequence::new(kind.argument(), &documents)];
@@ -377,10 +400,18 @@ impl<'c> Write<'c> {
         let (command, session) = (operation.command.within(limit), self.session.clone());
         let operation = Operation { command, session, part_of: Some(whole), ..operation };
         // An unmet write concern is reported with those of the other commands.
-        let Answer { reply, session, connection, unmet, .. } = self.client.answer(operation, self.site).await?;
+        let answer = self.client.answer(operation, self.site).await?;
+        let Answer { reply, session, connection, unmet, is_acknowledged, .. } = answer;
         self.client.give_back(session, connection.as_ref());
-        Ok((reply, unmet.unwrap_or(ErrorLabels::NONE)))
+        Ok(Sent { reply, unmet, is_acknowledged })
     }
+}
+
+/// The outcome of a command.
+struct Sent {
+    reply: RawDocumentBuf,
+    unmet: Option<UnmetConcern>,
+    is_acknowledged: bool,
 }
 
 impl<'c> IntoFuture for Write<'c> {
@@ -392,7 +423,7 @@ impl<'c> IntoFuture for Write<'c> {
     /// # Errors
     ///
     /// [`ClientError::Write`] if some statements may have been executed, otherwise the error that ended the first command.
-    /// [`ClientError::Argument`] if there are no statements, or serde could not write one.
+    /// [`ClientError::Argument`] if there are no statements, if serde could not write one, or if one lacks `q`, `u` or `limit`.
     ///
     /// # Cancel safety
     ///
@@ -411,164 +442,6 @@ impl fmt::Debug for Write<'_> {
             .field("ordered", &self.ordered)
             .finish_non_exhaustive()
     }
-}
-
-/// What writes have done.
-#[derive(Debug, Clone, Default, PartialEq)]
-#[non_exhaustive]
-pub struct Written {
-    /// The number of documents that were inserted, without those of upserts.
-    pub inserted: u64,
-    /// The number of documents that updates found.
-    pub matched: u64,
-    /// The number of documents that updates changed.
-    pub modified: u64,
-    /// The number of documents that were deleted.
-    pub deleted: u64,
-    /// The places of the statements that inserted a document by `upsert`, with its `_id`.
-    pub upserted: Vec<(usize, RawBson)>,
-    /// The places of the inserts whose documents had no `_id`, with the one that each was given.
-    pub generated_ids: Vec<(usize, ObjectId)>,
-}
-
-impl Written {
-    fn is_nothing(&self) -> bool {
-        self.inserted + self.matched + self.modified + self.deleted == 0 && self.upserted.is_empty()
-    }
-}
-
-/// Some writes failed, or it is unknown whether they were executed.
-#[derive(Clone, Error)]
-#[error("{}", self.sentence())]
-#[non_exhaustive]
-pub struct WriteFailure {
-    /// What the writes have done.
-    pub written: Written,
-    /// The statements that the server refused.
-    pub errors: Vec<WriteError>,
-    /// The commands that were executed, but not with the write concern that they asked for: the server's
-    /// `writeConcernError`s.
-    pub write_concern_errors: Vec<RawDocumentBuf>,
-    /// The error labels of the replies that report these errors, with those that the client adds.
-    pub labels: Vec<String>,
-    /// The error that ended the series, if a command failed as a whole.
-    #[source]
-    pub cause: Option<Box<ClientError>>,
-}
-
-crate::error::debug_as_sentence!(WriteFailure);
-
-impl WriteFailure {
-    fn sentence(&self) -> String {
-        match (self.errors.first(), self.write_concern_errors.first(), &self.cause) {
-            (Some(first), ..) => {
-                format!("{} of the statements failed; the first is {first}", self.errors.len())
-            }
-            (None, Some(concern), _) => {
-                let message = concern.get_str("errmsg").unwrap_or("no message");
-                format!("the write concern was not met: {}", Printable(message))
-            }
-            (None, None, Some(cause)) => format!("a part of the writes was executed before: {cause}"),
-            (None, None, None) => "no statement failed".to_owned(),
-        }
-    }
-}
-
-/// A statement that the server refused.
-#[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
-pub struct WriteError {
-    /// The statement's place, from 0.
-    pub index: usize,
-    /// The server's number for the error.
-    pub code: i32,
-    /// The server's message.
-    pub message: String,
-    /// The server's whole error, with `errInfo`.
-    pub document: RawDocumentBuf,
-}
-
-impl fmt::Display for WriteError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "number {}: error {}: {}", self.index, self.code, Printable(&self.message))
-    }
-}
-
-/// The failures of a series of commands.
-#[derive(Default)]
-struct Failure {
-    errors: Vec<WriteError>,
-    concerns: Vec<RawDocumentBuf>,
-    labels: Vec<String>,
-    cause: Option<Box<ClientError>>,
-}
-
-impl Failure {
-    fn is_none(&self) -> bool {
-        self.errors.is_empty() && self.concerns.is_empty() && self.cause.is_none()
-    }
-
-    /// Adds the labels that no reply had: of servers before 4.4, the client gives the label `RetryableWriteError`.
-    fn add_labels(&mut self, labels: ErrorLabels) {
-        for name in labels.names() {
-            if !self.labels.iter().any(|given| given == name) {
-                self.labels.push(name.to_owned());
-            }
-        }
-    }
-}
-
-/// Adds what a reply says to the results.
-fn read(
-    kind: Kind,
-    reply: &RawDocument,
-    batch: &[usize],
-    written: &mut Written,
-    failure: &mut Failure,
-) -> Result<(), ClientError> {
-    let unreadable = |reason: String| ClientError::Reply { command: kind.command(), reason: reason.into() };
-    let number = |field| -> Result<u64, ClientError> {
-        let number = whole_number(reply, field).map_err(|error| unreadable(error.to_string()))?;
-        Ok(number.and_then(|number| u64::try_from(number).ok()).unwrap_or(0))
-    };
-    let place = |document: &RawDocument| -> Result<usize, ClientError> {
-        let index = whole_number(document, "index").map_err(|error| unreadable(error.to_string()))?;
-        let index = index.and_then(|index| usize::try_from(index).ok()).and_then(|index| batch.get(index));
-        index.copied().ok_or_else(|| unreadable("an index is not that of a statement".to_owned()))
-    };
-    let upserted = documents(reply.get_array("upserted").ok());
-    let count = number("n")?;
-    match kind {
-        Kind::Insert => written.inserted += count,
-        Kind::Delete => written.deleted += count,
-        Kind::Update => {
-            written.matched += count.saturating_sub(upserted.len() as u64);
-            written.modified += number("nModified")?;
-            for document in upserted {
-                let id = document.get("_id").ok().flatten().map_or(RawBson::Null, Into::into);
-                written.upserted.push((place(document)?, id));
-            }
-        }
-    }
-    for error in documents(reply.get_array("writeErrors").ok()) {
-        failure.errors.push(WriteError {
-            index: place(error)?,
-            code: whole_number(error, "code").ok().flatten().and_then(|code| i32::try_from(code).ok()).unwrap_or(0),
-            message: error.get_str("errmsg").unwrap_or_default().to_owned(),
-            document: error.to_owned(),
-        });
-    }
-    if let Ok(concern) = reply.get_document("writeConcernError") {
-        failure.concerns.push(concern.to_owned());
-    }
-    for label in reply.get_array("errorLabels").ok().into_iter().flatten().flatten() {
-        failure.labels.extend(label.as_str().map(str::to_owned));
-    }
-    Ok(())
-}
-
-fn documents(array: Option<&RawArray>) -> Vec<&RawDocument> {
-    array.into_iter().flatten().filter_map(|element| element.ok()?.as_document()).collect()
 }
 
 /// Returns whether writes with this acknowledgement get no reply.

@@ -233,7 +233,7 @@ impl CommandError {
     }
 
     /// Returns the server's error, about the command or about the reauthentication before its second run.
-    fn any_server_error(&self) -> Option<&ServerError> {
+    pub(super) fn any_server_error(&self) -> Option<&ServerError> {
         match self {
             Self::Reauthentication { source, .. } => source.server_error(),
             _ => self.server_error(),

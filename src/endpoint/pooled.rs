@@ -9,10 +9,11 @@ use bson::{RawDocument, RawDocumentBuf};
 use thiserror::Error;
 use tokio::time::Instant;
 
-use super::Endpoint;
+use super::authentication::AuthenticationError;
 use super::command::{Command, Limit, MaxTime};
 use super::connection::EndpointConnection;
 use super::error::CommandError;
+use super::{Endpoint, ServerError};
 use crate::boxed::boxed;
 use crate::error::{CheckOutError, PoolClearedError, TimeLimit};
 use crate::milliseconds::Milliseconds;
@@ -443,6 +444,18 @@ impl OperationError {
     pub fn command_error(&self) -> Option<&CommandError> {
         match self {
             Self::Command(failure) => Some(failure),
+            Self::Interrupted(_) | Self::CheckOut(_) | Self::CheckOutTimeout { .. } => None,
+        }
+    }
+
+    /// Returns the server's error about the command, or about the authentication of its connection.
+    pub(crate) fn server_error(&self) -> Option<&ServerError> {
+        match self {
+            Self::Command(failure) => failure.any_server_error(),
+            Self::CheckOut(CheckOutError::Establish(error))
+            | Self::CheckOutTimeout { source: CheckOutError::Establish(error), .. } => {
+                error.cause().downcast_ref::<AuthenticationError>()?.server_error()
+            }
             Self::Interrupted(_) | Self::CheckOut(_) | Self::CheckOutTimeout { .. } => None,
         }
     }

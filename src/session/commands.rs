@@ -25,6 +25,12 @@ pub fn is_retryable_write<'a>(
         && sequences.into_iter().all(|(name, statement)| is_single(name, statement))
 }
 
+/// Returns whether the server does not answer a command of this name if its write concern is `w: 0`. All other commands
+/// return more than an acknowledgement, so the client waits for their replies.
+pub fn has_no_reply(command: &str) -> bool {
+    matches!(command, "insert" | "update" | "delete" | "bulkWrite")
+}
+
 /// Returns whether a statement of this argument touches one document at most.
 pub fn is_single(argument: &str, statement: &RawDocument) -> bool {
     match argument {

@@ -47,7 +47,7 @@ mod transaction;
 
 pub use cluster_time::SharedClusterTime;
 pub use commands::{
-    is_retryable_write, is_single, name, takes_after_cluster_time, takes_read_concern, writes_its_result,
+    has_no_reply, is_retryable_write, is_single, name, takes_after_cluster_time, takes_read_concern, writes_its_result,
 };
 pub use error::SessionError;
 pub use explicit::{Session, SessionServer, SessionUse};

@@ -74,7 +74,7 @@ impl Stop {
         }
         if let Some(failure) = self.write_failure() {
             responses.extend(failure.errors.iter().map(|error| owned(&error.document)));
-            responses.extend(failure.write_concern_errors.iter().map(|error| owned(error)));
+            responses.extend(failure.write_concern_errors.iter().map(|error| owned(&error.reply)));
         }
         if let Some(concern) = responses.first().and_then(|reply| reply.get_document("writeConcernError").ok()).cloned()
         {

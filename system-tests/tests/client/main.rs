@@ -19,6 +19,7 @@ mod limits;
 mod metadata;
 mod monitoring;
 mod old_servers;
+mod outcomes;
 mod prose;
 mod prose_logs;
 mod prose_mongos;

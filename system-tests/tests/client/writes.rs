@@ -71,7 +71,7 @@ async fn ordered_writes_end_at_the_first_failure() {
     assert_eq!(failed.written.inserted, 1);
     assert_eq!(failed.errors.len(), 1);
     assert_eq!((failed.errors[0].index, failed.errors[0].code), (1, DUPLICATE_KEY));
-    assert!(failed.to_string().contains("number 1: error 11000"), "{failed}");
+    assert!(failed.to_string().contains("(error 11000, statement number 1)"), "{failed}");
     assert_eq!(count(&client, "ordered").await, 1);
 }
 

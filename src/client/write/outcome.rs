@@ -1,0 +1,263 @@
+//! What writes have done, and how they fail.
+
+use std::fmt;
+
+use bson::oid::ObjectId;
+use bson::{RawArray, RawBson, RawDocument, RawDocumentBuf};
+use thiserror::Error;
+
+use super::super::error::{ClientError, WriteConcernError};
+use super::super::run::UnmetConcern;
+use super::Kind;
+use crate::endpoint::{Limit, ServerError};
+use crate::printable::Printable;
+use crate::wire::reply::{self, whole_number};
+
+/// What writes have done.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Written {
+    /// Whether the server has acknowledged the writes. With the write concern `w: 0` it does not: then the numbers are 0,
+    /// whatever the writes have done.
+    pub acknowledged: bool,
+    /// The number of documents that were inserted, without those of upserts.
+    pub inserted: u64,
+    /// The number of documents that updates found.
+    pub matched: u64,
+    /// The number of documents that updates changed.
+    pub modified: u64,
+    /// The number of documents that were deleted.
+    pub deleted: u64,
+    /// The places of the statements that inserted a document by `upsert`, with its `_id`.
+    pub upserted: Vec<(usize, RawBson)>,
+    /// The places of the inserts whose documents had no `_id`, with the one that each was given.
+    pub generated_ids: Vec<(usize, ObjectId)>,
+}
+
+/// Nothing was done, and that is known.
+impl Default for Written {
+    fn default() -> Self {
+        Self {
+            acknowledged: true,
+            inserted: 0,
+            matched: 0,
+            modified: 0,
+            deleted: 0,
+            upserted: Vec::new(),
+            generated_ids: Vec::new(),
+        }
+    }
+}
+
+impl Written {
+    pub(super) fn is_nothing(&self) -> bool {
+        self.inserted + self.matched + self.modified + self.deleted == 0
+            && self.upserted.is_empty()
+            && self.acknowledged
+    }
+}
+
+/// Some writes failed, or it is unknown whether they were executed.
+#[derive(Clone, Error)]
+#[error("{}", self.sentence())]
+#[non_exhaustive]
+pub struct WriteFailure {
+    /// What the writes have done.
+    pub written: Written,
+    /// The statements that the server refused.
+    pub errors: Vec<WriteError>,
+    /// The commands that were executed, but not with the write concern that they asked for.
+    pub write_concern_errors: Vec<WriteConcernError>,
+    /// The error labels of the replies that report these errors, with those that the client adds.
+    pub labels: Vec<String>,
+    /// The error that ended the series, if a command failed as a whole.
+    #[source]
+    pub cause: Option<Box<ClientError>>,
+    /// The first of the errors, as the server's.
+    pub(in crate::client) first: Option<Box<ServerError>>,
+    /// Whether a time limit is the reason, in a reply that reports success.
+    pub(in crate::client) is_timeout: bool,
+}
+
+crate::error::debug_as_sentence!(WriteFailure);
+
+impl WriteFailure {
+    /// Reads the reply of an `insert`, `update` or `delete` that the application has made itself. `None` if it is the reply
+    /// of another command, or no statement failed.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::Reply`].
+    pub(in crate::client) fn of_reply(
+        command: &str,
+        reply: &RawDocument,
+        unmet: Option<UnmetConcern>,
+        limit: Limit,
+    ) -> Result<Option<Self>, ClientError> {
+        let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.command() == command) else { return Ok(None) };
+        let (mut written, mut failure) = (Written::default(), Failure::default());
+        read(kind, reply, Some, &mut written, &mut failure)?;
+        failure.note(unmet, limit);
+        Ok(if failure.errors.is_empty() { None } else { Some(failure.of(written)) })
+    }
+
+    /// Returns the first of the errors, or the server's error that ended the series.
+    pub(in crate::client) fn server_error(&self) -> Option<&ServerError> {
+        self.first.as_deref().or_else(|| self.cause.as_ref()?.server_error())
+    }
+
+    fn sentence(&self) -> String {
+        match (&self.errors[..], self.write_concern_errors.first(), &self.cause) {
+            ([only], ..) => only.to_string(),
+            ([first, ..], ..) => format!("{first}; {} statements failed", self.errors.len()),
+            ([], Some(concern), _) => format!("the write concern was not met: {concern}"),
+            ([], None, Some(cause)) => format!("a part of the writes was executed before: {cause}"),
+            ([], None, None) => "no statement failed".to_owned(),
+        }
+    }
+}
+
+/// A statement that the server refused.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct WriteError {
+    /// The statement's place, from 0.
+    pub index: usize,
+    /// The server's number for the error.
+    pub code: i32,
+    /// The server's message.
+    pub message: String,
+    /// The server's whole error, with `errInfo`.
+    pub document: RawDocumentBuf,
+}
+
+impl fmt::Display for WriteError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (error {}, statement number {})", Printable(&self.message), self.code, self.index)
+    }
+}
+
+/// The failures of a series of commands.
+#[derive(Default)]
+pub(super) struct Failure {
+    pub errors: Vec<WriteError>,
+    pub concerns: Vec<WriteConcernError>,
+    labels: Vec<String>,
+    pub cause: Option<Box<ClientError>>,
+    /// Whether the server's time limit was up, for a statement or for a write concern.
+    is_max_time_expired: bool,
+    is_timeout: bool,
+}
+
+impl Failure {
+    pub fn is_none(&self) -> bool {
+        self.errors.is_empty() && self.concerns.is_empty() && self.cause.is_none()
+    }
+
+    /// Notes what the client knows besides the reply: whether a time limit is the reason, and the labels that no reply had.
+    /// Before 4.4, the client gives the label `RetryableWriteError`.
+    pub fn note(&mut self, unmet: Option<UnmetConcern>, limit: Limit) {
+        self.is_timeout |= limit.is_set() && self.is_max_time_expired;
+        let Some(UnmetConcern { labels, is_timeout }) = unmet else { return };
+        self.is_timeout |= is_timeout;
+        for name in labels.names() {
+            if !self.labels.iter().any(|given| given == name) {
+                self.labels.push(name.to_owned());
+            }
+        }
+    }
+
+    pub fn of(self, written: Written) -> WriteFailure {
+        let Self { errors, concerns: write_concern_errors, labels, cause, is_timeout, .. } = self;
+        let first = errors.first().map(|error| {
+            let read = ServerError::read(&error.document);
+            Box::new(ServerError { labels: labels.clone(), ..read })
+        });
+        WriteFailure { written, errors, write_concern_errors, labels, cause, first, is_timeout }
+    }
+}
+
+/// Adds what a reply says to the results.
+pub(super) fn read(
+    kind: Kind,
+    reply: &RawDocument,
+    place_of: impl Fn(usize) -> Option<usize>,
+    written: &mut Written,
+    failure: &mut Failure,
+) -> Result<(), ClientError> {
+    let unreadable = |reason: String| ClientError::Reply { command: kind.command(), reason: reason.into() };
+    let number = |field| -> Result<u64, ClientError> {
+        let number = whole_number(reply, field).map_err(|error| unreadable(error.to_string()))?;
+        Ok(number.and_then(|number| u64::try_from(number).ok()).unwrap_or(0))
+    };
+    let place = |document: &RawDocument| -> Result<usize, ClientError> {
+        let index = whole_number(document, "index").map_err(|error| unreadable(error.to_string()))?;
+        let index = index.and_then(|index| usize::try_from(index).ok()).and_then(&place_of);
+        index.ok_or_else(|| unreadable("an index is not that of a statement".to_owned()))
+    };
+    let upserted = documents(reply.get_array("upserted").ok());
+    let count = number("n")?;
+    match kind {
+        Kind::Insert => written.inserted += count,
+        Kind::Delete => written.deleted += count,
+        Kind::Update => {
+            written.matched += count.saturating_sub(upserted.len() as u64);
+            written.modified += number("nModified")?;
+            for document in upserted {
+                let id = document.get("_id").ok().flatten().map_or(RawBson::Null, Into::into);
+                written.upserted.push((place(document)?, id));
+            }
+        }
+    }
+    for error in documents(reply.get_array("writeErrors").ok()) {
+        failure.errors.push(WriteError {
+            index: place(error)?,
+            code: reply::code(error),
+            message: reply::text(error, "errmsg").unwrap_or_default(),
+            document: error.to_owned(),
+        });
+    }
+    if reply.get_document("writeConcernError").is_ok() {
+        failure.concerns.push(WriteConcernError::of(reply.to_owned()));
+    }
+    failure.labels.extend(reply::labels(reply));
+    failure.is_max_time_expired |= reply::has_max_time_expired(reply);
+    Ok(())
+}
+
+fn documents(array: Option<&RawArray>) -> Vec<&RawDocument> {
+    array.into_iter().flatten().filter_map(|element| element.ok()?.as_document()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::rawdoc;
+
+    use super::*;
+
+    #[test]
+    fn message_of_a_statement_that_the_server_cut_inside_a_character_is_kept() {
+        let reply =
+            rawdoc! { "ok": 1, "n": 1, "writeErrors": [{ "index": 1, "code": 11_000, "errmsg": "dup key: { a: ~" }] };
+        let bytes = reply.as_bytes().iter().map(|&byte| if byte == b'~' { 0xe2 } else { byte }).collect();
+        let reply = RawDocumentBuf::from_bytes(bytes).unwrap();
+        let failure = WriteFailure::of_reply("insert", &reply, None, Limit::Unset).unwrap().unwrap();
+        assert_eq!(failure.written.inserted, 1);
+        assert_eq!(failure.errors[0].message, "dup key: { a: \u{fffd}");
+        assert_eq!(failure.to_string(), "dup key: { a: \u{fffd} (error 11000, statement number 1)");
+        assert_eq!(failure.server_error().unwrap().code, 11_000);
+    }
+
+    #[test]
+    fn several_failures_are_counted_after_the_first_message() {
+        let reply = rawdoc! { "ok": 1, "n": 0, "writeErrors": [
+            { "index": 0, "code": 11_000, "errmsg": "there already" }, { "index": 1, "code": 50, "errmsg": "too slow" },
+        ] };
+        for (limit, is_timeout) in [(Limit::Unset, false), (Limit::Infinite, true)] {
+            let failure = WriteFailure::of_reply("insert", &reply, None, limit).unwrap().unwrap();
+            assert_eq!(failure.to_string(), "there already (error 11000, statement number 0); 2 statements failed");
+            assert_eq!(failure.is_timeout, is_timeout);
+        }
+        assert!(WriteFailure::of_reply("createIndexes", &reply, None, Limit::Unset).unwrap().is_none());
+    }
+}
