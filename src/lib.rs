@@ -58,7 +58,7 @@
 //! # Features
 //!
 //! On by default: `snappy`, `zlib` and `zstd`, one for each [`Compressor`]; `srv`, for `mongodb+srv://`; `aws` and
-//! `oidc`, for the mechanisms `MONGODB-AWS` and `MONGODB-OIDC`. Off by default: `serde`, which implements its traits for
+//! `oidc`, for the mechanisms `MONGODB-AWS` and `MONGODB-OIDC`; `ocsp`, for questions about revoked certificates. Off by default: `serde`, which implements its traits for
 //! [`PoolStatus`], [`ServiceStatus`], [`metrics`], [`Holder`], [`PoolOptions`] and [`Options`], without secrets;
 //! `opentelemetry` and `metrics`, which export a pool's metrics (see [`telemetry`]); `log`, which also sends log messages
 //! to the `log` crate when `tracing` has no subscriber; `event-listener-queue`, which replaces wharf's own queue of

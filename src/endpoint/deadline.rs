@@ -55,7 +55,7 @@ impl Deadline {
     }
 
     /// Returns the time left, or `None` if there is no limit.
-    #[cfg(feature = "oidc")]
+    #[cfg(any(feature = "oidc", feature = "ocsp"))]
     pub fn remaining(self) -> Option<Duration> {
         self.at.map(|at| at.saturating_duration_since(Instant::now()))
     }

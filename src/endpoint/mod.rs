@@ -41,6 +41,8 @@ mod error;
 mod exhaust;
 mod foreign;
 mod handshake;
+#[cfg(any(feature = "aws", feature = "oidc", feature = "ocsp"))]
+mod http;
 mod inbox;
 mod platform;
 mod pooled;

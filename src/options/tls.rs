@@ -85,13 +85,17 @@ pub(crate) use material::{CaCertificates, ClientCertificate};
 /// | a valid response, "unknown" | connects: the response does not say that the certificate was revoked |
 /// | anything else, such as a response that has expired, is signed with SHA-1, or says "try later" | refuses |
 /// | nothing, and the certificate demands it (Must-Staple, RFC 7633) | refuses |
-/// | nothing | connects, and does not know whether the certificate was revoked |
+/// | nothing | asks the responders that the certificate names |
+///
+/// wharf asks up to four responders at once, in plain HTTP, if the server staples nothing or "unknown". The first valid
+/// response that says "good" or "revoked" counts, and is kept until it expires. Responders get five seconds, and at most
+/// half of the time that `connectTimeoutMS` leaves. If none has told by then, wharf connects, and does not ask again for
+/// a minute. No responder is asked without the feature `ocsp`, with
+/// [`disable_ocsp_endpoint_check`](Self#structfield.disable_ocsp_endpoint_check), or through a proxy, which the request
+/// would go past.
 ///
 /// wharf does not check the following:
 ///
-/// - **It asks no OCSP responder.** If a server staples nothing, wharf connects even if the certificate was revoked.
-///   Drivers that ask responders refuse such a certificate. With an authority that revokes by OCSP only, such as that of
-///   MongoDB Atlas, revocation is checked only with servers that staple, as mongod can from 4.4 on.
 /// - It reads no revocation list.
 /// - It checks only the server's own certificate, not those of intermediate authorities or of a responder.
 /// - A resumed session relies on the check of the connection that began it.
@@ -118,8 +122,9 @@ pub struct TlsOptions {
     /// `tlsAllowInvalidHostnames`: whether to accept a certificate with another name. The chain to an authority is still
     /// checked. TLS at a Unix domain socket needs it, unless nothing is checked. Default `false`.
     pub allow_invalid_hostnames: bool,
-    /// `tlsDisableOCSPEndpointCheck`: whether not to ask the certificate authority about revocation. It has no effect,
-    /// because wharf never asks; a stapled response is still verified. Default `false`.
+    /// `tlsDisableOCSPEndpointCheck`: whether not to ask the certificate authority about revocation (see
+    /// [Revocation](Self#revocation)). A stapled response is still verified. Without the feature `ocsp`, wharf never asks.
+    /// Default `false`.
     pub disable_ocsp_endpoint_check: bool,
     /// `tlsDisableCertificateRevocationCheck`: whether not to check revocation, so that it does not matter what the server
     /// staples (see [Revocation](Self#revocation)). Default `false`.

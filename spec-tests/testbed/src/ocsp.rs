@@ -163,10 +163,19 @@ impl OcspAuthority {
     ///
     /// Returns the file system's error.
     pub fn create() -> io::Result<Self> {
-        Self::try_create().map_err(io::Error::other)
+        Self::with_responders(&[])
     }
 
-    fn try_create() -> Result<Self, Failed> {
+    /// Does the same as [`create`](Self::create), with certificates that name these URLs of responders.
+    ///
+    /// # Errors
+    ///
+    /// Returns the file system's error.
+    pub fn with_responders(urls: &[String]) -> io::Result<Self> {
+        Self::try_create(urls).map_err(io::Error::other)
+    }
+
+    fn try_create(responders: &[String]) -> Result<Self, Failed> {
         let authority = Issuer::self_signed(authority_parameters("wharf authority"), KeyPair::generate()?)?;
         let between = authority_parameters("authority between");
         let between = Issuer::signed_by(between, KeyPair::generate()?, &authority)?;
@@ -189,6 +198,13 @@ impl OcspAuthority {
             let features = feature.map(|feature| element(0x30, &[&element(0x02, &[&[feature]])]));
             let features = features.map(|list| CustomExtension::from_oid_content(&[1, 3, 6, 1, 5, 5, 7, 1, 24], list));
             parameters.custom_extensions.extend(features);
+            if !responders.is_empty() {
+                let method = element(0x06, &[&[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x30, 0x01]]);
+                let entries = responders.iter().map(|url| element(0x30, &[&method, &element(0x86, &[url.as_bytes()])]));
+                let list = element(0x30, &[&entries.collect::<Vec<_>>().concat()]);
+                let information = CustomExtension::from_oid_content(&[1, 3, 6, 1, 5, 5, 7, 1, 1], list);
+                parameters.custom_extensions.push(information);
+            }
             let certificate = parameters.signed_by(&key, issuer)?.pem();
             let following = following.iter().map(|issuer| issuer.pem()).collect::<String>();
             fs::write(made.file(revocable), [certificate, following, key.serialize_pem()].concat())?;

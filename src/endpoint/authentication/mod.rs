@@ -20,8 +20,6 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 mod aws;
 mod conversation;
 mod error;
-#[cfg(any(feature = "aws", feature = "oidc"))]
-mod http;
 mod keys;
 #[cfg(feature = "oidc")]
 mod oidc;

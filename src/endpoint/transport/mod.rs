@@ -49,7 +49,7 @@ pub(super) struct Connectors {
 impl Connectors {
     /// Reads the files that the options name, so that an invalid file is refused here and not by the first connection.
     pub fn new(options: &Options) -> Result<Self, InvalidOption> {
-        let tls = options.tls.as_ref().map(Tls::new).transpose()?;
+        let tls = options.tls.as_ref().map(|tls| Tls::new(tls, options.proxy.is_none())).transpose()?;
         Ok(Self { look_ups: Arc::default(), proxy: options.proxy.clone().map(Arc::new), tls: tls.map(Arc::new) })
     }
 

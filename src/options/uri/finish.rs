@@ -19,6 +19,11 @@ impl Draft {
         self.options.proxy = self.proxy()?;
         self.options.credential = self.credential(user, reader);
         self.set_zlib_level(reader);
+        #[cfg(not(feature = "ocsp"))]
+        if self.given.contains(&"tlsDisableOCSPEndpointCheck") && !self.tls.disable_ocsp_endpoint_check {
+            let reason = "this build of wharf lacks the feature ocsp, and asks no responder";
+            reader.warn(UriWarning::NoEffect { option: "tlsDisableOCSPEndpointCheck", reason });
+        }
         Ok(self.options)
     }
 

@@ -1,6 +1,6 @@
 //! The parts of a certificate that are needed to find it in an OCSP response, or to accept it without a chain.
 
-use der::{Error, Reader, Result, SliceReader, Tag};
+use der::{Error, Reader, Result, SliceReader, Tag, TagNumber};
 
 use super::element::{bits, context, each_extension, optional, sequence, utc_or_generalized_time, value, whole};
 
@@ -21,6 +21,12 @@ const EXTENDED_KEY_USAGE: &[u8] = &[0x55, 0x1d, 0x25];
 
 /// id-kp-serverAuth.
 const SERVER_AUTH: &[u8] = &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x03, 0x01];
+
+/// id-pe-authorityInfoAccess (RFC 5280, section 4.2.2.1).
+const AUTHORITY_INFORMATION: &[u8] = &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x01, 0x01];
+
+/// id-ad-ocsp: the address of a responder.
+const RESPONDER: &[u8] = &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x30, 0x01];
 
 /// A public key, as encoded in a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,6 +116,32 @@ impl<'a> Certificate<'a> {
     /// Returns an error if they are malformed or before 1970.
     pub fn valid_between(&self) -> Result<(u64, u64)> {
         whole(self.validity, |reader| Ok((utc_or_generalized_time(reader)?, utc_or_generalized_time(reader)?)))
+    }
+
+    /// Returns the URLs of the responders that know the certificate's status, as far as they are text.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the extensions are malformed.
+    pub fn responders(&self) -> Result<Vec<&'a str>> {
+        let url = Tag::ContextSpecific { constructed: false, number: TagNumber(6) };
+        let mut responders = Vec::new();
+        let Some(extensions) = self.extensions else { return Ok(responders) };
+        each_extension(extensions, |extension| {
+            if extension.identifier == AUTHORITY_INFORMATION {
+                let mut list = SliceReader::new(whole(extension.value, |reader| value(reader, Tag::Sequence))?)?;
+                while !list.is_finished() {
+                    let mut entry = SliceReader::new(value(&mut list, Tag::Sequence)?)?;
+                    if value(&mut entry, Tag::ObjectIdentifier)? == RESPONDER
+                        && let Some(found) = optional(&mut entry, url)?
+                    {
+                        responders.extend(std::str::from_utf8(found));
+                    }
+                }
+            }
+            Ok::<_, Error>(())
+        })?;
+        Ok(responders)
     }
 
     /// Returns whether a TLS server may use the key. What the certificate does not mention is allowed.

@@ -1,4 +1,5 @@
-//! OCSP responses (RFC 6960) about a server's certificate, as stapled to a TLS handshake.
+//! OCSP (RFC 6960): requests and responses about a server's certificate. Responses come stapled to a TLS handshake, or from
+//! a responder.
 //!
 //! [`OcspResponse::read`] parses a response, [`ResponderId::is`] identifies a possible signer, and
 //! [`OcspResponse::status_of`] returns what the response says about a certificate at a given time. The caller must
@@ -12,9 +13,11 @@ use thiserror::Error;
 
 mod certificate;
 mod element;
+mod request;
 mod response;
 
 pub use certificate::{Certificate, PublicKey};
+pub use request::CertificateId;
 pub use response::OcspResponse;
 
 use element::Hash;
@@ -96,12 +99,17 @@ impl StatusEntry<'_> {
             }
     }
 
+    /// Returns the end of the entry's validity, exclusive.
+    fn valid_until(&self) -> u64 {
+        self.next_update.unwrap_or(self.this_update.saturating_add(MAX_AGE))
+    }
+
     /// Checks that the entry is valid at the time `now` (RFC 6960, section 3.2, points 5 and 6).
     fn check_time(&self, now: u64) -> Result<(), OcspError> {
         if self.this_update > now.saturating_add(CLOCK_SKEW) {
             return Err(OcspError::NotYetValid { this_update: self.this_update, now });
         }
-        let next_update = self.next_update.unwrap_or(self.this_update.saturating_add(MAX_AGE));
+        let next_update = self.valid_until();
         if now >= next_update {
             return Err(OcspError::Expired { next_update, now });
         }
@@ -135,6 +143,14 @@ impl OcspResponse<'_> {
             };
         }
         worst.ok_or(OcspError::NotCovered)
+    }
+
+    /// Returns until when, exclusive, the response holds for `certificate`, whose issuer has the key `issuer`. In seconds since
+    /// 1970; 0 if it is about other certificates.
+    #[must_use]
+    pub fn valid_until(&self, certificate: &Certificate<'_>, issuer: PublicKey<'_>) -> u64 {
+        let covering = self.entries.iter().filter(|entry| entry.covers(certificate, issuer));
+        covering.map(StatusEntry::valid_until).min().unwrap_or(0)
     }
 }
 

@@ -27,6 +27,8 @@ mod local;
 mod memory;
 mod own_rustls;
 mod proxy;
+#[cfg(feature = "ocsp")]
+mod responders;
 mod revocation;
 mod self_signed;
 mod server_certificates;

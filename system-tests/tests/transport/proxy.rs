@@ -14,12 +14,16 @@ fn login() -> Option<(String, String)> {
 }
 
 /// Starts a proxy that knows `server` by a name that only the proxy can resolve.
-async fn proxy(server: SocketAddr, login: Option<(String, String)>, fault: Option<SocksFault>) -> SocksProxy {
+pub(super) async fn proxy(
+    server: SocketAddr,
+    login: Option<(String, String)>,
+    fault: Option<SocksFault>,
+) -> SocksProxy {
     let names = HashMap::from([(NAME.to_owned(), server), ("localhost".to_owned(), server)]);
     SocksProxy::start(SocksOptions { login, names, fault, ..SocksOptions::default() }).await.unwrap()
 }
 
-fn through(proxy: &SocksProxy) -> ProxyOptions {
+pub(super) fn through(proxy: &SocksProxy) -> ProxyOptions {
     ProxyOptions::new("localhost").port(proxy.port())
 }
 

@@ -14,7 +14,7 @@ use super::*;
 
 /// The outcome of an attempt to connect.
 #[derive(Debug, Clone, PartialEq)]
-enum End {
+pub(super) enum End {
     Connected,
     Revoked,
     Refused(OcspError),
@@ -66,7 +66,7 @@ impl Stapling {
     }
 }
 
-async fn end(options: Options) -> End {
+pub(super) async fn end(options: Options) -> End {
     let Err(error) = connect(options).await else { return Connected };
     assert_refused(&error, Stage::Tls, Labels::NONE);
     if let Some(why) = error.cause().downcast_ref::<OcspError>() {

@@ -17,8 +17,8 @@ use serde_json::Value;
 use thiserror::Error;
 use zeroize::Zeroizing;
 
-use super::super::http::{HttpError, HttpRequest, Peers};
 use super::super::token_file::{self, TokenFileError};
+use crate::endpoint::http::{HttpError, HttpRequest, Peers};
 use crate::options::{AwsCredentials, CallbackError, CloudEnvironment, Secret};
 use crate::wire::auth::aws::Timestamp;
 

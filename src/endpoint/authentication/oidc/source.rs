@@ -10,8 +10,8 @@ use serde_json::Value;
 use thiserror::Error;
 use zeroize::Zeroizing;
 
-use super::super::http::{HttpError, HttpRequest};
 use super::super::token_file::{self, TokenFileError};
+use crate::endpoint::http::{HttpError, HttpRequest};
 use crate::milliseconds::Milliseconds;
 use crate::options::{
     Callback, CallbackError, CallbackFuture, CloudEnvironment, Credential, InvalidOption, OidcContext, OidcToken,

@@ -9,14 +9,12 @@
 //! (`revocation`; OCSP Support specification, "Suggested OCSP Behavior", steps 1 to 3 and 10). rustls asks every server
 //! for a response and passes it on.
 //!
-//! Not implemented, each permitted by a SHOULD:
+//! With the feature `ocsp`, the responders that the certificate names are asked after a handshake that says nothing conclusive,
+//! unless `tlsDisableOCSPEndpointCheck` forbids it or a proxy is set, past which no request may go (`responders`; steps 4 and 7).
+//! What they say is kept until it expires.
 //!
-//! - Responders are not asked about a certificate without a stapled response (step 7). That would take a request for
-//!   every new session. `tlsDisableOCSPEndpointCheck` therefore has nothing to switch off.
-//! - Responses are not cached (step 4), because a stapled one comes with every handshake.
-//! - Revocation lists are not read (steps 5 and 6).
-//!
-//! A resumed session relies on the check of its first connection.
+//! Revocation lists are not read (steps 5 and 6), which a SHOULD permits. A resumed session relies on the check of its first
+//! connection.
 
 use std::fmt;
 use std::io;
@@ -28,6 +26,8 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client;
+#[cfg(feature = "ocsp")]
+use tokio_rustls::rustls::HandshakeKind;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::version::{TLS12, TLS13};
@@ -42,6 +42,8 @@ use crate::printable::Printable;
 mod certificate_key;
 mod error;
 mod pem;
+#[cfg(feature = "ocsp")]
+mod responders;
 mod revocation;
 mod trust;
 
@@ -65,13 +67,22 @@ impl Tls {
     ///
     /// The system's certificate authorities are not read yet, because that may take many milliseconds. The first
     /// connection reads them on a blocking thread.
-    pub fn new(options: &TlsOptions) -> Result<Self, InvalidOption> {
+    ///
+    /// `asks_responders`: whether requests may go to responders of the certificate authorities.
+    pub fn new(
+        options: &TlsOptions,
+        #[cfg_attr(not(feature = "ocsp"), allow(unused_variables, reason = "no responder is asked"))]
+        asks_responders: bool,
+    ) -> Result<Self, InvalidOption> {
         if let Some(config) = options.own_config() {
             return Ok(Self { config: Arc::clone(config), verifier: None });
         }
         let own_provider = options.own_provider();
         let provider = own_provider.map_or_else(|| Arc::new(ring::default_provider()), Arc::clone);
-        let verifier = Arc::new(Verifier::new(options, &provider)?);
+        let verifier = Verifier::new(options, &provider)?;
+        #[cfg(feature = "ocsp")]
+        let verifier = if asks_responders { verifier } else { verifier.without_responders() };
+        let verifier = Arc::new(verifier);
         let builder = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(versions(options.min_version))
             .map_err(|error| refuse_provider(&error, options.min_version))?
@@ -122,7 +133,12 @@ impl Tls {
                 Err(timeout) => return Err(EstablishError::network(Stage::Tls, timeout)),
             }
         }
-        let handshake = TlsConnector::from(Arc::clone(&self.config)).connect(identity.clone(), socket);
+        let handshake = async {
+            let stream = TlsConnector::from(Arc::clone(&self.config)).connect(identity.clone(), socket).await?;
+            #[cfg(feature = "ocsp")]
+            self.ask_responders(&stream, deadline).await?;
+            Ok(stream)
+        };
         match deadline.bound(handshake).await {
             Ok(Ok(stream)) => Ok(TlsStream(Box::new(stream))),
             Ok(Err(error)) => Err(match (revocation::refused_in(&error), trust::refused_in(&error)) {
@@ -138,6 +154,22 @@ impl Tls {
             }),
             Err(timeout) => Err(EstablishError::overloaded(Stage::Tls, timeout)),
         }
+    }
+}
+
+#[cfg(feature = "ocsp")]
+impl Tls {
+    /// Refuses the certificate of a new session, if the responders that it names say that it was revoked.
+    async fn ask_responders(&self, stream: &client::TlsStream<Socket>, deadline: Deadline) -> io::Result<()> {
+        let session = stream.get_ref().1;
+        let Some(verifier) =
+            self.verifier.as_ref().filter(|_| session.handshake_kind() != Some(HandshakeKind::Resumed))
+        else {
+            return Ok(());
+        };
+        let presented = session.peer_certificates().unwrap_or_default().to_vec();
+        let asked = crate::boxed::boxed(|| verifier.ask_responders(&presented, deadline.remaining())).await;
+        asked.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
     }
 }
 

@@ -1,4 +1,5 @@
-//! Checks whether a server's certificate was revoked, with the OCSP response that the server stapled to its handshake.
+//! Checks whether a server's certificate was revoked, with an OCSP response that the server stapled to its handshake, or that a
+//! responder gave.
 //!
 //! Implements RFC 6960, section 3.2, with the cryptography of rustls. The issuer's key comes from the verified chain.
 //! Signatures are checked with the same algorithms as those of certificates, and the certificate of a delegated
@@ -11,6 +12,8 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, SignatureVerificationAlgor
 use tokio_rustls::rustls::{CertificateError, Error, OtherError, RootCertStore};
 use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
 
+#[cfg(feature = "ocsp")]
+use crate::wire::ocsp::CertificateId;
 use crate::wire::ocsp::{Certificate, OcspError, OcspResponse, PublicKey, Status};
 
 /// id-kp-OCSPSigning (RFC 6960, section 4.2.2.2): the right to sign on behalf of an issuer.
@@ -19,7 +22,7 @@ const OCSP_SIGNING: &[u8] = &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x03, 0x09];
 /// How many certificates in a response are verified at most, so that a response cannot slow the handshake down.
 const MAX_RESPONDERS: usize = 4;
 
-type Algorithms = [&'static dyn SignatureVerificationAlgorithm];
+pub(super) type Algorithms = [&'static dyn SignatureVerificationAlgorithm];
 
 /// The issuer of a server's certificate.
 pub(super) enum Issuer<'a> {
@@ -29,51 +32,109 @@ pub(super) enum Issuer<'a> {
     Itself,
 }
 
+/// A server's certificate, and its issuer.
+pub(super) struct Issued<'a> {
+    parts: Certificate<'a>,
+    issuer: TrustAnchor<'static>,
+}
+
+/// What a valid response says of a certificate, if the responder knows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Conclusion {
+    pub is_revoked: bool,
+    /// The end of the response's validity, exclusive, in seconds since 1970.
+    pub until: u64,
+}
+
 /// Refuses a certificate that was revoked, whose stapled response is invalid, or that demands a response and has none.
-/// A responder that does not know the certificate is no reason to refuse.
+/// A responder that does not know the certificate is no reason to refuse. Returns what the response says, if it is
+/// conclusive.
 ///
 /// The certificate and its chain were verified before, with the same arguments.
-pub(super) fn check(
-    certificate: &CertificateDer<'_>,
+pub(super) fn check<'c>(
+    certificate: &'c CertificateDer<'_>,
     issuer: Issuer<'_>,
     response: &[u8],
     now: UnixTime,
     algorithms: &Algorithms,
-) -> Result<(), Error> {
+) -> Result<Option<(Issued<'c>, Conclusion)>, Error> {
     let parts = Certificate::read(certificate).map_err(|_| CertificateError::BadEncoding)?;
     if response.is_empty() {
         return match parts.must_staple {
             true => Err(refusal(OcspError::Missing)),
-            false => Ok(()),
+            false => Ok(None),
         };
     }
-    let response = OcspResponse::read(response).map_err(refusal)?;
+    let issued = Issued::new(certificate, issuer, now, algorithms)?;
+    match issued.conclude(response, now, algorithms).map_err(refusal)? {
+        Some(Conclusion { is_revoked: true, .. }) => Err(CertificateError::Revoked.into()),
+        conclusion => Ok(conclusion.map(|conclusion| (issued, conclusion))),
+    }
+}
 
-    let bad_encoding = |_| CertificateError::BadEncoding;
-    let issuer = match issuer {
-        Issuer::Itself => anchor_from_trusted_cert(certificate).map_err(bad_encoding)?.to_owned(),
-        Issuer::OfChain { intermediates, authorities } => {
-            // The chain is verified again, because only the verification yields it. The issuer must not be looked up by
-            // name and signature alone: for a given signature a key can be made that verifies it, and a certificate
-            // with that key can be sent along.
-            let end_entity = EndEntityCert::try_from(certificate).map_err(bad_encoding)?;
-            let usage = KeyUsage::server_auth();
-            let chain = end_entity
-                .verify_for_usage(algorithms, &authorities.roots, intermediates, now, usage, None, None)
-                .map_err(|_| CertificateError::UnknownIssuer)?;
-            let issuer = chain.intermediate_certificates().next().map(|issuer| issuer.der());
-            match &issuer {
-                Some(certificate) => anchor_from_trusted_cert(certificate).map_err(bad_encoding)?.to_owned(),
-                None => chain.anchor().to_owned(),
+impl<'a> Issued<'a> {
+    /// Finds the issuer. The chain was verified before, with the same arguments.
+    pub fn new(
+        certificate: &'a CertificateDer<'_>,
+        issuer: Issuer<'_>,
+        now: UnixTime,
+        algorithms: &Algorithms,
+    ) -> Result<Self, Error> {
+        let bad_encoding = |_| CertificateError::BadEncoding;
+        let issuer = match issuer {
+            Issuer::Itself => anchor_from_trusted_cert(certificate).map_err(bad_encoding)?.to_owned(),
+            Issuer::OfChain { intermediates, authorities } => {
+                // The chain is verified again, because only the verification yields it. The issuer must not be looked up by
+                // name and signature alone: for a given signature a key can be made that verifies it, and a certificate
+                // with that key can be sent along.
+                let end_entity = EndEntityCert::try_from(certificate).map_err(bad_encoding)?;
+                let usage = KeyUsage::server_auth();
+                let chain = end_entity
+                    .verify_for_usage(algorithms, &authorities.roots, intermediates, now, usage, None, None)
+                    .map_err(|_| CertificateError::UnknownIssuer)?;
+                let issuer = chain.intermediate_certificates().next().map(|issuer| issuer.der());
+                match &issuer {
+                    Some(certificate) => anchor_from_trusted_cert(certificate).map_err(bad_encoding)?.to_owned(),
+                    None => chain.anchor().to_owned(),
+                }
             }
-        }
-    };
-    let key = PublicKey::read(&issuer.subject_public_key_info).map_err(|_| CertificateError::BadEncoding)?;
+        };
+        let malformed = |_| CertificateError::BadEncoding;
+        PublicKey::read(&issuer.subject_public_key_info).map_err(malformed)?;
+        Ok(Self { parts: Certificate::read(certificate).map_err(malformed)?, issuer })
+    }
 
-    verify_signature(&response, &parts, &issuer, key, now, algorithms).map_err(refusal)?;
-    match response.status_of(&parts, key, now.as_secs()).map_err(refusal)? {
-        Status::Revoked => Err(CertificateError::Revoked.into()),
-        Status::Good | Status::Unknown => Ok(()),
+    fn issuer_key(&self) -> PublicKey<'_> {
+        PublicKey::read(&self.issuer.subject_public_key_info).expect("it was read when the issuer was found")
+    }
+
+    /// Returns what a response says, or `None` if the responder does not know the certificate.
+    pub fn conclude(
+        &self,
+        response: &[u8],
+        now: UnixTime,
+        algorithms: &Algorithms,
+    ) -> Result<Option<Conclusion>, OcspError> {
+        let (response, key) = (OcspResponse::read(response)?, self.issuer_key());
+        verify_signature(&response, &self.parts, &self.issuer, key, now, algorithms)?;
+        let until = response.valid_until(&self.parts, key);
+        Ok(match response.status_of(&self.parts, key, now.as_secs())? {
+            Status::Good => Some(Conclusion { is_revoked: false, until }),
+            Status::Revoked => Some(Conclusion { is_revoked: true, until }),
+            Status::Unknown => None,
+        })
+    }
+
+    /// Returns how requests and caches name the certificate.
+    #[cfg(feature = "ocsp")]
+    pub fn id(&self) -> CertificateId {
+        CertificateId::of(&self.parts, self.issuer_key())
+    }
+
+    /// Returns the URLs of the certificate's responders.
+    #[cfg(feature = "ocsp")]
+    pub fn responders(&self) -> Vec<&'a str> {
+        self.parts.responders().unwrap_or_default()
     }
 }
 

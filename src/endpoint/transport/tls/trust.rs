@@ -19,6 +19,8 @@ use tokio_rustls::rustls::{
 };
 
 use super::error::TlsError;
+#[cfg(feature = "ocsp")]
+use super::responders::Responders;
 use super::revocation::Issuer;
 use super::{pem, revocation};
 use crate::options::{CaCertificates, InvalidOption, TlsOptions};
@@ -36,6 +38,9 @@ static SYSTEM_AUTHORITIES: OnceCell<RootCertStore> = OnceCell::const_new();
 pub(super) struct Verifier {
     check: Check,
     algorithms: WebPkiSupportedAlgorithms,
+    /// `None` if no responder is to be asked.
+    #[cfg(feature = "ocsp")]
+    responders: Option<Responders>,
 }
 
 #[derive(Debug)]
@@ -75,7 +80,50 @@ impl Verifier {
                 revocation: !options.disable_certificate_revocation_check,
             },
         };
-        Ok(Self { check, algorithms: provider.signature_verification_algorithms })
+        Ok(Self {
+            #[cfg(feature = "ocsp")]
+            responders: (matches!(check, Check::Chain { revocation: true, .. })
+                && !options.disable_ocsp_endpoint_check)
+                .then(Responders::default),
+            check,
+            algorithms: provider.signature_verification_algorithms,
+        })
+    }
+
+    /// Stops asking responders.
+    #[cfg(feature = "ocsp")]
+    pub fn without_responders(self) -> Self {
+        Self { responders: None, ..self }
+    }
+
+    /// Refuses a server's certificate if its responders say that it was revoked. `presented` is what the server sent in a
+    /// handshake that has succeeded: its certificate, then intermediate ones. `left` is the time until the connection must
+    /// be open.
+    #[cfg(feature = "ocsp")]
+    pub async fn ask_responders(&self, presented: &[CertificateDer<'_>], left: Option<Duration>) -> Result<(), Error> {
+        let (Some(responders), [certificate, intermediates @ ..]) = (&self.responders, presented) else {
+            return Ok(());
+        };
+        let parts = Certificate::read(certificate).map_err(|_| CertificateError::BadEncoding)?;
+        // The issuer of a self-issued certificate is the server itself.
+        if parts.is_self_issued() || parts.responders().is_ok_and(|responders| responders.is_empty()) {
+            return Ok(());
+        }
+        let (authorities, _) = self.authorities();
+        let (issuer, algorithms) = (Issuer::OfChain { intermediates, authorities }, self.algorithms.all);
+        let issued = revocation::Issued::new(certificate, issuer, UnixTime::now(), algorithms)?;
+        match responders.is_revoked(&issued, algorithms, left).await {
+            true => Err(CertificateError::Revoked.into()),
+            false => Ok(()),
+        }
+    }
+
+    /// Returns the authorities to trust, and those certificates that may be a server's own.
+    fn authorities(&self) -> (&RootCertStore, &[CertificateDer<'static>]) {
+        match &self.check {
+            Check::Chain { authorities: Authorities::Given { roots, certificates }, .. } => (roots, certificates),
+            _ => (SYSTEM_AUTHORITIES.get().expect("BUG: a handshake began before load succeeded"), &[]),
+        }
     }
 
     /// Returns whether the name in a certificate matters.
@@ -198,14 +246,10 @@ impl ServerCertVerifier for Verifier {
         stapled_ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let Check::Chain { authorities, name, revocation } = &self.check else {
+        let Check::Chain { name, revocation, .. } = &self.check else {
             return Ok(ServerCertVerified::assertion());
         };
-        let system = || SYSTEM_AUTHORITIES.get().expect("BUG: a handshake began before load succeeded");
-        let (authorities, pins) = match authorities {
-            Authorities::Given { roots, certificates } => (roots, &**certificates),
-            Authorities::System => (system(), &[][..]),
-        };
+        let (authorities, pins) = self.authorities();
         let parsed = ParsedCertificate::try_from(certificate)?;
         let algorithms = self.algorithms.all;
         let mut issuer = Issuer::OfChain { intermediates, authorities };
@@ -220,7 +264,11 @@ impl ServerCertVerifier for Verifier {
             verify_server_name(&parsed, identity)?;
         }
         if *revocation {
-            revocation::check(certificate, issuer, stapled_ocsp_response, now, algorithms)?;
+            let _conclusion = revocation::check(certificate, issuer, stapled_ocsp_response, now, algorithms)?;
+            #[cfg(feature = "ocsp")]
+            if let (Some(responders), Some((issued, conclusion))) = (&self.responders, _conclusion) {
+                responders.learn(&issued.id(), conclusion);
+            }
         }
         Ok(ServerCertVerified::assertion())
     }

@@ -8,8 +8,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use hyper::{Method, Uri};
 use zeroize::Zeroizing;
 
-use super::super::super::http::HttpError;
 use super::{Question, Unavailable, read_token, text};
+use crate::endpoint::http::HttpError;
 use crate::options::{AwsCredentials, CloudEnvironment, Secret};
 
 const RELATIVE_URI: &str = "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI";

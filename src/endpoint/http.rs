@@ -1,4 +1,4 @@
-//! A single HTTP/1.1 request to a cloud service, on a connection of its own.
+//! A single HTTP/1.1 request to a cloud service or a responder, on a connection of its own.
 //!
 //! Redirects, cookies and proxies are not supported: the services answer directly or not at all. Their answers are
 //! short. A longer answer is refused before it is buffered.

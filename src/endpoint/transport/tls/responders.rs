@@ -1,0 +1,165 @@
+//! Asks the responders that a server's certificate names whether the certificate was revoked (OCSP Support specification,
+//! "Suggested OCSP Behavior", steps 4 and 7).
+//!
+//! A responder is asked only about a certificate whose chain was verified and about which nothing conclusive is known: the
+//! server stapled no response, or one that says "unknown". The client connects unless a valid response says "revoked". A
+//! responder that is slow, down or wrong stops no connection.
+
+use std::collections::HashMap;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use hyper::{Method, StatusCode};
+use tokio_rustls::rustls::pki_types::UnixTime;
+use tracing::debug;
+use zeroize::Zeroizing;
+
+use super::revocation::{Algorithms, Conclusion, Issued};
+use crate::endpoint::http::HttpRequest;
+use crate::printable::{Printable, PrintableError};
+use crate::runtime::TARGET;
+use crate::wire::ocsp::CertificateId;
+
+/// How long responders are waited for at most.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// How long responders without a conclusive answer are not asked again, in seconds. Each connection would wait for them.
+const PAUSE: u64 = 60;
+
+/// How many of a certificate's responders are asked.
+const MOST_RESPONDERS: usize = 4;
+
+/// How many certificates are remembered. A deployment has a few.
+const MOST_KNOWN: usize = 1_024;
+
+/// What is known of certificates, from responders and from stapled responses.
+#[derive(Debug, Default)]
+pub(super) struct Responders {
+    /// Not behind a lock: after a fork, the child might find it held by a thread that only the parent has.
+    known: ArcSwap<HashMap<CertificateId, Conclusion>>,
+}
+
+impl Responders {
+    /// Remembers what was concluded, unless what is known lasts longer.
+    pub fn learn(&self, id: &CertificateId, conclusion: Conclusion) {
+        let now = UnixTime::now().as_secs();
+        self.known.rcu(|known| {
+            let mut known = HashMap::clone(known);
+            if known.len() >= MOST_KNOWN {
+                known.retain(|_, conclusion| conclusion.until > now);
+            }
+            if known.len() >= MOST_KNOWN {
+                known.clear();
+            }
+            let lasting = known.get(id).filter(|before| before.until > conclusion.until);
+            known.insert(id.clone(), *lasting.unwrap_or(&conclusion));
+            known
+        });
+    }
+
+    /// Returns whether a certificate was revoked, as far as that is known or a responder tells. `left`: the time until the
+    /// connection must be open, of which responders get half at most.
+    pub async fn is_revoked(&self, issued: &Issued<'_>, algorithms: &Algorithms, left: Option<Duration>) -> bool {
+        let (id, now) = (issued.id(), UnixTime::now());
+        let known = self.known.load().get(&id).copied().filter(|known| known.until > now.as_secs());
+        if let Some(known) = known {
+            return known.is_revoked;
+        }
+        let urls = issued.responders();
+        if urls.is_empty() {
+            return false;
+        }
+        let limit = left.map_or(LIMIT, |left| LIMIT.min(left / 2));
+        let request = id.request();
+        let asking = urls.into_iter().take(MOST_RESPONDERS).map(|url| {
+            let asking = ask(url, &request, limit, issued, algorithms);
+            Box::pin(asking) as Pin<Box<dyn Future<Output = Option<Conclusion>> + Send + '_>>
+        });
+        let told = first_of(asking.collect()).await;
+        let conclusion = told.unwrap_or(Conclusion { is_revoked: false, until: now.as_secs() + PAUSE });
+        self.learn(&id, conclusion);
+        conclusion.is_revoked
+    }
+}
+
+/// Asks one responder. Returns `None` if it gives no valid and conclusive answer in time.
+async fn ask(
+    url: &str,
+    request: &[u8],
+    limit: Duration,
+    issued: &Issued<'_>,
+    algorithms: &Algorithms,
+) -> Option<Conclusion> {
+    let silent = |why: &dyn std::fmt::Display| {
+        debug!(target: TARGET, responder = %Printable(url), why = %PrintableError(why), "no OCSP status");
+        None
+    };
+    let Some((base, path)) = parts(url) else { return silent(&"its address is not an http URL") };
+    let body = Zeroizing::new(request.to_vec());
+    let headers = [("content-type", "application/ocsp-request")];
+    let request = HttpRequest { method: Method::POST, base, path, headers: &headers, body, peers: None, limit };
+    let answer = match request.send().await {
+        Ok(answer) if answer.status == StatusCode::OK => answer,
+        Ok(answer) => return silent(&answer.status),
+        Err(error) => return silent(&error),
+    };
+    match issued.conclude(&answer.body, UnixTime::now(), algorithms) {
+        Ok(Some(conclusion)) => Some(conclusion),
+        Ok(None) => silent(&"it does not know the certificate"),
+        Err(error) => silent(&error),
+    }
+}
+
+/// Splits a URL into its base and its path. Only plain HTTP: the answer is signed, and TLS would need a check in turn.
+fn parts(url: &str) -> Option<(&str, &str)> {
+    let host = "http://".len();
+    url.get(..host).filter(|scheme| scheme.eq_ignore_ascii_case("http://"))?;
+    let end = url[host..].find(['/', '?', '#']).map_or(url.len(), |end| host + end);
+    let (base, path) = url.split_at(end);
+    match path {
+        "" => Some((base, "/")),
+        path if path.starts_with('/') => Some((base, path)),
+        _ => None,
+    }
+}
+
+/// Returns the first conclusion, or `None` once none can come.
+async fn first_of(
+    mut asking: Vec<Pin<Box<dyn Future<Output = Option<Conclusion>> + Send + '_>>>,
+) -> Option<Conclusion> {
+    poll_fn(|context| {
+        let mut found = None;
+        asking.retain_mut(|asking| {
+            found.is_some()
+                || match asking.as_mut().poll(context) {
+                    Poll::Pending => true,
+                    Poll::Ready(conclusion) => {
+                        found = conclusion;
+                        false
+                    }
+                }
+        });
+        match found {
+            None if !asking.is_empty() => Poll::Pending,
+            found => Poll::Ready(found),
+        }
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn responders_are_asked_in_plain_http_only() {
+        assert_eq!(parts("http://ocsp.example.com"), Some(("http://ocsp.example.com", "/")));
+        assert_eq!(parts("HTTP://[::1]:80/a/b?c"), Some(("HTTP://[::1]:80", "/a/b?c")));
+        for other in ["https://ocsp.example.com/", "ldap://a/", "http:/a", "", "http://a?b", "httpä//a"] {
+            assert_eq!(parts(other), None, "{other}");
+        }
+    }
+}
