@@ -51,7 +51,7 @@ use shuttle::rand::{Rng, thread_rng};
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::sync::atomic::{AtomicUsize, Ordering};
 use shuttle::{Config, Runner, future, thread};
-use wharf::unstable::pool::{Core, Draining, Environment, Grant, Idle, Lease, Nearby, Opening, Pending};
+use wharf::unstable::pool::{Closing, Core, Draining, Environment, Grant, Idle, Lease, Nearby, Opening, Pending};
 use wharf::{BackgroundInterval, Clear, Condition, Phase, PoolEvent, PoolOptions};
 use wharf_loom_tests::instrumented;
 use wharf_loom_tests::mutants::is_present;
@@ -133,7 +133,7 @@ unsafe impl Environment for World {
         self.drains.lock().unwrap().push(drain);
     }
 
-    fn dispose(&self, connection: Connection) {
+    fn dispose(&self, connection: Connection, _closing: Option<Closing<Self>>) {
         assert!(!connection.held.load(StatisticOrdering::Relaxed), "a held connection was closed");
         self.disposed.fetch_add(1, StatisticOrdering::Relaxed);
     }

@@ -116,7 +116,7 @@ impl<E: Environment> Draining<E> {
     fn claim(&mut self) -> Option<Held<E>> {
         let connection = self.connection.take()?;
         let Some(held) = self.core.claim_drain(self.ticket) else {
-            self.core.environment.dispose(connection);
+            self.core.environment.dispose(connection, None);
             return None;
         };
         // SAFETY: INV-1: the claim made the slot ours, and it is empty.

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use super::draining::Draining;
 use super::nearby::Nearby;
+use super::tokens::Closing;
 use crate::condition::Condition;
 use crate::error::Cause;
 use crate::event::PoolEvent;
@@ -130,9 +131,14 @@ pub unsafe trait Environment: Send + Sync + 'static {
         drop(draining);
     }
 
-    /// Closes a connection that has left the pool. Must not block.
-    fn dispose(&self, connection: Self::Connection) {
+    /// Closes a connection that has left the pool. Must not block. The connection counts until `closing` is dropped.
+    /// `None`: a check-out has its capacity already.
+    fn dispose(&self, connection: Self::Connection, closing: Option<Closing<Self>>)
+    where
+        Self: Sized,
+    {
         drop(connection);
+        drop(closing);
     }
 
     /// Called when connections that were good have become stale: the pool or one of its services was cleared, or the

@@ -14,7 +14,7 @@ use super::fault::Fault;
 use super::shard::{PushError, Shard};
 use super::slab::{Record, Slot, Stamp};
 use super::state::Phase;
-use super::tokens::Idle;
+use super::tokens::{Closing, Idle};
 use super::waitlist::{Claimed, Lane, LockedWaitList};
 use crate::error::Cause;
 use crate::event::{ConnectionClosedReason, EventError, PoolEvent};
@@ -293,8 +293,31 @@ impl<E: Environment> Held<E> {
     }
 
     /// Closes the connection. If `serves`, also serves the capacity to waiters and delivers the events.
+    ///
+    /// The connection counts until the environment has disposed of it.
     #[inline(never)]
     fn close(self, reason: ConnectionClosedReason, error: Option<EventError>, pending: bool, serves: bool) {
+        // The reference of the connection goes with its capacity.
+        let core = Arc::clone(&self.shared_core());
+        let (connection, closing) = self.begin_close(reason, error, pending, serves);
+        match connection {
+            Some(connection) => core.environment.dispose(connection, Some(closing)),
+            None => drop(closing),
+        }
+        // Last, so that a slow subscriber does not keep the permit from others.
+        if serves && core.environment.may_have_events() {
+            core.environment.deliver();
+        }
+    }
+
+    /// Emits `ConnectionClosed` and releases the slot. Returns the connection, if it has come as far, and its capacity.
+    pub(super) fn begin_close(
+        self,
+        reason: ConnectionClosedReason,
+        error: Option<EventError>,
+        pending: bool,
+        serves: bool,
+    ) -> (Option<E::Connection>, Closing<E>) {
         let core = self.shared_core();
         let connection_id = self.id();
         // SAFETY: INV-1: the token is consumed, so nothing borrows the connection.
@@ -318,24 +341,10 @@ impl<E: Environment> Held<E> {
         discard(waker);
         // The slot is released before the capacity is given back, so that there are never more slots than the
         // capacity allows.
-        if core.capacity.release(1, u32::from(pending)) && serves {
-            core.serve_permits();
-        }
-        if let Some(connection) = connection {
-            core.environment.dispose(connection);
-        }
-        if pending {
-            // After an establishment that failed, the next one does not follow at once: the server may be overloaded.
-            core.schedule_if_closed();
-        } else {
-            core.schedule_population();
-        }
-        // Last but for the reference to the core, so that a slow subscriber does not keep the permit from others.
-        if serves && core.environment.may_have_events() {
-            core.environment.deliver();
-        }
-        // Last, because it may free the core.
+        let closing = Closing { core: Arc::clone(&core), pending, serves };
+        // After the token has its own.
         drop(reference);
+        (connection, closing)
     }
 
     /// Records since when the connection is available, if that matters.

@@ -162,6 +162,6 @@ pub use permit::{Permit, SharedPermit};
 pub use pinning::Purpose;
 pub use state::{Phase, PoolState};
 pub use status::{PoolStatus, ServiceStatus};
-pub use tokens::{Established, Idle, Interrupted, Opening, Pending, SharedOpening};
+pub use tokens::{Closing, Established, Idle, Interrupted, Opening, Pending, SharedOpening};
 #[cfg(all(loom, not(feature = "event-listener-queue")))]
 pub use waitlist::{ModelledHalls, ModelledPlace};

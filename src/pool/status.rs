@@ -26,8 +26,8 @@ pub struct PoolStatus {
     pub pending: u32,
     /// Connections that can be checked out (availableConnectionCount).
     pub available: u32,
-    /// Connections that are checked out, that are drained after a check-out, or that are just passing from one owner to
-    /// another.
+    /// Connections that are checked out, that are drained after a check-out, that are being closed, or that are just
+    /// passing from one owner to another.
     pub in_use: u32,
     /// Those connections in use whose caller has checked them in, and that are drained.
     pub draining: u32,

@@ -196,6 +196,37 @@ impl<E: Environment> Drop for Opening<E> {
     }
 }
 
+/// The capacity of a connection that has left the pool and is being closed. Dropping it gives the capacity back.
+#[must_use = "dropping it before the connection is closed lets more connections exist than the options allow"]
+pub struct Closing<E: Environment> {
+    pub(super) core: Arc<Core<E>>,
+    /// Whether the connection still counts as pending.
+    pub(super) pending: bool,
+    /// Whether to serve the capacity to waiters. If not, the caller does.
+    pub(super) serves: bool,
+}
+
+impl<E: Environment> Drop for Closing<E> {
+    fn drop(&mut self) {
+        let Self { core, pending, serves } = self;
+        if core.capacity.release(1, u32::from(*pending)) && *serves {
+            core.serve_permits();
+        }
+        if *pending {
+            // After an establishment that failed, the next one does not follow at once: the server may be overloaded.
+            core.schedule_if_closed();
+        } else {
+            core.schedule_population();
+        }
+    }
+}
+
+impl<E: Environment> fmt::Debug for Closing<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Closing").field("pending", &self.pending).finish_non_exhaustive()
+    }
+}
+
 /// An [`Opening`] that the task that opened the connection shares with the check-out that it was opened for.
 ///
 /// Both end it. So the connection has stopped counting as pending by the time that its check-out returns, and if the

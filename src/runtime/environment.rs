@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use event_listener::Event;
 use tokio::runtime::Handle;
 
+use super::closing;
 use super::draining;
 use super::establish::Establish;
 use super::failure::FailureSink;
@@ -20,7 +21,7 @@ use super::traced::SlowCheckOuts;
 use crate::condition::Condition;
 use crate::error::Cause;
 use crate::event::PoolEvent;
-use crate::pool::{Draining, Environment, Nearby};
+use crate::pool::{Closing, Draining, Environment, Nearby};
 use crate::sync::contain;
 
 thread_local! {
@@ -203,9 +204,8 @@ unsafe impl<E: Establish> Environment for TokioEnvironment<E> {
         draining::begin::<E>(draining);
     }
 
-    /// Catches a panic, so that the pool closes its other connections nevertheless. The panic hook has reported it.
-    fn dispose(&self, connection: E::Connection) {
-        contain(|| self.establish.close(connection));
+    fn dispose(&self, connection: E::Connection, closing: Option<Closing<Self>>) {
+        closing::begin(self, connection, closing);
     }
 
     fn connections_went_stale(&self) {

@@ -115,10 +115,18 @@ pub trait Establish: Send + Sync + 'static {
         std::future::ready(())
     }
 
-    /// Closes a connection that has left the pool. It must not block or need a runtime. By default it drops the
+    /// Closes a connection that has left the pool, for example with a goodbye to the server. By default it drops the
     /// connection.
-    fn close(&self, connection: Self::Connection) {
+    ///
+    /// The connection counts as in use until the future has completed or was dropped, so `maxPoolSize` covers it, and
+    /// [`Pool::closed`](crate::Pool::closed) waits for it. One exception: if a check-out takes the capacity of a
+    /// connection that is [drained](Self::drain), the drained connection no longer counts while it is closed.
+    ///
+    /// It must not block. The future is polled once by the caller that closes the connection, and then by a task on the
+    /// pool's runtime. After five seconds it is dropped. Without a living runtime it is dropped without a poll.
+    fn close(&self, connection: Self::Connection) -> impl Future<Output = ()> + Send {
         drop(connection);
+        std::future::ready(())
     }
 
     /// Gives up a connection in a forked child, while the parent still uses it. By default it leaks the connection's

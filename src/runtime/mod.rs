@@ -5,6 +5,7 @@ mod background;
 mod blocking;
 mod builder;
 mod check_out;
+mod closing;
 mod connection;
 mod draining;
 mod environment;

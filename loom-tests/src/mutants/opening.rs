@@ -79,12 +79,11 @@ pub const MUTANTS: &[Mutant] = &[
         edits: &[Edit {
             within: "fn hand_on",
             right: "
-                if let Some(idle) = unclaimed { idle.offer_as_new(); }
-                drop(self);
+                if let Some(idle) = unclaimed { idle.offer_as_new(|| self.stop_counting()); }
             ",
             wrong: "
-                drop(self);
-                if let Some(idle) = unclaimed { idle.offer_as_new(); }
+                self.stop_counting();
+                if let Some(idle) = unclaimed { idle.offer_as_new(|| {}); }
             ",
         }],
     },

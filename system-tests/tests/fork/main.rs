@@ -94,8 +94,9 @@ impl Establish for Mock {
         connection.needs_drain = false;
     }
 
-    fn close(&self, connection: MockConnection) {
+    fn close(&self, connection: MockConnection) -> impl Future<Output = ()> + Send {
         count(if connection.is_ours() { &self.0.closed } else { &self.0.violated });
+        std::future::ready(())
     }
 
     fn abandon_after_fork(&self, connection: MockConnection) {

@@ -267,7 +267,7 @@ impl Establish for Panicking {
         Condition::Reusable
     }
 
-    fn close(&self, connection: Fuse) {
+    async fn close(&self, connection: Fuse) {
         assert!(!connection.at_close, "told to panic at close");
     }
 }

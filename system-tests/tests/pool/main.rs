@@ -15,6 +15,7 @@
 #![cfg(not(loom))]
 
 mod cancellation;
+mod closing;
 mod errors;
 mod event_errors;
 mod events;

@@ -39,7 +39,7 @@ impl Establish for Fragile {
         Condition::Reusable
     }
 
-    fn close(&self, _connection: u64) {
+    async fn close(&self, _connection: u64) {
         assert!(!self.close.swap(false, Ordering::Relaxed), "closing was told to panic");
     }
 }

@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 use event_listener::Event;
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicUsize, Ordering};
-use wharf::unstable::pool::{Core, Draining, Environment, Grant, Idle, Lease, Nearby, Opening, Pending, Permit};
+use wharf::unstable::pool::{
+    Closing, Core, Draining, Environment, Grant, Idle, Lease, Nearby, Opening, Pending, Permit,
+};
 use wharf::{BackgroundInterval, Condition, PoolEvent, PoolOptions};
 
 pub type Pool = Core<World>;
@@ -198,7 +200,7 @@ unsafe impl Environment for World {
         self.drains.lock().unwrap().push(draining);
     }
 
-    fn dispose(&self, connection: Connection) {
+    fn dispose(&self, connection: Connection, _closing: Option<Closing<Self>>) {
         assert!(!connection.held.load(StatisticOrdering::Relaxed), "a held connection was closed");
         connection.operate();
         self.disposed.fetch_add(1, StatisticOrdering::Relaxed);
