@@ -44,10 +44,12 @@ use crate::sync::contained;
 ///
 /// A check-out that finds an available connection in the calling thread's stack is one compare-and-swap, and so is its
 /// check-in. Neither takes a lock, allocates or wakes a task, and the clock is read for one use in 128 (for each use if
-/// `maxIdleTimeMS` is set, the pool has a subscriber or accounts for holders).
+/// `maxIdleTimeMS` is set, the pool has a subscriber or accounts for holders). A check-out that finds its connection in
+/// another thread's stack reads the clock.
 ///
-/// The first check-out to wait takes a lock for a few steps, and so do one that gives up and a check-in that serves the
-/// last one. While a check-out opens a connection, or others wait behind one that gave up, each check-in that serves a
+/// The first check-out to wait takes a lock for a few steps, and so do one that gives up, one whose waker changes, and a
+/// check-in that serves the last one. So does a check-out for which the room in the queue must be made: it may allocate a
+/// block of places, whose size grows with the number of check-outs that wait. While a check-out opens a connection, or others wait behind one that gave up, each check-in that serves a
 /// check-out takes it. The number of these steps does not depend on the number of waiters. A thread that finds the lock
 /// held leaves its steps to the thread that holds it, which does up to 32 such steps for others, first come, first
 /// served. If the thread that holds the lock is preempted, other threads back off: they retry after pauses, then yield,
@@ -101,7 +103,8 @@ use crate::sync::contained;
 ///
 /// A child that starts threads can hang, whatever it uses them for: the standard library takes a global lock when a thread
 /// begins or ends, and another thread of the parent may hold it at the fork. An endpoint derives its keys, and looks up the
-/// names of hosts, on the blocking threads of the child's runtime. So fork before the parent has threads, or while none of
+/// names of hosts, on the blocking threads of the child's runtime. `_Fork` and a raw `clone` run no fork handler, so a pool
+/// does not notice a child that they make; use `fork`. So fork before the parent has threads, or while none of
 /// them begins or ends. [`single::Client`](crate::single::Client) starts none.
 ///
 /// # Example

@@ -8,7 +8,7 @@
 //! (Koval, Khalanskiy, Alistarh, PLDI 2023) in that; but the places are used again and again, and one word holds both ends
 //! of the queue, so that a granter never takes a ticket that no waiter has.
 //!
-//! A node is part of the future that waits. Nothing is allocated for a wait.
+//! A node is part of the future that waits. Nothing is allocated for a wait, except a hall when all places are taken.
 //!
 //! # The lock
 //!
