@@ -153,6 +153,8 @@ async fn session_whose_get_more_lost_its_connection_is_not_used_again() {
     cursor.next().await.unwrap();
     cursor.next().await.unwrap_err();
     drop(cursor);
+    // The session is in use until then.
+    until("the cursor is closed", || count(&arrived, "killCursors") == 1 && in_use(&client) == 0).await;
     let ping = bson::rawdoc! { "ping": 1 };
     client.run_command("test", &ping).await.unwrap();
     assert_ne!(last(&arrived, "ping").get("lsid"), last(&arrived, "getMore").get("lsid"));
@@ -236,7 +238,7 @@ async fn repeated_commit_avoids_the_mongos_that_has_failed() {
     // The choice between two is right by chance once in two times.
     for _ in 0..20 {
         let cluster = Cluster::of_mongos(2, |_, command, number| match (name(command).as_str(), number) {
-            ("commitTransaction", 0) => failure(91, &["RetryableWriteError"]),
+            ("commitTransaction", 0) => failure(6, &["RetryableWriteError"]),
             _ => answer(command),
         })
         .await;
