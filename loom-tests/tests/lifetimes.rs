@@ -1,0 +1,281 @@
+//! A stress of lifetimes, for AddressSanitizer: models and safe tests do not notice an access to memory that was freed.
+//!
+//! ```text
+//! RUSTFLAGS=-Zsanitizer=address CARGO_TARGET_DIR=target/sanitized WHARF_SOAK_SECONDS=60 \
+//!     cargo +nightly test -p wharf-loom-tests --target x86_64-unknown-linux-gnu --test lifetimes
+//! ```
+//!
+//! Threads check out of pools that other threads replace, close and clear meanwhile. They cancel check-outs, leak them while they
+//! wait, and leave wakers that panic. They return connections on other threads, broken or undrained, and after their pool's end.
+//! So a thread's note is often of a pool that is gone.
+//!
+//! The test runs for two seconds, or for as many as `WHARF_SOAK_SECONDS` says.
+#![cfg(not(any(loom, shuttle)))]
+
+use std::future::Future;
+use std::io;
+use std::panic::resume_unwind;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Handle;
+use tokio::task::yield_now;
+use tokio::time::timeout;
+use wharf::{CheckOutError, Clear, Condition, Connection, Establish, EstablishError, Establishing, Pool};
+use wharf::{PoolEvent, PoolOptions, Stage};
+
+/// More than cores, so that threads are interrupted between their steps.
+const THREADS: u64 = 6;
+const POOLS: u64 = 3;
+/// The most check-outs that are leaked. Each of them keeps its pool's memory.
+const MOST_LEAKED: usize = 500;
+/// How long the last connections may take to close.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The number of connections in memory.
+static LIVE: AtomicU64 = AtomicU64::new(0);
+/// Check-outs that wait and are never dropped. Here, so that the sanitizer does not take them for a leak of the pool's.
+static LEAKED: Mutex<Vec<Pin<Box<dyn Future<Output = Outcome> + Send>>>> = Mutex::new(Vec::new());
+
+type Outcome = Result<Connection<Parcels>, CheckOutError>;
+
+/// A connection with contents on the heap, which each user writes.
+struct Parcel {
+    contents: Box<[u64; 16]>,
+    condition: Condition,
+}
+
+impl Parcel {
+    fn write(&mut self, new: u64) {
+        let before = self.contents[0];
+        for place in &mut *self.contents {
+            assert_eq!(std::mem::replace(place, new), before, "a connection has two users");
+        }
+    }
+}
+
+impl Drop for Parcel {
+    fn drop(&mut self) {
+        LIVE.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+struct Parcels(AtomicU64);
+
+impl Establish for Parcels {
+    type Connection = Parcel;
+
+    async fn establish(&self, _: Establishing) -> Result<Parcel, EstablishError> {
+        let mut dice = Dice(self.0.fetch_add(1, Ordering::Relaxed));
+        for _ in 0..dice.roll(3) {
+            yield_now().await;
+        }
+        if dice.roll(20) == 0 {
+            return Err(EstablishError::permanent(Stage::Hello, io::Error::other("out of parcels")));
+        }
+        LIVE.fetch_add(1, Ordering::Relaxed);
+        Ok(Parcel { contents: Box::new([0; 16]), condition: Condition::Reusable })
+    }
+
+    fn condition(&self, parcel: &mut Parcel) -> Condition {
+        parcel.condition
+    }
+
+    async fn drain(&self, parcel: &mut Parcel) {
+        yield_now().await;
+        parcel.write(1);
+        parcel.condition = Condition::Reusable;
+    }
+}
+
+/// Numbers that look random.
+struct Dice(u64);
+
+impl Dice {
+    /// Returns a number below `sides`.
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB) % sides
+    }
+}
+
+/// A waker that panics, without the message of a panic. The payload takes no memory, because the pool leaks payloads: their drop is
+/// foreign code, too.
+struct Bomb;
+
+impl Wake for Bomb {
+    fn wake(self: Arc<Self>) {
+        resume_unwind(Box::new(()));
+    }
+}
+
+/// What the threads share.
+struct World {
+    runtime: Handle,
+    pools: [Mutex<Pool<Parcels>>; POOLS as usize],
+    /// Connections that other threads return.
+    forwarded: Mutex<Vec<Connection<Parcels>>>,
+    end: Instant,
+}
+
+fn new_pool(dice: &mut Dice) -> Pool<Parcels> {
+    let mut options = PoolOptions::default().max_pool_size(1 + dice.roll(4) as u32);
+    if dice.roll(4) == 0 {
+        options = options.max_idle_time(Duration::from_millis(1)).min_pool_size(1);
+    }
+    let builder = Pool::builder("stress:27017", Parcels(AtomicU64::new(dice.roll(1 << 32)))).options(options);
+    let builder = if dice.roll(4) == 0 { builder.subscriber(|event: &PoolEvent| drop(event.clone())) } else { builder };
+    let pool = builder.account_for_holders(dice.roll(4) == 0).build().unwrap();
+    pool.ready();
+    pool
+}
+
+impl World {
+    /// One thread. Returns how many connections it has used.
+    fn stress(&self, number: u64) -> u64 {
+        let _inside = self.runtime.enter();
+        let (mut dice, mut served) = (Dice(number << 32), 0);
+        while Instant::now() < self.end {
+            let of = dice.roll(POOLS) as usize;
+            let pool = self.pools[of].lock().unwrap().clone();
+            let outcome = match dice.roll(64) {
+                0 => {
+                    self.replace(of, &mut dice);
+                    None
+                }
+                1 => {
+                    let interrupt = dice.roll(2) == 0;
+                    // Fails if another thread has closed the pool.
+                    let _ = pool.clear(Clear::new().interrupt_in_use_connections(interrupt));
+                    pool.ready();
+                    None
+                }
+                2 => {
+                    self.leak(&pool);
+                    self.replace(of, &mut dice);
+                    None
+                }
+                3..8 => poll(pin!(pool.check_out()), Waker::noop()),
+                8..16 => {
+                    let mut waits = Box::pin(pool.check_out());
+                    let polled = poll(waits.as_mut(), &Waker::from(Arc::new(Bomb)));
+                    thread::yield_now();
+                    match dice.roll(2) {
+                        0 if polled.is_none() => self.wait(waits, &mut dice),
+                        _ => polled,
+                    }
+                }
+                _ => self.wait(pool.check_out(), &mut dice),
+            };
+            // The handle is often the last one: the connection then outlives its pool.
+            drop(pool);
+            if let Some(Ok(connection)) = outcome {
+                served += 1;
+                self.make_use(connection, &mut dice);
+            }
+        }
+        served
+    }
+
+    /// Waits for a check-out, for a while: a leaked one may have what it waits for.
+    fn wait(&self, check_out: impl Future<Output = Outcome>, dice: &mut Dice) -> Option<Outcome> {
+        let limit = Duration::from_micros(dice.roll(5_000));
+        self.runtime.block_on(async { timeout(limit, check_out).await.ok() })
+    }
+
+    fn make_use(&self, mut connection: Connection<Parcels>, dice: &mut Dice) {
+        connection.write(dice.roll(1 << 32));
+        match dice.roll(32) {
+            0 => connection.condition = Condition::Broken,
+            1 => connection.condition = Condition::NeedsDrain,
+            2 => {
+                let used = connection.interruptible(async |parcel| {
+                    parcel.write(2);
+                    yield_now().await;
+                    parcel.write(3);
+                });
+                // It may be interrupted.
+                let _ = self.runtime.block_on(used);
+            }
+            3..6 => {
+                let mut forwarded = self.forwarded.lock().unwrap();
+                forwarded.push(connection);
+                let earlier = if forwarded.len() > 2 { Some(forwarded.swap_remove(0)) } else { None };
+                drop(forwarded);
+                return drop(earlier);
+            }
+            _ => {}
+        }
+        drop(connection);
+    }
+
+    /// Ends a pool, and puts another one in its place.
+    fn replace(&self, of: usize, dice: &mut Dice) {
+        let new = new_pool(dice);
+        let old = std::mem::replace(&mut *self.pools[of].lock().unwrap(), new);
+        if dice.roll(2) == 0 {
+            old.close();
+            // For a while: others may have its connections.
+            let _ =
+                self.runtime.block_on(async { timeout(Duration::from_micros(dice.roll(1_000)), old.closed()).await });
+        }
+    }
+
+    /// Leaks a check-out that waits, unless enough were.
+    fn leak(&self, pool: &Pool<Parcels>) {
+        let mut waits: Pin<Box<dyn Future<Output = Outcome> + Send>> = Box::pin({
+            let pool = pool.clone();
+            async move { pool.check_out().await }
+        });
+        if LEAKED.lock().unwrap().len() < MOST_LEAKED && poll(waits.as_mut(), Waker::noop()).is_none() {
+            LEAKED.lock().unwrap().push(waits);
+        }
+        // Its own handle would keep it open.
+        pool.close();
+    }
+}
+
+/// Polls once.
+fn poll<F: Future<Output = Outcome> + ?Sized>(future: Pin<&mut F>, waker: &Waker) -> Option<Outcome> {
+    match future.poll(&mut Context::from_waker(waker)) {
+        Poll::Ready(outcome) => Some(outcome),
+        Poll::Pending => None,
+    }
+}
+
+#[test]
+fn nothing_is_used_after_it_was_freed() {
+    let seconds =
+        std::env::var("WHARF_SOAK_SECONDS").map_or(2.0, |seconds| seconds.parse().expect("a number of seconds"));
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(3).enable_all().build().unwrap();
+    let inside = runtime.enter();
+    let world = World {
+        runtime: runtime.handle().clone(),
+        pools: [(); POOLS as usize].map(|()| Mutex::new(new_pool(&mut Dice(7)))),
+        forwarded: Mutex::default(),
+        end: Instant::now() + Duration::from_secs_f64(seconds),
+    };
+    let served: u64 = thread::scope(|scope| {
+        let world = &world;
+        let threads: Vec<_> = (1..=THREADS).map(|number| scope.spawn(move || world.stress(number))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+    });
+    let World { pools, forwarded, .. } = world;
+    drop((pools, forwarded));
+    drop(inside);
+    let leaked = LEAKED.lock().unwrap().len() as u64;
+    println!("{served} connections used, {leaked} check-outs leaked");
+    assert!(served > 0 && leaked > 0);
+    // A leaked check-out may have been given a connection.
+    let closed = async {
+        while LIVE.load(Ordering::Relaxed) > leaked {
+            yield_now().await;
+        }
+    };
+    runtime.block_on(async { timeout(PATIENCE, closed).await }).expect("connections outlive their pools");
+}
