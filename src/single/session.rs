@@ -218,7 +218,7 @@ impl Session {
     /// that must not be repeated. If it returns an error, the transaction is aborted.
     ///
     /// `body` must return the error of each command, and must not continue after one: the error may have aborted the
-    /// transaction on the server. [`wharf::Session::with_transaction`](crate::Session::with_transaction) says what happens
+    /// transaction on the server. [`client::Session::with_transaction`](crate::client::Session::with_transaction) says what happens
     /// otherwise.
     ///
     /// # Errors
