@@ -11,6 +11,7 @@ use super::tests::{PRIMARY_AND_SECONDARY, World, answer_of_query, close, is_hell
 use crate::client::{self, ClientError, Operation, TopologyEvent};
 use crate::endpoint::OperationError;
 use crate::error::{CheckOutError, Stage};
+use crate::event::PoolEvent;
 use crate::options::{Options, ReadPreference, ReadPreferenceMode};
 
 fn accepted() -> Answer {
@@ -149,6 +150,30 @@ fn check_succeeds_before_the_authentication_fails() {
     let error = client.run_command("admin", &rawdoc! { "ping": 1 }).unwrap_err();
     assert!(is_unauthenticated(&error), "{error:?}");
     assert_eq!(*events.lock().unwrap(), ["ServerHeartbeatSucceeded", "Standalone", "Unknown"]);
+}
+
+/// The check's connection is closed without a clear, because its hello was answered. The pool is cleared by the check-out of
+/// the operation that selects the server, and before the connection of that check-out is closed.
+#[test]
+fn pool_is_cleared_before_the_connection_of_an_operation_is_closed() {
+    let world = World::new();
+    let server = world.server(after(1, refused()));
+    let uri = format!("mongodb://u:p@{}/?authMechanism=PLAIN", server.server.address());
+    let events = Arc::<Mutex<Vec<&str>>>::default();
+    let noted = events.clone();
+    let builder = client::Client::builder(Options::parse(&uri).unwrap().without_monitors());
+    let note = move |event: &PoolEvent| noted.lock().unwrap().push(event.name());
+    let client = world.client_of(builder.subscriber(note));
+    client.run_command("admin", &rawdoc! { "ping": 1 }).unwrap_err();
+    let of_check_out = ["ConnectionCheckOutStarted", "ConnectionCreated"];
+    let expected = [
+        &["PoolCreated", "PoolReady"][..],
+        &of_check_out,
+        &["ConnectionClosed", "ConnectionCheckOutFailed"],
+        &of_check_out,
+        &["PoolCleared", "ConnectionClosed", "ConnectionCheckOutFailed"],
+    ];
+    assert_eq!(*events.lock().unwrap(), expected.concat());
 }
 
 /// Only operations that select a server have to do with its authentication.
