@@ -599,7 +599,7 @@ impl<T> fmt::Debug for Cursor<T> {
 
 /// Reads a document as a value of the application.
 pub(super) fn read<T: DeserializeOwned>(document: &RawDocument) -> Result<T, ClientError> {
-    bson::deserialize_from_slice(document.as_bytes()).map_err(|error| unreadable(error.to_string()))
+    super::typed::decode(document).map_err(unreadable)
 }
 
 /// Returns the batch size that a query asks for, in `batchSize` or in `cursor.batchSize`.

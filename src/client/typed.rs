@@ -17,6 +17,7 @@ use super::error::ClientError;
 use super::operation::Operation;
 use super::session::Session;
 use crate::options::ReadPreference;
+use crate::wire::nesting;
 
 impl Client {
     /// Prepares a command whose document and whose reply are values of the application: anything that serde writes as a
@@ -103,8 +104,7 @@ impl<'c, R: DeserializeOwned + 'c> IntoFuture for TypedCommand<'c, R> {
             let body = body?;
             let operation = with(Operation::new(database, &body), session, read_preference, timeout);
             let reply = client.run_at(operation, site).await?;
-            bson::deserialize_from_slice(reply.as_bytes())
-                .map_err(|error| ClientError::Reply { command: "a command", reason: error.to_string().into() })
+            decode(&reply).map_err(|reason| ClientError::Reply { command: "a command", reason: reason.into() })
         })
     }
 }
@@ -194,6 +194,14 @@ pub(super) fn encode_hinted(
         Ok(other) => refused(format!("it must be a document, got {:?}{hint}", other.element_type())),
     })?;
     RawDocumentBuf::from_bytes(bytes).map_err(|error| refused(error.to_string()))
+}
+
+/// Reads a document of a server as a value of the application. Returns the reason if serde cannot.
+pub(super) fn decode<T: DeserializeOwned>(document: &RawDocument) -> Result<T, String> {
+    if nesting::is_too_deep(document) {
+        return Err(format!("it is nested in more than {} levels", nesting::MOST_LEVELS));
+    }
+    bson::deserialize_from_slice(document.as_bytes()).map_err(|error| error.to_string())
 }
 
 /// Adds the fields of a document to another one.

@@ -3,7 +3,8 @@
 use std::fmt::{self, Write};
 use std::sync::OnceLock;
 
-use bson::{Bson, RawArray, RawBsonRef, RawDocument};
+use bson::raw::{RawIter, RawJavaScriptCodeWithScopeRef};
+use bson::{Bson, RawBinaryRef, RawBsonRef, RawDocument};
 
 /// The length of a document in a log message, in characters, if nothing else is set.
 const DEFAULT_LENGTH: usize = 1_000;
@@ -48,6 +49,16 @@ struct Cut {
     left: usize,
 }
 
+impl Cut {
+    /// Returns as much of a text as can be written, and a character more.
+    fn beginning<'t>(&self, text: &'t str) -> &'t str {
+        match text.char_indices().nth(self.left.saturating_add(1)) {
+            Some((end, _)) => &text[..end],
+            None => text,
+        }
+    }
+}
+
 impl Write for Cut {
     fn write_str(&mut self, more: &str) -> fmt::Result {
         for character in more.chars() {
@@ -58,51 +69,91 @@ impl Write for Cut {
     }
 }
 
+/// A document or an array of which the beginning is written.
+struct Open<'d> {
+    elements: RawIter<'d>,
+    is_array: bool,
+    has_elements: bool,
+    end: &'static str,
+}
+
+impl<'d> Open<'d> {
+    fn document(document: &'d RawDocument) -> Self {
+        Self { elements: document.iter_elements(), is_array: false, has_elements: false, end: "}" }
+    }
+
+    fn array(array: &'d RawDocument) -> Self {
+        Self { is_array: true, end: "]", ..Self::document(array) }
+    }
+
+    /// The scope of code. Its end also ends the document that holds both.
+    fn scope(scope: &'d RawDocument) -> Self {
+        Self { end: "}}", ..Self::document(scope) }
+    }
+}
+
+/// Writes a document without recursion, because a server chooses how deep its reply is.
 fn write_document(document: &RawDocument, cut: &mut Cut) -> fmt::Result {
+    let mut open = vec![Open::document(document)];
     cut.write_str("{")?;
-    for (index, element) in document.iter().enumerate() {
+    while let Some(innermost) = open.last_mut() {
         // Commands are well-formed. Of a malformed reply, the part before the error is shown.
-        let Ok((name, value)) = element else { break };
-        if index > 0 {
+        let next = innermost.elements.next().and_then(Result::ok);
+        let Some((name, value)) = next.and_then(|element| Some((element.key(), element.value().ok()?))) else {
+            cut.write_str(innermost.end)?;
+            open.pop();
+            continue;
+        };
+        if std::mem::replace(&mut innermost.has_elements, true) {
             cut.write_str(",")?;
         }
-        write!(cut, "{}:", serde_json::Value::from(name.as_str()))?;
-        write_value(value, cut)?;
+        if !innermost.is_array {
+            write!(cut, "{}:", serde_json::Value::from(cut.beginning(name.as_str())))?;
+        }
+        match value {
+            RawBsonRef::Document(document) => {
+                cut.write_str("{")?;
+                open.push(Open::document(document));
+            }
+            RawBsonRef::Array(array) => {
+                cut.write_str("[")?;
+                // The iterator has checked these bytes already.
+                open.push(Open::array(RawDocument::from_bytes(array.as_bytes()).map_err(|_| fmt::Error)?));
+            }
+            RawBsonRef::JavaScriptCodeWithScope(RawJavaScriptCodeWithScopeRef { code, scope }) => {
+                write!(cut, "{{\"$code\":{},\"$scope\":{{", serde_json::Value::from(cut.beginning(code)))?;
+                open.push(Open::scope(scope));
+            }
+            flat => write_flat(flat, cut)?,
+        }
     }
-    cut.write_str("}")
+    Ok(())
 }
 
-fn write_array(array: &RawArray, cut: &mut Cut) -> fmt::Result {
-    cut.write_str("[")?;
-    for (index, value) in array.into_iter().enumerate() {
-        let Ok(value) = value else { break };
-        if index > 0 {
-            cut.write_str(",")?;
+/// Writes a value that holds no document. Of a long one, only the beginning is converted.
+fn write_flat(value: RawBsonRef<'_>, cut: &mut Cut) -> fmt::Result {
+    let value = match value {
+        RawBsonRef::String(text) => RawBsonRef::String(cut.beginning(text)),
+        RawBsonRef::JavaScriptCode(code) => RawBsonRef::JavaScriptCode(cut.beginning(code)),
+        RawBsonRef::Symbol(symbol) => RawBsonRef::Symbol(cut.beginning(symbol)),
+        // Base64 has more characters than bytes.
+        RawBsonRef::Binary(RawBinaryRef { subtype, bytes }) => {
+            let shown = bytes.len().min(cut.left.saturating_add(1));
+            RawBsonRef::Binary(RawBinaryRef { subtype, bytes: &bytes[..shown] })
         }
-        write_value(value, cut)?;
-    }
-    cut.write_str("]")
-}
-
-fn write_value(value: RawBsonRef<'_>, cut: &mut Cut) -> fmt::Result {
-    match value {
-        RawBsonRef::Document(document) => write_document(document, cut),
-        RawBsonRef::Array(array) => write_array(array, cut),
-        // Much longer than what is shown, so only its beginning is converted.
-        RawBsonRef::String(text) if text.len() > cut.left.saturating_mul(4) => {
-            let shown: String = text.chars().take(cut.left + 1).collect();
-            write!(cut, "{}", serde_json::Value::from(shown))
-        }
-        other => match Bson::try_from(other) {
-            Ok(value) => write!(cut, "{}", value.into_relaxed_extjson()),
-            Err(_) => cut.write_str("null"),
-        },
+        other => other,
+    };
+    match Bson::try_from(value) {
+        Ok(value) => write!(cut, "{}", value.into_relaxed_extjson()),
+        Err(_) => cut.write_str("null"),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use bson::rawdoc;
+    use bson::raw::RawJavaScriptCodeWithScope;
+    use bson::spec::BinarySubtype;
+    use bson::{RawBson, RawDocumentBuf, rawdoc};
 
     use super::*;
 
@@ -124,6 +175,45 @@ mod tests {
         assert_eq!(json(&document, 8), "{\"x\":\"ää...");
         assert_eq!(json(&document, 0), "...");
         assert_eq!(json(&document, 1_000).chars().count(), 1_003);
+    }
+
+    #[test]
+    fn values_of_all_kinds_are_what_the_library_writes() {
+        let nested = rawdoc! { "a": [{}, []], "b": {} };
+        let code = RawJavaScriptCodeWithScope { code: "f(\"x\")".into(), scope: nested.clone() };
+        let document = rawdoc! {
+            "code": code, "nested": nested, "only": RawBson::JavaScriptCode("g()".into()),
+            "symbol": RawBson::Symbol("s".into()), "none": null,
+            "binary": bson::Binary { subtype: BinarySubtype::Generic, bytes: vec![1, 2, 3, 4] },
+        };
+        let expected: serde_json::Value = Bson::Document((&*document).try_into().unwrap()).into_relaxed_extjson();
+        let text = json(&document, 1_000);
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), expected, "{text}");
+        for most in 0..text.len() {
+            assert_eq!(json(&document, most), format!("{}...", &text[..most]));
+        }
+    }
+
+    /// A thread's stack holds no frame for each of these levels.
+    #[test]
+    fn deep_nesting_of_any_kind_is_cut() {
+        let wraps: [(&str, fn(RawDocumentBuf) -> RawDocumentBuf); 3] = [
+            ("{\"\":{\"\":", |inner| rawdoc! { "": inner }),
+            ("{\"\":[{\"\":[", |inner| rawdoc! { "": [inner] }),
+            ("{\"\":{\"$code\":\"\",\"$scope\":{\"\":{", |scope| {
+                rawdoc! { "": RawJavaScriptCodeWithScope { code: String::new(), scope } }
+            }),
+        ];
+        for (beginning, wrap) in wraps {
+            let deep = (0..4_000).fold(rawdoc! {}, |inner, _| wrap(inner));
+            let text = json(&deep, 1_000);
+            assert!(text.starts_with(beginning) && text.ends_with("..."), "{text}");
+            assert_eq!(text.len(), 1_003);
+            assert!(json(&deep, usize::MAX).ends_with('}'));
+            // The nesting inside of a value that is long before it.
+            let value = RawJavaScriptCodeWithScope { code: "x".repeat(10_000), scope: deep };
+            assert!(json(&rawdoc! { "of": value }, 100).starts_with("{\"of\":{\"$code\":\"xxx"));
+        }
     }
 
     #[test]

@@ -26,6 +26,7 @@ pub(crate) mod element;
 pub mod header;
 pub mod hello;
 pub mod metadata;
+pub(crate) mod nesting;
 pub mod ocsp;
 pub mod op_msg;
 pub mod reply;
