@@ -37,9 +37,9 @@ pub(super) const HANDSHAKE_LIMITS: Limits = Limits { max_message_size: 1024 * 10
 /// is freed when the command has ended or, if the reply was lent out of it, at check-in.
 pub(super) const KEPT_CAPACITY: usize = 64 * 1024;
 
-/// The uncompressed length in bytes from which a compressed reply is decompressed on a blocking thread.
+/// The length in bytes, compressed or not, from which a compressed reply is decompressed on a blocking thread.
 ///
-/// A shorter reply takes some milliseconds at worst.
+/// A shorter reply takes some milliseconds, or some tens of them if a server has made it to take long.
 pub(super) const LONG_TO_DECOMPRESS: usize = 1024 * 1024;
 
 /// A byte stream that carries one request and its reply at a time.
@@ -58,8 +58,8 @@ pub(super) struct Channel {
     appended: Arc<[u8]>,
     /// The compressor that the handshake agreed on.
     compressor: Option<Compressor>,
-    /// Whether replies may be compressed, with any compressor. True once compressors were offered.
-    accepts_compressed: bool,
+    /// The compressors that replies may use: those that were offered.
+    pub(super) accepted: compressed::Accepted,
     last_request_id: i32,
     pub(super) state: ExchangeState,
     pub(super) outgoing: Vec<u8>,
@@ -185,7 +185,7 @@ impl Channel {
             most_received: HANDSHAKE_LIMITS.max_message_size,
             appended,
             compressor: None,
-            accepts_compressed: false,
+            accepted: compressed::Accepted::default(),
             last_request_id: 0,
             state: ExchangeState::Idle,
             outgoing: Vec::new(),
@@ -209,12 +209,12 @@ impl Channel {
         self.most_received = max_message_size.min(DEFAULT_MAX_MESSAGE_SIZE);
     }
 
-    /// Accepts compressed replies from now on.
+    /// Accepts replies from now on that are compressed with one of the compressors that are `offered`.
     ///
     /// A server that is offered compressors may compress each of its replies, including the reply to that offer
     /// (OP_COMPRESSED specification, "MongoDB Handshake Amendment").
-    pub fn accept_compressed(&mut self) {
-        self.accepts_compressed = true;
+    pub fn accept_compressed(&mut self, offered: &[Compressor]) {
+        self.accepted = compressed::Accepted::new(offered);
     }
 
     /// Compresses later requests, except those that must not be compressed.

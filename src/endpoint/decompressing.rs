@@ -57,8 +57,12 @@ impl Channel {
         header: Header,
     ) -> Poll<Result<bool, ExchangeError>> {
         let (length, most) = (header.message_length as usize, self.most_received);
-        // A size above the limit is refused when the reply is taken, before any decompression.
-        let is_large = |size| (LONG_TO_DECOMPRESS..=most as usize).contains(&size);
+        if let Err(error) = self.accepted.check(&self.incoming[..length]) {
+            return Poll::Ready(Err(self.wire(error)));
+        }
+        // A size above the limit is refused when the reply is taken, before any decompression. Content may take time and
+        // yield little.
+        let is_large = |size: usize| size <= most as usize && size.max(length) >= LONG_TO_DECOMPRESS;
         let elsewhere =
             compressed::announced_size(&self.incoming[..length]).is_some_and(is_large) && !Inline::is_entered();
         let Some(runtime) = elsewhere.then(|| Handle::try_current().ok()).flatten() else {

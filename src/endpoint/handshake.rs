@@ -106,9 +106,7 @@ impl Handshake {
             supported_mechanisms_of: speculation.supported_mechanisms_of.as_deref(),
             speculative_authenticate: speculation.command.as_ref().map(Wiped::document),
         };
-        if !self.compressors.is_empty() {
-            channel.accept_compressed();
-        }
+        channel.accept_compressed(&self.compressors);
         // The speculative authentication may contain a token.
         let command = Wiped::new(request.command());
         let exchange = async { channel.exchange("admin", command.document()).await.map(RawDocument::to_owned) };

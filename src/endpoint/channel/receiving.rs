@@ -91,7 +91,7 @@ impl Channel {
     }
 
     fn check_header(&self, header: Header, awaited: Awaited) -> Result<(), WireError> {
-        let is_compressed = header.op_code == compressed::OP_CODE && self.accepts_compressed;
+        let is_compressed = header.op_code == compressed::OP_CODE && !self.accepted.is_empty();
         if header.op_code != op_msg::OP_CODE && !is_compressed {
             return Err(WireError::OpCode { value: header.op_code, allowed: op_msg::OP_CODE });
         }

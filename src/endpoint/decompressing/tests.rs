@@ -24,7 +24,7 @@ fn runtime() -> Runtime {
 /// Returns a channel that accepts compressed replies, and the other end of its stream.
 async fn pair() -> (Channel, TcpStream) {
     let (mut channel, accepted) = crate::endpoint::tests::pair().await;
-    channel.accept_compressed();
+    channel.accept_compressed(&compressor().into_iter().collect::<Vec<_>>());
     (channel, accepted)
 }
 
@@ -101,6 +101,56 @@ fn large_reply_is_decompressed_on_a_blocking_thread_and_can_be_left_meanwhile() 
         read_all(&mut channel).await;
         assert!(matches!(channel.state, ExchangeState::Received { .. }) && !channel.is_decompressed);
         assert_eq!(channel.take_body().unwrap().document, &*small);
+    });
+}
+
+/// Returns the bytes with another compressor, or another length of the content.
+fn forged(mut bytes: Vec<u8>, compressor_id: Option<u8>, size: Option<i32>) -> Vec<u8> {
+    const PREFIX: usize = header::LENGTH + 8;
+    bytes[PREFIX] = compressor_id.unwrap_or(bytes[PREFIX]);
+    if let Some(size) = size {
+        bytes[header::LENGTH + 4..PREFIX].copy_from_slice(&size.to_le_bytes());
+    }
+    bytes
+}
+
+#[test]
+fn compressor_that_was_not_offered_is_refused_and_so_is_the_no_op() {
+    let Some(compressor) = compressor() else { return };
+    runtime().block_on(async {
+        for id in [0, 1, 2, 7, 8, 255] {
+            let (mut channel, mut server) = pair().await;
+            channel.accept_compressed(&[Compressor::Zstd]);
+            let small = rawdoc! { "ok": 1 };
+            exchange(&mut channel, &mut server, |number| forged(packed(number, &small, compressor), Some(id), None))
+                .await;
+            let error = channel.finish().await.unwrap_err();
+            assert!(matches!(&error, ExchangeError::Wire(WireError::Compressor { .. })), "{id}: {error:?}");
+        }
+    });
+}
+
+#[test]
+fn long_content_that_announces_little_goes_to_a_blocking_thread_and_is_refused_there() {
+    let Some(compressor) = compressor() else { return };
+    runtime().block_on(async {
+        let (mut channel, mut server) = pair().await;
+        // It does not become shorter.
+        let mut state = 1_u32;
+        let bytes = std::iter::repeat_with(|| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 24) as u8
+        });
+        let random = bson::Binary { subtype: bson::spec::BinarySubtype::Generic, bytes: bytes.take(1 << 21).collect() };
+        let body = rawdoc! { "ok": 1, "random": random };
+        exchange(&mut channel, &mut server, |number| forged(packed(number, &body, compressor), None, Some(100))).await;
+        read_all(&mut channel).await;
+        assert!(matches!(channel.state, ExchangeState::Decompressing { .. }), "{:?}", channel.state);
+        let error = channel.finish().await.unwrap_err();
+        assert!(
+            matches!(&error, ExchangeError::Wire(error) if error.to_string().contains("too many for 100")),
+            "{error:?}"
+        );
     });
 }
 

@@ -28,7 +28,7 @@ const SNAPPY_ID: u8 = 1;
 const ZLIB_ID: u8 = 2;
 const ZSTD_ID: u8 = 3;
 
-fn id(compressor: Compressor) -> u8 {
+pub(super) fn id(compressor: Compressor) -> u8 {
     match compressor {
         Compressor::Snappy => SNAPPY_ID,
         Compressor::Zlib { .. } => ZLIB_ID,
@@ -125,7 +125,7 @@ impl Codec {
             #[cfg(feature = "zstd")]
             Compressor::Zstd => self.zstd.compress(content, buffer).map_err(refused),
             #[allow(unreachable_patterns, reason = "with all compressors")]
-            _ => Err(unsupported(id(compressor))),
+            _ => Err(unsupported(id(compressor), is_compiled_in)),
         }
     }
 
@@ -135,6 +135,12 @@ impl Codec {
         let Envelope { uncompressed_size: expected, compressor_id, content, .. } = *envelope;
         let start = buffer.len();
         let (compressor, outcome): (_, Result<(), String>) = match compressor_id {
+            SNAPPY_ID | ZLIB_ID | ZSTD_ID
+                if is_compiled_in(compressor_id) && content.len() > most_compressed(expected) =>
+            {
+                let name = NAMES[usize::from(compressor_id)].1;
+                (name, Err(format!("its {} bytes are too many for {expected}", content.len())))
+            }
             NOOP_ID if content.len() == expected => {
                 buffer.extend_from_slice(content);
                 ("noop", Ok(()))
@@ -146,7 +152,7 @@ impl Codec {
             ZLIB_ID => ("zlib", self.zlib.decompress(content, expected, buffer)),
             #[cfg(feature = "zstd")]
             ZSTD_ID => ("zstd", self.zstd.decompress(content, expected, buffer)),
-            unknown => return Err(unsupported(unknown)),
+            unknown => return Err(unsupported(unknown, is_compiled_in)),
         };
         let outcome = outcome.and_then(|()| match buffer.len() - start {
             length if length == expected => Ok(()),
@@ -154,6 +160,13 @@ impl Codec {
         });
         outcome.map_err(|reason| WireError::Compressed { compressor, reason: reason.into() })
     }
+}
+
+/// Returns the maximum length in bytes of compressed content that yields `length` bytes.
+///
+/// No compressor makes content so much longer. A longer one has blocks that yield nothing, and only takes time.
+fn most_compressed(length: usize) -> usize {
+    length.saturating_add(length / 4).saturating_add(1024)
 }
 
 /// Returns the reason for refusing a compressed message that has another length than declared.
@@ -206,12 +219,17 @@ const NAMES: [(u8, &str, bool); 4] = [
     (ZSTD_ID, "zstd", cfg!(feature = "zstd")),
 ];
 
-fn unsupported(compressor_id: u8) -> WireError {
+fn is_compiled_in(compressor_id: u8) -> bool {
+    NAMES.iter().any(|(id, _, is_there)| *id == compressor_id && *is_there)
+}
+
+/// Returns the error for a compressor that is not one of the `allowed`.
+pub(super) fn unsupported(compressor_id: u8, allowed: impl Fn(u8) -> bool) -> WireError {
     let value = match NAMES.iter().find(|(id, ..)| *id == compressor_id) {
         Some((id, name, _)) => format!("{id} ({name})"),
         None => compressor_id.to_string(),
     };
     let known: Vec<_> =
-        NAMES.iter().filter(|(.., there)| *there).map(|(id, name, _)| format!("{id} ({name})")).collect();
+        NAMES.iter().filter(|(id, ..)| allowed(*id)).map(|(id, name, _)| format!("{id} ({name})")).collect();
     WireError::Compressor { value, allowed: known.join(" or ") }
 }

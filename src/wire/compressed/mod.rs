@@ -137,6 +137,35 @@ pub(crate) fn announced_size(bytes: &[u8]) -> Option<usize> {
     usize::try_from(i32::from_le_bytes(*size)).ok()
 }
 
+/// The compressors that a peer may use: those that were offered to it. The no-op is never among them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Accepted(u8);
+
+impl Accepted {
+    pub fn new(offered: &[Compressor]) -> Self {
+        Self(offered.iter().fold(0, |all, one| all | 1 << codec::id(*one)))
+    }
+
+    /// Returns whether there is none.
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Checks the compressor of `bytes`, one whole `OP_COMPRESSED`.
+    ///
+    /// # Errors
+    ///
+    /// [`WireError::Compressor`] for a compressor that was not offered. Bytes without a compressor are not refused here.
+    pub fn check(self, bytes: &[u8]) -> Result<(), WireError> {
+        match bytes.get(PREFIX_LENGTH - 1) {
+            Some(&id) if id >= 8 || self.0 & 1 << id == 0 => {
+                Err(codec::unsupported(id, |known| self.0 & 1 << known != 0))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 /// Lends this thread's codec, taken out of its place for the call. A thread that is ending has no place any more, and
 /// creates a codec each time.
 fn with_codec<T>(run: impl FnOnce(&mut Codec) -> T) -> T {

@@ -409,3 +409,24 @@ proptest! {
         }
     }
 }
+
+/// A block that yields nothing takes longer than the bytes that it replaces.
+#[cfg(feature = "zlib")]
+#[test]
+fn content_that_is_much_longer_than_its_yield_is_not_looked_into() {
+    let plain = message(&rawdoc! { "ping": 1 });
+    let content = &plain[crate::wire::header::LENGTH..];
+    let mut packed = vec![0x78, 0x01];
+    // Stored blocks without content.
+    (0..300).for_each(|_| packed.extend_from_slice(&[0, 0, 0, 0xff, 0xff]));
+    let refused = refusal(&envelope(op_msg::OP_CODE, content.len() as i32, 2, &packed));
+    assert!(refused.contains(&format!("its {} bytes are too many for {}", packed.len(), content.len())), "{refused}");
+    let noise: Vec<_> = (0..LIMIT / 2).map(|number| (number.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    for length in [0, 1, 100, noise.len()] {
+        let binary = bson::Binary { subtype: bson::spec::BinarySubtype::Generic, bytes: noise[..length].to_vec() };
+        let plain = message(&rawdoc! { "x": binary });
+        for compressor in compressors() {
+            assert_eq!(decompressed(&compressed(&plain, compressor)).unwrap(), plain);
+        }
+    }
+}
