@@ -86,7 +86,35 @@ where
     // HMAC accepts keys of any length.
     let mut hmac = <Hmac<D> as KeyInit>::new_from_slice(key).expect("BUG: an HMAC refused its key");
     hmac.update(text);
-    hmac.finalize().into_bytes().to_vec()
+    let mut code = hmac.finalize().into_bytes();
+    let owned = code.to_vec();
+    code.as_mut_slice().zeroize();
+    owned
+}
+
+/// How much of the stack is overwritten after a computation with secrets, in bytes. The deepest one uses less, also without
+/// optimisation.
+const STACK: usize = 16 * 1024;
+
+/// Runs `compute`, and overwrites the part of the stack that it has used.
+///
+/// The libraries wipe the states that they drop, but not the copies that a move leaves behind.
+fn wiping_stack<T>(compute: impl FnOnce() -> T) -> T {
+    #[inline(never)]
+    fn run<T>(compute: impl FnOnce() -> T) -> T {
+        compute()
+    }
+
+    #[inline(never)]
+    fn overwrite() {
+        let mut used = [0_u8; STACK];
+        used.zeroize();
+        std::hint::black_box(&mut used);
+    }
+
+    let value = run(compute);
+    overwrite();
+    value
 }
 
 /// Returns the form of a password from which keys are derived.
@@ -98,6 +126,10 @@ where
 ///
 /// Returns [`ScramError::Password`] if SASLprep prohibits a character of the password; only with SHA-256.
 pub fn prepare_password(hash: Hash, username: &str, password: &str) -> Result<Zeroizing<String>, ScramError> {
+    wiping_stack(|| prepare(hash, username, password))
+}
+
+fn prepare(hash: Hash, username: &str, password: &str) -> Result<Zeroizing<String>, ScramError> {
     match hash {
         Hash::Sha256 => match stringprep::saslprep(password) {
             Ok(prepared) => Ok(Zeroizing::new(prepared.into_owned())),
@@ -136,6 +168,10 @@ impl Keys {
     /// `password` must be prepared ([`prepare_password`]).
     #[must_use]
     pub fn derive(hash: Hash, password: &str, salt: &[u8], iterations: u32) -> Self {
+        wiping_stack(|| Self::compute(hash, password, salt, iterations))
+    }
+
+    fn compute(hash: Hash, password: &str, salt: &[u8], iterations: u32) -> Self {
         let mut salted = Zeroizing::new(match hash {
             Hash::Sha1 => vec![0; 20],
             Hash::Sha256 => vec![0; 32],
@@ -250,6 +286,10 @@ impl Challenge {
     ///
     /// `keys` must be derived with this challenge's salt and iterations.
     pub fn answer(self, keys: &Keys) -> (String, Verification) {
+        wiping_stack(|| self.answer_with(keys))
+    }
+
+    fn answer_with(self, keys: &Keys) -> (String, Verification) {
         let proof = Zeroizing::new(BASE64.encode(&*keys.proof(&self.auth_message)));
         let signature = Zeroizing::new(keys.hash.hmac(&keys.server_key, self.auth_message.as_bytes()));
         (format!("{},p={}", self.without_proof, *proof), Verification { signature })
@@ -274,7 +314,10 @@ impl Verification {
         let mut attributes = text.split(',');
         if let Some(error) = text.strip_prefix("e=") {
             let name = error.split(',').next().unwrap_or_default();
-            return Err(ScramError::Refused { error: name.chars().take(MAX_ERROR).collect() });
+            // RFC 5802 has no other characters in its errors. Another text may repeat the client's proof.
+            let is_name = name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-');
+            let error = if is_name { name.chars().take(MAX_ERROR).collect() } else { "(not shown)".to_owned() };
+            return Err(ScramError::Refused { error });
         }
         let signature = decode('v', attribute(&mut attributes, 'v')?)?;
         extensions(attributes)?;
