@@ -294,7 +294,7 @@ impl CommandEvents {
         let command_name = command.name().to_owned();
         let request_id = next_id();
         let source = Arc::new(CommandSource {
-            is_sensitive: is_sensitive(&command_name, command.body()),
+            is_sensitive: is_sensitive(command.body()),
             command_name,
             database_name: command.database().to_owned(),
             request_id,
@@ -364,22 +364,37 @@ impl Drop for Observed<'_> {
     }
 }
 
-/// Returns whether a command may hold secrets (the specification's "Security").
-fn is_sensitive(name: &str, body: &RawDocument) -> bool {
-    const SENSITIVE: [&str; 9] = [
-        "authenticate",
-        "saslStart",
-        "saslContinue",
-        "getnonce",
-        "createUser",
-        "updateUser",
-        "copydbgetnonce",
-        "copydbsaslstart",
-        "copydb",
-    ];
-    let is_hello = name == "hello" || name.eq_ignore_ascii_case("ismaster");
-    SENSITIVE.iter().any(|sensitive| sensitive.eq_ignore_ascii_case(name))
-        || (is_hello && matches!(body.get("speculativeAuthenticate"), Ok(Some(_))))
+/// The commands that may hold secrets (the specification's "Security").
+const SENSITIVE: [&str; 9] = [
+    "authenticate",
+    "saslStart",
+    "saslContinue",
+    "getnonce",
+    "createUser",
+    "updateUser",
+    "copydbgetnonce",
+    "copydbsaslstart",
+    "copydb",
+];
+
+/// Returns whether a command may hold secrets: whether it is a sensitive command, has a field with the name of one, or
+/// explains one. A hello is sensitive if it authenticates.
+///
+/// The case does not matter. A server refuses another spelling, but the secret is in the command and perhaps in the error.
+fn is_sensitive(command: &RawDocument) -> bool {
+    let mut command = Some(command);
+    while let Some(body) = command.take() {
+        for (name, value) in body.iter().flatten() {
+            let is = |other: &str| name.as_str().eq_ignore_ascii_case(other);
+            if is("speculativeAuthenticate") || SENSITIVE.into_iter().any(is) {
+                return true;
+            }
+            if is("explain") {
+                command = value.as_document();
+            }
+        }
+    }
+    false
 }
 
 /// Returns the command as one document: with its database, all elements that are added, and its document sequences as
@@ -429,17 +444,40 @@ mod tests {
     use super::*;
     use crate::endpoint::OutgoingSequence;
 
+    fn of(name: &str, value: impl Into<bson::raw::RawBson>) -> RawDocumentBuf {
+        let mut command = RawDocumentBuf::new();
+        command.append(CString::try_from(name).unwrap(), value.into());
+        command
+    }
+
     #[test]
-    fn sensitive_commands_are_those_of_the_specification() {
-        let none = rawdoc! {};
-        for name in ["authenticate", "saslStart", "saslcontinue", "getnonce", "createUser", "updateUser", "copydb"] {
-            assert!(is_sensitive(name, &none), "{name}");
+    fn sensitive_commands_are_those_of_the_specification_in_any_case() {
+        for name in ["authenticate", "saslStart", "saslcontinue", "getnonce", "createUser", "UPDATEUSER", "copydb"] {
+            assert!(is_sensitive(&of(name, "x")), "{name}");
         }
-        let speculative = rawdoc! { "hello": 1, "speculativeAuthenticate": {} };
-        for name in ["hello", "isMaster", "ismaster"] {
-            assert!(is_sensitive(name, &speculative) && !is_sensitive(name, &none), "{name}");
+        for name in ["hello", "HELLO", "isMaster", "ismaster", "IsMaster"] {
+            for field in ["speculativeAuthenticate", "SPECULATIVEAUTHENTICATE"] {
+                let mut hello = of(name, 1);
+                assert!(!is_sensitive(&hello), "{name}");
+                hello.append(CString::try_from(field).unwrap(), rawdoc! {});
+                assert!(is_sensitive(&hello), "{name} {field}");
+            }
         }
-        assert!(!is_sensitive("find", &speculative));
+        assert!(!is_sensitive(
+            &rawdoc! { "find": "users", "filter": { "createUser": 1, "explain": { "createUser": 1 } } }
+        ));
+    }
+
+    #[test]
+    fn command_that_explains_a_sensitive_command_is_sensitive() {
+        let create = of("createuser", "eve");
+        for explain in ["explain", "EXPLAIN"] {
+            assert!(is_sensitive(&of(explain, create.clone())));
+            assert!(is_sensitive(&of(explain, of("explain", create.clone()))));
+            assert!(!is_sensitive(&of(explain, of("find", "createUser"))));
+        }
+        let deep = (0..10_000).fold(create, |inner, _| of("explain", inner));
+        assert!(is_sensitive(&deep));
     }
 
     #[test]
