@@ -10,7 +10,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use bson::{RawDocument, RawDocumentBuf};
 
-use super::authentication::{Speculation, Wiped};
+use super::authentication::{Speculation, Wiped, without_text};
 use super::channel::{Channel, ExchangeError};
 use super::deadline::Deadline;
 use super::foreign::ForeignProtocolError;
@@ -128,7 +128,7 @@ impl Handshake {
                 });
             }
         };
-        reply::check(&document).map_err(refusal)?;
+        reply::check(&document).map_err(|unsuccessful| refusal(unsuccessful, speculation.is_secret()))?;
         HelloReply::read(document).map_err(|error| EstablishError::permanent(Stage::Hello, error))
     }
 }
@@ -143,13 +143,13 @@ fn without_answer(channel: &Channel, error: io::Error) -> io::Error {
     transport::with_guess(error, "the server may require TLS: set tls=true")
 }
 
-/// Returns the error of a hello that the server refused.
-fn refusal(unsuccessful: Unsuccessful) -> EstablishError {
+/// Returns the error of a hello that the server refused, without the server's text if hello held a secret.
+fn refusal(unsuccessful: Unsuccessful, is_secret: bool) -> EstablishError {
     match unsuccessful {
         Unsuccessful::Wire(error) => EstablishError::permanent(Stage::Hello, error),
         Unsuccessful::Command(error) => {
-            let refused = EstablishError::permanent(Stage::Hello, (*error).clone());
-            judged_by(&error, refused)
+            let shown = if is_secret { without_text((*error).clone()) } else { (*error).clone() };
+            judged_by(&error, EstablishError::permanent(Stage::Hello, shown))
         }
     }
 }

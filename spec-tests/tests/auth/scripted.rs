@@ -1,6 +1,6 @@
 //! Conversations that no real server would hold, and mechanisms that a real server only offers with LDAP or TLS.
 
-use bson::{Bson, rawdoc};
+use bson::{Bson, Document, rawdoc};
 use wharf::unstable::wire::WireError;
 use wharf::unstable::wire::auth::scram::{MAX_ITERATIONS, MIN_ITERATIONS};
 use wharf::{CommandError, Endpoint, PoolEvent, TlsOptions};
@@ -181,6 +181,27 @@ async fn plain_sends_the_name_and_password_to_the_external_source() {
     let error = connect(&server.address(), credential).await.unwrap_err();
     assert_refused(&error);
     assert!(!format!("{error:?}").contains("pencil"));
+}
+
+#[tokio::test]
+async fn error_that_repeats_the_password_is_not_shown() {
+    let credential = Credential::new("user", "pencil").mechanism(Mechanism::Plain);
+    let echo = doc! {
+        "ok": 0.0, "code": 9, "codeName": "FailedToParse", "errmsg": "cannot parse: user pencil", "payload": "pencil",
+        "errorLabels": ["RetryableError"],
+    };
+    let server = answering(doc! {}, echo).await;
+    let error = connect(&server.address(), credential).await.unwrap_err();
+    let refused = failure(&error).server_error().unwrap();
+    assert_eq!((refused.code, &*refused.code_name), (9, "FailedToParse"));
+    assert!(refused.has_label("RetryableError"));
+    let expected = "the server answered with error 9 (FailedToParse): (its message is not shown";
+    assert!(error.to_string().contains(expected), "{error}");
+    for shown in
+        [format!("{error:?}"), refused.message.clone(), format!("{}", Document::try_from(&*refused.reply).unwrap())]
+    {
+        assert!(!shown.contains("pencil"), "{shown}");
+    }
 }
 
 /// Connects with a client certificate as the proof, through TLS in front of the server.

@@ -7,6 +7,7 @@ use super::Cause;
 use crate::endpoint::channel::Channel;
 use crate::endpoint::deadline::Deadline;
 use crate::options::ServerAddress;
+use crate::wire::ServerError;
 use crate::wire::reply::{self, Unsuccessful};
 
 /// An authentication in progress: its channel, its server and its deadline.
@@ -39,12 +40,37 @@ impl<'a> Conversation<'a> {
         }
     }
 
-    /// Does the same as [`run`](Self::run), and wipes the command in any case, because it holds a secret.
+    /// Does the same as [`run`](Self::run), and wipes the command in any case, because it holds a secret. The server's
+    /// error does not show its text, which may repeat that secret.
     pub async fn run_secret(&mut self, database: &str, command: RawDocumentBuf) -> Result<&RawDocument, Cause> {
         let command = Wiped::new(command);
-        self.run(database, command.document()).await
+        self.run(database, command.document()).await.map_err(|cause| match cause {
+            Cause::Refused(error) => Cause::Refused(Box::new(without_text(*error))),
+            other => other,
+        })
     }
 }
+
+/// Returns the error without its text, and wipes the text. What is left are the code, its name and the labels, as in the
+/// events of sensitive commands, and `topologyVersion`.
+pub(in crate::endpoint) fn without_text(mut error: ServerError) -> ServerError {
+    const KEPT: [&str; 5] = ["ok", "code", "codeName", "errorLabels", "topologyVersion"];
+    let mut reply = RawDocumentBuf::new();
+    for (name, value) in error.reply.iter().flatten() {
+        if KEPT.contains(&name.as_str()) {
+            reply.append(name, value);
+        }
+    }
+    std::mem::replace(&mut error.reply, reply).into_bytes().zeroize();
+    if error.message != REFUSED {
+        error.message.zeroize();
+        error.message.push_str("(its message is not shown, because it may repeat a secret)");
+    }
+    error
+}
+
+/// The message of a server that refuses a login. It repeats nothing.
+const REFUSED: &str = "Authentication failed.";
 
 /// Wipes the channel's buffers when dropped, even in the middle of an exchange.
 pub(in crate::endpoint) struct Wiping<'a>(pub &'a mut Channel);

@@ -27,7 +27,7 @@ mod scram;
 #[cfg(any(feature = "aws", feature = "oidc"))]
 mod token_file;
 
-pub(super) use conversation::{Wiped, Wiping};
+pub(super) use conversation::{Wiped, Wiping, without_text};
 pub use error::{AuthenticationCause, AuthenticationError};
 
 use conversation::Conversation;
@@ -71,6 +71,17 @@ pub(super) struct Speculation {
     /// `speculativeAuthenticate`.
     pub command: Option<Wiped>,
     state: Speculated,
+}
+
+impl Speculation {
+    /// Returns whether the command holds a secret, which the server's error may repeat.
+    pub fn is_secret(&self) -> bool {
+        match self.state {
+            #[cfg(feature = "oidc")]
+            Speculated::Oidc(_) => true,
+            Speculated::Nothing | Speculated::Scram(_) | Speculated::X509 => false,
+        }
+    }
 }
 
 /// The state of the message that was sent along with hello.
