@@ -91,9 +91,10 @@ impl UriWarning {
             Self::DeprecatedOption { option, replacement, .. } => {
                 InvalidOption::because(option, format!("is deprecated; use {replacement}"))
             }
-            Self::DeprecatedBoolean { option, value, meaning } => {
-                InvalidOption::because(option, format!("cannot be {value:?} any more; use {option}={meaning}"))
-            }
+            Self::DeprecatedBoolean { option, value, meaning } => InvalidOption::because(
+                option,
+                format!("must be true or false, got {value:?}; it counts as {option}={meaning}"),
+            ),
             Self::CommaInProperty { property } => InvalidOption::because(
                 "authMechanismProperties",
                 format!("has a comma in the value of {property}; use Credential::mechanism_property"),
