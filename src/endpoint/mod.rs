@@ -47,6 +47,7 @@ mod inbox;
 mod platform;
 mod pooled;
 mod prepared;
+mod regular_file;
 mod scanned;
 mod srv;
 mod stages;

@@ -1,13 +1,12 @@
 //! Files that hold a token.
 
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
-use zeroize::Zeroizing;
 
+use crate::endpoint::regular_file;
 use crate::options::Secret;
 use crate::runtime::blocking;
 
@@ -35,16 +34,7 @@ pub(super) async fn read(path: OsString) -> Result<Secret, TokenFileError> {
 }
 
 fn read_blocking(path: &Path) -> io::Result<Secret> {
-    // Opening a pipe waits for a writer, which may never come.
-    if !std::fs::metadata(path)?.is_file() {
-        return Err(io::Error::other("it is not a regular file"));
-    }
-    // With capacity for all of it, because growing would leave copies behind that are not wiped.
-    let mut bytes = Zeroizing::new(Vec::with_capacity(MAX_TOKEN as usize + 1));
-    File::open(path)?.take(MAX_TOKEN + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > MAX_TOKEN {
-        return Err(io::Error::other(format!("it is longer than {MAX_TOKEN} bytes")));
-    }
+    let (bytes, _) = regular_file::read(path, MAX_TOKEN)?;
     let text = std::str::from_utf8(&bytes).map_err(|_| io::Error::other("it is not UTF-8"))?;
     match text.trim_ascii() {
         "" => Err(io::Error::other("it is empty")),
