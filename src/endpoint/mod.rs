@@ -41,6 +41,7 @@ mod error;
 mod exhaust;
 mod foreign;
 mod handshake;
+mod host_name;
 #[cfg(any(feature = "aws", feature = "oidc", feature = "ocsp"))]
 mod http;
 mod inbox;

@@ -14,6 +14,7 @@ use zeroize::Zeroizing;
 
 use super::{Cause, Conversation};
 use crate::endpoint::deadline::Deadline;
+use crate::endpoint::host_name;
 use crate::options::{
     CallbackFuture, DEFAULT_ALLOWED_HOSTS, Host, IdpInfo, InvalidOption, Mechanism, OidcContext, OidcToken, Options,
     Secret, ServerAddress,
@@ -71,13 +72,13 @@ impl Oidc {
     pub fn new(options: &Options) -> Result<Self, InvalidOption> {
         let credential = options.credential.as_ref().expect("BUG: an authenticator is made of a credential");
         let hosts = || match &credential.oidc.allowed_hosts {
-            Some(hosts) => hosts.iter().map(|host| host.to_lowercase()).collect(),
-            None => DEFAULT_ALLOWED_HOSTS.map(str::to_owned).to_vec(),
+            Some(hosts) => hosts.iter().map(|host| pattern(host)).collect(),
+            None => Ok(DEFAULT_ALLOWED_HOSTS.map(str::to_owned).to_vec()),
         };
         Ok(Self {
             username: credential.username.clone(),
             source: Source::new(credential)?,
-            allowed_hosts: credential.oidc.human_callback.is_some().then(hosts),
+            allowed_hosts: credential.oidc.human_callback.is_some().then(hosts).transpose()?,
             timeout: options.timeout,
             tokens: PerProcess::default(),
         })
@@ -204,13 +205,29 @@ impl Oidc {
         let Some(allowed) = &self.allowed_hosts else { return Ok(()) };
         let is_allowed = |host: &str| allowed.iter().any(|pattern| matches(pattern, host));
         match &address.host {
-            Host::Tcp { name, .. } if is_allowed(name) => Ok(()),
+            Host::Tcp { name, .. } if host_name::canonical(name).is_some_and(|name| is_allowed(&name)) => Ok(()),
             _ => Err(NoToken::Host { host: address.text.to_string(), allowed: allowed.join(", ") }),
         }
     }
 }
 
-/// Returns whether a pattern in lower case matches the host.
+/// Returns a pattern of `ALLOWED_HOSTS` in the form in which names are compared.
+fn pattern(host: &str) -> Result<String, InvalidOption> {
+    let (any, name) = match host.strip_prefix('*') {
+        Some(end) => ("*", end),
+        None => ("", host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)),
+    };
+    let name = host_name::canonical(name).ok_or_else(|| {
+        InvalidOption::new(
+            "ALLOWED_HOSTS",
+            "names in ASCII (xn--… for other characters) or IP addresses",
+            format!("{host:?}"),
+        )
+    })?;
+    Ok(format!("{any}{name}"))
+}
+
+/// Returns whether a pattern matches the host, both in the form in which names are compared.
 fn matches(pattern: &str, host: &str) -> bool {
     match pattern.strip_prefix('*') {
         // The period stays, so that `*.example.com` matches neither `example.com` nor `badexample.com`.
@@ -290,6 +307,21 @@ mod tests {
         parents.block_on(async {
             assert!(awaited.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         });
+    }
+
+    #[test]
+    fn patterns_and_hosts_are_compared_in_one_form() {
+        for (allowed, host) in [
+            ("DB.example.com.", "db.example.com"),
+            ("db.example.com", "db.example.com."),
+            ("*.Example.com", "a.example.com."),
+            ("[0:0::1]", "::1"),
+            ("::1", "0:0:0:0:0:0:0:1"),
+        ] {
+            assert!(matches(&pattern(allowed).unwrap(), &host_name::canonical(host).unwrap()), "{allowed} {host}");
+        }
+        let error = pattern("*.bücher.example").unwrap_err();
+        assert_eq!((error.option, error.value.as_deref()), ("ALLOWED_HOSTS", Some("\"*.bücher.example\"")));
     }
 
     #[test]

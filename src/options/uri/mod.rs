@@ -22,6 +22,8 @@ mod value;
 use zeroize::Zeroizing;
 
 use super::{InvalidOption, Options, Secret, ServerAddress, SrvName, UriWarning};
+#[cfg(feature = "srv")]
+use crate::printable::Printable;
 use draft::{Draft, Rejection};
 use table::{OldName, Repetition, Row};
 use text::{decode, is_plain};
@@ -30,6 +32,10 @@ use value::Value;
 /// The options that a TXT record may set.
 #[cfg(feature = "srv")]
 const TXT_OPTIONS: [&str; 3] = ["authSource", "replicaSet", "loadBalanced"];
+
+/// The length in bytes of the longest text that a TXT record may set. Names of databases are shorter.
+#[cfg(feature = "srv")]
+const MOST_OF_TXT: usize = 255;
 
 /// The pairs of options that cannot be combined, because each says how strictly TLS is checked.
 const EXCLUSIVE: [(&str, &str); 7] = [
@@ -97,6 +103,14 @@ impl Options {
             reader.read_option(row, value, &mut draft)?;
         }
         let defaults = draft.options;
+        // The texts are shown in errors, and the first one is sent with each authentication.
+        for (option, text) in [("authSource", &defaults.auth_source), ("replicaSet", &defaults.replica_set)] {
+            let Some(text) = text else { continue };
+            if text.len() > MOST_OF_TXT || Printable(text).to_string() != *text {
+                let must = format!("at most {MOST_OF_TXT} bytes of printable text in a TXT record");
+                return Err(InvalidOption::new(option, must, Printable(text).to_string()));
+            }
+        }
         if self.auth_source.is_none() && defaults.auth_source.is_some() {
             self.auth_source = defaults.auth_source;
             if let Some(credential) = self.credential.as_mut().filter(|credential| credential.source.is_none()) {
