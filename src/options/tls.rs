@@ -112,7 +112,8 @@ pub struct TlsOptions {
     /// and the private key.
     ///
     /// The key is in PKCS#8, PKCS#1 or SEC1. PKCS#8 may be encrypted with AES under PBKDF2 or scrypt. The legacy encryption
-    /// of PEM itself is refused.
+    /// of PEM itself is refused. The file, like that of [`ca_file`](Self#structfield.ca_file), is a regular one of at most
+    /// 4 MiB. A warning is logged if others than its owner may write to it.
     pub certificate_key_file: Option<PathBuf>,
     /// `tlsCertificateKeyFilePassword`: the password of the private key. Ignored if the key is not encrypted.
     pub certificate_key_file_password: Option<Secret>,

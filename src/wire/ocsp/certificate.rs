@@ -49,6 +49,11 @@ impl<'a> PublicKey<'a> {
             Ok(Self { algorithm, bits: bits(value(reader, Tag::BitString)?)? })
         })
     }
+
+    /// Reads a whole `SubjectPublicKeyInfo` in DER.
+    pub(crate) fn of_info(info: &'a [u8]) -> Result<Self> {
+        Self::read(whole(info, |reader| value(reader, Tag::Sequence))?)
+    }
 }
 
 /// Some parts of a certificate (RFC 5280). Nothing is verified.

@@ -98,7 +98,10 @@ async fn wrong_user_or_wrong_authority_is_not_overload() {
 
 /// Returns the TLS error behind a failure.
 fn objection(error: &EstablishError) -> &Error {
-    let source = cause::<std::io::Error>(error).get_ref().and_then(|source| source.downcast_ref());
+    let source = match error.cause().downcast_ref::<wharf::endpoint::TlsError>() {
+        Some(hinted) => std::error::Error::source(hinted).and_then(|source| source.downcast_ref()),
+        None => cause::<std::io::Error>(error).get_ref().and_then(|source| source.downcast_ref()),
+    };
     source.unwrap_or_else(|| panic!("not a TLS error: {error:?}"))
 }
 

@@ -129,6 +129,9 @@ fn cause<E: StdError + 'static>(error: &EstablishError) -> &E {
 /// Returns the TLS error behind a failed establishment.
 #[track_caller]
 fn tls_error(error: &EstablishError) -> &tokio_rustls::rustls::Error {
-    let source = cause::<io::Error>(error).get_ref().and_then(|source| source.downcast_ref());
+    let source = match error.cause().downcast_ref::<wharf::endpoint::TlsError>() {
+        Some(hinted) => std::error::Error::source(hinted).and_then(|source| source.downcast_ref()),
+        None => cause::<io::Error>(error).get_ref().and_then(|source| source.downcast_ref()),
+    };
     source.unwrap_or_else(|| panic!("not a TLS error: {:?}", error.cause()))
 }

@@ -1,7 +1,6 @@
 //! The client's certificate and private key: `tlsCertificateKeyFile`, or its counterparts in memory.
 
 use std::fmt::Display;
-use std::fs;
 use std::path::Path;
 
 use pkcs8::{EncryptedPrivateKeyInfoRef, PrivateKeyInfoRef};
@@ -15,7 +14,9 @@ use tokio_rustls::rustls::{Error, InconsistentKeys};
 use zeroize::Zeroizing;
 
 use super::pem::{self, Section};
+use crate::endpoint::regular_file;
 use crate::options::{ClientCertificate, InvalidOption, Secret, TlsOptions};
+use crate::wire::ocsp::{Certificate, PublicKey};
 
 /// The client's certificate and private key, from a file or from the application.
 #[derive(Debug)]
@@ -42,7 +43,14 @@ pub(super) fn read(options: &TlsOptions) -> Result<Option<CertificateKey<'_>>, I
         (None, None) => Ok(None),
         (Some(path), _) => {
             let origin = Origin::File(path);
-            let text = Zeroizing::new(fs::read(path).map_err(|error| origin.refuse(&error.to_string()))?);
+            let read = regular_file::read(path, regular_file::MAX_PEM);
+            let (text, metadata) = read.map_err(|error| origin.refuse(&error.to_string()))?;
+            if regular_file::is_writable_by_others(&metadata) {
+                tracing::warn!(
+                    target: "wharf::options",
+                    "tlsCertificateKeyFile {path:?} can be written by others than its owner: take that right away"
+                );
+            }
             read_pem(origin, &text, password).map(Some)
         }
         (None, Some(ClientCertificate::Pem(text))) => read_pem(Origin::MemoryPem, text, password).map(Some),
@@ -96,9 +104,22 @@ impl CertificateKey<'_> {
         match certified.keys_match() {
             // Not every provider can check this.
             Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => Ok(SingleCertAndKey::from(certified)),
+            Err(error @ Error::InvalidCertificate(_)) => match has_key(&certified) {
+                Some(true) => Ok(SingleCertAndKey::from(certified)),
+                Some(false) => Err(refuse(InconsistentKeys::KeyMismatch.into())),
+                None => Err(refuse(error)),
+            },
             Err(error) => Err(refuse(error)),
         }
     }
+}
+
+/// Returns whether a certificate that webpki cannot read has the key, if it can be read here: webpki does not read X.509
+/// version 1, which servers accept.
+fn has_key(certified: &CertifiedKey) -> Option<bool> {
+    let certificate = Certificate::read(certified.cert.first()?).ok()?;
+    let key = certified.key.public_key()?;
+    Some(PublicKey::of_info(&key).ok()? == certificate.public_key)
 }
 
 impl Origin<'_> {

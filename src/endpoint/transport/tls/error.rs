@@ -1,9 +1,13 @@
 //! Errors of TLS for which the TLS library's own error would not help.
 
+use std::fmt;
 use std::io;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use thiserror::Error;
+use tokio_rustls::rustls::pki_types::UnixTime;
+use tokio_rustls::rustls::{self, CertificateError};
 
 /// A TLS handshake failed for a reason that the options or the server's certificate can change. A retry does not help.
 ///
@@ -18,7 +22,8 @@ use thiserror::Error;
 /// fn advice(error: &EstablishError) -> Option<&'static str> {
 ///     Some(match error.cause().downcast_ref()? {
 ///         TlsError::NotSpoken { .. } => "remove tls=true, or connect to another port",
-///         TlsError::NoTrustedAuthority { .. } => "set tlsCAFile",
+///         TlsError::NoTrustedAuthority { .. } | TlsError::UnknownIssuer { .. } => "set tlsCAFile",
+///         TlsError::Expired { .. } => "renew the server's certificate",
 ///         TlsError::AuthorityAsServer => "give the server a certificate of its own",
 ///         _ => "look at the message",
 ///     })
@@ -49,6 +54,68 @@ pub enum TlsError {
          tlsCAFile, otherwise give the server a certificate with CA:FALSE"
     )]
     AuthorityAsServer,
+    /// No authority that the client trusts has issued the server's certificate.
+    #[error(
+        "no trusted authority has issued the server's certificate: set tlsCAFile to the certificate of its authority \
+         ({source})"
+    )]
+    #[non_exhaustive]
+    UnknownIssuer {
+        /// The error of the TLS library.
+        source: rustls::Error,
+    },
+    /// The server's certificate, or one in its chain, has expired.
+    #[error("the server's certificate expired on {}: renew it, or correct this machine's clock ({source})", Date(*.since))]
+    #[non_exhaustive]
+    Expired {
+        /// The end of its validity.
+        since: SystemTime,
+        /// The error of the TLS library.
+        source: rustls::Error,
+    },
+    /// The server's certificate, or one in its chain, is not valid yet.
+    #[error("the server's certificate is not valid before {}: correct this machine's clock ({source})", Date(*.until))]
+    #[non_exhaustive]
+    NotValidYet {
+        /// The begin of its validity.
+        until: SystemTime,
+        /// The error of the TLS library.
+        source: rustls::Error,
+    },
+}
+
+/// Shows a time of a certificate in UTC.
+struct Date(SystemTime);
+
+impl fmt::Display for Date {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let since_1970 = self.0.duration_since(UNIX_EPOCH).unwrap_or_default();
+        match der::DateTime::from_unix_duration(since_1970) {
+            Ok(date) => date.fmt(f),
+            // After the year 9999.
+            Err(_) => write!(f, "second {} after 1970", since_1970.as_secs()),
+        }
+    }
+}
+
+impl TlsError {
+    /// Returns the error with a hint, if the handshake failed for a reason that has one.
+    pub(super) fn hinted(error: &io::Error) -> Option<Self> {
+        let time = |time: UnixTime| UNIX_EPOCH + Duration::from_secs(time.as_secs());
+        let source: &rustls::Error = error.get_ref()?.downcast_ref()?;
+        let rustls::Error::InvalidCertificate(certificate) = source else { return None };
+        let source = source.clone();
+        match *certificate {
+            CertificateError::UnknownIssuer => Some(Self::UnknownIssuer { source }),
+            CertificateError::ExpiredContext { not_after, .. } => {
+                Some(Self::Expired { since: time(not_after), source })
+            }
+            CertificateError::NotValidYetContext { not_before, .. } => {
+                Some(Self::NotValidYet { until: time(not_before), source })
+            }
+            _ => None,
+        }
+    }
 }
 
 crate::error::debug_as_sentence!(TlsError);

@@ -35,8 +35,9 @@ use tokio_rustls::rustls::{CertificateError, ClientConfig, Error, InvalidMessage
 
 use super::socket::Socket;
 use crate::endpoint::deadline::Deadline;
+use crate::endpoint::host_name;
 use crate::error::{EstablishError, Stage};
-use crate::options::{Host, InvalidOption, TlsOptions, TlsVersion, split_zone};
+use crate::options::{Host, InvalidOption, TlsOptions, TlsVersion};
 use crate::printable::Printable;
 
 mod certificate_key;
@@ -100,11 +101,14 @@ impl Tls {
     /// Returns the name that the certificate of the server at `host` must contain.
     pub fn identity_of(&self, host: &Host) -> Result<Identity, InvalidOption> {
         match host {
-            // Certificates contain no zone, which is this machine's name for the route to the address.
-            Host::Tcp { name, .. } => ServerName::try_from(split_zone(name).0.to_owned()).map_err(|_| {
-                let must = "a DNS name or an IP address, because TLS looks for it in the server's certificate";
-                InvalidOption::new("hosts", must, format!("{name:?}"))
-            }),
+            Host::Tcp { name, .. } => {
+                let identity = host_name::canonical(name).and_then(|name| ServerName::try_from(name).ok());
+                identity.ok_or_else(|| {
+                    let must = "a DNS name in ASCII (xn--… for other characters) or an IP address, because TLS looks for \
+                                it in the server's certificate";
+                    InvalidOption::new("hosts", must, format!("{name:?}"))
+                })
+            }
             // The name is not checked, and an IP address is not sent either.
             Host::Unix { .. } if self.verifier.as_ref().is_some_and(|verifier| !verifier.checks_name()) => {
                 Ok(ServerName::from(IpAddr::from(Ipv4Addr::LOCALHOST)))
@@ -141,17 +145,19 @@ impl Tls {
         };
         match deadline.bound(handshake).await {
             Ok(Ok(stream)) => Ok(TlsStream(Box::new(stream))),
-            Ok(Err(error)) => Err(match (revocation::refused_in(&error), trust::refused_in(&error)) {
-                (Some(refused), _) => EstablishError::permanent(Stage::Tls, refused.clone()),
-                (None, Some(refused)) => EstablishError::permanent(Stage::Tls, refused),
-                (None, None) if is_no_tls(&error) => {
-                    EstablishError::permanent(Stage::Tls, TlsError::NotSpoken { source: Arc::new(error) })
-                }
-                (None, None) => {
-                    let error = super::with_guess(error, "the server may not speak TLS: remove tls=true");
-                    super::stream_failed(Stage::Tls, with_printable_names(error))
-                }
-            }),
+            Ok(Err(error)) => Err(
+                match (revocation::refused_in(&error), trust::refused_in(&error).or_else(|| TlsError::hinted(&error))) {
+                    (Some(refused), _) => EstablishError::permanent(Stage::Tls, refused.clone()),
+                    (None, Some(refused)) => EstablishError::permanent(Stage::Tls, refused),
+                    (None, None) if is_no_tls(&error) => {
+                        EstablishError::permanent(Stage::Tls, TlsError::NotSpoken { source: Arc::new(error) })
+                    }
+                    (None, None) => {
+                        let error = super::with_guess(error, "the server may not speak TLS: remove tls=true");
+                        super::stream_failed(Stage::Tls, with_printable_names(error))
+                    }
+                },
+            ),
             Err(timeout) => Err(EstablishError::overloaded(Stage::Tls, timeout)),
         }
     }
@@ -288,7 +294,75 @@ impl AsyncWrite for TlsStream {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use tokio_rustls::TlsAcceptor;
+    use tokio_rustls::rustls::ServerConfig;
+    use tokio_rustls::rustls::pki_types::UnixTime;
+    use wharf_testbed::certificates::{Certificates, Pem, VERSION_1};
+
     use super::*;
+
+    /// Makes a handshake with a server that has [`VERSION_1`].
+    async fn handshake(options: &TlsOptions, version: &'static SupportedProtocolVersion) -> io::Result<()> {
+        let of_server = TlsOptions::default().certificate_key_pem(VERSION_1);
+        let own = certificate_key::read(&of_server).unwrap().unwrap();
+        let server = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_protocol_versions(&[version])
+            .unwrap()
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::new(own.into_resolver(None).unwrap()));
+        let (near, far) = tokio::io::duplex(1 << 16);
+        let client = TlsConnector::from(Tls::new(options).unwrap().config);
+        let name = ServerName::try_from("localhost").unwrap();
+        let accept = TlsAcceptor::from(Arc::new(server)).accept(far);
+        let (connected, _) = tokio::join!(client.connect(name, near), accept);
+        connected.map(drop)
+    }
+
+    #[tokio::test]
+    async fn server_with_a_certificate_of_version_1_is_accepted_where_any_certificate_is() {
+        for version in [&TLS12, &TLS13] {
+            let lax = TlsOptions::default().ca_pem(VERSION_1).insecure(true);
+            handshake(&lax, version).await.unwrap();
+            assert!(handshake(&lax.insecure(false), version).await.is_err());
+        }
+    }
+
+    #[test]
+    fn own_certificate_of_version_1_needs_its_own_key() {
+        let read = |pem: &str| {
+            let options = TlsOptions::default().certificate_key_pem(pem);
+            certificate_key::read(&options).unwrap().unwrap().into_resolver(None).map(drop)
+        };
+        read(VERSION_1).unwrap();
+        let key = VERSION_1.find("-----BEGIN PRIVATE KEY").unwrap();
+        let other = other_key();
+        let error = read(&format!("{}{other}", &VERSION_1[..key])).unwrap_err().to_string();
+        assert!(error.contains("KeyMismatch"), "{error}");
+    }
+
+    /// Returns a private key in PEM.
+    fn other_key() -> String {
+        let certificates = Certificates::create().unwrap();
+        let client = std::fs::read_to_string(certificates.file(Pem::Client)).unwrap();
+        client[client.find("-----BEGIN PRIVATE").unwrap()..].to_owned()
+    }
+
+    #[test]
+    fn hints_name_the_option_and_the_date() {
+        let hinted = |error| {
+            let error = Error::InvalidCertificate(error);
+            TlsError::hinted(&io::Error::new(io::ErrorKind::InvalidData, error)).unwrap().to_string()
+        };
+        let [time, other] =
+            [1_000_000_000, 2_000_000_000].map(|time| UnixTime::since_unix_epoch(Duration::from_secs(time)));
+        assert!(hinted(CertificateError::UnknownIssuer).contains("set tlsCAFile"));
+        let expired = hinted(CertificateError::ExpiredContext { time: other, not_after: time });
+        assert!(expired.starts_with("the server's certificate expired on 2001-09-09T01:46:40Z: renew it"), "{expired}");
+        let early = hinted(CertificateError::NotValidYetContext { time, not_before: other });
+        assert!(early.starts_with("the server's certificate is not valid before 2033-05-18T03:33:20Z"), "{early}");
+    }
 
     #[test]
     fn names_of_a_certificate_are_escaped_and_cut() {

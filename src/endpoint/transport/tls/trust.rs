@@ -1,6 +1,5 @@
 //! Decides which server certificates are accepted.
 
-use std::fs;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -23,6 +22,7 @@ use super::error::TlsError;
 use super::responders::Responders;
 use super::revocation::Issuer;
 use super::{pem, revocation};
+use crate::endpoint::regular_file;
 use crate::options::{CaCertificates, InvalidOption, TlsOptions};
 use crate::runtime::blocking;
 use crate::wire::ocsp::Certificate;
@@ -33,7 +33,8 @@ static SYSTEM_AUTHORITIES: OnceCell<RootCertStore> = OnceCell::const_new();
 
 /// Verifies servers' certificates, as strictly as the options ask.
 ///
-/// In every mode, the server proves that it has the private key of its certificate.
+/// In every mode, the server proves that it has the private key of its certificate. The one exception is a certificate that
+/// cannot be read at all, where any certificate is accepted.
 #[derive(Debug)]
 pub(super) struct Verifier {
     check: Check,
@@ -131,6 +132,32 @@ impl Verifier {
         matches!(self.check, Check::Chain { name: true, .. })
     }
 
+    /// Returns whether a certificate is accepted that webpki cannot read, such as one of X.509 version 1.
+    fn accepts_unread(&self, certificate: &CertificateDer<'_>) -> bool {
+        matches!(self.check, Check::Nothing) && webpki::EndEntityCert::try_from(certificate).is_err()
+    }
+
+    /// Verifies the proof of a server whose certificate webpki cannot read, with the key in that certificate.
+    fn verify_unread(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let Ok(Certificate { public_key, .. }) = Certificate::read(certificate) else {
+            return Ok(HandshakeSignatureValid::assertion());
+        };
+        let of_scheme = self.algorithms.mapping.iter().filter(|(scheme, _)| *scheme == signed.scheme);
+        let is_valid = of_scheme.flat_map(|(_, algorithms)| *algorithms).any(|algorithm| {
+            algorithm.public_key_alg_id().as_ref() == public_key.algorithm
+                && algorithm.verify_signature(public_key.bits, message, signed.signature()).is_ok()
+        });
+        match is_valid {
+            true => Ok(HandshakeSignatureValid::assertion()),
+            false => Err(CertificateError::BadSignature.into()),
+        }
+    }
+
     /// Reads the system's certificate authorities on a blocking thread, if they are needed and not read yet.
     ///
     /// Must have succeeded once before the verifier is used.
@@ -151,7 +178,8 @@ fn read_file(path: &Path) -> Result<Authorities, InvalidOption> {
         let must = "a readable PEM file with the certificates of the authorities to trust";
         InvalidOption::new("tlsCAFile", must, format!("{path:?} ({problem})"))
     };
-    read_pem(&fs::read(path).map_err(|error| refuse(error.to_string()))?, &refuse)
+    let (text, _) = regular_file::read(path, regular_file::MAX_PEM).map_err(|error| refuse(error.to_string()))?;
+    read_pem(&text, &refuse)
 }
 
 fn refuse_memory(option: &'static str, problem: String) -> InvalidOption {
@@ -279,6 +307,9 @@ impl ServerCertVerifier for Verifier {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
+        if self.accepts_unread(certificate) {
+            return self.verify_unread(message, certificate, signed);
+        }
         verify_tls12_signature(message, certificate, signed, &self.algorithms)
     }
 
@@ -288,6 +319,9 @@ impl ServerCertVerifier for Verifier {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
+        if self.accepts_unread(certificate) {
+            return self.verify_unread(message, certificate, signed);
+        }
         verify_tls13_signature(message, certificate, signed, &self.algorithms)
     }
 
