@@ -51,6 +51,21 @@ fn invalid_authority_file_is_refused_with_its_problem() {
     }
 }
 
+/// A device has no end, and a pipe may never have a writer.
+#[cfg(unix)]
+#[test]
+fn devices_and_pipes_are_refused_unread() {
+    let certificates = Certificates::create().unwrap();
+    let pipe = certificates.folder().join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    for path in [Path::new("/dev/zero"), &pipe] {
+        let problem = "it is not a regular file";
+        assert_invalid(TlsOptions::default().ca_file(path), "tlsCAFile", path, problem, CA_FILE);
+        let key = TlsOptions::default().certificate_key_file(path);
+        assert_invalid(key, "tlsCertificateKeyFile", path, problem, KEY_FILE);
+    }
+}
+
 #[test]
 fn invalid_certificate_key_file_is_refused_with_its_problem() {
     let certificates = Certificates::create().unwrap();
@@ -121,7 +136,9 @@ fn tls_host_must_be_valid_in_a_certificate() {
     let error = options("-host").tls(TlsOptions::default()).endpoint().unwrap_err();
     assert_eq!((error.option, error.value.as_deref()), ("hosts", Some("\"-host\"")));
     assert!(options("-host").endpoint().is_ok());
-    for host in ["localhost", "a_b.example", "127.0.0.1", "[::1]"] {
+    let error = options("bücher.example").tls(TlsOptions::default()).endpoint().unwrap_err();
+    assert_eq!((error.option, error.value.as_deref()), ("hosts", Some("\"bücher.example\"")));
+    for host in ["localhost", "db.example.", "a_b.example", "127.0.0.1", "[::1]"] {
         assert!(options(host).tls(TlsOptions::default()).endpoint().is_ok(), "{host}");
     }
 }
