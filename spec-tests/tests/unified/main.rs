@@ -195,7 +195,7 @@ fn requirements(of: &Option<Filled<RunOnRequirement>>) -> &[RunOnRequirement] {
     of.as_ref().map_or(&[], |requirements| &requirements.0)
 }
 
-fn is_of_topology(refusal: &String) -> bool {
+fn is_of_topology(refusal: &str) -> bool {
     refusal.starts_with("topology ")
 }
 
@@ -214,7 +214,7 @@ fn place<'e>(
             None => return Ok(environment),
             // What a deployment of the right topology lacks says more than that another one has the wrong topology. Of
             // such reasons, the last one is that of servers with users, which lack nothing else.
-            Some(refusal) if why.as_ref().is_none_or(is_of_topology) || !is_of_topology(&refusal) => {
+            Some(refusal) if why.as_deref().is_none_or(is_of_topology) || !is_of_topology(&refusal) => {
                 why = Some(refusal)
             }
             Some(_) => {}
