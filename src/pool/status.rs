@@ -22,7 +22,7 @@ pub struct PoolStatus {
     pub max_pool_size: u32,
     /// Connections that exist (totalConnectionCount).
     pub total: u32,
-    /// Connections in establishment, and permits to open one (pendingConnectionCount).
+    /// Connections in establishment, permits to open one, and failed openings that back off (pendingConnectionCount).
     pub pending: u32,
     /// Connections that can be checked out (availableConnectionCount).
     pub available: u32,

@@ -27,7 +27,7 @@ use super::fault::Fault;
 use super::held::Held;
 use super::lease::Lease;
 use crate::error::EstablishError;
-use crate::event::PoolEvent;
+use crate::event::{ConnectionClosedReason, PoolEvent};
 use crate::metrics::StageTimes;
 use crate::sync::{Mutex, discard};
 
@@ -121,24 +121,39 @@ impl<E: Environment> Pending<E> {
 
 impl<E: Environment> Pending<E> {
     /// Closes the connection because it could not be established. The error becomes part of its `ConnectionClosed`
-    /// event.
-    pub fn fail(self, error: &EstablishError) {
-        ManuallyDrop::new(self).close(Fault::Failed(error.clone()));
+    /// event. Until the result is dropped, the connection counts as pending.
+    pub fn fail(self, error: &EstablishError) -> Closing<E> {
+        let this = ManuallyDrop::new(self);
+        let fault = Fault::Failed(error.clone());
+        this.count(&fault);
+        let (reason, error) = match this.0.slot().stamp().interrupted {
+            true => (this.0.stale_reason(), None),
+            false => (ConnectionClosedReason::Error, this.0.explained(fault)),
+        };
+        let core = Arc::clone(&this.0.shared_core());
+        let (_none, closing) = this.0.begin_close(reason, error, true, true);
+        if core.environment.may_have_events() {
+            core.environment.deliver();
+        }
+        closing
     }
 
     /// Closes the connection, for a caller that does not touch it again. An interruption takes precedence over a fault,
     /// which it may have caused.
     fn close(&self, fault: Fault) {
-        let measures = &self.0.core().measures;
+        self.count(&fault);
         if self.0.slot().stamp().interrupted {
-            measures.given_up.count();
             self.0.retire(self.0.stale_reason(), true);
         } else {
-            match &fault {
-                Fault::Failed(error) => measures.failed.of(error.stage()).count(),
-                _ => measures.given_up.count(),
-            }
             self.0.retire_because(fault, true);
+        }
+    }
+
+    fn count(&self, fault: &Fault) {
+        let measures = &self.0.core().measures;
+        match fault {
+            Fault::Failed(error) if !self.0.slot().stamp().interrupted => measures.failed.of(error.stage()).count(),
+            _ => measures.given_up.count(),
         }
     }
 }

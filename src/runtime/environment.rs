@@ -12,6 +12,7 @@ use super::closing;
 use super::draining;
 use super::establish::Establish;
 use super::failure::FailureSink;
+use super::failures::Failures;
 use super::fork;
 use super::holders::{self, HoldReports};
 use super::home::Residence;
@@ -74,7 +75,9 @@ pub struct TokioEnvironment<E: Establish> {
     pub(super) holds: HoldReports,
     /// Wakes the background task.
     pub(super) maintenance: tokio::sync::Notify,
-    /// Notifies the tasks that drain connections that the pool was cleared or closed.
+    pub(super) failures: Failures,
+    /// Notifies the tasks that drain connections that the pool was cleared or closed, and the openings that back off that
+    /// the back-off has ended.
     pub(super) changed: Event,
     pub(super) stopwatch: Stopwatch,
     /// Whether the pool spawns tasks. Without them, a check-out opens its connection itself.
@@ -103,6 +106,7 @@ impl<E: Establish> TokioEnvironment<E> {
             residence: Residence::default(),
             holds: HoldReports::default(),
             maintenance: tokio::sync::Notify::new(),
+            failures: Failures::default(),
             changed: Event::new(),
             stopwatch: Stopwatch::fast(),
             has_tasks: true,
@@ -209,6 +213,7 @@ unsafe impl<E: Establish> Environment for TokioEnvironment<E> {
     }
 
     fn connections_went_stale(&self) {
+        self.failures.reset();
         self.changed.notify(usize::MAX);
     }
 

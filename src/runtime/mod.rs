@@ -11,6 +11,7 @@ mod draining;
 mod environment;
 mod establish;
 mod failure;
+mod failures;
 mod fork;
 mod holders;
 mod home;

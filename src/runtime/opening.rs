@@ -14,7 +14,7 @@ use super::failure::FailedConnection;
 use super::traced;
 use crate::error::{CheckOutError, EstablishError, PoolClearedError, Stage};
 use crate::metrics::StageTimes;
-use crate::pool::{Core, Established, Idle, Pending, Permit, Phase, Refusal, SharedOpening, SharedPermit};
+use crate::pool::{Closing, Core, Established, Idle, Pending, Permit, Phase, Refusal, SharedOpening, SharedPermit};
 use crate::sync::contain;
 
 type SharedCore<E> = Arc<Core<TokioEnvironment<E>>>;
@@ -121,8 +121,14 @@ pub(super) async fn open<E: Establish>(
     let span = traced::establishment(core.address(), pending.id(), cause.as_ref());
     // An open span of a check-out must not outlast it.
     drop(cause);
-    let outcome =
-        establish(&core, pending, requester.as_ref().map(|(outcome, _)| outcome)).instrument(span.clone()).await;
+    let round = core.environment().failures.round();
+    let in_background = requester.is_none();
+    let outcome = establish(&core, pending, in_background).instrument(span.clone()).await;
+    let (outcome, failed) = match outcome {
+        Ok(established) => (Ok(established), None),
+        Err((error, failed)) => (Err(error), failed),
+    };
+    let has_succeeded = outcome.is_ok();
     if let Err(error) = &outcome {
         traced::failed(&span, error);
     }
@@ -144,14 +150,29 @@ pub(super) async fn open<E: Establish>(
         (Some((requester, _)), Err(error)) => drop(requester.send(Err(error))),
         (None, Err(_)) => {}
     }
+    let failures = &core.environment().failures;
+    match failed {
+        None if has_succeeded => failures.end(&core.environment().changed),
+        Some(failed) => {
+            // The permit is kept meanwhile, so the check-outs that would open the next connection are in the queue.
+            if let Some(pause) = failures.add(round).filter(|_| core.environment().has_tasks) {
+                failures.pause(pause, &core.environment().changed).await;
+            }
+            drop(failed);
+        }
+        None => {}
+    }
 }
 
-/// Establishes the connection. `requester`: the check-out that it is for; `None` for `minPoolSize`.
+/// The error of an establishment, and the capacity of the connection if it failed rather than being given up.
+type Failed<E> = (CheckOutError, Option<Closing<TokioEnvironment<E>>>);
+
+/// Establishes the connection, for a check-out or, in the background, for `minPoolSize`.
 async fn establish<E: Establish>(
     core: &SharedCore<E>,
     pending: Pending<TokioEnvironment<E>>,
-    requester: Option<&oneshot::Sender<Acquired<E>>>,
-) -> Result<Established<TokioEnvironment<E>>, CheckOutError> {
+    in_background: bool,
+) -> Result<Established<TokioEnvironment<E>>, Failed<E>> {
     let (connection_id, generation) = (pending.id(), pending.generation());
     // The token is shared with the `Establishing`, because the establisher may keep that for longer than this function
     // keeps the token.
@@ -162,7 +183,7 @@ async fn establish<E: Establish>(
         core,
         connection_id,
         generation,
-        requester.is_none(),
+        in_background,
         stages.clone(),
         Box::new({
             let shared = shared.clone();
@@ -186,7 +207,9 @@ async fn establish<E: Establish>(
     core.stages_took(&stages);
     let pending = locked(&shared).expect("BUG: a pending connection is gone");
     match outcome {
-        Some(Ok(connection)) => pending.established_in(connection, &stages).map_err(|_interrupted| given_up(core)),
+        Some(Ok(connection)) => {
+            pending.established_in(connection, &stages).map_err(|_interrupted| (given_up(core), None))
+        }
         Some(Err(failure)) => {
             let error = failure.in_pool(core.address().clone(), connection_id, generation);
             if let Some(on_failure) = &core.environment().on_failure {
@@ -195,12 +218,12 @@ async fn establish<E: Establish>(
                 contain(|| on_failure(&failure));
             }
             // Closed after the call of the failure sink, as the specification's tests require.
-            pending.fail(&error);
-            Err(error.into())
+            let failed = pending.fail(&error);
+            Err((error.into(), Some(failed)))
         }
         None => {
             drop(pending);
-            Err(given_up(core))
+            Err((given_up(core), None))
         }
     }
 }

@@ -121,3 +121,46 @@ async fn collect(check_outs: Vec<JoinHandle<Result<(), CheckOutError>>>) -> Vec<
     }
     outcomes
 }
+
+/// At a server's connection limit, for example.
+#[tokio::test(start_paused = true)]
+async fn openings_that_fail_one_after_another_back_off_until_one_succeeds() {
+    let mock = Mock::new([Attempt::Fails; 1_000]);
+    let (pool, log) = pool(PoolOptions::default().max_connecting(1).wait_queue_timeout(300 * MS), &mock);
+    let waiting = check_outs(&pool, 1_000);
+    tokio::time::sleep(250 * MS).await;
+    let created = log.count("ConnectionCreated");
+    assert!(
+        (5..=8).contains(&created),
+        "{created} attempts: the pauses are 10, 20, 40, 80, 160 ms or down to half of it"
+    );
+    let outcomes = collect(waiting).await;
+    let failed = outcomes.into_iter().filter_map(Result::err).filter(|error| match error {
+        CheckOutError::WaitQueueTimeout(error) => {
+            assert_eq!(error.waited, 300 * MS, "the back-off makes no check-out wait longer than its limit");
+            false
+        }
+        _ => true,
+    });
+    assert_eq!(failed.count(), log.count("ConnectionCreated"), "each attempt fails its own check-out");
+    mock.forget_instructions();
+    let begun = Instant::now();
+    pool.check_out_until(begun + 2_000 * MS).await.ok();
+    let waiting = check_outs(&pool, 100);
+    assert!(collect(waiting).await.iter().all(Result::is_ok));
+    assert!(begun.elapsed() <= 1_000 * MS, "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn close_ends_a_back_off() {
+    let mock = Mock::new([Attempt::Fails; 20]);
+    let (pool, _log) = pool(PoolOptions::default(), &mock);
+    let waiting = check_outs(&pool, 20);
+    tokio::time::sleep(100 * MS).await;
+    assert!(pool.status().pending > 0, "an opening that backs off keeps its permit");
+    let begun = Instant::now();
+    pool.close();
+    pool.closed().await;
+    assert_eq!(begun.elapsed(), Duration::ZERO);
+    assert!(collect(waiting).await.iter().all(Result::is_err));
+}
