@@ -200,8 +200,9 @@ impl Session {
     ///
     /// `body` gets this session, and gives it to each of its operations. An operation without it is not part of the
     /// transaction. `body` may run several times, so it should do nothing else that must not be repeated. If it returns an
-    /// error, the transaction is aborted. It may change what it captures. In a task that is spawned, it has to own that
-    /// (`async move`): the compiler does not find the future of a borrowing body [`Send`].
+    /// error, the transaction is aborted. It may change what it captures. The compiler does not find the future of such
+    /// a body [`Send`]: in a spawned task, a web handler or an `async_trait`, call
+    /// [`with_transaction_in_task`](Self::with_transaction_in_task).
     ///
     /// ```no_run
     /// # async fn example(client: wharf::Client, mut session: wharf::client::Session) -> Result<(), wharf::ClientError> {
@@ -258,6 +259,35 @@ impl Session {
         options: TransactionOptions,
         mut body: impl AsyncFnMut(Session) -> Result<T, ClientError>,
     ) -> Result<T, ClientError> {
+        let mut repeating = Repeating::begin(self, options);
+        let mut outcome = None;
+        loop {
+            match repeating.turn(self, outcome.take()).await {
+                Turn::Body(session) => outcome = Some(body(session).await),
+                Turn::End(ended) => return ended,
+            }
+        }
+    }
+
+    /// Does what [`with_transaction_options`](Self::with_transaction_options) does, in a future that is [`Send`] even if
+    /// `body` borrows what it uses: for spawned tasks, web handlers and `async_trait`. In return, `body` cannot change
+    /// what it captures.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`with_transaction`](Self::with_transaction).
+    ///
+    /// # Cancel safety
+    ///
+    /// That of [`with_transaction`](Self::with_transaction).
+    pub async fn with_transaction_in_task<T, F>(
+        &mut self,
+        options: TransactionOptions,
+        mut body: impl FnMut(Session) -> F,
+    ) -> Result<T, ClientError>
+    where
+        F: Future<Output = Result<T, ClientError>>,
+    {
         let mut repeating = Repeating::begin(self, options);
         let mut outcome = None;
         loop {

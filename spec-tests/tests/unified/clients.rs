@@ -303,7 +303,12 @@ impl Session {
     {
         match self {
             Self::Pooled(session) => {
-                session.with_transaction_options(options, async |inner| body(Session::Pooled(inner)).await.0).await
+                session
+                    .with_transaction_in_task(options, |inner| {
+                        let ran = body(Session::Pooled(inner));
+                        async { ran.await.0 }
+                    })
+                    .await
             }
             Self::Single(session) => {
                 let runtime = tokio::runtime::Handle::current();
