@@ -221,7 +221,10 @@ impl Drop for Explicit {
         let now = Moment::now();
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         if let Some(server) = state.end(now) {
-            self.client.sessions().release(server, now, self.client.session_timeout());
+            match server.is_to_be_ended() {
+                true => self.client.end_later(server.id()),
+                false => self.client.sessions().release(server, now, self.client.session_timeout()),
+            }
         }
     }
 }
@@ -229,37 +232,6 @@ impl Drop for Explicit {
 impl fmt::Debug for Explicit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Explicit").field(&self.lock().id()).finish()
-    }
-}
-
-/// A command of a session of the application, while it is unknown whether the server executes it.
-///
-/// If the operation is cancelled, no other session may use the identifier afterwards.
-pub(super) struct InFlight<'s>(Option<&'s Explicit>);
-
-impl<'s> InFlight<'s> {
-    pub(super) fn new(session: &'s InSession) -> Self {
-        match session {
-            InSession::Explicit(explicit) => Self::of(explicit),
-            InSession::Implicit(_) | InSession::Never => Self(None),
-        }
-    }
-
-    pub(super) fn of(explicit: &'s Explicit) -> Self {
-        Self(Some(explicit))
-    }
-
-    /// Notes that the command was not cancelled.
-    pub(super) fn ended(mut self) {
-        self.0 = None;
-    }
-}
-
-impl Drop for InFlight<'_> {
-    fn drop(&mut self) {
-        if let Some(explicit) = self.0 {
-            explicit.lock().cancelled();
-        }
     }
 }
 
@@ -308,6 +280,9 @@ impl Client {
     /// sent last. If it has expired since then, the next operation that takes it finds out, and discards it.
     #[inline]
     pub(super) fn give_back_of(&self, session: ServerSession, connection: Option<&Connection<Endpoint>>) {
+        if session.is_to_be_ended() {
+            return self.end_later(session.id());
+        }
         let timeout = connection.map_or_else(|| self.session_timeout(), timeout_of);
         let sent = session.last_use();
         self.sessions().release(session, sent, timeout);

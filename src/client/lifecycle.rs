@@ -202,7 +202,7 @@ impl Client {
 
     /// Checks out the connection on which sessions are ended, from a server that is known. `None` if no session is in the
     /// pool and no operation may bring one, or if there is no connection in time.
-    async fn last_connection(&self, is_pool_empty: bool) -> Option<(Arc<Server>, Connection<Endpoint>)> {
+    pub(super) async fn last_connection(&self, is_pool_empty: bool) -> Option<(Arc<Server>, Connection<Endpoint>)> {
         if is_pool_empty && self.is_idle() {
             return None;
         }
@@ -225,7 +225,7 @@ impl Client {
     }
 
     /// Tells a server that these sessions are not needed any more (`endSessions`).
-    async fn end_sessions(&self, ids: &[SessionId], connection: &mut Connection<Endpoint>) {
+    pub(super) async fn end_sessions(&self, ids: &[SessionId], connection: &mut Connection<Endpoint>) {
         let id = self.command_events().operation();
         for body in ServerSessionPool::end_sessions(ids) {
             let appended = self.elements_of_cluster_time(connection);

@@ -25,6 +25,7 @@ mod error;
 #[cfg(test)]
 mod error_tests;
 mod held;
+mod in_flight;
 mod in_session;
 mod lifecycle;
 mod line;
@@ -39,7 +40,7 @@ mod write;
 
 use std::fmt;
 use std::panic::Location;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -108,6 +109,7 @@ struct Inner {
     command_events: CommandEvents,
     sessions: ServerSessionPool,
     cluster_time: SharedClusterTime,
+    ending: Mutex<in_flight::Ending>,
 }
 
 /// Builds a [`Client`].
@@ -193,7 +195,9 @@ impl ClientBuilder {
         let sessions = ServerSessionPool::new(Moment::now());
         let cluster_time = SharedClusterTime::default();
         let deployment = Present::new(deployment);
-        Ok(Client { inner: Arc::new(Inner { deployment, command_events, sessions, cluster_time }) })
+        Ok(Client {
+            inner: Arc::new(Inner { deployment, command_events, sessions, cluster_time, ending: Mutex::default() }),
+        })
     }
 }
 

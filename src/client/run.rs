@@ -15,7 +15,8 @@ use super::appending::{SplitReadConcern, has_field, session_use, without};
 use super::attempts::Attempts;
 use super::command_events::OperationId;
 use super::error::{ClientError, FailedOperation};
-use super::in_session::{Explicit, InFlight, InSession};
+use super::in_flight::InFlight;
+use super::in_session::{Explicit, InSession};
 use super::operation::{Kind, Operation};
 use super::session::known_of;
 use super::write::{WriteFailure, is_unacknowledged};
@@ -73,6 +74,8 @@ impl Client {
     /// # Cancel safety
     ///
     /// That of [`Pool::run`](crate::Pool::run): nothing is lost, and whether the server executes the command is unknown.
+    /// The operation's server session is used again when the connection has been drained. If it is closed instead, the session is
+    /// ended on the server (`endSessions`), in the background.
     /// For an operation of a transaction behind a load balancer, see [`Session`](super::Session#cancel-safety).
     #[track_caller]
     pub fn run<'c>(
@@ -447,12 +450,14 @@ impl<'a> Running<'a> {
             if self.is_in_transaction && known.is_load_balanced {
                 connection.close_if_cut_short(true);
             }
-            let in_flight = InFlight::new(&self.session);
+            let mut session = std::mem::replace(&mut self.session, InSession::Never);
+            let in_flight = InFlight::new(self.client, &mut connection, &mut session);
             let outcome = match self.has_no_reply || self.id.is_observed() {
-                true => boxed(|| self.run_unusually(&mut connection, &server, &appended)).await,
-                false => connection.run(self.command(&server, &appended)).await,
+                true => boxed(|| self.run_unusually(in_flight.connection, &server, &appended)).await,
+                false => in_flight.connection.run(self.command(&server, &appended)).await,
             };
             in_flight.ended();
+            self.session = session;
             if self.is_in_transaction && connection.condition().is_reusable() {
                 connection.close_if_cut_short(false);
             }
@@ -573,6 +578,14 @@ impl<'a> Running<'a> {
             None => Ok(Reached { reply, connection, server }),
             Some(fault) => Err(self.concern_unmet(reply, server, known, fault)),
         }
+    }
+}
+
+/// An operation that is cancelled between two commands gives its session back.
+impl Drop for Running<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.give_back(None);
     }
 }
 

@@ -11,7 +11,8 @@ use super::Client;
 use super::attempts::Attempts;
 use super::command_events::OperationId;
 use super::error::{ClientError, FailedOperation, fault_of_selection};
-use super::in_session::{Explicit, InFlight, Pinned};
+use super::in_flight::InFlight;
+use super::in_session::{Explicit, InSession, Pinned};
 use super::repeating::{Repeating, Turn};
 use super::run::UnmetConcern;
 use crate::deployment::{Demand, Selected, WaitLogged};
@@ -490,8 +491,9 @@ impl Attempt<'_> {
         let command = Command::new("admin", &body).within(limit).appended(&appended);
         let command = command.round_trip_time(server.least_round_trip());
         let events = client.command_events();
-        let in_flight = InFlight::of(explicit);
-        let outcome = events.run(&mut connection, command, id).await;
+        let mut session = InSession::Explicit(explicit.clone());
+        let in_flight = InFlight::new(client, &mut connection, &mut session);
+        let outcome = events.run(in_flight.connection, command, id).await;
         in_flight.ended();
         if outcome.is_ok() {
             client.learn_from(&server, &connection, &outcome, true);

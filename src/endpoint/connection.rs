@@ -1,5 +1,6 @@
 //! An established connection that runs commands.
 
+use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
@@ -48,6 +49,15 @@ pub struct EndpointConnection {
     closes_if_cut_short: bool,
     /// Memory for the elements that a client appends to a command.
     room: Vec<u8>,
+    /// What waits for the end of the command that was cut off.
+    waiting: Option<Box<dyn AwaitsDrain>>,
+}
+
+/// A value that waits until the command has ended that a connection was left with. If it is dropped instead, nothing tells
+/// when the command ends.
+pub(crate) trait AwaitsDrain: fmt::Debug + Send + Sync {
+    /// The connection was drained: the server has executed the command, or has never got it.
+    fn drained(self: Box<Self>);
 }
 
 /// What the last user left unfinished so that the connection cannot be used again.
@@ -150,6 +160,7 @@ impl EndpointConnection {
             reauthenticating: false,
             closes_if_cut_short: false,
             room: Vec::new(),
+            waiting: None,
         }
     }
 
@@ -174,10 +185,14 @@ impl EndpointConnection {
                 // The error does not matter: the state of the channel tells whether the exchange has ended.
                 let draining = self.channel.drain(self.options.drain_limit);
                 // A deadline beyond the clock's range is no limit.
-                match Instant::now().checked_add(self.options.drain_timeout) {
+                let is_drained = match Instant::now().checked_add(self.options.drain_timeout) {
                     Some(at) => matches!(within(at, || Some(self.runtime.clone()), draining).await, Ok(Ok(()))),
                     None => draining.await.is_ok(),
+                };
+                if is_drained && let Some(waiting) = self.waiting.take() {
+                    waiting.drained();
                 }
+                is_drained
             }
         }
     }
@@ -469,6 +484,16 @@ impl EndpointConnection {
             room.clear();
             self.room = room;
         }
+    }
+
+    /// Tells this value when the connection has been drained.
+    pub(crate) fn await_drain(&mut self, waiting: Box<dyn AwaitsDrain>) {
+        self.waiting = Some(waiting);
+    }
+
+    /// Returns whether nothing of the last command was sent.
+    pub(crate) fn has_sent_nothing(&self) -> bool {
+        !self.reauthenticating && (self.channel.is_idle() || self.channel.is_unsent())
     }
 
     /// Sets whether the connection is closed, and not drained, if a command is cancelled or times out from now on. Behind a

@@ -90,6 +90,7 @@ pub use crate::wire::{PeerText, WireError};
 
 use authentication::{Authenticator, Speculation, Wiping};
 use channel::Channel;
+pub(crate) use connection::AwaitsDrain;
 use connection::Opened;
 use deadline::Deadline;
 use stages::Stages;

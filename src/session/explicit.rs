@@ -485,10 +485,10 @@ impl<P> Session<P> {
         Consequence { labels: write_labels(fault, None, false), unpinned: None }
     }
 
-    /// Notes that an operation was cancelled after its command was perhaps sent: the server may still execute it, so no
+    /// Notes that an operation was cancelled after its command was perhaps sent, and that nothing tells when it ends: no
     /// other session may use the identifier afterwards.
-    pub fn cancelled(&mut self) {
-        self.server.mark_dirty();
+    pub fn cut_off(&mut self) {
+        self.server.cut_off();
     }
 
     fn mark_dirty(&mut self, fault: &Fault) {

@@ -233,6 +233,7 @@ impl Record {
             last_use: Moment::from_nanos(self.last_use.load(Ordering::Relaxed)),
             transaction_number: self.transaction_number.load(Ordering::Relaxed).cast_signed(),
             is_dirty: false,
+            is_cut_off: false,
             forks: self.forks.load(Ordering::Relaxed),
         }
     }

@@ -70,6 +70,8 @@ pub struct ServerSession {
     /// The last transaction number that was given out for this session; 0 for none.
     pub(super) transaction_number: i64,
     pub(super) is_dirty: bool,
+    /// Whether nothing tells when a command of the session ends that was cancelled.
+    pub(super) is_cut_off: bool,
     /// The value of [`forks`] in the process that the session belongs to.
     pub(super) forks: u32,
 }
@@ -77,7 +79,14 @@ pub struct ServerSession {
 impl ServerSession {
     /// Makes a session that the server does not know yet. The server begins it with the first command.
     pub fn new(now: Moment) -> Self {
-        Self { id: SessionId::new(), last_use: now, transaction_number: 0, is_dirty: false, forks: forks() }
+        Self {
+            id: SessionId::new(),
+            last_use: now,
+            transaction_number: 0,
+            is_dirty: false,
+            is_cut_off: false,
+            forks: forks(),
+        }
     }
 
     /// Returns a copy, for a command of the same operation that is sent beside the one in flight. Nothing reuses it.
@@ -125,11 +134,22 @@ impl ServerSession {
         self.is_dirty = true;
     }
 
+    /// Notes that a command of this session was cancelled after it was perhaps sent, and that nothing tells when it ends.
+    pub fn cut_off(&mut self) {
+        self.is_cut_off = true;
+    }
+
+    /// Returns whether the server is to be told that the session has ended, because nothing else becomes of it. A dirty
+    /// session is discarded.
+    pub fn is_to_be_ended(&self) -> bool {
+        self.is_cut_off && !self.is_dirty && self.forks == forks()
+    }
+
     /// Returns whether this process may use the session, and the server keeps it for at least another minute. `timeout` is
     /// `logicalSessionTimeoutMinutes`; `None` in load-balanced mode, where sessions do not expire for clients.
     pub(super) fn is_reusable(&self, now: Moment, timeout: Option<Duration>) -> bool {
         let is_kept = timeout.is_none_or(|timeout| self.last_use + timeout >= now + LEAST_LEFT);
-        is_kept && !self.is_dirty && self.forks == forks()
+        is_kept && !self.is_dirty && !self.is_cut_off && self.forks == forks()
     }
 }
 

@@ -12,7 +12,8 @@ use super::super::appending::elements;
 use super::super::attempts::Attempts;
 use super::super::command_events::OperationId;
 use super::super::error::{ClientError, FailedOperation};
-use super::super::in_session::{InFlight, InSession, Pinned};
+use super::super::in_flight::InFlight;
+use super::super::in_session::{InSession, Pinned};
 use super::super::line::{Place, Ticket};
 use super::TimeoutMode;
 use super::batch::{Batch, collection_of};
@@ -320,8 +321,8 @@ impl Query {
             let command = command.round_trip_time(round_trip);
             let command = if closes { command } else { command.without_max_time() };
             connection.close_if_cut_short(transaction_server.is_some());
-            let in_flight = InFlight::new(&self.session);
-            let outcome = events.run(&mut connection, command, id).await;
+            let in_flight = InFlight::new(&self.client, &mut connection, &mut self.session);
+            let outcome = events.run(in_flight.connection, command, id).await;
             in_flight.ended();
             if connection.condition().is_reusable() {
                 connection.close_if_cut_short(false);
@@ -421,6 +422,13 @@ impl Query {
             _ => {}
         }
         Box::new((FailedOperation::operation(error, labels).into(), fault))
+    }
+}
+
+/// A cursor that is dropped without having been closed gives back what it has.
+impl Drop for Query {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 

@@ -1,14 +1,17 @@
-//! Calls of `with_transaction` that are dropped.
+//! Calls of `with_transaction` that are dropped, and what becomes of the server sessions of cancelled operations.
 
+use std::collections::BTreeSet;
 use std::future::pending;
 use std::time::Duration;
 
+use bson::{Document, doc, rawdoc};
 use tokio::time::{sleep, timeout};
 use wharf::client::{SessionError, SessionOptions, TransactionOptions, TransactionState};
-use wharf::ClientError;
-use wharf_testbed::scripted::name;
+use wharf::{Client, ClientError, ReadPreference};
+use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
-use super::cluster::{after, ok};
+use super::cancelled::until;
+use super::cluster::{after, failure, ok};
 use super::cut_off::insert;
 use super::repetitions::{client, count, primary, start};
 
@@ -58,4 +61,102 @@ async fn dropped_call_that_has_sent_nothing_leaves_no_transaction() {
     timeout(Duration::from_millis(50), call).await.unwrap_err();
     insert(&client, &mut session).await.unwrap();
     assert!(!arrived.lock().unwrap()[0].contains_key("autocommit"));
+}
+
+/// A client with one connection.
+async fn only_connection(answer: fn(&Document, usize) -> Answer, more: &str) -> (ScriptedServer, Client) {
+    let (server, _) = start(primary(), answer).await;
+    let client = client(&server, &format!("directConnection=true&maxPoolSize=1{more}"));
+    client.connect().await.unwrap();
+    (server, client)
+}
+
+fn sessions(server: &ScriptedServer) -> BTreeSet<String> {
+    server.commands().iter().filter_map(|command| Some(command.get_document("lsid").ok()?.to_string())).collect()
+}
+
+fn slow(command: &Document, _: usize) -> Answer {
+    if name(command) == "find" { after(20, super::cluster::batch("firstBatch", 0, 1)) } else { ok() }
+}
+
+fn is_free(client: &Client) -> bool {
+    let pool = client.status().servers[0].pool.unwrap();
+    pool.in_use + pool.draining + pool.pending == 0
+}
+
+#[tokio::test(start_paused = true)]
+async fn sessions_of_cancelled_operations_come_back_when_their_connections_are_drained() {
+    let (server, client) = only_connection(slow, "").await;
+    for _ in 0..20 {
+        timeout(Duration::from_millis(5), async { client.find("test", "c", doc! {}).await }).await.unwrap_err();
+        until("the connection is drained", || is_free(&client)).await;
+    }
+    assert_eq!(sessions(&server).len(), 1, "{:?}", server.commands());
+    // The session of the application as well.
+    for _ in 0..20 {
+        let mut session = client.start_session(&SessionOptions::default()).unwrap();
+        let find = async { client.find("test", "c", doc! {}).session(&mut session).await };
+        timeout(Duration::from_millis(5), find).await.unwrap_err();
+        drop(session);
+        until("the connection is drained", || is_free(&client)).await;
+    }
+    assert_eq!(sessions(&server).len(), 1);
+    assert!(!server.command_names().contains(&"endSessions".to_owned()));
+}
+
+/// An operation that is cancelled between its attempts has nothing in flight.
+#[tokio::test(start_paused = true)]
+async fn session_of_an_operation_that_is_cancelled_in_its_pause_comes_back_at_once() {
+    let overloaded = |command: &Document, _| match name(command).as_str() {
+        "ping" => ok(),
+        _ => failure(462, &["SystemOverloadedError", "RetryableError"]),
+    };
+    let (server, client) = only_connection(overloaded, "").await;
+    let primary = ReadPreference::default();
+    for _ in 0..10 {
+        let arrived = server.commands().len();
+        tokio::select! {
+            biased;
+            _ = async { client.find("test", "c", doc! {}).await } => unreachable!("it waits for the connection"),
+            () = async {
+                server.until(arrived + 1).await;
+                // It has its error, and waits for the connection to try again.
+                drop(client.check_out(&primary).await.unwrap());
+            } => {}
+        }
+    }
+    assert_eq!(sessions(&server).len(), 1, "{:?}", server.commands());
+}
+
+#[tokio::test(start_paused = true)]
+async fn session_of_a_cancelled_operation_whose_connection_is_closed_is_ended() {
+    for is_explicit in [false, true] {
+        let (server, client) = only_connection(slow, "").await;
+        let mut options = wharf::Options::clone(client.options());
+        options.drain_timeout = Duration::ZERO;
+        let client = Client::new(options).unwrap();
+        client.connect().await.unwrap();
+        match is_explicit {
+            true => {
+                let mut session = client.start_session(&SessionOptions::default()).unwrap();
+                let find = async { client.find("test", "c", doc! {}).session(&mut session).await };
+                timeout(Duration::from_millis(5), find).await.unwrap_err();
+                assert!(!server.command_names().contains(&"endSessions".to_owned()), "it is in use");
+            }
+            false => {
+                let find = async { client.find("test", "c", doc! {}).await };
+                timeout(Duration::from_millis(5), find).await.unwrap_err();
+            }
+        }
+        until("the session is ended", || server.command_names().contains(&"endSessions".to_owned())).await;
+        let commands = server.commands();
+        let of = |wanted: &str| commands.iter().find(|command| name(command) == wanted).unwrap().clone();
+        assert_eq!(
+            of("endSessions").get_array("endSessions").unwrap()[0].as_document(),
+            of("find").get_document("lsid").ok()
+        );
+        client.run_command("test", &rawdoc! { "ping": 1 }).await.unwrap();
+        let ping = server.commands().pop().unwrap();
+        assert_ne!(ping.get("lsid"), of("find").get("lsid"));
+    }
 }
