@@ -96,7 +96,8 @@ impl Query {
     pub(super) async fn fetch(mut self, id: i64, pause: Duration) -> (Self, Result<Batch, (ClientError, FaultKind)>) {
         if !pause.is_zero() {
             let limit = self.time.of_iteration();
-            self.client.pause(limit.left().map_or(pause, |left| pause.min(left))).await;
+            // There has to be time for the command.
+            self.client.pause(limit.left().map_or(pause, |left| pause.min(left / 4))).await;
         }
         let fetched = self.get_more(id).await;
         (self, fetched)
