@@ -31,6 +31,7 @@ fn authentication_error() -> AuthenticationError {
         username: Some("app".to_owned()),
         database: "admin".to_owned(),
         cause: AuthenticationCause::Refused(server_error()),
+        is_database_of_path: false,
     }
 }
 

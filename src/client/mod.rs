@@ -215,6 +215,16 @@ impl Client {
         Self::new(Options::parse(uri)?)
     }
 
+    /// Creates a client from a connection string that must be flawless: each warning of [`from_uri`](Self::from_uri) is an
+    /// error, such as an option whose name is misspelt.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidOption`] as for [`Options::parse_strict`] and [`Client::new`].
+    pub fn from_uri_strict(uri: &str) -> Result<Self, InvalidOption> {
+        Self::new(Options::parse_strict(uri)?)
+    }
+
     /// Creates a client with these options. Connects to nothing.
     ///
     /// # Errors

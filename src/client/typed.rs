@@ -196,12 +196,29 @@ pub(super) fn encode_hinted(
     RawDocumentBuf::from_bytes(bytes).map_err(|error| refused(error.to_string()))
 }
 
-/// Reads a document of a server as a value of the application. Returns the reason if serde cannot.
+/// Reads a document of a server as a value of the application, or says which field of which document serde cannot read.
 pub(super) fn decode<T: DeserializeOwned>(document: &RawDocument) -> Result<T, String> {
     if nesting::is_too_deep(document) {
         return Err(format!("it is nested in more than {} levels", nesting::MOST_LEVELS));
     }
-    bson::deserialize_from_slice(document.as_bytes()).map_err(|error| error.to_string())
+    bson::deserialize_from_slice(document.as_bytes()).map_err(|error| explain::<T>(document, &error))
+}
+
+/// Reads the document once more, with the path of the field that fails.
+#[cold]
+fn explain<T: DeserializeOwned>(document: &RawDocument, error: &bson::error::Error) -> String {
+    let reason = error.message.clone().unwrap_or_else(|| error.to_string());
+    let failed = bson::RawDeserializer::new(document.as_bytes())
+        .ok()
+        .and_then(|deserializer| serde_path_to_error::deserialize::<_, T>(deserializer).err());
+    let of = match document.get("_id").ok().flatten().and_then(|id| Bson::try_from(id).ok()) {
+        Some(id) => format!(" of the document with _id {}", Printable(id)),
+        None => String::new(),
+    };
+    match failed.map(|failed| failed.path().to_string()).filter(|path| path != ".") {
+        Some(path) => format!("field {}{of}: {}", Printable(path), PrintableError(reason)),
+        None => format!("{}{of}", PrintableError(reason)),
+    }
 }
 
 /// Adds the fields of a document to another one.

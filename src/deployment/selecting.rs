@@ -18,7 +18,7 @@ use crate::milliseconds::Milliseconds;
 use crate::options::{InvalidOption, ReadPreferenceMode, ServerAddress};
 use crate::runtime::within;
 use crate::selection::Access;
-use crate::topology::{ServerDescription, TopologyDescription};
+use crate::topology::{ServerDescription, ServerType, TopologyDescription};
 use crate::wire::hello::IncompatibleServerError;
 
 /// What an operation asks of a server.
@@ -119,6 +119,8 @@ impl fmt::Display for TopologySummary {
             write!(f, "{address} ({server_type}")?;
             match error {
                 Some(error) => write!(f, ", {error})")?,
+                // Neither a reply nor a failure has come: perhaps something else accepts the connection.
+                None if *server_type == ServerType::Unknown.name() => f.write_str(", connecting, no answer yet)")?,
                 None => f.write_str(")")?,
             }
         }
@@ -292,7 +294,7 @@ pub(super) fn wanted(access: Access<'_>) -> String {
     match access {
         Access::Write => "writes".to_owned(),
         Access::Read(preference) | Access::Output(preference) => {
-            let mut wanted = format!("reads with readPreference {}", preference.mode.name());
+            let mut wanted = format!("readPreference {}", preference.mode.name());
             if preference.mode != ReadPreferenceMode::Primary && !preference.tag_sets.is_empty() {
                 wanted.push_str(&format!(" and tags {:?}", preference.tag_sets));
             }
@@ -315,7 +317,7 @@ mod tests {
             .tag_set([("dc", "east")])
             .max_staleness(Duration::from_secs(90));
         let text = wanted(Access::Read(&preference));
-        assert!(text.starts_with("reads with readPreference nearest and tags "), "{text}");
+        assert!(text.starts_with("readPreference nearest and tags "), "{text}");
         assert!(text.contains("east") && text.ends_with(" and maxStalenessSeconds 90"), "{text}");
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use bson::{RawDocument, RawDocumentBuf};
+use bson::RawDocument;
 use tokio::time::Instant;
 use tracing::{Level, debug, info};
 
@@ -13,7 +13,7 @@ use crate::logged::is_logged;
 use crate::printable::PrintableError;
 use crate::selection::Access;
 use crate::session::name;
-use crate::telemetry::{MostLogged, host_and_port};
+use crate::telemetry::host_and_port;
 use crate::topology::{TopologyDescription, TopologyView};
 
 /// The target of the messages: the component `serverSelection` of the logging specification.
@@ -137,11 +137,7 @@ fn described(topology: &TopologyDescription) -> String {
 fn selector(Demand { access, only, .. }: Demand<'_>) -> String {
     match (only, access) {
         (Some(only), _) => format!("the server {only}, which the transaction is pinned to"),
-        (None, Access::Write) => "a server that accepts writes".to_owned(),
-        (None, Access::Read(preference) | Access::Output(preference)) => {
-            let document: RawDocumentBuf = preference.document();
-            MostLogged::new(Some(usize::MAX)).json(&document)
-        }
+        (None, access) => format!("a server for {}", wanted(access)),
     }
 }
 
@@ -178,8 +174,8 @@ mod tests {
         let preference =
             ReadPreference::new(ReadPreferenceMode::Nearest).tag_set(tags).max_staleness(Duration::from_secs(90));
         let text = selector(demand(Access::Read(&preference)));
-        assert_eq!(text, r#"{"mode":"nearest","tags":[{"dc":"east"}],"maxStalenessSeconds":90}"#);
-        assert_eq!(selector(demand(Access::Write)), "a server that accepts writes");
+        assert_eq!(text, r#"a server for readPreference nearest and tags [{"dc": "east"}] and maxStalenessSeconds 90"#);
+        assert_eq!(selector(demand(Access::Write)), "a server for writes");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Strict parsing, which makes warnings errors, and the options that pools do not apply.
 
+use super::uri::nearest_option;
 use super::{InvalidOption, Options, ReadPreferenceMode, UriWarning};
 
 impl Options {
@@ -13,7 +14,7 @@ impl Options {
     /// use wharf::Options;
     ///
     /// let error = Options::parse_strict("mongodb://localhost/?maxPoolSise=50").unwrap_err();
-    /// assert_eq!(error.to_string(), r#"option "maxPoolSise" is not supported"#);
+    /// assert_eq!(error.to_string(), r#"option "maxPoolSise" is not supported; the nearest name is maxPoolSize"#);
     ///
     /// let error = Options::parse_strict("mongodb://localhost/?retryReads=on").unwrap_err();
     /// assert_eq!(error.to_string(), r#"retryReads must be true or false, got "on""#);
@@ -81,7 +82,11 @@ impl UriWarning {
         };
         match self {
             Self::UnknownOption { option } => {
-                InvalidOption::because("option", format!("{} is not supported", shown(option)))
+                let advice = match option.as_deref().and_then(nearest_option) {
+                    Some(name) => format!("; the nearest name is {name}"),
+                    None => String::new(),
+                };
+                InvalidOption::because("option", format!("{} is not supported{advice}", shown(option)))
             }
             Self::InvalidValue { error } => error.clone(),
             Self::RepeatedOption { option } => InvalidOption::because(option, "is given more than once"),
@@ -91,10 +96,9 @@ impl UriWarning {
             Self::DeprecatedOption { option, replacement, .. } => {
                 InvalidOption::because(option, format!("is deprecated; use {replacement}"))
             }
-            Self::DeprecatedBoolean { option, value, meaning } => InvalidOption::because(
-                option,
-                format!("must be true or false, got {value:?}; it counts as {option}={meaning}"),
-            ),
+            Self::DeprecatedBoolean { option, value, meaning } => {
+                InvalidOption::because(option, format!("must be true or false, got {value:?}; use {option}={meaning}"))
+            }
             Self::CommaInProperty { property } => InvalidOption::because(
                 "authMechanismProperties",
                 format!("has a comma in the value of {property}; use Credential::mechanism_property"),

@@ -332,7 +332,7 @@ fn user_without_a_password_is_refused_before_connecting() {
     for uri in ["mongodb://ada@localhost", "mongodb://ada@localhost/shop?authSource=shop"] {
         let options: Options = uri.parse().unwrap();
         let error = options.endpoint().unwrap_err().to_string();
-        assert_eq!(error, "password is required without authMechanism, which then is SCRAM");
+        assert_eq!(error, "password is required without authMechanism, because the mechanism is SCRAM");
     }
     for mechanism in [Mechanism::ScramSha1, Mechanism::ScramSha256, Mechanism::Plain] {
         let credential = Credential::of(mechanism).username("ada");

@@ -30,7 +30,7 @@ fn each_kind_of_warning_is_an_error() {
         ("mongodb://a,A:27017", r#"host "A:27017" is listed more than once"#),
         ("mongodb://a/?wtimeout=5", "wtimeout is deprecated; use wTimeoutMS"),
         ("mongodb://a/?wtimeoutms=6&wtimeout=5", "wtimeout is deprecated; use wTimeoutMS"),
-        ("mongodb://a/?journal=y", r#"journal must be true or false, got "y"; it counts as journal=true"#),
+        ("mongodb://a/?journal=y", r#"journal must be true or false, got "y"; use journal=true"#),
         (
             "mongodb://a?authMechanism=MONGODB-OIDC&authMechanismProperties=TOKEN_RESOURCE:a%2Cb,ENVIRONMENT:azure",
             "authMechanismProperties has a comma in the value of TOKEN_RESOURCE; use Credential::mechanism_property",

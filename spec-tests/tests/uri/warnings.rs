@@ -55,8 +55,8 @@ fn each_kind_of_warning_says_its_consequence() {
         ("mongodb://a,A:27017", r#"host "A:27017" is listed more than once"#),
         ("mongodb://a/?wtimeout=5", "wtimeout is deprecated; use wTimeoutMS"),
         ("mongodb://a/?wtimeoutms=6&wtimeout=5", "wtimeout is deprecated; use wTimeoutMS, which is given, too"),
-        ("mongodb://a/?journal=y", r#"journal must be true or false, got "y"; it counts as journal=true"#),
-        ("mongodb://a/?journal=-1", r#"journal must be true or false, got "-1"; it counts as journal=false"#),
+        ("mongodb://a/?journal=y", r#"journal must be true or false, got "y"; use journal=true"#),
+        ("mongodb://a/?journal=-1", r#"journal must be true or false, got "-1"; use journal=false"#),
         ("mongodb://a/?tls=false&tlsCAFile=f", r#"tlsCAFile has no effect, because tls is false"#),
         (
             "mongodb://a/?zlibCompressionLevel=1",

@@ -39,6 +39,8 @@ pub struct AuthenticationError {
     pub database: String,
     /// Why authentication failed.
     pub cause: AuthenticationCause,
+    /// Whether the database is that of the connection string's path, because there is no `authSource`.
+    pub(crate) is_database_of_path: bool,
 }
 
 crate::error::debug_as_sentence!(AuthenticationError);
@@ -70,10 +72,16 @@ impl AuthenticationError {
 
 impl fmt::Display for AuthenticationError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { mechanism, username, database, cause } = self;
+        let Self { mechanism, username, database, cause, is_database_of_path } = self;
         match username {
-            Some(username) => write!(f, "user {username:?} of database {database:?} ({}): {cause}", mechanism.name()),
-            None => write!(f, "database {database:?} ({}): {cause}", mechanism.name()),
+            Some(username) => write!(f, "user {username:?} of database {database:?} ({}): {cause}", mechanism.name())?,
+            None => write!(f, "database {database:?} ({}): {cause}", mechanism.name())?,
+        }
+        match cause {
+            AuthenticationCause::Refused(_) if *is_database_of_path && database != "admin" => f.write_str(
+                "; the database is that of the connection string's path: for a user of admin, add authSource=admin",
+            ),
+            _ => Ok(()),
         }
     }
 }

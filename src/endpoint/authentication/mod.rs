@@ -48,6 +48,8 @@ pub(super) struct Authenticator {
     username: Option<String>,
     /// The database in which the user is defined.
     source: String,
+    /// Whether the source is the database in the connection string's path, for lack of `authSource`.
+    is_source_of_path: bool,
     method: Method,
 }
 
@@ -139,7 +141,12 @@ impl Authenticator {
                 return Err(unavailable(mechanism));
             }
         };
-        Ok(Some(Arc::new(Self { username: credential.username.clone(), source, method })))
+        Ok(Some(Arc::new(Self {
+            username: credential.username.clone(),
+            is_source_of_path: credential.source.is_none() && options.default_database.as_deref() == Some(&*source),
+            source,
+            method,
+        })))
     }
 
     /// Returns what to send along with hello. Authentication works without it, with one more round trip.
@@ -264,7 +271,13 @@ impl Authenticator {
     }
 
     fn failed(&self, mechanism: Mechanism, cause: Cause) -> AuthenticationError {
-        AuthenticationError { mechanism, username: self.username.clone(), database: self.source.clone(), cause }
+        AuthenticationError {
+            mechanism,
+            username: self.username.clone(),
+            database: self.source.clone(),
+            cause,
+            is_database_of_path: self.is_source_of_path,
+        }
     }
 }
 
@@ -311,7 +324,7 @@ fn name_and_password(credential: &Credential) -> Result<(&str, &Secret), Invalid
     let lacking = |option| {
         let reason = match credential.mechanism {
             Some(mechanism) => format!("with authMechanism={}", mechanism.name()),
-            None => "without authMechanism, which then is SCRAM".to_owned(),
+            None => "without authMechanism, because the mechanism is SCRAM".to_owned(),
         };
         Err(InvalidOption::missing(option, reason))
     };

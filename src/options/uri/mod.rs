@@ -132,6 +132,12 @@ impl Options {
 /// The problem of a text whose percent-encoding is wrong.
 const NOT_ENCODED: &str = "must be percent-encoded, in UTF-8";
 
+/// Returns the name of the option that a misspelt one is most like, if there is one.
+pub(super) fn nearest_option(misspelt: &str) -> Option<&'static str> {
+    // A longer text is no name, and would cost time.
+    if misspelt.len() > 64 { None } else { Row::nearest(misspelt) }
+}
+
 /// Stands in errors for a value that may be part of a password.
 const HIDDEN: &str = "a value that is not shown, because it may be part of a password";
 
@@ -231,7 +237,7 @@ impl Reader {
         };
         match text.split_at(end) {
             (host, "") => format!("{host:?}"),
-            (host, _) => format!("{host:?} with a port that is not shown"),
+            (host, _) => format!("{host:?} and a port, which is left out because it may be a password"),
         }
     }
 

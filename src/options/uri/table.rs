@@ -59,6 +59,20 @@ enum Read {
     Other(fn(&mut Draft, Value<'_>) -> Result<(), Rejection>),
 }
 
+/// Returns how many letters are to be changed, added or left out to make one name the other, in any case.
+fn distance(ours: &str, theirs: &str) -> usize {
+    let mut row: Vec<usize> = (0..=theirs.len()).collect();
+    for (at, our) in ours.bytes().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], at + 1);
+        for (column, their) in theirs.bytes().enumerate() {
+            let changed = diagonal + usize::from(!our.eq_ignore_ascii_case(&their));
+            diagonal = row[column + 1];
+            row[column + 1] = changed.min(diagonal + 1).min(row[column] + 1);
+        }
+    }
+    row[theirs.len()]
+}
+
 impl Row {
     /// All options of connection strings.
     pub fn all() -> impl Iterator<Item = Self> {
@@ -68,6 +82,13 @@ impl Row {
     /// The row of an option, by its name in any case.
     pub fn of(name: &str) -> Option<Self> {
         Self::all().find(|row| row.name.eq_ignore_ascii_case(name))
+    }
+
+    /// The name of the option that is most like this one, if it is only misspelt: at most two letters are other ones, too
+    /// many or missing.
+    pub fn nearest(name: &str) -> Option<&'static str> {
+        let all = Self::all().map(|row| (distance(name, row.name), row.name));
+        all.filter(|(distance, known)| *distance <= 2 && known.len() > 4).min().map(|(_, known)| known)
     }
 
     /// Sets the option in `draft`.

@@ -298,3 +298,54 @@ async fn value_that_is_no_statement_is_refused_with_what_one_is() {
     assert!(of_delete.contains("statement number 0 has no q"), "{of_delete}");
     assert_eq!(arrived.lock().unwrap().len(), 0);
 }
+
+#[tokio::test(start_paused = true)]
+async fn value_that_serde_cannot_read_is_named_by_its_path_and_document() {
+    #[derive(Debug, serde::Deserialize)]
+    struct Order {
+        #[allow(dead_code)]
+        items: Vec<Item>,
+    }
+    #[derive(Debug, serde::Deserialize)]
+    struct Item {
+        #[allow(dead_code)]
+        price: f64,
+    }
+    let (server, _) = start(standalone(), |_, _| {
+        let order = doc! { "_id": 7, "items": [{ "price": 1.5 }, { "price": "high" }] };
+        Answer::Reply(doc! { "ok": 1, "cursor": { "id": 0_i64, "ns": "t.c", "firstBatch": [order] } })
+    })
+    .await;
+    let mut orders = client(&server, "").find("t", "c", doc! {}).await.unwrap().typed::<Order>();
+    let error = orders.next_typed().await.unwrap_err().to_string();
+    assert!(error.contains("field items[1].price of the document with _id 7: "), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn server_that_accepts_and_never_answers_is_told_from_one_that_fails() {
+    let silent = ScriptedServer::start(|| Box::new(|_: &Document| Answer::Hang)).await.unwrap();
+    let client = Client::from_uri(&format!("mongodb://{}/?serverSelectionTimeoutMS=500", silent.address())).unwrap();
+    let error = client.run_command("t", &rawdoc! { "ping": 1 }).await.unwrap_err().to_string();
+    assert!(error.contains("(Unknown, connecting, no answer yet)"), "{error}");
+    assert!(error.starts_with("no server for readPreference primary was found"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn refused_authentication_tells_that_the_database_came_from_the_path() {
+    let (server, _) = start(standalone(), |_, _| failure(18, &[])).await;
+    for (path, is_told) in [("shop", true), ("", false), ("admin", false), ("shop?authSource=other", false)] {
+        let separator = if path.contains('?') { '&' } else { '?' };
+        let uri = format!("mongodb://user:pencil@{}/{path}{separator}authMechanism=PLAIN", server.address());
+        let error = Client::from_uri(&uri).unwrap().run_command("t", &rawdoc! { "ping": 1 }).await.unwrap_err();
+        let text = error.to_string();
+        assert_eq!(text.contains("add authSource=admin"), is_told && !text.contains("$external"), "{path}: {text}");
+    }
+}
+
+#[test]
+fn misspelt_option_is_refused_with_the_nearest_name() {
+    let error = Client::from_uri_strict("mongodb://a/?maxPolSize=3").unwrap_err().to_string();
+    assert_eq!(error, r#"option "maxPolSize" is not supported; the nearest name is maxPoolSize"#);
+    let error = Client::from_uri_strict("mongodb://a/?unheardOf=3").unwrap_err().to_string();
+    assert_eq!(error, r#"option "unheardOf" is not supported"#);
+}
