@@ -13,7 +13,6 @@ use super::server::Selected;
 use super::snapshot::Snapshot;
 use super::state::Deployment;
 use crate::boxed::boxed;
-use crate::endpoint::ResolveError;
 use crate::milliseconds::Milliseconds;
 use crate::options::{InvalidOption, ReadPreferenceMode, ServerAddress};
 use crate::runtime::within;
@@ -91,13 +90,13 @@ pub struct TopologySummary {
 }
 
 impl TopologySummary {
-    fn of(topology: &TopologyDescription, unresolved: Option<ResolveError>) -> Self {
+    fn of(topology: &TopologyDescription, unresolved: Option<String>) -> Self {
         let server = |server: &ServerDescription| {
             let error = server.error.as_ref().map(ToString::to_string);
             (server.address.text.clone(), server.server_type.name(), error)
         };
         Self {
-            unresolved: unresolved.map(|error| error.to_string()),
+            unresolved,
             topology_type: topology.topology_type().name(),
             servers: topology.servers().map(server).collect(),
             left_out: topology.left_out().cloned(),
@@ -285,7 +284,16 @@ impl Deployment {
     }
 
     fn summary(&self) -> Arc<TopologySummary> {
-        Arc::new(TopologySummary::of(&self.snapshot().topology, self.resolve_error()))
+        let unresolved = match self.resolve_error() {
+            Some(error) => Some(error.to_string()),
+            None => self
+                .options()
+                .srv
+                .as_ref()
+                .filter(|_| !self.is_resolved() && !self.is_closed())
+                .map(|name| format!("the DNS has not answered for {:?} yet", name.host)),
+        };
+        Arc::new(TopologySummary::of(&self.snapshot().topology, unresolved))
     }
 }
 

@@ -219,3 +219,14 @@ async fn failed_first_look_up_is_repeated_soon_while_an_operation_waits() {
     events.after(mark, |event| event.name() == "ServerOpening").await;
     assert!(again.elapsed() < Duration::from_secs(4), "{:?}", again.elapsed());
 }
+
+#[tokio::test(start_paused = true)]
+async fn selection_names_the_dns_that_does_not_answer() {
+    let dns = DnsServer::start(zone(&[17]).silent(SERVICE)).await.unwrap();
+    let (client, _) = client_of(&dns, "serverSelectionTimeoutMS=1000").await;
+    let error = client.connect().await.unwrap_err().to_string();
+    assert!(
+        error.ends_with("the servers are not known: the DNS has not answered for \"db.wharf.test\" yet"),
+        "{error}"
+    );
+}
