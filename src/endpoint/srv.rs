@@ -161,10 +161,10 @@ impl Options {
     /// unchanged.
     ///
     /// The servers are the SRV records of `_{srvServiceName}._tcp.{name}`, or `srvMaxHosts` of them, chosen at random.
-    /// Their priorities and weights are ignored. The TXT record of the name, if there is one, provides defaults for
-    /// `authSource`, `replicaSet` and `loadBalanced`. If the DNS fails to answer for the TXT record, so does this function:
-    /// without the defaults, the options may mean another deployment. Both look-ups use the system's configuration and are limited by
-    /// `connectTimeoutMS`. Options that are resolved already are resolved again.
+    /// There may be 1,000 at most. Their priorities and weights are ignored. The TXT record of the name, if there is one,
+    /// provides defaults for `authSource`, `replicaSet` and `loadBalanced`. If the DNS fails to answer for the TXT record, so
+    /// does this function: without the defaults, the options may mean another deployment. Both look-ups use the system's
+    /// configuration and are limited by `connectTimeoutMS`. Options that are resolved already are resolved again.
     ///
     /// # Errors
     ///
@@ -272,6 +272,8 @@ mod look_up {
     use std::sync::Arc;
     use std::time::Duration;
 
+    #[cfg(all(unix, not(any(target_os = "android", target_vendor = "apple"))))]
+    use hickory_resolver::config::{ResolverConfig, ResolverOpts};
     use hickory_resolver::lookup::Lookup;
     use hickory_resolver::net::NetError;
     use hickory_resolver::net::runtime::TokioRuntimeProvider;
@@ -377,7 +379,12 @@ mod look_up {
         #[cfg(all(unix, not(any(target_os = "android", target_vendor = "apple"))))]
         return match std::fs::read("/etc/resolv.conf") {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
-            text => builder_of(&text.unwrap_or_default()),
+            text => {
+                let (config, options) = settings_of(&text.unwrap_or_default())?;
+                let mut builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
+                *builder.options_mut() = options;
+                Ok(builder)
+            }
         };
         #[cfg(not(all(unix, not(any(target_os = "android", target_vendor = "apple")))))]
         TokioResolver::builder_tokio()
@@ -386,7 +393,7 @@ mod look_up {
     /// Reads a `resolv.conf` as libc does: without a name server it asks the local one, a time limit of 0 s means 1 s, and a
     /// search domain is not checked. All names here end with a dot, so search domains are left out.
     #[cfg(all(unix, not(any(target_os = "android", target_vendor = "apple"))))]
-    fn builder_of(text: &[u8]) -> Result<ResolverBuilder<TokioRuntimeProvider>, NetError> {
+    fn settings_of(text: &[u8]) -> Result<(ResolverConfig, ResolverOpts), NetError> {
         let is_used = |line: &&[u8]| !line.starts_with(b"search") && !line.starts_with(b"domain");
         let mut lines: Vec<_> = text.split(|byte| *byte == b'\n').filter(is_used).collect();
         let (config, mut options) = parse_resolv_conf(lines.join(&b'\n')).or_else(|_| {
@@ -394,9 +401,7 @@ mod look_up {
             parse_resolv_conf(lines.join(&b'\n'))
         })?;
         options.timeout = options.timeout.max(Duration::from_secs(1));
-        let mut builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
-        *builder.options_mut() = options;
-        Ok(builder)
+        Ok((config, options))
     }
 
     async fn in_time<T>(
@@ -504,11 +509,10 @@ mod look_up {
                 ("nameserver 127.0.0.53\nsearch a..b corp\n", "127.0.0.53"),
                 (&*format!("search {label}.lan\r\nnameserver 127.0.0.53\r\n"), "127.0.0.53"),
             ] {
-                let mut builder = builder_of(text.as_bytes()).unwrap_or_else(|error| panic!("{text:?}: {error}"));
-                assert!(builder.options_mut().timeout >= Duration::from_secs(1), "{text:?}");
-                let resolver = builder.build().unwrap();
-                let asked: Vec<_> =
-                    resolver.config().name_servers().iter().map(|server| server.ip.to_string()).collect();
+                let (config, options) =
+                    settings_of(text.as_bytes()).unwrap_or_else(|error| panic!("{text:?}: {error}"));
+                assert!(options.timeout >= Duration::from_secs(1), "{text:?}");
+                let asked: Vec<_> = config.name_servers().iter().map(|server| server.ip.to_string()).collect();
                 assert_eq!(asked, [server], "{text:?}");
             }
         }

@@ -119,3 +119,28 @@ impl Step {
 fn goes_by_another_name(server: &ServerDescription) -> bool {
     server.me.as_ref().is_some_and(|me| *me != server.address)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use bson::{RawArrayBuf, rawdoc};
+
+    use super::*;
+    use crate::topology::TopologyDescription;
+
+    #[test]
+    fn members_without_a_primary_do_not_add_to_the_topology_forever() {
+        let seed = ServerAddress::parse("a").unwrap();
+        let mut topology = TopologyDescription::new(TopologyType::ReplicaSetNoPrimary, None, [seed.clone()]).unwrap();
+        for round in 0..20 {
+            let hosts: RawArrayBuf = (0..30).map(|host| format!("h{round}-{host}")).collect();
+            let reply = rawdoc! { "ok": 1, "setName": "rs", "secondary": true, "hosts": hosts, "maxWireVersion": 21 };
+            let described = ServerDescription::of_reply(seed.clone(), &reply, Instant::now());
+            topology = topology.after_check(described).unwrap().topology;
+        }
+        assert_eq!(topology.servers().count(), 1 + 3 * 30);
+        let error = topology.server(&seed).unwrap().error.as_ref().unwrap().to_string();
+        assert_eq!(error, "the servers report more than 100 members of the replica set together");
+    }
+}

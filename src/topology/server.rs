@@ -414,7 +414,7 @@ mod tests {
     fn server_may_not_name_a_socket_of_this_machine() {
         for field in ["me", "primary"] {
             let mut reply = rawdoc! { "ok": 1, "setName": "rs", "secondary": true };
-            reply.append(bson::raw::CString::try_from(field).unwrap(), "/run/docker.sock");
+            reply.append(<&bson::raw::CStr>::try_from(field).unwrap(), "/run/docker.sock");
             let text =
                 format!("the reply's {field} must be host or host:port, and no path of a socket, got /run/docker.sock");
             assert_eq!(error_of(&reply), text);
@@ -442,7 +442,7 @@ mod tests {
         let forged = "rs\n2026-01-01 INFO user admin logged in";
         let error = error_of(&rawdoc! { "ok": 1, "setName": forged, "secondary": true });
         assert!(!error.contains('\n') && error.contains("setName must be at most 1024 bytes"), "{error}");
-        for name in [&"x".repeat(900_000), "a\u{1b}[2J", "a\u{202e}b"] {
+        for name in [&*"x".repeat(900_000), "a\u{1b}[2J", "a\u{202e}b"] {
             for reply in [
                 rawdoc! { "ok": 1, "setName": "rs", "secondary": true, "hosts": ["a", name] },
                 rawdoc! { "ok": 1, "setName": "rs", "secondary": true, "me": name },

@@ -563,11 +563,10 @@ mod tests {
 
     #[test]
     fn missing_and_null_fields_have_the_default_of_the_specification() {
-        let null = bson::RawBson::Null;
         let nulls = rawdoc! {
-            "minWireVersion": null.clone(), "maxWireVersion": null.clone(), "maxMessageSizeBytes": null.clone(),
-            "maxBsonObjectSize": null.clone(), "maxWriteBatchSize": null.clone(), "helloOk": null.clone(),
-            "connectionId": null.clone(), "serviceId": null.clone(), "logicalSessionTimeoutMinutes": null,
+            "minWireVersion": null, "maxWireVersion": null, "maxMessageSizeBytes": null, "maxBsonObjectSize": null,
+            "maxWriteBatchSize": null, "helloOk": null, "connectionId": null, "serviceId": null,
+            "logicalSessionTimeoutMinutes": null,
         };
         let of_nulls = HelloReply::read(nulls).unwrap();
         let reply = HelloReply::read(rawdoc! {}).unwrap();
