@@ -20,7 +20,7 @@ fn accepted() -> Answer {
 }
 
 fn refused() -> Answer {
-    Answer::Reply(doc! { "ok": 0, "code": 18, "codeName": "AuthenticationFailed", "errmsg": "it is wrong" })
+    Answer::Reply(doc! { "ok": 0, "code": 18, "codeName": "AuthenticationFailed", "errmsg": "Authentication failed." })
 }
 
 /// Answers everything, but the first authentications in another way.
@@ -107,7 +107,7 @@ fn refused_password_is_not_retried() {
         let client = world.client(&uri);
         let find = rawdoc! { "find": "things" };
         let error = client.run(Operation::read("test", &find)).unwrap_err();
-        assert!(is_unauthenticated(&error) && error.to_string().contains("it is wrong"), "{error:?}");
+        assert!(is_unauthenticated(&error) && error.to_string().contains("Authentication failed."), "{error:?}");
         assert_eq!(server.times(is_authentication).len(), 1);
         // An administrator has mended it.
         client.run(Operation::read("test", &find)).unwrap();
