@@ -165,7 +165,7 @@ impl Role {
 }
 
 impl HelloReply {
-    /// Reads the reply of a successful handshake (see [`reply::check`](super::reply::check)).
+    /// Reads the reply of a successful handshake (see `wire::reply::check`).
     ///
     /// # Errors
     ///

@@ -176,7 +176,7 @@ pub enum OcspError {
     /// The certificate requires a stapled response (Must-Staple, RFC 7633), and there is none.
     #[error("the server stapled no OCSP response, but its certificate requires one (Must-Staple)")]
     Missing,
-    /// The response is longer than [`MAX_LENGTH`].
+    /// The response is longer than `MAX_LENGTH`.
     #[error("the stapled OCSP response must be at most {} bytes long, got {length}", MAX_LENGTH)]
     Length {
         /// The response's length, in bytes.
@@ -209,7 +209,7 @@ pub enum OcspError {
     /// The response is about other certificates.
     #[error("the stapled OCSP response is about another certificate")]
     NotCovered,
-    /// The response becomes valid in the future, by more than [`CLOCK_SKEW`].
+    /// The response becomes valid in the future, by more than `CLOCK_SKEW`.
     #[error("the stapled OCSP response is not valid yet: thisUpdate is {this_update}, and now is {now}")]
     NotYetValid {
         /// When the response becomes valid, in seconds since 1970.
@@ -220,7 +220,7 @@ pub enum OcspError {
     /// The response is no longer valid.
     #[error("the stapled OCSP response has expired: nextUpdate is {next_update}, and now is {now}")]
     Expired {
-        /// When the validity ended, in seconds since 1970: at `nextUpdate`, or [`MAX_AGE`] after `thisUpdate`.
+        /// When the validity ended, in seconds since 1970: at `nextUpdate`, or `MAX_AGE` after `thisUpdate`.
         next_update: u64,
         /// The current time, in seconds since 1970.
         now: u64,
