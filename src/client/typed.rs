@@ -17,6 +17,7 @@ use super::error::ClientError;
 use super::operation::Operation;
 use super::session::Session;
 use crate::options::ReadPreference;
+use crate::printable::{Printable, PrintableError};
 use crate::wire::nesting;
 
 impl Client {

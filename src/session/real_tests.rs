@@ -19,6 +19,7 @@ const WRITE: SessionUse<'static> = SessionUse {
     read_preference: None,
     takes_after_cluster_time: true,
     transaction_number: None,
+    is_beside_transaction: false,
 };
 const READ: SessionUse<'static> = SessionUse { is_read: true, ..WRITE };
 

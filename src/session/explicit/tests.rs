@@ -21,6 +21,7 @@ const READ: SessionUse<'static> = SessionUse {
     read_preference: None,
     takes_after_cluster_time: true,
     transaction_number: None,
+    is_beside_transaction: false,
 };
 const WRITE: SessionUse<'static> = SessionUse { is_read: false, ..READ };
 

@@ -168,11 +168,11 @@ async fn max_time_of_a_command_is_left_out_with_a_time_limit() {
     let client = client(&server, "");
     for (limit, expected) in [(None, Some(7)), (Some(1_000 * MS), None)] {
         let query = client.find("test", "c", doc! {}).options(doc! { "maxTimeMS": 7 });
-        match limit {
+        drop(match limit {
             None => query.await.unwrap(),
             // The client sends no time either, because it would limit the whole cursor.
             Some(limit) => query.timeout(limit).timeout_mode(TimeoutMode::Iteration).await.unwrap(),
-        };
+        });
         let sent = arrived.lock().unwrap().pop().unwrap();
         assert_eq!(sent.get_i32("maxTimeMS").ok(), expected, "{sent}");
     }

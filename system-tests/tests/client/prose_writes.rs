@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use bson::{Document, RawDocument, doc, rawdoc};
-use wharf::client::CommandEvent;
+use bson::{Document, doc, rawdoc};
+use wharf::client::{CommandEvent, WriteConcernError};
 use wharf::{Client, ClientError, Operation, Options, ProxyOptions};
 use wharf_testbed::scripted::{Answer, name};
 use wharf_testbed::socks::{SocksOptions, SocksProxy};
@@ -28,16 +28,18 @@ async fn unmet_write_concern_keeps_its_details() {
     })
     .await;
     let (client, _) = cluster.client("").await;
-    let details_of = |error: &RawDocument| Document::try_from(error.get_document("errInfo").unwrap()).unwrap();
+    let details_of = |error: &WriteConcernError| {
+        let details = error.reply.get_document("writeConcernError").unwrap().get_document("errInfo").unwrap();
+        Document::try_from(details).unwrap()
+    };
     let failed = client.insert("test", "c", [rawdoc! { "_id": 1 }]).await.unwrap_err();
     let ClientError::Write(failure) = &failed else { panic!("{failed}") };
     let concern = &failure.write_concern_errors[0];
-    assert_eq!(concern.get_i32("code").unwrap(), 100);
+    assert_eq!(concern.code, 100);
     assert_eq!(details_of(concern), details);
     let insert = rawdoc! { "insert": "c", "documents": [{ "_id": 1 }] };
     let failed = client.run(Operation::write("test", &insert)).await.unwrap_err();
-    let reply = &failed.write_concern_error().unwrap().reply;
-    assert_eq!(details_of(reply.get_document("writeConcernError").unwrap()), details);
+    assert_eq!(details_of(failed.write_concern_error().unwrap()), details);
 }
 
 /// CRUD 2.

@@ -313,7 +313,7 @@ mod tests {
             .with_no_client_auth()
             .with_cert_resolver(Arc::new(own.into_resolver(None).unwrap()));
         let (near, far) = tokio::io::duplex(1 << 16);
-        let client = TlsConnector::from(Tls::new(options).unwrap().config);
+        let client = TlsConnector::from(Tls::new(options, false).unwrap().config);
         let name = ServerName::try_from("localhost").unwrap();
         let accept = TlsAcceptor::from(Arc::new(server)).accept(far);
         let (connected, _) = tokio::join!(client.connect(name, near), accept);
