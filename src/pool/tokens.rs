@@ -250,6 +250,7 @@ pub struct SharedOpening<E: Environment>(Mutex<Option<Opening<E>>>);
 
 impl<E: Environment> SharedOpening<E> {
     /// Shares no opening yet.
+    #[allow(clippy::new_without_default, reason = "a default would say less than the name")]
     pub fn new() -> Self {
         Self(Mutex::new(None))
     }

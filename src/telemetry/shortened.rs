@@ -197,7 +197,8 @@ mod tests {
     /// A thread's stack holds no frame for each of these levels.
     #[test]
     fn deep_nesting_of_any_kind_is_cut() {
-        let wraps: [(&str, fn(RawDocumentBuf) -> RawDocumentBuf); 3] = [
+        type Wrap = fn(RawDocumentBuf) -> RawDocumentBuf;
+        let wraps: [(&str, Wrap); 3] = [
             ("{\"\":{\"\":", |inner| rawdoc! { "": inner }),
             ("{\"\":[{\"\":[", |inner| rawdoc! { "": [inner] }),
             ("{\"\":{\"$code\":\"\",\"$scope\":{\"\":{", |scope| {

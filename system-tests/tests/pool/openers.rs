@@ -397,13 +397,16 @@ async fn check_out_takes_the_first_connection_that_populating_opens() {
     assert_eq!(counts(&pool), (2, 1, 0, 1, 0), "the last permit is left to check-outs");
 }
 
+/// The numbers that [`counts`] returns.
+type Counts = (u32, u32, u32, u32, u32);
+
 type InProgress = Pin<Box<dyn Future<Output = CheckedOut> + Send>>;
 
 /// Polls a check-out within the call that wakes it, as another thread might, and keeps the pool's counts at its end.
 struct PolledAtOnce {
     pool: Pool<Mock>,
     check_out: Mutex<Option<InProgress>>,
-    at_the_end: Mutex<Option<(u32, u32, u32, u32, u32)>>,
+    at_the_end: Mutex<Option<Counts>>,
 }
 
 impl PolledAtOnce {
