@@ -519,6 +519,9 @@ fn transaction_whose_connection_is_taken_can_only_be_aborted() {
         assert_eq!((session.begin_commit(), session.take_pin()), (Ok(true), cut_off()), "no commit was sent");
         assert!(session.abandon());
         assert_eq!(session.take_pin(), Ok(None), "an abort may go to any server");
+        let started = session.start_transaction(TransactionOptions::default());
+        assert_eq!(started, Err(SessionError::AbortInProgress), "nothing tells yet what the abort has done");
+        assert_eq!(session.abort_ended(), None);
         session.start_transaction(TransactionOptions::default()).unwrap();
         assert_eq!(session.take_pin(), Ok(None), "the next transaction has its own");
     }

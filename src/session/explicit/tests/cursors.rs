@@ -19,6 +19,7 @@ fn cursor_of_an_earlier_transaction_leaves_a_later_one_alone() {
     assert!(numbered(&mut session) && session.open_transaction() == first, "no commit was sent");
     assert!(session.abandon());
     assert_eq!((session.open_transaction(), session.pin_again(number, "first")), (None, Some("first")));
+    assert_eq!(session.abort_ended(), None);
     session.start_transaction(TransactionOptions::default()).unwrap();
     sent(&mut session, &WRITE);
     session.pin("second");
