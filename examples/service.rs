@@ -14,7 +14,7 @@ use futures_util::{FutureExt, TryStreamExt};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::filter::LevelFilter;
-use wharf::client::{Query, Session, SessionOptions};
+use wharf::client::{Query, Session, SessionOptions, TransactionOptions};
 use wharf::metrics::PoolMetrics;
 use wharf::telemetry::{METRICS, ReadingValue, readings};
 use wharf::{Client, ClientError, Options, WriteConcern};
@@ -107,26 +107,23 @@ async fn open_account(State(client): State<Client>, Json(account): Json<Account>
 
 async fn accounts(State(client): State<Client>, Path(owner): Path<String>) -> Result<Json<Vec<Account>>, Failure> {
     let (filter, options) = (doc! { "owner": owner }, doc! { "sort": { "_id": 1 } });
-    let session = client.start_session(&SessionOptions::default()).map_err(ClientError::from)?;
-    Ok(Json(all(session, move || client.find(DATABASE, "accounts", &filter).options(&options)).await?))
+    Ok(Json(all(&client, || client.find(DATABASE, "accounts", &filter).options(&options)).await?))
 }
 
 async fn totals(State(client): State<Client>) -> Result<Json<Vec<Total>>, Failure> {
     let group = doc! { "_id": "$owner", "accounts": { "$sum": 1 }, "balance": { "$sum": "$balance" } };
     let pipeline = [doc! { "$group": group }, doc! { "$sort": { "_id": 1 } }];
-    let session = client.start_session(&SessionOptions::default()).map_err(ClientError::from)?;
-    Ok(Json(all(session, move || client.aggregate(DATABASE, "accounts", &pipeline)).await?))
+    Ok(Json(all(&client, || client.aggregate(DATABASE, "accounts", &pipeline)).await?))
 }
 
 /// Reads all batches in a transaction: at one moment, and again from the first one if the cursor is lost with its server.
-async fn all<T: DeserializeOwned>(
-    mut session: Session,
-    query: impl Fn() -> Query<'static>,
-) -> Result<Vec<T>, ClientError> {
-    let read = async move |mut session: Session| {
-        query().batch_size(100).session(&mut session).await?.typed().try_collect().await
-    };
-    session.with_transaction(read).await
+async fn all<T: DeserializeOwned>(client: &Client, query: impl Fn() -> Query<'static>) -> Result<Vec<T>, ClientError> {
+    let read =
+        async |mut session: Session| query().batch_size(100).session(&mut session).await?.typed().try_collect().await;
+    client
+        .start_session(&SessionOptions::default())?
+        .with_transaction_in_task(TransactionOptions::default(), read)
+        .await
 }
 
 async fn transfer(State(client): State<Client>, Json(transfer): Json<Transfer>) -> Result<StatusCode, Failure> {
@@ -136,16 +133,15 @@ async fn transfer(State(client): State<Client>, Json(transfer): Json<Transfer>) 
     let enough = doc! { "_id": transfer.from, "balance": { "$gte": transfer.amount } };
     let take = doc! { "q": enough, "u": { "$inc": { "balance": -transfer.amount } } };
     let give = doc! { "q": { "_id": transfer.to }, "u": { "$inc": { "balance": transfer.amount } } };
-    let mut session = client.start_session(&SessionOptions::default()).map_err(ClientError::from)?;
-    // It owns what it uses, so that the service may run it on any thread.
-    let move_money = async move |mut session: Session| {
+    let move_money = async |mut session: Session| {
         let taken = client.update(DATABASE, "accounts", [&take]).session(&mut session).await?;
         let given = client.update(DATABASE, "accounts", [&give]).session(&mut session).await?;
         let both = taken.matched + given.matched == 2;
         // An error ends the transaction: neither account changes.
         both.then_some(()).ok_or_else(|| ClientError::other("there is no such account, or too little on it"))
     };
-    session.with_transaction(move_money).await?;
+    let mut session = client.start_session(&SessionOptions::default()).map_err(ClientError::from)?;
+    session.with_transaction_in_task(TransactionOptions::default(), move_money).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -161,8 +157,7 @@ const BOUNDS: [f64; 11] = [5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 5e-3, 1e-2, 5e-2, 0.1
 
 fn write_metrics(pools: &[PoolMetrics], text: &mut String) -> std::fmt::Result {
     for metric in METRICS {
-        let kind = format!("{:?}", metric.kind).to_lowercase();
-        let name = metric.name;
+        let (name, kind) = (metric.name, format!("{:?}", metric.kind).to_lowercase());
         writeln!(text, "# HELP {name} {}\n# TYPE {name} {kind}", metric.help)?;
         let all = pools.iter().flat_map(|pool| readings(pool).map(move |reading| (pool, reading)));
         for (pool, reading) in all.filter(|(_, reading)| reading.metric == metric) {

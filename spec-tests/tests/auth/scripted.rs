@@ -192,7 +192,8 @@ async fn error_that_repeats_the_password_is_not_shown() {
     };
     let server = answering(doc! {}, echo).await;
     let error = connect(&server.address(), credential).await.unwrap_err();
-    let refused = failure(&error).server_error().unwrap();
+    let failed: &AuthenticationError = error.cause().downcast_ref().unwrap();
+    let refused = failed.server_error().unwrap();
     assert_eq!((refused.code, &*refused.code_name), (9, "FailedToParse"));
     assert!(refused.has_label("RetryableError"));
     let expected = "the server answered with error 9 (FailedToParse): (its message is not shown";

@@ -429,9 +429,13 @@ async fn find_and_modify(
         Some(other) => return Err(Stop::Broken(format!("{other} is not a value of returnDocument"))),
     }
     copy(operation, &mut command, &SAME);
+    let concern = collection.options.write_concern.as_ref();
+    let is_unacknowledged = concern.is_some_and(|concern| concern.w == Some(wharf::Acknowledgement::Servers(0)));
     let prepared = collection.prepare(Kind::Write, command, operation)?;
     let reply = prepared.run(collection.database.client(), session).await?;
-    Ok(Returned::Value(reply.get("value").cloned().unwrap_or(Bson::Null)))
+    // The server replies all the same, which a driver's method for this command does not tell.
+    let value = reply.get("value").filter(|_| !is_unacknowledged).cloned();
+    Ok(Returned::Value(value.unwrap_or(Bson::Null)))
 }
 
 /// Operations on indexes and on the collection as a whole.
