@@ -120,10 +120,8 @@ async fn totals(State(client): State<Client>) -> Result<Json<Vec<Total>>, Failur
 async fn all<T: DeserializeOwned>(client: &Client, query: impl Fn() -> Query<'static>) -> Result<Vec<T>, ClientError> {
     let read =
         async |mut session: Session| query().batch_size(100).session(&mut session).await?.typed().try_collect().await;
-    client
-        .start_session(&SessionOptions::default())?
-        .with_transaction_in_task(TransactionOptions::default(), read)
-        .await
+    let mut session = client.start_session(&SessionOptions::default())?;
+    session.with_transaction_in_task(TransactionOptions::default(), read).await
 }
 
 async fn transfer(State(client): State<Client>, Json(transfer): Json<Transfer>) -> Result<StatusCode, Failure> {
@@ -168,8 +166,7 @@ fn write_metrics(pools: &[PoolMetrics], text: &mut String) -> std::fmt::Result {
             }
             let ReadingValue::Times(times) = reading.value else { continue };
             for bound in BOUNDS {
-                let within = times.buckets().filter(|(longest, _)| longest.as_secs_f64() <= bound);
-                let count: u64 = within.map(|(_, count)| count).sum();
+                let count: u64 = times.buckets().filter(|(most, _)| most.as_secs_f64() <= bound).map(|(_, n)| n).sum();
                 writeln!(text, "{name}_bucket{{{labels},le=\"{bound:?}\"}} {count}")?;
             }
             let (count, sum) = (times.count(), times.sum().as_secs_f64());
