@@ -120,8 +120,15 @@ impl<T> ChangeStream<T> {
     /// Nothing is lost: the next call continues to wait for the same batch, or for the same cursor, and has the whole time of
     /// `timeoutMS` for it. If the time of the cancelled call is up meanwhile, the stream resumes.
     pub async fn next(&mut self) -> Result<Option<&RawDocument>, ClientError> {
+        let limit = self.plan.timeout().start();
+        self.next_within(limit).await
+    }
+
+    /// Does the same as [`next`](Self::next), with a limit that has started.
+    pub(crate) async fn next_within(&mut self, limit: Limit) -> Result<Option<&RawDocument>, ClientError> {
         let advanced = {
             let call = Call::begin(self);
+            call.0.running = Some(limit);
             let advanced = poll_fn(|context| call.0.poll_advance(context)).await;
             call.0.running = None;
             advanced
@@ -181,6 +188,21 @@ impl<T> ChangeStream<T> {
             resumptions: self.resumptions,
             events: PhantomData,
         }
+    }
+
+    /// Returns `timeoutMS` of each call.
+    pub(crate) fn timeout(&self) -> Limit {
+        self.plan.timeout()
+    }
+
+    /// Returns the time limit of the event that the stream waits for, or that of the next one.
+    pub(crate) fn limit(&self) -> Limit {
+        self.running.unwrap_or(self.plan.timeout())
+    }
+
+    /// Sets the time limit of the event that the stream waits for. `None`: the next one has a limit of its own.
+    pub(crate) fn limit_event(&mut self, limit: Option<Limit>) {
+        self.running = limit;
     }
 
     /// Returns whether the next event is there, so that nothing is waited for.

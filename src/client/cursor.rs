@@ -3,6 +3,7 @@
 mod batch;
 mod closing;
 mod query;
+mod timed;
 
 use std::fmt;
 use std::future::{Future, IntoFuture, poll_fn};
@@ -71,6 +72,7 @@ impl Client {
             max_await_time: None,
             cursor_type: None,
             timeout_mode: None,
+            started: None,
             site,
         }
     }
@@ -123,6 +125,8 @@ pub struct OpenCursor<'c> {
     max_await_time: Option<Duration>,
     cursor_type: Option<CursorType>,
     timeout_mode: Option<TimeoutMode>,
+    /// The time limit of the query, if it has started.
+    started: Option<Limit>,
     site: &'static Location<'static>,
 }
 
@@ -196,11 +200,11 @@ impl OpenCursor<'_> {
 
     async fn open(self) -> Result<Cursor, ClientError> {
         let (cursor_type, max_await_time, mut time) = self.check()?;
-        let Self { client, operation, batch_size, site, .. } = self;
+        let Self { client, operation, batch_size, started, site, .. } = self;
         let body = operation.command.body();
         let (batch_size, comment) = (batch_size.or(batch_size_of(body)), comment_of(body));
         let database = operation.command.database().to_owned();
-        let limit = time.timeout.start();
+        let limit = started.unwrap_or_else(|| time.timeout.start());
         let is_beside_transaction = operation.is_beside_transaction;
         // The server would apply the time limit of the query to further batches as well.
         let is_told = time.mode == TimeoutMode::CursorLifetime || cursor_type == CursorType::TailableAwait;
@@ -415,11 +419,8 @@ impl<T> Cursor<T> {
     /// # Cancel safety
     ///
     /// That of [`close`](Self::close).
-    pub async fn close_within(mut self, timeout: Duration) {
-        let place = self.line_up();
-        if let Some(closing) = self.closing(Some(Limit::of(timeout)), place) {
-            closing.await;
-        }
+    pub async fn close_within(self, timeout: Duration) {
+        self.close_by(Limit::of(timeout)).await;
     }
 
     /// Returns whether there are no more documents: neither here nor on the server.
@@ -484,7 +485,7 @@ impl<T> Cursor<T> {
     }
 
     /// Sets the time limit of the iteration in progress.
-    pub(super) fn limit_iteration(&mut self, limit: Limit) {
+    pub(crate) fn limit_iteration(&mut self, limit: Limit) {
         if let Some(query) = &mut self.query {
             query.time.running = Some(limit);
         }
@@ -559,7 +560,8 @@ impl<T> Cursor<T> {
         }
     }
 
-    fn end_iteration(&mut self) {
+    /// Makes the next iteration have a limit of its own, if iterations have.
+    pub(crate) fn end_iteration(&mut self) {
         if let Some(query) = &mut self.query {
             query.time.end_iteration();
         }

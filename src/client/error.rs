@@ -3,6 +3,7 @@
 use std::error::Error as StdError;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bson::RawDocumentBuf;
 use thiserror::Error;
@@ -11,6 +12,7 @@ use super::run::UnmetConcern;
 use super::write::WriteFailure;
 use crate::deployment::ServerSelectionError;
 use crate::endpoint::{CommandError, OperationError, ServerError};
+use crate::milliseconds::Milliseconds;
 use crate::options::InvalidOption;
 use crate::printable::Printable;
 use crate::session::{ErrorLabels, Fault, FaultKind, SessionError};
@@ -72,6 +74,13 @@ pub enum ClientError {
         /// The operating system's or tokio's error.
         source: Arc<io::Error>,
     },
+    /// Other threads used a [`single::Client`](crate::single::Client) until `timeoutMS` of this call was up. Nothing was sent.
+    #[error("other threads used the client on a single thread for all the time of this call ({})", Milliseconds(*limit))]
+    #[non_exhaustive]
+    InUse {
+        /// The whole time of the call.
+        limit: Duration,
+    },
     /// The server's reply, or a document in it, is not what the operation calls for.
     #[error("the reply to {command} cannot be read: {reason}", reason = Printable(reason))]
     #[non_exhaustive]
@@ -108,7 +117,8 @@ impl ClientError {
             | Self::Argument { .. }
             | Self::Reply { .. }
             | Self::OnRuntime
-            | Self::EventLoop { .. } => None,
+            | Self::EventLoop { .. }
+            | Self::InUse { .. } => None,
         }
     }
 
@@ -174,7 +184,7 @@ impl ClientError {
             }
             Self::Selection(_) | Self::InvalidOption(_) | Self::Session(_) => None,
             Self::Other(_) | Self::Argument { .. } | Self::Reply { .. } => None,
-            Self::OnRuntime | Self::EventLoop { .. } => None,
+            Self::OnRuntime | Self::EventLoop { .. } | Self::InUse { .. } => None,
         }
     }
 
@@ -195,7 +205,8 @@ impl ClientError {
             | Self::Argument { .. }
             | Self::Reply { .. }
             | Self::OnRuntime
-            | Self::EventLoop { .. } => false,
+            | Self::EventLoop { .. }
+            | Self::InUse { .. } => false,
         }
     }
 
@@ -208,7 +219,7 @@ impl ClientError {
             Self::Write(failure) => {
                 failure.is_timeout || failure.cause.as_ref().is_some_and(|cause| cause.is_timeout())
             }
-            Self::TransactionTimeout { .. } => true,
+            Self::TransactionTimeout { .. } | Self::InUse { .. } => true,
             Self::Session(error) => *error == SessionError::CursorClosing,
             Self::InvalidOption(_)
             | Self::Other(_)

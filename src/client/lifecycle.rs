@@ -158,10 +158,15 @@ impl Client {
     }
 
     /// Does the work that is kept for the end of a call, on a client that spawns none. All of it together may take
-    /// `connectTimeoutMS`, but at most 10 s. The rest is given up.
-    pub(crate) async fn finish_kept(&self) {
+    /// `connectTimeoutMS`, but at most 10 s, and not longer than the call itself. The rest is given up, except for work that
+    /// has not begun when the call's time is up: the next call does it.
+    pub(crate) async fn finish_kept(&self, call: Limit) {
         let mut at = None;
         loop {
+            // A later call cannot go on with what has begun: meanwhile it would hold the only connection of its server.
+            if call.left().is_some_and(|left| left.is_zero()) {
+                return;
+            }
             let mut kept = self.deployment().kept();
             if kept.is_empty() {
                 return;
@@ -170,7 +175,10 @@ impl Client {
                 Duration::ZERO => LONGEST_FINISH,
                 limit => limit.min(LONGEST_FINISH),
             };
-            let at = *at.get_or_insert_with(|| Instant::now() + limit);
+            let at = *at.get_or_insert_with(|| {
+                let own = Instant::now() + limit;
+                call.deadline().map_or(own, |(end, _)| end.min(own))
+            });
             // At the same time, so that a server that does not answer holds up no work for the others.
             let all = poll_fn(|context| {
                 kept.retain_mut(|work| work.as_mut().poll(context).is_pending());

@@ -35,6 +35,7 @@ mod repeating;
 mod run;
 mod session;
 mod status;
+mod timed;
 mod typed;
 mod write;
 
@@ -62,6 +63,7 @@ pub use write::{Write, WriteError, WriteFailure, Written};
 
 pub(crate) use cursor::PAUSE;
 pub(crate) use repeating::{Repeating, Turn};
+pub(crate) use timed::Limited;
 
 use command_events::CommandEvents;
 

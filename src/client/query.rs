@@ -16,9 +16,11 @@ use super::cursor::{Cursor, TimeoutMode};
 use super::error::ClientError;
 use super::operation::Operation;
 use super::session::Session;
+use super::timed::Limited;
 use super::typed::{Prepared, Start, encode, extend, with};
+use crate::endpoint::Limit;
 use crate::options::ReadPreference;
-use crate::session::writes_its_result;
+use crate::session::{SessionError, writes_its_result};
 use crate::wire::reply::whole_number;
 
 impl Client {
@@ -94,6 +96,8 @@ pub struct Query<'c> {
     batch_size: Option<i32>,
     max_await_time: Option<Duration>,
     timeout_mode: Option<TimeoutMode>,
+    /// The time limit of the query itself, if it has started.
+    started: Option<Limit>,
     site: &'static Location<'static>,
 }
 
@@ -106,7 +110,8 @@ enum Verb {
 impl<'c> Query<'c> {
     #[track_caller]
     fn new(verb: Verb, prepared: Prepared<'c>) -> Self {
-        Self { prepared, verb, batch_size: None, max_await_time: None, timeout_mode: None, site: Location::caller() }
+        let (batch_size, max_await_time, timeout_mode, started) = (None, None, None, None);
+        Self { prepared, verb, batch_size, max_await_time, timeout_mode, started, site: Location::caller() }
     }
 
     /// Adds fields to the command, such as `sort`, `limit`, `projection`, `hint`, `let`, `comment` or
@@ -151,7 +156,7 @@ impl<'c> Query<'c> {
     /// Sets `timeoutMS`: how long the query and all batches may take together, or for a tailable cursor the query and then
     /// each call. The default is [`Options::timeout`](crate::Options::timeout). Zero means no limit.
     pub fn timeout(mut self, limit: Duration) -> Self {
-        self.prepared.timeout = Some(limit);
+        self.prepared.timeout = Limit::of(limit);
         self
     }
 
@@ -205,10 +210,10 @@ impl<'c> IntoFuture for Query<'c> {
     fn into_future(mut self) -> Self::IntoFuture {
         Box::pin(async move {
             let body = self.body()?;
-            let Self { prepared, max_await_time, timeout_mode, site, .. } = self;
+            let Self { prepared, max_await_time, timeout_mode, started, site, .. } = self;
             let Prepared { client, database, session, read_preference, timeout, .. } = prepared;
             let operation = with(Operation::read(database, &body), session, read_preference, timeout);
-            let mut opening = client.cursor_at(operation, site);
+            let mut opening = client.cursor_at(operation, site).started(started);
             if let Some(limit) = max_await_time {
                 opening = opening.max_await_time(limit);
             }
@@ -217,6 +222,16 @@ impl<'c> IntoFuture for Query<'c> {
             }
             opening.await
         })
+    }
+}
+
+impl Limited for Query<'_> {
+    fn limit(&self) -> Result<Limit, SessionError> {
+        self.prepared.limit()
+    }
+
+    fn set_limit(&mut self, limit: Limit) {
+        self.started = Some(limit);
     }
 }
 

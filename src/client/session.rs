@@ -1,5 +1,7 @@
 //! Sessions and transactions of the application.
 
+mod timed;
+
 use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
@@ -176,7 +178,7 @@ impl Session {
     /// Whether the transaction is committed is unknown; the call can be repeated.
     #[track_caller]
     pub fn commit_transaction(&mut self) -> impl Future<Output = Result<(), ClientError>> + Send + '_ {
-        self.end(End::Commit, Location::caller())
+        self.end(End::Commit, None, Location::caller())
     }
 
     /// Aborts the transaction. Errors of the command are not reported: the server aborts it when its time is up.
@@ -193,7 +195,7 @@ impl Session {
     /// The transaction counts as aborted; the server may learn of it when its time is up.
     #[track_caller]
     pub fn abort_transaction(&mut self) -> impl Future<Output = Result<(), ClientError>> + Send + '_ {
-        self.end(End::Abort, Location::caller())
+        self.end(End::Abort, None, Location::caller())
     }
 
     /// Runs `body` in a transaction and commits it. Repeats body and commit where the errors' labels allow it, for at most
@@ -310,7 +312,12 @@ impl Session {
     }
 
     /// Ends the transaction: sends the command, and once more where the error allows it.
-    async fn end(&mut self, end: End, site: &'static Location<'static>) -> Result<(), ClientError> {
+    async fn end(
+        &mut self,
+        end: End,
+        limit: Option<Limit>,
+        site: &'static Location<'static>,
+    ) -> Result<(), ClientError> {
         let must_send = {
             let mut state = self.explicit.lock();
             match end {
@@ -323,7 +330,7 @@ impl Session {
             drop(unpinned);
             return Ok(());
         }
-        let ended = end_transaction(&self.client, &self.explicit, end, site).await;
+        let ended = end_transaction(&self.client, &self.explicit, end, limit, site).await;
         match end {
             End::Commit => ended,
             // The server aborts the transaction when its time is up.
@@ -362,7 +369,7 @@ pub(super) fn abandon(explicit: &Arc<Explicit>) -> bool {
         background.take(async move {
             let explicit = &aborting.0;
             // The server aborts it when its time is up.
-            let _ = end_transaction(explicit.client(), explicit, End::Abort, site).await;
+            let _ = end_transaction(explicit.client(), explicit, End::Abort, None, site).await;
             drop(aborting);
         });
     }
@@ -420,14 +427,10 @@ async fn end_transaction(
     client: &Client,
     explicit: &Arc<Explicit>,
     end: End,
+    limit: Option<Limit>,
     site: &'static Location<'static>,
 ) -> Result<(), ClientError> {
-    let limit = match (explicit.limit(), end) {
-        (Some(limit), End::Commit) => limit,
-        // The time may be up, and the transaction must not stay open.
-        (Some(limit), End::Abort) => limit.refreshed(),
-        (None, _) => Limit::Unset.or(explicit.lock().default_timeout()).start(),
-    };
+    let limit = limit.unwrap_or_else(|| end.limit_in(explicit).start());
     let mut attempts = Attempts::new(client, end.retryability(), limit);
     let id = client.command_events().operation();
     let mut to_report = None;

@@ -16,8 +16,11 @@ use super::appending::elements;
 use super::error::ClientError;
 use super::operation::Operation;
 use super::session::Session;
+use super::timed::Limited;
+use crate::endpoint::Limit;
 use crate::options::ReadPreference;
 use crate::printable::{Printable, PrintableError};
+use crate::session::SessionError;
 use crate::wire::nesting;
 
 impl Client {
@@ -80,7 +83,7 @@ impl<'c, R> TypedCommand<'c, R> {
 
     /// Sets `timeoutMS`: see [`Operation::timeout`].
     pub fn timeout(mut self, limit: Duration) -> Self {
-        self.prepared.timeout = Some(limit);
+        self.prepared.timeout = Limit::of(limit);
         self
     }
 }
@@ -116,6 +119,16 @@ impl<R> fmt::Debug for TypedCommand<'_, R> {
     }
 }
 
+impl<'c, R: DeserializeOwned + 'c> Limited for TypedCommand<'c, R> {
+    fn limit(&self) -> Result<Limit, SessionError> {
+        self.prepared.limit()
+    }
+
+    fn set_limit(&mut self, limit: Limit) {
+        self.prepared.timeout = limit;
+    }
+}
+
 /// A command with its own document, and how it is to be run.
 pub(super) struct Prepared<'c> {
     pub client: Client,
@@ -124,12 +137,21 @@ pub(super) struct Prepared<'c> {
     pub body: Result<RawDocumentBuf, ClientError>,
     pub session: Option<&'c mut Session>,
     pub read_preference: Option<&'c ReadPreference>,
-    pub timeout: Option<Duration>,
+    pub timeout: Limit,
 }
 
 impl<'c> Prepared<'c> {
     pub(super) fn new(client: &Client, database: &'c str, body: Result<RawDocumentBuf, ClientError>) -> Self {
-        Self { client: client.clone(), database, body, session: None, read_preference: None, timeout: None }
+        Self { client: client.clone(), database, body, session: None, read_preference: None, timeout: Limit::Unset }
+    }
+
+    /// Returns the time limit as it is.
+    ///
+    /// # Errors
+    ///
+    /// [`SessionError::TimeoutInTransaction`].
+    pub(super) fn limit(&self) -> Result<Limit, SessionError> {
+        self.client.limit_in(self.session.as_ref().map(|session| &**session.explicit()), self.timeout)
     }
 }
 
@@ -138,7 +160,7 @@ pub(super) fn with<'o>(
     mut operation: Operation<'o>,
     session: Option<&'o mut Session>,
     read_preference: Option<&'o ReadPreference>,
-    timeout: Option<Duration>,
+    timeout: Limit,
 ) -> Operation<'o> {
     if let Some(session) = session {
         operation = operation.session(session);
@@ -146,10 +168,8 @@ pub(super) fn with<'o>(
     if let Some(preference) = read_preference {
         operation = operation.read_preference(preference);
     }
-    match timeout {
-        Some(limit) => operation.timeout(limit),
-        None => operation,
-    }
+    operation.command.set_limit(timeout);
+    operation
 }
 
 /// A command's name with its value, and its first argument.

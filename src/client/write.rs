@@ -24,13 +24,14 @@ use super::in_session::Explicit;
 use super::operation::{Operation, Whole};
 use super::run::{Answer, UnmetConcern};
 use super::session::Session;
+use super::timed::Limited;
 use super::typed::{encode, encode_hinted, extend};
 use crate::deployment::{Demand, WaitLogged};
 use crate::endpoint::{Limit, OutgoingSequence};
 use crate::options::Acknowledgement;
 use crate::runtime::object_id;
 use crate::selection::Access;
-use crate::session::is_single;
+use crate::session::{SessionError, is_single};
 use crate::wire::reply;
 
 /// Room for what the client adds to the statements of a command, in bytes: session, cluster time, write concern, header.
@@ -102,7 +103,7 @@ impl Client {
             refused: None,
             ordered: true,
             options: None,
-            timeout: None,
+            timeout: Limit::Unset,
             session: None,
             exclusive: PhantomData,
             site: Location::caller(),
@@ -124,7 +125,7 @@ pub struct Write<'c> {
     refused: Option<ClientError>,
     ordered: bool,
     options: Option<RawDocumentBuf>,
-    timeout: Option<Duration>,
+    timeout: Limit,
     session: Option<Arc<Explicit>>,
     /// The session is for one operation at a time.
     exclusive: PhantomData<&'c mut Session>,
@@ -235,7 +236,7 @@ impl<'c> Write<'c> {
     /// Sets `timeoutMS`: how long all commands may take together. The default is
     /// [`Options::timeout`](crate::Options::timeout). Zero means no limit.
     pub fn timeout(mut self, limit: Duration) -> Self {
-        self.timeout = Some(limit);
+        self.timeout = Limit::of(limit);
         self
     }
 
@@ -259,12 +260,7 @@ impl<'c> Write<'c> {
         self.add_ids(&mut written);
         let client = self.client.clone();
         // All commands share one time limit.
-        let own = self.timeout.map_or(Limit::Unset, Limit::of);
-        let of_session = match &self.session {
-            Some(explicit) => explicit.limit_of(own)?,
-            None => None,
-        };
-        let limit = of_session.unwrap_or_else(|| own.or(client.options().timeout)).start();
+        let limit = self.limit()?.start();
         let whole = Whole { id: client.command_events().operation(), wait_logged: WaitLogged::new() };
         // The limits of the server are known when there is one. Each command then selects its own.
         if !matches!(client.deployment().try_select_now(Access::Write), Ok(Some(_))) {
@@ -412,6 +408,16 @@ struct Sent {
     reply: RawDocumentBuf,
     unmet: Option<UnmetConcern>,
     is_acknowledged: bool,
+}
+
+impl Limited for Write<'_> {
+    fn limit(&self) -> Result<Limit, SessionError> {
+        self.client.limit_in(self.session.as_deref(), self.timeout)
+    }
+
+    fn set_limit(&mut self, limit: Limit) {
+        self.timeout = limit;
+    }
 }
 
 impl<'c> IntoFuture for Write<'c> {

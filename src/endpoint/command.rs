@@ -96,12 +96,17 @@ impl Limit {
         }
     }
 
+    /// Returns the whole limit, which has not started.
+    pub fn unstarted(self) -> Self {
+        match self {
+            Self::Until { limit, .. } => Self::For(limit),
+            other => other,
+        }
+    }
+
     /// Returns the whole limit, started anew if it has started before.
     pub fn refreshed(self) -> Self {
-        match self {
-            Self::Until { limit, .. } => Self::For(limit).start(),
-            other => other.start(),
-        }
+        self.unstarted().start()
     }
 
     /// Returns this limit or, if it is unset, one of this length.
@@ -120,8 +125,13 @@ impl Limit {
 
     /// Starts the time, unless the deadline is beyond the clock's range: that is no limit.
     pub fn start(self) -> Self {
+        self.start_after(Duration::ZERO)
+    }
+
+    /// Does the same as [`start`](Self::start) for a caller that has waited for this long already.
+    pub fn start_after(self, waited: Duration) -> Self {
         match self {
-            Self::For(limit) => match Instant::now().checked_add(limit) {
+            Self::For(limit) => match Instant::now().checked_add(limit.saturating_sub(waited)) {
                 Some(at) => Self::Until { at, limit },
                 None => Self::Infinite,
             },

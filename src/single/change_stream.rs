@@ -26,7 +26,7 @@ use crate::client::{self, ClientError};
 /// `serverSelectionTryOnce=true`, which is the default, the election of another primary may take longer than the one scan, and
 /// the stream is over. With `serverSelectionTryOnce=false` it waits for `serverSelectionTimeoutMS`.
 ///
-/// After [`ClientError::OnRuntime`] and [`ClientError::EventLoop`] the stream goes on.
+/// After [`ClientError::OnRuntime`], [`ClientError::EventLoop`] and [`ClientError::InUse`] the stream goes on.
 #[must_use = "a change stream fetches nothing before it is asked to"]
 pub struct ChangeStream<T = RawDocumentBuf> {
     client: Client,
@@ -43,14 +43,14 @@ impl<T> ChangeStream<T> {
     ///
     /// # Errors
     ///
-    /// Those of [`client::ChangeStream::next`](crate::client::ChangeStream::next), [`ClientError::OnRuntime`] and
-    /// [`ClientError::EventLoop`].
+    /// Those of [`client::ChangeStream::next`](crate::client::ChangeStream::next), [`ClientError::OnRuntime`],
+    /// [`ClientError::EventLoop`] and [`ClientError::InUse`].
     pub fn next_event(&mut self) -> Result<Option<&RawDocument>, ClientError> {
         let Self { client, stream } = self;
         if stream.has_event() {
             return at_once(stream.next());
         }
-        client.drive(stream.next())?
+        client.drive_within(stream.timeout(), |limit| stream.next_within(limit))?
     }
 
     /// Returns the token that the stream would resume from: see
@@ -82,10 +82,18 @@ impl<T: DeserializeOwned> Iterator for ChangeStream<T> {
         }
         loop {
             // One call for each batch, because a call keeps other threads from using the client.
-            match client.drive(poll_fn(|context| stream.poll_step(context))) {
+            let waiting = &mut *stream;
+            let stepped = client.drive_within(waiting.limit(), move |limit| {
+                waiting.limit_event(Some(limit));
+                poll_fn(move |context| waiting.poll_step(context))
+            });
+            match stepped {
                 Ok(Ok(None)) if !stream.is_over() => {}
                 Ok(event) => return event.transpose(),
-                Err(error) => return Some(Err(error)),
+                Err(error) => {
+                    stream.limit_event(None);
+                    return Some(Err(error));
+                }
             }
             // The server has waited.
             thread::sleep(SHORT_PAUSE);

@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 
 use super::Client;
 use crate::client::{self, ClientError, PAUSE};
+use crate::endpoint::Limit;
 
 /// How long an iterator pauses between two batches without documents, if the server has waited for documents. Long enough
 /// for a thread that waits for the client. Otherwise it pauses as a stream does.
@@ -44,13 +45,16 @@ impl<T> Cursor<T> {
     /// # Errors
     ///
     /// [`ClientError`] if the next batch could not be fetched. The cursor has then ended. After
-    /// [`ClientError::OnRuntime`] it goes on.
+    /// [`ClientError::OnRuntime`] and [`ClientError::InUse`] it goes on.
     pub fn next_document(&mut self) -> Result<Option<&RawDocument>, ClientError> {
         let Self { client, cursor } = self;
         if cursor.has_document() {
             return at_once(cursor.next());
         }
-        client.drive(cursor.next())?
+        client.drive_within(cursor.limit(), move |limit| {
+            cursor.limit_iteration(limit);
+            cursor.next()
+        })?
     }
 
     /// Returns whether there are no more documents: neither here nor on the server.
@@ -64,7 +68,7 @@ impl<T> Cursor<T> {
     pub fn close_within(mut self, timeout: Duration) {
         let cursor = self.cursor.take_typed::<T>();
         // If this call cannot close it, the next one does.
-        let _ = self.client.drive(cursor.close_within(timeout));
+        let _ = self.client.drive_within(Limit::of(timeout), |limit| cursor.close_by(limit));
     }
 
     /// Returns the same cursor as an iterator of values of another type.
@@ -83,10 +87,18 @@ impl<T: DeserializeOwned> Iterator for Cursor<T> {
         }
         loop {
             // One call for each batch, because a call keeps other threads from using the client.
-            match client.drive(cursor.step()) {
+            let waiting = &mut *cursor;
+            let stepped = client.drive_within(waiting.limit(), move |limit| {
+                waiting.limit_iteration(limit);
+                waiting.step()
+            });
+            match stepped {
                 Ok(None) if !cursor.is_over() => {}
                 Ok(next) => return next,
-                Err(error) => return Some(Err(error)),
+                Err(error) => {
+                    cursor.end_iteration();
+                    return Some(Err(error));
+                }
             }
             thread::sleep(if cursor.awaits_data() { SHORT_PAUSE } else { PAUSE });
         }

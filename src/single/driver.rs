@@ -1,13 +1,16 @@
 //! The private runtime, which runs only inside of calls.
 
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::mem;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::task::yield_now;
 
 use crate::client::ClientError;
-use crate::runtime::{Inline, PerProcess};
+use crate::endpoint::Limit;
+use crate::runtime::{Inline, PerProcess, forks};
 
 /// Drives futures on a runtime of its own, one at a time.
 ///
@@ -15,7 +18,89 @@ use crate::runtime::{Inline, PerProcess};
 /// otherwise share one epoll instance, and the child would remove the parent's sockets from it.
 #[derive(Default)]
 pub(super) struct Driver {
-    runtime: PerProcess<Mutex<Private>>,
+    lock: PerProcess<Lock>,
+}
+
+/// A lock around the runtime, for which a call waits no longer than its time limit.
+#[derive(Default)]
+struct Lock {
+    state: Mutex<State>,
+    released: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// Whether a call has the runtime.
+    is_held: bool,
+    /// How many calls wait for it.
+    waiting: usize,
+    /// Empty before the first call, and while a call has the runtime.
+    private: Private,
+}
+
+impl Lock {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // The state is valid between any two statements that change it.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the runtime. Returns it with the time that the call has waited for it.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::InUse`] if other calls have it until the limit is reached.
+    fn take(&self, limit: Limit) -> Result<(Held<'_>, Duration), ClientError> {
+        let mut state = self.state();
+        let mut waited = Duration::ZERO;
+        if state.is_held {
+            let (begun, is_held) = (Instant::now(), |state: &mut State| state.is_held);
+            state.waiting += 1;
+            state = match limit {
+                Limit::For(whole) | Limit::Until { limit: whole, .. } => {
+                    let longest = limit.left().unwrap_or(whole);
+                    let waited = self.released.wait_timeout_while(state, longest, is_held);
+                    let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
+                    if state.is_held {
+                        state.waiting -= 1;
+                        return Err(ClientError::InUse { limit: whole });
+                    }
+                    state
+                }
+                Limit::Unset | Limit::Infinite => {
+                    self.released.wait_while(state, is_held).unwrap_or_else(PoisonError::into_inner)
+                }
+            };
+            state.waiting -= 1;
+            waited = begun.elapsed();
+        }
+        state.is_held = true;
+        let private = mem::take(&mut state.private);
+        Ok((Held { lock: self, private, forks: forks() }, waited))
+    }
+}
+
+/// The runtime, while a call has it.
+struct Held<'l> {
+    lock: &'l Lock,
+    private: Private,
+    /// The number of forks before the call.
+    forks: u32,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        let private = mem::take(&mut self.private);
+        if self.forks != forks() {
+            // A subscriber has forked inside of the call: the runtime and the lock are the parent's.
+            return mem::forget(private);
+        }
+        let mut state = self.lock.state();
+        state.is_held = false;
+        state.private = private;
+        if state.waiting > 0 {
+            self.lock.released.notify_one();
+        }
+    }
 }
 
 #[derive(Default)]
@@ -47,33 +132,52 @@ impl Driver {
     pub(super) fn of_virtual_time() -> Self {
         let this = Self::default();
         let runtime = Builder::new_current_thread().enable_io().enable_time().start_paused(true).build();
-        this.runtime.get().lock().unwrap().0 = Some(runtime.unwrap());
+        this.lock.get().state().private = Private(Some(runtime.unwrap()));
         this
+    }
+
+    /// Returns how many calls wait for another one.
+    #[cfg(test)]
+    pub(super) fn waiting(&self) -> usize {
+        self.lock.get().state().waiting
     }
 
     /// Blocks until the future has completed.
     ///
     /// # Errors
     ///
+    /// Those of [`run_within`](Self::run_within), without a limit.
+    #[cfg(test)]
+    pub(super) fn run<T>(&self, future: impl Future<Output = T>) -> Result<T, ClientError> {
+        self.run_within(Limit::Unset, async |_| future.await)
+    }
+
+    /// Blocks until the future has completed. `begin` makes the future, and gets the limit as it has started: before the wait
+    /// for other calls.
+    ///
+    /// # Errors
+    ///
     /// [`ClientError::OnRuntime`] inside of a tokio runtime, which may be this one: a subscriber that uses the client would
     /// otherwise wait for itself. [`ClientError::EventLoop`] if the runtime cannot be made, or the thread ends.
-    pub(super) fn run<T>(&self, future: impl Future<Output = T>) -> Result<T, ClientError> {
+    /// [`ClientError::InUse`] if other calls go on until the limit is reached.
+    pub(super) fn run_within<T>(&self, limit: Limit, begin: impl AsyncFnOnce(Limit) -> T) -> Result<T, ClientError> {
         match Handle::try_current() {
             Ok(_) => return Err(ClientError::OnRuntime),
             // The caller is the destructor of a thread-local value, after those of tokio's. A runtime would panic.
             Err(error) if error.is_thread_local_destroyed() => return Err(event_loop(io::Error::other(error))),
             Err(_) => {}
         }
-        let private = self.runtime.get();
-        // A panic of a future leaves the runtime as it is.
-        let mut private = private.lock().unwrap_or_else(PoisonError::into_inner);
-        let runtime = private.get().map_err(event_loop)?;
+        let lock = self.lock.get();
+        // A panic of the future puts the runtime back.
+        let (mut held, waited) = lock.take(limit)?;
+        let runtime = held.private.get().map_err(event_loop)?;
         let _inline = Inline::enter();
         Ok(runtime.block_on(async {
+            let limit = limit.start_after(waited);
             // Since the last call nothing has asked the operating system what has happened to the sockets. A server may
             // have closed one, and a command that finds that out before it is sent takes another connection.
             yield_now().await;
-            future.await
+            begin(limit).await
         }))
     }
 }
@@ -84,6 +188,9 @@ fn event_loop(error: io::Error) -> ClientError {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+
     use super::*;
 
     #[test]
@@ -95,6 +202,51 @@ mod tests {
         let nested = driver.run(async { driver.run(async { 1 }) }).unwrap();
         assert!(matches!(nested, Err(ClientError::OnRuntime)), "{nested:?}");
         assert_eq!(driver.run(async { 1 }).unwrap(), 1);
+    }
+
+    /// Runs `other` while a call of another thread is in progress. Then lets that call end, once `is_ready`.
+    fn beside_a_call<T: Send>(driver: &Driver, other: impl FnOnce() -> T + Send, is_ready: impl Fn() -> bool) -> T {
+        let (begun, has_begun) = mpsc::channel();
+        let (end, ends) = mpsc::channel::<()>();
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                driver.run(async {
+                    begun.send(()).unwrap();
+                    ends.recv().unwrap();
+                })
+            });
+            has_begun.recv().unwrap();
+            let other = scope.spawn(other);
+            while !is_ready() && !other.is_finished() {
+                thread::yield_now();
+            }
+            end.send(()).unwrap();
+            other.join().unwrap()
+        })
+    }
+
+    #[test]
+    fn call_whose_time_is_up_while_another_one_goes_on_fails() {
+        let driver = Driver::default();
+        for limit in [Limit::For(Duration::from_millis(20)), Limit::For(Duration::from_millis(20)).start()] {
+            let run = || driver.run_within(limit, async |_| ());
+            let error = beside_a_call(&driver, run, || false).unwrap_err();
+            assert!(matches!(error, ClientError::InUse { .. }) && error.is_timeout(), "{error}");
+            assert!(error.to_string().ends_with("(20 ms)"), "{error}");
+            assert_eq!(driver.waiting(), 0);
+            driver.run_within(limit, async |_| ()).unwrap();
+        }
+    }
+
+    #[test]
+    fn time_limit_includes_the_wait_for_another_call() {
+        // The time of the runtime stands still meanwhile.
+        let driver = Driver::of_virtual_time();
+        let whole = Duration::from_secs(600);
+        let left = || driver.run_within(Limit::For(whole), async |limit| limit.left()).unwrap().unwrap();
+        assert_eq!(left(), whole, "nothing was waited for");
+        let after_a_wait = beside_a_call(&driver, left, || driver.waiting() > 0);
+        assert!(after_a_wait < whole, "{after_a_wait:?}");
     }
 
     #[test]

@@ -47,11 +47,13 @@
 //! # Threads
 //!
 //! The client is [`Send`] and [`Sync`], and clones share everything. A lock lets one call in at a time; the others wait.
-//! So a language runtime may call it from any of its threads. The time limits of a call begin when the lock lets it in.
+//! So a language runtime may call it from any of its threads. `timeoutMS` of a call includes its wait for the lock: if the time
+//! is up before, the call fails with [`ClientError::InUse`]. Other limits begin when the lock lets the call in.
 //!
 //! Between its calls nothing runs. A cursor or a change stream that is dropped before its end, and a transaction that is open when its session
 //! is dropped, are ended on the server at once, by the thread that drops them. The end of a call takes at most
-//! `connectTimeoutMS` for all such work, or 10 s if that is less or `connectTimeoutMS` is 0.
+//! `connectTimeoutMS` for all such work, or 10 s if that is less or `connectTimeoutMS` is 0. With `timeoutMS` it takes at most what
+//! is left of that. If nothing is left, the next call does the work.
 //!
 //! # Inside of a tokio runtime
 //!
@@ -79,6 +81,8 @@ mod cursor;
 mod cursor_tests;
 mod driver;
 #[cfg(test)]
+mod limit_tests;
+#[cfg(test)]
 mod log_tests;
 mod prepared;
 #[cfg(test)]
@@ -102,10 +106,11 @@ pub use prepared::Prepared;
 pub use session::Session;
 
 use crate::client::{
-    self, ClientError, ClientStatus, CommandSubscriber, OpenCursor, Operation, Query, SessionOptions,
+    self, ClientError, ClientStatus, CommandSubscriber, Limited, OpenCursor, Operation, Query, SessionOptions,
     TopologySubscriber, TypedCommand, Watch, WatchTarget, Write,
 };
 use crate::deployment::Checks;
+use crate::endpoint::Limit;
 use crate::metrics::PoolMetrics;
 use crate::options::{DriverInfo, InvalidOption, Options};
 use crate::runtime::Subscriber;
@@ -259,7 +264,8 @@ impl Client {
         operation: Operation<'_>,
         site: &'static Location<'static>,
     ) -> Result<RawDocumentBuf, ClientError> {
-        self.drive(self.client().run_at(operation, site))?
+        let client = self.client();
+        self.drive_within(client.limit_of(&operation)?, |limit| client.run_within(operation, limit, site))?
     }
 
     /// Prepares any query: `find`, `aggregate`, `listCollections`, `listIndexes` and others. The `batchSize` of the
@@ -391,9 +397,11 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`ClientError::OnRuntime`] and [`ClientError::EventLoop`].
+    /// [`ClientError::OnRuntime`], [`ClientError::EventLoop`], and [`ClientError::InUse`] if another thread used the client
+    /// for all of the time. Then nothing was done.
     pub fn shutdown(&self, limit: Duration) -> Result<bool, ClientError> {
-        self.drive(self.client().shutdown(limit))
+        // Zero is no time at all here.
+        self.drive_within(Limit::For(limit), |limit| self.client().shutdown(limit.left().unwrap_or(Duration::MAX)))
     }
 
     fn client(&self) -> &client::Client {
@@ -406,12 +414,31 @@ impl Client {
     ///
     /// [`ClientError::OnRuntime`] and [`ClientError::EventLoop`].
     fn drive<T>(&self, future: impl Future<Output = T>) -> Result<T, ClientError> {
+        self.drive_within(Limit::Unset, |_| future)
+    }
+
+    /// Does the same as [`drive`](Self::drive) within a limit. It starts before the wait for other calls, and `begin` gets it
+    /// as it has started.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`drive`](Self::drive), and [`ClientError::InUse`].
+    fn drive_within<F: Future>(&self, limit: Limit, begin: impl FnOnce(Limit) -> F) -> Result<F::Output, ClientError> {
         let client = self.client();
-        self.shared.driver.run(async {
-            let output = future.await;
-            client.finish_kept().await;
+        self.shared.driver.run_within(limit, async |limit| {
+            let output = begin(limit).await;
+            client.finish_kept(limit).await;
             output
         })
+    }
+
+    /// Runs what is prepared.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`drive_within`](Self::drive_within), and [`ClientError::Session`].
+    fn run_prepared<P: Limited>(&self, prepared: P) -> Result<P::Output, ClientError> {
+        self.drive_within(prepared.limit()?, |limit| prepared.begin(limit))
     }
 
     /// Does what a dropped value has left. The next call does it if this one cannot.

@@ -1,7 +1,6 @@
 //! What is prepared with options before it is run.
 
 use std::fmt;
-use std::future::IntoFuture;
 
 use serde::de::DeserializeOwned;
 
@@ -50,7 +49,7 @@ impl Prepared<OpenCursor<'_>> {
     /// of a query, otherwise those of [`Client::run`]. In a session also [`ClientError::Session`] if it does not allow the
     /// operation.
     pub fn run(self) -> Result<Cursor, ClientError> {
-        let cursor: client::Cursor = self.client.drive(self.prepared.into_future())??;
+        let cursor: client::Cursor = self.client.run_prepared(self.prepared)??;
         Ok(Cursor::new(self.client, cursor))
     }
 }
@@ -63,7 +62,7 @@ impl Prepared<Query<'_>> {
     /// [`ClientError::Argument`] if serde could not write the filter, the pipeline or the options, otherwise those of
     /// [`Client::run`].
     pub fn run(self) -> Result<Cursor, ClientError> {
-        let cursor: client::Cursor = self.client.drive(self.prepared.into_future())??;
+        let cursor: client::Cursor = self.client.run_prepared(self.prepared)??;
         Ok(Cursor::new(self.client, cursor))
     }
 }
@@ -76,7 +75,7 @@ impl<'c, R: DeserializeOwned + 'c> Prepared<TypedCommand<'c, R>> {
     /// [`ClientError::Argument`] if serde could not write the command as a document, [`ClientError::Reply`] if it could
     /// not read the reply, otherwise those of [`Client::run`].
     pub fn run(self) -> Result<R, ClientError> {
-        self.client.drive(self.prepared.into_future())?
+        self.client.run_prepared(self.prepared)?
     }
 }
 
@@ -87,7 +86,7 @@ impl Prepared<Write<'_>> {
     ///
     /// [`ClientError::Write`] if some statements may have been executed, otherwise the error that ended the first command.
     pub fn run(self) -> Result<Written, ClientError> {
-        self.client.drive(self.prepared.into_future())?
+        self.client.run_prepared(self.prepared)?
     }
 }
 
@@ -99,7 +98,7 @@ impl Prepared<Watch<'_>> {
     /// [`ClientError::Argument`] if serde could not write the pipeline, the stage or the options,
     /// [`ClientError::InvalidOption`] if `maxAwaitTimeMS` is not less than `timeoutMS`, otherwise those of [`Client::run`].
     pub fn run(self) -> Result<ChangeStream, ClientError> {
-        let stream = self.client.drive(self.prepared.into_future())??;
+        let stream = self.client.run_prepared(self.prepared)??;
         Ok(ChangeStream::new(self.client, stream))
     }
 }

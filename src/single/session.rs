@@ -198,7 +198,8 @@ impl Session {
     /// where the specification allows it.
     #[track_caller]
     pub fn commit_transaction(&mut self) -> Result<(), ClientError> {
-        self.client.drive(self.session.commit_transaction())?
+        let session = &mut self.session;
+        self.client.drive_within(session.limit_of_commit(), |limit| session.commit_within(limit))?
     }
 
     /// Aborts the transaction. Errors of the command are not reported: the server aborts it when its time is up.
@@ -208,7 +209,8 @@ impl Session {
     /// [`ClientError::Session`] if there is no transaction to abort.
     #[track_caller]
     pub fn abort_transaction(&mut self) -> Result<(), ClientError> {
-        self.client.drive(self.session.abort_transaction())?
+        let session = &mut self.session;
+        self.client.drive_within(session.limit_of_abort(), |limit| session.abort_within(limit))?
     }
 
     /// Runs `body` in a transaction and commits it. Repeats body and commit where the errors' labels allow it, for at most
@@ -244,7 +246,9 @@ impl Session {
         let mut repeating = Repeating::begin(&self.session, options);
         let mut outcome = None;
         loop {
-            match self.client.drive(repeating.turn(&mut self.session, outcome.take()))? {
+            let (session, last) = (&mut self.session, outcome.take());
+            let limit = session.limit_of_turn(matches!(last, Some(Err(_))));
+            match self.client.drive_within(limit, |_| repeating.turn(session, last))? {
                 Turn::Body(_) => outcome = Some(body(self)),
                 Turn::End(ended) => return ended,
             }

@@ -18,12 +18,13 @@ use super::super::error::ClientError;
 use super::super::in_session::Explicit;
 use super::super::operation::Operation;
 use super::super::session::Session;
+use super::super::timed::Limited;
 use super::super::typed::{encode, extend};
 use super::{ChangeStream, token_of};
 use crate::endpoint::Limit;
 use crate::options::ReadPreference;
 use crate::runtime::forks;
-use crate::session::SessionOptions;
+use crate::session::{SessionError, SessionOptions};
 
 /// The fields of the stage `$changeStream` that say where the stream starts.
 const STARTS: [&str; 3] = ["resumeAfter", "startAfter", "startAtOperationTime"];
@@ -62,6 +63,7 @@ impl Client {
             read_preference: None,
             session: None,
             timeout: Limit::Unset,
+            started: None,
             batch_size: None,
             max_await_time: None,
             exclusive: std::marker::PhantomData,
@@ -91,6 +93,8 @@ pub struct Watch<'c> {
     read_preference: Option<&'c ReadPreference>,
     session: Option<Arc<Explicit>>,
     timeout: Limit,
+    /// The time limit for opening the stream, if it has started.
+    started: Option<Limit>,
     batch_size: Option<i32>,
     max_await_time: Option<Duration>,
     /// The session is for one operation at a time.
@@ -164,10 +168,8 @@ impl<'c> Watch<'c> {
         };
         let documents = documents?;
         let mut start = documents.start();
-        let timeout = match (self.timeout, client.options().timeout) {
-            (Limit::Unset, Some(timeout)) => Limit::of(timeout),
-            (limit, _) => limit,
-        };
+        let timeout = self.timeout.or(client.options().timeout);
+        let started = self.started.unwrap_or_else(|| timeout.start());
         let (database, collection) = match target {
             WatchTarget::Cluster => ("admin", None),
             WatchTarget::Database(database) => (database, None),
@@ -187,7 +189,7 @@ impl<'c> Watch<'c> {
             site: self.site,
             forks: forks(),
         });
-        let cursor = plan.open(&start, timeout.start(), Duration::ZERO).await?;
+        let cursor = plan.open(&start, started, Duration::ZERO).await?;
         start.began(&cursor);
         Ok(ChangeStream::new(plan, start, cursor))
     }
@@ -212,6 +214,16 @@ impl<'c> IntoFuture for Watch<'c> {
     /// minutes.
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(self.open())
+    }
+}
+
+impl Limited for Watch<'_> {
+    fn limit(&self) -> Result<Limit, SessionError> {
+        Ok(self.timeout.or(self.client.options().timeout))
+    }
+
+    fn set_limit(&mut self, limit: Limit) {
+        self.started = Some(limit);
     }
 }
 

@@ -157,7 +157,7 @@ impl Query {
     /// Closes the cursor on the server (`killCursors`), and gives back what the cursor has. `timeout` replaces `timeoutMS`
     /// of the query, which is refreshed otherwise. `place`: that of the cursor, if it has one.
     pub(super) async fn close(mut self, id: i64, timeout: Option<Limit>, place: Option<Place>) {
-        let limit = timeout.unwrap_or(self.time.timeout).refreshed();
+        let limit = timeout.map_or_else(|| self.time.timeout.refreshed(), Limit::start);
         if self.has_ended_with_transaction() {
             return self.end();
         }

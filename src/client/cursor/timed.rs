@@ -1,0 +1,40 @@
+//! The time limits of cursors for calls that block.
+
+use super::super::timed::Limited;
+use super::{Cursor, OpenCursor};
+use crate::endpoint::Limit;
+use crate::session::SessionError;
+
+impl OpenCursor<'_> {
+    /// Sets the limit of the query, if it has started. The further batches have that of the operation.
+    pub(in crate::client) fn started(mut self, limit: Option<Limit>) -> Self {
+        self.started = limit;
+        self
+    }
+}
+
+impl Limited for OpenCursor<'_> {
+    fn limit(&self) -> Result<Limit, SessionError> {
+        self.client.limit_of(&self.operation)
+    }
+
+    fn set_limit(&mut self, limit: Limit) {
+        self.started = Some(limit);
+    }
+}
+
+impl<T> Cursor<T> {
+    /// Returns the time limit of the iteration in progress, or that of the next one.
+    pub(crate) fn limit(&self) -> Limit {
+        let time = self.query.as_ref().map(|query| &query.time);
+        time.map_or(Limit::Unset, |time| time.running.unwrap_or(time.timeout))
+    }
+
+    /// Closes the cursor as [`close_within`](Self::close_within) does, with a limit that may have started.
+    pub(crate) async fn close_by(mut self, limit: Limit) {
+        let place = self.line_up();
+        if let Some(closing) = self.closing(Some(limit), place) {
+            closing.await;
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! The time limits of sessions and transactions, also for calls that block.
+
+use std::panic::Location;
+
+use super::super::error::ClientError;
+use super::super::in_session::Explicit;
+use super::{End, Session};
+use crate::endpoint::Limit;
+
+impl End {
+    /// Returns the time limit of the command as it is.
+    pub(super) fn limit_in(self, explicit: &Explicit) -> Limit {
+        match (explicit.limit(), self) {
+            (Some(limit), Self::Commit) => limit,
+            // The time may be up, and the transaction must not stay open.
+            (Some(limit), Self::Abort) => limit.unstarted(),
+            (None, _) => Limit::Unset.or(explicit.lock().default_timeout()),
+        }
+    }
+}
+
+impl Session {
+    /// Returns the time limit of a commit as it is.
+    pub(crate) fn limit_of_commit(&self) -> Limit {
+        End::Commit.limit_in(self.explicit())
+    }
+
+    /// Returns the time limit of an abort as it is.
+    pub(crate) fn limit_of_abort(&self) -> Limit {
+        End::Abort.limit_in(self.explicit())
+    }
+
+    /// Commits the transaction, with the limit of [`limit_of_commit`](Self::limit_of_commit), which has started.
+    #[track_caller]
+    pub(crate) fn commit_within(&mut self, limit: Limit) -> impl Future<Output = Result<(), ClientError>> + Send + '_ {
+        self.end(End::Commit, Some(limit), Location::caller())
+    }
+
+    /// Aborts the transaction, with the limit of [`limit_of_abort`](Self::limit_of_abort), which has started.
+    #[track_caller]
+    pub(crate) fn abort_within(&mut self, limit: Limit) -> impl Future<Output = Result<(), ClientError>> + Send + '_ {
+        self.end(End::Abort, Some(limit), Location::caller())
+    }
+
+    /// Returns the time limit of the next [turn](super::super::repeating::Repeating::turn) as it is. `fails`: after an error
+    /// of the body, which the turn begins with an abort for.
+    pub(crate) fn limit_of_turn(&self, fails: bool) -> Limit {
+        match self.explicit().limit() {
+            Some(limit) if fails => limit.unstarted(),
+            limit => limit.unwrap_or(Limit::Unset),
+        }
+    }
+}

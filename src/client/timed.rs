@@ -1,0 +1,63 @@
+//! Time limits that start before an operation does: a call that blocks may have to wait for other calls first.
+
+use std::panic::Location;
+
+use bson::RawDocumentBuf;
+
+use super::Client;
+use super::error::ClientError;
+use super::in_session::Explicit;
+use super::operation::Operation;
+use crate::endpoint::Limit;
+use crate::session::SessionError;
+
+/// What is prepared and has a time limit.
+pub(crate) trait Limited: IntoFuture + Sized {
+    /// Returns `timeoutMS` as it is.
+    ///
+    /// # Errors
+    ///
+    /// [`SessionError::TimeoutInTransaction`].
+    fn limit(&self) -> Result<Limit, SessionError>;
+
+    /// Sets [`limit`](Self::limit), which has started.
+    fn set_limit(&mut self, limit: Limit);
+
+    /// Returns the future, whose limit has started.
+    fn begin(mut self, limit: Limit) -> Self::IntoFuture {
+        self.set_limit(limit);
+        self.into_future()
+    }
+}
+
+impl Client {
+    /// Returns the time limit of something with this limit of its own: that, the session's, or that of the options.
+    ///
+    /// # Errors
+    ///
+    /// [`SessionError::TimeoutInTransaction`].
+    pub(super) fn limit_in(&self, session: Option<&Explicit>, own: Limit) -> Result<Limit, SessionError> {
+        let of_session = session.map_or(Ok(None), |explicit| explicit.limit_of(own))?;
+        Ok(of_session.unwrap_or_else(|| own.or(self.options().timeout)))
+    }
+
+    /// Returns the time limit of an operation as it is.
+    ///
+    /// # Errors
+    ///
+    /// [`SessionError::TimeoutInTransaction`].
+    pub(crate) fn limit_of(&self, operation: &Operation<'_>) -> Result<Limit, SessionError> {
+        self.timeout_of(operation.limiting_session(), &operation.command)
+    }
+
+    /// Runs an operation for the caller at `site`, with the limit of [`limit_of`](Self::limit_of), which has started.
+    pub(crate) fn run_within<'c>(
+        &'c self,
+        mut operation: Operation<'c>,
+        limit: Limit,
+        site: &'static Location<'static>,
+    ) -> impl Future<Output = Result<RawDocumentBuf, ClientError>> + Send + 'c {
+        operation.command.set_limit(limit);
+        self.run_at(operation, site)
+    }
+}
