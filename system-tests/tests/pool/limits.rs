@@ -144,11 +144,37 @@ async fn openings_that_fail_one_after_another_back_off_until_one_succeeds() {
     });
     assert_eq!(failed.count(), log.count("ConnectionCreated"), "each attempt fails its own check-out");
     mock.forget_instructions();
+    let _in_use = pool.check_out_until(Instant::now() + 2_000 * MS).await.unwrap();
+    // A single failure makes no pause again.
+    mock.instruct([Attempt::Fails]);
     let begun = Instant::now();
-    pool.check_out_until(begun + 2_000 * MS).await.ok();
-    let waiting = check_outs(&pool, 100);
-    assert!(collect(waiting).await.iter().all(Result::is_ok));
-    assert!(begun.elapsed() <= 1_000 * MS, "{:?}", begun.elapsed());
+    pool.check_out().await.unwrap_err();
+    pool.check_out().await.unwrap();
+    assert_eq!(begun.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn opening_that_succeeds_ends_the_pause_of_another() {
+    let mock = Mock::new([Attempt::Held]);
+    let (pool, log) = pool(PoolOptions::default().max_connecting(2), &mock);
+    let in_use = tokio::spawn({
+        let pool = pool.clone();
+        async move { pool.check_out().await.unwrap() }
+    });
+    settle().await;
+    mock.instruct([Attempt::Fails; 7]);
+    mock.instruct([Attempt::Held; 2]);
+    let mut waiting = check_outs(&pool, 9);
+    let last = waiting.split_off(7);
+    assert!(collect(waiting).await.iter().all(Result::is_err));
+    mock.let_one_in();
+    let _in_use = in_use.await.unwrap();
+    // The last pause is 160 ms or more.
+    settle().await;
+    assert_eq!(log.count("ConnectionCreated"), 10, "one of the last two has no permit");
+    mock.let_one_in();
+    mock.let_one_in();
+    assert!(collect(last).await.iter().all(Result::is_ok));
 }
 
 #[tokio::test(start_paused = true)]
