@@ -3,6 +3,7 @@
 use std::fmt;
 use std::future::poll_fn;
 use std::io;
+use std::mem;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -532,7 +533,9 @@ impl EndpointConnection {
         self.channel.transport().peer()
     }
 
-    pub(super) fn abandon_after_fork(self) {
+    pub(super) fn abandon_after_fork(mut self) {
+        // It belongs to the parent. Its drop would take locks that threads of the parent may hold.
+        mem::forget(self.waiting.take());
         self.channel.into_transport().abandon_after_fork();
     }
 }

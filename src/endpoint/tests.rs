@@ -82,6 +82,25 @@ async fn connection_without_load_balancing_has_no_service() {
     assert_eq!(connection.hello().service_id, None);
 }
 
+/// It belongs to the parent of a forked child: to drop it would take a lock that a thread of the parent may hold.
+#[tokio::test]
+async fn connection_that_is_abandoned_after_a_fork_leaves_alone_what_waits_for_its_drain() {
+    #[derive(Debug)]
+    struct Waiting(#[expect(dead_code)] Arc<()>);
+
+    impl AwaitsDrain for Waiting {
+        fn drained(self: Box<Self>) {}
+    }
+
+    let options = EmbeddedOptions { service_ids: vec![ObjectId::new()], ..EmbeddedOptions::default() };
+    let server = EmbeddedServer::start(options).await.unwrap();
+    let mut connection = open(&server).await.0.unwrap();
+    let parents = Arc::new(());
+    connection.await_drain(Box::new(Waiting(parents.clone())));
+    connection.abandon_after_fork();
+    assert_eq!(Arc::strong_count(&parents), 2, "it was dropped");
+}
+
 /// Returns a channel to a server that never answers. The listener accepts and holds the connection.
 async fn unanswered(credential: crate::options::Credential) -> (Endpoint, Channel, tokio::net::TcpListener) {
     let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
