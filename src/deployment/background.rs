@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::runtime::Handle;
 
 use super::state::Deployment;
-use crate::runtime::forks;
+use crate::runtime::{forks, own};
 
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -24,10 +24,10 @@ pub(crate) enum Background {
 }
 
 impl Background {
-    /// Takes the work over.
+    /// Takes the work over. A forked child neither does the work of its parent nor drops it.
     pub(crate) fn take(&self, work: impl Future<Output = ()> + Send + 'static) {
         match self {
-            Self::Spawned(runtime) => drop(runtime.spawn(work)),
+            Self::Spawned(runtime) => drop(runtime.spawn(own(work))),
             Self::Kept(kept) => kept.keep(Box::pin(work)),
         }
     }
@@ -76,5 +76,33 @@ impl Deployment {
     /// Takes the work that is kept. Nothing is, unless the client is on a single thread.
     pub(crate) fn kept(&self) -> Vec<Work> {
         self.scanning().map_or_else(Vec::new, |scanning| scanning.kept.take())
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use tokio::runtime::Builder;
+    use tokio::task::yield_now;
+
+    use super::*;
+    use crate::runtime::in_child;
+
+    #[test]
+    fn child_does_no_work_that_its_parent_has_spawned() {
+        let runtime = Builder::new_current_thread().build().unwrap();
+        let is_done = Arc::new(AtomicBool::new(false));
+        let done = is_done.clone();
+        let work = async move { done.store(true, Ordering::Relaxed) };
+        Background::Spawned(runtime.handle().clone()).take(work);
+        let code = in_child(|| {
+            runtime.block_on(yield_now());
+            if is_done.load(Ordering::Relaxed) || Arc::strong_count(&is_done) != 2 { Err(1) } else { Ok(()) }
+        });
+        assert_eq!(code, 0, "the child did its parent's work");
+        runtime.block_on(yield_now());
+        assert!(is_done.load(Ordering::Relaxed));
     }
 }
