@@ -5,12 +5,12 @@
 //! is told that the session has ended, because it keeps a session for half an hour.
 
 use std::mem;
-use std::sync::{Arc, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::in_session::{Explicit, InSession};
 use super::{Client, Inner};
 use crate::endpoint::{AwaitsDrain, Endpoint};
-use crate::runtime::{Connection, forks};
+use crate::runtime::{Connection, PerProcess};
 use crate::session::{ServerSession, SessionId};
 
 /// A command in flight. Dropping the value means that its operation was cancelled.
@@ -102,11 +102,10 @@ impl Client {
     /// Tells a server, in the background, that this session has ended. Sessions that wait for it are ended together.
     #[cold]
     pub(super) fn end_later(&self, session: SessionId) {
-        let is_first = {
-            let mut ending = self.ending();
-            ending.sessions.push(session);
-            ending.sessions.len() == 1
-        };
+        let is_first = self.with_ending(|ending| {
+            ending.push(session);
+            ending.len() == 1
+        });
         if !is_first {
             return;
         }
@@ -114,7 +113,7 @@ impl Client {
         if let Some(background) = self.deployment().background() {
             background.take(async move {
                 let connection = task.client.last_connection(false).await;
-                let sessions = mem::take(&mut task.client.ending().sessions);
+                let sessions = task.client.with_ending(mem::take);
                 task.has_taken_them = true;
                 if let Some((_server, mut connection)) = connection {
                     task.client.end_sessions(&sessions, &mut connection).await;
@@ -123,30 +122,15 @@ impl Client {
         }
     }
 
-    fn ending(&self) -> MutexGuard<'_, Ending> {
+    fn with_ending<R>(&self, change: impl FnOnce(&mut Vec<SessionId>) -> R) -> R {
+        let ending = self.inner.ending.get();
         // Each change is one call of a method.
-        let mut ending = self.inner.ending.lock().unwrap_or_else(PoisonError::into_inner);
-        if ending.forks != forks() {
-            // They are those of a parent of this process, and so is the task.
-            *ending = Ending::default();
-        }
-        ending
+        change(&mut ending.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 /// The sessions that wait to be ended. If there are any, a task ends them.
-#[derive(Debug)]
-pub(super) struct Ending {
-    sessions: Vec<SessionId>,
-    /// The number of forks before this value was made.
-    forks: u32,
-}
-
-impl Default for Ending {
-    fn default() -> Self {
-        Self { sessions: Vec::new(), forks: forks() }
-    }
-}
+pub(super) type Ending = PerProcess<Mutex<Vec<SessionId>>>;
 
 /// The task that ends sessions. If it is dropped before it has taken them, the servers end them after half an hour.
 struct EndingTask {
@@ -157,7 +141,27 @@ struct EndingTask {
 impl Drop for EndingTask {
     fn drop(&mut self) {
         if !self.has_taken_them {
-            self.client.ending().sessions.clear();
+            self.client.with_ending(Vec::clear);
         }
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+    use crate::runtime::in_child;
+    use crate::session::{Moment, ServerSession};
+
+    #[test]
+    fn child_takes_no_lock_on_ending_sessions_that_was_held_at_the_fork() {
+        let client = Client::from_uri("mongodb://a").unwrap();
+        let session = ServerSession::new(Moment::now()).id();
+        let code = client.with_ending(|_| {
+            in_child(|| {
+                client.end_later(session);
+                Ok(())
+            })
+        });
+        assert_eq!(code, 0);
     }
 }

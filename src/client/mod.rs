@@ -41,7 +41,7 @@ mod write;
 
 use std::fmt;
 use std::panic::Location;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -111,7 +111,7 @@ struct Inner {
     command_events: CommandEvents,
     sessions: ServerSessionPool,
     cluster_time: SharedClusterTime,
-    ending: Mutex<in_flight::Ending>,
+    ending: in_flight::Ending,
 }
 
 /// Builds a [`Client`].
@@ -198,7 +198,13 @@ impl ClientBuilder {
         let cluster_time = SharedClusterTime::default();
         let deployment = Present::new(deployment);
         Ok(Client {
-            inner: Arc::new(Inner { deployment, command_events, sessions, cluster_time, ending: Mutex::default() }),
+            inner: Arc::new(Inner {
+                deployment,
+                command_events,
+                sessions,
+                cluster_time,
+                ending: in_flight::Ending::default(),
+            }),
         })
     }
 }
