@@ -97,10 +97,6 @@ impl Prepared {
         options: &CommonOptions,
         timeout: Option<Duration>,
     ) -> Result<Self, Stop> {
-        // A field of the document, which the client neither reads nor takes out.
-        if command.contains_key("maxTimeMS") && timeout.is_some() {
-            return Err(Stop::Lacks("an option maxTimeMS, which timeoutMS overrides"));
-        }
         if options.raw_data {
             command.insert("rawData", true);
         }

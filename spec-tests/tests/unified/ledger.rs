@@ -273,10 +273,6 @@ pub const LEDGER: &[Entry] = &[
 const LACKS: &[(&str, &str)] = &[
     ("GridFS", "wharf has commands, cursors and sessions, and no interface of files above them"),
     (
-        "an option maxTimeMS, which timeoutMS overrides",
-        "without timeoutMS, maxTimeMS is a field of the command's document, which the client sends as it is",
-    ),
-    (
         "a bulkWrite of a client, which needs a server of version 8.0",
         "bulk writes of wharf use the commands insert, update and delete",
     ),
