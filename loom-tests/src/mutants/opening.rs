@@ -88,6 +88,38 @@ pub const MUTANTS: &[Mutant] = &[
         }],
     },
     Mutant {
+        name: "counted_as_pending_until_after_the_grant",
+        does: "A new connection that is handed to a waiter stops counting as pending only after that.",
+        file: "pool/held.rs",
+        edits: &[Edit {
+            within: "fn grant_to",
+            right: "before_grant(); wake(claimed.grant(Grant::Connection(self.into_idle())));",
+            wrong: "wake(claimed.grant(Grant::Connection(self.into_idle()))); before_grant();",
+        }],
+    },
+    Mutant {
+        name: "second_end_of_an_opening_overtakes_the_first",
+        does: "The second to end a shared opening may return before the connection has stopped counting as pending.",
+        file: "pool/tokens.rs",
+        edits: &[Edit { within: "fn end", right: "shared.iter_mut().for_each(Opening::stop_counting);", wrong: "" }],
+    },
+    Mutant {
+        name: "permit_of_a_shared_opening_is_lost",
+        does: "A shared opening that ends does not give its permit to the check-out that waits for it.",
+        file: "pool/tokens.rs",
+        edits: &[Edit { within: "fn end", right: "drop(ended);", wrong: "std::mem::forget(ended);" }],
+    },
+    Mutant {
+        name: "capacity_is_released_before_the_close",
+        does: "A connection stops counting before it is closed.",
+        file: "pool/held.rs",
+        edits: &[Edit {
+            within: "fn close(",
+            right: "core.environment.dispose(connection, Some(closing))",
+            wrong: "{ drop(closing); core.environment.dispose(connection, None) }",
+        }],
+    },
+    Mutant {
         name: "return_that_fails_is_lost",
         does: "A connection whose return on the fast path fails is not returned on the slow path.",
         file: "pool/lease.rs",

@@ -49,7 +49,8 @@
 //! | *cancel* | the drop of either future | `WaitList::leave`, `Core::settle` |
 //! | *permit* | the drop of a `Permit` or a `Pending` | `Capacity::release`, `Core::serve_permits`, `Capacity::admit_first` |
 //! | *open* | `Permit::create`, `Pending::established` | `Registry::allocate`, `Slab::grow`, `Slot::set_established` |
-//! | *hand on* | `Opening::hand_on` | `Held::offer`, `Capacity::release` |
+//! | *hand on* | `Opening::hand_on` | `Held::offer_as_new`, `Capacity::release`, `Core::serve_permits` |
+//! | *end opening* | `SharedOpening::end` | `Opening::stop_counting`, `Capacity::release`, `Core::serve_permits` |
 //! | *shared permit* | `SharedPermit::take` | the same |
 //! | *ready* | `Core::ready` | `PoolWord::store` |
 //! | *clear* | `Core::clear` | `Core::detach_all`, `Shard::detach`, `Core::claim_all`, `refuse` |
@@ -94,9 +95,13 @@
 //! | `pending_count_drops_after_the_connection_is_available_on_another_shard` | hand on, acquire | 5 (4) | `counts_read_after_the_search`, `search_leaves_out_a_shard` |
 //! | `ids_are_in_the_order_of_the_created_events` | open, open | none | `created_outside_the_lock` |
 //! | `shared_permit_is_used_once_or_given_up` | shared permit, shared permit, hand on, permit, acquire | 4 | `shared_permit_is_never_taken`, `shared_permit_is_lost` |
+//! | `connection_that_is_handed_to_a_waiter_is_not_pending` | hand on, acquire | 4 | `counted_as_pending_until_after_the_grant` |
+//! | `opened_connection_is_not_pending_when_its_check_out_returns` | end opening, end opening | none | `second_end_of_an_opening_overtakes_the_first` |
+//! | `permit_of_an_opening_that_two_end_goes_to_a_waiter` | end opening, end opening, acquire | 4 | `permit_of_a_shared_opening_is_lost` |
 //! | **limits**: orderings 5, 9 | | | |
 //! | `total_never_exceeds_max_pool_size` | acquire, open, permit | 2 | `admission_without_comparing` |
 //! | `pending_never_exceeds_max_connecting` | acquire, open, hand on | 2 | `admission_without_comparing` |
+//! | `connection_counts_until_it_is_disposed_of` | return, acquire | 4 | `capacity_is_released_before_the_close` |
 //! | `both_counts_return_to_zero_after_close` | close, acquire, open | 3 | `unused_permit_is_kept` |
 //! | `end_of_the_last_connection_of_a_closed_pool_is_noticed` | close, drain | 4 | `close_leaves_the_counts_alone`, `capacity_publishes_nothing` |
 //! | `end_of_the_last_establishment_of_a_closed_pool_is_noticed` | close, permit | 4 | `close_leaves_the_counts_alone` |

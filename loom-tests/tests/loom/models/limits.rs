@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use loom::thread;
+use wharf::Clear;
 use wharf::unstable::pool::{Grant, Permit};
 
 use super::harness::model;
@@ -77,6 +78,23 @@ fn pending_never_exceeds_max_connecting() {
         check_out(pool, idle)
     };
     limits("pending_never_exceeds_max_connecting", 3, 1, open_and_keep, check_in);
+}
+
+/// A stale connection is closed while a check-out waits for its capacity.
+#[test]
+fn connection_counts_until_it_is_disposed_of() {
+    model("connection_counts_until_it_is_disposed_of", Some(4), || {
+        let pool = unheard(options(1, 1));
+        let lease = leased(&pool);
+        pool.clear(Clear::new()).unwrap();
+        assert!(pool.ready());
+        let closes = thread::spawn(move || check_in(lease));
+        let permit = permit(acquire(&pool));
+        assert_eq!(pool.environment().disposed(), 1, "there may be two connections");
+        drop(permit);
+        closes.join().unwrap();
+        wind_up(pool);
+    });
 }
 
 #[test]

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use loom::thread;
-use wharf::unstable::pool::{Grant, SharedPermit};
+use loom::thread::{self, JoinHandle};
+use wharf::unstable::pool::{Grant, Opening, SharedOpening, SharedPermit};
 use wharf::{Clear, Phase, PoolEvent};
 
 use super::harness::model;
@@ -157,6 +157,61 @@ fn shared_permit_is_used_once_or_given_up() {
         assert_eq!(given_up, matches!(granted, Grant::Permit(_)), "{granted:?}");
         assert_ne!(opens.join().unwrap(), given_up, "both owners took the permit, or neither");
         drop(granted);
+        wind_up(pool);
+    });
+}
+
+#[test]
+fn connection_that_is_handed_to_a_waiter_is_not_pending() {
+    model("connection_that_is_handed_to_a_waiter_is_not_pending", Some(4), || {
+        let pool = unheard(options(2, 1));
+        let (idle, opening) = opened(&pool);
+        let waits = queued(&pool);
+        let opens = thread::spawn(move || opening.hand_on(Some(idle)));
+        let idle = connection(loom::future::block_on(waits));
+        assert_eq!(pool.status().pending, 0, "the connection counts as pending");
+        opens.join().unwrap();
+        check_in(check_out(&pool, idle));
+        wind_up(pool);
+    });
+}
+
+/// Shares an opening, which another thread then ends. The caller ends it, too.
+fn opening_that_another_ends(opening: Opening<World>) -> (Arc<SharedOpening<World>>, JoinHandle<()>) {
+    let shared = Arc::new(SharedOpening::new());
+    shared.share(opening);
+    let ends = thread::spawn({
+        let shared = shared.clone();
+        move || shared.end()
+    });
+    (shared, ends)
+}
+
+#[test]
+fn opened_connection_is_not_pending_when_its_check_out_returns() {
+    model("opened_connection_is_not_pending_when_its_check_out_returns", None, || {
+        let pool = unheard(options(2, 1));
+        let (idle, opening) = opened(&pool);
+        let (shared, ends) = opening_that_another_ends(opening);
+        shared.end();
+        assert_eq!(pool.status().pending, 0, "the connection counts as pending");
+        ends.join().unwrap();
+        check_in(check_out(&pool, idle));
+        wind_up(pool);
+    });
+}
+
+#[test]
+fn permit_of_an_opening_that_two_end_goes_to_a_waiter() {
+    model("permit_of_an_opening_that_two_end_goes_to_a_waiter", Some(4), || {
+        let pool = unheard(options(2, 1));
+        let (idle, opening) = opened(&pool);
+        let waits = queued(&pool);
+        let (shared, ends) = opening_that_another_ends(opening);
+        shared.end();
+        drop(permit(loom::future::block_on(waits)));
+        ends.join().unwrap();
+        check_in(check_out(&pool, idle));
         wind_up(pool);
     });
 }
