@@ -65,7 +65,8 @@ use crate::sync::contained;
 ///
 /// A pool's tasks run on one tokio runtime: that of [`PoolBuilder::runtime`], or the one that the pool was built on.
 /// Its connections are registered there. They can be used from any other runtime as long as the pool's runtime lives,
-/// or, if it is a current-thread runtime, as long as it runs.
+/// or, if it is a current-thread runtime, as long as it runs. The runtime needs timers
+/// ([`enable_time`](tokio::runtime::Builder::enable_time)): a connection that could not be opened is followed by a pause.
 ///
 /// When the runtime ends, its connections can no longer be used. They become stale, which increments the generation,
 /// and are closed. The pool then moves: the next check-out that opens a connection, or the next call of
