@@ -429,7 +429,7 @@ async fn find_and_modify(
         Some(other) => return Err(Stop::Broken(format!("{other} is not a value of returnDocument"))),
     }
     copy(operation, &mut command, &SAME);
-    let concern = collection.options.write_concern.as_ref();
+    let concern = collection.database.options.write_concern.as_ref();
     let is_unacknowledged = concern.is_some_and(|concern| concern.w == Some(wharf::Acknowledgement::Servers(0)));
     let prepared = collection.prepare(Kind::Write, command, operation)?;
     let reply = prepared.run(collection.database.client(), session).await?;

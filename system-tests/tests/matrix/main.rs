@@ -280,13 +280,8 @@ async fn assert_refused(options: Options, stage: Stage, labels: Labels) -> Estab
 /// safe and may succeed.
 fn is_of_network(error: &EstablishError) -> bool {
     match error.stage() {
-        Stage::Resolve => true,
-        // A proxy that refuses the login, or that does not speak SOCKS5, will do so again.
-        Stage::Proxy => {
-            use tokio_socks::Error as Socks;
-            let said = cause::<ProxyError>(error).source.downcast_ref();
-            !matches!(said, Some(Socks::PasswordAuthFailure(_) | Socks::InvalidResponseVersion))
-        }
+        // SOCKS5 Support: each failure at the proxy is that of a network.
+        Stage::Resolve | Stage::Proxy => true,
         Stage::Authenticate => error.cause().downcast_ref().is_some_and(|failed: &AuthenticationError| {
             matches!(failed.cause, AuthenticationCause::Network(_) | AuthenticationCause::Timeout(_))
         }),
