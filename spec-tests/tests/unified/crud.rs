@@ -430,7 +430,7 @@ async fn find_and_modify(
     }
     copy(operation, &mut command, &SAME);
     let concern = collection.database.options.write_concern.as_ref();
-    let is_unacknowledged = concern.is_some_and(|concern| concern.w == Some(wharf::Acknowledgement::Servers(0)));
+    let is_unacknowledged = concern.and_then(|concern| concern.get("w")).is_some_and(|w| w == 0);
     let prepared = collection.prepare(Kind::Write, command, operation)?;
     let reply = prepared.run(collection.database.client(), session).await?;
     // The server replies all the same, which a driver's method for this command does not tell.
