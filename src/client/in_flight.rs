@@ -6,12 +6,18 @@
 
 use std::mem;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::in_session::{Explicit, InSession};
 use super::{Client, Inner};
 use crate::endpoint::{AwaitsDrain, Endpoint};
-use crate::runtime::{Connection, PerProcess};
+use crate::runtime::{Connection, PerProcess, within};
 use crate::session::{ServerSession, SessionId};
+
+/// How long a connection is held at most for the reply to `endSessions`.
+const LONGEST_REPLY: Duration = Duration::from_secs(5);
 
 /// A command in flight. Dropping the value means that its operation was cancelled.
 pub(super) struct InFlight<'f> {
@@ -116,7 +122,10 @@ impl Client {
                 let sessions = task.client.with_ending(mem::take);
                 task.has_taken_them = true;
                 if let Some((_server, mut connection)) = connection {
-                    task.client.end_sessions(&sessions, &mut connection).await;
+                    // A server that does not answer must not keep the connection.
+                    let ended = task.client.end_sessions(&sessions, &mut connection);
+                    let _ =
+                        within(Instant::now() + LONGEST_REPLY, || task.client.deployment().residence(), ended).await;
                 }
             });
         }

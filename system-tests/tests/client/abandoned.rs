@@ -160,3 +160,22 @@ async fn session_of_a_cancelled_operation_whose_connection_is_closed_is_ended() 
         assert_ne!(ping.get("lsid"), of("find").get("lsid"));
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn server_that_does_not_answer_endsessions_keeps_no_connection() {
+    let answer = |command: &Document, number| match name(command).as_str() {
+        "endSessions" => Answer::Hang,
+        _ => slow(command, number),
+    };
+    let (server, client) = only_connection(answer, "").await;
+    let mut options = wharf::Options::clone(client.options());
+    options.drain_timeout = Duration::ZERO;
+    let client = Client::new(options).unwrap();
+    client.connect().await.unwrap();
+    let find = async { client.find("test", "c", doc! {}).await };
+    timeout(Duration::from_millis(5), find).await.unwrap_err();
+    until("the session is ended", || server.command_names().contains(&"endSessions".to_owned())).await;
+    assert!(!is_free(&client), "it waits for the answer");
+    until("the connection is free", || is_free(&client)).await;
+    client.run_command("test", &rawdoc! { "ping": 1 }).await.unwrap();
+}
