@@ -10,7 +10,9 @@ use bson::{Document, RawDocumentBuf, doc, rawdoc};
 use tokio::time::Instant;
 use wharf_testbed::scripted::{Answer, name};
 
-use super::tests::{PRIMARY_AND_SECONDARY, World, answer, answer_of_query, close, ping, replica_set};
+use super::tests::{
+    PRIMARY_AND_SECONDARY, World, answer, answer_of_query, balanced, close, is_hello, ping, replica_set,
+};
 use super::{Client, Cursor};
 use crate::client::{ClientError, Operation};
 use crate::options::{ReadPreference, ReadPreferenceMode};
@@ -147,6 +149,36 @@ fn cursor_is_closed_once_and_within_the_given_limit() {
         let took = now() - begun;
         assert!(close(&[took.as_millis()], &[expected]), "{took:?}");
         assert_eq!(server.times(|command| name(command) == "killCursors").len(), 1);
+    }
+}
+
+/// Load Balancers, "Behaviour With Cursors".
+#[test]
+fn balanced_cursor_whose_fetch_failed_keeps_its_connection_until_it_is_dropped() {
+    for (is_lost, closes) in [(true, false), (true, true), (false, false), (false, true)] {
+        let world = World::new();
+        let server = world.server(move |command, _| match name(command).as_str() {
+            "getMore" if is_lost => Answer::Close,
+            "getMore" => Answer::Reply(doc! { "ok": 0, "code": 100, "errmsg": "refused" }),
+            _ if is_hello(command) => balanced(),
+            _ => answer_of_query(command),
+        });
+        let client = world.client(&format!("mongodb://{}/?loadBalanced=true", server.server.address()));
+        let in_use = || client.status().servers[0].pool.as_ref().unwrap().in_use;
+        let closed = || server.times(|command| name(command) == "killCursors").len();
+        let mut cursor = client.cursor(Operation::read("test", &rawdoc! { "find": "things" })).run().unwrap();
+        cursor.next().unwrap().unwrap();
+        cursor.next().unwrap().unwrap_err();
+        assert!(cursor.next().is_none() && cursor.is_over());
+        // A call, at whose end the cursor would have been closed.
+        ping(&client).unwrap();
+        assert_eq!((in_use(), closed()), (1, 0));
+        if closes {
+            cursor.close_within(Duration::from_millis(300));
+        } else {
+            drop(cursor);
+        }
+        assert_eq!((in_use(), closed()), (0, usize::from(!is_lost)));
     }
 }
 

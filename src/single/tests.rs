@@ -487,18 +487,21 @@ fn connection_that_was_idle_is_checked_before_a_cursor_uses_it() {
     assert_eq!(server.times(|command| name(command) == "getMore").len(), 3);
 }
 
+/// Returns how a server behind a load balancer answers a hello.
+pub(super) fn balanced() -> Answer {
+    let mut reply = standalone();
+    reply.insert("msg", "isdbgrid");
+    reply.insert("serviceId", bson::oid::ObjectId::from_bytes([5; 12]));
+    Answer::Reply(reply)
+}
+
 #[test]
 fn load_balancer_is_not_scanned_and_an_open_cursor_keeps_its_connection() {
     let world = World::new();
     let server = world.server(|command, _| match name(command).as_str() {
         "find" => Answer::Reply(doc! { "ok": 1, "cursor": { "id": 7_i64, "ns": "test.things", "firstBatch": [] } }),
         "getMore" => Answer::Reply(doc! { "ok": 1, "cursor": { "id": 0_i64, "ns": "test.things", "nextBatch": [] } }),
-        _ if is_hello(command) => {
-            let mut reply = standalone();
-            reply.insert("msg", "isdbgrid");
-            reply.insert("serviceId", bson::oid::ObjectId::from_bytes([5; 12]));
-            Answer::Reply(reply)
-        }
+        _ if is_hello(command) => balanced(),
         _ => answer(command),
     });
     let client = world.client(&format!("mongodb://{}/?loadBalanced=true", server.server.address()));
