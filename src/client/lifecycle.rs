@@ -191,6 +191,11 @@ impl Client {
         }
     }
 
+    /// Returns whether work is kept for the end of a call.
+    pub(crate) fn has_kept(&self) -> bool {
+        self.deployment().has_kept()
+    }
+
     /// Drops the work that is kept for the end of a call.
     pub(crate) fn forget_kept(&self) {
         drop(self.deployment().kept());

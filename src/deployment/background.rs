@@ -55,6 +55,10 @@ impl Kept {
         self.work.lock().unwrap_or_else(PoisonError::into_inner).push(work);
     }
 
+    fn is_empty(&self) -> bool {
+        self.forks != forks() || self.work.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
     /// Takes what is kept. A forked child gets nothing of its parent's.
     pub(crate) fn take(&self) -> Vec<Work> {
         match self.forks == forks() {
@@ -71,6 +75,11 @@ impl Deployment {
             Some(scanning) => Some(Background::Kept(scanning.kept.clone())),
             None => self.residence().map(Background::Spawned),
         }
+    }
+
+    /// Returns whether work is kept.
+    pub(crate) fn has_kept(&self) -> bool {
+        self.scanning().is_some_and(|scanning| !scanning.kept.is_empty())
     }
 
     /// Takes the work that is kept. Nothing is, unless the client is on a single thread.

@@ -103,7 +103,8 @@ impl<T: DeserializeOwned> Iterator for ChangeStream<T> {
 
 impl<T> Drop for ChangeStream<T> {
     fn drop(&mut self) {
-        if self.stream.abandon() {
+        // A call whose time was up has left the close of its cursor.
+        if self.stream.abandon() || self.client.client().has_kept() {
             self.client.finish_kept();
         }
     }

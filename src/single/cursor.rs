@@ -115,7 +115,8 @@ pub(super) fn at_once<T>(future: impl Future<Output = T>) -> T {
 
 impl<T> Drop for Cursor<T> {
     fn drop(&mut self) {
-        if self.cursor.abandon() {
+        // A call whose time was up has left the close of its cursor.
+        if self.cursor.abandon() || self.client.client().has_kept() {
             self.client.finish_kept();
         }
     }

@@ -51,8 +51,8 @@ fn open(client: &Client, is_tailable: bool) -> Cursor {
 }
 
 #[test]
-fn call_to_a_dark_server_leaves_the_close_of_its_cursor_to_the_next_call() {
-    for is_tailable in [false, true] {
+fn call_to_a_dark_server_leaves_the_close_of_its_cursor_to_the_next_call_or_the_drop() {
+    for (is_tailable, drops) in [(false, false), (false, true), (true, false), (true, true)] {
         let world = World::new();
         let (server, is_dark) = server_that_may_be_dark(&world);
         let client = world.client(&format!("mongodb://{}/?timeoutMS=500", server.server.address()));
@@ -65,7 +65,10 @@ fn call_to_a_dark_server_leaves_the_close_of_its_cursor_to_the_next_call() {
         assert!(close(&[took], &[500]), "{took} ms");
         is_dark.store(false, Ordering::SeqCst);
         assert_eq!(server.times(is_kill).len(), 0);
-        ping(&client).unwrap();
+        match drops {
+            true => drop(cursor),
+            false => ping(&client).unwrap(),
+        }
         assert_eq!(server.times(is_kill).len(), 1);
     }
 }

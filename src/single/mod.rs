@@ -53,7 +53,7 @@
 //! Between its calls nothing runs. A cursor or a change stream that is dropped before its end, and a transaction that is open when its session
 //! is dropped, are ended on the server at once, by the thread that drops them. The end of a call takes at most
 //! `connectTimeoutMS` for all such work, or 10 s if that is less or `connectTimeoutMS` is 0. With `timeoutMS` it takes at most what
-//! is left of that. If nothing is left, the next call does the work.
+//! is left of that. If nothing is left, the next call does the work, or the drop of a cursor or a change stream.
 //!
 //! # Inside of a tokio runtime
 //!

@@ -65,8 +65,6 @@ const FAILED_IN_A_CHECK: &str = "the single client opens the connection in a che
 const TRY_ONCE: &str =
     "the single client fails after one scan instead of waiting, and asks a server again only after 5 s";
 const ONE_BY_ONE: &str = "the calls of a single client run one after the other, and the case needs two at a time";
-const CLOSED: &str =
-    "the single client closes a cursor that has failed before the call returns, and the case allows no killCursors";
 
 /// The descriptions of the two cases that a file has for each operation.
 macro_rules! handshakes {
@@ -122,9 +120,6 @@ pub const LEDGER: &[Entry] = &[
         &["overload error retry attempts return connections to the pool"],
         CHECKS,
     ),
-    single("csot/tailable-awaitData", &["timeoutMS is refreshed for getMore - failure"], CLOSED),
-    single("csot/tailable-non-awaitData", &["timeoutMS is refreshed for getMore - failure"], CLOSED),
-    single("csot/waitQueueTimeout", &["WaitQueueTimeoutError does not clear the pool"], ONE_BY_ONE),
     newer(
         "discovery_and_monitoring/unified/backpressure-network-error-fail-replicaset",
         &["apply backpressure on network connection errors during connection establishment"],
