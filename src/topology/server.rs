@@ -333,11 +333,10 @@ fn is_same_set(ours: &[ServerAddress], theirs: &[ServerAddress]) -> bool {
 /// Returns the addresses in an array of a hello reply, in lower case; empty if the array is missing.
 fn addresses(reply: &RawDocument, field: &'static str) -> Result<Vec<ServerAddress>, WireError> {
     let Ok(array) = reply.get_array(field) else { return Ok(Vec::new()) };
-    let texts = || array.into_iter().filter_map(|element| element.ok()?.as_str());
     // Before anything is kept of it.
-    match texts().count() {
+    match reply::texts(array).count() {
         count if count > MOST_MEMBERS => Err(too_many(field, count)),
-        _ => texts().map(|text| parse(field, text)).collect(),
+        _ => reply::texts(array).map(|text| parse(field, &text)).collect(),
     }
 }
 
@@ -346,13 +345,15 @@ fn too_many(field: &'static str, count: usize) -> WireError {
 }
 
 fn address_of(reply: &RawDocument, field: &'static str) -> Result<Option<ServerAddress>, WireError> {
-    reply.get_str(field).ok().filter(|text| !text.is_empty()).map(|text| parse(field, text)).transpose()
+    reply::text(reply, field).filter(|text| !text.is_empty()).map(|text| parse(field, &text)).transpose()
 }
 
-/// Reads an address that a server reports. Only the application may name a socket of this machine.
+/// Reads an address that a server reports. Only the application may name a socket of this machine. An address that was not
+/// UTF-8 names no server, so it is refused.
 fn parse(field: &'static str, text: &str) -> Result<ServerAddress, WireError> {
     let refuse = |allowed| WireError::ReplyField { field, value: text.into(), allowed };
     match ServerAddress::parse(text) {
+        Ok(_) if text.contains(char::REPLACEMENT_CHARACTER) => Err(refuse("host or host:port, in UTF-8")),
         Ok(address) if matches!(address.host, Host::Tcp { .. }) => Ok(address),
         Ok(_) => Err(refuse("host or host:port, and no path of a socket")),
         Err(error) => Err(refuse(error.allowed)),
@@ -374,9 +375,9 @@ fn set_name(reply: &RawDocument) -> Result<Option<String>, WireError> {
 
 fn tags(reply: &RawDocument) -> BTreeMap<String, String> {
     let Ok(tags) = reply.get_document("tags") else { return BTreeMap::new() };
-    let of_strings = tags.into_iter().filter_map(|element| {
-        let (name, value) = element.ok()?;
-        Some((name.as_str().to_owned(), value.as_str()?.to_owned()))
+    let of_strings = tags.iter_elements().map_while(Result::ok).filter_map(|element| {
+        let value = reply::lossy(&element)?;
+        Some((element.key().as_str().to_owned(), value))
     });
     of_strings.collect()
 }
@@ -421,6 +422,32 @@ mod tests {
         }
         let reply = rawdoc! { "ok": 1, "setName": "rs", "secondary": true, "hosts": ["a", "/tmp/\nb.sock"] };
         assert!(error_of(&reply).ends_with("got /tmp/\\nb.sock"), "{}", error_of(&reply));
+    }
+
+    #[test]
+    fn text_that_is_cut_inside_a_character_is_not_left_out() {
+        // The second byte of the last character is missing.
+        let cut = |reply: bson::RawDocumentBuf| {
+            let mut bytes = reply.into_bytes();
+            let at = bytes.windows(2).position(|pair| pair == "é".as_bytes()).unwrap();
+            bytes[at + 1] = b'x';
+            bson::RawDocumentBuf::from_bytes(bytes).unwrap()
+        };
+        let allowed = "must be host or host:port, in UTF-8, got bé";
+        for (field, reply) in [
+            ("hosts", rawdoc! { "ok": 1, "setName": "rs", "secondary": true, "hosts": ["a", "bé", "c"] }),
+            ("arbiters", rawdoc! { "ok": 1, "setName": "rs", "secondary": true, "arbiters": ["bé"] }),
+            ("me", rawdoc! { "ok": 1, "setName": "rs", "secondary": true, "me": "bé" }),
+            ("primary", rawdoc! { "ok": 1, "setName": "rs", "secondary": true, "primary": "bé" }),
+        ] {
+            let expected = format!("the reply's {field} {allowed}").replace('é', "\u{fffd}x");
+            assert_eq!(error_of(&cut(reply)), expected);
+        }
+        let reply =
+            cut(rawdoc! { "ok": 1, "setName": "rs", "secondary": true, "tags": { "dc": "bé", "use": "reports" } });
+        let described = ServerDescription::of_reply(ServerAddress::parse("a").unwrap(), &reply, Instant::now());
+        let tags: Vec<_> = described.tags.into_iter().collect();
+        assert_eq!(tags, [("dc", "b\u{fffd}x"), ("use", "reports")].map(|(name, value)| (name.into(), value.into())));
     }
 
     #[test]

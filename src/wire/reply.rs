@@ -3,7 +3,7 @@
 use std::error::Error as StdError;
 use std::fmt;
 
-use bson::raw::RawElement;
+use bson::raw::{RawArray, RawElement};
 use bson::spec::ElementType;
 use bson::{RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
 
@@ -154,7 +154,7 @@ pub fn has_max_time_expired(reply: &RawDocument) -> bool {
 /// Returns the labels of an error, in the server's order.
 pub(crate) fn labels(reply: &RawDocument) -> Vec<String> {
     let Ok(Some(RawBsonRef::Array(labels))) = reply.get("errorLabels") else { return Vec::new() };
-    labels.iter_elements().map_while(Result::ok).filter_map(|label| lossy(&label)).collect()
+    texts(labels).collect()
 }
 
 /// Returns the text in a field, if it is one. Servers cut their messages in the middle of characters: what is not UTF-8
@@ -164,7 +164,13 @@ pub(crate) fn text(document: &RawDocument, field: &str) -> Option<String> {
     lossy(&elements.find(|element| element.key() == field)?)
 }
 
-fn lossy(element: &RawElement<'_>) -> Option<String> {
+/// Returns the texts in an array, read like [`text`].
+pub(crate) fn texts(array: &RawArray) -> impl Iterator<Item = String> {
+    array.iter_elements().map_while(Result::ok).filter_map(|element| lossy(&element))
+}
+
+/// Returns an element's text, if it is one, read like [`text`].
+pub(crate) fn lossy(element: &RawElement<'_>) -> Option<String> {
     match element.element_type() {
         ElementType::String => match element.value_utf8_lossy() {
             Ok(RawBson::String(text)) => Some(text),
