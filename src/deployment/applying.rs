@@ -11,7 +11,7 @@ use super::monitor;
 use super::rescan::{self, servers_after};
 use super::server::{Member, Server};
 use super::snapshot::Snapshot;
-use super::state::{Deployment, Resident, SrvResident, State};
+use super::state::{Deployment, Resident, SrvResident, State, now};
 use crate::endpoint::{AuthenticationError, Endpoint, OperationError, Scanned, ServerError, StateChange};
 use crate::error::{Cause, Stage};
 use crate::options::ServerAddress;
@@ -237,6 +237,33 @@ impl Deployment {
     pub(super) fn check_refused(self: &Arc<Self>, resident: &Resident, cause: Cause) {
         let failed = ServerDescription::failed(resident.server.address.clone(), cause);
         self.apply_check(resident, None, |before| before.topology.after_check(failed));
+    }
+
+    /// Applies the reply to the hello of a connection that the server's pool opens, if it tells something new ("Clients
+    /// update the topology from each handshake"). `generation` is the connection's.
+    ///
+    /// If the server is unknown, its monitor makes it known, with its round-trip time. An invalid reply changes nothing: the
+    /// monitor's check fails with it.
+    pub(super) fn greeted(self: &Arc<Self>, server: &Server, reply: &RawDocument, generation: u64) {
+        let version = TopologyVersion::of_reply(reply);
+        let is_news = |snapshot: &Snapshot| {
+            let present = snapshot.topology.server(&server.address).filter(|_| snapshot.has(server));
+            present.is_some_and(|present| {
+                !present.server_type.is_unknown() && TopologyVersion::is_newer(version, present.topology_version)
+            })
+        };
+        if !is_news(&self.snapshot()) || server.pool.establisher().scanned().is_some_and(Scanned::is_checking) {
+            return;
+        }
+        let description = ServerDescription::of_reply(server.address.clone(), reply, now());
+        if description.error.is_some() {
+            return;
+        }
+        self.apply(None, |_, before| {
+            // The reply may come from a process that has ended, if the pool was cleared since.
+            let is_late = generation < server.pool.state().generation || !is_news(before);
+            if is_late { None } else { before.topology.after_check(with_round_trips(server, description)) }
+        });
     }
 
     /// Applies the servers that were found by a name's records, of which at most `most` are used; 0 means all.

@@ -482,9 +482,21 @@ impl Deployment {
         let (runtime, settled) = (state.residence.clone()?, self.settled.get()?);
         let make = || -> Result<Arc<Server>, Cause> {
             let endpoint = settled.endpoints.at(address).map_err(|error| Arc::new(error) as Cause)?;
-            let weak = Arc::downgrade(self);
             let identity = Arc::new(OnceLock::<Weak<Server>>::new());
-            let of = identity.clone();
+            let (deployment, of) = (Arc::downgrade(self), identity.clone());
+            let present = move || Some((deployment.upgrade()?, of.get()?.upgrade()?));
+            // A load balancer is never checked, and describes only one of its servers.
+            let endpoint = match settled.options.is_load_balanced() {
+                true => endpoint,
+                false => endpoint.on_hello({
+                    let present = present.clone();
+                    move |reply, generation| {
+                        if let Some((this, server)) = present() {
+                            this.greeted(&server, reply, generation);
+                        }
+                    }
+                }),
+            };
             // ORD: Relaxed; the lock publishes it. A forked child reads it without, in a single thread.
             let accounts_for_holders = self.accounts_for_holders.load(Ordering::Relaxed);
             let mut builder = endpoint.pool().account_for_holders(accounts_for_holders).log(Log::new());
@@ -493,7 +505,7 @@ impl Deployment {
                 builder = builder.options(options).without_tasks();
             }
             let mut builder = builder.runtime(runtime).on_failure(move |failed: &FailedConnection<'_>| {
-                if let (Some(this), Some(server)) = (weak.upgrade(), of.get().and_then(Weak::upgrade)) {
+                if let Some((this, server)) = present() {
                     this.establishment_failed(&server, failed);
                 }
             });

@@ -14,9 +14,11 @@
 //! The `channel` does not interpret the bytes of the `transport`. It compresses between encoding and writing, and
 //! decompresses between reading and decoding.
 
+use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use bson::RawDocument;
 use bson::oid::ObjectId;
 use thiserror::Error;
 use tokio::runtime::Handle;
@@ -121,6 +123,17 @@ pub struct Endpoint {
     authenticator: Option<Arc<Authenticator>>,
     /// Set if the connections serve checks of the server, too.
     scanned: Option<Arc<Scanned>>,
+    on_hello: Option<HelloSink>,
+}
+
+/// Receives the reply to the hello of each connection, and the generation of the connection.
+#[derive(Clone)]
+struct HelloSink(Arc<dyn Fn(&RawDocument, u64) + Send + Sync>);
+
+impl fmt::Debug for HelloSink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HelloSink").finish_non_exhaustive()
+    }
 }
 
 impl Options {
@@ -206,6 +219,7 @@ impl Endpoints {
             handshake: self.handshake.clone(),
             authenticator: self.authenticator.clone(),
             scanned: self.serves_scans.then(Arc::default),
+            on_hello: None,
         })
     }
 }
@@ -225,6 +239,11 @@ impl Endpoint {
             address: address.to_owned(),
             allowed: "a path that a Unix domain socket can have on this platform, if it is a path",
         })
+    }
+
+    /// Makes an endpoint that tells `sink` the reply to the hello of each connection, and the generation of the connection.
+    pub(crate) fn on_hello(self, sink: impl Fn(&RawDocument, u64) + Send + Sync + 'static) -> Self {
+        Self { on_hello: Some(HelloSink(Arc::new(sink))), ..self }
     }
 
     /// Returns a builder for a pool of connections to this endpoint, with the endpoint's pool options. The pool is
@@ -347,6 +366,9 @@ impl Endpoint {
         if let Some(identify) = context.identify {
             let refuse = |error| EstablishError::permanent(Stage::Hello, error);
             identify(hello.required_service_id().map_err(refuse)?);
+        }
+        if let Some(HelloSink(sink)) = &self.on_hello {
+            sink(&hello.document, context.generation);
         }
         let authentication = match &self.authenticator {
             Some(authenticator) => {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bson::{doc, rawdoc};
 use tokio::time::{Instant, sleep};
-use wharf::client::TopologyEvent;
+use wharf::client::{ServerType, TopologyEvent};
 use wharf::{Client, Options, PoolEvent};
 use wharf_testbed::scripted::{Answer, name};
 
@@ -219,4 +219,98 @@ async fn events_of_a_sharded_topology_are_in_order() {
         "TopologyClosed",
     ];
     assert_eq!(told, expected);
+}
+
+/// "When a client successfully calls hello or legacy hello to handshake a new connection for application operations, it
+/// SHOULD use the hello or legacy hello reply to update the ServerDescription and TopologyDescription".
+#[tokio::test(start_paused = true)]
+async fn handshake_of_a_pool_tells_of_a_new_member_before_the_next_check() {
+    let hosts = Arc::new(OnceLock::<[String; 2]>::new());
+    let of_script = hosts.clone();
+    let new = Server::start(move |_, _| {
+        let mut reply = member("secondary", 1);
+        reply.insert("hosts", of_script.get().unwrap().to_vec());
+        Answer::Reply(reply)
+    })
+    .await;
+    let of_script = hosts.clone();
+    let primary = Server::start(move |command, number| {
+        let (mut before, mut since) = (member("isWritablePrimary", 1), member("isWritablePrimary", 2));
+        before.insert("hosts", of_script.get().unwrap()[..1].to_vec());
+        since.insert("hosts", of_script.get().unwrap().to_vec());
+        Answer::Reply(match is_hello(command) {
+            // The only check, and the handshake of the pool.
+            true if number == 0 => before,
+            true => since,
+            false => doc! { "ok": 1 },
+        })
+    })
+    .await;
+    hosts.set([primary.server.address(), new.server.address()]).unwrap();
+    let (client, events) = primary.client("replicaSet=rs&serverMonitoringMode=poll&heartbeatFrequencyMS=60000");
+    let begun = Instant::now();
+    client.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap();
+    let is_found = |event: &TopologyEvent| match event {
+        TopologyEvent::ServerDescriptionChanged { address, new: found, .. } => {
+            **address == *new.server.address() && found.server_type() == ServerType::RsSecondary
+        }
+        _ => false,
+    };
+    events.after(0, is_found).await;
+    assert!(begun.elapsed() < Duration::from_millis(100), "{:?}", begun.elapsed());
+    assert_eq!(primary.times(is_hello).len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn handshake_of_a_pool_changes_nothing_unless_it_is_newer_than_the_last_check() {
+    for (counter, expected) in
+        [(Some(4), "RSPrimary"), (Some(5), "RSPrimary"), (Some(6), "RSSecondary"), (None, "RSSecondary")]
+    {
+        let server = Server::start(move |command, number| {
+            let mut reply = member("secondary", counter.unwrap_or_default());
+            if counter.is_none() {
+                reply.remove("topologyVersion");
+            }
+            Answer::Reply(match is_hello(command) {
+                true if number == 0 => member("isWritablePrimary", 5),
+                true => reply,
+                false => doc! { "ok": 1 },
+            })
+        })
+        .await;
+        let (client, _) = server.client("directConnection=true&serverMonitoringMode=poll&heartbeatFrequencyMS=60000");
+        client.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap();
+        assert_eq!(client.status().servers[0].server_type, expected, "{counter:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn handshake_of_a_connection_older_than_the_last_clear_changes_nothing() {
+    let mut other = standalone();
+    other.extend(doc! { "setName": "rs", "secondary": true, "isWritablePrimary": false });
+    let server = Server::start(move |command, number| match (name(command).as_str(), number) {
+        ("ping", 0) => Answer::After(Duration::from_secs(1), Box::new(Answer::Close)),
+        ("ping", _) => ok(),
+        // After a check, and the handshake of the connection that is lost.
+        (_, 2) => Answer::After(Duration::from_secs(3), Box::new(Answer::Reply(other.clone()))),
+        _ => Answer::Reply(standalone()),
+    })
+    .await;
+    let (client, events) = server.client("directConnection=true&serverMonitoringMode=poll&heartbeatFrequencyMS=60000");
+    client.connect().await.unwrap();
+    let ping = rawdoc! { "ping": 1 };
+    let later = async {
+        sleep(Duration::from_secs(2)).await;
+        client.connect().await.unwrap();
+        assert_eq!(client.status().servers[0].server_type, "Standalone");
+        let mark = events.mark();
+        sleep(Duration::from_secs(5)).await;
+        assert_eq!(events.mark(), mark, "{:#?}", &events.all()[mark..]);
+    };
+    let (first, second, ()) =
+        tokio::join!(client.run_command("admin", &ping), client.run_command("admin", &ping), later);
+    assert!(first.is_err() || second.is_err(), "no connection was lost, so the pool was not cleared");
+    // The check, both connections, and the one that replaces the late one.
+    assert_eq!(server.times(is_handshake).len(), 4);
+    assert_eq!(client.status().servers[0].server_type, "Standalone");
 }
