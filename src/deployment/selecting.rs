@@ -9,7 +9,7 @@ use thiserror::Error;
 use tokio::time::Instant;
 
 use super::selection_log::{self, Purpose, SelectionLog, WaitLogged};
-use super::server::Selected;
+use super::server::{Member, Selected};
 use super::snapshot::Snapshot;
 use super::state::Deployment;
 use crate::boxed::boxed;
@@ -17,7 +17,7 @@ use crate::milliseconds::Milliseconds;
 use crate::options::{InvalidOption, ReadPreferenceMode, ServerAddress};
 use crate::runtime::within;
 use crate::selection::Access;
-use crate::topology::{ServerDescription, ServerType, TopologyDescription};
+use crate::topology::ServerDescription;
 use crate::wire::hello::IncompatibleServerError;
 
 /// What an operation asks of a server.
@@ -83,22 +83,30 @@ pub struct TopologySummary {
     /// Why the SRV name could not be resolved.
     unresolved: Option<String>,
     topology_type: &'static str,
-    /// Address, type, and the error of the last check.
+    /// Address, type, and the error of the last check, or how long there was no answer.
     servers: Vec<(Arc<str>, &'static str, Option<String>)>,
     /// The server that is none of the deployment, and why.
     left_out: Option<Arc<str>>,
 }
 
 impl TopologySummary {
-    fn of(topology: &TopologyDescription, unresolved: Option<String>) -> Self {
-        let server = |server: &ServerDescription| {
-            let error = server.error.as_ref().map(ToString::to_string);
-            (server.address.text.clone(), server.server_type.name(), error)
+    fn of(snapshot: &Snapshot, unresolved: Option<String>) -> Self {
+        let topology = &snapshot.topology;
+        let server = |(server, member): (&ServerDescription, Option<&Member>)| {
+            let told = match (&server.error, member) {
+                (Some(error), _) => Some(error.to_string()),
+                // Neither a reply nor a failure has come: perhaps something else accepts the connection.
+                (None, Some(member)) if server.server_type.is_unknown() => {
+                    Some(format!("connecting, no answer for {}", Milliseconds(member.server.checked_for())))
+                }
+                (None, _) => None,
+            };
+            (server.address.text.clone(), server.server_type.name(), told)
         };
         Self {
             unresolved,
             topology_type: topology.topology_type().name(),
-            servers: topology.servers().map(server).collect(),
+            servers: snapshot.servers().map(server).collect(),
             left_out: topology.left_out().cloned(),
         }
     }
@@ -113,13 +121,11 @@ impl fmt::Display for TopologySummary {
         if self.servers.is_empty() {
             f.write_str(" without servers")?;
         }
-        for (index, (address, server_type, error)) in self.servers.iter().enumerate() {
+        for (index, (address, server_type, told)) in self.servers.iter().enumerate() {
             f.write_str(if index == 0 { ", with " } else { "; " })?;
             write!(f, "{address} ({server_type}")?;
-            match error {
-                Some(error) => write!(f, ", {error})")?,
-                // Neither a reply nor a failure has come: perhaps something else accepts the connection.
-                None if *server_type == ServerType::Unknown.name() => f.write_str(", connecting, no answer yet)")?,
+            match told {
+                Some(told) => write!(f, ", {told})")?,
                 None => f.write_str(")")?,
             }
         }
@@ -293,7 +299,7 @@ impl Deployment {
                 .filter(|_| !self.is_resolved() && !self.is_closed())
                 .map(|name| format!("the DNS has not answered for {:?} yet", name.host)),
         };
-        Arc::new(TopologySummary::of(&self.snapshot().topology, unresolved))
+        Arc::new(TopologySummary::of(&self.snapshot(), unresolved))
     }
 }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crossbeam::utils::CachePadded;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use super::heartbeat::Heartbeats;
 use super::scanning::Uses;
@@ -28,6 +29,8 @@ pub(crate) struct Server {
     pub(super) probe: Option<Endpoint>,
     pub(super) control: Control,
     pub(super) heartbeats: Heartbeats,
+    /// When its monitor, or an operation, began to check it.
+    checks_begun: Mutex<Instant>,
     round_trips: Mutex<RoundTrips>,
     /// The shortest round trip of late, in nanoseconds.
     least_round_trip: AtomicU64,
@@ -108,10 +111,24 @@ impl Server {
             probe,
             control: Control::default(),
             heartbeats: Heartbeats::default(),
+            checks_begun: Mutex::new(Instant::now()),
             round_trips: Mutex::default(),
             least_round_trip: AtomicU64::new(0),
             uses: Uses::default(),
         }
+    }
+
+    /// Notes that its monitor, or an operation, begins to check it.
+    pub(super) fn begin_checks(&self) {
+        self.control.set_checking(true);
+        // Valid at any time, here and below.
+        *self.checks_begun.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    /// Returns how long its monitor has checked it, in whole milliseconds.
+    pub(super) fn checked_for(&self) -> Duration {
+        let checks_begun = *self.checks_begun.lock().unwrap_or_else(PoisonError::into_inner);
+        Duration::from_millis(u64::try_from(checks_begun.elapsed().as_millis()).unwrap_or(u64::MAX))
     }
 
     /// Adds the duration of one hello.

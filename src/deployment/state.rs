@@ -539,7 +539,7 @@ impl Deployment {
     /// Returns what the server's monitor holds.
     fn resident(self: &Arc<Self>, state: &State, server: &Arc<Server>) -> Resident {
         // A monitor begins with a check.
-        server.control.set_checking(true);
+        server.begin_checks();
         Resident { deployment: self.clone(), server: server.clone(), start: state.starts }
     }
 
