@@ -128,7 +128,9 @@ pub struct Endpoint {
 
 /// Receives the reply to the hello of each connection, and the generation of the connection.
 #[derive(Clone)]
-struct HelloSink(Arc<dyn Fn(&RawDocument, u64) + Send + Sync>);
+struct HelloSink(Arc<OnHello>);
+
+type OnHello = dyn Fn(&RawDocument, u64) + Send + Sync;
 
 impl fmt::Debug for HelloSink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

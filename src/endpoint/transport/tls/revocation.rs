@@ -105,7 +105,7 @@ impl<'a> Issued<'a> {
     }
 
     fn issuer_key(&self) -> PublicKey<'_> {
-        PublicKey::read(&self.issuer.subject_public_key_info).expect("it was read when the issuer was found")
+        PublicKey::read(&self.issuer.subject_public_key_info).expect("BUG: the key was read when the issuer was found")
     }
 
     /// Returns what a response says, or `None` if the responder does not know the certificate.
