@@ -12,7 +12,7 @@ use tokio_rustls::rustls::{self, CertificateError};
 /// A TLS handshake failed for a reason that the options or the server's certificate can change. A retry does not help.
 ///
 /// This is the cause of an [`EstablishError`](crate::EstablishError) at [`Stage::Tls`](crate::Stage::Tls). The cause of
-/// other TLS failures is an [`io::Error`] that contains the [`rustls::Error`](crate::rustls::Error), and the cause of a
+/// other TLS failures is an [`io::Error`] that contains the [`rustls::Error`], and the cause of a
 /// failed revocation check is an [`OcspError`](crate::endpoint::OcspError).
 ///
 /// ```
