@@ -99,7 +99,7 @@ async fn each_broken_link_is_reported_as_itself() {
         match stage {
             Stage::Proxy => drop(cause::<ProxyError>(&error)),
             Stage::Authenticate => assert!(cause::<AuthenticationError>(&error).server_error().is_some(), "{error}"),
-            _ => drop(cause::<std::io::Error>(&error)),
+            _ => drop(cause::<TlsError>(&error)),
         }
         for secret in ["push", "wrong", "knock"] {
             assert!(!format!("{error:?} {error}").contains(secret), "{error:?}");

@@ -70,7 +70,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use bson::{Document, RawDocument, RawDocumentBuf, doc, rawdoc};
-use wharf::endpoint::{AuthenticationCause, AuthenticationError, ConnectTimeoutError, ProxyError};
+use wharf::endpoint::{AuthenticationCause, AuthenticationError, ConnectTimeoutError, ProxyError, TlsError};
 use wharf::telemetry::EventCounts;
 use wharf::{
     CheckOutError, CommandError, Compressor, Credential, Endpoint, EstablishError, Labels, Mechanism, OperationError,
