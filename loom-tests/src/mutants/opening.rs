@@ -125,8 +125,8 @@ pub const MUTANTS: &[Mutant] = &[
         file: "pool/lease.rs",
         edits: &[
             Edit { within: "fn give_back<", right: "held.return_to_pool(shard);", wrong: "return;" },
-            Edit { within: "fn push_plainly<", right: "=> held.return_to_waiter(shard)", wrong: "=> {}" },
-            Edit { within: "fn push_plainly<", right: "=> held.return_to_pool(shard)", wrong: "=> {}" },
+            Edit { within: "fn push_plainly<", right: "held.return_to_waiter(shard)", wrong: "()" },
+            Edit { within: "fn push_plainly<", right: "held.return_to_pool(shard)", wrong: "()" },
         ],
     },
     Mutant {
