@@ -49,7 +49,7 @@ macro_rules! cases {
 
 cases! {
     /// A task on each core checks out and in; four connections a core.
-    Hit: "hit", 5, 40;
+    Hit: "hit", 20, 40;
     /// 64 tasks a core hold their connection across a yield; 100 connections a core.
     Yield: "yield", 60, 120;
     /// As yield, with a runtime of its own for each core: the pool's share.
