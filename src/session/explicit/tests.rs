@@ -1,3 +1,4 @@
+mod abandoned;
 mod cursors;
 mod sequences;
 
@@ -332,35 +333,6 @@ fn transaction_without_commands_sends_neither_commit_nor_abort() {
 }
 
 #[test]
-fn session_that_ends_aborts_its_transaction_unless_a_commit_may_have_been_executed() {
-    assert!(!started().abandon() && in_progress().abandon());
-    let mut twice = in_progress();
-    assert!(twice.abandon() && !twice.abandon() && twice.transaction_state() == TransactionState::Aborted);
-    let committed = |end: &dyn Fn(&mut Session<&'static str>)| {
-        let mut session = in_progress();
-        session.begin_commit().unwrap();
-        end(&mut session);
-        session.abandon()
-    };
-    assert!(committed(&|_| ()), "no commit was sent");
-    assert!(!committed(&|session| drop(session.commit_command(false))), "its outcome is unknown");
-    let refused = Fault::new(FaultKind::CheckOut, ErrorLabels::NONE);
-    let failed = |session: &mut Session<&'static str>| drop(session.commit_failed(&refused, None));
-    assert!(committed(&|session| {
-        session.commit_command(false);
-        failed(session);
-    }));
-    assert!(!committed(&|session| {
-        session.commit_command(false);
-        session.commit_command(false);
-        failed(session);
-    }));
-    let mut empty = started();
-    empty.begin_commit().unwrap();
-    assert!(!empty.abandon(), "the server knows no transaction");
-}
-
-#[test]
 fn operations_in_a_transaction_have_no_concerns_and_read_from_the_primary() {
     let secondary = ReadPreference::new(ReadPreferenceMode::Secondary);
     let mut session = started();
@@ -501,42 +473,6 @@ fn pin_is_kept_by_a_commit_and_released_by_what_comes_next() {
     let mut session = pinned();
     session.begin_abort().unwrap();
     assert_eq!(session.unpin(), Some("mongos"));
-}
-
-#[test]
-fn transaction_whose_connection_is_taken_can_only_be_aborted() {
-    let balanced = SessionServer { is_load_balanced: true, is_mongos: true, ..SERVER };
-    let cut_off = || Err(SessionError::TransactionCutOff);
-    assert_eq!(SessionError::TransactionCutOff.labels(), ErrorLabels::TRANSIENT_TRANSACTION);
-    // The first command was cancelled, and a later one.
-    let mut first = started();
-    sent_to(&mut first, &WRITE, balanced);
-    let mut later = in_progress();
-    assert_eq!((later.pin("connection"), later.take_pin()), (None, Ok(Some("connection"))));
-    for session in [&mut first, &mut later] {
-        assert!(session.is_pin_taken());
-        assert_eq!(session.take_pin(), cut_off());
-        assert_eq!((session.begin_commit(), session.take_pin()), (Ok(true), cut_off()), "no commit was sent");
-        assert!(session.abandon());
-        assert_eq!(session.take_pin(), Ok(None), "an abort may go to any server");
-        let started = session.start_transaction(TransactionOptions::default());
-        assert_eq!(started, Err(SessionError::AbortInProgress), "nothing tells yet what the abort has done");
-        assert_eq!(session.abort_ended(), None);
-        session.start_transaction(TransactionOptions::default()).unwrap();
-        assert_eq!(session.take_pin(), Ok(None), "the next transaction has its own");
-    }
-    let mut unpinned = in_progress();
-    unpinned.pin("connection");
-    assert_eq!(unpinned.take_pin(), Ok(Some("connection")));
-    let _ = unpinned.failed(&fault(FaultKind::Network), Some(balanced), false);
-    assert_eq!((unpinned.begin_commit(), unpinned.take_pin()), (Ok(true), Ok(None)), "an error has unpinned it");
-
-    let mut committing = in_progress();
-    committing.pin("connection");
-    committing.begin_commit().unwrap();
-    assert_eq!(committing.take_pin(), Ok(Some("connection")));
-    let _ = committing.commit_command(false);
-    assert_eq!((committing.begin_commit(), committing.take_pin()), (Ok(true), Ok(None)), "it repeats a commit");
 }
 
 #[test]
