@@ -158,8 +158,8 @@ impl ClientError {
         self.operation_error()?.command_error()
     }
 
-    /// Returns the server's error, if the server reported one: that of the command, of an authentication that it refused,
-    /// or the first of [`WriteFailure::errors`].
+    /// Returns the server's error, if the server reported one: about the command, about an authentication that it
+    /// refused, or the first of [`WriteFailure::errors`].
     ///
     /// A write that was executed without its write concern has no such error: see
     /// [`write_concern_error`](Self::write_concern_error).

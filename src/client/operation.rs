@@ -34,7 +34,7 @@ pub struct Operation<'a> {
     pub(super) exclusive: PhantomData<&'a mut Session>,
     /// The operation that this one is a part of.
     pub(super) part_of: Option<&'a Whole>,
-    /// Whether the operation uses the session, but is no part of its transaction: that of a change stream which resumes.
+    /// Whether the operation uses the session, but is no part of its transaction. A change stream resumes this way.
     pub(super) is_beside_transaction: bool,
 }
 

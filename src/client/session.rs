@@ -224,7 +224,7 @@ impl Session {
     /// ```
     ///
     /// `body` must return the error of each command, and must not continue after one: the error may have aborted the
-    /// transaction on the server, as that of a duplicate key does. The commit is then refused with `NoSuchTransaction`,
+    /// transaction on the server, as a duplicate key does. The commit is then refused with `NoSuchTransaction`,
     /// whose label `TransientTransactionError` makes `with_transaction` repeat all of it until its time is up. To handle
     /// errors of commands in another way, use [`start_transaction`](Self::start_transaction),
     /// [`commit_transaction`](Self::commit_transaction) and [`abort_transaction`](Self::abort_transaction).

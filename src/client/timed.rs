@@ -31,7 +31,7 @@ pub(crate) trait Limited: IntoFuture + Sized {
 }
 
 impl Client {
-    /// Returns the time limit of something with this limit of its own: that, the session's, or that of the options.
+    /// Returns the first limit that is set: the session's, the operation's `own`, or the limit of the options.
     ///
     /// # Errors
     ///

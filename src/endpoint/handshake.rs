@@ -21,7 +21,7 @@ use crate::wire::metadata::ClientMetadata;
 use crate::wire::reply::{self, StateChange, Unsuccessful};
 use crate::wire::{HelloReply, ServerError, hello, server_api};
 
-/// The content of hello that all connections with the same options share, those of monitors included.
+/// The content of hello that all connections with the same options share, also the connections of monitors.
 #[derive(Debug)]
 pub(crate) struct Handshake {
     /// Not behind a lock: after a fork, the child might find it held by a thread that only the parent has.

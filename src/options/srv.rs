@@ -44,8 +44,8 @@ pub struct SrvName {
     /// `invalid`, `local`, `localhost`, `mail` or `test`. A public suffix, under which the public may register names, such
     /// as `co.uk`, is refused.
     ///
-    /// The option is that of the text "Initial DNS Seedlist Discovery" as the change DRIVERS-3329 of the official drivers
-    /// has it. The specifications of 2026-08-13, which are those that wharf follows, do not have it yet.
+    /// The option comes from the change DRIVERS-3329 of the text "Initial DNS Seedlist Discovery" by the official drivers.
+    /// wharf follows the specifications of 2026-08-13, which do not have it yet.
     ///
     /// This option loosens the protection against forged answers. Give the narrowest domain that holds the servers.
     pub allowed_hosts_suffix: Option<String>,

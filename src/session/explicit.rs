@@ -42,8 +42,7 @@ pub struct SessionUse<'a> {
     pub takes_after_cluster_time: bool,
     /// The number of a write that may be retried, from [`Session::next_transaction_number`]. Not in a transaction.
     pub transaction_number: Option<i64>,
-    /// Whether the operation is no part of the session's transaction, whatever its state: that of a change stream which
-    /// resumes.
+    /// Whether the operation is no part of the session's transaction, whatever its state. A change stream resumes this way.
     pub is_beside_transaction: bool,
 }
 

@@ -46,8 +46,8 @@ const MOST: u64 = 10_000;
 /// Gauges and counters are exact. The facade has no way to pass a histogram on as it is, so each call records the times
 /// since the last call: each with a value that is 3.2 % from the true one or less. If there are more than 10,000 new
 /// times in a histogram, it records 10,000 of them in the same proportions. The times of uses are a sample in any case.
-/// `wharf_pool_check_outs_total` has the exact numbers: its sum that of the uses that have begun, and its outcomes those of the
-/// check-outs that waited.
+/// `wharf_pool_check_outs_total` has the exact numbers: its sum is the number of uses that have begun, and
+/// its outcomes count the check-outs that waited.
 ///
 /// # A server that leaves
 ///
@@ -79,7 +79,7 @@ impl FacadeMetrics {
         Self { source: source.source(), name: None, series: Arc::default() }
     }
 
-    /// Sets the label `pool` of a pool, or what that of each server begins with. From then on it shares nothing with its
+    /// Sets the label `pool` of a pool, or the beginning of each server's label. From then on it shares nothing with its
     /// clones: the series have another label.
     #[must_use]
     pub fn named(self, name: impl Into<String>) -> Self {

@@ -196,7 +196,7 @@ impl Step {
         self.put(ServerDescription::failed(address.clone(), Cause::from(error)));
     }
 
-    /// Returns those of the addresses that are new, each once.
+    /// Returns the addresses that are new, each once.
     pub(super) fn new_ones<'a>(&self, addresses: impl Iterator<Item = &'a ServerAddress>) -> Vec<ServerAddress> {
         let mut present: HashSet<&ServerAddress> = self.topology.servers().map(|server| &server.address).collect();
         addresses.filter(|address| present.insert(address)).cloned().collect()

@@ -20,7 +20,7 @@ pub struct Written {
     /// Whether the server has acknowledged the writes. With the write concern `w: 0` it does not: then the numbers are 0,
     /// whatever the writes have done.
     pub acknowledged: bool,
-    /// The number of documents that were inserted, without those of upserts.
+    /// The number of documents that were inserted. Upserts are not counted.
     pub inserted: u64,
     /// The number of documents that updates found.
     pub matched: u64,
