@@ -42,8 +42,12 @@ pub(super) struct MalformedPem {
     pub problem: &'static str,
 }
 
+/// The byte order mark of UTF-8, with which some editors begin a file.
+const MARK: &[u8] = "\u{feff}".as_bytes();
+
 /// Returns the sections of a file, in order. Text outside of them is ignored.
 pub(super) fn sections(file: &[u8]) -> Result<Vec<Section>, MalformedPem> {
+    let file = file.strip_prefix(MARK).unwrap_or(file);
     let mut sections = Vec::new();
     let mut lines = file.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii).zip(1..);
     while let Some((text, line)) = lines.next() {
@@ -99,6 +103,13 @@ mod tests {
         assert_eq!(found, [("A", 2, &[1, 2, 3, 4][..]), ("B C", 7, &[][..])]);
         assert!(sections.iter().all(|section| !section.legacy_encrypted));
         assert_eq!(format!("{:?}", sections[0]), "Section { label: \"A\", line: 2, .. }");
+    }
+
+    #[test]
+    fn byte_order_mark_at_the_beginning_is_left_out() {
+        let sections = sections(b"\xef\xbb\xbf-----BEGIN A-----\nAQID\n-----END A-----\n").unwrap();
+        let found: Vec<_> = sections.iter().map(|section| (&*section.label, section.line, &**section.der)).collect();
+        assert_eq!(found, [("A", 1, &[1, 2, 3][..])]);
     }
 
     #[test]
