@@ -43,7 +43,8 @@ pub(super) struct Responders {
 }
 
 impl Responders {
-    /// Remembers what was concluded, unless what is known lasts longer.
+    /// Remembers what was concluded, unless what is known lasts longer. That a certificate was revoked is not forgotten for
+    /// anything else before its time: another connection may have had no answer meanwhile.
     pub fn learn(&self, id: &CertificateId, conclusion: Conclusion) {
         let now = UnixTime::now().as_secs();
         self.known.rcu(|known| {
@@ -54,7 +55,8 @@ impl Responders {
             if known.len() >= MOST_KNOWN {
                 known.clear();
             }
-            let lasting = known.get(id).filter(|before| before.until > conclusion.until);
+            let rank = |conclusion: &Conclusion| (conclusion.is_revoked && conclusion.until > now, conclusion.until);
+            let lasting = known.get(id).filter(|before| rank(before) > rank(&conclusion));
             known.insert(id.clone(), *lasting.unwrap_or(&conclusion));
             known
         });
@@ -152,7 +154,35 @@ async fn first_of(
 
 #[cfg(test)]
 mod tests {
+    use wharf_testbed::certificates::VERSION_1;
+
+    use super::super::pem;
     use super::*;
+    use crate::wire::ocsp::Certificate;
+
+    #[test]
+    fn revocation_is_forgotten_for_nothing_before_its_time() {
+        let sections = pem::sections(VERSION_1.as_bytes()).unwrap();
+        let der = sections.iter().find(|section| section.label == pem::CERTIFICATE).unwrap().der.to_vec();
+        let certificate = Certificate::read(&der).unwrap();
+        let id = CertificateId::of(&certificate, certificate.public_key);
+        let now = UnixTime::now().as_secs();
+        let [good, pause] = [10_000, PAUSE].map(|valid| Conclusion { is_revoked: false, until: now + valid });
+        let [over, revoked] = [0, 30].map(|valid| Conclusion { is_revoked: true, until: now + valid });
+        let responders = Responders::default();
+        for (told, known) in [
+            (over, over),
+            (pause, pause),
+            (good, good),
+            (pause, good),
+            (revoked, revoked),
+            (pause, revoked),
+            (good, revoked),
+        ] {
+            responders.learn(&id, told);
+            assert_eq!(responders.known.load()[&id], known, "{told:?}");
+        }
+    }
 
     #[test]
     fn responders_are_asked_in_plain_http_only() {
