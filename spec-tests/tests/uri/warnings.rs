@@ -9,6 +9,10 @@ use super::values::value_of;
 fn each_kind_of_warning_says_its_consequence() {
     let warnings = [
         ("mongodb://a/?Fsync=1", r#"option "Fsync" is not supported; it is ignored"#),
+        (
+            "mongodb://a/?sslCAFile=ca.pem",
+            r#"option "sslCAFile" is not supported; the nearest name is tlsCAFile; it is ignored"#,
+        ),
         ("mongodb://a/?replicaSet=rs \r\n", "connection string has white space at its end; it is left out"),
         ("mongodb://a\n", "connection string has white space at its end; it is left out"),
         ("mongodb://a/?x@y=1", "option that is not shown is not supported; it is ignored"),
@@ -71,6 +75,21 @@ fn each_kind_of_warning_says_its_consequence() {
         let found: Vec<_> = parse(uri).warnings().iter().map(ToString::to_string).collect();
         assert_eq!(found, [warning], "{uri}");
     }
+}
+
+#[test]
+fn rest_of_a_password_under_a_former_name_is_not_shown() {
+    for option in ["tlsCertificateKeyFilePassword", "sslPEMKeyPassword"] {
+        let options = parse(&format!("mongodb://a/?tls=true&tlsCertificateKeyFile=f&{option}=hun&ter2=3"));
+        let found: Vec<_> = options.warnings().iter().map(ToString::to_string).collect();
+        assert_eq!(found.last().unwrap(), "option that is not shown is not supported; it is ignored", "{option}");
+    }
+    let error = wharf::Options::parse("mongodb://a/?sslPEMKeyPassword=hun&ter2").unwrap_err();
+    assert_eq!(error.to_string(), "option that is not shown has no value");
+    let named = parse("mongodb://a/?sslPEMKeyPassword=hunter2");
+    let [warning] = named.warnings() else { panic!("{:?}", named.warnings()) };
+    let expected = r#"option "sslPEMKeyPassword" is not supported; the nearest name is tlsCertificateKeyFilePassword; it is ignored"#;
+    assert_eq!(warning.to_string(), expected);
 }
 
 #[test]

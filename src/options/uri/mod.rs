@@ -275,7 +275,7 @@ impl Reader {
     fn read_options(&mut self, text: &str, draft: &mut Draft) -> Result<(), InvalidOption> {
         let mut given: Vec<(Row, &str)> = Vec::new();
         let mut deprecated = Vec::new();
-        let is_secret = |key: &str| Row::of(key).is_some_and(|row| row.is_secret);
+        let is_secret = |key: &str| Row::of(Row::present_name(key).unwrap_or(key)).is_some_and(|row| row.is_secret);
         let may_be_secret = |pair: &str| pair.split_once('=').is_some_and(|(key, _)| is_secret(key));
         self.shows_keys = self.shows_values && !text.split('&').any(may_be_secret);
         for pair in text.split('&').filter(|pair| !pair.is_empty()) {
@@ -291,7 +291,8 @@ impl Reader {
                 }
                 given.push((row, value));
             } else {
-                let option = (self.shows_keys && is_plain(key)).then(|| key.to_owned());
+                let is_shown = Row::present_name(key).is_some() || (self.shows_keys && is_plain(key));
+                let option = is_shown.then(|| key.to_owned());
                 self.warn(UriWarning::UnknownOption { option });
             }
         }

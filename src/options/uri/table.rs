@@ -84,9 +84,17 @@ impl Row {
         Self::all().find(|row| row.name.eq_ignore_ascii_case(name))
     }
 
-    /// The name of the option that is most like this one, if it is only misspelt: at most two letters are other ones, too
-    /// many or missing.
+    /// The present name of an option with one of the [`PRESENT_NAMES`], in any case.
+    pub fn present_name(name: &str) -> Option<&'static str> {
+        PRESENT_NAMES.iter().find(|(former, _)| former.eq_ignore_ascii_case(name)).map(|(_, present)| *present)
+    }
+
+    /// The present name of an option with a former name, or the name of the option that is most like this one, if it is only
+    /// misspelt: at most two letters are other ones, too many or missing.
     pub fn nearest(name: &str) -> Option<&'static str> {
+        if let Some(present) = Self::present_name(name) {
+            return Some(present);
+        }
         let all = Self::all().map(|row| (distance(name, row.name), row.name));
         all.filter(|(distance, known)| *distance <= 2 && known.len() > 4).min().map(|(_, known)| known)
     }
@@ -452,6 +460,33 @@ pub(super) const OLD_NAMES: [OldName; 3] = [
     },
 ];
 
+/// Names that options have in other drivers or had in earlier versions of them, with the present names. They are
+/// unknown options, because no specification has them. Warnings about them say the present name.
+const PRESENT_NAMES: [(&str, &str); 22] = [
+    ("poolSize", "maxPoolSize"),
+    ("sslCAFile", "tlsCAFile"),
+    ("sslCA", "tlsCAFile"),
+    ("sslCertificateAuthorityFile", "tlsCAFile"),
+    ("ssl_ca_certs", "tlsCAFile"),
+    ("sslClientCertificateKeyFile", "tlsCertificateKeyFile"),
+    ("sslPEMKeyFile", "tlsCertificateKeyFile"),
+    ("ssl_certfile", "tlsCertificateKeyFile"),
+    ("ssl_keyfile", "tlsCertificateKeyFile"),
+    ("tlsCertificateFile", "tlsCertificateKeyFile"),
+    ("tlsPrivateKeyFile", "tlsCertificateKeyFile"),
+    ("sslClientCertificateKeyPassword", "tlsCertificateKeyFilePassword"),
+    ("sslPEMKeyPassword", "tlsCertificateKeyFilePassword"),
+    ("ssl_pem_passphrase", "tlsCertificateKeyFilePassword"),
+    ("sslAllowInvalidCertificates", "tlsAllowInvalidCertificates"),
+    ("sslAllowInvalidHostnames", "tlsAllowInvalidHostnames"),
+    ("sslInvalidHostNameAllowed", "tlsAllowInvalidHostnames"),
+    ("sslInsecure", "tlsInsecure"),
+    ("slaveOk", "readPreference"),
+    ("heartbeatInterval", "heartbeatFrequencyMS"),
+    ("acceptableLatencyMS", "localThresholdMS"),
+    ("secondaryAcceptableLatencyMS", "localThresholdMS"),
+];
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -527,6 +562,18 @@ mod tests {
         let unique: std::collections::BTreeSet<_> = names.iter().collect();
         assert_eq!(unique.len(), names.len());
         assert!(OLD_NAMES.iter().all(|old| Row::of(old.replacement).is_some_and(|row| row.name == old.replacement)));
+    }
+
+    #[test]
+    fn former_names_of_other_drivers_lead_to_the_present_ones() {
+        for (name, present) in PRESENT_NAMES {
+            assert!(Row::of(name).is_none() && OldName::of(name).is_none(), "{name}");
+            assert!(Row::of(present).is_some_and(|row| row.name == present), "{present}");
+            assert_eq!(Row::nearest(&name.to_uppercase()), Some(present));
+        }
+        // What they ask for, a client does always or never.
+        let removed = ["auto_reconnect", "keepAlive", "socketOptions", "useNewUrlParser", "useUnifiedTopology"];
+        assert_eq!(removed.map(Row::nearest), [None; 5]);
     }
 
     #[test]
