@@ -17,7 +17,7 @@ use super::error::ClientError;
 use super::operation::Operation;
 use super::session::Session;
 use super::timed::Limited;
-use super::typed::{Prepared, Start, encode, extend, with};
+use super::typed::{Prepared, Start, encode, extend, refuse_second, with};
 use crate::endpoint::Limit;
 use crate::options::ReadPreference;
 use crate::session::{SessionError, writes_its_result};
@@ -107,6 +107,16 @@ enum Verb {
     Aggregate,
 }
 
+impl Verb {
+    /// Returns the field of the command that has the batch size.
+    fn field_of_batch_size(self) -> &'static str {
+        match self {
+            Self::Find => "batchSize",
+            Self::Aggregate => "cursor",
+        }
+    }
+}
+
 impl<'c> Query<'c> {
     #[track_caller]
     fn new(verb: Verb, prepared: Prepared<'c>) -> Self {
@@ -117,9 +127,8 @@ impl<'c> Query<'c> {
     /// Adds fields to the command, such as `sort`, `limit`, `projection`, `hint`, `let`, `comment` or
     /// `readConcern`: all that the server documents for `find` or `aggregate`. Anything that serde writes as a document.
     ///
-    /// The server refuses a field that a command has twice. So the fields must not have `batchSize` (or the `cursor` of an
-    /// aggregation) beside [`batch_size`](Self::batch_size), nor `maxTimeMS` beside `timeoutMS`, which the client sends as
-    /// `maxTimeMS`.
+    /// A field that the command has already is refused, such as `batchSize` (or the `cursor` of an aggregation) beside
+    /// [`batch_size`](Self::batch_size). `maxTimeMS` is left out if there is a `timeoutMS`.
     pub fn options(mut self, fields: impl Serialize) -> Self {
         self.prepared.body = self.prepared.body.and_then(|mut body| {
             extend(&mut body, &encode("options", &fields)?)?;
@@ -170,6 +179,9 @@ impl<'c> Query<'c> {
     fn body(&mut self) -> Result<RawDocumentBuf, ClientError> {
         let body = std::mem::replace(&mut self.prepared.body, Ok(RawDocumentBuf::new()));
         let mut body = body?;
+        if self.batch_size.is_some() {
+            refuse_second("batch_size", &body, self.verb.field_of_batch_size())?;
+        }
         match (self.verb, self.batch_size) {
             (Verb::Find, None) => {}
             (Verb::Find, Some(size)) => {

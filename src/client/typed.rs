@@ -21,7 +21,7 @@ use crate::endpoint::Limit;
 use crate::options::ReadPreference;
 use crate::printable::{Printable, PrintableError};
 use crate::session::SessionError;
-use crate::wire::nesting;
+use crate::wire::{nesting, reply};
 
 impl Client {
     /// Prepares a command whose document and whose reply are values of the application: anything that serde writes as a
@@ -242,8 +242,26 @@ fn explain<T: DeserializeOwned>(document: &RawDocument, error: &bson::error::Err
     }
 }
 
-/// Adds the fields of a document to another one.
+/// Refuses an argument that would give the command this field a second time: servers refuse such commands.
+pub(super) fn refuse_second(argument: &'static str, command: &RawDocument, field: &str) -> Result<(), ClientError> {
+    match reply::has_field(command, field) {
+        true => {
+            let reason = format!("the command has the field {field} already");
+            Err(ClientError::Argument { name: argument, reason: reason.into() })
+        }
+        false => Ok(()),
+    }
+}
+
+/// Adds the fields of an application's options to a command.
+///
+/// # Errors
+///
+/// [`ClientError::Argument`] if the command has one of the fields already, or would be too long.
 pub(super) fn extend(document: &mut RawDocumentBuf, fields: &RawDocument) -> Result<(), ClientError> {
+    for (field, _) in fields.iter().flatten() {
+        refuse_second("options", document, field.as_str())?;
+    }
     let mut bytes = std::mem::take(document).into_bytes();
     bytes.pop();
     bytes.extend_from_slice(elements(fields));

@@ -25,7 +25,7 @@ use super::operation::{Operation, Whole};
 use super::run::{Answer, UnmetConcern};
 use super::session::Session;
 use super::timed::Limited;
-use super::typed::{encode, encode_hinted, extend};
+use super::typed::{encode, encode_hinted, extend, refuse_second};
 use crate::deployment::{Demand, WaitLogged};
 use crate::endpoint::{Limit, OutgoingSequence};
 use crate::options::Acknowledgement;
@@ -225,6 +225,7 @@ impl<'c> Write<'c> {
 
     /// Sets further fields of each command, such as `bypassDocumentValidation`, `let`, `comment` or `writeConcern`.
     /// Anything that serde writes as a document. `let` is for updates and deletes: inserts of the same bulk go without it.
+    /// A field that the command has already is refused, such as `ordered`.
     pub fn options(mut self, fields: impl Serialize) -> Self {
         match encode("options", &fields) {
             Ok(fields) => self.options = Some(fields),
@@ -255,6 +256,10 @@ impl<'c> Write<'c> {
         }
         for (place, statement) in self.statements.iter().enumerate() {
             statement.check(place)?;
+        }
+        if self.options.is_some() {
+            let is_used = |kind: &Kind| self.statements.iter().any(|statement| statement.kind == *kind);
+            Kind::ALL.into_iter().filter(is_used).try_for_each(|kind| self.body(kind).map(drop))?;
         }
         let mut written = Written::default();
         self.add_ids(&mut written);
@@ -377,8 +382,12 @@ impl<'c> Write<'c> {
         }
     }
 
-    /// Sends a command.
-    async fn send(&self, kind: Kind, batch: &[usize], limit: Limit, whole: &Whole) -> Result<Sent, ClientError> {
+    /// Returns a command without its statements.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::Argument`] if the options have a field that the command has without them.
+    fn body(&self, kind: Kind) -> Result<RawDocumentBuf, ClientError> {
         let mut body = RawDocumentBuf::new();
         match kind {
             Kind::Insert => body.append(cstr!("insert"), self.collection),
@@ -388,7 +397,14 @@ impl<'c> Write<'c> {
         body.append(cstr!("ordered"), self.ordered);
         if let Some(options) = self.options_of(kind) {
             extend(&mut body, &options)?;
+            refuse_second("options", &body, kind.argument())?;
         }
+        Ok(body)
+    }
+
+    /// Sends a command.
+    async fn send(&self, kind: Kind, batch: &[usize], limit: Limit, whole: &Whole) -> Result<Sent, ClientError> {
+        let body = self.body(kind)?;
         let documents: Vec<&RawDocument> = batch.iter().map(|&place| &*self.statements[place].document).collect();
         let sequences = [OutgoingSequence::new(kind.argument(), &documents)];
         let is_single = documents.iter().all(|document| is_single(kind.argument(), document));
@@ -429,7 +445,8 @@ impl<'c> IntoFuture for Write<'c> {
     /// # Errors
     ///
     /// [`ClientError::Write`] if some statements may have been executed, otherwise the error that ended the first command.
-    /// [`ClientError::Argument`] if there are no statements, if serde could not write one, or if one lacks `q`, `u` or `limit`.
+    /// [`ClientError::Argument`] if there are no statements, if serde could not write one, if one lacks `q`, `u` or `limit`, or
+    /// if the options have a field that the command has already.
     ///
     /// # Cancel safety
     ///

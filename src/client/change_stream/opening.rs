@@ -114,7 +114,7 @@ impl<'c> Watch<'c> {
     }
 
     /// Sets further fields of the command `aggregate`, such as `collation` and `comment`. Anything that serde writes as a
-    /// document.
+    /// document. A field that the command has already is refused, such as `cursor`.
     pub fn options(mut self, fields: impl Serialize) -> Self {
         self.documents = self.documents.and_then(|mut documents| {
             documents.options = encode("options", &fields)?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bson::{Document, RawDocumentBuf, doc, rawdoc};
 use serde::{Deserialize, Serialize, Serializer};
-use wharf::client::{SessionOptions, TimeoutMode};
+use wharf::client::{SessionOptions, TimeoutMode, WatchTarget};
 use wharf::{Client, ClientError, Operation, ReadPreference, ReadPreferenceMode};
 use wharf_testbed::mongod::{self, Mongod};
 
@@ -136,6 +136,29 @@ async fn values_that_are_no_documents_are_refused_before_anything_is_sent() {
     for (error, expected) in refusals {
         assert!(matches!(error, ClientError::Argument { .. }), "{error}");
         assert!(error.to_string().contains(expected), "{error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn field_that_the_command_has_already_is_refused_before_anything_is_sent() {
+    let client = Client::from_uri("mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=1").unwrap();
+    let find = || client.find("typed", "twice", doc! {});
+    let aggregate = || client.aggregate("typed", "twice", [(); 0]);
+    let cursor = doc! { "cursor": { "batchSize": 2 } };
+    let insert = || client.insert("typed", "twice", [doc! {}]);
+    let refusals: [(ClientError, &str, &str); 8] = [
+        (find().options(doc! { "batchSize": 2 }).batch_size(3).await.unwrap_err(), "batch_size", "batchSize"),
+        (find().batch_size(3).options(doc! { "batchSize": 2 }).await.unwrap_err(), "batch_size", "batchSize"),
+        (find().options(doc! { "filter": {} }).await.unwrap_err(), "options", "filter"),
+        (aggregate().options(&cursor).batch_size(3).await.unwrap_err(), "batch_size", "cursor"),
+        (aggregate().options(&cursor).options(&cursor).await.unwrap_err(), "options", "cursor"),
+        (client.watch(WatchTarget::Cluster, ()).options(&cursor).await.unwrap_err(), "options", "cursor"),
+        (insert().options(doc! { "ordered": false }).await.unwrap_err(), "options", "ordered"),
+        (insert().options(doc! { "documents": [] }).await.unwrap_err(), "options", "documents"),
+    ];
+    for (error, argument, field) in refusals {
+        let expected = format!("the argument {argument} cannot be sent: the command has the field {field} already");
+        assert_eq!(error.to_string(), expected);
     }
 }
 
