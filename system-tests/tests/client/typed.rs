@@ -163,6 +163,19 @@ async fn field_that_the_command_has_already_is_refused_before_anything_is_sent()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn misspelt_field_is_in_the_error_of_the_server() {
+    let (_server, client) = collection("misspelt").await;
+    let misspelt = doc! { "batch_size": 2 };
+    for error in [
+        client.find("typed", "misspelt", doc! {}).options(&misspelt).batch_size(3).await.unwrap_err(),
+        client.aggregate("typed", "misspelt", [(); 0]).options(&misspelt).await.unwrap_err(),
+        client.insert("typed", "misspelt", [doc! {}]).options(&misspelt).await.unwrap_err(),
+    ] {
+        assert!(error.server_error().unwrap().message.contains("batch_size"), "{error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn document_that_serde_cannot_read_costs_only_itself() {
     let (_server, client) = collection("unreadable").await;
     let mixed = [doc! { "_id": 1, "customer": 7 }, doc! { "_id": 2, "customer": "b", "price": 1_i64 }];
