@@ -132,6 +132,9 @@ impl Task {
         self.wakes.load(Ordering::SeqCst)
     }
 
+    /// # Safety
+    ///
+    /// `data` comes from a waker that [`waker`](Self::waker) has made. The call borrows the waker's reference.
     unsafe fn clone(data: *const ()) -> RawWaker {
         // SAFETY: see `waker`; the reference is only borrowed.
         let task = ManuallyDrop::new(unsafe { Arc::from_raw(data.cast::<Self>()) });
@@ -139,6 +142,9 @@ impl Task {
         RawWaker::new(Arc::into_raw(Arc::clone(&task)).cast(), &Self::VTABLE)
     }
 
+    /// # Safety
+    ///
+    /// `data` comes from a waker that [`waker`](Self::waker) has made. The call consumes the waker's reference.
     unsafe fn wake(data: *const ()) {
         // SAFETY: see `waker`; this consumes the waker's reference.
         let task = unsafe { Arc::from_raw(data.cast::<Self>()) };
@@ -146,6 +152,9 @@ impl Task {
         assert!(!task.panics_in_wake, "waking was told to panic");
     }
 
+    /// # Safety
+    ///
+    /// `data` comes from a waker that [`waker`](Self::waker) has made. The call borrows the waker's reference.
     unsafe fn wake_by_ref(data: *const ()) {
         // SAFETY: see `waker`; the reference is only borrowed.
         let task = ManuallyDrop::new(unsafe { Arc::from_raw(data.cast::<Self>()) });
@@ -153,6 +162,9 @@ impl Task {
         assert!(!task.panics_in_wake, "waking was told to panic");
     }
 
+    /// # Safety
+    ///
+    /// `data` comes from a waker that [`waker`](Self::waker) has made. The call consumes the waker's reference.
     unsafe fn drop(data: *const ()) {
         // SAFETY: see `waker`; this consumes the waker's reference.
         let task = unsafe { Arc::from_raw(data.cast::<Self>()) };
