@@ -7,10 +7,13 @@
 //!
 //! Threads check out of pools that other threads replace, close and clear meanwhile. They cancel check-outs, leak them while they
 //! wait, and leave wakers that panic. They return connections on other threads, broken or undrained, and after their pool's end.
-//! So a thread's note is often of a pool that is gone.
+//! So a thread's note is often of a pool that is gone. Other threads let thousands of check-outs wait at once: see `bursts`.
 //!
-//! The test runs for two seconds, or for as many as `WHARF_SOAK_SECONDS` says.
+//! The test runs for two seconds, or for as many as `WHARF_SOAK_SECONDS` says, and on until all that it counts has happened.
 #![cfg(not(any(loom, shuttle)))]
+
+mod bursts;
+mod occurrences;
 
 use std::future::Future;
 use std::io;
@@ -28,20 +31,26 @@ use tokio::time::timeout;
 use wharf::{CheckOutError, Clear, Condition, Connection, Establish, EstablishError, Establishing, Pool};
 use wharf::{PoolEvent, PoolOptions, Stage};
 
+use occurrences::Occurrence;
+
 /// More than cores, so that threads are interrupted between their steps.
 const THREADS: u64 = 6;
+/// More threads, which let bursts wait.
+const BURSTING: u64 = 2;
 const POOLS: u64 = 3;
 /// The most check-outs that are leaked. Each of them keeps its pool's memory.
 const MOST_LEAKED: usize = 500;
-/// How long the last connections may take to close.
+/// How long the last connections may take to close, and a rare occurrence to happen.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The number of connections in memory.
 static LIVE: AtomicU64 = AtomicU64::new(0);
 /// Check-outs that wait and are never dropped. Here, so that the sanitizer does not take them for a leak of the pool's.
-static LEAKED: Mutex<Vec<Pin<Box<dyn Future<Output = Outcome> + Send>>>> = Mutex::new(Vec::new());
+static LEAKED: Mutex<Vec<CheckOut>> = Mutex::new(Vec::new());
 
 type Outcome = Result<Connection<Parcels>, CheckOutError>;
+/// A check-out with its own handle of the pool.
+type CheckOut = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
 /// A connection with contents on the heap, which each user writes.
 struct Parcel {
@@ -110,6 +119,7 @@ struct Bomb;
 
 impl Wake for Bomb {
     fn wake(self: Arc<Self>) {
+        Occurrence::Exploded.note();
         resume_unwind(Box::new(()));
     }
 }
@@ -135,12 +145,49 @@ fn new_pool(dice: &mut Dice) -> Pool<Parcels> {
     pool
 }
 
+/// Makes a pool paused and ready again. Returns whether it was ready: another thread may have closed it.
+fn clear(pool: &Pool<Parcels>, dice: &mut Dice) -> bool {
+    let interrupt = dice.roll(2) == 0;
+    let has_cleared = pool.clear(Clear::new().interrupt_in_use_connections(interrupt)).unwrap();
+    pool.ready();
+    if has_cleared {
+        Occurrence::Cleared.note();
+    }
+    has_cleared
+}
+
+/// Returns a check-out that keeps its pool.
+fn owned(pool: &Pool<Parcels>) -> CheckOut {
+    let pool = pool.clone();
+    Box::pin(async move { pool.check_out().await })
+}
+
+/// Leaks a check-out that waits, unless as many were. Returns whether it did so.
+fn hoard(waits: CheckOut, most: usize) -> bool {
+    let mut leaked = LEAKED.lock().unwrap();
+    if leaked.len() >= most {
+        // Dropped without the lock, which the code of a waker may not expect.
+        drop(leaked);
+        Occurrence::Cancelled.note();
+        return false;
+    }
+    leaked.push(waits);
+    Occurrence::Leaked.note();
+    true
+}
+
 impl World {
-    /// One thread. Returns how many connections it has used.
-    fn stress(&self, number: u64) -> u64 {
+    /// Returns whether the time is not over, or something has not happened yet.
+    fn goes_on(&self) -> bool {
+        let now = Instant::now();
+        now < self.end || now < self.end + PATIENCE && !Occurrence::missing().is_empty()
+    }
+
+    /// One thread.
+    fn stress(&self, number: u64) {
         let _inside = self.runtime.enter();
-        let (mut dice, mut served) = (Dice(number << 32), 0);
-        while Instant::now() < self.end {
+        let mut dice = Dice(number << 32);
+        while self.goes_on() {
             let of = dice.roll(POOLS) as usize;
             let pool = self.pools[of].lock().unwrap().clone();
             let outcome = match dice.roll(64) {
@@ -149,10 +196,7 @@ impl World {
                     None
                 }
                 1 => {
-                    let interrupt = dice.roll(2) == 0;
-                    // Fails if another thread has closed the pool.
-                    let _ = pool.clear(Clear::new().interrupt_in_use_connections(interrupt));
-                    pool.ready();
+                    clear(&pool, &mut dice);
                     None
                 }
                 2 => {
@@ -160,14 +204,14 @@ impl World {
                     self.replace(of, &mut dice);
                     None
                 }
-                3..8 => poll(pin!(pool.check_out()), Waker::noop()),
+                3..8 => cancelled_unless_ready(poll(pin!(pool.check_out()), Waker::noop())),
                 8..16 => {
                     let mut waits = Box::pin(pool.check_out());
                     let polled = poll(waits.as_mut(), &Waker::from(Arc::new(Bomb)));
                     thread::yield_now();
                     match dice.roll(2) {
                         0 if polled.is_none() => self.wait(waits, &mut dice),
-                        _ => polled,
+                        _ => cancelled_unless_ready(polled),
                     }
                 }
                 _ => self.wait(pool.check_out(), &mut dice),
@@ -175,17 +219,16 @@ impl World {
             // The handle is often the last one: the connection then outlives its pool.
             drop(pool);
             if let Some(Ok(connection)) = outcome {
-                served += 1;
                 self.make_use(connection, &mut dice);
             }
         }
-        served
     }
 
     /// Waits for a check-out, for a while: a leaked one may have what it waits for.
     fn wait(&self, check_out: impl Future<Output = Outcome>, dice: &mut Dice) -> Option<Outcome> {
         let limit = Duration::from_micros(dice.roll(5_000));
-        self.runtime.block_on(async { timeout(limit, check_out).await.ok() })
+        let outcome = self.runtime.block_on(async { timeout(limit, check_out).await.ok() });
+        cancelled_unless_ready(outcome.inspect(note))
     }
 
     fn make_use(&self, mut connection: Connection<Parcels>, dice: &mut Dice) {
@@ -207,6 +250,9 @@ impl World {
                 forwarded.push(connection);
                 let earlier = if forwarded.len() > 2 { Some(forwarded.swap_remove(0)) } else { None };
                 drop(forwarded);
+                if earlier.is_some() {
+                    Occurrence::Forwarded.note();
+                }
                 return drop(earlier);
             }
             _ => {}
@@ -218,8 +264,9 @@ impl World {
     fn replace(&self, of: usize, dice: &mut Dice) {
         let new = new_pool(dice);
         let old = std::mem::replace(&mut *self.pools[of].lock().unwrap(), new);
+        Occurrence::Replaced.note();
         if dice.roll(2) == 0 {
-            old.close();
+            close(&old);
             // For a while: others may have its connections.
             let _ =
                 self.runtime.block_on(async { timeout(Duration::from_micros(dice.roll(1_000)), old.closed()).await });
@@ -228,22 +275,43 @@ impl World {
 
     /// Leaks a check-out that waits, unless enough were.
     fn leak(&self, pool: &Pool<Parcels>) {
-        let mut waits: Pin<Box<dyn Future<Output = Outcome> + Send>> = Box::pin({
-            let pool = pool.clone();
-            async move { pool.check_out().await }
-        });
-        if LEAKED.lock().unwrap().len() < MOST_LEAKED && poll(waits.as_mut(), Waker::noop()).is_none() {
-            LEAKED.lock().unwrap().push(waits);
+        let mut waits = owned(pool);
+        if poll(waits.as_mut(), Waker::noop()).is_none() {
+            hoard(waits, MOST_LEAKED);
         }
         // Its own handle would keep it open.
-        pool.close();
+        close(pool);
     }
+}
+
+fn close(pool: &Pool<Parcels>) {
+    pool.close();
+    Occurrence::Closed.note();
+}
+
+fn note(outcome: &Outcome) {
+    match outcome {
+        Ok(_) => Occurrence::Served.note(),
+        Err(CheckOutError::PoolClosed(_) | CheckOutError::PoolCleared(_)) => Occurrence::Refused.note(),
+        Err(_) => Occurrence::Failed.note(),
+    }
+}
+
+/// Notes that a check-out is cancelled if it waits.
+fn cancelled_unless_ready(outcome: Option<Outcome>) -> Option<Outcome> {
+    if outcome.is_none() {
+        Occurrence::Cancelled.note();
+    }
+    outcome
 }
 
 /// Polls once.
 fn poll<F: Future<Output = Outcome> + ?Sized>(future: Pin<&mut F>, waker: &Waker) -> Option<Outcome> {
     match future.poll(&mut Context::from_waker(waker)) {
-        Poll::Ready(outcome) => Some(outcome),
+        Poll::Ready(outcome) => {
+            note(&outcome);
+            Some(outcome)
+        }
         Poll::Pending => None,
     }
 }
@@ -260,17 +328,18 @@ fn nothing_is_used_after_it_was_freed() {
         forwarded: Mutex::default(),
         end: Instant::now() + Duration::from_secs_f64(seconds),
     };
-    let served: u64 = thread::scope(|scope| {
+    thread::scope(|scope| {
         let world = &world;
-        let threads: Vec<_> = (1..=THREADS).map(|number| scope.spawn(move || world.stress(number))).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+        (1..=THREADS).for_each(|number| drop(scope.spawn(move || world.stress(number))));
+        (1..=BURSTING).for_each(|number| drop(scope.spawn(move || world.bursts(THREADS + number))));
     });
     let World { pools, forwarded, .. } = world;
     drop((pools, forwarded));
     drop(inside);
+    Occurrence::print_all();
+    let missing = Occurrence::missing();
+    assert!(missing.is_empty(), "has not happened: {missing:?}");
     let leaked = LEAKED.lock().unwrap().len() as u64;
-    println!("{served} connections used, {leaked} check-outs leaked");
-    assert!(served > 0 && leaked > 0);
     // A leaked check-out may have been given a connection.
     let closed = async {
         while LIVE.load(Ordering::Relaxed) > leaked {

@@ -1,0 +1,80 @@
+//! What happens in the stress, and how often.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Defines the occurrences, and the list of them.
+macro_rules! occurrences {
+    ($($(#[$documentation:meta])* $name:ident,)*) => {
+        /// What may happen to a check-out or a pool.
+        #[derive(Debug, Clone, Copy)]
+        pub enum Occurrence {
+            $($(#[$documentation])* $name,)*
+        }
+
+        const ALL: &[Occurrence] = &[$(Occurrence::$name),*];
+    };
+}
+
+occurrences! {
+    /// A check-out got a connection.
+    Served,
+    /// A check-out was refused: its pool was cleared or closed.
+    Refused,
+    /// The connection for a check-out was not established.
+    Failed,
+    /// A check-out was dropped while it waited.
+    Cancelled,
+    /// A check-out was leaked while it waited.
+    Leaked,
+    /// A waker panicked.
+    Exploded,
+    /// A ready pool was cleared.
+    Cleared,
+    /// A connection was kept for the next thread that does so, which returned it.
+    Forwarded,
+    /// A pool was replaced by another one.
+    Replaced,
+    /// A pool was closed.
+    Closed,
+    /// Thousands of check-outs waited at once.
+    Burst,
+    /// A check-out of a burst got a connection after it had waited.
+    ServedInBurst,
+    /// A check-out of a burst was dropped, and others before and behind it waited on.
+    CancelledInside,
+    /// A check-out of a burst was leaked, and others before and behind it waited on.
+    LeakedInside,
+    /// A check-out of a burst was polled with another waker than before, and waited on.
+    WakerChanged,
+    /// A ready pool was cleared while a burst waited.
+    ClearedInBurst,
+    /// A pool ended right after its burst.
+    EndedAfterBurst,
+    /// A pool ended with the last check-out of its burst.
+    EndedByBurst,
+    /// The check-outs of a burst were dropped by another thread.
+    DroppedElsewhere,
+}
+
+static COUNTS: [AtomicU64; ALL.len()] = [const { AtomicU64::new(0) }; ALL.len()];
+
+impl Occurrence {
+    pub fn note(self) {
+        // Relaxed: the count publishes nothing.
+        COUNTS[self as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn count(self) -> u64 {
+        COUNTS[self as usize].load(Ordering::Relaxed)
+    }
+
+    /// Returns what has not happened.
+    pub fn missing() -> Vec<Self> {
+        ALL.iter().copied().filter(|occurrence| occurrence.count() == 0).collect()
+    }
+
+    /// Prints how often each has happened.
+    pub fn print_all() {
+        ALL.iter().for_each(|occurrence| println!("{:>12} {occurrence:?}", occurrence.count()));
+    }
+}
