@@ -2,11 +2,9 @@
 //! connection is independent of what was sent over it.
 #![cfg(not(loom))]
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use bson::oid::ObjectId;
@@ -14,30 +12,10 @@ use bson::{Binary, RawDocumentBuf, rawdoc, spec::BinarySubtype};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use wharf::unstable::wire::{Flags, Header, Outgoing, header, op_msg};
 use wharf::{Client, Endpoint, Options, Pool, PoolOptions};
-
-/// An allocator that counts the bytes of the whole process.
-struct Counting;
-
-static BYTES: AtomicUsize = AtomicUsize::new(0);
-
-#[allow(unsafe_code)]
-// SAFETY: every call is forwarded to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        BYTES.fetch_add(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller makes the same promises to this allocator.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        BYTES.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller makes the same promises to this allocator, and `alloc` got the block from the same one.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
+use wharf_testbed::counting::{TotalAllocator, total};
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: TotalAllocator = TotalAllocator;
 
 /// The bound that the guide promises: three buffers of 64 KiB, 16 KiB for the hello's document, and some KiB for the
 /// rest. It also covers the test's server.
@@ -150,7 +128,7 @@ async fn left_behind(address: SocketAddr, way: Way) -> usize {
     let pool = pool(address);
     // The first command lets the runtime allocate what it needs.
     pool.run_command("admin", &request(&rawdoc! {})).await.unwrap();
-    let before = BYTES.load(Ordering::Relaxed);
+    let before = total();
     let count = if let Way::HelloAlone = way { CONNECTIONS } else { 10 };
     let mut connections = Vec::with_capacity(count);
     for _ in 0..count {
@@ -178,7 +156,7 @@ async fn left_behind(address: SocketAddr, way: Way) -> usize {
     }
     drop((connections, large, cursor));
     assert_eq!(pool.status().available as usize, count);
-    BYTES.load(Ordering::Relaxed).saturating_sub(before) / count
+    total().saturating_sub(before) / count
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -218,12 +196,12 @@ async fn kept_by_a_client(servers: usize) -> usize {
     }
     let uri = format!("mongodb://{}/?replicaSet=rs", addresses.join(","));
     let _first = settled_client(&uri, servers, &mut told).await;
-    let before = BYTES.load(Ordering::Relaxed);
+    let before = total();
     let mut clients = Vec::with_capacity(CLIENTS);
     for _ in 0..CLIENTS {
         clients.push(settled_client(&uri, servers, &mut told).await);
     }
-    BYTES.load(Ordering::Relaxed).saturating_sub(before) / CLIENTS
+    total().saturating_sub(before) / CLIENTS
 }
 
 /// Makes a client, and waits until it has all its connections and its monitors wait for changes.

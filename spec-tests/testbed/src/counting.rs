@@ -1,7 +1,8 @@
-//! An allocator that counts per thread, so that neither the test harness nor other tests affect the count.
+//! Allocators that count: per thread, so that neither the test harness nor other tests affect the count, or for the whole process.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Counts the allocations of each thread. Declare it as the `#[global_allocator]` of a test.
 #[derive(Debug)]
@@ -12,12 +13,16 @@ thread_local! {
     /// The bytes that this thread has allocated now, and the most so far. Freeing another thread's memory is subtracted
     /// here, so the number may be negative.
     static BYTES: Cell<(isize, isize)> = const { Cell::new((0, 0)) };
+    /// The bytes of all allocations so far.
+    static ALLOCATED: Cell<usize> = const { Cell::new(0) };
 }
 
-fn count(bytes: isize) {
+/// Counts an allocation of so many bytes, in place of others.
+fn count(bytes: usize, before: usize) {
     // A thread that is ending has no locals any more, and no test measures it.
     let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
-    add(bytes);
+    let _ = ALLOCATED.try_with(|count| count.set(count.get() + bytes));
+    add(bytes as isize - before as isize);
 }
 
 fn add(bytes: isize) {
@@ -31,7 +36,7 @@ fn add(bytes: isize) {
 // SAFETY: every call goes to the system's allocator. Counting allocates nothing: the local needs no initialization.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count(layout.size() as isize);
+        count(layout.size(), 0);
         // SAFETY: the caller keeps the same contract.
         unsafe { System.alloc(layout) }
     }
@@ -43,7 +48,7 @@ unsafe impl GlobalAlloc for CountingAllocator {
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count(size as isize - layout.size() as isize);
+        count(size, layout.size());
         // SAFETY: the caller keeps the same contract, and `alloc` got `pointer` from the system's allocator.
         unsafe { System.realloc(pointer, layout, size) }
     }
@@ -61,6 +66,18 @@ pub fn so_far() -> usize {
     ALLOCATIONS.get()
 }
 
+/// Runs `run`, and returns the bytes of this thread's allocations in it, freed or not, and its result.
+pub fn allocated<T>(run: impl FnOnce() -> T) -> (usize, T) {
+    let before = ALLOCATED.get();
+    let result = run();
+    (ALLOCATED.get() - before, result)
+}
+
+/// Returns the bytes that this thread has allocated now. The number is negative if it has freed more memory of other threads.
+pub fn held() -> isize {
+    BYTES.get().0
+}
+
 /// Runs `run`, and returns the peak of this thread's memory in it, in bytes above the start.
 #[allow(dead_code, reason = "not every test measures bytes")]
 pub fn peak(run: impl FnOnce()) -> usize {
@@ -68,4 +85,54 @@ pub fn peak(run: impl FnOnce()) -> usize {
     BYTES.set((before, before));
     run();
     usize::try_from(BYTES.get().1 - before).expect("the peak is not below the start")
+}
+
+/// Counts the bytes of the whole process. Declare it as the `#[global_allocator]` of a test, or of a benchmark that times no
+/// allocation.
+#[derive(Debug)]
+pub struct TotalAllocator;
+
+static TOTAL: AtomicUsize = AtomicUsize::new(0);
+static MOST: AtomicUsize = AtomicUsize::new(0);
+
+/// Returns the bytes that are allocated now.
+pub fn total() -> usize {
+    TOTAL.load(Ordering::Relaxed)
+}
+
+/// Runs `run`, and returns the peak of the process's memory in it, in bytes above the start, and the result. One call at a time.
+pub fn peak_of_all<T>(run: impl FnOnce() -> T) -> (usize, T) {
+    let before = total();
+    MOST.store(before, Ordering::Relaxed);
+    let result = run();
+    (MOST.load(Ordering::Relaxed) - before, result)
+}
+
+fn grow(bytes: usize) {
+    // Relaxed, like all here: a test that compares the numbers has joined the threads that it measures.
+    let now = TOTAL.fetch_add(bytes, Ordering::Relaxed) + bytes;
+    MOST.fetch_max(now, Ordering::Relaxed);
+}
+
+#[allow(unsafe_code)]
+// SAFETY: every call goes to the system's allocator, and counting allocates nothing.
+unsafe impl GlobalAlloc for TotalAllocator {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        grow(layout.size());
+        // SAFETY: the caller keeps the same contract.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        TOTAL.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller keeps the same contract, and `alloc` got `pointer` from the system's allocator.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        grow(size);
+        TOTAL.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller keeps the same contract, and `alloc` got `pointer` from the system's allocator.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
 }
