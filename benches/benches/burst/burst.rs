@@ -1,0 +1,187 @@
+//! One burst: check-outs that all wait for one connection, and how they end.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread;
+
+use tokio::runtime::{Builder, Handle};
+use wharf_testbed::counting::{peak_of_all, total};
+
+use super::subjects::Subject;
+use super::timing::Longest;
+
+/// How the check-outs end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// The connection goes from one to the next.
+    Served,
+    /// Each is dropped, from the first to the last.
+    CancelledInOrder,
+    /// Each is dropped, from the last to the first.
+    CancelledInReverse,
+    /// Every second one is dropped, then the others are served.
+    EverySecondCancelled,
+    /// All are refused at once.
+    Refused,
+}
+
+impl End {
+    pub const ALL: [Self; 5] =
+        [Self::Served, Self::CancelledInOrder, Self::CancelledInReverse, Self::EverySecondCancelled, Self::Refused];
+}
+
+/// What a burst took.
+pub struct Burst {
+    /// Of the first polls, each of which begins to wait.
+    pub poll: Longest,
+    /// The longest step of the end: a check-in with the next one's poll, or a cancellation. Refusing is one step for all,
+    /// and does not count.
+    pub step: Longest,
+    /// The most memory, in bytes above the start. The futures and their wakers do not count.
+    pub peak: usize,
+    /// The memory that the pool keeps when the burst is over, in bytes above the start.
+    pub left: usize,
+    /// The size of a future.
+    pub future: usize,
+}
+
+/// Notes which waiter was woken last.
+struct Bell {
+    number: usize,
+    last: Arc<AtomicUsize>,
+}
+
+/// No waiter.
+const NONE: usize = usize::MAX;
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        // Relaxed: the threads that the burst has used are joined before any waiter is woken.
+        self.last.store(self.number, Ordering::Relaxed);
+    }
+}
+
+/// Check-outs. A future that has ended gives its own memory back with the last one, so that it does not count.
+struct Waiters<F> {
+    futures: Vec<Pin<Box<Option<F>>>>,
+    wakers: Vec<Waker>,
+    woken: Arc<AtomicUsize>,
+}
+
+/// Lets check-outs wait, polled by this number of threads, and ends them.
+pub fn run<S: Subject>(waiters: usize, threads: usize, end: End) -> Burst {
+    let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("no runtime");
+    let _inside = runtime.enter();
+    let pool = S::open();
+    let Ok(mut held) = runtime.block_on(pool.check_out()) else { panic!("the pool is closed") };
+    // What is built for the first waiter, ever, is not the burst's.
+    let mut few = Waiters::new(16, || pool.check_out());
+    few.begin(1);
+    held = few.serve(0, held, &mut Longest::default());
+    drop(few);
+
+    let mut burst = Waiters::new(waiters, || pool.check_out());
+    let (before, mut step) = (total(), Longest::default());
+    let (peak, poll) = peak_of_all(|| {
+        let poll = burst.begin(threads);
+        match end {
+            End::Served => drop(burst.serve(0, held, &mut step)),
+            End::CancelledInOrder => {
+                (0..waiters).for_each(|number| burst.cancel(number, &mut step));
+                drop(held);
+            }
+            End::CancelledInReverse => {
+                (0..waiters).rev().for_each(|number| burst.cancel(number, &mut step));
+                drop(held);
+            }
+            End::EverySecondCancelled => {
+                (0..waiters).step_by(2).for_each(|number| burst.cancel(number, &mut step));
+                drop(burst.serve(waiters.div_ceil(2), held, &mut step));
+            }
+            End::Refused => {
+                pool.refuse_all();
+                (0..waiters).for_each(|number| {
+                    let outcome = step.time(|| burst.poll(number));
+                    assert!(matches!(outcome, Poll::Ready(Err(_))), "a check-out was not refused");
+                });
+                drop(held);
+            }
+        }
+        poll
+    });
+    Burst { poll, step, peak, left: total().saturating_sub(before), future: burst.size() }
+}
+
+impl<G: Send, R: Send, F: Future<Output = Result<G, R>> + Send> Waiters<F> {
+    fn new(number: usize, check_out: impl Fn() -> F) -> Self {
+        let woken = Arc::new(AtomicUsize::new(NONE));
+        let waker = |number| Waker::from(Arc::new(Bell { number, last: Arc::clone(&woken) }));
+        Self {
+            futures: (0..number).map(|_| Box::pin(Some(check_out()))).collect(),
+            wakers: (0..number).map(waker).collect(),
+            woken,
+        }
+    }
+
+    fn size(&self) -> usize {
+        size_of::<F>()
+    }
+
+    /// Polls each once, in parts that as many threads poll at the same time. Returns the longest poll.
+    fn begin(&mut self, threads: usize) -> Longest {
+        fn all<F: Future>(futures: &mut [Pin<Box<Option<F>>>], wakers: &[Waker]) -> Longest {
+            let mut longest = Longest::default();
+            for (future, waker) in futures.iter_mut().zip(wakers) {
+                let future = future.as_mut().as_pin_mut().expect("it has just been made");
+                let mut context = Context::from_waker(waker);
+                assert!(longest.time(|| future.poll(&mut context)).is_pending(), "a connection is available");
+            }
+            longest
+        }
+
+        let part = self.futures.len().div_ceil(threads);
+        let parts = self.futures.chunks_mut(part).zip(self.wakers.chunks(part));
+        let runtime = &Handle::current();
+        thread::scope(|scope| {
+            let inside = move |futures, wakers| {
+                let _inside = runtime.enter();
+                all(futures, wakers)
+            };
+            let threads: Vec<_> = parts.map(|(futures, wakers)| scope.spawn(move || inside(futures, wakers))).collect();
+            let mut longest = Longest::default();
+            threads.into_iter().for_each(|thread| longest.include(thread.join().expect("a poll panicked")));
+            longest
+        })
+    }
+
+    /// Passes the connection from one to the next, until all but those that were `cancelled` had it.
+    fn serve(&mut self, cancelled: usize, guard: G, longest: &mut Longest) -> G {
+        (cancelled..self.futures.len()).fold(guard, |guard, _| {
+            let outcome = longest.time(|| {
+                drop(guard);
+                let next = self.woken.swap(NONE, Ordering::Relaxed);
+                assert_ne!(next, NONE, "a check-in woke no waiter");
+                self.poll(next)
+            });
+            let Poll::Ready(Ok(guard)) = outcome else { panic!("the waiter that was woken got no connection") };
+            guard
+        })
+    }
+
+    /// Polls a check-out, which is dropped if it is ready.
+    fn poll(&mut self, number: usize) -> Poll<F::Output> {
+        let future = self.futures[number].as_mut().as_pin_mut().expect("it has not ended");
+        let outcome = future.poll(&mut Context::from_waker(&self.wakers[number]));
+        if outcome.is_ready() {
+            self.futures[number].as_mut().set(None);
+        }
+        outcome
+    }
+
+    fn cancel(&mut self, number: usize, longest: &mut Longest) {
+        longest.time(|| self.futures[number].as_mut().set(None));
+    }
+}
