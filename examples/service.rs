@@ -48,22 +48,22 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let Arguments { listen, uri } = Arguments::parse();
     let mut options = Options::parse(&uri)?.write_concern(WriteConcern::majority());
     options.timeout.get_or_insert(LIMIT);
-    let client = Client::new(options)?;
+    let (end, client) = (end_signal()?.shared(), Client::new(options)?);
     let listener = tokio::net::TcpListener::bind(listen).await?;
     println!("Listening on {}", listener.local_addr()?);
-    let serving = axum::serve(listener, router(client.clone())).with_graceful_shutdown(end_signal());
+    let serving = axum::serve(listener, router(client.clone())).with_graceful_shutdown(end.clone());
     tokio::select! {
         served = serving.into_future() => served?,
-        () = end_signal().then(|()| tokio::time::sleep(GRACE)) => eprintln!("Requests did not end within {GRACE:?}."),
+        () = end.then(|()| tokio::time::sleep(GRACE)) => eprintln!("Requests did not end within {GRACE:?}."),
     }
     println!("Ended{}", if client.shutdown(GRACE).await { "" } else { ", but connections are left" });
     Ok(())
 }
 
-/// Completes at SIGTERM or Ctrl-C.
-async fn end_signal() {
-    let mut terminate = signal(SignalKind::terminate()).expect("the handler of SIGTERM cannot be installed");
-    tokio::select! { _ = terminate.recv() => {}, _ = tokio::signal::ctrl_c() => {} }
+/// Returns a future that completes at SIGTERM or Ctrl-C, from the time of this call on.
+fn end_signal() -> std::io::Result<impl Future<Output = ()>> {
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    Ok(async move { tokio::select!(_ = terminate.recv() => {}, _ = interrupt.recv() => {}) })
 }
 
 fn router(client: Client) -> Router {

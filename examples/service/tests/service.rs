@@ -4,6 +4,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
@@ -32,6 +36,17 @@ fn example(name: &str) -> Command {
     let mut command = Command::new(example);
     command.kill_on_drop(true).env_remove("MONGODB_URI");
     command
+}
+
+/// Returns a port on which nothing listens.
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// Sends a signal to a process.
+async fn send(signal: &str, child: &Child) {
+    let id = child.id().unwrap().to_string();
+    assert!(Command::new("kill").args([signal, &id]).status().await.unwrap().success());
 }
 
 struct Running {
@@ -75,8 +90,7 @@ impl Running {
 
     /// Sends a signal.
     async fn signal(&self, signal: &str) {
-        let id = self.child.id().unwrap().to_string();
-        assert!(Command::new("kill").args([signal, &id]).status().await.unwrap().success());
+        send(signal, &self.child).await;
     }
 
     /// Sends a signal, and asserts that the service ends by itself and leaves no connection.
@@ -437,6 +451,36 @@ async fn service_completes_its_requests_before_it_ends() {
     }
 }
 
+/// The service is held up when it says where it listens, which comes before its first connection.
+#[tokio::test]
+async fn signal_before_the_first_connection_ends_the_service() {
+    let (mut lines, mut full) = UnixStream::pair().unwrap();
+    full.set_nonblocking(true).unwrap();
+    let filled = loop {
+        if let Err(error) = full.write_all(b"\n") {
+            break error.kind();
+        }
+    };
+    assert_eq!(filled, ErrorKind::WouldBlock);
+    full.set_nonblocking(false).unwrap();
+    let address = format!("127.0.0.1:{}", free_port());
+    let mut service = example("service");
+    service.args(["--listen", &address, "--uri", "mongodb://127.0.0.1:1"]).stdout(OwnedFd::from(full));
+    let mut child = service.spawn().unwrap();
+    // The command has a copy of the socket.
+    drop(service);
+    let listens = async { while TcpStream::connect(&address).await.is_err() {} };
+    tokio::time::timeout(AGES, listens).await.expect("the service does not listen");
+    send("-TERM", &child).await;
+    let told = blocking(move || {
+        let mut told = String::new();
+        lines.read_to_string(&mut told).map(|_| told).unwrap()
+    });
+    let told = tokio::time::timeout(AGES, told).await.expect("the service does not end");
+    assert_eq!(told.trim_start(), format!("Listening on {address}\nEnded\n"));
+    assert!(child.wait().await.unwrap().success());
+}
+
 #[tokio::test]
 async fn service_ends_although_a_request_does_not() {
     // No request gets as far as the database.
@@ -457,8 +501,7 @@ async fn service_ends_although_a_request_does_not() {
 
 #[tokio::test]
 async fn requests_fail_when_their_time_is_up() {
-    // Nothing listens there.
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = free_port();
     let uri = format!("mongodb://127.0.0.1:{port}/?replicaSet=rs&serverSelectionTimeoutMS=500&timeoutMS=1000");
     let service = Running::start(&uri).await;
     assert_all_unavailable(&service).await;
@@ -509,8 +552,7 @@ async fn top_shows_its_demo_in_any_width() {
 
 #[tokio::test]
 async fn top_says_which_service_does_not_answer() {
-    // The port was bound and is closed again, so that nothing listens there.
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = free_port();
     let address = format!("127.0.0.1:{port}");
     let output = example("top").args(["--service", &address]).output().await.unwrap();
     assert_eq!(output.status.code(), Some(1));
