@@ -12,7 +12,7 @@ use super::acquire::Grant;
 use super::attention::{Attention, Reason};
 use super::capacity::{Capacity, CapacityLimits};
 use super::check_out::Refusal;
-use super::environment::Environment;
+use super::environment::{Environment, WentStale};
 use super::held::Held;
 use super::holding::Holding;
 use super::measures::Measures;
@@ -121,7 +121,7 @@ pub struct Change<E: Environment> {
     cause: Option<Cause>,
     /// The cause of the clear before, kept until the locks are released, because an error is foreign code.
     _before: Option<Cause>,
-    made_stale: bool,
+    went_stale: Option<WentStale>,
 }
 
 impl<E: Environment> Core<E> {
@@ -339,17 +339,17 @@ impl<E: Environment> Core<E> {
         let cause = registry.cause.take();
         self.emit_locked(|| PoolEvent::PoolReady { address: self.address.clone() });
         self.state.store(PoolState { phase: Phase::Ready, ..state });
-        Some(Change { away: None, cause: None, _before: cause, made_stale: false })
+        Some(Change { away: None, cause: None, _before: cause, went_stale: None })
     }
 
     /// Does the part of a change that may call foreign code: wakes the waiters that it turned away, and delivers its
     /// event. The caller holds no lock.
     pub fn conclude(&self, change: Option<Change<E>>) {
-        let Some(Change { away, cause, _before, made_stale }) = change else { return };
+        let Some(Change { away, cause, _before, went_stale }) = change else { return };
         self.refuse(away, || Refusal::Paused { cause: cause.clone(), never_ready: false });
         self.environment.deliver();
-        if made_stale {
-            self.environment.connections_went_stale();
+        if let Some(which) = went_stale {
+            self.environment.connections_went_stale(which);
         }
         self.environment.schedule_maintenance();
     }
@@ -400,7 +400,12 @@ impl<E: Environment> Core<E> {
                 error: clear.cause.clone().map(EventError::from),
             });
         }
-        Ok(Some(Change { away: self.turn_away(), cause: clear.cause, _before: before, made_stale: true }))
+        Ok(Some(Change {
+            away: self.turn_away(),
+            cause: clear.cause,
+            _before: before,
+            went_stale: Some(WentStale::All),
+        }))
     }
 
     /// Makes all connections to one service stale, in load-balanced mode.
@@ -449,7 +454,7 @@ impl<E: Environment> Core<E> {
             interrupt_in_use_connections: clear.interrupt_in_use_connections,
             error: clear.cause.clone().map(EventError::from),
         });
-        Ok(Some(Change { away: None, cause: None, _before: None, made_stale: true }))
+        Ok(Some(Change { away: None, cause: None, _before: None, went_stale: Some(WentStale::OfService) }))
     }
 
     /// Closes the pool and all available connections, for good, then emits `PoolClosed`. Returns whether the pool was
@@ -484,7 +489,7 @@ impl<E: Environment> Core<E> {
             // If the log has ended meanwhile, nothing was emitted just now.
             self.environment.deliver();
         }
-        self.environment.connections_went_stale();
+        self.environment.connections_went_stale(WentStale::All);
         self.environment.schedule_maintenance();
         true
     }

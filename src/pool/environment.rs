@@ -9,6 +9,15 @@ use crate::condition::Condition;
 use crate::error::Cause;
 use crate::event::PoolEvent;
 
+/// Which connections have become stale.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WentStale {
+    /// All connections of the pool.
+    All,
+    /// The connections to one service.
+    OfService,
+}
+
 /// The surroundings of a core: its clock, its subscribers, and what becomes of connections.
 ///
 /// The core itself does no I/O, reads no clock, spawns nothing and draws no random numbers. So loom can check it, tests
@@ -143,7 +152,9 @@ pub unsafe trait Environment: Send + Sync + 'static {
 
     /// Called when connections that were good have become stale: the pool or one of its services was cleared, or the
     /// pool was closed. Called outside of all locks, for the tasks that have a [`Draining`].
-    fn connections_went_stale(&self) {}
+    fn connections_went_stale(&self, which: WentStale) {
+        let _ = which;
+    }
 
     /// Returns the number of the task that runs on the calling thread, never 0. Called only if the pool accounts for
     /// holders.

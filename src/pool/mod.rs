@@ -154,7 +154,7 @@ pub use self::core::{Change, Clear, Core};
 pub use acquire::{Acquire, Grant, Hit, OpenerWait};
 pub use check_out::{Refusal, Started};
 pub use draining::{Draining, Revocation};
-pub use environment::Environment;
+pub use environment::{Environment, WentStale};
 pub use holding::HoldReview;
 pub use lease::{Interruption, Lease};
 pub use nearby::Nearby;

@@ -22,7 +22,7 @@ use super::traced::SlowCheckOuts;
 use crate::condition::Condition;
 use crate::error::Cause;
 use crate::event::PoolEvent;
-use crate::pool::{Closing, Draining, Environment, Nearby};
+use crate::pool::{Closing, Draining, Environment, Nearby, WentStale};
 use crate::sync::contain;
 
 thread_local! {
@@ -212,8 +212,11 @@ unsafe impl<E: Establish> Environment for TokioEnvironment<E> {
         closing::begin(self, connection, closing);
     }
 
-    fn connections_went_stale(&self) {
-        self.failures.reset();
+    fn connections_went_stale(&self, which: WentStale) {
+        // A refused login clears its own service. The next one would be refused as soon.
+        if which == WentStale::All {
+            self.failures.reset();
+        }
         self.changed.notify(usize::MAX);
     }
 

@@ -24,7 +24,7 @@ use super::environment::TokioEnvironment;
 use super::establish::Establish;
 use super::fork;
 use super::pool::Pool;
-use crate::pool::{Core, Environment, Phase};
+use crate::pool::{Core, Environment, Phase, WentStale};
 
 type SharedCore<E> = Arc<Core<TokioEnvironment<E>>>;
 
@@ -59,7 +59,7 @@ impl Home {
         // ORD: Release; pairs with the Acquire in `has_ended`.
         self.ended.store(true, Ordering::Release);
         self.renewal.call_once(|| core.renew());
-        core.environment().connections_went_stale();
+        core.environment().connections_went_stale(WentStale::All);
         core.maintain();
     }
 }

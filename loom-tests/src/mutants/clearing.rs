@@ -28,9 +28,9 @@ pub const MUTANTS: &[Mutant] = &[
             Edit {
                 within: "fn begin_clear(",
                 right: "if self.options.load_balanced { return Err(ClearError::ServiceIdRequired); }",
-                wrong: "self.environment.connections_went_stale();",
+                wrong: "self.environment.connections_went_stale(super::environment::WentStale::All);",
             },
-            Edit { within: "fn conclude", right: "self.environment.connections_went_stale();", wrong: "" },
+            Edit { within: "fn conclude", right: "self.environment.connections_went_stale(which);", wrong: "" },
         ],
     },
     Mutant {

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
-use wharf::{CheckOutError, Pool, PoolOptions, Stage, TimeLimit};
+use wharf::{CheckOutError, FailedConnection, Pool, PoolOptions, Stage, TimeLimit};
 
-use super::mock::{Attempt, Mock, builder, counts, pool, settle};
+use super::mock::{Attempt, Log, Mock, builder, counts, pool, settle};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -151,6 +151,27 @@ async fn openings_that_fail_one_after_another_back_off_until_one_succeeds() {
     pool.check_out().await.unwrap_err();
     pool.check_out().await.unwrap();
     assert_eq!(begun.elapsed(), Duration::ZERO);
+}
+
+/// A refused login, for example, which clears its service.
+#[tokio::test(start_paused = true)]
+async fn openings_that_clear_their_service_one_after_another_back_off() {
+    let mock = Mock::new([Attempt::Fails; 1_000]);
+    let (log, options) = (Log::default(), PoolOptions::default().max_connecting(1).load_balanced(true));
+    let clears = |failed: &FailedConnection<'_>| assert!(failed.clear_pool());
+    let pool = builder(&mock).options(options).subscriber(log.subscriber()).on_failure(clears).build().unwrap();
+    pool.ready();
+    let waiting = check_outs(&pool, 1_000);
+    tokio::time::sleep(250 * MS).await;
+    let created = log.count("ConnectionCreated");
+    assert!((5..=8).contains(&created), "{created} attempts");
+    assert_eq!(log.count("PoolCleared"), created);
+    // The close ends the pause.
+    let begun = Instant::now();
+    pool.close();
+    pool.closed().await;
+    assert_eq!(begun.elapsed(), Duration::ZERO);
+    assert!(collect(waiting).await.iter().all(Result::is_err));
 }
 
 #[tokio::test(start_paused = true)]

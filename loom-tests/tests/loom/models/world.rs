@@ -12,7 +12,7 @@ use event_listener::Event;
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use wharf::unstable::pool::{
-    Closing, Core, Draining, Environment, Grant, Idle, Lease, Nearby, Opening, Pending, Permit,
+    Closing, Core, Draining, Environment, Grant, Idle, Lease, Nearby, Opening, Pending, Permit, WentStale,
 };
 use wharf::{BackgroundInterval, Condition, PoolEvent, PoolOptions};
 
@@ -206,7 +206,7 @@ unsafe impl Environment for World {
         self.disposed.fetch_add(1, StatisticOrdering::Relaxed);
     }
 
-    fn connections_went_stale(&self) {
+    fn connections_went_stale(&self, _which: WentStale) {
         if let Some(changed) = &self.changed {
             changed.notify(usize::MAX);
         }
