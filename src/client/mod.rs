@@ -88,7 +88,9 @@ const DEFAULT_SESSION_TIMEOUT_MINUTES: i64 = 30;
 /// balancer.
 ///
 /// It is made without a runtime, and connects to nothing until its first use. Clones are cheap, and share everything.
-/// Dropping the last clone closes all pools and ends the monitors.
+/// Dropping the last clone closes all pools and ends the monitors. A cancelled operation of a [`Session`] counts as a
+/// clone until the rest of its reply has been read, for [`Options::drain_timeout`](crate::Options#structfield.drain_timeout) at
+/// most.
 ///
 /// # Runtimes
 ///

@@ -96,8 +96,9 @@ pub struct Options {
     /// How long a connection is drained in the background after its command was cancelled or timed out, before it is
     /// closed. Default 3 seconds; zero closes it at once. Not part of connection strings.
     ///
-    /// The connection counts as in use until then, but no check-out waits for it: a check-out that needs its permit
-    /// closes it. A cursor that the command turns out to have opened is closed on the server.
+    /// The connection counts as in use until then, but no check-out waits for it: the pool closes it if a check-out needs its
+    /// permit. A cursor that the command turns out to have opened is closed on the server. If the command belongs to a
+    /// [`Session`](crate::client::Session), the client stays alive until the drain has ended.
     pub drain_timeout: Duration,
     /// How many bytes of a reply or of a request's rest a drained connection may have. A connection with more is closed
     /// instead. Default 4 MiB, about as much work as a new connection. Not part of connection strings.

@@ -49,8 +49,8 @@ use crate::sync::contained;
 ///
 /// The first check-out to wait takes a lock for a few steps, and so do one that gives up, one whose waker changes, and a
 /// check-in that serves the last one. So does a check-out for which the room in the queue must be made: it may allocate a
-/// block of places, whose size grows with the number of check-outs that wait. While a check-out opens a connection, or others wait behind one that gave up, each check-in that serves a
-/// check-out takes it. The number of these steps does not depend on the number of waiters. A thread that finds the lock
+/// block of places, whose size grows with the number of check-outs that wait. While a check-out opens a connection, or others
+/// wait behind one that gave up, each check-in that serves a check-out takes it. The number of these steps does not depend on the number of waiters. A thread that finds the lock
 /// held leaves its steps to the thread that holds it, which does up to 32 such steps for others, first come, first
 /// served. If the thread that holds the lock is preempted, other threads back off: they retry after pauses, then yield,
 /// and after about a millisecond sleep for 50 µs at a time. Opening and closing connections, `ready`, `clear`, `close`
@@ -301,6 +301,9 @@ impl<E: Establish> Pool<E> {
     ///
     /// It does not close the pool, and it waits for as long as a caller holds a connection. For an orderly shutdown,
     /// call [`close`](Self::close), then await this with a time limit.
+    ///
+    /// It also waits for the end of each [`Establish::close`]. Those that do not end at once run on the pool's runtime. If that
+    /// is a current-thread runtime, they run only while something blocks on it, so await this there.
     ///
     /// A check-out that fails because the pool was closed emits its `ConnectionCheckOutFailed` when its task is polled
     /// next, or when its future is dropped. That may be later. So may the end of a subscriber that is being told that a
