@@ -133,7 +133,7 @@ unsafe impl Environment for World {
         self.drains.lock().unwrap().push(drain);
     }
 
-    fn dispose(&self, connection: Connection, _closing: Option<Closing<Self>>) {
+    fn dispose(&self, connection: Connection, _closing: Closing<Self>) {
         assert!(!connection.held.load(StatisticOrdering::Relaxed), "a held connection was closed");
         self.disposed.fetch_add(1, StatisticOrdering::Relaxed);
     }

@@ -175,7 +175,8 @@ pub struct Closes {
     pub stale: u64,
     /// The connection was available for longer than `maxIdleTimeMS`.
     pub idle: u64,
-    /// The connection met an error, could not be established, or was closed for its capacity while it was drained.
+    /// The connection met an error, could not be established, or was closed because a check-out needed its capacity while it
+    /// was drained.
     pub error: u64,
     /// The pool was closed.
     pub pool_closed: u64,

@@ -276,9 +276,9 @@ impl<E: Environment> Core<E> {
                 self.close_stale(Self::CLOSED_ON_THE_WAY);
                 return queued;
             }
-            is_drain_wanted = refused.is_some_and(|counts| counts.wants_a_drain_closed(self.limits));
+            is_drain_wanted = refused.is_some_and(|counts| counts.wants_a_drain_displaced(self.limits));
         }
-        // The first waiter has the drains closed that it needs (INV-8). They hold up no later waiter either.
+        // The first waiter has a drain displaced (INV-8). Its capacity comes with a look for the next waiter.
         match queue.enqueue(Lane::Waiters, node, waker) {
             Ok(()) if is_drain_wanted => Queued::WaitsForDrain,
             Ok(()) => Queued::Waits,
@@ -379,8 +379,7 @@ impl<E: Environment> Future for Acquire<'_, E> {
                 Queued::WaitsForDrain => {
                     let polled = this.core.wait_list.begin(node);
                     this.core.serve_permits();
-                    // Usually this check-out is the one that was served.
-                    return if polled.is_ready() { polled } else { this.core.wait_list.poll(&this.node, context) };
+                    return polled;
                 }
                 Queued::Granted(grant) => return Poll::Ready(grant),
                 Queued::NotReady => return Poll::Ready(Grant::Refused(Box::new(this.core.refusal()))),

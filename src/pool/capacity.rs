@@ -18,10 +18,11 @@ pub(super) struct Counts {
     /// The waiting flag: a waiter, which has no connection on the way, is in the queue. Capacity that comes free
     /// belongs to the first waiter. Changes only under the wait list's lock.
     pub(super) waiting: bool,
-    /// The draining flag: some connections are drained, and can be closed for their capacity. Changes only under the
-    /// registry's lock.
+    /// The draining flag: some connections are drained, and can be displaced. Changes only under the registry's lock.
     pub(super) draining: bool,
-    /// Counts the changes, modulo 2^22.
+    /// The displacing flag: a drain was ended for a waiter, which gets the connection's capacity when its close has run.
+    displacing: bool,
+    /// Counts the changes, modulo 2^21.
     version: u32,
 }
 
@@ -37,7 +38,8 @@ impl Counts {
     const COUNT_MASK: u64 = (1 << Self::COUNT_BITS) - 1;
     const WAITING_SHIFT: u32 = 2 * Self::COUNT_BITS;
     const DRAINING_SHIFT: u32 = Self::WAITING_SHIFT + 1;
-    const VERSION_SHIFT: u32 = Self::DRAINING_SHIFT + 1;
+    const DISPLACING_SHIFT: u32 = Self::DRAINING_SHIFT + 1;
+    const VERSION_SHIFT: u32 = Self::DISPLACING_SHIFT + 1;
     const VERSION_MASK: u32 = (1 << (u64::BITS - Self::VERSION_SHIFT)) - 1;
 
     fn pack(self) -> u64 {
@@ -45,6 +47,7 @@ impl Counts {
             | u64::from(self.pending) << Self::COUNT_BITS
             | u64::from(self.waiting) << Self::WAITING_SHIFT
             | u64::from(self.draining) << Self::DRAINING_SHIFT
+            | u64::from(self.displacing) << Self::DISPLACING_SHIFT
             | u64::from(self.version) << Self::VERSION_SHIFT
     }
 
@@ -54,6 +57,7 @@ impl Counts {
             pending: (word >> Self::COUNT_BITS & Self::COUNT_MASK) as u32,
             waiting: word >> Self::WAITING_SHIFT & 1 == 1,
             draining: word >> Self::DRAINING_SHIFT & 1 == 1,
+            displacing: word >> Self::DISPLACING_SHIFT & 1 == 1,
             version: (word >> Self::VERSION_SHIFT) as u32,
         }
     }
@@ -62,9 +66,11 @@ impl Counts {
         self.total < limits.total && self.pending < limits.pending
     }
 
-    /// Returns whether a waiter lacks only capacity under `maxPoolSize`, and closing a drain would provide it.
-    pub(super) fn wants_a_drain_closed(self, limits: CapacityLimits) -> bool {
-        self.waiting && self.draining && self.total >= limits.total && self.pending < limits.pending
+    /// Returns whether a waiter lacks only capacity under `maxPoolSize`, and displacing a drain would provide it. One drain is
+    /// displaced at a time: the next look comes with the capacity of the last one.
+    pub(super) fn wants_a_drain_displaced(self, limits: CapacityLimits) -> bool {
+        let is_full = self.total >= limits.total && self.pending < limits.pending;
+        is_full && self.waiting && self.draining && !self.displacing
     }
 
     fn next(self) -> Self {
@@ -94,7 +100,7 @@ impl Capacity {
     pub(super) fn try_admit(&self, seen: Counts) -> Result<(), ()> {
         let one_more = seen.with_one_more();
         self.0
-            // Relaxed: the version guarantees that this replaces the very word that `load` acquired, unless a multiple of 2^22
+            // Relaxed: the version guarantees that this replaces the very word that `load` acquired, unless a multiple of 2^21
             // changes came in between; then an admission may open a connection although one is available, within the limits. An
             // admission publishes nothing, and as a read-modify-write it continues the release sequence of the earlier changes.
             // On failure the caller starts again with `load`.
@@ -127,17 +133,38 @@ impl Capacity {
     /// caller holds the registry's lock.
     ///
     /// The waiting flag and the draining flag are bits of one word. So if a check-out queues up while a drain begins,
-    /// the second of the two notices the first, and closes the oldest drain:
+    /// the second of the two notices the first, and displaces the oldest drain:
     ///
     /// | a check-out queues up | a drain begins |
     /// | --- | --- |
     /// | 1. `admit_or_wait` sets `waiting`, finds `draining` | a. enters the registry |
-    /// | 2. closes the oldest drain of the registry | b. sets `draining`, finds `waiting` |
-    /// | | c. closes the oldest drain of the registry |
+    /// | 2. displaces the oldest drain of the registry | b. sets `draining`, finds `waiting` |
+    /// | | c. displaces the oldest drain of the registry |
     #[must_use]
     pub(super) fn set_draining(&self, draining: bool, limits: CapacityLimits) -> bool {
         let after = |counts: Counts| Counts { draining, ..counts.next() };
-        self.update(|counts| Some(after(counts))).is_ok_and(|before| after(before).wants_a_drain_closed(limits))
+        self.update(|counts| Some(after(counts))).is_ok_and(|before| after(before).wants_a_drain_displaced(limits))
+    }
+
+    /// Raises the displacing flag if a waiter wants a drain displaced. Returns whether it does. The caller holds the
+    /// registry's lock, and then ends the oldest drain.
+    #[must_use]
+    pub(super) fn begin_displacing(&self, limits: CapacityLimits) -> bool {
+        let begun = |counts: Counts| Counts { displacing: true, ..counts.next() };
+        self.update(|counts| counts.wants_a_drain_displaced(limits).then(|| begun(counts))).is_ok()
+    }
+
+    /// Gives back the capacity of a displaced connection, whose close has run. Returns whether a waiter waits for it.
+    ///
+    /// This also lowers the displacing flag, in one step with the release. Otherwise a thread that looks in between would
+    /// displace another drain for a waiter that has this capacity, or none for the next waiter.
+    #[must_use]
+    pub(super) fn end_displacing(&self) -> bool {
+        let before = self.update(|counts| {
+            assert!(counts.displacing && counts.total > 0, "BUG: released a displaced connection of {counts:?}");
+            Some(Counts { total: counts.total - 1, displacing: false, ..counts.next() })
+        });
+        before.is_ok_and(|counts| counts.waiting)
     }
 
     /// Lowers the waiting flag: no check-out except openers waits any more. The caller holds the wait list's lock.
@@ -204,15 +231,17 @@ mod tests {
             pending in 0..1_u32 << 20,
             waiting: bool,
             draining: bool,
-            version in 0..1_u32 << 22,
+            displacing: bool,
+            version in 0..1_u32 << 21,
         ) {
-            let counts = Counts { total, pending, waiting, draining, version };
+            let counts = Counts { total, pending, waiting, draining, displacing, version };
             prop_assert_eq!(Counts::unpack(counts.pack()), counts);
         }
 
         #[test]
-        fn version_wraps_without_touching_its_neighbours(total in 0..1_u32 << 20, waiting: bool, draining: bool) {
-            let last = Counts { total, pending: 0, waiting, draining, version: Counts::VERSION_MASK };
+        fn version_wraps_without_touching_its_neighbours(total in 0..1_u32 << 20, draining: bool, displacing: bool) {
+            let version = Counts::VERSION_MASK;
+            let last = Counts { total, pending: 0, waiting: true, draining, displacing, version };
             prop_assert_eq!(Counts::unpack(last.next().pack()), Counts { version: 0, ..last });
         }
     }
@@ -256,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn drain_is_closed_only_if_its_capacity_would_be_used() {
+    fn drain_is_displaced_only_if_its_capacity_would_be_used() {
         let limits = CapacityLimits { total: 2, pending: 1 };
         let capacity = Capacity::new();
         assert!(capacity.admit_first(limits).is_ok());
@@ -264,13 +293,19 @@ mod tests {
         assert!(capacity.admit_first(limits).is_ok());
         assert!(!capacity.set_draining(true, limits), "no check-out waits");
         let full = capacity.admit_or_wait(limits).unwrap_err();
-        assert!(!full.wants_a_drain_closed(limits), "one connection is pending, so no other may be opened");
+        assert!(!full.wants_a_drain_displaced(limits), "one connection is pending, so no other may be opened");
         assert!(capacity.release(0, 1));
-        assert!(capacity.load().wants_a_drain_closed(limits));
+        assert!(capacity.load().wants_a_drain_displaced(limits));
         assert!(!capacity.set_draining(false, limits));
         assert!(capacity.set_draining(true, limits), "now a check-out waits");
-        assert!(capacity.release(1, 0));
-        assert!(!capacity.load().wants_a_drain_closed(limits), "there is capacity");
+        assert!(capacity.begin_displacing(limits));
+        assert!(!capacity.load().wants_a_drain_displaced(limits), "the capacity of one is on its way");
+        assert!(!capacity.begin_displacing(limits));
+        assert!(capacity.end_displacing());
+        assert!(!capacity.load().wants_a_drain_displaced(limits), "there is capacity");
+        assert!(capacity.admit_first(limits).is_ok());
+        assert!(capacity.release(0, 1));
+        assert!(capacity.load().wants_a_drain_displaced(limits), "for the next waiter");
     }
 
     #[test]

@@ -1,20 +1,16 @@
 //! The drain queue: connections that came back in need of a drain, in the order in which they came back.
 //!
-//! A drain owns its connection, but not the connection's slot. The slot belongs to the entry here until a thread
-//! [claims](Core::claim_drain) it under the registry's lock. The first to claim it becomes its owner: the end of the
-//! drain itself, or a check-out that waits for capacity and closes the oldest drain. The connection is in the
-//! [`Draining`](super::Draining), so its capacity comes free at once, no matter what the task that drains it is doing.
+//! A waiter that lacks only capacity has the oldest drain *displaced*: it leaves the queue, and its
+//! [`Draining`](super::Draining) learns of that and ends. Then the connection is closed like any other, and the waiter gets its
+//! capacity when the close has run.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use super::core::Core;
 use super::environment::Environment;
-use super::fault::Fault;
 use super::held::Held;
 use super::registry::Registry;
-use crate::event::ConnectionClosedReason;
 use crate::sync::{discard, wake};
 
 /// The number of a drain in its pool. Drains are numbered in the order in which they begin.
@@ -25,13 +21,24 @@ pub(super) struct Ticket(u64);
 pub(super) struct DrainQueue {
     last: u64,
     present: BTreeMap<Ticket, Drain>,
+    /// The slot of the drain that was displaced, until the drain ends. One is displaced at a time.
+    displaced: Option<u32>,
 }
 
 struct Drain {
     /// The slot of the drain's connection.
     index: u32,
-    /// The waker to wake when the connection is closed for its capacity.
+    /// The waker to wake when the drain is displaced.
     waker: Option<Waker>,
+}
+
+/// How a drain left the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Left {
+    /// By its own end.
+    Ended,
+    /// It was displaced: its connection is to be closed for a waiter.
+    Displaced,
 }
 
 impl DrainQueue {
@@ -42,14 +49,14 @@ impl DrainQueue {
 
     /// Returns the slots of the connections that are drained.
     pub(super) fn slots(&self) -> impl Iterator<Item = u32> {
-        self.present.values().map(|drain| drain.index)
+        self.present.values().map(|drain| drain.index).chain(self.displaced)
     }
 }
 
 impl<E: Environment> Core<E> {
-    /// Enters a drain. From now on its connection is the caller's, and its slot is the entry's. Also returns whether a
-    /// waiter waits for the capacity, which the caller must then serve.
-    pub(super) fn enter_drain(&self, held: Held<E>) -> (Ticket, bool) {
+    /// Enters a drain of the caller's connection. Also returns whether a waiter waits for the capacity, which the caller
+    /// must then serve.
+    pub(super) fn enter_drain(&self, held: &Held<E>) -> (Ticket, bool) {
         let mut registry = self.registry.lock();
         registry.counts.drains += 1;
         registry.drains.last += 1;
@@ -60,50 +67,48 @@ impl<E: Environment> Core<E> {
         (ticket, is_first && self.capacity.set_draining(true, self.limits))
     }
 
-    /// Makes the slot of a drain the caller's, which counts what becomes of it. Returns `None` if the connection was
-    /// closed for its capacity.
-    pub(super) fn claim_drain(&self, ticket: Ticket) -> Option<Held<E>> {
+    /// Takes a drain that ends out of the queue, unless it was displaced.
+    pub(super) fn leave_drains(&self, ticket: Ticket) -> Left {
         let mut registry = self.registry.lock();
-        let drain = registry.drains.present.remove(&ticket)?;
-        let held = self.owned_now(&registry, &drain);
+        let Some(drain) = registry.drains.present.remove(&ticket) else {
+            registry.drains.displaced = None;
+            return Left::Displaced;
+        };
+        self.note_drains(&registry);
         drop(registry);
         // The waker is dropped outside of the lock.
         discard(drain.waker);
-        Some(held)
+        Left::Ended
     }
 
-    /// Closes the connection that has been draining for the longest time. Returns `false` if there is none. The caller
-    /// must serve the capacity to waiters and deliver the events.
-    pub(super) fn close_oldest_drain(self: &Arc<Self>) -> bool {
-        let (held, waker) = {
+    /// Ends the drain that has been in progress for the longest time, if a waiter still wants that.
+    pub(super) fn displace_oldest_drain(&self) {
+        let waker = {
             let mut registry = self.registry.lock();
-            let Some((_, drain)) = registry.drains.present.pop_first() else { return false };
-            (self.owned_now(&registry, &drain), drain.waker)
+            if !self.capacity.begin_displacing(self.limits) {
+                return;
+            }
+            let oldest = registry.drains.present.pop_first();
+            let (_, drain) = oldest.expect("BUG: the draining flag is raised without a drain");
+            registry.drains.displaced = Some(drain.index);
+            self.note_drains(&registry);
+            drain.waker
         };
-        self.measures.drains.displaced.count();
-        let (reason, error) = match held.is_stale() {
-            true => (held.stale_reason(), None),
-            false => (ConnectionClosedReason::Error, held.explained(Fault::Displaced)),
-        };
-        held.end_use();
-        held.retire_for_waiter(reason, error);
         if let Some(waker) = waker {
             wake(waker);
         }
-        true
     }
 
-    /// Returns the slot of a drain that was just taken out of the registry.
-    fn owned_now(&self, registry: &Registry, drain: &Drain) -> Held<E> {
+    /// Lowers the draining flag if a drain that was just taken out of the registry was the last one.
+    fn note_drains(&self, registry: &Registry) {
         if registry.drains.present.is_empty() {
             // Lowering the flag keeps no check-out waiting, so the result does not matter.
             let _ = self.capacity.set_draining(false, self.limits);
         }
-        Held::new(self, self.slab.slot(drain.index))
     }
 
-    /// Completes when the connection of a drain was closed for its capacity.
-    pub(super) fn poll_drain_closed(&self, ticket: Ticket, context: &mut Context<'_>) -> Poll<()> {
+    /// Completes when a drain was displaced.
+    pub(super) fn poll_displaced(&self, ticket: Ticket, context: &mut Context<'_>) -> Poll<()> {
         let waker = context.waker().clone();
         let before = {
             let mut registry = self.registry.lock();
@@ -117,8 +122,8 @@ impl<E: Environment> Core<E> {
         Poll::Pending
     }
 
-    /// Returns whether the connection of a drain was closed for its capacity.
-    pub(super) fn is_drain_closed(&self, ticket: Ticket) -> bool {
+    /// Returns whether a drain was displaced.
+    pub(super) fn is_displaced(&self, ticket: Ticket) -> bool {
         !self.registry.lock().drains.present.contains_key(&ticket)
     }
 }

@@ -131,8 +131,8 @@ pub unsafe trait Environment: Send + Sync + 'static {
         None
     }
 
-    /// Takes care of a connection that came back as [`Condition::NeedsDrain`]. Called outside of all locks, and only
-    /// while no check-out waits for the connection's capacity. By default, closes the connection.
+    /// Takes care of a connection that came back as [`Condition::NeedsDrain`]. Called outside of all locks, and
+    /// not if a check-out has the drain displaced already. By default, closes the connection.
     fn drain(&self, draining: Draining<Self>)
     where
         Self: Sized,
@@ -141,8 +141,7 @@ pub unsafe trait Environment: Send + Sync + 'static {
     }
 
     /// Closes a connection that has left the pool. Must not block. The connection counts until `closing` is dropped.
-    /// `None`: a check-out has its capacity already.
-    fn dispose(&self, connection: Self::Connection, closing: Option<Closing<Self>>)
+    fn dispose(&self, connection: Self::Connection, closing: Closing<Self>)
     where
         Self: Sized,
     {

@@ -264,7 +264,7 @@ impl<E: Environment> Held<E> {
     /// Closes the connection, for a reason other than an error. Emits `ConnectionClosed`, releases the slot, gives
     /// back the capacity and disposes of the connection. `pending` says whether the connection still counts as pending.
     pub(super) fn retire(self, reason: ConnectionClosedReason, pending: bool) {
-        self.close(reason, None, pending, true);
+        self.close(reason, None, pending, false);
     }
 
     /// Closes a connection of an older generation as [`Held::retire`] does.
@@ -278,13 +278,17 @@ impl<E: Environment> Held<E> {
     #[cold]
     pub(super) fn retire_because(self, fault: Fault, pending: bool) {
         let error = self.explained(fault);
-        self.close(ConnectionClosedReason::Error, error, pending, true);
+        self.close(ConnectionClosedReason::Error, error, pending, false);
     }
 
-    /// Closes the connection as [`Held::retire`] does, for a caller that then serves the capacity to waiters and
-    /// delivers the events.
-    pub(super) fn retire_for_waiter(self, reason: ConnectionClosedReason, error: Option<EventError>) {
-        self.close(reason, error, false, false);
+    /// Checks a connection in whose drain was displaced, and closes it.
+    pub(super) fn close_displaced(self) {
+        let (reason, error) = match self.is_stale() {
+            true => (self.stale_reason(), None),
+            false => (ConnectionClosedReason::Error, self.explained(Fault::Displaced)),
+        };
+        self.end_use();
+        self.close(reason, error, false, true);
     }
 
     /// Returns the error for the event, if a subscriber listens.
@@ -292,20 +296,21 @@ impl<E: Environment> Held<E> {
         self.core().environment.listens().then(|| fault.into_error(self))
     }
 
-    /// Closes the connection. If `serves`, also serves the capacity to waiters and delivers the events.
+    /// Closes the connection, serves its capacity to waiters and delivers the events. `displaced` says whether its drain
+    /// was displaced.
     ///
     /// The connection counts until the environment has disposed of it.
     #[inline(never)]
-    fn close(self, reason: ConnectionClosedReason, error: Option<EventError>, pending: bool, serves: bool) {
+    fn close(self, reason: ConnectionClosedReason, error: Option<EventError>, pending: bool, displaced: bool) {
         // The reference of the connection goes with its capacity.
         let core = Arc::clone(&self.shared_core());
-        let (connection, closing) = self.begin_close(reason, error, pending, serves);
+        let (connection, closing) = self.begin_close(reason, error, pending, displaced);
         match connection {
-            Some(connection) => core.environment.dispose(connection, Some(closing)),
+            Some(connection) => core.environment.dispose(connection, closing),
             None => drop(closing),
         }
         // Last, so that a slow subscriber does not keep the permit from others.
-        if serves && core.environment.may_have_events() {
+        if core.environment.may_have_events() {
             core.environment.deliver();
         }
     }
@@ -316,7 +321,7 @@ impl<E: Environment> Held<E> {
         reason: ConnectionClosedReason,
         error: Option<EventError>,
         pending: bool,
-        serves: bool,
+        displaced: bool,
     ) -> (Option<E::Connection>, Closing<E>) {
         let core = self.shared_core();
         let connection_id = self.id();
@@ -341,7 +346,7 @@ impl<E: Environment> Held<E> {
         discard(waker);
         // The slot is released before the capacity is given back, so that there are never more slots than the
         // capacity allows.
-        let closing = Closing { core: Arc::clone(&core), pending, serves };
+        let closing = Closing::of(Arc::clone(&core), pending, displaced);
         // After the token has its own.
         drop(reference);
         (connection, closing)

@@ -11,7 +11,7 @@
 //! | word | holds | written by |
 //! | --- | --- | --- |
 //! | pool word (`state.rs`) | phase, generation | ready, clear, renew and close, under the registry's lock |
-//! | capacity word (`capacity.rs`) | total, pending, waiting flag, draining flag, version | creating, establishing and closing a connection; the first and the last waiter; the first and the last drain |
+//! | capacity word (`capacity.rs`) | total, pending, waiting flag, draining flag, displacing flag, version | creating, establishing and closing a connection; the first and the last waiter; the first and the last drain; displacing a drain |
 //! | a shard's head (`shard.rs`), about one for each CPU core | top of the stack, flag, tag | check-out and check-in; the first and the last check-out to wait |
 //! | wait list (`waitlist/`) | the check-outs that wait, in order | check-outs that wait, and the threads that serve them |
 //! | registry (`registry.rs`) | free slots, detached stacks, services, drains; connection numbers are given out under its lock | all operations that are rare |
@@ -35,7 +35,7 @@
 //!   queue that can use it (`waitlist/mod.rs`).
 //! - INV-6 (waker ownership): the waker of an owner that can be interrupted belongs to the thread that clears the mark
 //!   `watched` (`slab.rs`). So leaving the waker and taking it back are one locked instruction each.
-//! - INV-8 (drains keep no check-out waiting): see below.
+//! - INV-8 (drains keep no check-out waiting, beyond a close): see below.
 //! - INV-9 (the address is lent): an event that is delivered inline has a copy of the pool's pointer to its address,
 //!   without a count. The copy is never dropped, and lives no longer than the call that lends it (`Core::tell`).
 //! - INV-11 (what a word says) and INV-12 (the turns, or the order, at a place) hold in both wait lists, each in its own
@@ -75,16 +75,23 @@
 //! # Drains
 //!
 //! A connection that comes back with something undone is drained: the environment brings to its end what the user left
-//! undone. A drain holds up no check-out. If one would have to wait only for capacity under `maxPoolSize`, the pool closes
-//! the oldest drain, because that is the least likely one to succeed, and the first waiter gets its capacity
-//! (`Core::serve_permits`). So a pool is never worse off than if it had closed the connection at once. The connection
-//! has moved from its slot to the [`Draining`], so its capacity comes free without the task that drains it
-//! (`drain_queue.rs`). While there is free capacity, drains are left alone.
+//! undone. A check-out does not wait for a drain to succeed. If one would have to wait only for capacity under `maxPoolSize`,
+//! the pool *displaces* the oldest drain, because that is the least likely one to succeed (`drain_queue.rs`). The holder of
+//! its [`Draining`] learns of that and drops the token, which closes the connection. The first waiter gets the capacity when
+//! the close has run, because a connection counts until then. While there is free capacity, drains are left alone.
 //!
-//! INV-8 (drains keep no check-out waiting): if a check-out waits and connections are drained, then a permit is free,
-//! or `maxConnecting` admits no connection, or a thread is about to close a drain. Each change that could break this is
-//! a change of the capacity word, and the thread that makes the change looks at the word: a check-out that queues up, a
-//! drain that begins, and a connection that stops being pending.
+//! One drain is displaced at a time. When its capacity comes free, the thread that serves it displaces the next one, if
+//! another check-out waits. So the second of two check-outs may wait for two closes.
+//!
+//! INV-8 (drains keep no check-out waiting, beyond a close): if a check-out waits and connections are drained, then a permit
+//! is free, or `maxConnecting` admits no connection, or a drain was displaced and its connection is yet to be closed, or a
+//! thread is about to displace a drain. Each change that could break this is a change of the capacity word, and the thread
+//! that makes the change looks at the word: a check-out that queues up, a drain that begins, a connection that stops being
+//! pending, and a displaced connection that is closed.
+//!
+//! A displaced connection is closed by the task that drains it. If that task does not run, the waiter waits for a
+//! connection that comes back, or until its own limit: on an idle current-thread runtime, which opens no connection either,
+//! or where foreign code blocks in the drain.
 //!
 //! # The orderings
 //!

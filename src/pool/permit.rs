@@ -101,33 +101,26 @@ impl<E: Environment> SharedPermit<E> {
 }
 
 impl<E: Environment> Core<E> {
-    /// Grants free permits to the waiters, in their order. Closes drains for waiters that lack only their capacity.
+    /// Grants free permits to the waiters, in their order. Displaces a drain if the next waiter lacks only its capacity.
     pub(super) fn serve_permits(self: &Arc<Self>) {
-        let mut has_closed = false;
         loop {
             let claimed = {
                 let mut queue = self.wait_list.lock();
                 if queue.is_empty(Lane::Waiters) {
-                    break;
+                    return;
                 }
                 if let Err(counts) = self.capacity.admit_first(self.limits) {
                     drop(queue);
-                    let is_wanted = counts.wants_a_drain_closed(self.limits);
-                    if is_wanted && self.close_oldest_drain() {
-                        has_closed = true;
-                        continue;
+                    if counts.wants_a_drain_displaced(self.limits) {
+                        self.displace_oldest_drain();
                     }
-                    break;
+                    return;
                 }
                 let claimed = queue.claim_first(Lane::Waiters).expect("BUG: a lane has a length but no first node");
                 self.settle(&queue);
                 claimed
             };
             wake(claimed.grant(Grant::Permit(Permit::new(self.clone()))));
-        }
-        // Last, so that a slow subscriber does not keep the permit from others.
-        if has_closed && self.environment.may_have_events() {
-            self.environment.deliver();
         }
     }
 }

@@ -25,7 +25,7 @@ pub(super) use words::{INDEX_BITS, Link, NO_SLOT, Stamp};
 /// Room for one connection.
 ///
 /// INV-1 (one owner): from its allocation until it is released to the registry, a slot has one owner at a time: a
-/// token, the stack that it is pushed on, or its entry in the drain queue. Only the owner touches `record` and `value`.
+/// token, or the stack that it is pushed on. Only the owner touches `record` and `value`.
 /// Ownership passes by the swaps of a shard's head, by a hand-over through the wait list, under the registry's lock, or
 /// by moving a token. Each of these is a release and an acquire.
 #[repr(align(64))]

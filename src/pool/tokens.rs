@@ -131,7 +131,7 @@ impl<E: Environment> Pending<E> {
             false => (ConnectionClosedReason::Error, this.0.explained(fault)),
         };
         let core = Arc::clone(&this.0.shared_core());
-        let (_none, closing) = this.0.begin_close(reason, error, true, true);
+        let (_none, closing) = this.0.begin_close(reason, error, true, false);
         if core.environment.may_have_events() {
             core.environment.deliver();
         }
@@ -214,17 +214,26 @@ impl<E: Environment> Drop for Opening<E> {
 /// The capacity of a connection that has left the pool and is being closed. Dropping it gives the capacity back.
 #[must_use = "dropping it before the connection is closed lets more connections exist than the options allow"]
 pub struct Closing<E: Environment> {
-    pub(super) core: Arc<Core<E>>,
+    core: Arc<Core<E>>,
     /// Whether the connection still counts as pending.
-    pub(super) pending: bool,
-    /// Whether to serve the capacity to waiters. If not, the caller does.
-    pub(super) serves: bool,
+    pending: bool,
+    /// Whether the connection's drain was displaced.
+    displaced: bool,
 }
 
-impl<E: Environment> Drop for Closing<E> {
-    fn drop(&mut self) {
-        let Self { core, pending, serves } = self;
-        if core.capacity.release(1, u32::from(*pending)) && *serves {
+impl<E: Environment> Closing<E> {
+    /// Creates the token for a caller that has taken the connection out of the pool.
+    pub(super) fn of(core: Arc<Core<E>>, pending: bool, displaced: bool) -> Self {
+        Self { core, pending, displaced }
+    }
+
+    fn release(&self) {
+        let Self { core, pending, displaced } = self;
+        let is_awaited = match displaced {
+            true => core.capacity.end_displacing(),
+            false => core.capacity.release(1, u32::from(*pending)),
+        };
+        if is_awaited {
             core.serve_permits();
         }
         if *pending {
@@ -233,6 +242,12 @@ impl<E: Environment> Drop for Closing<E> {
         } else {
             core.schedule_population();
         }
+    }
+}
+
+impl<E: Environment> Drop for Closing<E> {
+    fn drop(&mut self) {
+        self.release();
     }
 }
 

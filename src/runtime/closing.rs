@@ -29,7 +29,7 @@ type Close = Pin<Box<dyn Future<Output = ()> + Send>>;
 pub(super) fn begin<E: Establish>(
     environment: &TokioEnvironment<E>,
     connection: E::Connection,
-    closing: Option<Closing<TokioEnvironment<E>>>,
+    closing: Closing<TokioEnvironment<E>>,
 ) {
     let Some(runtime) = environment.living_runtime().or_else(|| Handle::try_current().ok()) else {
         // A part that needs no runtime runs at this call.

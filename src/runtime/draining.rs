@@ -35,7 +35,7 @@ pub(super) fn begin<E: Establish>(draining: Draining<TokioEnvironment<E>>) {
 enum End {
     /// The establisher's drain completed. The connection's condition is checked again.
     Done,
-    /// The pool was cleared or closed meanwhile, or a check-out has taken the connection's capacity.
+    /// The pool was cleared or closed meanwhile, or a check-out waits for the connection's capacity.
     Revoked,
     /// The establisher's code panicked.
     Panicked,

@@ -208,7 +208,7 @@ unsafe impl<E: Establish> Environment for TokioEnvironment<E> {
         draining::begin::<E>(draining);
     }
 
-    fn dispose(&self, connection: E::Connection, closing: Option<Closing<Self>>) {
+    fn dispose(&self, connection: E::Connection, closing: Closing<Self>) {
         closing::begin(self, connection, closing);
     }
 

@@ -103,8 +103,9 @@ pub trait Establish: Send + Sync + 'static {
     /// becomes available, any other is closed with the reason "error". The pool does not limit the time of a drain, so
     /// the implementation must.
     ///
-    /// A drain never delays a check-out. A check-out that would have to wait for the connection's capacity receives it
-    /// at once: the pool closes the connection even if its drain has not ended, the oldest drain first.
+    /// No check-out waits for a drain to succeed. If one would have to wait for the connection's capacity, the pool drops the
+    /// drain's future, the oldest drain's first, and [closes](Self::close) the connection. The check-out gets the capacity
+    /// when the close has run. The pool gives up one drain at a time.
     ///
     /// # Cancel safety
     ///
@@ -119,11 +120,12 @@ pub trait Establish: Send + Sync + 'static {
     /// connection.
     ///
     /// The connection counts as in use until the future has completed or was dropped, so `maxPoolSize` covers it, and
-    /// [`Pool::closed`](crate::Pool::closed) waits for it. One exception: if a check-out takes the capacity of a
-    /// connection that is [drained](Self::drain), the drained connection no longer counts while it is closed.
+    /// [`Pool::closed`](crate::Pool::closed) waits for it.
     ///
     /// It must not block. The future is polled once by the caller that closes the connection, and then by a task on the
-    /// pool's runtime. After five seconds it is dropped. Without a living runtime it is dropped without a poll.
+    /// pool's runtime. After five seconds it is dropped. Without a living runtime it is dropped without a poll. A
+    /// current-thread runtime runs the task, and counts the five seconds, only while something blocks on it. Until then the
+    /// connection counts, and [`Pool::closed`](crate::Pool::closed) waits.
     fn close(&self, connection: Self::Connection) -> impl Future<Output = ()> + Send {
         drop(connection);
         std::future::ready(())

@@ -176,7 +176,7 @@ pub const MUTANTS: &[Mutant] = &[
             right: "if is_wanted { core.serve_permits(); }",
             wrong: "
                 if is_wanted { core.serve_permits(); }
-                self.make_available();
+                draining.held.make_available();
             ",
         }],
     },
@@ -184,45 +184,64 @@ pub const MUTANTS: &[Mutant] = &[
         name: "drain_ignores_waiters",
         does: "A drain that begins does not check whether a check-out waits for its capacity.",
         file: "pool/draining.rs",
-        edits: &[Edit { within: "fn drain", right: "core.enter_drain(self)", wrong: "(core.enter_drain(self).0, false)" }],
+        edits: &[Edit { within: "fn drain", right: "core.enter_drain(&self)", wrong: "(core.enter_drain(&self).0, false)" }],
     },
     Mutant {
         name: "waiters_ignore_drains",
-        does: "A check-out that queues up does not close a drain for its capacity.",
+        does: "A check-out that queues up does not displace a drain for its capacity.",
         file: "pool/acquire.rs",
         edits: &[Edit {
             within: "fn queue_up",
-            right: "refused.is_some_and(|counts| counts.wants_a_drain_closed(self.limits))",
+            right: "refused.is_some_and(|counts| counts.wants_a_drain_displaced(self.limits))",
             wrong: "false",
         }],
     },
     Mutant {
-        name: "drains_are_not_closed",
-        does: "A freed permit does not close a drain for a waiting check-out.",
+        name: "drains_are_not_displaced",
+        does: "A freed permit does not displace a drain for a waiting check-out.",
         file: "pool/permit.rs",
         edits: &[Edit {
             within: "fn serve_permits",
-            right: "counts.wants_a_drain_closed(self.limits)",
+            right: "counts.wants_a_drain_displaced(self.limits)",
             wrong: "false",
         }],
     },
     Mutant {
-        name: "drain_is_claimed_twice",
-        does: "A drain stays in the drain queue when its slot is claimed.",
+        name: "drain_that_ends_stays_in_the_queue",
+        does: "A drain can be displaced after it has ended.",
         file: "pool/drain_queue.rs",
         edits: &[Edit {
-            within: "fn claim_drain",
-            right: "registry.drains.present.remove(&ticket)?",
-            wrong: "
-                let index = registry.drains.present.get(&ticket)?.index;
-                return Some(Held::new(self, self.slab.slot(index)))
-            ",
+            within: "fn leave_drains",
+            right: "registry.drains.present.remove(&ticket)",
+            wrong: "registry.drains.present.get(&ticket).map(|drain| Drain { index: drain.index, waker: None })",
+        }],
+    },
+    Mutant {
+        name: "displaced_connection_is_kept",
+        does: "A connection whose drain was displaced is not closed.",
+        file: "pool/draining.rs",
+        edits: &[Edit { within: "fn leave", right: "held.close_displaced();", wrong: "" }],
+    },
+    Mutant {
+        name: "displaced_drain_is_not_told",
+        does: "A drain that is displaced is not woken.",
+        file: "pool/drain_queue.rs",
+        edits: &[Edit { within: "fn displace_oldest_drain", right: "wake(waker);", wrong: "discard(waker);" }],
+    },
+    Mutant {
+        name: "displacing_never_ends",
+        does: "After a drain was displaced, the pool takes its capacity for on its way for ever.",
+        file: "pool/capacity.rs",
+        edits: &[Edit {
+            within: "fn end_displacing",
+            right: "Counts { total: counts.total - 1, displacing: false, ..counts.next() }",
+            wrong: "Counts { total: counts.total - 1, ..counts.next() }",
         }],
     },
     Mutant {
         name: "flag_lowered_over_drains",
         does: "A drain that ends lowers the draining flag although other drains remain.",
         file: "pool/drain_queue.rs",
-        edits: &[Edit { within: "fn owned_now", right: "registry.drains.present.is_empty()", wrong: "true" }],
+        edits: &[Edit { within: "fn note_drains", right: "registry.drains.present.is_empty()", wrong: "true" }],
     },
 ];

@@ -112,12 +112,15 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "capacity_is_released_before_the_close",
         does: "A connection stops counting before it is closed.",
-        file: "pool/held.rs",
-        edits: &[Edit {
-            within: "fn close(",
-            right: "core.environment.dispose(connection, Some(closing))",
-            wrong: "{ drop(closing); core.environment.dispose(connection, None) }",
-        }],
+        file: "pool/tokens.rs",
+        edits: &[
+            Edit {
+                within: "fn of(core",
+                right: "Self { core, pending, displaced }",
+                wrong: "{ let this = Self { core, pending, displaced }; this.release(); this }",
+            },
+            Edit { within: "Drop for Closing", right: "self.release();", wrong: "" },
+        ],
     },
     Mutant {
         name: "return_that_fails_is_lost",

@@ -60,7 +60,7 @@
 //! | *maintain* | `Core::maintain` | `Core::interrupt_cleared`, `Slab::iter`, `close_stale`, `reap` |
 //! | *populate* | `Core::populate` | `Capacity::try_admit` |
 //! | *watch* | `Interruption::poll`, `Pending::poll_interrupted` | `Slot::poll_interrupted`, `watch`, `take_waker`, `interrupt` |
-//! | *drain* | `Draining::revocable` and its drop | `Held::make_available` or `Held::retire` |
+//! | *drain* | `Draining::revocable` and its drop | `Core::leave_drains`, `displace_oldest_drain`, `Held::make_available` or `Held::close` |
 //! | *status* | `Core::status` | `Shard::len`, `Slot::link_between_heads` |
 //! | *wait for change* | `Watch::poll` | the listeners of event-listener |
 //! | *deliver* | `Delivery::publish`, `emit`, `deliver` | `src/delivery` |
@@ -186,14 +186,14 @@
 //! | `clear_during_a_drain_answers_a_waiter_once` | drain, clear, acquire | 3 | `generation_is_read_before_the_head` |
 //! | `stale_drained_connection_is_never_handed_to_a_later_waiter` | drain, clear, acquire | 3 | `stale_connection_is_handed_over` |
 //! | **drain queue**: drains whose capacity a check-out needs | | | |
-//! | `drain_that_begins_while_a_check_out_queues_up_does_not_delay_it` | drain, acquire | 4 | `drain_ignores_waiters`, `waiters_ignore_drains` |
-//! | `drain_that_ends_while_a_check_out_needs_its_capacity_ends_once` | drain, acquire | 3 | `drain_is_claimed_twice` |
-//! | `drain_that_fails_while_a_check_out_needs_its_capacity_ends_once` | drain, acquire | 3 | `drain_is_claimed_twice` |
-//! | `permit_freed_while_a_check_out_queues_up_closes_a_drain` | drain, permit, acquire | 4 | `waiters_ignore_drains`, `drains_are_not_closed` |
-//! | `second_drain_that_begins_delays_neither_of_two_check_outs` | drain, acquire, acquire | 3 | `drain_ignores_waiters` |
-//! | `second_drain_outlives_the_first_and_delays_no_check_out` | drain, drain, acquire | 3 | `flag_lowered_over_drains` |
+//! | `drain_that_begins_while_a_check_out_queues_up_does_not_delay_it` | drain, acquire | 4 | `drain_ignores_waiters`, `waiters_ignore_drains`, `displaced_drain_is_not_told`, `capacity_is_released_before_the_close` |
+//! | `drain_that_ends_while_a_check_out_needs_its_capacity_ends_once` | drain, acquire | 3 | `displaced_connection_is_kept` |
+//! | `drain_that_fails_while_a_check_out_needs_its_capacity_ends_once` | drain, acquire | 3 | `displaced_connection_is_kept` |
+//! | `permit_freed_while_a_check_out_queues_up_displaces_a_drain` | drain, permit, acquire | 4 | `waiters_ignore_drains`, `drains_are_not_displaced` |
+//! | `second_drain_that_begins_delays_neither_of_two_check_outs` | drain, acquire, acquire | 3 | `drain_ignores_waiters`, `displacing_never_ends` |
+//! | `second_drain_outlives_the_first_and_delays_no_check_out` | drain, drain, acquire | 3 | `flag_lowered_over_drains`, `drain_that_ends_stays_in_the_queue` |
 //! | `drain_during_a_clear_and_a_check_out_ends_once` | drain, clear, acquire | 2 | `generation_is_read_before_the_head` |
-//! | `drain_during_a_close_and_a_check_out_ends_once` | drain, close, acquire | 2 | `drain_is_claimed_twice` |
+//! | `drain_during_a_close_and_a_check_out_ends_once` | drain, close, acquire | 2 | `displaced_connection_is_kept` |
 //! | **services**: load-balanced mode | | | |
 //! | `connection_checked_in_during_a_clear_of_its_service_is_closed_once_as_stale` | heard return, clear service, maintain | none | `generation_is_read_before_the_head`, `empty_detach_keeps_the_head` |
 //! | `check_out_during_maintenance_gets_the_connection_that_is_put_back` | maintain, acquire, heard return | 4 | `push_ignores_waiters` |

@@ -1,13 +1,15 @@
 //! The extension point, with connections without a server.
 
 use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::{Notify, Semaphore};
-use wharf::{Clear, Condition, Establish, EstablishError, Establishing, Pool, PoolEvent, PoolOptions};
+use wharf::{
+    CheckOutError, Clear, Condition, Connection, Establish, EstablishError, Establishing, Pool, PoolEvent, PoolOptions,
+};
 
 use super::AGES;
 
@@ -24,6 +26,10 @@ struct Gates {
     panics: bool,
     /// Whether new connections hang while they are established.
     hangs: AtomicBool,
+    /// Whether closes wait for a permit of `close_gate`.
+    holds_closes: AtomicBool,
+    close_gate: Semaphore,
+    closing: Notify,
     /// The number of times that drains were polled.
     polls: AtomicU32,
 }
@@ -36,8 +42,9 @@ struct MockConnection {
 impl Mock {
     fn new(result: Condition, panics: bool) -> Self {
         let (gate, begun, result) = (Semaphore::new(0), Notify::new(), Mutex::new(result));
-        let (hangs, polls) = (AtomicBool::new(false), AtomicU32::new(0));
-        Self(Arc::new(Gates { gate, begun, result, panics, hangs, polls }))
+        let (hangs, holds_closes, polls) = (AtomicBool::new(false), AtomicBool::new(false), AtomicU32::new(0));
+        let (close_gate, closing) = (Semaphore::new(0), Notify::new());
+        Self(Arc::new(Gates { gate, begun, result, panics, hangs, holds_closes, close_gate, closing, polls }))
     }
 }
 
@@ -68,8 +75,16 @@ impl Establish for Mock {
         assert!(!self.0.panics, "the drain was told to panic");
         connection.condition = *self.0.result.lock().unwrap();
     }
+
+    async fn close(&self, _connection: MockConnection) {
+        if self.0.holds_closes.load(Ordering::Relaxed) {
+            self.0.closing.notify_one();
+            self.0.close_gate.acquire().await.unwrap().forget();
+        }
+    }
 }
 
+type CheckedOut = Result<Connection<Mock>, CheckOutError>;
 type Events = Arc<Mutex<Vec<String>>>;
 
 /// Returns a ready pool of one connection, and the events from then on.
@@ -175,26 +190,94 @@ async fn check_out_that_would_wait_takes_the_capacity_of_a_drain() {
     let mock = Mock::new(Condition::Reusable, false);
     let (pool, events) = pool(&mock);
     give_up(&pool, &mock, &events).await;
-    // The capacity is free at the first poll, before the draining task runs.
     let mut waiting = Box::pin(pool.check_out());
     assert!(futures_poll(&mut waiting).await.is_none(), "the check-out completed without opening a connection");
-    assert_eq!(taken(&events), ["ConnectionCheckOutStarted", "ConnectionCheckedIn", "ConnectionClosed error"]);
+    assert_eq!(taken(&events), ["ConnectionCheckOutStarted"]);
     let status = pool.status();
-    assert_eq!((status.total, status.pending, status.waiting), (1, 1, 0));
+    assert_eq!((status.total, status.in_use, status.pending, status.waiting), (1, 1, 0, 1));
     let connection = tokio::time::timeout(AGES, waiting).await.unwrap().unwrap();
     assert_eq!(connection.id(), 2);
+    let expected = [
+        "ConnectionCheckedIn",
+        "ConnectionClosed error",
+        "ConnectionCreated",
+        "ConnectionReady",
+        "ConnectionCheckedOut",
+    ];
+    assert_eq!(taken(&events), expected);
     drop(connection);
-    // The drain is told to stop and ends, without closing the connection a second time.
-    let freed = async {
-        while Arc::strong_count(&mock.0) > 2 {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(AGES, freed).await.unwrap();
-    let events = taken(&events);
-    assert_eq!(events.iter().filter(|event| event.starts_with("ConnectionClosed")).count(), 0, "{events:?}");
     assert_eq!(pool.status().available, 1);
     assert_eq!(drains(&pool), (1, [0, 0, 1, 0]));
+}
+
+/// Queues up for the capacity of the only connection, which is drained, and waits until its close has begun. No close ends
+/// before the next permit of `close_gate`.
+async fn displace<'p>(pool: &'p Pool<Mock>, mock: &Mock) -> Pin<Box<impl Future<Output = CheckedOut> + use<'p>>> {
+    mock.0.holds_closes.store(true, Ordering::Relaxed);
+    let mut waiting = Box::pin(pool.check_out());
+    assert!(futures_poll(&mut waiting).await.is_none(), "the check-out completed without opening a connection");
+    tokio::time::timeout(AGES, mock.0.closing.notified()).await.unwrap();
+    mock.0.holds_closes.store(false, Ordering::Relaxed);
+    waiting
+}
+
+#[tokio::test]
+async fn check_out_gets_the_capacity_of_a_drain_when_its_connection_is_closed() {
+    let mock = Mock::new(Condition::Reusable, false);
+    let (pool, events) = pool(&mock);
+    give_up(&pool, &mock, &events).await;
+    let mut waiting = displace(&pool, &mock).await;
+    for _ in 0..10 {
+        assert!(futures_poll(&mut waiting).await.is_none(), "there are two connections");
+        tokio::task::yield_now().await;
+    }
+    let status = pool.status();
+    assert_eq!((status.total, status.in_use, status.pending, status.draining, status.waiting), (1, 1, 0, 0, 1));
+    mock.0.close_gate.add_permits(1);
+    let connection = tokio::time::timeout(AGES, waiting).await.unwrap().unwrap();
+    assert_eq!(connection.id(), 2);
+    assert_eq!(drains(&pool), (1, [0, 0, 1, 0]));
+}
+
+#[tokio::test]
+async fn check_out_that_is_gone_before_its_drain_is_closed_keeps_no_capacity() {
+    for is_cleared in [false, true] {
+        let mock = Mock::new(Condition::Reusable, false);
+        let (pool, events) = pool(&mock);
+        give_up(&pool, &mock, &events).await;
+        let waiting = displace(&pool, &mock).await;
+        if is_cleared {
+            pool.clear(Clear::new()).unwrap();
+            assert!(waiting.await.is_err());
+            pool.ready();
+        } else {
+            drop(waiting);
+        }
+        assert_eq!(pool.status().total, 1);
+        mock.0.close_gate.add_permits(1);
+        until(&pool, 0).await;
+        // The next drain can be displaced as well.
+        for id in 2..=4 {
+            let mut connection = tokio::time::timeout(AGES, pool.check_out()).await.unwrap().unwrap();
+            assert_eq!(connection.id(), id);
+            connection.condition = Condition::NeedsDrain;
+        }
+        assert_eq!(drains(&pool).1[2], 3, "the drains that were displaced");
+    }
+}
+
+#[tokio::test]
+async fn closed_pool_waits_for_the_close_of_a_connection_whose_drain_was_displaced() {
+    let mock = Mock::new(Condition::Reusable, false);
+    let (pool, events) = pool(&mock);
+    give_up(&pool, &mock, &events).await;
+    let waiting = displace(&pool, &mock).await;
+    pool.close();
+    assert!(waiting.await.is_err());
+    let mut closed = Box::pin(pool.closed());
+    assert!(futures_poll(&mut closed).await.is_none());
+    mock.0.close_gate.add_permits(1);
+    tokio::time::timeout(AGES, closed).await.unwrap();
 }
 
 /// Polls a future once.

@@ -1,5 +1,5 @@
-//! Models of the drain queue. A drain delays no check-out: if a check-out lacks only capacity, one drain is closed for
-//! it, exactly once.
+//! Models of the drain queue. A drain delays no check-out: if a check-out lacks only capacity, one drain is displaced for
+//! it, exactly once, and the check-out gets the capacity when the connection is closed.
 
 use std::sync::Arc;
 
@@ -28,10 +28,17 @@ fn drain_that_begins_while_a_check_out_queues_up_does_not_delay_it() {
     model("drain_that_begins_while_a_check_out_queues_up_does_not_delay_it", Some(4), || {
         let pool = unheard(options(1, 1));
         let lease = leased(&pool);
-        let returns = thread::spawn(move || check_in_undrained(lease));
-        drop(permit(acquire(&pool)));
+        let returns = thread::spawn({
+            let pool = pool.clone();
+            move || {
+                check_in_undrained(lease);
+                drain_until_displaced(pool.environment().last_draining());
+            }
+        });
+        let permit = permit(acquire(&pool));
+        assert_eq!(pool.environment().disposed(), 1, "there may be two connections");
+        drop(permit);
         returns.join().unwrap();
-        drop(pool.environment().last_draining());
         wind_up(pool);
     });
 }
@@ -67,33 +74,42 @@ fn drain_that_fails_while_a_check_out_needs_its_capacity_ends_once() {
 /// While another connection is pending, the capacity of a drain is of no use to a check-out. Neither the drain nor the
 /// leased connection comes back on its own.
 #[test]
-fn permit_freed_while_a_check_out_queues_up_closes_a_drain() {
-    model("permit_freed_while_a_check_out_queues_up_closes_a_drain", Some(4), || {
+fn permit_freed_while_a_check_out_queues_up_displaces_a_drain() {
+    model("permit_freed_while_a_check_out_queues_up_displaces_a_drain", Some(4), || {
         let pool = unheard(options(2, 1));
         let draining = begin_drain(&pool);
         let (idle, opening) = opened(&pool);
         let lease = check_out(&pool, idle);
-        let established = thread::spawn(move || drop(opening));
+        let established = thread::spawn(move || {
+            drop(opening);
+            drain_until_displaced(Some(draining));
+        });
         drop(permit(acquire(&pool)));
         established.join().unwrap();
-        drop(draining);
         check_in(lease);
         wind_up(pool);
     });
 }
 
-/// One drain is in progress, and another begins.
+/// One drain is displaced, and another begins.
 #[test]
 fn second_drain_that_begins_delays_neither_of_two_check_outs() {
     model("second_drain_that_begins_delays_neither_of_two_check_outs", Some(3), || {
         let pool = unheard(options(2, 2));
         let lease = leased(&pool);
         let draining = begin_drain(&pool);
-        let returns = thread::spawn(move || check_in_undrained(lease));
+        let returns = thread::spawn({
+            let pool = pool.clone();
+            move || {
+                drain_until_displaced(Some(draining));
+                check_in_undrained(lease);
+                drain_until_displaced(pool.environment().last_draining());
+            }
+        });
         let first = permit(acquire(&pool));
         let second = permit(acquire(&pool));
         returns.join().unwrap();
-        drop((first, second, draining, pool.environment().last_draining()));
+        drop((first, second));
         wind_up(pool);
     });
 }
@@ -111,10 +127,13 @@ fn second_drain_outlives_the_first_and_delays_no_check_out() {
             check_in_undrained(stays);
             pool.environment().last_draining()
         };
-        let drains = thread::spawn(move || end_drain(ends.expect("the drain was closed without a waiter"), false));
+        let drains = thread::spawn(move || {
+            end_drain(ends.expect("the drain was displaced without a waiter"), false);
+            drain_until_displaced(stays);
+        });
         let (first, second) = (permit(acquire(&pool)), permit(acquire(&pool)));
         drains.join().unwrap();
-        drop((first, second, stays));
+        drop((first, second));
         wind_up(pool);
     });
 }

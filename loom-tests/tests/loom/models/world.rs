@@ -1,7 +1,7 @@
 //! The environment of the models: it records events. Its dummy connections detect races and double holders.
 
 use std::cell::Cell;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering as StatisticOrdering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -200,7 +200,7 @@ unsafe impl Environment for World {
         self.drains.lock().unwrap().push(draining);
     }
 
-    fn dispose(&self, connection: Connection, _closing: Option<Closing<Self>>) {
+    fn dispose(&self, connection: Connection, _closing: Closing<Self>) {
         assert!(!connection.held.load(StatisticOrdering::Relaxed), "a held connection was closed");
         connection.operate();
         self.disposed.fetch_add(1, StatisticOrdering::Relaxed);
@@ -359,6 +359,14 @@ pub fn end_drain(mut draining: Drain, succeeds: bool) {
     let (connection, _) = draining.revocable();
     connection.operate();
     connection.needs_drain.store(!succeeds, StatisticOrdering::Relaxed);
+    drop(draining);
+}
+
+/// Drains until a check-out has the drain displaced. `None`: it was displaced before it began.
+pub fn drain_until_displaced(draining: Option<Drain>) {
+    let Some(mut draining) = draining else { return };
+    let (_, revocation) = draining.revocable();
+    loom::future::block_on(poll_fn(|context| revocation.poll(context)));
     drop(draining);
 }
 
