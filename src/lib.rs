@@ -61,8 +61,8 @@
 //! `oidc`, for the mechanisms `MONGODB-AWS` and `MONGODB-OIDC`; `ocsp`, for questions about revoked certificates. Off by default: `serde`, which implements its traits for
 //! [`PoolStatus`], [`ServiceStatus`], [`metrics`], [`Holder`], [`PoolOptions`] and [`Options`], without secrets;
 //! `opentelemetry` and `metrics`, which export a pool's metrics (see [`telemetry`]); `log`, which also sends log messages
-//! to the `log` crate when `tracing` has no subscriber; `event-listener-queue`, which replaces wharf's own queue of
-//! waiters, for comparison.
+//! to the `log` crate when `tracing` has no subscriber; `event-listener-queue`, with which waiters park
+//! at events of event-listener, for comparison.
 // Show which feature an item needs. Works only with nightly rustdoc, which builds the published documentation.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(docsrs, doc(auto_cfg(hide(loom, shuttle, simulated))))]

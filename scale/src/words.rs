@@ -10,9 +10,8 @@ pub const WORDS: &[(&str, &str)] = &[
     ("src/pool/tally.rs", "slot tally"),
     ("src/pool/attention.rs", "attention"),
     ("src/pool/waitlist/word.rs", "queue word"),
-    ("src/pool/waitlist/places/place.rs", "place"),
-    ("src/pool/waitlist/places/hall.rs", "hall"),
-    ("src/pool/waitlist", "waiter's node"),
+    ("src/pool/waitlist/segments.rs", "segment"),
+    ("src/pool/waitlist", "waiter's cell"),
     ("src/sync/brief.rs", "wait list lock"),
     ("src/pool/acquire.rs", "stale count"),
     ("src/pool/core.rs", "registry"),
@@ -51,7 +50,7 @@ mod tests {
     #[test]
     fn files_are_named_by_their_end() {
         assert_eq!(word("/somewhere/src/pool/shard.rs"), "shard head");
-        assert_eq!(word("src/pool/waitlist/places.rs"), "waiter's node");
+        assert_eq!(word("src/pool/waitlist/own.rs"), "waiter's cell");
         assert_eq!(word("src/elsewhere.rs"), "src/elsewhere.rs");
     }
 }

@@ -12,7 +12,7 @@ use super::rescan::{self, servers_after};
 use super::server::{Member, Server};
 use super::snapshot::Snapshot;
 use super::state::{Deployment, Resident, SrvResident, State, now};
-use crate::endpoint::{AuthenticationError, Endpoint, OperationError, Scanned, ServerError, StateChange};
+use crate::endpoint::{AuthenticationError, OperationError, Scanned, ServerError, StateChange};
 use crate::error::{Cause, Stage};
 use crate::options::ServerAddress;
 use crate::pool::Clear;
@@ -36,7 +36,7 @@ struct Reason {
 #[derive(Default)]
 pub(super) struct Afterwards {
     pub(super) created: Vec<Arc<Server>>,
-    pub(super) changes: Vec<(Arc<Server>, PoolChange<Endpoint>)>,
+    pub(super) changes: Vec<(Arc<Server>, PoolChange)>,
     pub(super) to_monitor: Vec<Resident>,
     /// The servers that the options cannot be used with, and why.
     pub(super) unusable: Vec<(ServerAddress, Cause)>,

@@ -4,7 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use super::check_out::Refusal;
 use super::core::Core;
@@ -17,7 +17,7 @@ use super::shard::Popped;
 use super::slab::Slot;
 use super::state::Phase;
 use super::tokens::Idle;
-use super::waitlist::{Lane, LockedWaitList, Node};
+use super::waitlist::{Lane, LockedWaitList, Seat, Waiter};
 use crate::sync::atomic::Ordering;
 use crate::sync::discard;
 
@@ -90,9 +90,11 @@ enum Sought<E: Environment> {
 
 /// The outcome of an attempt to queue up.
 enum Queued<E: Environment> {
-    Waits,
-    /// Waits for the capacity of a connection that is drained.
-    WaitsForDrain,
+    Waits {
+        seat: Seat<Grant<E>>,
+        /// Whether it waits for the capacity of a connection that is drained.
+        for_drain: bool,
+    },
     Granted(Grant<E>),
     NotReady,
     /// The pool has changed meanwhile, so search again.
@@ -162,7 +164,7 @@ impl<E: Environment> Core<E> {
     /// Dropping the future gives up its place in the queue. A grant that it received and has not returned goes to the
     /// next check-out in the queue, or back to the pool.
     pub fn acquire(self: &Arc<Self>) -> Acquire<'_, E> {
-        Acquire { core: self, node: Node::new() }
+        Acquire { core: self, waiter: Waiter::new() }
     }
 
     /// Waits for a connection that comes back, while the caller opens one of its own or is about to.
@@ -243,13 +245,11 @@ impl<E: Environment> Core<E> {
     /// This function establishes the invariant for the first in the queue. It raises the flags, so that every push and
     /// every release from here on comes to the list's lock. Each shard's flag is raised in the step that finds the shard
     /// empty.
-    fn queue_up(self: &Arc<Self>, node: Pin<&Node<Grant<E>>>, waker: Waker) -> Queued<E> {
+    fn queue_up(self: &Arc<Self>) -> Queued<E> {
         let mut queue = self.wait_list.lock_with_room(Lane::Waiters);
         // A clear changes the word before it takes the list's lock to fail the waiters. So either we see the change, or
         // the clear finds us in the queue.
         if self.state.load().phase != Phase::Ready {
-            drop(queue);
-            discard(waker);
             return Queued::NotReady;
         }
         let mut is_drain_wanted = false;
@@ -263,7 +263,6 @@ impl<E: Environment> Core<E> {
             if found.is_some() || stale || admitted {
                 self.settle(&queue);
                 drop(queue);
-                discard(waker);
                 let queued = match found {
                     Some(slot) => match self.vet(Held::new(self, slot)) {
                         Ok(idle) => Queued::Granted(Grant::Connection(idle)),
@@ -279,15 +278,10 @@ impl<E: Environment> Core<E> {
             is_drain_wanted = refused.is_some_and(|counts| counts.wants_a_drain_displaced(self.limits));
         }
         // The first waiter has a drain displaced (INV-8). Its capacity comes with a look for the next waiter.
-        match queue.enqueue(Lane::Waiters, node, waker) {
-            Ok(()) if is_drain_wanted => Queued::WaitsForDrain,
-            Ok(()) => Queued::Waits,
-            Err(waker) => {
-                // Other newcomers, which join without the lock, have taken the room.
-                drop(queue);
-                discard(waker);
-                Queued::Again
-            }
+        match queue.enqueue(Lane::Waiters) {
+            Some(seat) => Queued::Waits { seat, for_drain: is_drain_wanted },
+            // Other newcomers, which join without the lock, have taken the room.
+            None => Queued::Again,
         }
     }
 
@@ -296,20 +290,17 @@ impl<E: Environment> Core<E> {
     /// Does not check the phase, for three reasons. A clear fails no check-out whose own connection is on the way. If
     /// that connection is yet to be created, `Permit::create` refuses to, unless the pool is ready again. And a pool
     /// that is not ready has nothing to hand over.
-    fn queue_up_as_opener(self: &Arc<Self>, node: Pin<&Node<Grant<E>>>, waker: &Waker) -> Option<Idle<E>> {
+    fn queue_up_as_opener(self: &Arc<Self>) -> Result<Seat<Grant<E>>, Idle<E>> {
         loop {
-            let waker = waker.clone();
             let mut queue = self.wait_list.lock_with_room(Lane::Openers);
             let Some(slot) = self.look_for_the_first(&queue) else {
                 // Only the holder of the lock joins this lane.
-                queue.enqueue(Lane::Openers, node, waker).expect("BUG: the room for an opener is gone");
-                return None;
+                return Ok(queue.enqueue(Lane::Openers).expect("BUG: the room for an opener is gone"));
             };
             self.settle(&queue);
             drop(queue);
-            discard(waker);
             if let Ok(idle) = self.vet(Held::new(self, slot)) {
-                return Some(idle);
+                return Err(idle);
             }
         }
     }
@@ -333,58 +324,58 @@ impl<E: Environment> Core<E> {
 /// The future of [`Core::acquire`].
 pub struct Acquire<'p, E: Environment> {
     core: &'p Arc<Core<E>>,
-    node: Node<Grant<E>>,
+    waiter: Waiter<Grant<E>>,
 }
 
 impl<E: Environment> Acquire<'_, E> {
     /// Returns whether this check-out has entered the queue.
     pub fn is_queued(&self) -> bool {
-        self.node.is_queued()
+        self.waiter.is_queued()
     }
 
     /// Polls as [`Future::poll`] does, in the case that the check-out has entered the queue, which is then a few steps.
     #[inline]
-    pub fn poll_again(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Grant<E>> {
-        if self.is_queued() { self.core.wait_list.poll(&self.node, context) } else { self.poll(context) }
+    pub fn poll_again(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Grant<E>> {
+        if self.is_queued() { self.core.wait_list.poll(&mut self.waiter, context) } else { self.poll(context) }
     }
 }
 
-#[allow(unsafe_code)]
 impl<E: Environment> Future for Acquire<'_, E> {
     type Output = Grant<E>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        // SAFETY: `node` stays in place and is not moved out of. The other fields are not pinned.
-        let this = unsafe { self.get_unchecked_mut() };
-        if this.node.is_queued() {
-            return this.core.wait_list.poll(&this.node, context);
+        let Self { core, waiter } = self.get_mut();
+        if waiter.is_queued() {
+            return core.wait_list.poll(waiter, context);
         }
         loop {
-            let sought = this.core.seek();
-            // SAFETY: `this` is pinned, so its node is too. Its `Drop` takes the node out of the queue (INV-3).
-            let node = unsafe { Pin::new_unchecked(&this.node) };
-            match sought {
+            match core.seek() {
                 Sought::Granted(grant) => return Poll::Ready(grant),
                 // If waiters are in the queue, a clear that has changed the phase has not failed them yet, and will
                 // fail this one with them.
                 Sought::Behind => {
-                    if let Some(polled) = this.core.wait_list.try_join(node, context.waker()) {
+                    if let Some(polled) = core.wait_list.try_join(waiter, context.waker()) {
                         return polled;
                     }
                 }
                 Sought::First => {}
             }
-            match this.core.queue_up(node, context.waker().clone()) {
-                Queued::Waits => return this.core.wait_list.begin(node),
-                Queued::WaitsForDrain => {
-                    let polled = this.core.wait_list.begin(node);
-                    this.core.serve_permits();
-                    return polled;
+            // Before there is a ticket, because it is foreign code.
+            let waker = context.waker().clone();
+            let queued = core.queue_up();
+            let Queued::Waits { seat, for_drain } = queued else {
+                discard(waker);
+                match queued {
+                    Queued::Granted(grant) => return Poll::Ready(grant),
+                    Queued::NotReady => return Poll::Ready(Grant::Refused(Box::new(core.refusal()))),
+                    Queued::Waits { .. } | Queued::Again => continue,
                 }
-                Queued::Granted(grant) => return Poll::Ready(grant),
-                Queued::NotReady => return Poll::Ready(Grant::Refused(Box::new(this.core.refusal()))),
-                Queued::Again => {}
+            };
+            let polled = core.wait_list.sit_down(waiter, seat, waker);
+            if for_drain {
+                core.serve_permits();
             }
+            return polled;
         }
     }
 }
@@ -392,7 +383,7 @@ impl<E: Environment> Future for Acquire<'_, E> {
 impl<E: Environment> Drop for Acquire<'_, E> {
     #[inline]
     fn drop(&mut self) {
-        if self.node.is_queued() {
+        if self.waiter.is_queued() {
             self.leave();
         }
     }
@@ -402,7 +393,7 @@ impl<E: Environment> Acquire<'_, E> {
     #[cold]
     #[inline(never)]
     fn leave(&mut self) {
-        let grant = self.core.wait_list.leave(&self.node, |queue| self.core.settle(queue));
+        let grant = self.core.wait_list.leave(&mut self.waiter, |queue| self.core.settle(queue));
         // Dropped here, outside of the lock, the grant goes to the next in the queue.
         drop(grant);
     }
@@ -411,21 +402,22 @@ impl<E: Environment> Acquire<'_, E> {
 /// The future of [`Core::acquire_as_opener`].
 pub struct OpenerWait<'p, E: Environment>(Acquire<'p, E>);
 
-#[allow(unsafe_code)]
 impl<E: Environment> Future for OpenerWait<'_, E> {
     type Output = Idle<E>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        // SAFETY: as in `Acquire`, whose `Drop` this future has.
-        let Acquire { core, node } = unsafe { &mut self.get_unchecked_mut().0 };
-        if !node.is_queued() {
-            // SAFETY: `self` is pinned, so its node is too.
-            let node = unsafe { Pin::new_unchecked(&*node) };
-            if let Some(idle) = core.queue_up_as_opener(node, context.waker()) {
-                return Poll::Ready(idle);
-            }
-            return core.wait_list.begin(node).map(Grant::into_connection);
+        let Acquire { core, waiter } = &mut self.get_mut().0;
+        if waiter.is_queued() {
+            return core.wait_list.poll(waiter, context).map(Grant::into_connection);
         }
-        core.wait_list.poll(node, context).map(Grant::into_connection)
+        // Before there is a ticket, because it is foreign code.
+        let waker = context.waker().clone();
+        match core.queue_up_as_opener() {
+            Ok(seat) => core.wait_list.sit_down(waiter, seat, waker).map(Grant::into_connection),
+            Err(idle) => {
+                discard(waker);
+                Poll::Ready(idle)
+            }
+        }
     }
 }

@@ -114,9 +114,9 @@ impl Clear {
 
 /// What is left to do of a change of the pool's phase or generation, outside of all locks: see [`Core::conclude`].
 #[must_use]
-pub struct Change<E: Environment> {
+pub struct Change {
     /// The waiters that fail.
-    away: Option<TurnedAway<Grant<E>>>,
+    away: Option<TurnedAway>,
     /// Why they fail.
     cause: Option<Cause>,
     /// The cause of the clear before, kept until the locks are released, because an error is foreign code.
@@ -328,7 +328,7 @@ impl<E: Environment> Core<E> {
     }
 
     /// Does the part of [`ready`](Self::ready) that calls no foreign code. `None` if the pool was not paused.
-    pub fn begin_ready(&self) -> Option<Change<E>> {
+    pub fn begin_ready(&self) -> Option<Change> {
         // A monitor comes here after each check of its server that succeeds.
         self.heed_log();
         let mut registry = self.registry.lock();
@@ -344,7 +344,7 @@ impl<E: Environment> Core<E> {
 
     /// Does the part of a change that may call foreign code: wakes the waiters that it turned away, and delivers its
     /// event. The caller holds no lock.
-    pub fn conclude(&self, change: Option<Change<E>>) {
+    pub fn conclude(&self, change: Option<Change>) {
         let Some(Change { away, cause, _before, went_stale }) = change else { return };
         self.refuse(away, || Refusal::Paused { cause: cause.clone(), never_ready: false });
         self.environment.deliver();
@@ -377,7 +377,7 @@ impl<E: Environment> Core<E> {
     /// # Errors
     ///
     /// Those of [`clear`](Self::clear).
-    pub fn begin_clear(&self, clear: Clear) -> Result<Option<Change<E>>, ClearError> {
+    pub fn begin_clear(&self, clear: Clear) -> Result<Option<Change>, ClearError> {
         if self.options.load_balanced {
             return Err(ClearError::ServiceIdRequired);
         }
@@ -428,7 +428,7 @@ impl<E: Environment> Core<E> {
     /// # Errors
     ///
     /// Those of [`clear_service`](Self::clear_service).
-    pub fn begin_clear_service(&self, service_id: ObjectId, clear: Clear) -> Result<Option<Change<E>>, ClearError> {
+    pub fn begin_clear_service(&self, service_id: ObjectId, clear: Clear) -> Result<Option<Change>, ClearError> {
         if !self.options.load_balanced {
             return Err(ClearError::NotLoadBalanced);
         }
@@ -606,7 +606,7 @@ impl<E: Environment> Core<E> {
 
     /// Takes all waiters out of the queue, to be [refused](Self::refuse) outside of the locks. Openers stay: they learn
     /// the outcome from their own connections.
-    fn turn_away(&self) -> Option<TurnedAway<Grant<E>>> {
+    fn turn_away(&self) -> Option<TurnedAway> {
         let mut queue = self.wait_list.lock_to_turn_away();
         let away = queue.turn_away();
         if away.is_some() {
@@ -617,8 +617,8 @@ impl<E: Environment> Core<E> {
 
     /// Refuses waiters that were turned away, a few at a time. All of a batch are granted their refusal before any of
     /// them is woken, so that no waker runs before its own waiter has the refusal.
-    fn refuse(&self, away: Option<TurnedAway<Grant<E>>>, refusal: impl Fn() -> Refusal) {
-        let Some(mut away) = away else { return };
+    fn refuse(&self, away: Option<TurnedAway>, refusal: impl Fn() -> Refusal) {
+        let Some(away) = away else { return };
         let most = WaitList::<Grant<E>>::BATCH;
         let (mut claimed, mut wakers) = (Vec::with_capacity(most), Vec::with_capacity(most));
         let mut refusals: Vec<Box<Refusal>> = Vec::with_capacity(most);
@@ -626,7 +626,7 @@ impl<E: Environment> Core<E> {
         while are_more {
             // Before the claims: nothing may go wrong between a claim and its grant.
             refusals.resize_with(most, || Box::new(refusal()));
-            self.wait_list.claim_turned_away(&mut away, &mut claimed);
+            self.wait_list.claim_turned_away(&away, &mut claimed);
             are_more = claimed.len() == most;
             let granted = claimed.drain(..).zip(refusals.drain(..));
             wakers.extend(granted.map(|(claimed, refusal)| claimed.grant(Grant::Refused(refusal))));

@@ -27,6 +27,7 @@ impl<E: Environment> Core<E> {
         self.heed_log();
         self.interrupt_cleared();
         self.close_stale(usize::MAX);
+        self.wait_list.maintain();
         if self.vetting {
             self.reap();
         }

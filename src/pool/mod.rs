@@ -27,8 +27,7 @@
 //! - INV-1 (one owner): a slot has one owner at a time, and only the owner touches its connection (`slab.rs`).
 //! - INV-2 (a connection keeps its pool): each connection's slot holds an `Arc` of the core until the slot is released
 //!   to the registry. So a token needs only a pointer, and check-out and check-in touch no reference count (`slab.rs`).
-//! - INV-3 (nodes stay), INV-4 (access to a node's cells), INV-7 (halls stay) and INV-15 (access to an early grant):
-//!   `waitlist/places.rs` and its parts.
+//! - INV-4 (access to a waiter's cell): `waitlist/cell.rs`.
 //! - INV-5 (while check-outs wait): while a check-out is in the queue, all shards are flagged and empty. While a waiter
 //!   is in the queue, and not only openers, the capacity word is flagged, and no other check-out is admitted
 //!   (`acquire.rs`). So everything that comes free goes through the wait list to the first check-out in the
@@ -38,9 +37,7 @@
 //! - INV-8 (drains keep no check-out waiting, beyond a close): see below.
 //! - INV-9 (the address is lent): an event that is delivered inline has a copy of the pool's pointer to its address,
 //!   without a count. The copy is never dropped, and lives no longer than the call that lends it (`Core::tell`).
-//! - INV-11 (what a word says) and INV-12 (the turns, or the order, at a place) hold in both wait lists, each in its own
-//!   form (`waitlist/places.rs`, `waitlist/listener.rs`); INV-10 (carriers) in that of the feature
-//!   `event-listener-queue` (`waitlist/listener/carried.rs`).
+//! - INV-11 (what a word of the wait list says): `waitlist/mod.rs`; INV-12 (segments stay): `waitlist/segments.rs`.
 //! - INV-13 (requests stay): a request to the holder of a brief lock stays in place until it is served
 //!   (`sync/brief.rs`).
 //! - INV-14 (a handle's core is lent): `crate::runtime`, in `pool.rs`.
@@ -120,11 +117,12 @@
 //!
 //! - No fairness between shards: a thread takes from its own shard first.
 //! - No counter of available connections.
-//! - No epoch-based reclamation: slots are never deallocated while the pool lives.
+//! - No epoch-based reclamation: slots are never deallocated while the pool lives, and a waiter's cell not before its ticket is
+//!   over.
 //! - No lock on the hot path, and no claim that the waiting path has none. The work under the wait list's lock is
 //!   bounded, however many check-outs wait or leave: a few cache lines, and all shards' heads when the first check-out
 //!   comes to wait or the last one goes. `sync/brief.rs` says how long a thread may wait for that lock.
-//! - No event-listener in the wait list that ships: `waitlist/mod.rs` gives the measured reason.
+//! - No event-listener in the wait list that ships: BENCHMARKS.md gives the measured reason.
 //! - No panic of foreign code: wakers run and are dropped outside of all locks, and their panics are caught
 //!   (`sync/foreign.rs`).
 
@@ -170,5 +168,5 @@ pub use pinning::Purpose;
 pub use state::{Phase, PoolState};
 pub use status::{PoolStatus, ServiceStatus};
 pub use tokens::{Closing, Established, Idle, Interrupted, Opening, Pending, SharedOpening};
-#[cfg(all(loom, not(feature = "event-listener-queue")))]
-pub use waitlist::{ModelledHalls, ModelledPlace};
+#[cfg(loom)]
+pub use waitlist::{ModelledList, ModelledWaiter};

@@ -116,7 +116,8 @@ impl<E: Environment> Core<E> {
                     }
                     return;
                 }
-                let claimed = queue.claim_first(Lane::Waiters).expect("BUG: a lane has a length but no first node");
+                let claimed =
+                    queue.claim_first(Lane::Waiters).expect("BUG: a lane that is not empty has no first waiter");
                 self.settle(&queue);
                 claimed
             };

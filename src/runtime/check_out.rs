@@ -79,7 +79,7 @@ pin_project! {
 impl<'p, E: Establish, W> CheckOut<'p, E, W> {
     /// Drops a check-out that waits.
     ///
-    /// In a forked child, the wait is leaked. Its node is in the parent's queue, and the queue's lock may be held by a
+    /// In a forked child, the wait is leaked. Its ticket is in the parent's queue, and the queue's lock may be held by a
     /// thread that the child does not have. The memory of the future may still be freed, because nothing in the child uses
     /// that queue.
     ///

@@ -28,7 +28,7 @@ use crate::error::{CheckInError, CheckOutError, ClearError, TimeLimit};
 use crate::metrics::PoolMetrics;
 use crate::options::PoolOptions;
 use crate::pool::{Change, Clear, Core, Environment, Phase, PoolState, PoolStatus, ServiceStatus};
-use crate::sync::contained;
+use crate::sync::Contained;
 
 /// A pool of connections to one address.
 ///
@@ -48,9 +48,10 @@ use crate::sync::contained;
 /// another thread's stack reads the clock.
 ///
 /// The first check-out to wait takes a lock for a few steps, and so do one that gives up, one whose waker changes, and a
-/// check-in that serves the last one. So does a check-out for which the room in the queue must be made: it may allocate a
-/// block of places, whose size grows with the number of check-outs that wait. While a check-out opens a connection, or others
-/// wait behind one that gave up, each check-in that serves a check-out takes it. The number of these steps does not depend on the number of waiters. A thread that finds the lock
+/// check-in that serves the last one. Of 64 check-outs that wait, about two take it if it is free: they look after the memory of
+/// the queue. Such a check-out may allocate a segment of 4 KiB, and what a burst of check-outs needed is given back when it is
+/// over. While a check-out opens a connection, or others wait behind one that gave up, each check-in that serves a
+/// check-out takes it. The number of these steps does not depend on the number of waiters. A thread that finds the lock
 /// held leaves its steps to the thread that holds it, which does up to 32 such steps for others, first come, first
 /// served. If the thread that holds the lock is preempted, other threads back off: they retry after pauses, then yield,
 /// and after about a millisecond sleep for 50 µs at a time. Opening and closing connections, `ready`, `clear`, `close`
@@ -155,7 +156,7 @@ struct Shared<E: Establish> {
 
 /// What is left to do of a change of a pool: see [`Pool::conclude`].
 #[must_use]
-pub(crate) struct PoolChange<E: Establish>(Option<Change<TokioEnvironment<E>>>);
+pub(crate) struct PoolChange(Option<Change>);
 
 impl<E: Establish> Clone for Pool<E> {
     fn clone(&self) -> Self {
@@ -328,7 +329,7 @@ impl<E: Establish> Pool<E> {
         let mut change = delivery.watch();
         // event-listener cannot handle a waker that panics.
         poll_fn(|context| {
-            let waker = contained(context.waker().clone());
+            let waker = Contained::new(context.waker().clone()).into();
             delivery.poll_ended(&mut change, &mut Context::from_waker(&waker), || core.status().total <= kept)
         })
         .await;
@@ -457,7 +458,7 @@ impl<E: Establish> Pool<E> {
     }
 
     /// Does the part of [`ready`](Self::ready) that calls no foreign code.
-    pub(crate) fn begin_ready(&self) -> PoolChange<E> {
+    pub(crate) fn begin_ready(&self) -> PoolChange {
         let this = self.here();
         this.home(|| Handle::try_current().ok());
         PoolChange(this.core.begin_ready())
@@ -465,7 +466,7 @@ impl<E: Establish> Pool<E> {
 
     /// Does the part of [`clear`](Self::clear), or of [`clear_service`](Self::clear_service) if a service is given, that
     /// calls no foreign code. Does nothing if the mode of the pool does not allow this clear.
-    pub(crate) fn begin_clear(&self, service: Option<ObjectId>, clear: Clear) -> PoolChange<E> {
+    pub(crate) fn begin_clear(&self, service: Option<ObjectId>, clear: Clear) -> PoolChange {
         let core = &self.here().core;
         let begun = match service {
             Some(service_id) if core.options().load_balanced => core.begin_clear_service(service_id, clear),
@@ -475,7 +476,7 @@ impl<E: Establish> Pool<E> {
     }
 
     /// Does the rest of a change, outside of all locks.
-    pub(crate) fn conclude(&self, change: PoolChange<E>) {
+    pub(crate) fn conclude(&self, change: PoolChange) {
         let core = &self.here().core;
         core.conclude(change.0);
         if !core.environment().has_tasks {

@@ -166,6 +166,12 @@ impl<T> BriefLock<T> {
         if self.try_acquire() || self.acquire_soon() { self.guard(ptr::null()) } else { self.lock_later() }
     }
 
+    /// Takes the lock if it is free. The guard's drop may run sections of other threads.
+    #[inline]
+    pub fn try_lock(&self) -> Option<BriefGuard<'_, T>> {
+        self.try_acquire().then(|| self.guard(ptr::null()))
+    }
+
     /// Runs a section under the lock, on this thread or on the holder's. Returns what it returns.
     ///
     /// `now` and what `later` returns are the same section. One of them is run: `now` on this thread and at once, so that

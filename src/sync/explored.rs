@@ -180,7 +180,6 @@ impl<T> AtomicPtr<T> {
     }
 
     /// Like `load`, without a turn.
-    #[cfg_attr(feature = "event-listener-queue", allow(dead_code, reason = "only the list that ships uses it"))]
     pub(crate) fn load_without_turn(&self, order: Ordering) -> *mut T {
         self.value.load(order)
     }

@@ -6,9 +6,9 @@
 //! caller's operation succeeds, and the panic hook has reported the panic.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-#[cfg(not(loom))]
+#[cfg(any(not(loom), feature = "event-listener-queue"))]
 use std::sync::Arc;
-#[cfg(not(loom))]
+#[cfg(any(not(loom), feature = "event-listener-queue"))]
 use std::task::Wake;
 use std::task::Waker;
 
@@ -26,28 +26,39 @@ pub(crate) fn discard(waker: impl Into<Option<Waker>>) {
     }
 }
 
-/// Returns a waker that wakes the same task but does not panic, for a list in another library.
-#[cfg(not(loom))]
-pub(crate) fn contained(waker: Waker) -> Waker {
-    struct Contained(Waker);
+/// A waker that does not panic, for a list in another library.
+#[cfg(any(not(loom), feature = "event-listener-queue"))]
+pub(crate) struct Contained(Waker);
 
-    impl Wake for Contained {
-        fn wake(self: Arc<Self>) {
-            self.wake_by_ref();
-        }
-
-        fn wake_by_ref(self: &Arc<Self>) {
-            call(|| self.0.wake_by_ref());
-        }
+#[cfg(any(not(loom), feature = "event-listener-queue"))]
+impl Contained {
+    pub(crate) fn new(waker: Waker) -> Arc<Self> {
+        Arc::new(Self(waker))
     }
 
-    impl Drop for Contained {
-        fn drop(&mut self) {
-            discard(std::mem::replace(&mut self.0, Waker::noop().clone()));
-        }
+    /// Returns whether this waker would wake the same task.
+    #[cfg(feature = "event-listener-queue")]
+    pub(crate) fn wakes_as(&self, waker: &Waker) -> bool {
+        self.0.will_wake(waker)
+    }
+}
+
+#[cfg(any(not(loom), feature = "event-listener-queue"))]
+impl Wake for Contained {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
     }
 
-    Arc::new(Contained(waker)).into()
+    fn wake_by_ref(self: &Arc<Self>) {
+        call(|| self.0.wake_by_ref());
+    }
+}
+
+#[cfg(any(not(loom), feature = "event-listener-queue"))]
+impl Drop for Contained {
+    fn drop(&mut self) {
+        discard(std::mem::replace(&mut self.0, Waker::noop().clone()));
+    }
 }
 
 /// Calls a waker's code. Catches a panic of it.

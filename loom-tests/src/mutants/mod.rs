@@ -19,7 +19,6 @@ mod clearing;
 mod delivery;
 mod holders;
 mod opening;
-mod places;
 mod shards;
 mod sync;
 mod tickets;
@@ -58,7 +57,6 @@ pub fn catalogue() -> impl Iterator<Item = &'static Mutant> {
         shards::MUTANTS,
         waiting::MUTANTS,
         tickets::MUTANTS,
-        places::MUTANTS,
         opening::MUTANTS,
         clearing::MUTANTS,
         delivery::MUTANTS,
@@ -69,14 +67,14 @@ pub fn catalogue() -> impl Iterator<Item = &'static Mutant> {
     .flatten()
 }
 
-/// Returns whether the pool of this build contains a mutant of the catalogue: each build has one of the two wait lists. A
+/// Returns whether the pool of this build contains a mutant of the catalogue: each build has one of the two ways to park. A
 /// mutant that is not in the catalogue counts as present.
 pub fn is_present(mutant: &str) -> bool {
     let absent = match cfg!(feature = "event-listener-queue") {
-        true => "pool/waitlist/places",
-        false => "pool/waitlist/listener",
+        true => "pool/waitlist/own.rs",
+        false => "pool/waitlist/event.rs",
     };
-    catalogue().find(|entry| entry.name == mutant).is_none_or(|entry| !entry.file.starts_with(absent))
+    catalogue().find(|entry| entry.name == mutant).is_none_or(|entry| entry.file != absent)
 }
 
 /// Returns the text of a file with its mutants inserted, each behind its guard. `file` is relative to `src`.

@@ -1,8 +1,12 @@
-//! Mutants of the word with the tickets, and of the wait list on event-listener.
+//! Mutants of the wait list: the words, the cells and the segments.
 
 use super::{Edit, Mutant};
 
-const LISTENER: &str = "pool/waitlist/listener.rs";
+const CELL: &str = "pool/waitlist/cell.rs";
+const EVENT: &str = "pool/waitlist/event.rs";
+const LIST: &str = "pool/waitlist/mod.rs";
+const LOCKED: &str = "pool/waitlist/locked.rs";
+const OWN: &str = "pool/waitlist/own.rs";
 const WORD: &str = "pool/waitlist/word.rs";
 
 pub const MUTANTS: &[Mutant] = &[
@@ -20,87 +24,176 @@ pub const MUTANTS: &[Mutant] = &[
         }],
     },
     Mutant {
+        name: "word_that_became_the_same_again_is_not_acquired",
+        does: "A claim does not acquire a word that changed and became the same again since the granter has read it.",
+        file: WORD,
+        edits: &[Edit { within: "fn swap", right: "Ordering::AcqRel", wrong: "Ordering::Release" }],
+    },
+    Mutant {
         name: "last_waiter_is_claimed_without_the_lock",
         does: "The last waiter is claimed without the lock, so the flags stay raised.",
-        file: LISTENER,
+        file: LIST,
         edits: &[Edit { within: "fn try_claim", right: "seen.span() < 2", wrong: "seen.span() == 0" }],
     },
     Mutant {
         name: "claim_ignores_the_generation",
         does: "A claim without the lock hands a stale connection over.",
-        file: LISTENER,
+        file: LIST,
         edits: &[Edit { within: "fn try_claim", right: "!is_current()", wrong: "false" }],
     },
     Mutant {
         name: "claim_ignores_openers_and_gaps",
-        does: "A claim without the lock takes the first ticket although its waiter has left or openers wait.",
-        file: LISTENER,
+        does: "A claim without the lock takes the first ticket although its waiter has left, or openers wait.",
+        file: LIST,
         edits: &[Edit { within: "fn try_claim", right: "seen.by_lock", wrong: "false" }],
     },
     Mutant {
-        name: "waiter_leaves_under_the_granters",
-        does: "A waiter that leaves does not keep granters from claiming it without the lock.",
-        file: LISTENER,
-        edits: &[Edit { within: "fn remove", right: "word.by_lock || word.holds(ticket)", wrong: "word.by_lock" }],
-    },
-    Mutant {
-        name: "grant_does_not_wait_for_its_waiter",
-        does: "A grant is dropped if its waiter does not listen yet.",
-        file: LISTENER,
-        edits: &[Edit { within: "fn grant", right: "notified == 1", wrong: "true" }],
-    },
-    Mutant {
-        name: "newcomers_listen_out_of_turn",
-        does: "A newcomer does not wait until the one before it at its place listens.",
-        file: LISTENER,
-        edits: &[
-            Edit { within: "fn begin", right: "place.listened.load(Ordering::Relaxed) != turn", wrong: "false" },
-            Edit { within: "fn try_join", right: "self.waiters.is_next_place_free(seen)", wrong: "true" },
-        ],
-    },
-    Mutant {
-        name: "waiter_behind_an_empty_queue_listens_out_of_turn",
-        does: "A waiter that joined an empty queue does not wait until the one before it at its place listens.",
-        file: LISTENER,
-        edits: &[Edit { within: "fn begin", right: "place.listened.load(Ordering::Relaxed) != turn", wrong: "false" }],
-    },
-    Mutant {
-        name: "later_waiters_share_the_hall",
-        does: "Waiters that come after a clear listen at the places of those that it turned away.",
-        file: LISTENER,
-        edits: &[Edit { within: "fn turn_away", right: "self.other_hall(present)", wrong: "None" }],
-    },
-    Mutant {
-        name: "waker_of_a_poll_is_forgotten",
-        does: "A waiter that is polled with a new waker keeps its old one.",
-        file: LISTENER,
-        edits: &[Edit { within: "fn poll(", right: "discard(unsafe { node.waker.replace(Some(waker)) });", wrong: "" }],
-    },
-    Mutant {
-        name: "waker_is_replaced_while_it_is_registered",
-        does: "A waiter replaces its waker while a granter may be taking it.",
-        file: LISTENER,
+        name: "waiter_is_not_withheld",
+        does: "A waiter that leaves or changes its waker does not keep granters from claiming it without the lock.",
+        file: LOCKED,
         edits: &[Edit {
-            within: "fn poll(",
-            right: "
-                if let Some(grant) = node.try_take() {
-                    discard(waker);
-                    return Poll::Ready(grant);
-                }
-            ",
-            wrong: "",
+            within: "fn withhold",
+            right: "self.lanes.queue(seat.lane).tickets.go_by_lock()",
+            wrong: "self.word(seat.lane)",
         }],
     },
     Mutant {
-        name: "waiter_that_leaves_stays_in_the_word",
-        does: "The ticket of a waiter that has left is not skipped.",
-        file: LISTENER,
-        edits: &[Edit { within: "fn tidy", right: "gaps.beyond(seen.first)", wrong: "seen.first" }],
+        name: "second_waiter_is_claimed_first",
+        does: "The second of two waiters is served before the first.",
+        file: LIST,
+        edits: &[Edit {
+            within: "fn try_claim",
+            right: "Claimed::of(queue, seen.first)",
+            wrong: "Claimed::of(queue, if seen.span() == 2 { seen.first.after() } else { seen.first })",
+        }],
     },
     Mutant {
-        name: "refused_waiter_may_not_leave",
-        does: "A waiter that was turned away and leaves is not left out.",
-        file: LISTENER,
-        edits: &[Edit { within: "fn claim_turned_away", right: "entry.gaps.beyond(first)", wrong: "first" }],
+        name: "gap_stays_in_the_word",
+        does: "The ticket of a waiter that has left is not skipped.",
+        file: LOCKED,
+        edits: &[Edit { within: "fn tidy", right: "queue.beyond(seen.first, seen.next)", wrong: "seen.first" }],
+    },
+    Mutant {
+        name: "turned_away_waiter_stays_in_its_run",
+        does: "A check-out that was turned away and leaves is refused all the same.",
+        file: LOCKED,
+        edits: &[Edit {
+            within: "fn skip_away",
+            right: "queue.beyond(away.run.first.plus(claimed), away.run.end)",
+            wrong: "away.run.first.plus(claimed)",
+        }],
+    },
+    Mutant {
+        name: "turned_away_waiters_are_claimed",
+        does: "Check-outs that a clear has turned away stay in the word.",
+        file: LOCKED,
+        edits: &[Edit { within: "fn turn_away(", right: "seen.emptied()", wrong: "seen" }],
+    },
+    Mutant {
+        name: "newcomer_takes_a_ticket_without_a_cell",
+        does: "A newcomer takes a ticket although its segment is not there.",
+        file: LIST,
+        edits: &[Edit { within: "fn try_join", right: "!queue.has_room(seen.next)", wrong: "false" }],
+    },
+    Mutant {
+        name: "early_grant_is_not_seen",
+        does: "A waiter that comes after its grant does not look for it.",
+        file: CELL,
+        edits: &[Edit { within: "fn park(", right: "before != tag_of(ticket) | GRANTED", wrong: "true" }],
+    },
+    Mutant {
+        name: "early_grant_is_left_for_a_waiter_that_came",
+        does: "A granter that has found no waiter leaves the grant although the waiter has come meanwhile.",
+        file: CELL,
+        edits: &[Edit {
+            within: "fn grant(",
+            right: "cell.state.compare_exchange(seen, tag_of(ticket) | GRANTED, order, Ordering::Acquire).is_ok()",
+            wrong: "
+                {
+                    cell.state.store(tag_of(ticket) | GRANTED, order);
+                    true
+                }
+            ",
+        }],
+    },
+    Mutant {
+        name: "cell_is_over_before_its_grant_is_taken",
+        does: "A waiter gives its cell up while its grant is still there.",
+        file: CELL,
+        edits: &[Edit {
+            within: "fn take_out(",
+            right: "cell.grant.with_mut(|grant| unsafe { (*grant).take() })",
+            wrong: "
+                {
+                    cell.state.store(tag_of(ticket) | OVER, Ordering::Release);
+                    made_progress();
+                    cell.grant.with_mut(|grant| unsafe { (*grant).take() })
+                }
+            ",
+        }],
+    },
+    Mutant {
+        name: "segment_is_removed_before_it_is_over",
+        does: "A segment is removed although a waiter has not taken its grant yet.",
+        file: LOCKED,
+        edits: &[Edit { within: "fn sweep", right: "Self::is_over(segment)", wrong: "true" }],
+    },
+    Mutant {
+        name: "waker_is_not_renewed",
+        does: "A waiter that is polled with a new waker keeps its old one.",
+        file: LIST,
+        edits: &[Edit {
+            within: "fn wakes(",
+            right: "seat.as_ref().is_some_and(|seat| seat.cell().wakes(parked, waker))",
+            wrong: "true",
+        }],
+    },
+    Mutant {
+        name: "granter_writes_the_waker",
+        does: "The granter writes to the waker that the waiter may be reading.",
+        file: OWN,
+        edits: &[Edit {
+            within: "fn move_waker_out",
+            right: "self.waker.with(|waker| unsafe { (*waker).assume_init_read() })",
+            wrong: "self.waker.with_mut(|waker| unsafe { (*waker).assume_init_read() })",
+        }],
+    },
+    Mutant {
+        name: "granter_takes_the_waker_after_the_grant",
+        does: "The granter takes the waker out of a cell that may be in use again.",
+        file: OWN,
+        edits: &[Edit {
+            within: "fn release(",
+            right: "
+                // The cell, and even the list, may be gone from here on.
+                grant();
+                Some(waker)
+            ",
+            wrong: "
+                std::mem::forget(waker);
+                grant();
+                Some(unsafe { self.move_waker_out() })
+            ",
+        }],
+    },
+    Mutant {
+        name: "waiter_does_not_wait_for_its_listener",
+        does: "A waiter takes its grant while the granter is yet to notify its listener.",
+        file: EVENT,
+        edits: &[Edit {
+            within: "fn is_released",
+            right: "parked.0.as_mut().is_none_or(Listening::is_notified)",
+            wrong: "true",
+        }],
+    },
+    Mutant {
+        name: "granter_does_not_notify",
+        does: "A waiter that has been granted something is not woken.",
+        file: EVENT,
+        edits: &[Edit {
+            within: "fn release(",
+            right: "self.event.notify(1.additional().relaxed().tag(()));",
+            wrong: "",
+        }],
     },
 ];

@@ -17,9 +17,9 @@
 //! of the pool that contains the catalogue's mutants (`loom-tests/src/instrumented.rs`). It runs each mutant in a child
 //! process of that build, and requires that the model fails in time, by an assertion, a race or a deadlock.
 //!
-//! The pool has one of two wait lists, and the feature `event-listener-queue` selects the other one. The models run with
-//! either, and a mutant of a wait list counts only in the builds that have it. A wait has more steps with that list, so
-//! five models have a smaller bound there, in parentheses in the list below. An operation of an event is one step
+//! Waiters park in one of two ways, and the feature `event-listener-queue` selects the other one. The models run with
+//! either, and a mutant of one way counts only in the builds that have it. A wait has more steps with events, so
+//! two models have a smaller bound there, in parentheses in the list below. An operation of an event is one step
 //! (`src/sync/events.rs`), and a thread that waits for another one looks twice and then sleeps (`src/sync/patience.rs`).
 //!
 //! # A gap in loom
@@ -72,9 +72,8 @@
 //! | *review holds* | `Core::review_holds` | the same, and `Core::report`, `Hold::mark_reported` |
 //! | *brief lock* | `BriefLock::lock` and its guard | the same |
 //! | *run section* | `BriefLock::run` | the same, and `wait`, `serve`, `take_requests`, `take_over` |
-//! | *change hall* | `ModelledHalls::change` | `LockedWaitList::change_hall` |
-//! | *read hall* | `ModelledHalls::read` | `Queue::built`, `Hall::number`, `admits`, `extend` |
-//! | *place* | `ModelledPlace::wait`, `grant` | `Place::take`, `Place::grant`, and what they call |
+//! | *wait alone* | `ModelledList::wait`, `take` | `WaitList::try_join`, `sit_down`, `look_ahead`, `poll`; `Cell::park`, `take` |
+//! | *grant alone* | `ModelledList::grant` | `WaitList::try_claim`, `look_after`, `sweep`; `Claimed::grant`, `Cell::grant`; `Directory::install`, `remove` |
 //! | *take slot* | `SlotStack::pop` | `SlotStack::change` |
 //! | *put slot* | `SlotStack::push` | `SlotStack::push_chain`, `change` |
 //! | *detach slots* | `SlotStack::detach`, `push_chain` | `SlotStack::change` |
@@ -116,7 +115,7 @@
 //! | `hit_never_overtakes_a_waiter` | hit, return, acquire | 3 | `push_ignores_waiters` |
 //! | `hit_during_a_clear_shares_no_connection_with_it` | hit, return, clear, maintain | 6 | `detach_in_two_steps` |
 //! | `return_during_a_clear_leaves_no_stale_connection_to_hit` | return, clear, hit | 6 | `push_ignores_the_generation`, `generation_is_read_before_the_head`, `empty_detach_keeps_the_head`, `clear_detaches_first` |
-//! | `connection_put_back_during_a_clear_is_not_left_to_hit` | hit, return, clear | 6 | `slot_is_put_back_without_comparing`, `empty_detach_keeps_the_head` |
+//! | `connection_put_back_during_a_clear_is_not_left_to_hit` | hit, return, clear | 6 | `empty_detach_keeps_the_head`, `slot_is_put_back_without_comparing` |
 //! | `connection_put_back_after_another_shard_had_it_is_linked_anew` | hit, return | none | `slot_from_another_shard_keeps_its_link` |
 //! | `hit_after_the_use_of_another_pool_takes_no_slot_of_that_pool` | hit, return | none | `note_keeps_the_heads_of_another_shard` |
 //! | `connection_is_not_put_back_by_the_head_of_another_pool` | hit, return | none | `note_keeps_the_head_that_a_hit_left_on_another_shard` |
@@ -134,11 +133,11 @@
 //! | `opener_cancelled_during_a_clear_leaves_no_shard_flagged` | clear, opener, cancel, hit, return | 3 | `settle_leaves_a_shard` |
 //! | `check_out_that_queues_up_during_a_clear_leaves_no_shard_flagged` | clear, acquire, hit, return | 2 | `settle_leaves_a_shard` |
 //! | **waiting**: orderings 3, 4 | | | |
-//! | `check_in_while_a_check_out_queues_up_loses_no_wake_up` | return, acquire | 5 | `look_precedes_the_flag`, `push_ignores_waiters` |
+//! | `check_in_while_a_check_out_queues_up_loses_no_wake_up` | return, acquire | 5 | `look_precedes_the_flag`, `push_ignores_waiters`, `granter_does_not_notify` |
 //! | `check_in_to_another_shard_while_a_check_out_queues_up_loses_no_wake_up` | return, acquire | 5 | `look_precedes_the_flag`, `flags_leave_out_a_shard`, `flag_is_raised_over_connections` |
 //! | `permit_freed_while_a_check_out_queues_up_loses_no_wake_up` | permit, acquire | 5 | `permits_are_not_served`, `admit_then_wait` |
-//! | `two_check_outs_are_both_served_by_one_connection` | return, acquire, acquire | 1 | `push_ignores_waiters`, `last_waiter_is_claimed_without_the_lock`, `last_waiter_is_taken_without_the_lock` |
-//! | `cancelled_waiter_passes_its_connection_on` | return, cancel, acquire | 3 | `cancelled_check_out_keeps_its_grant`, `waiter_leaves_under_the_granters`, `waiter_that_leaves_stays_in_the_word`, `claim_ignores_openers_and_gaps`, `first_waiter_is_taken_before_openers_and_elders`, `waiter_is_not_withheld`, `gap_stays_in_the_word` |
+//! | `two_check_outs_are_both_served_by_one_connection` | return, acquire, acquire | 1 | `push_ignores_waiters`, `last_waiter_is_claimed_without_the_lock` |
+//! | `cancelled_waiter_passes_its_connection_on` | return, cancel, acquire | 3 | `cancelled_check_out_keeps_its_grant`, `waiter_is_not_withheld`, `gap_stays_in_the_word`, `claim_ignores_openers_and_gaps` |
 //! | `cancelled_waiter_passes_its_permit_on` | permit, cancel, acquire | 3 | `cancelled_check_out_keeps_its_grant` |
 //! | `connection_granted_to_a_cancelled_last_waiter_is_available_again` | return, cancel, take | none | `cancelled_check_out_keeps_its_grant` |
 //! | `check_out_that_queues_up_during_a_clear_is_refused` | clear, acquire | 4 | `phase_is_not_read_again` |
@@ -146,18 +145,18 @@
 //! | `check_out_that_queues_up_during_a_close_is_refused` | close, acquire | 4 | `phase_is_not_read_again` |
 //! | `hand_over_during_a_clear_answers_the_waiter_once` | return, clear, acquire | 2 | `generation_is_read_before_the_head` |
 //! | `stale_connection_is_never_handed_to_a_later_waiter` | return, clear, acquire | 3 | `stale_connection_is_handed_over` |
-//! | `newcomer_never_overtakes_a_waiter_for_a_connection` | return, acquire, acquire | 2 | `grant_does_not_wait_for_its_waiter`, `tickets_are_swapped_without_comparing`, `word_that_became_the_same_again_is_not_acquired`, `second_waiter_is_claimed_first`, `early_grant_is_not_seen` |
+//! | `newcomer_never_overtakes_a_waiter_for_a_connection` | return, acquire, acquire | 2 | `tickets_are_swapped_without_comparing`, `word_that_became_the_same_again_is_not_acquired`, `second_waiter_is_claimed_first`, `early_grant_is_not_seen` |
 //! | `newcomer_never_overtakes_a_waiter_for_a_permit` | permit, acquire, acquire | 2 | `newcomers_ignore_waiters` |
 //! | `background_task_never_overtakes_a_waiter_for_a_permit` | permit, populate, acquire | 6 | `background_task_ignores_waiters` |
 //! | `second_waiter_is_never_served_before_the_first` | return, acquire, acquire | none | `second_waiter_is_claimed_first` |
-//! | `waiter_polled_with_a_new_waker_is_woken_through_it` | return, acquire | 5 | `waker_is_not_renewed`, `waker_of_a_poll_is_forgotten` |
-//! | `waiter_polled_again_with_its_waker_is_woken_when_served` | return, acquire | 4 | `granter_writes_the_waker`, `waker_is_replaced_while_it_is_registered` |
-//! | `waiter_cancelled_during_a_clear_is_counted_out_once` | clear, cancel, acquire | 2 | `turned_away_waiters_still_count`, `refused_waiter_may_not_leave`, `turned_away_waiter_stays_in_its_run` |
-//! | `stale_connection_is_never_handed_to_the_first_of_two_later_waiters` | return, clear, acquire, acquire | 2 | `claim_ignores_the_generation`, `stale_connection_is_handed_over`, `tickets_publish_nothing`, `tickets_acquire_nothing`, `first_waiter_is_taken_for_a_stale_connection` |
+//! | `waiter_polled_with_a_new_waker_is_woken_through_it` | return, acquire | 5 | `waker_is_not_renewed` |
+//! | `waiter_polled_again_with_its_waker_is_woken_when_served` | return, acquire | 4 | `granter_writes_the_waker` |
+//! | `waiter_cancelled_during_a_clear_is_counted_out_once` | clear, cancel, acquire | 2 | `turned_away_waiter_stays_in_its_run` |
+//! | `stale_connection_is_never_handed_to_the_first_of_two_later_waiters` | return, clear, acquire, acquire | 2 | `claim_ignores_the_generation`, `stale_connection_is_handed_over`, `tickets_publish_nothing`, `tickets_acquire_nothing` |
 //! | `newcomer_that_leaves_takes_no_grant_of_one_before_it` | return, acquire, cancel | 2 | `cancelled_check_out_keeps_its_grant` |
-//! | `third_waiter_is_never_served_before_the_first` | return, acquire, acquire, cancel | 2 | `newcomers_listen_out_of_turn`, `cancelled_check_out_keeps_its_grant`, `newcomer_takes_an_occupied_place`, `elders_are_passed_over` |
-//! | `refusal_never_reaches_a_waiter_that_came_after_the_clear` | return, clear, acquire | 2 | `later_waiters_share_the_hall` |
-//! | `claim_reaches_its_waiter_while_the_hall_changes_twice` | return, clear, acquire | 1 | `place_is_looked_up_after_the_claim` |
+//! | `third_waiter_is_never_served_before_the_first` | return, acquire, acquire, cancel | 2 | `cancelled_check_out_keeps_its_grant` |
+//! | `refusal_never_reaches_a_waiter_that_came_after_the_clear` | return, clear, acquire | 2 | `turned_away_waiters_are_claimed` |
+//! | `claim_reaches_its_waiter_during_two_clears` | return, clear, acquire | 1 | `turned_away_waiters_are_claimed` |
 //! | **openers**: orderings 3, 4 for check-outs that open | | | |
 //! | `check_in_while_an_opener_queues_up_loses_no_wake_up` | return, opener | 6 | `look_precedes_the_flag`, `push_ignores_waiters` |
 //! | `cancelled_opener_passes_its_connection_on` | return, opener, cancel, acquire | 3 | `cancelled_check_out_keeps_its_grant` |
@@ -228,15 +227,17 @@
 //! | `subscriber_of_an_inline_event_is_not_called_inside_of_its_own_call` | deliver, deliver inline | 3 | `inline_delivery_delivers_the_queue` |
 //! | `panicking_subscriber_ends_its_inline_delivery` | deliver, deliver inline | 3 | `panic_ends_the_inline_delivery` |
 //! | `caller_that_delivers_inline_is_held_for_a_bounded_number_of_events` | deliver, deliver inline | 4 | `turns_do_not_end` |
-//! | **primitives**: the watch, the brief lock, a place of the wait list, the stacks of slots and the front | | | |
+//! | **primitives**: the watch, the brief lock, the wait list alone, the stacks of slots and the front | | | |
 //! | `watch_never_misses_a_clear` | clear, wait for change | 4 | `watch_checks_before_it_listens`, `stale_announced_early` |
 //! | `watch_never_misses_a_close` | close, wait for change | 4 | `watch_checks_before_it_listens` |
 //! | `brief_lock_has_one_holder_that_sees_the_last_holders_writes` | brief lock, brief lock | 3 | `brief_lock_without_comparing`, `brief_lock_acquires_nothing`, `brief_lock_releases_nothing` |
 //! | `brief_lock_runs_each_section_once_and_its_thread_sees_the_outcome` | run section, brief lock | 3 | `brief_lock_request_publishes_nothing`, `brief_lock_takes_unseen_requests`, `brief_lock_serves_unseen`, `brief_lock_served_acquires_nothing`, `brief_lock_leaves_a_request_behind`, `brief_lock_reads_a_request_that_was_served` |
 //! | `brief_lock_that_is_given_to_a_thread_is_held` | brief lock, run section | 1 | `brief_lock_is_given_and_released` |
 //! | `brief_lock_is_given_with_the_later_request` | brief lock, run section | 4 | `brief_lock_is_given_without_the_later_requests` |
-//! | `place_serves_one_turn_after_the_other` | place, place | 2 | `place_is_freed_before_its_early_grant_is_taken`, `early_grant_is_left_for_a_waiter_that_came`, `early_grant_publishes_nothing`, `early_grant_is_not_acquired`, `place_publishes_no_node`, `place_acquires_no_node` |
-//! | `hall_of_a_later_word_is_whole` | change hall, read hall | none | `hall_is_not_published`, `hall_is_not_acquired` |
+//! | `waiter_and_granter_meet_in_either_order` | wait alone, grant alone | none | `early_grant_is_left_for_a_waiter_that_came`, `early_grant_publishes_nothing`, `grant_is_not_acquired`, `cell_publishes_no_waiter`, `cell_acquires_no_waiter` |
+//! | `cell_is_used_again_only_when_its_ticket_is_over` | wait alone, grant alone | 3 | `cell_is_over_before_its_grant_is_taken`, `segment_is_removed_before_it_is_over`, `cell_is_reused_unseen`, `taken_cell_is_over_early` |
+//! | `cell_is_used_again_only_when_its_granter_is_done` | wait alone, grant alone | 3 | `grant_publishes_nothing`, `granter_takes_the_waker_after_the_grant`, `waiter_does_not_wait_for_its_listener` |
+//! | `newcomers_find_the_cells_of_their_tickets` | wait alone, wait alone | 3 | `newcomer_takes_a_ticket_without_a_cell`, `limit_publishes_nothing`, `limit_acquires_nothing` |
 //! | `slot_is_owned_by_one_thread_although_its_stack_looks_unchanged` | take slot, put slot | 4 | `slot_stack_tag_not_counted` |
 //! | `taker_of_a_slot_sees_what_its_last_owner_stored` | take slot, put slot | 4 | `slot_stack_publishes_nothing`, `slot_stack_acquires_nothing` |
 //! | `slots_pushed_while_others_are_detached_are_not_lost` | take slot, put slot, detach slots | 4 | `slots_are_detached_in_two_steps` |

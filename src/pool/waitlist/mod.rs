@@ -4,25 +4,90 @@
 //! permit. Until its own connection is open, it stays in front of all later check-outs, and takes a connection that
 //! comes back sooner.
 //!
-//! There are two wait lists with one interface. Both give out tickets with one compare-and-swap of a [`word`]. `places`
-//! ships: it has a place of its own for each ticket, where the waiter and its granter meet. The feature
-//! `event-listener-queue` replaces it with `listener`, in which each waiter waits at an event of event-listener. Both pass the
-//! same tests and models. But with the public interface of event-listener, each wait takes an allocation and five sections
-//! under an event's lock. These alone take longer than a hand-over may on few cores; BENCHMARKS.md has the figures.
+//! A word has the ticket of the first waiter and the ticket of the next newcomer ([`word`]). A newcomer takes its ticket with one
+//! compare-and-swap, and parks in the cell of the ticket ([`cell`]). A granter takes the first ticket with one compare-and-swap,
+//! and leaves the grant in its cell. The later of the two does the rest. So neither waits for the other, and
+//! while there is another waiter, neither takes a lock. Cells are in segments of a fixed number of tickets, which come and go with
+//! the tickets ([`segments`]). The design follows CQS (Koval, Khalanskiy, Alistarh, PLDI 2023) in that; but one word holds both ends
+//! of the queue, so that a granter never takes a ticket that no waiter has, and a directory leads to the segments, so that
+//! their memory can be freed as soon as their tickets are over.
 //!
-//! The interface, in the order of a waiter's life:
+//! A waiter parks in one of two ways: `own` leaves the task's waker in the cell. With the feature `event-listener-queue` it is
+//! `event`, in which the waiter listens to an event of event-listener in its cell. All else is the same.
 //!
-//! - [`WaitList::run`]: runs a section under the lock, perhaps on the thread that holds the lock.
-//! - [`WaitList::try_join`], without the lock: appends the node to the waiters, if there are others.
-//! - [`LockedWaitList::enqueue`], under the lock: appends the node to a lane. Its owner is waiting from here on, and
-//!   calls [`WaitList::begin`] as soon as it has released the lock.
-//! - [`WaitList::try_claim`], without the lock: claims the first waiter, if others wait behind it.
-//! - [`LockedWaitList::claim_first`], under the lock: claims the first node of a lane, which promises it a grant.
-//! - [`LockedWaitList::turn_away`], under the lock: takes all nodes of [`Lane::Waiters`] out of the queue.
-//!   [`WaitList::claim_turned_away`] then claims a few of them at a time, which promises each a refusal.
-//! - `Claimed::grant`, outside of the lock: keeps the promise.
-//! - [`WaitList::poll`]: the owner takes the grant if it has come.
-//! - [`WaitList::leave`]: the owner leaves the queue, and takes along the grant if it was promised one.
+//! # The lock
+//!
+//! Everything else takes the list's lock ([`LockedWaitList`]). The lock does not protect the words: newcomers and granters change
+//! them with or without it, so the holder changes them by compare-and-swap, too. It is needed when
+//!
+//! - the first waiter joins, or the last one is claimed: the pool's flags change in the same section;
+//! - a waiter leaves that is not claimed yet: its ticket becomes part of a gap, and the mark `by_lock` in the word sends all
+//!   granters to the lock until no gap is left, but no newcomer;
+//! - a waiter changes its waker: the mark keeps granters away meanwhile;
+//! - openers wait: they have a word of their own, and the same mark;
+//! - all waiters are turned away;
+//! - a segment is installed or removed.
+//!
+//! INV-11 (what a word says): a lane without waiters gets one only under the lock, and the last one goes likewise. The
+//! first ticket of a word is never a gap, except in a section that is about to skip it. So a word that is not empty has
+//! a waiter, and a lane with an empty word has none.
+//!
+//! No section's work depends on how many wait or have left, and none allocates or frees memory. A search for a waiter that was
+//! turned away takes a step for each clear that has not refused all of its waiters yet.
+//!
+//! # Who waits for whom
+//!
+//! A newcomer looks ahead for the next segment while three quarters of the present one are left, and only tries the lock. If all
+//! of them have found it taken, a newcomer without a cell waits for the lock, before it has a ticket. So it may wait for a
+//! thread that is preempted in one of the short sections. A waiter that was claimed and leaves, or changes its waker, waits for the
+//! few steps between the claim and its grant. No other newcomer, granter or waiter waits for a thread.
+//!
+//! Nothing between a claim and its grant may panic, wait, or call foreign code.
+//!
+//! # Memory
+//!
+//! A cell has 64 bytes. A poll builds a segment of 64 cells, and seldom the branches that lead to it (2 KiB each, one for 16,384
+//! tickets). A segment is given back when its tickets are over; a few are kept. The newcomer that looks ahead looks at one
+//! segment that the queue has passed, and removes it if it is over. Where more waiters go than come, waiters with the first
+//! or the last ticket of a segment do the same when they take their grants, and so do waiters that leave at the front. Maintenance
+//! looks at all segments. A segment whose waiters have all left goes at once if the neighbours have left, too. So the worst
+//! case is a waiter that stays for each 64 that leave: it keeps one segment, or two at their border.
+//!
+//! # A waiter that leaves
+//!
+//! - Not claimed, or turned away and not claimed since: it is taken out under the lock, and no granter has had its ticket. It
+//!   waits for no other thread.
+//! - Claimed: a granter is between its claim and its grant, or has passed both. The waiter receives the grant. The caller drops the
+//!   grant, and so passes it on.
+
+mod cell;
+mod locked;
+#[cfg(loom)]
+mod modelled;
+#[cfg_attr(feature = "event-listener-queue", path = "event.rs")]
+#[cfg_attr(not(feature = "event-listener-queue"), path = "own.rs")]
+mod parking;
+mod segments;
+#[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
+mod tests;
+mod word;
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use crossbeam::utils::CachePadded;
+
+use crate::sync::{BriefGuard, BriefLock, Patience, discard};
+use cell::Cell;
+use locked::Departure;
+pub(super) use locked::LockedWaitList;
+#[cfg(loom)]
+pub use modelled::{ModelledList, ModelledWaiter};
+use parking::Parked;
+use segments::{Directory, Parts, SIZE, start_of};
+use word::{Limit, Ticket, Tickets};
 
 /// The lanes of the wait list. A connection that comes back goes to the first opener, or else to the first waiter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,18 +106,413 @@ impl Lane {
     pub(super) const OF_NEW: [Self; 2] = [Self::Waiters, Self::Openers];
 }
 
-#[cfg(feature = "event-listener-queue")]
-mod listener;
-#[cfg(not(feature = "event-listener-queue"))]
-mod places;
-#[cfg(test)]
-#[cfg(not(loom))]
-mod tests;
-mod word;
+/// A check-out in the wait list, or about to enter it.
+pub(super) struct Waiter<G> {
+    seat: Option<Seat<G>>,
+    parked: Parked,
+}
 
-#[cfg(feature = "event-listener-queue")]
-pub(super) use listener::{Claimed, LockedWaitList, Node, TurnedAway, WaitList};
-#[cfg(not(feature = "event-listener-queue"))]
-pub(super) use places::{Claimed, LockedWaitList, Node, TurnedAway, WaitList};
-#[cfg(all(loom, not(feature = "event-listener-queue")))]
-pub use places::{ModelledHalls, ModelledPlace};
+impl<G> Waiter<G> {
+    pub(super) fn new() -> Self {
+        Self { seat: None, parked: Parked::new() }
+    }
+
+    /// Returns whether it has entered the queue and not taken its grant yet.
+    #[inline]
+    pub(super) fn is_queued(&self) -> bool {
+        self.seat.is_some()
+    }
+
+    /// Takes the grant, if it has come.
+    #[inline]
+    #[allow(unsafe_code)]
+    fn take(&mut self) -> Option<G> {
+        let Self { seat, parked } = self;
+        // SAFETY: INV-12: the ticket is not over as long as its waiter has the seat.
+        let grant = seat.as_ref().and_then(|seat| unsafe { Cell::take(seat.cell, seat.ticket, parked) })?;
+        self.seat = None;
+        Some(grant)
+    }
+
+    /// Returns whether it would be woken through this waker.
+    #[inline]
+    fn wakes(&mut self, waker: &Waker) -> bool {
+        let Self { seat, parked } = self;
+        seat.as_ref().is_some_and(|seat| seat.cell().wakes(parked, waker))
+    }
+
+    /// Waits for the grant of a claimed ticket. Its granter has a bounded number of steps to go.
+    #[cold]
+    fn await_grant(&mut self) -> G {
+        let mut patience = Patience::new();
+        loop {
+            if let Some(grant) = self.take() {
+                return grant;
+            }
+            patience.pause();
+        }
+    }
+}
+
+/// A ticket, and where it waits.
+#[must_use = "a granter may have claimed it already"]
+pub(super) struct Seat<G> {
+    lane: Lane,
+    ticket: Ticket,
+    cell: NonNull<Cell<G>>,
+}
+
+// SAFETY: a cell is `Sync`, and a grant may move to another thread.
+#[allow(unsafe_code)]
+unsafe impl<G: Send> Send for Seat<G> {}
+// SAFETY: as above, and a cell is `Sync`.
+#[allow(unsafe_code)]
+unsafe impl<G: Send> Sync for Seat<G> {}
+
+impl<G> Seat<G> {
+    #[inline]
+    fn of(lane: Lane, ticket: Ticket, queue: &Queue<G>) -> Self {
+        Self { lane, ticket, cell: queue.directory.cell(ticket) }
+    }
+
+    #[inline]
+    #[allow(unsafe_code)]
+    fn cell(&self) -> &Cell<G> {
+        // SAFETY: INV-12: the ticket is not over as long as its waiter has the seat.
+        unsafe { self.cell.as_ref() }
+    }
+}
+
+/// A promise to grant something to the waiter with a ticket.
+#[must_use = "a waiter waits for the grant"]
+pub(super) struct Claimed<G> {
+    ticket: Ticket,
+    cell: NonNull<Cell<G>>,
+}
+
+// SAFETY: a cell is `Sync`, and a grant may move to another thread.
+#[allow(unsafe_code)]
+unsafe impl<G: Send> Send for Claimed<G> {}
+
+impl<G> Claimed<G> {
+    #[inline]
+    fn of(queue: &Queue<G>, ticket: Ticket) -> Self {
+        Self { ticket, cell: queue.directory.cell(ticket) }
+    }
+
+    /// Grants. Returns the waker of the waiter.
+    #[inline]
+    #[allow(unsafe_code)]
+    pub(super) fn grant(self, grant: G) -> Waker {
+        // SAFETY: INV-12: the ticket is claimed, and its waiter has not taken the grant.
+        let waker = unsafe { Cell::grant(self.cell, self.ticket, grant) };
+        // A waiter that has not come yet is about to look.
+        waker.unwrap_or_else(|| Waker::noop().clone())
+    }
+}
+
+/// Promises that [`LockedWaitList::turn_away`] made and that are not kept yet: to all waiters up to this era.
+#[must_use = "waiters wait for a refusal"]
+pub(super) struct TurnedAway {
+    era: u64,
+}
+
+/// One lane.
+struct Queue<G> {
+    tickets: CachePadded<Tickets>,
+    limit: CachePadded<Limit>,
+    directory: Directory<G>,
+}
+
+impl<G> Queue<G> {
+    /// How many segments there are beside the waiting tickets': two that these share with others, the one ahead, and two that are
+    /// being looked after.
+    const FEW: u32 = 5;
+
+    fn new() -> Self {
+        let (tickets, limit) = (CachePadded::new(Tickets::new()), CachePadded::new(Limit::new()));
+        Self { tickets, limit, directory: Directory::new() }
+    }
+
+    /// Returns whether there seem to be more segments than newcomers look after: when more waiters go than come.
+    #[cold]
+    fn has_too_many(&self) -> bool {
+        self.limit.segments() > self.tickets.peek().span() / SIZE + Self::FEW
+    }
+
+    /// Returns whether the next ticket has a cell.
+    #[inline]
+    fn has_room(&self, next: Ticket) -> bool {
+        self.limit.load() != next
+    }
+}
+
+struct Lanes<G>([Queue<G>; 2]);
+
+impl<G> Lanes<G> {
+    #[inline]
+    fn queue(&self, lane: Lane) -> &Queue<G> {
+        &self.0[lane as usize]
+    }
+}
+
+pub(super) struct WaitList<G> {
+    lanes: Arc<Lanes<G>>,
+    /// Apart from `lanes`, which those without the lock read.
+    locked: CachePadded<BriefLock<LockedWaitList<G>>>,
+}
+
+impl<G> WaitList<G> {
+    /// The most promises that [`claim_turned_away`](Self::claim_turned_away) takes at a time. It is small, so that the
+    /// section under the lock is short, and so is the time during which the waiters cannot leave.
+    pub(super) const BATCH: usize = 16;
+    /// Newcomers look ahead once in so many tickets.
+    const STRETCH: u32 = if SIZE < 4 { 1 } else { SIZE / 4 };
+
+    pub(super) fn new() -> Self {
+        let lanes = Arc::new(Lanes([Queue::new(), Queue::new()]));
+        Self { locked: CachePadded::new(BriefLock::new(LockedWaitList::new(lanes.clone()))), lanes }
+    }
+
+    #[inline]
+    pub(super) fn lock(&self) -> BriefGuard<'_, LockedWaitList<G>> {
+        self.locked.lock()
+    }
+
+    /// Takes the lock, with room for one more waiter in `lane`.
+    #[inline]
+    pub(super) fn lock_with_room(&self, lane: Lane) -> BriefGuard<'_, LockedWaitList<G>> {
+        let locked = self.lock();
+        if locked.has_room(lane) {
+            return locked;
+        }
+        drop(locked);
+        self.extend(lane, |list| Some(list.lock()), LockedWaitList::has_room).expect("BUG: a lock was not waited for")
+    }
+
+    /// Extends a lane before its last cell is taken, if the lock is free. Looks after the memory of one segment first, which may
+    /// then be the next one.
+    #[cold]
+    fn look_ahead(&self, lane: Lane) {
+        let Some(mut locked) = self.locked.try_lock() else { return };
+        if locked.has_plenty(lane) {
+            return;
+        }
+        let removed = locked.sweep(lane);
+        let extended = locked.extend(lane);
+        drop(locked);
+        drop(removed);
+        if extended.is_err() {
+            drop(self.extend(lane, |list| list.locked.try_lock(), LockedWaitList::has_plenty));
+        }
+    }
+
+    /// Extends a lane until it has enough cells, if `lock` takes the lock. Memory is allocated and freed outside of it.
+    #[cold]
+    fn extend<'l>(
+        &'l self,
+        lane: Lane,
+        lock: impl Fn(&'l Self) -> Option<BriefGuard<'l, LockedWaitList<G>>>,
+        has_enough: impl Fn(&LockedWaitList<G>, Lane) -> bool,
+    ) -> Option<BriefGuard<'l, LockedWaitList<G>>> {
+        let mut built = Parts::NONE;
+        loop {
+            let mut locked = lock(self)?;
+            let rest = locked.keep(built);
+            let extended = if has_enough(&locked, lane) { Ok(()) } else { locked.extend(lane) };
+            if extended.is_ok() && rest.is_none() {
+                return Some(locked);
+            }
+            drop(locked);
+            // Others have built the same meanwhile.
+            drop(rest);
+            built = extended.err().map_or(Parts::NONE, Parts::build);
+        }
+    }
+
+    /// Looks after the memory of one segment, if the lock is free.
+    #[cold]
+    fn sweep(&self, lane: Lane) {
+        if let Some(mut locked) = self.locked.try_lock() {
+            let removed = locked.sweep(lane);
+            drop(locked);
+            drop(removed);
+        }
+    }
+
+    /// Looks after the memory of all segments.
+    pub(super) fn maintain(&self) {
+        for lane in Lane::OF_RETURNED {
+            let segments = self.lock().segments(lane);
+            for _ in 0..segments {
+                // A short section for each. What it removes is freed after it.
+                let removed = self.lock().sweep(lane);
+                drop(removed);
+            }
+        }
+    }
+
+    /// Takes the lock, with what [`LockedWaitList::turn_away`] needs.
+    pub(super) fn lock_to_turn_away(&self) -> BriefGuard<'_, LockedWaitList<G>> {
+        let mut locked = self.lock();
+        while !locked.can_turn_away() {
+            let wanted = 2 * locked.turnings_away() + 1;
+            drop(locked);
+            let room = Vec::with_capacity(wanted);
+            locked = self.lock();
+            let old = locked.make_room_to_turn_away(room);
+            drop(locked);
+            drop(old);
+            locked = self.lock();
+        }
+        locked
+    }
+
+    /// Runs a section under the lock, on this thread or on the one that holds the lock.
+    #[inline(always)]
+    pub(super) fn run<R: Send, F: FnOnce(&mut LockedWaitList<G>) -> R + Send>(
+        &self,
+        now: impl FnOnce(&mut LockedWaitList<G>) -> R,
+        later: impl FnOnce() -> F,
+    ) -> R {
+        self.locked.run(now, later)
+    }
+
+    /// Joins the waiters without the lock, if the word has any. Returns `None` if it has none, or what
+    /// [`sit_down`](Self::sit_down) returns.
+    #[inline]
+    pub(super) fn try_join(&self, waiter: &mut Waiter<G>, waker: &Waker) -> Option<Poll<G>> {
+        let queue = self.lanes.queue(Lane::Waiters);
+        // Before there is a ticket, because it is foreign code.
+        let waker = waker.clone();
+        loop {
+            let seen = queue.tickets.load_to_change();
+            if seen.span() == 0 {
+                discard(waker);
+                return None;
+            }
+            if !queue.has_room(seen.next) {
+                drop(self.lock_with_room(Lane::Waiters));
+            } else if queue.tickets.swap(seen, seen.joined()) {
+                return Some(self.sit_down(waiter, Seat::of(Lane::Waiters, seen.next, queue), waker));
+            }
+        }
+    }
+
+    /// Parks a waiter that has a ticket. Called at once, and without the lock. Returns the grant if it has come already.
+    #[inline]
+    #[allow(unsafe_code)]
+    pub(super) fn sit_down(&self, waiter: &mut Waiter<G>, seat: Seat<G>, waker: Waker) -> Poll<G> {
+        // SAFETY: INV-12: the ticket is not over.
+        let grant = unsafe { Cell::park(seat.cell, seat.ticket, &mut waiter.parked, waker) };
+        let Seat { lane, ticket, .. } = seat;
+        if grant.is_none() {
+            waiter.seat = Some(seat);
+        }
+        if ticket.number().is_multiple_of(Self::STRETCH)
+            && self.lanes.queue(lane).limit.load().since(ticket) <= SIZE - Self::STRETCH
+        {
+            self.look_ahead(lane);
+        }
+        grant.map_or(Poll::Pending, Poll::Ready)
+    }
+
+    /// Claims the first waiter without the lock, if another one waits behind it, and if `is_current` returns `true` between
+    /// the reading of the word and its change. Returns `None` if the caller has to take the lock.
+    ///
+    /// A clear changes the pool word first and the list's word after it, if check-outs wait. So the claim notices one of
+    /// the two changes, as a push does (`Shard::push`).
+    #[inline]
+    pub(super) fn try_claim(&self, is_current: impl Fn() -> bool) -> Option<Claimed<G>> {
+        let queue = self.lanes.queue(Lane::Waiters);
+        loop {
+            let seen = queue.tickets.load_to_change();
+            if seen.by_lock || seen.span() < 2 || !is_current() {
+                return None;
+            }
+            if queue.tickets.swap(seen, seen.claimed()) {
+                return Some(Claimed::of(queue, seen.first));
+            }
+        }
+    }
+
+    /// Takes up to [`BATCH`](Self::BATCH) promises to the waiters that were turned away and have not left. If it takes
+    /// none, no more are left.
+    ///
+    /// `claimed` must be empty and have room for a batch.
+    pub(super) fn claim_turned_away(&self, away: &TurnedAway, claimed: &mut Vec<Claimed<G>>) {
+        debug_assert!(claimed.is_empty() && claimed.capacity() >= Self::BATCH, "BUG: no room for a batch");
+        let mut locked = self.lock();
+        while claimed.len() < Self::BATCH
+            && let Some(first) = locked.claim_turned_away(away.era)
+        {
+            claimed.push(first);
+        }
+    }
+
+    /// Takes the grant if it has come; otherwise replaces the waker if it changed. Called of a waiter that is queued.
+    #[inline]
+    pub(super) fn poll(&self, waiter: &mut Waiter<G>, context: &mut Context<'_>) -> Poll<G> {
+        let seat = waiter.seat.as_ref().expect("BUG: a check-out waits without a seat");
+        let Seat { lane, ticket, .. } = *seat;
+        let grant = match waiter.take() {
+            None if waiter.wakes(context.waker()) => None,
+            None => self.renew(waiter, context.waker()),
+            granted => granted,
+        };
+        let is_border = [ticket, ticket.after()].iter().any(|ticket| start_of(*ticket) == *ticket);
+        if is_border && grant.is_some() && self.lanes.queue(lane).has_too_many() {
+            self.sweep(lane);
+        }
+        grant.map_or(Poll::Pending, Poll::Ready)
+    }
+
+    /// Replaces the waker. Returns the grant if one came first.
+    #[cold]
+    fn renew(&self, waiter: &mut Waiter<G>, waker: &Waker) -> Option<G> {
+        // Cloned before the lock is taken, and the old waker is dropped after its release: both run foreign code.
+        let new = waker.clone();
+        let Waiter { seat, parked } = waiter;
+        let renewed = self.lock().renew(seat.as_ref()?, parked, new);
+        match renewed {
+            Ok(old) => {
+                drop(old);
+                None
+            }
+            Err(new) => {
+                discard(new);
+                Some(waiter.await_grant())
+            }
+        }
+    }
+
+    /// Leaves the queue, and calls `settle` while the lock is held. Returns the grant if one was promised. Called of a waiter
+    /// that is queued.
+    pub(super) fn leave(&self, waiter: &mut Waiter<G>, settle: impl FnOnce(&LockedWaitList<G>)) -> Option<G> {
+        if let Some(grant) = waiter.take() {
+            return Some(grant);
+        }
+        let Waiter { seat, parked } = waiter;
+        let mut locked = self.lock();
+        let Some(departure) = locked.remove(seat.as_ref()?, parked) else {
+            drop(locked);
+            return Some(waiter.await_grant());
+        };
+        settle(&locked);
+        drop(locked);
+        let lane = seat.take()?.lane;
+        let Departure { withdrawn, removed, at_front } = departure;
+        drop((withdrawn, removed));
+        if at_front {
+            self.sweep(lane);
+        }
+        None
+    }
+}
+
+impl<G> Drop for WaitList<G> {
+    fn drop(&mut self) {
+        let mut locked = self.locked.lock();
+        Lane::OF_RETURNED.into_iter().for_each(|lane| locked.clear(lane));
+    }
+}

@@ -1,14 +1,13 @@
 //! The word of a lane: which tickets wait.
 
-use crate::sync::atomic::{AtomicU64, Ordering};
+use super::segments;
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::{fetch_to_write, made_progress, published, unless_mutant};
 
-/// The number of bits of a ticket. Tickets are counted modulo 2^29.
-const TICKET_BITS: u32 = 29;
+/// The number of bits of a ticket: as many numbers as the directory leads to.
+const TICKET_BITS: u32 = segments::TICKET_BITS;
 const TICKET_MASK: u32 = Ticket::COUNT - 1;
 const NEXT_SHIFT: u32 = TICKET_BITS;
-const HALL_SHIFT: u32 = 2 * TICKET_BITS;
-const HALL_MASK: u64 = Word::HALLS as u64 - 1;
 const BY_LOCK_SHIFT: u32 = u64::BITS - 1;
 
 /// The number of a waiter in its lane.
@@ -18,19 +17,34 @@ pub(super) struct Ticket(u32);
 impl Ticket {
     /// The most tickets that may wait or be left out at a time. Beyond half of the numbers, an old ticket would look like
     /// a new one.
-    pub(super) const MOST: u32 = Self::COUNT / 2;
-    /// The first one ever.
-    #[cfg(not(any(loom, shuttle)))]
+    const MOST: u32 = Self::COUNT / 2;
+    /// The first one ever, at the beginning of a segment.
+    #[cfg(not(any(test, loom, shuttle)))]
     pub(super) const FIRST: Self = Self(0);
-    /// Near the last number, so that the model checkers explore what happens beyond it.
-    #[cfg(any(loom, shuttle))]
-    pub(super) const FIRST: Self = Self(Self::COUNT - 1);
+    /// Near the last number, so that tests and model checkers explore what happens beyond it.
+    #[cfg(any(test, loom, shuttle))]
+    pub(super) const FIRST: Self = Self(Self::COUNT - segments::SIZE);
     /// The number of different tickets.
     pub(super) const COUNT: u32 = 1 << TICKET_BITS;
 
     #[inline]
     pub(super) fn after(self) -> Self {
-        Self(self.0.wrapping_add(1) & TICKET_MASK)
+        self.plus(1)
+    }
+
+    pub(super) fn before(self) -> Self {
+        Self(self.0.wrapping_sub(1) & TICKET_MASK)
+    }
+
+    #[inline]
+    pub(super) fn plus(self, tickets: u32) -> Self {
+        Self(self.0.wrapping_add(tickets) & TICKET_MASK)
+    }
+
+    /// Returns whether this ticket was given out before the other one, of which there are fewer than [`MOST`](Self::MOST)
+    /// in between.
+    pub(super) fn is_before(self, other: Self) -> bool {
+        self != other && other.since(self) < Self::MOST
     }
 
     /// Returns how many tickets there are from `earlier` to this one.
@@ -39,7 +53,7 @@ impl Ticket {
         self.0.wrapping_sub(earlier.0) & TICKET_MASK
     }
 
-    /// Returns the ticket in one word, for an atomic.
+    #[inline]
     pub(super) fn number(self) -> u32 {
         self.0
     }
@@ -58,22 +72,14 @@ pub(super) struct Word {
     pub(super) first: Ticket,
     /// The ticket of the next newcomer. No ticket waits if it is the first.
     pub(super) next: Ticket,
-    /// The hall in which all these tickets wait: the list says what the number means.
-    pub(super) hall: u8,
     /// Whether only the holder of the list's lock may claim: a waiter has left from the middle, or openers wait.
     pub(super) by_lock: bool,
 }
 
 impl Word {
-    /// The number of different values of `hall`.
-    pub(super) const HALLS: u8 = 1 << 5;
-
     #[inline]
     fn pack(self) -> u64 {
-        u64::from(self.first.0)
-            | u64::from(self.next.0) << NEXT_SHIFT
-            | u64::from(self.hall) << HALL_SHIFT
-            | u64::from(self.by_lock) << BY_LOCK_SHIFT
+        u64::from(self.first.0) | u64::from(self.next.0) << NEXT_SHIFT | u64::from(self.by_lock) << BY_LOCK_SHIFT
     }
 
     #[inline]
@@ -81,7 +87,6 @@ impl Word {
         Self {
             first: Ticket::of(word as u32),
             next: Ticket::of((word >> NEXT_SHIFT) as u32),
-            hall: (word >> HALL_SHIFT & HALL_MASK) as u8,
             by_lock: word >> BY_LOCK_SHIFT == 1,
         }
     }
@@ -104,11 +109,9 @@ impl Word {
         Self { next: self.next.after(), ..self }
     }
 
-    /// The word after its tickets were taken out. Later ones have another hall. If there were any, they come first.
-    #[cfg_attr(feature = "event-listener-queue", allow(dead_code, reason = "that list chooses its halls"))]
-    pub(super) fn in_next_hall(self) -> Self {
-        let by_lock = self.by_lock || self.span() > 0;
-        Self { first: self.next, next: self.next, hall: (self.hall + 1) % Self::HALLS, by_lock }
+    /// The word after all its tickets were taken out.
+    pub(super) fn emptied(self) -> Self {
+        Self { first: self.next, ..self }
     }
 
     /// The word after the first ticket was claimed.
@@ -124,13 +127,13 @@ pub(super) struct Tickets(AtomicU64);
 impl Tickets {
     pub(super) fn new() -> Self {
         let first = Ticket::FIRST;
-        Self(AtomicU64::new(Word { first, next: first, hall: 0, by_lock: false }.pack()))
+        Self(AtomicU64::new(Word { first, next: first, by_lock: false }.pack()))
     }
 
     #[inline]
     pub(super) fn load(&self) -> Word {
-        // ORD: Acquire; pairs with the Release in `swap`. What the caller reads after this (the pool word, the start of the
-        // hall) is at least as new as the word.
+        // ORD: Acquire; pairs with the Release in `swap`. What the caller reads after this (the pool word, the directory) is
+        // at least as new as the word.
         Word::unpack(self.0.load(unless_mutant("tickets_acquire_nothing", Ordering::Acquire)))
     }
 
@@ -142,9 +145,8 @@ impl Tickets {
         self.load()
     }
 
-    /// Loads a word that only the holder of a lock changes. Called by that holder.
-    #[cfg_attr(feature = "event-listener-queue", allow(dead_code, reason = "that list loads all words in one way"))]
-    pub(super) fn load_under_lock(&self) -> Word {
+    /// Loads a word that only the holder of a lock changes, which calls this; or another one, for a hint.
+    pub(super) fn peek(&self) -> Word {
         Word::unpack(published!(self.0))
     }
 
@@ -152,7 +154,7 @@ impl Tickets {
     #[inline]
     pub(super) fn swap(&self, seen: Word, new: Word) -> bool {
         // ORD: Release; pairs with the Acquire in `load` and here; publishes the change of the pool word that comes before a
-        // turning-away, and a hall's start. Acquire: the word may have changed and become `seen` again since the caller has
+        // turning-away. Acquire: the word may have changed and become `seen` again since the caller has
         // loaded it, when a waiter was withheld to change its waker. Relaxed on failure: the caller loads again.
         let order = unless_mutant("tickets_publish_nothing", Ordering::AcqRel);
         let swapped = self.0.compare_exchange(seen.pack(), new.pack(), order, Ordering::Relaxed).is_ok();
@@ -163,7 +165,6 @@ impl Tickets {
     }
 
     /// Marks that only the holder of the lock claims. Returns the word before. Called by that holder.
-    #[cfg_attr(feature = "event-listener-queue", allow(dead_code, reason = "that list marks as it changes"))]
     pub(super) fn go_by_lock(&self) -> Word {
         // ORD: as in `swap`.
         let before = Word::unpack(self.0.fetch_or(1 << BY_LOCK_SHIFT, Ordering::AcqRel));
@@ -183,6 +184,45 @@ impl Tickets {
     }
 }
 
+/// The ticket after the last one that has a cell, and the number of segments.
+#[derive(Debug)]
+pub(super) struct Limit {
+    next: AtomicU32,
+    segments: AtomicU32,
+}
+
+impl Limit {
+    pub(super) fn new() -> Self {
+        Self { next: AtomicU32::new(Ticket::FIRST.number()), segments: AtomicU32::new(0) }
+    }
+
+    #[inline]
+    pub(super) fn load(&self) -> Ticket {
+        // ORD: Acquire; pairs with the Release in `raise`: a newcomer with a ticket below the limit finds its cell, and a
+        // cell that is used again is empty.
+        Ticket::of(self.next.load(unless_mutant("limit_acquires_nothing", Ordering::Acquire)))
+    }
+
+    /// Called by the holder of the list's lock, when the cells are there.
+    pub(super) fn raise(&self, to: Ticket) {
+        // ORD: Release; pairs with the Acquire in `load`.
+        self.next.store(to.number(), unless_mutant("limit_publishes_nothing", Ordering::Release));
+        made_progress();
+    }
+
+    /// Returns the number of segments: a hint.
+    pub(super) fn segments(&self) -> u32 {
+        // Relaxed: it guards nothing.
+        published!(self.segments)
+    }
+
+    /// Called by the holder of the list's lock.
+    pub(super) fn set_segments(&self, segments: u32) {
+        // Relaxed: as above.
+        self.segments.store(segments, Ordering::Relaxed);
+    }
+}
+
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use proptest::prelude::*;
@@ -191,19 +231,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn word_keeps_its_fields(first in 0..=TICKET_MASK, next in 0..=TICKET_MASK, hall in 0..Word::HALLS, by_lock: bool) {
-            let word = Word { first: Ticket(first), next: Ticket(next), hall, by_lock };
+        fn word_keeps_its_fields(first in 0..=TICKET_MASK, next in 0..=TICKET_MASK, by_lock: bool) {
+            let word = Word { first: Ticket(first), next: Ticket(next), by_lock };
             prop_assert_eq!(Word::unpack(word.pack()), word);
         }
 
         #[test]
-        fn tickets_wrap_without_touching_their_neighbours(hall in 0..Word::HALLS, by_lock: bool) {
+        fn tickets_wrap_without_touching_their_neighbours(by_lock: bool) {
             let last = Ticket(TICKET_MASK);
-            let word = Word { first: last, next: last, hall, by_lock };
+            let word = Word { first: last, next: last, by_lock };
             let joined = word.joined();
-            prop_assert_eq!(joined, Word { first: last, next: Ticket(0), hall, by_lock });
+            prop_assert_eq!(joined, Word { first: last, next: Ticket(0), by_lock });
             prop_assert_eq!((joined.span(), joined.holds(last), joined.holds(Ticket(0))), (1, true, false));
-            prop_assert_eq!(joined.claimed(), Word { first: Ticket(0), next: Ticket(0), hall, by_lock });
+            prop_assert_eq!(joined.claimed(), Word { first: Ticket(0), next: Ticket(0), by_lock });
         }
     }
 }

@@ -61,7 +61,6 @@ const CONTROLS: &[(&str, &str)] = &[
     ("second_waiter_is_claimed_first", "waiting::second_waiter_is_never_served_before_the_first"),
     ("waker_is_not_renewed", "waiting::waiter_polled_with_a_new_waker_is_woken_through_it"),
     ("granter_writes_the_waker", "waiting::waiter_polled_again_with_its_waker_is_woken_when_served"),
-    ("turned_away_waiters_still_count", "waiting::waiter_cancelled_during_a_clear_is_counted_out_once"),
     ("look_precedes_the_flag", "openers::check_in_while_an_opener_queues_up_loses_no_wake_up"),
     ("push_ignores_waiters", "openers::check_in_while_an_opener_queues_up_loses_no_wake_up"),
     ("cancelled_check_out_keeps_its_grant", "openers::cancelled_opener_passes_its_connection_on"),
@@ -291,60 +290,45 @@ const CONTROLS: &[(&str, &str)] = &[
     ("stale_connection_is_handed_over", "waiting::stale_connection_is_never_handed_to_the_first_of_two_later_waiters"),
     ("tickets_publish_nothing", "waiting::stale_connection_is_never_handed_to_the_first_of_two_later_waiters"),
     ("tickets_acquire_nothing", "waiting::stale_connection_is_never_handed_to_the_first_of_two_later_waiters"),
-    ("waiter_leaves_under_the_granters", "waiting::cancelled_waiter_passes_its_connection_on"),
-    ("waiter_that_leaves_stays_in_the_word", "waiting::cancelled_waiter_passes_its_connection_on"),
+    ("waiter_is_not_withheld", "waiting::cancelled_waiter_passes_its_connection_on"),
+    ("gap_stays_in_the_word", "waiting::cancelled_waiter_passes_its_connection_on"),
     ("claim_ignores_openers_and_gaps", "waiting::cancelled_waiter_passes_its_connection_on"),
     ("cancelled_check_out_keeps_its_grant", "waiting::newcomer_that_leaves_takes_no_grant_of_one_before_it"),
-    ("grant_does_not_wait_for_its_waiter", "waiting::newcomer_never_overtakes_a_waiter_for_a_connection"),
-    ("later_waiters_share_the_hall", "waiting::refusal_never_reaches_a_waiter_that_came_after_the_clear"),
-    ("waker_of_a_poll_is_forgotten", "waiting::waiter_polled_with_a_new_waker_is_woken_through_it"),
-    ("waker_is_replaced_while_it_is_registered", "waiting::waiter_polled_again_with_its_waker_is_woken_when_served"),
-    ("newcomers_listen_out_of_turn", "waiting::third_waiter_is_never_served_before_the_first"),
     ("cancelled_check_out_keeps_its_grant", "waiting::third_waiter_is_never_served_before_the_first"),
-    ("refused_waiter_may_not_leave", "waiting::waiter_cancelled_during_a_clear_is_counted_out_once"),
+    ("turned_away_waiter_stays_in_its_run", "waiting::waiter_cancelled_during_a_clear_is_counted_out_once"),
+    ("turned_away_waiters_are_claimed", "waiting::refusal_never_reaches_a_waiter_that_came_after_the_clear"),
+    ("turned_away_waiters_are_claimed", "waiting::claim_reaches_its_waiter_during_two_clears"),
     ("word_that_became_the_same_again_is_not_acquired", "waiting::newcomer_never_overtakes_a_waiter_for_a_connection"),
     ("second_waiter_is_claimed_first", "waiting::newcomer_never_overtakes_a_waiter_for_a_connection"),
     ("early_grant_is_not_seen", "waiting::newcomer_never_overtakes_a_waiter_for_a_connection"),
-    ("place_is_looked_up_after_the_claim", "waiting::claim_reaches_its_waiter_while_the_hall_changes_twice"),
-    ("place_is_freed_before_its_early_grant_is_taken", "primitives::place_serves_one_turn_after_the_other"),
-    ("early_grant_is_left_for_a_waiter_that_came", "primitives::place_serves_one_turn_after_the_other"),
-    ("early_grant_publishes_nothing", "primitives::place_serves_one_turn_after_the_other"),
-    ("early_grant_is_not_acquired", "primitives::place_serves_one_turn_after_the_other"),
-    ("place_publishes_no_node", "primitives::place_serves_one_turn_after_the_other"),
-    ("place_acquires_no_node", "primitives::place_serves_one_turn_after_the_other"),
-    ("hall_is_not_published", "primitives::hall_of_a_later_word_is_whole"),
-    ("hall_is_not_acquired", "primitives::hall_of_a_later_word_is_whole"),
-    ("last_waiter_is_taken_without_the_lock", "waiting::two_check_outs_are_both_served_by_one_connection"),
-    (
-        "first_waiter_is_taken_for_a_stale_connection",
-        "waiting::stale_connection_is_never_handed_to_the_first_of_two_later_waiters",
-    ),
-    ("first_waiter_is_taken_before_openers_and_elders", "waiting::cancelled_waiter_passes_its_connection_on"),
-    ("waiter_is_not_withheld", "waiting::cancelled_waiter_passes_its_connection_on"),
-    ("gap_stays_in_the_word", "waiting::cancelled_waiter_passes_its_connection_on"),
-    ("turned_away_waiter_stays_in_its_run", "waiting::waiter_cancelled_during_a_clear_is_counted_out_once"),
-    ("newcomer_takes_an_occupied_place", "waiting::third_waiter_is_never_served_before_the_first"),
-    ("elders_are_passed_over", "waiting::third_waiter_is_never_served_before_the_first"),
+    ("granter_does_not_notify", "waiting::check_in_while_a_check_out_queues_up_loses_no_wake_up"),
+    ("early_grant_is_left_for_a_waiter_that_came", "primitives::waiter_and_granter_meet_in_either_order"),
+    ("early_grant_publishes_nothing", "primitives::waiter_and_granter_meet_in_either_order"),
+    ("grant_publishes_nothing", "primitives::cell_is_used_again_only_when_its_granter_is_done"),
+    ("grant_is_not_acquired", "primitives::waiter_and_granter_meet_in_either_order"),
+    ("cell_publishes_no_waiter", "primitives::waiter_and_granter_meet_in_either_order"),
+    ("cell_acquires_no_waiter", "primitives::waiter_and_granter_meet_in_either_order"),
+    ("cell_is_over_before_its_grant_is_taken", "primitives::cell_is_used_again_only_when_its_ticket_is_over"),
+    ("segment_is_removed_before_it_is_over", "primitives::cell_is_used_again_only_when_its_ticket_is_over"),
+    ("cell_is_reused_unseen", "primitives::cell_is_used_again_only_when_its_ticket_is_over"),
+    ("taken_cell_is_over_early", "primitives::cell_is_used_again_only_when_its_ticket_is_over"),
+    ("granter_takes_the_waker_after_the_grant", "primitives::cell_is_used_again_only_when_its_granter_is_done"),
+    ("waiter_does_not_wait_for_its_listener", "primitives::cell_is_used_again_only_when_its_granter_is_done"),
+    ("newcomer_takes_a_ticket_without_a_cell", "primitives::newcomers_find_the_cells_of_their_tickets"),
+    ("limit_publishes_nothing", "primitives::newcomers_find_the_cells_of_their_tickets"),
+    ("limit_acquires_nothing", "primitives::newcomers_find_the_cells_of_their_tickets"),
     (
         "tickets_are_swapped_without_comparing",
         "waiting::check_out_that_queues_up_behind_another_during_a_clear_is_refused",
     ),
 ];
 
-/// Orderings that only the list that ships has. The catalogue's mutants tell by their file.
-const ORDERINGS_OF_PLACES: &[&str] = &[
-    "grant_publishes_nothing",
-    "early_grant_publishes_nothing",
-    "place_acquires_no_node",
-    "hall_is_not_published",
-    "hall_is_not_acquired",
-    // Only that list withholds a waiter and lets it go again.
-    "word_that_became_the_same_again_is_not_acquired",
-];
+/// Orderings that only one of the two ways to park needs. The catalogue's mutants tell by their file.
+const ORDERINGS_OF_OWN: &[&str] = &["cell_publishes_no_waiter", "cell_acquires_no_waiter"];
 
-/// Returns whether the pool of this build contains the mutant: each build has one of the two wait lists.
+/// Returns whether the pool of this build contains the mutant.
 fn is_present(mutant: &str) -> bool {
-    let is_absent = cfg!(feature = "event-listener-queue") && ORDERINGS_OF_PLACES.contains(&mutant);
+    let is_absent = cfg!(feature = "event-listener-queue") && ORDERINGS_OF_OWN.contains(&mutant);
     mutants::is_present(mutant) && !is_absent
 }
 

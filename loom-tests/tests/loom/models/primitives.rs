@@ -1,12 +1,14 @@
-//! Models of the primitives: the watch for a change, the brief lock, a place of the wait list, the stacks of slots, and the front of one value.
+//! Models of the primitives: the watch for a change, the brief lock, the wait list alone, the stacks of slots, and the front of one value.
 
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 
 use loom::sync::atomic::AtomicU32;
 use loom::thread;
 use wharf::Clear;
+use wharf::unstable::pool::{ModelledList, ModelledWaiter};
 use wharf::unstable::primitives::{BriefLock, Front, Placed, SlotStack, Slots, Watch, unexplored};
 
 use super::harness::model;
@@ -86,42 +88,91 @@ fn brief_lock_runs_each_section_once_and_its_thread_sees_the_outcome() {
     });
 }
 
-/// Takes the next number. loom sees the accesses to the lock's cells, in which the section and its outcome travel.
-/// Each turn has a waiter of its own. So what orders the two turns is the place alone, as in the list.
-#[cfg(not(feature = "event-listener-queue"))]
+/// Each wait may find the other one there, or none.
 #[test]
-fn place_serves_one_turn_after_the_other() {
-    model("place_serves_one_turn_after_the_other", Some(2), || {
-        let place = Arc::new(wharf::unstable::pool::ModelledPlace::new());
-        let first = thread::spawn({
-            let place = place.clone();
-            move || assert_eq!(place.wait(0), 7)
-        });
+fn waiter_and_granter_meet_in_either_order() {
+    model("waiter_and_granter_meet_in_either_order", None, || {
+        let list = Arc::new(ModelledList::new());
         let grants = thread::spawn({
-            let place = place.clone();
-            move || [7, 8].into_iter().zip(0..).for_each(|(grant, turn)| place.grant(turn, grant))
+            let list = list.clone();
+            move || list.grant(7)
         });
-        assert_eq!(place.wait(1), 8);
-        first.join().unwrap();
+        let (mut waiter, polled) = list.wait();
+        if !grants.join().unwrap() {
+            assert!(polled.is_pending() && list.grant(7));
+        }
+        assert_eq!(taken(&list, &mut waiter, polled), 7);
+    });
+}
+
+fn taken(list: &ModelledList, waiter: &mut ModelledWaiter, polled: Poll<u32>) -> u32 {
+    match polled {
+        Poll::Ready(grant) => grant,
+        Poll::Pending => list.take(waiter),
+    }
+}
+
+/// Waits, is granted something and takes it so often that the cells of the first segment are used again, if they are over.
+fn use_cells_again(list: &ModelledList) {
+    for grant in 3..7 {
+        let (mut waiter, polled) = list.wait();
+        assert!(polled.is_pending() && list.grant(grant));
+        assert_eq!(list.take(&mut waiter), grant);
+    }
+}
+
+#[test]
+fn cell_is_used_again_only_when_its_ticket_is_over() {
+    model("cell_is_used_again_only_when_its_ticket_is_over", Some(3), || {
+        let list = Arc::new(ModelledList::new());
+        let [mut first, mut second] = [(); 2].map(|()| list.wait().0);
+        assert!(list.grant(1) && list.grant(2));
+        assert_eq!(list.take(&mut first), 1);
+        let takes = thread::spawn({
+            let list = list.clone();
+            move || assert_eq!(list.take(&mut second), 2)
+        });
+        use_cells_again(&list);
+        takes.join().unwrap();
+    });
+}
+
+#[test]
+fn cell_is_used_again_only_when_its_granter_is_done() {
+    model("cell_is_used_again_only_when_its_granter_is_done", Some(3), || {
+        let list = Arc::new(ModelledList::new());
+        let [mut first, mut second] = [(); 2].map(|()| list.wait().0);
+        assert!(list.grant(1));
+        assert_eq!(list.take(&mut first), 1);
+        let grants = thread::spawn({
+            let list = list.clone();
+            move || assert!(list.grant(2))
+        });
+        assert_eq!(list.take(&mut second), 2);
+        use_cells_again(&list);
         grants.join().unwrap();
     });
 }
 
-/// The reader may have an old word, and find a hall of a later one at its index.
-#[cfg(not(feature = "event-listener-queue"))]
+/// Two newcomers behind another one need the next segment. One of them installs it.
 #[test]
-fn hall_of_a_later_word_is_whole() {
-    model("hall_of_a_later_word_is_whole", None, || {
-        let halls = Arc::new(wharf::unstable::pool::ModelledHalls::new());
-        let changes = thread::spawn({
-            let halls = halls.clone();
-            move || (0..2).for_each(|_| halls.change())
+fn newcomers_find_the_cells_of_their_tickets() {
+    model("newcomers_find_the_cells_of_their_tickets", Some(3), || {
+        let list = Arc::new(ModelledList::new());
+        let (mut first, _) = list.wait();
+        let newcomer = thread::spawn({
+            let list = list.clone();
+            move || list.wait().0
         });
-        halls.read();
-        changes.join().unwrap();
+        let (mut second, _) = list.wait();
+        let mut third = newcomer.join().unwrap();
+        assert!((1..4).all(|grant| list.grant(grant)) && !list.grant(4));
+        let taken = [&mut first, &mut second, &mut third].map(|waiter| list.take(waiter));
+        assert!(taken == [1, 2, 3] || taken == [1, 3, 2], "{taken:?}");
     });
 }
 
+/// Takes the next number. loom sees the accesses to the lock's cells, in which the section and its outcome travel.
 fn next(lock: &BriefLock<u32>) -> u32 {
     let section = |next: &mut u32| {
         *next += 1;

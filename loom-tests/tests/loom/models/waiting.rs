@@ -139,7 +139,7 @@ fn check_out_that_queues_up_during_a_clear_is_refused() {
     });
 }
 
-/// The newcomer joins the other waiter without the lock, while the clear gives later newcomers another hall.
+/// The newcomer joins the other waiter without the lock, while the clear takes all tickets out of the word.
 #[test]
 fn check_out_that_queues_up_behind_another_during_a_clear_is_refused() {
     model("check_out_that_queues_up_behind_another_during_a_clear_is_refused", Some(3), || {
@@ -366,7 +366,7 @@ fn stale_connection_is_never_handed_to_the_first_of_two_later_waiters() {
     });
 }
 
-/// Two of the newcomers use the same place of the list on event-listener. The one that leaves may be the later one.
+/// One of the newcomers needs the next segment. The one that leaves may be the later one.
 #[test]
 fn newcomer_that_leaves_takes_no_grant_of_one_before_it() {
     model("newcomer_that_leaves_takes_no_grant_of_one_before_it", Some(2), || {
@@ -389,8 +389,7 @@ fn newcomer_that_leaves_takes_no_grant_of_one_before_it() {
     });
 }
 
-/// The first and the third check-out use the same place of the list on event-listener. If the listeners there are not in
-/// the order of their tickets, the connection for the first one reaches the third one.
+/// The third check-out waits in another segment than the first.
 #[test]
 fn third_waiter_is_never_served_before_the_first() {
     model("third_waiter_is_never_served_before_the_first", Some(2), || {
@@ -443,11 +442,10 @@ fn refusal_never_reaches_a_waiter_that_came_after_the_clear() {
     });
 }
 
-/// Each clear with waiters changes the hall, and the word leads to one of two. So after two changes it leads to another hall
-/// where the claim has found its own.
+/// The tickets before each clear and after it use the cells of the same segments.
 #[test]
-fn claim_reaches_its_waiter_while_the_hall_changes_twice() {
-    model("claim_reaches_its_waiter_while_the_hall_changes_twice", Some(1), || {
+fn claim_reaches_its_waiter_during_two_clears() {
+    model("claim_reaches_its_waiter_during_two_clears", Some(1), || {
         let pool = unheard(options(1, 1));
         let lease = leased(&pool);
         let waiters = [(); 2].map(|()| queued(&pool));

@@ -1,0 +1,369 @@
+//! What is done under the list's lock.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::task::Waker;
+
+use super::parking::{Parked, Withdrawn};
+use super::segments::{Chain, Lack, Parts, SIZE, Segment, Spares, start_of};
+use super::word::{Ticket, Word};
+use super::{Claimed, Lane, Lanes, Queue, Seat, TurnedAway};
+
+/// What only the holder of the list's lock uses.
+pub(in crate::pool) struct LockedWaitList<G> {
+    lanes: Arc<Lanes<G>>,
+    books: [Book<G>; 2],
+    /// Tickets that were taken out of the word and are not all refused yet, the earliest first.
+    away: Vec<Away>,
+    /// The number of turnings-away.
+    era: u64,
+    spares: Spares<G>,
+}
+
+/// The book of a lane.
+struct Book<G> {
+    chain: Chain<G>,
+    /// The number of tickets in the word that have left.
+    gaps: u32,
+}
+
+/// Waiters that were turned away together.
+pub(super) struct Away {
+    era: u64,
+    run: Run,
+}
+
+/// Where a ticket is that is not claimed.
+enum Place {
+    Word,
+    /// In the turning-away with this index.
+    Away(usize),
+}
+
+/// Neighbours in a run that have left, from the first to the last.
+#[derive(Clone, Copy)]
+struct Gap {
+    first: Ticket,
+    last: Ticket,
+}
+
+/// What a waiter leaves behind. To be dropped outside of the lock.
+pub(super) struct Departure<G> {
+    pub(super) withdrawn: Withdrawn,
+    pub(super) removed: [Parts<G>; 2],
+    /// Whether it was at the front.
+    pub(super) at_front: bool,
+}
+
+/// Tickets in succession. The first one waits.
+#[derive(Debug, Clone, Copy)]
+struct Run {
+    first: Ticket,
+    end: Ticket,
+}
+
+impl Run {
+    fn of(word: Word) -> Self {
+        Self { first: word.first, end: word.next }
+    }
+
+    fn holds(self, ticket: Ticket) -> bool {
+        ticket.since(self.first) < self.end.since(self.first)
+    }
+}
+
+impl<G> LockedWaitList<G> {
+    pub(super) fn new(lanes: Arc<Lanes<G>>) -> Self {
+        let books = [(); 2].map(|()| Book { chain: Chain::new(), gaps: 0 });
+        Self { lanes, books, away: Vec::with_capacity(1), era: 0, spares: Spares::new() }
+    }
+
+    /// Returns the word of a lane. Only the holder of the lock changes that of openers.
+    pub(super) fn word(&self, lane: Lane) -> Word {
+        match lane {
+            Lane::Openers => self.lanes.queue(lane).tickets.peek(),
+            Lane::Waiters => self.lanes.queue(lane).tickets.load(),
+        }
+    }
+
+    /// Returns the number of waiters in a lane that are not promised anything.
+    pub(in crate::pool) fn len(&self, lane: Lane) -> u32 {
+        self.word(lane).span() - self.books[lane as usize].gaps
+    }
+
+    /// Returns whether a lane has no waiters that are not promised anything.
+    pub(in crate::pool) fn is_empty(&self, lane: Lane) -> bool {
+        self.word(lane).span() == 0
+    }
+
+    /// Returns whether a claim in a lane needs the lock, if its word has so many gaps.
+    fn is_by_lock(&self, lane: Lane, gaps: u32) -> bool {
+        gaps > 0 || lane == Lane::Waiters && !self.is_empty(Lane::Openers)
+    }
+
+    /// Returns whether the next ticket of a lane has a cell.
+    pub(super) fn has_room(&self, lane: Lane) -> bool {
+        self.lanes.queue(lane).has_room(self.word(lane).next)
+    }
+
+    /// Installs the next segment of a lane, or returns what is missing for it.
+    pub(super) fn extend(&mut self, lane: Lane) -> Result<(), Lack> {
+        let Queue { directory, limit, .. } = self.lanes.queue(lane);
+        let start = limit.load();
+        directory.install(start, &mut self.books[lane as usize].chain, &mut self.spares)?;
+        limit.set_segments(self.books[lane as usize].chain.len());
+        limit.raise(start.plus(SIZE));
+        Ok(())
+    }
+
+    /// Returns whether a lane has so many cells that newcomers need not look ahead.
+    pub(super) fn has_plenty(&self, lane: Lane) -> bool {
+        self.lanes.queue(lane).limit.load().since(self.word(lane).next) >= SIZE
+    }
+
+    /// Keeps memory for the next segments. Returns what there is no room for.
+    pub(super) fn keep(&mut self, parts: Parts<G>) -> Parts<G> {
+        self.spares.keep(parts)
+    }
+
+    /// Gives out the next ticket of a lane. The caller has to take its seat ([`WaitList::sit_down`](super::WaitList::sit_down))
+    /// as soon as it has released the lock. Returns `None` if others have taken the room meanwhile, which happens only in a lane
+    /// that has waiters.
+    pub(in crate::pool) fn enqueue(&mut self, lane: Lane) -> Option<Seat<G>> {
+        let queue = self.lanes.queue(lane);
+        let seen = loop {
+            let seen = self.word(lane);
+            if !queue.has_room(seen.next) {
+                return None;
+            }
+            if queue.tickets.swap(seen, seen.joined()) {
+                break seen;
+            }
+        };
+        let seat = Seat::of(lane, seen.next, queue);
+        if lane == Lane::Openers {
+            self.tidy(Lane::Waiters);
+        }
+        Some(seat)
+    }
+
+    /// Promises something to the first waiter of a lane, if the lane has one.
+    pub(in crate::pool) fn claim_first(&mut self, lane: Lane) -> Option<Claimed<G>> {
+        let queue = self.lanes.queue(lane);
+        let gaps = self.books[lane as usize].gaps;
+        let claimed = loop {
+            let seen = self.word(lane);
+            if seen.span() == 0 {
+                return None;
+            }
+            let first = queue.beyond(seen.first.after(), seen.next);
+            let remaining = gaps - (first.since(seen.first) - 1);
+            if queue.tickets.swap(seen, Word { first, by_lock: self.is_by_lock(lane, remaining), ..seen }) {
+                self.books[lane as usize].gaps = remaining;
+                break Claimed::of(queue, seen.first);
+            }
+        };
+        if lane == Lane::Openers {
+            self.tidy(Lane::Waiters);
+        }
+        Some(claimed)
+    }
+
+    /// Returns whether [`turn_away`](Self::turn_away) needs no memory.
+    pub(super) fn can_turn_away(&self) -> bool {
+        self.is_empty(Lane::Waiters) || self.away.len() < self.away.capacity()
+    }
+
+    /// Returns the number of turnings-away that are not over.
+    pub(super) fn turnings_away(&self) -> usize {
+        self.away.len()
+    }
+
+    /// Gives the list room for more turnings-away. Returns the memory that it had.
+    pub(super) fn make_room_to_turn_away(&mut self, mut room: Vec<Away>) -> Vec<Away> {
+        if room.capacity() > self.away.capacity() {
+            room.append(&mut self.away);
+            std::mem::swap(&mut self.away, &mut room);
+        }
+        room
+    }
+
+    /// Takes all waiters of [`Lane::Waiters`] out of the queue at once, to be claimed one by one and refused. The lock was
+    /// taken by [`WaitList::lock_to_turn_away`](super::WaitList::lock_to_turn_away).
+    pub(in crate::pool) fn turn_away(&mut self) -> Option<TurnedAway> {
+        if self.is_empty(Lane::Waiters) {
+            return None;
+        }
+        let by_lock = self.is_by_lock(Lane::Waiters, 0);
+        let (seen, _) = self.lanes.queue(Lane::Waiters).tickets.change(|seen| Word { by_lock, ..seen.emptied() });
+        self.books[Lane::Waiters as usize].gaps = 0;
+        self.away.push(Away { era: self.era, run: Run::of(seen) });
+        self.era += 1;
+        Some(TurnedAway { era: self.era - 1 })
+    }
+
+    /// Promises a refusal to the first waiter that was turned away in this era or before.
+    pub(super) fn claim_turned_away(&mut self, era: u64) -> Option<Claimed<G>> {
+        let first = self.away.first().filter(|away| away.era <= era)?.run.first;
+        self.skip_away(0, 1);
+        Some(Claimed::of(self.lanes.queue(Lane::Waiters), first))
+    }
+
+    /// Keeps granters without the lock from claiming a waiter, until [`tidy`](Self::tidy) is called. Returns where its ticket
+    /// is, or `None` if it has been claimed already.
+    fn withhold(&mut self, seat: &Seat<G>) -> Option<Place> {
+        if self.lanes.queue(seat.lane).tickets.go_by_lock().holds(seat.ticket) {
+            return Some(Place::Word);
+        }
+        self.tidy(seat.lane);
+        let holds = |away: &Away| seat.lane == Lane::Waiters && away.run.holds(seat.ticket);
+        self.away.iter().position(holds).map(Place::Away)
+    }
+
+    /// Replaces the waker of a waiter. Returns the old one, or the new one if the waiter has been claimed. Either is to be
+    /// dropped outside of the lock.
+    pub(super) fn renew(&mut self, seat: &Seat<G>, parked: &mut Parked, waker: Waker) -> Result<Withdrawn, Waker> {
+        if self.withhold(seat).is_none() {
+            return Err(waker);
+        }
+        let old = seat.cell().renew(parked, waker);
+        self.tidy(seat.lane);
+        Ok(old)
+    }
+
+    /// Takes a waiter out of the queue. Returns `None` if it has been claimed.
+    pub(super) fn remove(&mut self, seat: &Seat<G>, parked: &mut Parked) -> Option<Departure<G>> {
+        let place = self.withhold(seat)?;
+        let withdrawn = seat.cell().leave(seat.ticket, parked);
+        let Seat { lane, ticket, .. } = *seat;
+        let run = match place {
+            Place::Word => Run::of(self.word(lane)),
+            Place::Away(index) => self.away[index].run,
+        };
+        let gap = self.lanes.queue(lane).widen_gap(ticket, run);
+        let removed = self.remove_inside(lane, ticket, gap);
+        match place {
+            Place::Word => {
+                self.books[lane as usize].gaps += 1;
+                self.tidy(lane);
+            }
+            Place::Away(index) => self.skip_away(index, 0),
+        }
+        Some(Departure { withdrawn, removed, at_front: gap.first == run.first })
+    }
+
+    /// Removes the segments that lie inside of a gap since a ticket was added to it. They are at most two: a segment without one
+    /// of the ticket's neighbours was inside before, or is not.
+    fn remove_inside(&mut self, lane: Lane, ticket: Ticket, gap: Gap) -> [Parts<G>; 2] {
+        let is_inside = |start: Ticket| start_of(gap.first).is_before(start) && start.is_before(start_of(gap.last));
+        let [before, after] = [ticket.before(), ticket.after()].map(start_of);
+        let inside = [Some(before), (after != before).then_some(after)];
+        inside.map(|start| match start.filter(|start| is_inside(*start)) {
+            Some(start) => self.dismantle(lane, self.lanes.queue(lane).directory.segment(start)),
+            None => Parts::NONE,
+        })
+    }
+
+    /// Removes a segment of which no ticket is needed any more. Returns the memory for which there is no room.
+    fn dismantle(&mut self, lane: Lane, segment: NonNull<Segment<G>>) -> Parts<G> {
+        let (queue, chain) = (self.lanes.queue(lane), &mut self.books[lane as usize].chain);
+        let parts = queue.directory.remove(segment, chain);
+        queue.limit.set_segments(chain.len());
+        self.spares.keep(parts)
+    }
+
+    /// Frees all segments of a lane. Called when the list is dropped.
+    pub(super) fn clear(&mut self, lane: Lane) {
+        while let Some(segment) = self.books[lane as usize].chain.first() {
+            drop(self.dismantle(lane, segment));
+        }
+    }
+
+    /// Returns the number of segments of a lane.
+    pub(super) fn segments(&self, lane: Lane) -> u32 {
+        self.books[lane as usize].chain.len()
+    }
+
+    /// Looks at the next one of a lane's segments that the queue has passed, and removes it if it is over. Returns the memory for
+    /// which there is no room.
+    pub(super) fn sweep(&mut self, lane: Lane) -> Parts<G> {
+        let first = self.word(lane).first;
+        let away = self.away.first().filter(|_| lane == Lane::Waiters).map_or(first, |away| away.run.first);
+        // A look at the cells of tickets that wait would take their cache lines away from their granters.
+        let has_passed = |start: Ticket| [first, away].iter().all(|first| !first.is_before(start.plus(SIZE)));
+        match self.books[lane as usize].chain.next_passed(has_passed) {
+            Some(segment) if Self::is_over(segment) => self.dismantle(lane, segment),
+            _ => Parts::NONE,
+        }
+    }
+
+    #[allow(unsafe_code)]
+    fn is_over(segment: NonNull<Segment<G>>) -> bool {
+        // SAFETY: it is in a chain.
+        unsafe { segment.as_ref() }.is_over()
+    }
+
+    /// Skips the gap at the front of a word, if there is one, and corrects the mark `by_lock`.
+    fn tidy(&mut self, lane: Lane) {
+        let queue = self.lanes.queue(lane);
+        let gaps = self.books[lane as usize].gaps;
+        loop {
+            let seen = self.word(lane);
+            let first = queue.beyond(seen.first, seen.next);
+            let remaining = gaps - first.since(seen.first);
+            let new = Word { first, by_lock: self.is_by_lock(lane, remaining), ..seen };
+            if new == seen || queue.tickets.swap(seen, new) {
+                self.books[lane as usize].gaps = remaining;
+                break;
+            }
+        }
+        if lane == Lane::Openers {
+            self.tidy(Lane::Waiters);
+        }
+    }
+
+    /// Takes this number of tickets, and then a gap, away from the front of a turning-away.
+    fn skip_away(&mut self, index: usize, claimed: u32) {
+        let queue = self.lanes.queue(Lane::Waiters);
+        let away = &mut self.away[index];
+        away.run.first = queue.beyond(away.run.first.plus(claimed), away.run.end);
+        if away.run.first == away.run.end {
+            self.away.remove(index);
+        }
+    }
+}
+
+impl<G> Queue<G> {
+    /// Returns whether a ticket of a run that is not claimed has left. Called under the list's lock.
+    fn is_left(&self, ticket: Ticket) -> bool {
+        self.directory.with_cell(ticket, |cell| cell.is_left(ticket))
+    }
+
+    fn with_other_end<R>(&self, ticket: Ticket, f: impl FnOnce(&mut Ticket) -> R) -> R {
+        self.directory.with_cell(ticket, |cell| cell.with_other_end(f))
+    }
+
+    /// Adds a ticket that has left to the gaps beside it in its run. The cell of a gap's first ticket knows the last one, and the
+    /// other way round. So a gap grows, is joined with another one and is skipped in constant time.
+    fn widen_gap(&self, ticket: Ticket, run: Run) -> Gap {
+        let last = match ticket.after() != run.end && self.is_left(ticket.after()) {
+            true => self.with_other_end(ticket.after(), |end| *end),
+            false => ticket,
+        };
+        let first = match ticket != run.first && self.is_left(ticket.before()) {
+            true => self.with_other_end(ticket.before(), |end| *end),
+            false => ticket,
+        };
+        self.with_other_end(first, |end| *end = last);
+        self.with_other_end(last, |end| *end = first);
+        Gap { first, last }
+    }
+
+    /// Returns the first ticket from `ticket` on, before `end`, that has not left. The one before `ticket` has not.
+    fn beyond(&self, ticket: Ticket, end: Ticket) -> Ticket {
+        if ticket == end || !self.is_left(ticket) {
+            return ticket;
+        }
+        self.with_other_end(ticket, |last| *last).after()
+    }
+}
