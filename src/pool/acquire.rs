@@ -178,6 +178,17 @@ impl<E: Environment> Core<E> {
         OpenerWait(self.acquire())
     }
 
+    /// Acquires in the place of a check-out whose grant was a connection that is stale by now: in front of all waiters that
+    /// have not had a grant, unless something is available at once. Closes the stale connection, but no sooner than its
+    /// capacity can come to this check-out.
+    ///
+    /// # Cancel safety
+    ///
+    /// The same as that of [`Core::acquire`].
+    pub fn reacquire(self: &Arc<Self>, stale: Idle<E>) -> Reacquire<'_, E> {
+        Reacquire { acquire: self.acquire(), stale: Some(stale) }
+    }
+
     /// Searches the shards and asks for a permit. Otherwise the caller has to queue up.
     fn seek(self: &Arc<Self>) -> Sought<E> {
         // Check-outs that wait come first. If none waits any more, `queue_up` repeats all of what follows.
@@ -245,15 +256,15 @@ impl<E: Environment> Core<E> {
     /// This function establishes the invariant for the first in the queue. It raises the flags, so that every push and
     /// every release from here on comes to the list's lock. Each shard's flag is raised in the step that finds the shard
     /// empty.
-    fn queue_up(self: &Arc<Self>) -> Queued<E> {
-        let mut queue = self.wait_list.lock_with_room(Lane::Waiters);
+    fn queue_up(self: &Arc<Self>, lane: Lane) -> Queued<E> {
+        let mut queue = self.wait_list.lock_with_room(lane);
         // A clear changes the word before it takes the list's lock to fail the waiters. So either we see the change, or
         // the clear finds us in the queue.
         if self.state.load().phase != Phase::Ready {
             return Queued::NotReady;
         }
         let mut is_drain_wanted = false;
-        if queue.is_empty(Lane::Waiters) {
+        if queue.first_waiting_lane().is_none() {
             let found = self.look_for_the_first(&queue);
             // Relaxed: a hint, as in `seek`.
             let stale = self.stale.load(Ordering::Relaxed) > 0;
@@ -278,11 +289,36 @@ impl<E: Environment> Core<E> {
             is_drain_wanted = refused.is_some_and(|counts| counts.wants_a_drain_displaced(self.limits));
         }
         // The first waiter has a drain displaced (INV-8). Its capacity comes with a look for the next waiter.
-        match queue.enqueue(Lane::Waiters) {
+        match queue.enqueue(lane) {
             Some(seat) => Queued::Waits { seat, for_drain: is_drain_wanted },
             // Other newcomers, which join without the lock, have taken the room.
             None => Queued::Again,
         }
+    }
+
+    /// Queues up, unless the caller can have something at once. `None`: the pool has changed meanwhile.
+    fn enter(
+        self: &Arc<Self>,
+        lane: Lane,
+        waiter: &mut Waiter<Grant<E>>,
+        context: &mut Context<'_>,
+    ) -> Option<Poll<Grant<E>>> {
+        // Before there is a ticket, because it is foreign code.
+        let waker = context.waker().clone();
+        let queued = self.queue_up(lane);
+        let Queued::Waits { seat, for_drain } = queued else {
+            discard(waker);
+            return match queued {
+                Queued::Granted(grant) => Some(Poll::Ready(grant)),
+                Queued::NotReady => Some(Poll::Ready(Grant::Refused(Box::new(self.refusal())))),
+                Queued::Waits { .. } | Queued::Again => None,
+            };
+        };
+        let polled = self.wait_list.sit_down(waiter, seat, waker);
+        if for_drain {
+            self.serve_permits();
+        }
+        Some(polled)
     }
 
     /// Queues up as an opener, unless a connection turns out to be available. Establishes INV-5 as `queue_up` does.
@@ -308,7 +344,7 @@ impl<E: Environment> Core<E> {
     /// If no check-out waits yet, takes an available connection, or else raises the flags of all shards for the caller,
     /// which is about to queue up. If it has found a connection, the caller settles.
     fn look_for_the_first(&self, queue: &LockedWaitList<Grant<E>>) -> Option<&Slot<E::Connection>> {
-        if !queue.is_empty(Lane::Openers) || !queue.is_empty(Lane::Waiters) {
+        if !queue.is_empty(Lane::Openers) || queue.first_waiting_lane().is_some() {
             // INV-5: the flags are raised, and there is no connection.
             return None;
         }
@@ -360,22 +396,9 @@ impl<E: Environment> Future for Acquire<'_, E> {
                 }
                 Sought::First => {}
             }
-            // Before there is a ticket, because it is foreign code.
-            let waker = context.waker().clone();
-            let queued = core.queue_up();
-            let Queued::Waits { seat, for_drain } = queued else {
-                discard(waker);
-                match queued {
-                    Queued::Granted(grant) => return Poll::Ready(grant),
-                    Queued::NotReady => return Poll::Ready(Grant::Refused(Box::new(core.refusal()))),
-                    Queued::Waits { .. } | Queued::Again => continue,
-                }
-            };
-            let polled = core.wait_list.sit_down(waiter, seat, waker);
-            if for_drain {
-                core.serve_permits();
+            if let Some(polled) = core.enter(Lane::Waiters, waiter, context) {
+                return polled;
             }
-            return polled;
         }
     }
 }
@@ -396,6 +419,31 @@ impl<E: Environment> Acquire<'_, E> {
         let grant = self.core.wait_list.leave(&mut self.waiter, |queue| self.core.settle(queue));
         // Dropped here, outside of the lock, the grant goes to the next in the queue.
         drop(grant);
+    }
+}
+
+/// The future of [`Core::reacquire`].
+pub struct Reacquire<'p, E: Environment> {
+    acquire: Acquire<'p, E>,
+    stale: Option<Idle<E>>,
+}
+
+impl<E: Environment> Future for Reacquire<'_, E> {
+    type Output = Grant<E>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self { acquire, stale } = self.get_mut();
+        if acquire.is_queued() {
+            return Pin::new(acquire).poll_again(context);
+        }
+        let polled = loop {
+            if let Some(polled) = acquire.core.enter(Lane::Requeued, &mut acquire.waiter, context) {
+                break polled;
+            }
+        };
+        // Its capacity goes to the first waiter, which may be this check-out.
+        drop(stale.take());
+        polled
     }
 }
 

@@ -636,7 +636,7 @@ impl<E: Environment> Core<E> {
 
     /// Lowers the flags that are no longer needed. Called under the queue's lock, after the queue has become shorter.
     pub(super) fn settle(&self, queue: &LockedWaitList<Grant<E>>) {
-        if !queue.is_empty(Lane::Waiters) {
+        if queue.first_waiting_lane().is_some() {
             return;
         }
         self.capacity.lower_waiting_flag();

@@ -171,13 +171,13 @@ impl<E: Environment> Held<E> {
 
     /// Makes the connection available as [`Held::make_available`] does, on a shard of the caller's choice.
     #[inline]
-    pub(super) fn put_on(self, shard: &Shard, lanes: [Lane; 2]) {
+    pub(super) fn put_on(self, shard: &Shard, lanes: [Lane; 3]) {
         self.put_on_or(shard, lanes, || {});
     }
 
     /// Makes the connection available on a shard, or else calls `before_grant` and hands the connection over.
     #[inline]
-    fn put_on_or(self, shard: &Shard, lanes: [Lane; 2], mut before_grant: impl FnMut()) {
+    fn put_on_or(self, shard: &Shard, lanes: [Lane; 3], mut before_grant: impl FnMut()) {
         let core = self.core();
         let generation = self.generation();
         loop {
@@ -200,7 +200,7 @@ impl<E: Environment> Held<E> {
     /// Hands the connection over to the first check-out of the first lane that has one. Returns `false` if no check-out
     /// waits any more.
     #[inline]
-    fn hand_over(self, generation: u64, lanes: [Lane; 2], before_grant: impl FnMut()) -> bool {
+    fn hand_over(self, generation: u64, lanes: [Lane; 3], before_grant: impl FnMut()) -> bool {
         if let Some(claimed) = self.core().wait_list.try_claim(|| self.is_current(generation)) {
             self.grant_to(claimed, before_grant);
             return true;
@@ -209,7 +209,7 @@ impl<E: Environment> Held<E> {
     }
 
     #[inline(never)]
-    fn hand_over_by_lock(self, generation: u64, lanes: [Lane; 2], before_grant: impl FnMut()) -> bool {
+    fn hand_over_by_lock(self, generation: u64, lanes: [Lane; 3], before_grant: impl FnMut()) -> bool {
         let claimed = self.core().wait_list.run(
             |queue| self.claim_first(generation, lanes, queue),
             || move |queue: &mut LockedWaitList<_>| self.claim_first(generation, lanes, queue),
@@ -233,7 +233,7 @@ impl<E: Environment> Held<E> {
     fn claim_first(
         self,
         generation: u64,
-        lanes: [Lane; 2],
+        lanes: [Lane; 3],
         queue: &mut LockedWaitList<Grant<E>>,
     ) -> Result<Option<Claimed<Grant<E>>>, Stale> {
         if !self.is_current(generation) {

@@ -156,7 +156,7 @@ mod tokens;
 mod waitlist;
 
 pub use self::core::{Change, Clear, Core};
-pub use acquire::{Acquire, Grant, Hit, OpenerWait};
+pub use acquire::{Acquire, Grant, Hit, OpenerWait, Reacquire};
 pub use check_out::{Refusal, Started};
 pub use draining::{Draining, Revocation};
 pub use environment::{Environment, WentStale};

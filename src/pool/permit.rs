@@ -11,7 +11,6 @@ use super::held::Held;
 use super::slab::{Record, Stamp};
 use super::state::Phase;
 use super::tokens::Pending;
-use super::waitlist::Lane;
 use crate::event::PoolEvent;
 use crate::sync::{Mutex, wake};
 
@@ -106,9 +105,7 @@ impl<E: Environment> Core<E> {
         loop {
             let claimed = {
                 let mut queue = self.wait_list.lock();
-                if queue.is_empty(Lane::Waiters) {
-                    return;
-                }
+                let Some(lane) = queue.first_waiting_lane() else { return };
                 if let Err(counts) = self.capacity.admit_first(self.limits) {
                     drop(queue);
                     if counts.wants_a_drain_displaced(self.limits) {
@@ -116,8 +113,7 @@ impl<E: Environment> Core<E> {
                     }
                     return;
                 }
-                let claimed =
-                    queue.claim_first(Lane::Waiters).expect("BUG: a lane that is not empty has no first waiter");
+                let claimed = queue.claim_first(lane).expect("BUG: a lane that is not empty has no first waiter");
                 self.settle(&queue);
                 claimed
             };

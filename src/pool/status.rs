@@ -3,7 +3,6 @@
 use super::core::Core;
 use super::environment::Environment;
 use super::state::{Phase, PoolState};
-use super::waitlist::Lane;
 use crate::sync::atomic::Ordering;
 
 /// A snapshot of a pool.
@@ -88,7 +87,7 @@ impl<E: Environment> Core<E> {
         }
         // ORD: Relaxed; the comparison of two collections shows whether this value fits the others.
         let stale = self.stale.load(Ordering::Relaxed);
-        let waiting = self.wait_list.lock().len(Lane::Waiters);
+        let waiting = self.wait_list.lock().waiting();
         // Usually no connection is drained, and the flag saves the lock.
         let draining = if counts.draining { self.registry.lock().drains.len() } else { 0 };
         // A connection that was handed over as soon as it was established may be closed before its opening ends.

@@ -314,10 +314,10 @@ impl<E: Environment> Idle<E> {
         self.0.id()
     }
 
-    /// Returns whether the pool has been cleared or closed since the connection was created. A connection that was
-    /// granted to a waiter may have become stale before the waiter was polled.
+    /// Returns whether the pool, or the connection's service, has been cleared or closed since the connection was created. A
+    /// connection that was granted to a waiter may have become stale before the waiter was polled.
     pub fn is_stale(&self) -> bool {
-        self.0.generation() != self.0.core().state.load().generation
+        self.0.is_stale()
     }
 
     /// Makes the connection available for the first time.

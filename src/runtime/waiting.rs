@@ -18,7 +18,7 @@ use super::opening::{self, OpenRequest};
 use super::pool::Pool;
 use super::timer::{Lapse, within};
 use crate::error::{CheckOutError, NoRuntimeError, TimeLimit};
-use crate::pool::{Grant, Idle, Permit, Phase};
+use crate::pool::{Grant, Idle, Permit};
 
 /// The outcome of opening a connection.
 enum Opened<E: Establish> {
@@ -96,17 +96,14 @@ impl<E: Establish> Pool<E> {
         loop {
             let granted = match grant.take() {
                 Some(granted) => granted,
-                None => self.acquire_in_time(&limits).await?,
+                None => self.granted_in_time(core.acquire(), &limits).await?,
             };
             match granted {
+                // The connection became stale between the grant and this poll. If the pool was cleared or closed, the
+                // check-out is refused as if it were still waiting. If the pool is ready, the connection's runtime has
+                // ended, its service was cleared, or the pool was marked ready again, and the check-out keeps its turn.
                 Grant::Connection(idle) if idle.is_stale() => {
-                    drop(idle);
-                    // The connection became stale between the grant and this poll. If the pool was cleared or closed,
-                    // the check-out fails as if it were still waiting. If the pool is ready, the connection's runtime
-                    // has ended, or the pool was marked ready again, and the check-out waits for another grant.
-                    if core.state().phase != Phase::Ready {
-                        return Err(core.refused(core.refusal()));
-                    }
+                    grant = Some(self.granted_in_time(core.reacquire(idle), &limits).await?);
                 }
                 Grant::Connection(idle) => return Ok(idle),
                 Grant::Permit(permit) => match self.open(permit, &limits).await {
@@ -119,9 +116,13 @@ impl<E: Establish> Pool<E> {
     }
 
     /// Waits for a grant.
-    async fn acquire_in_time(&self, limits: &TimeLimits) -> Result<Grant<TokioEnvironment<E>>, CheckOutError> {
+    async fn granted_in_time(
+        &self,
+        acquire: impl Future<Output = Grant<TokioEnvironment<E>>>,
+        limits: &TimeLimits,
+    ) -> Result<Grant<TokioEnvironment<E>>, CheckOutError> {
         let lapsed = {
-            let mut acquire = pin!(self.core.acquire());
+            let mut acquire = pin!(acquire);
             // A grant that is there at once needs no timer.
             if let Poll::Ready(grant) = poll_fn(|context| Poll::Ready(acquire.as_mut().poll(context))).await {
                 return Ok(grant);

@@ -136,7 +136,7 @@ pub const MUTANTS: &[Mutant] = &[
         name: "permits_are_not_served",
         does: "A freed permit is not given to the check-out that waits for it.",
         file: "pool/permit.rs",
-        edits: &[Edit { within: "fn serve_permits", right: "queue.is_empty(Lane::Waiters)", wrong: "true" }],
+        edits: &[Edit { within: "fn serve_permits", right: "queue.first_waiting_lane()", wrong: "None" }],
     },
     Mutant {
         name: "background_task_ignores_waiters",

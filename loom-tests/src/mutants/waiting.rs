@@ -87,4 +87,30 @@ pub const MUTANTS: &[Mutant] = &[
         file: "pool/core.rs",
         edits: &[Edit { within: "fn settle", right: "queue.is_empty(Lane::Openers)", wrong: "true" }],
     },
+    Mutant {
+        name: "check_out_is_queued_again_behind_waiters",
+        does: "A check-out whose connection went stale queues up as a newcomer does.",
+        file: "pool/acquire.rs",
+        edits: &[Edit { within: "for Reacquire<'_, E>", right: "Lane::Requeued", wrong: "Lane::Waiters" }],
+    },
+    Mutant {
+        name: "stale_connection_is_closed_first",
+        does: "A check-out closes its stale connection before it is in the queue, and so passes on the capacity.",
+        file: "pool/acquire.rs",
+        edits: &[Edit {
+            within: "for Reacquire<'_, E>",
+            right: "acquire.is_queued()",
+            wrong: "{ drop(stale.take()); acquire.is_queued() }",
+        }],
+    },
+    Mutant {
+        name: "check_outs_queued_again_are_not_refused",
+        does: "A clear turns away only the waiters that were never granted anything.",
+        file: "pool/waitlist/locked.rs",
+        edits: &[Edit {
+            within: "fn turn_away",
+            right: "self.is_empty(lane)",
+            wrong: "self.is_empty(lane) || lane == Lane::Requeued",
+        }],
+    },
 ];

@@ -45,6 +45,7 @@
 //! | *heard return* | the drop of a `Lease` if the environment listens | `give_back_otherwise`, then as "return" after a failed push |
 //! | *take* | `Core::try_take`, the drop of an `Idle` | `Shard::pop`, `Core::vet`, `Held::end_hold` |
 //! | *acquire* | `Core::acquire` | `Core::seek`, `take_any`, `Capacity::try_admit`; `Core::queue_up`, `look_for_the_first`, `Capacity::admit_or_wait`, the wait list |
+//! | *acquire again* | `Core::reacquire` | `Core::enter`, `queue_up`, the wait list; the drop of the stale `Idle` |
 //! | *opener* | `Core::acquire_as_opener` | `Core::queue_up_as_opener`, the wait list |
 //! | *cancel* | the drop of either future | `WaitList::leave`, `Core::settle` |
 //! | *permit* | the drop of a `Permit` or a `Pending` | `Capacity::release`, `Core::serve_permits`, `Capacity::admit_first` |
@@ -146,6 +147,8 @@
 //! | `hand_over_during_a_clear_answers_the_waiter_once` | return, clear, acquire | 2 | `generation_is_read_before_the_head` |
 //! | `stale_connection_is_never_handed_to_a_later_waiter` | return, clear, acquire | 3 | `stale_connection_is_handed_over` |
 //! | `newcomer_never_overtakes_a_waiter_for_a_connection` | return, acquire, acquire | 2 | `tickets_are_swapped_without_comparing`, `word_that_became_the_same_again_is_not_acquired`, `second_waiter_is_claimed_first`, `early_grant_is_not_seen` |
+//! | `newcomer_never_overtakes_a_check_out_whose_connection_went_stale` | acquire again, acquire | 2 | `check_out_is_queued_again_behind_waiters`, `stale_connection_is_closed_first` |
+//! | `check_out_queued_again_during_a_clear_is_refused` | acquire again, clear | 3 | `check_outs_queued_again_are_not_refused` |
 //! | `newcomer_never_overtakes_a_waiter_for_a_permit` | permit, acquire, acquire | 2 | `newcomers_ignore_waiters` |
 //! | `background_task_never_overtakes_a_waiter_for_a_permit` | permit, populate, acquire | 6 | `background_task_ignores_waiters` |
 //! | `second_waiter_is_never_served_before_the_first` | return, acquire, acquire | none | `second_waiter_is_claimed_first` |
@@ -234,9 +237,10 @@
 //! | `brief_lock_runs_each_section_once_and_its_thread_sees_the_outcome` | run section, brief lock | 3 | `brief_lock_request_publishes_nothing`, `brief_lock_takes_unseen_requests`, `brief_lock_serves_unseen`, `brief_lock_served_acquires_nothing`, `brief_lock_leaves_a_request_behind`, `brief_lock_reads_a_request_that_was_served` |
 //! | `brief_lock_that_is_given_to_a_thread_is_held` | brief lock, run section | 1 | `brief_lock_is_given_and_released` |
 //! | `brief_lock_is_given_with_the_later_request` | brief lock, run section | 4 | `brief_lock_is_given_without_the_later_requests` |
-//! | `waiter_and_granter_meet_in_either_order` | wait alone, grant alone | none | `early_grant_is_left_for_a_waiter_that_came`, `early_grant_publishes_nothing`, `grant_is_not_acquired`, `cell_publishes_no_waiter`, `cell_acquires_no_waiter` |
-//! | `cell_is_used_again_only_when_its_ticket_is_over` | wait alone, grant alone | 3 | `cell_is_over_before_its_grant_is_taken`, `segment_is_removed_before_it_is_over`, `cell_is_reused_unseen`, `taken_cell_is_over_early` |
-//! | `cell_is_used_again_only_when_its_granter_is_done` | wait alone, grant alone | 3 | `grant_publishes_nothing`, `granter_takes_the_waker_after_the_grant`, `waiter_does_not_wait_for_its_listener` |
+//! | `waiter_and_granter_meet_in_either_order` | wait alone, grant alone | none | `early_grant_is_left_for_a_waiter_that_came`, `early_grant_publishes_nothing`, `cell_publishes_no_waiter`, `cell_acquires_no_waiter` |
+//! | `cell_is_used_again_only_when_its_ticket_is_over` | wait alone, grant alone | 3 | `cell_is_over_before_its_grant_is_taken`, `segment_is_removed_before_it_is_over`, `taken_cell_is_over_early` |
+//! | `segment_is_freed_only_when_its_tickets_are_over` | wait alone, grant alone | 3 | `cell_is_gone_unseen` |
+//! | `cell_is_used_again_only_when_its_granter_is_done` | wait alone, grant alone | 3 | `grant_publishes_nothing`, `grant_is_not_acquired`, `granter_takes_the_waker_after_the_grant`, `waiter_does_not_wait_for_its_listener` |
 //! | `newcomers_find_the_cells_of_their_tickets` | wait alone, wait alone | 3 | `newcomer_takes_a_ticket_without_a_cell`, `limit_publishes_nothing`, `limit_acquires_nothing` |
 //! | `slot_is_owned_by_one_thread_although_its_stack_looks_unchanged` | take slot, put slot | 4 | `slot_stack_tag_not_counted` |
 //! | `taker_of_a_slot_sees_what_its_last_owner_stored` | take slot, put slot | 4 | `slot_stack_publishes_nothing`, `slot_stack_acquires_nothing` |

@@ -63,6 +63,14 @@ fn tag_of(ticket: Ticket) -> u32 {
 
 const _: () = assert!(TICKET_BITS + STATE_BITS <= u32::BITS, "a ticket's tag and a state fit into a word");
 
+/// Shows a model that the cell is gone: an access that is not ordered before this one is a race.
+#[cfg(loom)]
+impl<G> Drop for Cell<G> {
+    fn drop(&mut self) {
+        self.grant.with_mut(|_| ());
+    }
+}
+
 #[allow(unsafe_code)]
 impl<G> Cell<G> {
     pub(super) fn new() -> Self {
@@ -82,8 +90,8 @@ impl<G> Cell<G> {
 
     /// Returns whether no thread touches the cell any more, if its ticket was claimed or skipped. Called under the list's lock.
     pub(super) fn is_over(&self, ticket: Ticket) -> bool {
-        // ORD: Acquire; pairs with the Release in `take`: its accesses come before the next use of the cell.
-        let state = self.state.load(unless_mutant("cell_is_reused_unseen", Ordering::Acquire));
+        // ORD: Acquire; pairs with the Release in `take_out`: the waiter's accesses come before the cell is freed or used again.
+        let state = self.state.load(unless_mutant("cell_is_gone_unseen", Ordering::Acquire));
         state == tag_of(ticket) | OVER || state == tag_of(ticket) | LEFT
     }
 

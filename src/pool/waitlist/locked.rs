@@ -12,7 +12,7 @@ use super::{Claimed, Lane, Lanes, Queue, Seat, TurnedAway};
 /// What only the holder of the list's lock uses.
 pub(in crate::pool) struct LockedWaitList<G> {
     lanes: Arc<Lanes<G>>,
-    books: [Book<G>; 2],
+    books: [Book<G>; 3],
     /// Tickets that were taken out of the word and are not all refused yet, the earliest first.
     away: Vec<Away>,
     /// The number of turnings-away.
@@ -29,6 +29,7 @@ struct Book<G> {
 
 /// Waiters that were turned away together.
 pub(super) struct Away {
+    lane: Lane,
     era: u64,
     run: Run,
 }
@@ -74,21 +75,26 @@ impl Run {
 
 impl<G> LockedWaitList<G> {
     pub(super) fn new(lanes: Arc<Lanes<G>>) -> Self {
-        let books = [(); 2].map(|()| Book { chain: Chain::new(), gaps: 0 });
-        Self { lanes, books, away: Vec::with_capacity(1), era: 0, spares: Spares::new() }
+        let books = [(); 3].map(|()| Book { chain: Chain::new(), gaps: 0 });
+        Self { lanes, books, away: Vec::with_capacity(Lane::OF_PERMITS.len()), era: 0, spares: Spares::new() }
     }
 
-    /// Returns the word of a lane. Only the holder of the lock changes that of openers.
+    /// Returns the word of a lane. Only the holder of the lock changes those of other lanes than the waiters'.
     pub(super) fn word(&self, lane: Lane) -> Word {
         match lane {
-            Lane::Openers => self.lanes.queue(lane).tickets.peek(),
             Lane::Waiters => self.lanes.queue(lane).tickets.load(),
+            Lane::Openers | Lane::Requeued => self.lanes.queue(lane).tickets.peek(),
         }
     }
 
     /// Returns the number of waiters in a lane that are not promised anything.
-    pub(in crate::pool) fn len(&self, lane: Lane) -> u32 {
+    pub(super) fn len(&self, lane: Lane) -> u32 {
         self.word(lane).span() - self.books[lane as usize].gaps
+    }
+
+    /// Returns the number of waiters that are not promised anything, openers not included.
+    pub(in crate::pool) fn waiting(&self) -> u32 {
+        Lane::OF_PERMITS.into_iter().map(|lane| self.len(lane)).sum()
     }
 
     /// Returns whether a lane has no waiters that are not promised anything.
@@ -96,9 +102,14 @@ impl<G> LockedWaitList<G> {
         self.word(lane).span() == 0
     }
 
+    /// Returns the lane of the waiter that is served before the other ones, apart from openers.
+    pub(in crate::pool) fn first_waiting_lane(&self) -> Option<Lane> {
+        Lane::OF_PERMITS.into_iter().find(|lane| !self.is_empty(*lane))
+    }
+
     /// Returns whether a claim in a lane needs the lock, if its word has so many gaps.
     fn is_by_lock(&self, lane: Lane, gaps: u32) -> bool {
-        gaps > 0 || lane == Lane::Waiters && !self.is_empty(Lane::Openers)
+        gaps > 0 || lane == Lane::Waiters && !(self.is_empty(Lane::Openers) && self.is_empty(Lane::Requeued))
     }
 
     /// Returns whether the next ticket of a lane has a cell.
@@ -141,9 +152,7 @@ impl<G> LockedWaitList<G> {
             }
         };
         let seat = Seat::of(lane, seen.next, queue);
-        if lane == Lane::Openers {
-            self.tidy(Lane::Waiters);
-        }
+        self.tidy_behind(lane);
         Some(seat)
     }
 
@@ -163,15 +172,13 @@ impl<G> LockedWaitList<G> {
                 break Claimed::of(queue, seen.first);
             }
         };
-        if lane == Lane::Openers {
-            self.tidy(Lane::Waiters);
-        }
+        self.tidy_behind(lane);
         Some(claimed)
     }
 
     /// Returns whether [`turn_away`](Self::turn_away) needs no memory.
     pub(super) fn can_turn_away(&self) -> bool {
-        self.is_empty(Lane::Waiters) || self.away.len() < self.away.capacity()
+        self.first_waiting_lane().is_none() || self.away.capacity() - self.away.len() >= Lane::OF_PERMITS.len()
     }
 
     /// Returns the number of turnings-away that are not over.
@@ -188,25 +195,29 @@ impl<G> LockedWaitList<G> {
         room
     }
 
-    /// Takes all waiters of [`Lane::Waiters`] out of the queue at once, to be claimed one by one and refused. The lock was
-    /// taken by [`WaitList::lock_to_turn_away`](super::WaitList::lock_to_turn_away).
+    /// Takes all waiters except openers out of the queue at once, to be claimed one by one and refused. The lock was taken by
+    /// [`WaitList::lock_to_turn_away`](super::WaitList::lock_to_turn_away).
     pub(in crate::pool) fn turn_away(&mut self) -> Option<TurnedAway> {
-        if self.is_empty(Lane::Waiters) {
-            return None;
+        self.first_waiting_lane()?;
+        for lane in Lane::OF_PERMITS {
+            if self.is_empty(lane) {
+                continue;
+            }
+            let by_lock = self.is_by_lock(lane, 0);
+            let (seen, _) = self.lanes.queue(lane).tickets.change(|seen| Word { by_lock, ..seen.emptied() });
+            self.books[lane as usize].gaps = 0;
+            self.away.push(Away { lane, era: self.era, run: Run::of(seen) });
+            self.tidy_behind(lane);
         }
-        let by_lock = self.is_by_lock(Lane::Waiters, 0);
-        let (seen, _) = self.lanes.queue(Lane::Waiters).tickets.change(|seen| Word { by_lock, ..seen.emptied() });
-        self.books[Lane::Waiters as usize].gaps = 0;
-        self.away.push(Away { era: self.era, run: Run::of(seen) });
         self.era += 1;
         Some(TurnedAway { era: self.era - 1 })
     }
 
     /// Promises a refusal to the first waiter that was turned away in this era or before.
     pub(super) fn claim_turned_away(&mut self, era: u64) -> Option<Claimed<G>> {
-        let first = self.away.first().filter(|away| away.era <= era)?.run.first;
+        let Away { lane, run, .. } = *self.away.first().filter(|away| away.era <= era)?;
         self.skip_away(0, 1);
-        Some(Claimed::of(self.lanes.queue(Lane::Waiters), first))
+        Some(Claimed::of(self.lanes.queue(lane), run.first))
     }
 
     /// Keeps granters without the lock from claiming a waiter, until [`tidy`](Self::tidy) is called. Returns where its ticket
@@ -216,7 +227,7 @@ impl<G> LockedWaitList<G> {
             return Some(Place::Word);
         }
         self.tidy(seat.lane);
-        let holds = |away: &Away| seat.lane == Lane::Waiters && away.run.holds(seat.ticket);
+        let holds = |away: &Away| seat.lane == away.lane && away.run.holds(seat.ticket);
         self.away.iter().position(holds).map(Place::Away)
     }
 
@@ -288,7 +299,7 @@ impl<G> LockedWaitList<G> {
     /// which there is no room.
     pub(super) fn sweep(&mut self, lane: Lane) -> Parts<G> {
         let first = self.word(lane).first;
-        let away = self.away.first().filter(|_| lane == Lane::Waiters).map_or(first, |away| away.run.first);
+        let away = self.away.iter().find(|away| away.lane == lane).map_or(first, |away| away.run.first);
         // A look at the cells of tickets that wait would take their cache lines away from their granters.
         let has_passed = |start: Ticket| [first, away].iter().all(|first| !first.is_before(start.plus(SIZE)));
         match self.books[lane as usize].chain.next_passed(has_passed) {
@@ -317,15 +328,20 @@ impl<G> LockedWaitList<G> {
                 break;
             }
         }
-        if lane == Lane::Openers {
+        self.tidy_behind(lane);
+    }
+
+    /// Corrects the mark `by_lock` of the lane that newcomers join, after a change of a lane that is served before it.
+    fn tidy_behind(&mut self, lane: Lane) {
+        if lane != Lane::Waiters {
             self.tidy(Lane::Waiters);
         }
     }
 
     /// Takes this number of tickets, and then a gap, away from the front of a turning-away.
     fn skip_away(&mut self, index: usize, claimed: u32) {
-        let queue = self.lanes.queue(Lane::Waiters);
         let away = &mut self.away[index];
+        let queue = self.lanes.queue(away.lane);
         away.run.first = queue.beyond(away.run.first.plus(claimed), away.run.end);
         if away.run.first == away.run.end {
             self.away.remove(index);

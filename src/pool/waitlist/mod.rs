@@ -1,8 +1,9 @@
 //! The wait list: check-outs that wait for a connection, served in the order of their arrival.
 //!
-//! The list has two [lanes](Lane). A check-out that opens a connection was first in the queue when it received its
+//! The list has three [lanes](Lane). A check-out that opens a connection was first in the queue when it received its
 //! permit. Until its own connection is open, it stays in front of all later check-outs, and takes a connection that
-//! comes back sooner.
+//! comes back sooner. A check-out whose granted connection went stale before it took it waits in front of all that were
+//! behind it.
 //!
 //! A word has the ticket of the first waiter and the ticket of the next newcomer ([`word`]). A newcomer takes its ticket with one
 //! compare-and-swap, and parks in the cell of the ticket ([`cell`]). A granter takes the first ticket with one compare-and-swap,
@@ -24,7 +25,7 @@
 //! - a waiter leaves that is not claimed yet: its ticket becomes part of a gap, and the mark `by_lock` in the word sends all
 //!   granters to the lock until no gap is left, but no newcomer;
 //! - a waiter changes its waker: the mark keeps granters away meanwhile;
-//! - openers wait: they have a word of their own, and the same mark;
+//! - check-outs wait in one of the other lanes: these have words of their own, and the same mark;
 //! - all waiters are turned away;
 //! - a segment is installed or removed.
 //!
@@ -89,21 +90,27 @@ use parking::Parked;
 use segments::{Directory, Parts, SIZE, start_of};
 use word::{Limit, Ticket, Tickets};
 
-/// The lanes of the wait list. A connection that comes back goes to the first opener, or else to the first waiter.
+/// The lanes of the wait list. A connection that comes back goes to the first opener, or else to the first waiter in the
+/// order of lanes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lane {
     /// Check-outs that open a connection of their own, or are about to.
     Openers,
+    /// Check-outs that were granted a connection which went stale before they took it. They are served before the
+    /// other waiters, behind which they would have to queue up again.
+    Requeued,
     /// Check-outs that have no connection on the way. They take a connection or a permit to open one.
     Waiters,
 }
 
 impl Lane {
     /// The order of lanes for a connection that comes back: the earliest check-out first.
-    pub(super) const OF_RETURNED: [Self; 2] = [Self::Openers, Self::Waiters];
+    pub(super) const OF_RETURNED: [Self; 3] = [Self::Openers, Self::Requeued, Self::Waiters];
     /// The order of lanes for a new connection that no check-out asked for, or whose check-out has left or has another
     /// connection. A check-out that would open one more comes first.
-    pub(super) const OF_NEW: [Self; 2] = [Self::Waiters, Self::Openers];
+    pub(super) const OF_NEW: [Self; 3] = [Self::Requeued, Self::Waiters, Self::Openers];
+    /// The lanes that take a permit, in their order.
+    const OF_PERMITS: [Self; 2] = [Self::Requeued, Self::Waiters];
 }
 
 /// A check-out in the wait list, or about to enter it.
@@ -247,7 +254,7 @@ impl<G> Queue<G> {
     }
 }
 
-struct Lanes<G>([Queue<G>; 2]);
+struct Lanes<G>([Queue<G>; 3]);
 
 impl<G> Lanes<G> {
     #[inline]
@@ -270,7 +277,7 @@ impl<G> WaitList<G> {
     const STRETCH: u32 = if SIZE < 4 { 1 } else { SIZE / 4 };
 
     pub(super) fn new() -> Self {
-        let lanes = Arc::new(Lanes([Queue::new(), Queue::new()]));
+        let lanes = Arc::new(Lanes([(); 3].map(|()| Queue::new())));
         Self { locked: CachePadded::new(BriefLock::new(LockedWaitList::new(lanes.clone()))), lanes }
     }
 

@@ -33,6 +33,11 @@ impl ModelledList {
         claimed.map(|claimed| drop(claimed.grant(grant))).is_some()
     }
 
+    /// Removes the segments that are over.
+    pub fn maintain(&self) {
+        self.0.maintain();
+    }
+
     /// Takes the grant of a waiter that is granted something.
     pub fn take(&self, ModelledWaiter(waiter): &mut ModelledWaiter) -> u32 {
         match self.0.poll(waiter, &mut Context::from_waker(Waker::noop())) {

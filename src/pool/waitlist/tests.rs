@@ -431,7 +431,7 @@ enum Operation {
 const WAITERS: usize = 200;
 
 fn operation() -> impl Strategy<Value = Operation> {
-    let lane = || prop_oneof![3 => Just(Lane::Waiters), 1 => Just(Lane::Openers)];
+    let lane = || prop_oneof![6 => Just(Lane::Waiters), 1 => Just(Lane::Requeued), 2 => Just(Lane::Openers)];
     prop_oneof![
         8 => (lane(), 0..WAITERS).prop_map(|(lane, waiter)| Operation::Enqueue(lane, waiter)),
         2 => Just(Operation::EnqueueMany),
@@ -450,7 +450,7 @@ fn operation() -> impl Strategy<Value = Operation> {
 struct Compared {
     list: WaitList<u32>,
     waiters: Vec<Waiter<u32>>,
-    queues: [VecDeque<usize>; 2],
+    queues: [VecDeque<usize>; 3],
     away: VecDeque<usize>,
     turned_away: Option<TurnedAway>,
     grants: u32,
@@ -482,7 +482,8 @@ impl Compared {
     fn claim(&mut self, lane: Lane) {
         let first = self.queues[lane as usize].pop_front();
         let without_the_lock = (lane == Lane::Waiters).then(|| self.list.try_claim(|| true)).flatten();
-        assert!(without_the_lock.is_none() || self.queues[Lane::Openers as usize].is_empty());
+        let is_preceded = [Lane::Openers, Lane::Requeued].iter().any(|lane| !self.queues[*lane as usize].is_empty());
+        assert!(without_the_lock.is_none() || !is_preceded);
         let claimed = without_the_lock.or_else(|| self.list.lock().claim_first(lane));
         assert_eq!(claimed.map(|claimed| keep(claimed, self.grants)).is_some(), first.is_some());
         if let Some(first) = first {
@@ -508,8 +509,9 @@ impl Compared {
             Operation::ClaimMany => (0..2 * SIZE).for_each(|_| self.claim(Lane::Waiters)),
             Operation::TurnAway => {
                 let new = self.list.lock_to_turn_away().turn_away();
-                assert_eq!(new.is_some(), !self.queues[Lane::Waiters as usize].is_empty());
-                self.away.append(&mut self.queues[Lane::Waiters as usize]);
+                let [_, waiting @ ..] = &mut self.queues;
+                assert_eq!(new.is_some(), waiting.iter().any(|queue| !queue.is_empty()));
+                waiting.iter_mut().for_each(|queue| self.away.append(queue));
                 self.turned_away = new.or(self.turned_away.take());
             }
             Operation::RefuseABatch => {
@@ -525,19 +527,19 @@ impl Compared {
             }
             Operation::Maintain => self.list.maintain(),
         }
-        let lengths = [Lane::Openers, Lane::Waiters].map(|lane| self.list.lock().len(lane) as usize);
-        assert_eq!(lengths, [0, 1].map(|lane: usize| self.queues[lane].len()));
+        let lengths = Lane::OF_RETURNED.map(|lane| self.list.lock().len(lane) as usize);
+        assert_eq!(lengths, [0, 1, 2].map(|lane: usize| self.queues[lane].len()));
     }
 }
 
 proptest! {
-    /// Compares the list with a model made of two queues and a list of the waiters that were turned away.
+    /// Compares the list with a model made of three queues and a list of the waiters that were turned away.
     #[test]
     fn list_behaves_like_its_model(operations in prop::collection::vec(operation(), 1..300)) {
         let mut compared = Compared {
             list: WaitList::new(),
             waiters: waiters(WAITERS),
-            queues: [VecDeque::new(), VecDeque::new()],
+            queues: [(); 3].map(|()| VecDeque::new()),
             away: VecDeque::new(),
             turned_away: None,
             grants: 0,
@@ -545,7 +547,7 @@ proptest! {
         operations.into_iter().for_each(|operation| compared.run(operation));
         (0..WAITERS).for_each(|index| compared.leave(index));
         compared.list.maintain();
-        for lane in [Lane::Openers, Lane::Waiters] {
+        for lane in Lane::OF_RETURNED {
             prop_assert!(compared.list.lock().is_empty(lane));
             prop_assert!(segments(&compared.list, lane) <= 2);
         }

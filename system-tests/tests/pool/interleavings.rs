@@ -211,6 +211,29 @@ fn interruption_of_a_service_does_not_reach_its_successor() {
     core.close();
 }
 
+#[tokio::test(start_paused = true)]
+async fn waiter_whose_connection_goes_stale_before_its_poll_keeps_its_turn() {
+    let mock = Mock::new([]);
+    let (pool, _) = pool(PoolOptions::default().load_balanced(true).max_pool_size(1), &mock);
+    let held = pool.check_out().await.unwrap();
+    let mut waits = [(); 3].map(|()| Box::pin(pool.check_out()));
+    for waits in &mut waits {
+        assert!(poll_once(waits.as_mut()).await.is_none());
+    }
+    let [first, second, third] = &mut waits;
+    drop(held);
+    assert!(pool.clear_service(service(), Clear::new()).unwrap());
+    assert!(poll_once(first.as_mut()).await.is_none(), "a stale connection was checked out");
+    settle().await;
+    for later in [&mut *second, third] {
+        assert!(poll_once(later.as_mut()).await.is_none(), "a later check-out was served first");
+    }
+    let connection = poll_once(first.as_mut()).await.expect("no connection").unwrap();
+    assert!(!connection.is_stale());
+    drop(connection);
+    assert!(poll_once(second.as_mut()).await.is_some_and(|outcome| outcome.is_ok()));
+}
+
 #[test]
 fn check_in_that_races_a_clear_of_its_service_leaves_nothing_stale() {
     let core = core(PoolOptions::default().load_balanced(true));

@@ -137,6 +137,24 @@ fn cell_is_used_again_only_when_its_ticket_is_over() {
     });
 }
 
+/// The waiters fill three segments. Two of these are kept as spare ones.
+#[test]
+fn segment_is_freed_only_when_its_tickets_are_over() {
+    model("segment_is_freed_only_when_its_tickets_are_over", Some(3), || {
+        let list = Arc::new(ModelledList::new());
+        let mut waiters: Vec<_> = (0..6).map(|_| list.wait().0).collect();
+        assert!((0..6).all(|grant| list.grant(grant)));
+        let mut last = waiters.pop().expect("there are six");
+        (0..).zip(&mut waiters).for_each(|(grant, waiter)| assert_eq!(list.take(waiter), grant));
+        let takes = thread::spawn({
+            let list = list.clone();
+            move || assert_eq!(list.take(&mut last), 5)
+        });
+        list.maintain();
+        takes.join().unwrap();
+    });
+}
+
 #[test]
 fn cell_is_used_again_only_when_its_granter_is_done() {
     model("cell_is_used_again_only_when_its_granter_is_done", Some(3), || {

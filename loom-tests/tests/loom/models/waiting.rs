@@ -245,6 +245,56 @@ fn newcomer_never_overtakes_a_waiter_for_a_connection() {
     });
 }
 
+/// The first waiter's connection goes stale after the grant.
+#[test]
+fn newcomer_never_overtakes_a_check_out_whose_connection_went_stale() {
+    model("newcomer_never_overtakes_a_check_out_whose_connection_went_stale", Some(2), || {
+        let pool = unheard(options(1, 1));
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let lease = leased(&pool);
+        let mut first = queued(&pool);
+        check_in(lease);
+        let stale = connection(poll(&mut first).expect("no connection"));
+        pool.renew();
+        let newcomer = thread::spawn({
+            let (pool, order) = (pool.clone(), order.clone());
+            move || {
+                let granted = acquire(&pool);
+                order.lock().unwrap().push("newcomer");
+                drop(granted);
+            }
+        });
+        let granted = loom::future::block_on(pool.reacquire(stale));
+        order.lock().unwrap().push("first");
+        drop(granted);
+        newcomer.join().unwrap();
+        assert_eq!(*order.lock().unwrap(), ["first", "newcomer"]);
+        wind_up(pool);
+    });
+}
+
+#[test]
+fn check_out_queued_again_during_a_clear_is_refused() {
+    model("check_out_queued_again_during_a_clear_is_refused", Some(3), || {
+        let pool = unheard(options(2, 1));
+        let lease = leased(&pool);
+        let opening = pending(&pool);
+        let mut first = queued(&pool);
+        check_in(lease);
+        let stale = connection(poll(&mut first).expect("no connection"));
+        pool.renew();
+        let clears = thread::spawn({
+            let pool = pool.clone();
+            move || pool.clear(Clear::new()).unwrap()
+        });
+        let granted = loom::future::block_on(pool.reacquire(stale));
+        assert!(matches!(granted, Grant::Refused(_)), "{granted:?}");
+        clears.join().unwrap();
+        drop(opening);
+        wind_up(pool);
+    });
+}
+
 #[test]
 fn newcomer_never_overtakes_a_waiter_for_a_permit() {
     in_order("newcomer_never_overtakes_a_waiter_for_a_permit", |pool| {
@@ -448,7 +498,7 @@ fn claim_reaches_its_waiter_during_two_clears() {
     model("claim_reaches_its_waiter_during_two_clears", Some(1), || {
         let pool = unheard(options(1, 1));
         let lease = leased(&pool);
-        let waiters = [(); 2].map(|()| queued(&pool));
+        let waits = queued(&pool);
         let returns = thread::spawn(move || check_in(lease));
         let changes = thread::spawn({
             let pool = pool.clone();
@@ -461,7 +511,7 @@ fn claim_reaches_its_waiter_during_two_clears() {
                 })
             }
         });
-        waiters.into_iter().for_each(|waiter| drop(loom::future::block_on(waiter)));
+        drop(loom::future::block_on(waits));
         returns.join().unwrap();
         drop(changes.join().unwrap());
         pool.maintain();
