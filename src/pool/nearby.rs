@@ -34,7 +34,8 @@ use super::slab::{Link, Slot};
 /// the shard still has that head, a check-out takes that slot, and a check-in puts it back. All that they swap comes from the note
 /// and from the slot that it names, and the head is only compared with the note. Otherwise they would look for the top and for the
 /// height of the stack at addresses that depend on the head, and the load of a head has to wait for the locked instruction that
-/// has just written it. So a check-out and its check-in take four fifths of their time.
+/// has just written it. So a check-out and its check-in take 0.83 of the time that they
+/// take without the noted slot, with one thread and with two.
 ///
 /// INV-17 (what a noted head says): if the noted shard has the head `with` now, this thread has pushed `slot` there to make it, and
 /// `slot` is on top. If it has the head `without` now, this thread has taken `slot` from there to make it, the link of `slot`

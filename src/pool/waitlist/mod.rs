@@ -39,8 +39,8 @@
 //! # Who waits for whom
 //!
 //! A newcomer looks ahead for the next segment while three quarters of the present one are left, and only tries the lock. If all
-//! of them have found it taken, a newcomer without a cell waits for the lock, before it has a ticket. So it may wait for a
-//! thread that is preempted in one of the short sections. A waiter that was claimed and leaves, or changes its waker, waits for the
+//! of them have found it taken, a newcomer without a cell waits for the next segment, before it has a ticket. So it may wait for a
+//! thread that is preempted in one of the short sections: it yields, and after about a millisecond sleeps for 50 µs at a time. A waiter that was claimed and leaves, or changes its waker, waits for the
 //! few steps between the claim and its grant. No other newcomer, granter or waiter waits for a thread.
 //!
 //! Nothing between a claim and its grant may panic, wait, or call foreign code.
@@ -275,6 +275,11 @@ impl<G> WaitList<G> {
     pub(super) const BATCH: usize = 16;
     /// Newcomers look ahead once in so many tickets.
     const STRETCH: u32 = if SIZE < 4 { 1 } else { SIZE / 4 };
+    /// A newcomer that waits for a cell tries the lock once in so many looks.
+    #[cfg(not(loom))]
+    const LOOKS: u32 = 8;
+    #[cfg(loom)]
+    const LOOKS: u32 = 1;
 
     pub(super) fn new() -> Self {
         let lanes = Arc::new(Lanes([(); 3].map(|()| Queue::new())));
@@ -311,6 +316,25 @@ impl<G> WaitList<G> {
         drop(removed);
         if extended.is_err() {
             drop(self.extend(lane, |list| list.locked.try_lock(), LockedWaitList::has_plenty));
+        }
+    }
+
+    /// Waits until the next ticket of a lane has a cell.
+    ///
+    /// Not in the lock's queue. With 32 and more simulated cores, all newcomers were in that queue for good: by the time that one
+    /// of them had the lock, others had taken the next cells.
+    #[cold]
+    fn await_room(&self, lane: Lane) {
+        let queue = self.lanes.queue(lane);
+        let mut patience = Patience::new();
+        for look in 0_u32.. {
+            if look.is_multiple_of(Self::LOOKS) {
+                self.look_ahead(lane);
+            }
+            if queue.has_room(queue.tickets.load().next) {
+                return;
+            }
+            patience.pause();
         }
     }
 
@@ -399,7 +423,7 @@ impl<G> WaitList<G> {
                 return None;
             }
             if !queue.has_room(seen.next) {
-                drop(self.lock_with_room(Lane::Waiters));
+                self.await_room(Lane::Waiters);
             } else if queue.tickets.swap(seen, seen.joined()) {
                 return Some(self.sit_down(waiter, Seat::of(Lane::Waiters, seen.next, queue), waker));
             }

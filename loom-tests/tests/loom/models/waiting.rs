@@ -503,12 +503,12 @@ fn claim_reaches_its_waiter_during_two_clears() {
         let changes = thread::spawn({
             let pool = pool.clone();
             move || {
-                [(); 2].map(|()| {
-                    pool.clear(Clear::new()).unwrap();
-                    pool.ready();
-                    let mut later = waiter(&pool);
-                    (poll(&mut later), later)
-                })
+                pool.clear(Clear::new()).unwrap();
+                pool.ready();
+                let mut later = waiter(&pool);
+                let polled = poll(&mut later);
+                pool.clear(Clear::new()).unwrap();
+                (polled, later)
             }
         });
         drop(loom::future::block_on(waits));
