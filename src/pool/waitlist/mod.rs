@@ -38,10 +38,11 @@
 //!
 //! # Who waits for whom
 //!
-//! A newcomer looks ahead for the next segment while three quarters of the present one are left, and only tries the lock. If all
-//! of them have found it taken, a newcomer without a cell waits for the next segment, before it has a ticket. So it may wait for a
-//! thread that is preempted in one of the short sections: it yields, and after about a millisecond sleeps for 50 µs at a time. A waiter that was claimed and leaves, or changes its waker, waits for the
-//! few steps between the claim and its grant. No other newcomer, granter or waiter waits for a thread.
+//! A newcomer looks ahead for the next segment while three quarters of the present one are left, and only tries the lock. If
+//! all of them have found it taken, a newcomer without a cell waits for the next segment, before it has a ticket. So it may
+//! wait for a thread that is preempted in one of the short sections: it yields, and after about a millisecond sleeps for 50 µs
+//! at a time. A waiter that was claimed and leaves, or changes its waker, waits for the few steps between the claim and its
+//! grant. No other newcomer, granter or waiter waits for a thread.
 //!
 //! Nothing between a claim and its grant may panic, wait, or call foreign code.
 //!
