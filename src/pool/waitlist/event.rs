@@ -13,7 +13,7 @@ use std::task::{Context, Waker};
 
 use event_listener::IntoNotification;
 
-use crate::sync::{Contained, Event, EventListener};
+use crate::sync::{Contained, Event, EventListener, made_progress};
 
 /// What a cell has to wake its waiter.
 pub(super) struct Parking {
@@ -116,6 +116,7 @@ impl Parking {
         grant();
         // The waiter waits for this. When the event's lock is released, the cell, and even the list, may be gone.
         self.event.notify(1.additional().relaxed().tag(()));
+        made_progress();
         None
     }
 }
