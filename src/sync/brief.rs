@@ -170,10 +170,12 @@ impl<T> BriefLock<T> {
         if self.try_acquire() || self.acquire_soon() { self.guard(ptr::null()) } else { self.lock_later() }
     }
 
-    /// Takes the lock if it is free. The guard's drop may run sections of other threads.
+    /// Takes the lock if it is free and no thread waits for it. The guard's drop may run sections of other threads.
     #[inline]
     pub fn try_lock(&self) -> Option<BriefGuard<'_, T>> {
-        self.try_acquire().then(|| self.guard(ptr::null()))
+        // Relaxed: only checks. Unlike an attempt, they do not take cache lines away from the holder.
+        let seems_free = self.requests.load(Ordering::Relaxed).is_null() && !self.held.load(Ordering::Relaxed);
+        (seems_free && self.try_acquire()).then(|| self.guard(ptr::null()))
     }
 
     /// Runs a section under the lock, on this thread or on the holder's. Returns what it returns.

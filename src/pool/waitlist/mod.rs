@@ -39,9 +39,9 @@
 //! # Who waits for whom
 //!
 //! A newcomer looks ahead for the next segment while three quarters of the present one are left, and only tries the lock. If
-//! all of them have found it taken, a newcomer without a cell waits for the next segment, before it has a ticket. So it may
-//! wait for a thread that is preempted in one of the short sections: it yields, and after about a millisecond sleeps for 50 µs
-//! at a time. A waiter that was claimed and leaves, or changes its waker, waits for the few steps between the claim and its
+//! all of them have found it taken, a newcomer without a cell waits for the next segment, before it has a ticket. So it may wait for a
+//! thread that is preempted in one of the short sections: it yields, and after about a millisecond sleeps for 50 µs at a time.
+//! A waiter that was claimed and leaves, or changes its waker, waits for the few steps between the claim and its
 //! grant. No other newcomer, granter or waiter waits for a thread.
 //!
 //! Nothing between a claim and its grant may panic, wait, or call foreign code.
@@ -322,8 +322,8 @@ impl<G> WaitList<G> {
 
     /// Waits until the next ticket of a lane has a cell.
     ///
-    /// Not in the lock's queue. With 32 and more simulated cores, all newcomers were in that queue for good: by the time that one
-    /// of them had the lock, others had taken the next cells.
+    /// Not in the lock's queue. All newcomers of 64 simulated cores were in that queue for good: by the time that one of them had
+    /// the lock, others had taken the next cells.
     #[cold]
     fn await_room(&self, lane: Lane) {
         let queue = self.lanes.queue(lane);

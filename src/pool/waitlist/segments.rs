@@ -100,7 +100,8 @@ impl<G> Segment<G> {
     }
 }
 
-/// A part of the directory.
+/// A part of the directory. It begins with a cache line, so that as many children are on each line wherever it is.
+#[repr(align(64))]
 pub(super) struct Branch<T> {
     children: [AtomicPtr<T>; FAN],
     /// The number of children. Only the holder of the list's lock uses it.
