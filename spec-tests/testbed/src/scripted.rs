@@ -1,7 +1,7 @@
 //! A server that follows a script, message by message, for conversations that no real server would hold.
 //!
-//! Each connection has its own script, which sees every command and returns its [`Answer`]. The server records all
-//! commands.
+//! Each connection has its own script, which sees every command, with its document sequences as arrays, and returns its
+//! [`Answer`]. The server records all commands.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -124,7 +124,11 @@ async fn follow(
     loop {
         let mut header = receive(stream, &mut incoming).await?;
         let message = Message::decode(&incoming, LIMITS).map_err(io::Error::other)?;
-        let command = Document::try_from(message.body).map_err(io::Error::other)?;
+        let mut command = Document::try_from(message.body).map_err(io::Error::other)?;
+        for sequence in message.sequences {
+            let documents = sequence.documents.map(|document| Document::try_from(document).map_err(io::Error::other));
+            command.insert(sequence.identifier, documents.collect::<io::Result<Vec<_>>>()?);
+        }
         commands.send_modify(|commands| commands.push(command.clone()));
         loop {
             let mut answer = script(&command);
