@@ -109,7 +109,7 @@ mod wire;
 
 #[cfg(not(loom))]
 #[doc(inline)]
-pub use client::{Client, ClientBuilder, ClientError, Operation};
+pub use client::{Client, ClientBuilder, ClientError, Collection, Database, Operation};
 #[doc(inline)]
 pub use condition::Condition;
 #[cfg(not(loom))]

@@ -2,6 +2,7 @@
 
 mod batch;
 mod closing;
+mod collecting;
 mod query;
 mod timed;
 

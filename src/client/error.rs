@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bson::RawDocumentBuf;
+use bson::oid::ObjectId;
 use thiserror::Error;
 
 use super::run::UnmetConcern;
@@ -120,6 +121,37 @@ impl ClientError {
             | Self::EventLoop { .. }
             | Self::InUse { .. } => None,
         }
+    }
+
+    /// Returns the `_id`s that the client has given to documents whose insert has failed, or whose outcome is unknown, by
+    /// the documents' places. An insert of the same documents with these `_id`s can be repeated: what exists already is a
+    /// duplicate key.
+    #[must_use]
+    pub fn generated_ids(&self) -> &[(usize, ObjectId)] {
+        match self {
+            Self::Operation(failed) => &failed.generated_ids,
+            Self::Write(failure) => &failure.written.generated_ids,
+            Self::TransactionTimeout { last } => last.generated_ids(),
+            Self::Selection(_)
+            | Self::InvalidOption(_)
+            | Self::Session(_)
+            | Self::Other(_)
+            | Self::Argument { .. }
+            | Self::Reply { .. }
+            | Self::OnRuntime
+            | Self::EventLoop { .. }
+            | Self::InUse { .. } => &[],
+        }
+    }
+
+    /// Adds the `_id`s that the client has given to documents, if any may have been inserted.
+    pub(super) fn with_generated_ids(mut self, ids: impl IntoIterator<Item = (usize, ObjectId)>) -> Self {
+        match &mut self {
+            Self::Operation(failed) => failed.generated_ids.extend(ids),
+            Self::Write(failure) => failure.written.generated_ids.extend(ids),
+            _ => {}
+        }
+        self
     }
 
     /// Makes this a timeout as well: a further attempt might have succeeded, but the operation's time limit was up (Client
@@ -271,6 +303,8 @@ pub struct FailedOperation {
     labels: ErrorLabels,
     /// Whether only the operation's time limit ended its attempts.
     is_late: bool,
+    /// The `_id`s that the client has given to documents.
+    generated_ids: Vec<(usize, ObjectId)>,
 }
 
 crate::error::debug_as_sentence!(FailedOperation);
@@ -294,11 +328,11 @@ crate::error::debug_as_sentence!(Failure);
 
 impl FailedOperation {
     pub(super) fn selection(error: ServerSelectionError, labels: ErrorLabels) -> Self {
-        Self { failure: Failure::Selection(error), labels, is_late: false }
+        Self { failure: Failure::Selection(error), labels, is_late: false, generated_ids: Vec::new() }
     }
 
     pub(super) fn operation(error: OperationError, labels: ErrorLabels) -> Self {
-        Self { failure: Failure::Operation(error), labels, is_late: false }
+        Self { failure: Failure::Operation(error), labels, is_late: false, generated_ids: Vec::new() }
     }
 
     /// The failure of a write that was sent with a transaction number. If the storage engine knows none, the error says what
@@ -310,7 +344,7 @@ impl FailedOperation {
             true => Failure::NoRetryableWrites(error),
             false => Failure::Operation(error),
         };
-        Self { failure, labels, is_late: false }
+        Self { failure, labels, is_late: false, generated_ids: Vec::new() }
     }
 
     /// The failure of a command that succeeded without meeting its write concern.
@@ -318,7 +352,12 @@ impl FailedOperation {
         let is_max_time_expired = Fault::of_reply(&reply).is_some_and(|fault| fault.is_max_time_expired());
         let UnmetConcern { labels, is_timeout } = unmet;
         let error = WriteConcernError::of(reply);
-        Self { failure: Failure::Concern { reason, error, is_max_time_expired, is_timeout }, labels, is_late: false }
+        Self {
+            failure: Failure::Concern { reason, error, is_max_time_expired, is_timeout },
+            labels,
+            is_late: false,
+            generated_ids: Vec::new(),
+        }
     }
 
     /// The failure of a write that was executed without meeting its write concern.

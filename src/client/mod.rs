@@ -19,6 +19,7 @@
 mod appending;
 mod attempts;
 mod change_stream;
+mod collection;
 mod command_events;
 mod cursor;
 mod error;
@@ -49,6 +50,7 @@ use tokio::time::Instant;
 pub use crate::deployment::{ServerSelectionError, TopologySubscriber, TopologySummary};
 pub use crate::topology::{HeartbeatConnection, ServerType, ServerView, TopologyEvent, TopologyType, TopologyView};
 pub use change_stream::{ChangeStream, Watch, WatchTarget};
+pub use collection::{Collection, Database, DeleteResult, InsertManyResult, InsertOneResult, UpdateResult};
 pub use command_events::{
     CommandEvent, CommandFailed, CommandFailure, CommandSource, CommandStarted, CommandSubscriber, CommandSucceeded,
 };
@@ -60,6 +62,11 @@ pub use session::Session;
 pub use status::{ClientStatus, ServerStatus};
 pub use typed::TypedCommand;
 pub use write::{Write, WriteError, WriteFailure, Written};
+
+/// What the methods of [`Collection`] and [`Database`] return: builders, which send their command when they are awaited.
+pub mod action {
+    pub use super::collection::{Delete, Find, FindOne, InsertMany, InsertOne, Replace, Update};
+}
 
 pub(crate) use cursor::PAUSE;
 pub(crate) use repeating::{Repeating, Turn};

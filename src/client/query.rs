@@ -56,7 +56,7 @@ impl Client {
             Ok(_) => Ok(body),
             Err(_) => Err(ClientError::Argument { name: "filter", reason: "it must be a document".into() }),
         });
-        Query::new(Verb::Find, Prepared::new(self, database, body))
+        Query::of(Verb::Find, Prepared::new(self, database, body), Location::caller())
     }
 
     /// Prepares an aggregation of a collection's documents. Await the value for a [`Cursor`].
@@ -84,7 +84,7 @@ impl Client {
             Ok(_) => Ok(body),
             Err(_) => Err(ClientError::Argument { name: "pipeline", reason: "it must be an array".into() }),
         });
-        Query::new(Verb::Aggregate, Prepared::new(self, database, body))
+        Query::of(Verb::Aggregate, Prepared::new(self, database, body), Location::caller())
     }
 }
 
@@ -102,7 +102,7 @@ pub struct Query<'c> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Verb {
+pub(super) enum Verb {
     Find,
     Aggregate,
 }
@@ -118,10 +118,9 @@ impl Verb {
 }
 
 impl<'c> Query<'c> {
-    #[track_caller]
-    fn new(verb: Verb, prepared: Prepared<'c>) -> Self {
+    pub(super) fn of(verb: Verb, prepared: Prepared<'c>, site: &'static Location<'static>) -> Self {
         let (batch_size, max_await_time, timeout_mode, started) = (None, None, None, None);
-        Self { prepared, verb, batch_size, max_await_time, timeout_mode, started, site: Location::caller() }
+        Self { prepared, verb, batch_size, max_await_time, timeout_mode, started, site }
     }
 
     /// Adds fields to the command, such as `sort`, `limit`, `projection`, `hint`, `let`, `comment` or

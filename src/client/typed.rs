@@ -23,6 +23,9 @@ use crate::printable::{Printable, PrintableError};
 use crate::session::SessionError;
 use crate::wire::{nesting, reply};
 
+/// Room that suffices for most documents of an application, in bytes.
+const USUAL_ROOM: usize = 256;
+
 impl Client {
     /// Prepares a command whose document and whose reply are values of the application: anything that serde writes as a
     /// document, and reads from one. Await the value to run the command, on the primary.
@@ -208,13 +211,29 @@ pub(super) fn encode_hinted(
     value: &impl Serialize,
     hint: &str,
 ) -> Result<RawDocumentBuf, ClientError> {
+    let bytes = encode_after(name, value, hint, 0)?;
+    RawDocumentBuf::from_bytes(bytes).map_err(|error| ClientError::Argument { name, reason: error.to_string().into() })
+}
+
+/// Does the same as [`encode_hinted`], and leaves room before the document.
+///
+/// # Errors
+///
+/// Those of [`encode`].
+pub(super) fn encode_after(
+    name: &'static str,
+    value: &impl Serialize,
+    hint: &str,
+    room: usize,
+) -> Result<Vec<u8>, ClientError> {
     let refused = |reason: String| ClientError::Argument { name, reason: reason.into() };
-    let mut bytes = Vec::new();
+    let mut bytes = Vec::with_capacity(room + USUAL_ROOM);
+    bytes.resize(room, 0);
     serialize_to_buffer(value, &mut bytes).map_err(|error| match bson::serialize_to_bson(value) {
         Ok(Bson::Document(_)) | Err(_) => refused(error.to_string()),
         Ok(other) => refused(format!("it must be a document, got {:?}{hint}", other.element_type())),
     })?;
-    RawDocumentBuf::from_bytes(bytes).map_err(|error| refused(error.to_string()))
+    Ok(bytes)
 }
 
 /// Reads a document of a server as a value of the application, or says which field of which document serde cannot read.

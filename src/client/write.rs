@@ -11,6 +11,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bson::oid::ObjectId;
 use bson::raw::cstr;
 use bson::{RawDocument, RawDocumentBuf};
 use serde::Serialize;
@@ -95,19 +96,7 @@ impl Client {
     /// Prepares writes of any kind to a collection, in bulk. Add statements, then await the value to send them.
     #[track_caller]
     pub fn write<'c>(&self, database: &'c str, collection: &'c str) -> Write<'c> {
-        Write {
-            client: self.clone(),
-            database,
-            collection,
-            statements: Vec::new(),
-            refused: None,
-            ordered: true,
-            options: None,
-            timeout: Limit::Unset,
-            session: None,
-            exclusive: PhantomData,
-            site: Location::caller(),
-        }
+        Write::of(self.clone(), database, collection, Location::caller())
     }
 }
 
@@ -121,6 +110,8 @@ pub struct Write<'c> {
     database: &'c str,
     collection: &'c str,
     statements: Vec<Statement<'c>>,
+    /// The places of the documents that have been given an `_id`, with it.
+    generated_ids: Vec<(usize, ObjectId)>,
     /// Why the first statement that serde could not write was refused.
     refused: Option<ClientError>,
     ordered: bool,
@@ -186,6 +177,31 @@ impl Kind {
 }
 
 impl<'c> Write<'c> {
+    /// Creates writes without statements, for the caller at `site`.
+    pub(super) fn of(client: Client, database: &'c str, collection: &'c str, site: &'static Location<'static>) -> Self {
+        Self {
+            client,
+            database,
+            collection,
+            statements: Vec::new(),
+            generated_ids: Vec::new(),
+            refused: None,
+            ordered: true,
+            options: None,
+            timeout: Limit::Unset,
+            session: None,
+            exclusive: PhantomData,
+            site,
+        }
+    }
+
+    /// Adds the insert of a document that has its `_id`. `generated`: the client gave it one.
+    pub(super) fn insert_new(mut self, document: RawDocumentBuf, generated: Option<ObjectId>) -> Self {
+        let place = self.statements.len();
+        self.generated_ids.extend(generated.map(|id| (place, id)));
+        self.insert(document)
+    }
+
     /// Adds the insert of a document. A document without `_id` gets one: see [`Written::generated_ids`].
     pub fn insert(self, document: impl Into<Cow<'c, RawDocument>>) -> Self {
         self.add(Kind::Insert, document.into())
@@ -261,7 +277,7 @@ impl<'c> Write<'c> {
             let is_used = |kind: &Kind| self.statements.iter().any(|statement| statement.kind == *kind);
             Kind::ALL.into_iter().filter(is_used).try_for_each(|kind| self.body(kind).map(drop))?;
         }
-        let mut written = Written::default();
+        let mut written = Written { generated_ids: std::mem::take(&mut self.generated_ids), ..Written::default() };
         self.add_ids(&mut written);
         let client = self.client.clone();
         // All commands share one time limit.
@@ -312,7 +328,7 @@ impl<'c> Write<'c> {
             Failure { cause: Some(cause), ref errors, ref concerns, .. }
                 if errors.is_empty() && concerns.is_empty() && written.is_nothing() =>
             {
-                Err(*cause)
+                Err(cause.with_generated_ids(written.generated_ids))
             }
             failure if failure.is_none() => Ok(written),
             failure => Err(ClientError::Write(Box::new(failure.of(written)))),

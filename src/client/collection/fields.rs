@@ -1,0 +1,184 @@
+//! The documents of commands and statements, as they grow.
+
+use std::sync::Arc;
+
+use bson::spec::ElementType;
+use bson::{RawDocument, RawDocumentBuf, serialize_to_buffer};
+use serde::ser::{Serialize, SerializeMap, Serializer};
+
+use super::super::error::ClientError;
+use super::super::typed::{encode, extend, refuse_second};
+use crate::wire::reply::has_field;
+
+/// Room that suffices for most commands and statements, in bytes.
+const USUAL_ROOM: usize = 256;
+
+/// What the value of a field may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Shape {
+    Any,
+    Document,
+    Array,
+    /// The name of an index, or its keys.
+    Hint,
+    /// Update operators, or a pipeline.
+    Update,
+}
+
+impl Shape {
+    /// Refuses a value of another type.
+    fn check(self, argument: &'static str, kind: Option<ElementType>) -> Result<(), ClientError> {
+        use ElementType::{Array, EmbeddedDocument, String};
+
+        let (allowed, form): (&[ElementType], _) = match self {
+            Self::Any => return Ok(()),
+            Self::Document => (&[EmbeddedDocument], "a document"),
+            Self::Array => (&[Array], "an array"),
+            Self::Hint => (&[EmbeddedDocument, String], "the name of an index or a document of its keys"),
+            Self::Update => (&[EmbeddedDocument, Array], "a document of operators or an array of stages"),
+        };
+        match kind {
+            Some(kind) if allowed.contains(&kind) => Ok(()),
+            Some(kind) => Err(refused(argument, format!("it must be {form}, got {kind:?}"))),
+            None => Err(refused(argument, format!("it must be {form}"))),
+        }
+    }
+}
+
+/// A document that serde writes field by field, straight into one buffer, or the error of the first field that was refused.
+#[derive(Debug, Clone)]
+pub(super) struct Fields {
+    /// The whole document, unless a field was refused.
+    bytes: Vec<u8>,
+    refused: Option<ClientError>,
+}
+
+impl Fields {
+    /// Creates a document without fields.
+    pub fn new() -> Self {
+        let mut bytes = Vec::with_capacity(USUAL_ROOM);
+        bytes.extend_from_slice(&[5, 0, 0, 0, 0]);
+        Self { bytes, refused: None }
+    }
+
+    /// Creates the document of a command: its name with the target.
+    pub fn command<V: Serialize + ?Sized>(name: &'static str, target: &V) -> Self {
+        let mut this = Self::new();
+        this.add(name, target);
+        this
+    }
+
+    /// Adds a field that the client itself sets.
+    pub fn add<V: Serialize + ?Sized>(&mut self, field: &'static str, value: &V) {
+        self.set(field, field, Shape::Any, value);
+    }
+
+    /// Adds a field. `argument` is its name in errors.
+    pub fn set<V: Serialize + ?Sized>(&mut self, argument: &'static str, field: &'static str, shape: Shape, value: &V) {
+        if self.refused.is_none()
+            && let Err(error) = self.append(argument, field, shape, value)
+        {
+            self.refuse(error);
+        }
+    }
+
+    /// Adds the fields of an application's options: anything that serde writes as a document.
+    pub fn extend(&mut self, options: &impl Serialize) {
+        if self.refused.is_none()
+            && let Err(error) = self.add_all(options)
+        {
+            self.refuse(error);
+        }
+    }
+
+    /// Notes an error, unless there is one.
+    pub fn refuse(&mut self, error: ClientError) {
+        self.refused.get_or_insert(error);
+    }
+
+    /// Returns whether the document has the field.
+    pub fn has(&self, field: &str) -> bool {
+        self.document().is_ok_and(|document| has_field(document, field))
+    }
+
+    /// Returns the value of a field, if it is a document.
+    pub fn document_at(&self, field: &str) -> Option<&RawDocument> {
+        self.document().ok()?.get_document(field).ok()
+    }
+
+    /// Returns the document so far.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::Argument`] for the first field that was refused.
+    pub fn document(&self) -> Result<&RawDocument, ClientError> {
+        match &self.refused {
+            Some(error) => Err(error.clone()),
+            None => RawDocument::from_bytes(&self.bytes).map_err(unreadable),
+        }
+    }
+
+    /// Returns the whole document.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`document`](Self::document).
+    pub fn finish(self) -> Result<RawDocumentBuf, ClientError> {
+        match self.refused {
+            Some(error) => Err(error),
+            None => RawDocumentBuf::from_bytes(self.bytes).map_err(unreadable),
+        }
+    }
+
+    fn append<V: Serialize + ?Sized>(
+        &mut self,
+        argument: &'static str,
+        field: &'static str,
+        shape: Shape,
+        value: &V,
+    ) -> Result<(), ClientError> {
+        refuse_second(argument, self.document()?, field)?;
+        // The end of the document is where the new element begins.
+        let start = self.bytes.len() - 1;
+        self.bytes.truncate(start);
+        serialize_to_buffer(&Field { name: field, value }, &mut self.bytes)
+            .map_err(|error| refused(argument, error.to_string()))?;
+        // Without the length of the document around the element; its end is the new end.
+        self.bytes.copy_within(start + 4.., start);
+        self.bytes.truncate(self.bytes.len() - 4);
+        let length = i32::try_from(self.bytes.len()).map_err(|error| refused(argument, error.to_string()))?;
+        self.bytes[..4].copy_from_slice(&length.to_le_bytes());
+        shape.check(argument, ElementType::from(self.bytes[start]))
+    }
+
+    fn add_all(&mut self, options: &impl Serialize) -> Result<(), ClientError> {
+        let fields = encode("options", options)?;
+        let mut whole = std::mem::replace(self, Self { bytes: Vec::new(), refused: None }).finish()?;
+        extend(&mut whole, &fields)?;
+        self.bytes = whole.into_bytes();
+        Ok(())
+    }
+}
+
+/// A document with one field.
+struct Field<'v, V: ?Sized> {
+    name: &'static str,
+    value: &'v V,
+}
+
+impl<V: Serialize + ?Sized> Serialize for Field<'_, V> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(1))?;
+        map.serialize_entry(self.name, self.value)?;
+        map.end()
+    }
+}
+
+/// Returns the refusal of an argument.
+pub(super) fn refused(argument: &'static str, reason: impl Into<Arc<str>>) -> ClientError {
+    ClientError::Argument { name: argument, reason: reason.into() }
+}
+
+fn unreadable(error: bson::error::Error) -> ClientError {
+    refused("options", error.to_string())
+}

@@ -1,0 +1,119 @@
+//! `find` and `find_one`.
+
+use std::marker::PhantomData;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::super::cursor::{Cursor, CursorType, TimeoutMode, read};
+use super::super::error::ClientError;
+use super::super::query::Verb;
+use super::super::session::Session;
+use super::super::timed::Limited;
+use super::Collection;
+use super::fields::Shape;
+use super::request::{CursorOptions, Request, first_of_batch};
+use crate::endpoint::Limit;
+use crate::session::SessionError;
+
+impl<T> Collection<T> {
+    /// Prepares a query for the documents that match `filter`. Await it for a [`Cursor`].
+    #[track_caller]
+    pub fn find(&self, filter: impl Serialize) -> Find<'_, T> {
+        let mut request = self.request("find");
+        request.body.set("filter", "filter", Shape::Document, &filter);
+        Find { request, cursor: CursorOptions::default(), documents: PhantomData }
+    }
+
+    /// Prepares a query for the first document that matches `filter`. Await it for the document, or `None`.
+    #[track_caller]
+    pub fn find_one(&self, filter: impl Serialize) -> FindOne<'_, T> {
+        let mut request = self.request("find");
+        request.body.set("filter", "filter", Shape::Document, &filter);
+        FindOne { request, document: PhantomData }
+    }
+}
+
+/// A query: [`Collection::find`].
+#[must_use = "it is sent when the value is awaited"]
+pub struct Find<'c, T> {
+    request: Request<'c>,
+    cursor: CursorOptions,
+    documents: PhantomData<fn() -> T>,
+}
+
+impl<'c, T> Find<'c, T> {
+    options!([request.body]
+        allow_disk_use, allow_partial_results, collation, comment, hint, let_vars, max, max_time, min, no_cursor_timeout,
+        projection, return_key, show_record_id, skip, sort,
+    );
+    cursor_options!();
+
+    /// Sets the most documents that are returned (`limit`). Zero means all. A negative number asks for as many in a single batch.
+    pub fn limit(mut self, documents: i64) -> Self {
+        self.request.body.set("limit", "limit", Shape::Any, &documents.unsigned_abs());
+        if documents < 0 {
+            self.request.body.add("singleBatch", &true);
+        }
+        self
+    }
+
+    /// Sets what the cursor does at the end of its documents (`tailable` and `awaitData`). Only capped collections have tailable
+    /// cursors.
+    pub fn cursor_type(mut self, cursor_type: CursorType) -> Self {
+        match cursor_type {
+            CursorType::NonTailable => {}
+            CursorType::Tailable => self.request.body.add("tailable", &true),
+            CursorType::TailableAwait => {
+                self.request.body.add("tailable", &true);
+                self.request.body.add("awaitData", &true);
+            }
+        }
+        self
+    }
+
+    /// Returns the same query for values of another type.
+    pub fn typed<U>(self) -> Find<'c, U> {
+        Find { request: self.request, cursor: self.cursor, documents: PhantomData }
+    }
+
+    async fn run(self) -> Result<Cursor<T>, ClientError>
+    where
+        T: DeserializeOwned,
+    {
+        self.request.query(Verb::Find, self.cursor).await
+    }
+}
+
+builder!(Find<T> => Cursor<T>, read_preference, read_concern);
+
+/// A query for one document: [`Collection::find_one`].
+#[must_use = "it is sent when the value is awaited"]
+pub struct FindOne<'c, T> {
+    request: Request<'c>,
+    document: PhantomData<fn() -> T>,
+}
+
+impl<'c, T> FindOne<'c, T> {
+    options!([request.body]
+        allow_disk_use, allow_partial_results, collation, comment, hint, let_vars, max, max_time, min, projection,
+        return_key, show_record_id, skip, sort,
+    );
+
+    /// Returns the same query for a value of another type.
+    pub fn typed<U>(self) -> FindOne<'c, U> {
+        FindOne { request: self.request, document: PhantomData }
+    }
+
+    async fn run(mut self) -> Result<Option<T>, ClientError>
+    where
+        T: DeserializeOwned,
+    {
+        self.request.body.add("limit", &1);
+        self.request.body.add("singleBatch", &true);
+        let reply = self.request.read().await?;
+        first_of_batch("find", &reply)?.map(read).transpose()
+    }
+}
+
+builder!(FindOne<T> => Option<T>, read_preference, read_concern);

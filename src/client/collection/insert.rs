@@ -1,0 +1,201 @@
+//! `insert_one` and `insert_many`.
+
+use std::borrow::Borrow;
+
+use bson::oid::ObjectId;
+use bson::spec::ElementType;
+use bson::{Bson, RawDocument, RawDocumentBuf};
+use serde::Serialize;
+
+use super::super::error::ClientError;
+use super::super::session::Session;
+use super::super::timed::Limited;
+use super::super::typed::encode_after;
+use super::Collection;
+use super::fields::{Fields, Shape, refused};
+use super::request::Request;
+use super::results::{Counts, InsertManyResult, InsertOneResult};
+use crate::endpoint::{Limit, OutgoingSequence};
+use crate::runtime::object_id;
+use crate::session::SessionError;
+
+impl<T: Serialize> Collection<T> {
+    /// Prepares the insert of a document. If it has no `_id`, the client gives it one, which is in the result, and in an error
+    /// that leaves the outcome open: [`ClientError::generated_ids`].
+    #[track_caller]
+    pub fn insert_one(&self, document: impl Borrow<T>) -> InsertOne<'_> {
+        InsertOne { request: self.request("insert"), document: NewDocument::of("document", document.borrow(), true) }
+    }
+
+    /// Prepares inserts of documents, in as few commands as the server's limits allow. A document without `_id` gets one, as for
+    /// [`insert_one`](Self::insert_one).
+    #[track_caller]
+    pub fn insert_many(&self, documents: impl IntoIterator<Item = impl Borrow<T>>) -> InsertMany<'_> {
+        let mut makes_room = true;
+        let documents = documents.into_iter().map(|document| {
+            let document = NewDocument::of("documents", document.borrow(), makes_room)?;
+            // The documents of a collection are alike.
+            makes_room = document.generated.is_some();
+            Ok(document)
+        });
+        let documents = documents.collect();
+        InsertMany { request: self.request_of(Fields::new()), collection: self.name(), documents, ordered: true }
+    }
+}
+
+/// An insert of one document: [`Collection::insert_one`].
+#[must_use = "it is sent when the value is awaited"]
+pub struct InsertOne<'c> {
+    request: Request<'c>,
+    document: Result<NewDocument, ClientError>,
+}
+
+impl InsertOne<'_> {
+    options!([request.body] bypass_document_validation, comment);
+
+    async fn run(self) -> Result<InsertOneResult, ClientError> {
+        let Self { mut request, document } = self;
+        let document = document?;
+        request.body.add("ordered", &true);
+        let documents = [document.document()?];
+        let sequences = [OutgoingSequence::new("documents", &documents)];
+        match request.write(true, &sequences).await {
+            Ok(reply) => {
+                let acknowledged = Counts::read(&reply).is_acknowledged();
+                Ok(InsertOneResult { acknowledged, inserted_id: document.id() })
+            }
+            Err(error) => Err(error.with_generated_ids(document.generated.map(|id| (0, id)))),
+        }
+    }
+}
+
+builder!(InsertOne => InsertOneResult, write_concern);
+
+/// Inserts of documents: [`Collection::insert_many`].
+#[must_use = "it is sent when the value is awaited"]
+pub struct InsertMany<'c> {
+    request: Request<'c>,
+    collection: &'c str,
+    documents: Result<Vec<NewDocument>, ClientError>,
+    ordered: bool,
+}
+
+impl InsertMany<'_> {
+    options!([request.body] bypass_document_validation, comment);
+
+    /// Sets whether the first insert that fails ends the series (`ordered`). The default is true.
+    pub fn ordered(mut self, ordered: bool) -> Self {
+        self.ordered = ordered;
+        self
+    }
+
+    async fn run(self) -> Result<InsertManyResult, ClientError> {
+        let Self { request, collection, documents, ordered } = self;
+        let documents = documents?;
+        if documents.is_empty() {
+            return Err(refused("documents", "there are none"));
+        }
+        let inserted_ids = documents.iter().map(NewDocument::id).enumerate().collect();
+        let mut write = request.into_write(collection, ordered)?;
+        for document in documents {
+            let generated = document.generated;
+            write = write.insert_new(document.into_document()?, generated);
+        }
+        Ok(InsertManyResult { acknowledged: write.await?.acknowledged, inserted_ids })
+    }
+}
+
+builder!(InsertMany => InsertManyResult, write_concern);
+
+/// Room for an `_id`: its type, its name, and an ObjectId.
+const ROOM_FOR_ID: usize = 1 + 4 + 12;
+
+/// A document that is to be inserted, with an `_id`.
+#[derive(Debug, Clone)]
+pub(super) struct NewDocument {
+    bytes: Vec<u8>,
+    /// Where the document begins.
+    start: usize,
+    /// The `_id` that the client has given it.
+    pub generated: Option<ObjectId>,
+}
+
+impl NewDocument {
+    /// Writes a value as a document. `makes_room` leaves room for an `_id`, so that the document need not move to get one.
+    pub fn of(argument: &'static str, value: &impl Serialize, makes_room: bool) -> Result<Self, ClientError> {
+        let start = if makes_room { ROOM_FOR_ID } else { 0 };
+        let bytes = encode_after(argument, value, "; insert several documents with insert_many", start)?;
+        let mut this = Self { bytes, start, generated: None };
+        if matches!(this.document()?.get("_id"), Ok(None)) {
+            this.give_id(argument)?;
+        }
+        Ok(this)
+    }
+
+    pub fn document(&self) -> Result<&RawDocument, ClientError> {
+        RawDocument::from_bytes(&self.bytes[self.start..]).map_err(|error| refused("document", error.to_string()))
+    }
+
+    pub fn into_document(mut self) -> Result<RawDocumentBuf, ClientError> {
+        self.bytes.drain(..self.start);
+        RawDocumentBuf::from_bytes(self.bytes).map_err(|error| refused("document", error.to_string()))
+    }
+
+    /// Returns the `_id` of the document.
+    pub fn id(&self) -> Bson {
+        match self.generated {
+            Some(id) => Bson::ObjectId(id),
+            None => {
+                let id = self.document().ok().and_then(|document| document.get("_id").ok()?);
+                id.and_then(|id| id.try_into().ok()).unwrap_or(Bson::Null)
+            }
+        }
+    }
+
+    /// Gives the document an `_id`, as its first field (CRUD, "Generated identifiers").
+    fn give_id(&mut self, argument: &'static str) -> Result<(), ClientError> {
+        if self.start == 0 {
+            self.bytes.splice(0..0, [0; ROOM_FOR_ID]);
+        }
+        let id = object_id();
+        let length = i32::try_from(self.bytes.len()).map_err(|error| refused(argument, error.to_string()))?;
+        let mut field = Vec::with_capacity(ROOM_FOR_ID + 4);
+        field.extend_from_slice(&length.to_le_bytes());
+        field.push(ElementType::ObjectId as u8);
+        field.extend_from_slice(b"_id\0");
+        field.extend_from_slice(&id.bytes());
+        // What was the length of the document becomes the end of the `_id`.
+        self.bytes[..ROOM_FOR_ID + 4].copy_from_slice(&field);
+        (self.start, self.generated) = (0, Some(id));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::rawdoc;
+
+    use super::*;
+
+    #[test]
+    fn document_without_id_gets_one_as_its_first_field() {
+        for makes_room in [true, false] {
+            let new = NewDocument::of("document", &rawdoc! { "a": 1, "b": "text" }, makes_room).unwrap();
+            let id = new.generated.unwrap();
+            assert_eq!(new.id(), Bson::ObjectId(id));
+            assert_eq!(new.document().unwrap(), &*rawdoc! { "_id": id, "a": 1, "b": "text" });
+            assert_eq!(new.into_document().unwrap(), rawdoc! { "_id": id, "a": 1, "b": "text" });
+        }
+    }
+
+    #[test]
+    fn document_with_id_keeps_it_at_its_place() {
+        for makes_room in [true, false] {
+            let given = rawdoc! { "a": 1, "_id": "own" };
+            let new = NewDocument::of("document", &given, makes_room).unwrap();
+            assert_eq!((new.generated, new.id()), (None, Bson::String("own".to_owned())));
+            assert_eq!(new.document().unwrap(), &*given);
+            assert_eq!(new.into_document().unwrap(), given);
+        }
+    }
+}

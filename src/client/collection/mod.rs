@@ -1,0 +1,224 @@
+//! Handles of databases and collections, with the operations that the CRUD specification names.
+//!
+//! A handle makes builders. A builder has a [`Request`](request::Request): the command's document as it grows, and how to run it.
+//! The operations of the client run it. So another client can run the same builders, by the trait `Limited`.
+
+mod fields;
+#[macro_use]
+mod options;
+#[macro_use]
+mod request;
+
+mod find;
+mod insert;
+mod results;
+mod update;
+
+/// Gives a handle the methods that set what it has instead of the client's options.
+macro_rules! settings {
+    ($of:literal) => {
+        #[doc = concat!("Sets the read preference of the ", $of, "'s reads, instead of that of the client's options.")]
+        #[must_use]
+        pub fn read_preference(mut self, preference: ReadPreference) -> Self {
+            Arc::make_mut(&mut self.namespace).settings.read_preference = Some(preference);
+            self
+        }
+
+        #[doc = concat!("Sets the read concern of the ", $of, "'s reads, such as `majority`, instead of that of the client's options.")]
+        #[must_use]
+        pub fn read_concern(mut self, level: impl Into<String>) -> Self {
+            Arc::make_mut(&mut self.namespace).settings.read_concern = Some(level.into());
+            self
+        }
+
+        #[doc = concat!("Sets the write concern of the ", $of, "'s writes, instead of that of the client's options.")]
+        #[must_use]
+        pub fn write_concern(mut self, concern: WriteConcern) -> Self {
+            Arc::make_mut(&mut self.namespace).settings.write_concern = Some(concern);
+            self
+        }
+    };
+}
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use bson::Document;
+
+pub use self::find::{Find, FindOne};
+pub use self::insert::{InsertMany, InsertOne};
+pub use self::results::{DeleteResult, InsertManyResult, InsertOneResult, UpdateResult};
+pub use self::update::{Delete, Replace, Update};
+
+use self::fields::Fields;
+use self::request::Request;
+use super::Client;
+use crate::options::{ReadPreference, WriteConcern};
+
+impl Client {
+    /// Returns a handle of a database. Sends nothing: the server creates a database with its first document.
+    ///
+    /// ```no_run
+    /// # async fn example(client: wharf::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// use bson::doc;
+    /// use serde::{Deserialize, Serialize};
+    ///
+    /// #[derive(Serialize, Deserialize)]
+    /// struct Order {
+    ///     #[serde(rename = "_id")]
+    ///     id: i32,
+    ///     paid: bool,
+    /// }
+    ///
+    /// let orders = client.database("shop").collection::<Order>("orders");
+    /// orders.insert_one(Order { id: 1, paid: false }).await?;
+    /// orders.update_one(doc! { "_id": 1 }, doc! { "$set": { "paid": true } }).await?;
+    /// let paid: Vec<Order> = orders.find(doc! { "paid": true }).sort(doc! { "_id": 1 }).await?.try_collect().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn database(&self, name: impl Into<String>) -> Database {
+        let (database, collection) = (name.into(), String::new());
+        let settings = Settings::default();
+        Database { namespace: Arc::new(Namespace { client: self.clone(), database, collection, settings }) }
+    }
+
+    /// Returns a handle of the database that the connection string names. `None` if it names none.
+    #[must_use]
+    pub fn default_database(&self) -> Option<Database> {
+        self.options().default_database.as_ref().map(|name| self.database(name))
+    }
+}
+
+/// A database of a client: [`Client::database`].
+///
+/// It is cheap to clone, and to be had at any time.
+#[derive(Clone)]
+pub struct Database {
+    namespace: Arc<Namespace>,
+}
+
+impl Database {
+    /// Returns a handle of a collection, whose documents are values of type `T`. It has the read preference and the concerns of
+    /// the database. Sends nothing: the server creates a collection with its first document.
+    #[must_use]
+    pub fn collection<T>(&self, name: impl Into<String>) -> Collection<T> {
+        let namespace = Namespace { collection: name.into(), ..Namespace::clone(&self.namespace) };
+        Collection { namespace: Arc::new(namespace), documents: PhantomData }
+    }
+
+    /// Returns the database's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.namespace.database
+    }
+
+    /// Returns the client.
+    #[must_use]
+    pub fn client(&self) -> &Client {
+        &self.namespace.client
+    }
+
+    settings!("database");
+}
+
+impl fmt::Debug for Database {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Database").field(&self.name()).finish()
+    }
+}
+
+/// A collection of a client, whose documents are values of type `T`: [`Database::collection`].
+///
+/// It is cheap to clone, and to be had at any time. Each method returns a builder: await it to send the command, after methods that
+/// set options. Filters, updates and the values of options are anything that serde writes as a document: `doc!`, `rawdoc!`, or a
+/// struct.
+///
+/// The methods have the names of the specification. [`Client::run`] and [`Client::write`] are the raw forms, on documents
+/// of the wire.
+pub struct Collection<T = Document> {
+    namespace: Arc<Namespace>,
+    documents: PhantomData<fn(T) -> T>,
+}
+
+impl<T> Collection<T> {
+    /// Returns the collection's name, without that of its database.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.namespace.collection
+    }
+
+    /// Returns the name of the collection's database.
+    #[must_use]
+    pub fn database(&self) -> &str {
+        &self.namespace.database
+    }
+
+    /// Returns the client.
+    #[must_use]
+    pub fn client(&self) -> &Client {
+        &self.namespace.client
+    }
+
+    /// Returns a handle of the same collection whose documents are values of another type.
+    #[must_use]
+    pub fn clone_with_type<U>(&self) -> Collection<U> {
+        Collection { namespace: self.namespace.clone(), documents: PhantomData }
+    }
+
+    settings!("collection");
+
+    /// Returns the request of a command that has this collection as its target.
+    #[track_caller]
+    fn request(&self, command: &'static str) -> Request<'_> {
+        self.request_of(Fields::command(command, self.name()))
+    }
+
+    /// Returns the request of a command with these fields.
+    #[track_caller]
+    fn request_of(&self, body: Fields) -> Request<'_> {
+        let Namespace { client, database, settings, .. } = &*self.namespace;
+        Request::new(client, database, settings, body)
+    }
+}
+
+/// Independent of whether `T` can be cloned.
+impl<T> Clone for Collection<T> {
+    fn clone(&self) -> Self {
+        self.clone_with_type()
+    }
+}
+
+impl<T> fmt::Debug for Collection<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Collection").field(&self.database()).field(&self.name()).finish()
+    }
+}
+
+/// What the clones of a handle share.
+#[derive(Clone)]
+struct Namespace {
+    client: Client,
+    database: String,
+    /// Empty for a database.
+    collection: String,
+    settings: Settings,
+}
+
+/// What a handle has instead of the client's options.
+#[derive(Debug, Clone, Default)]
+struct Settings {
+    read_preference: Option<ReadPreference>,
+    read_concern: Option<String>,
+    write_concern: Option<WriteConcern>,
+}
+
+impl Settings {
+    const NONE: &'static Self = &Self { read_preference: None, read_concern: None, write_concern: None };
+
+    fn is_set(&self) -> bool {
+        self.read_preference.is_some() || self.read_concern.is_some() || self.write_concern.is_some()
+    }
+}

@@ -1,0 +1,236 @@
+//! The options of commands: one row for each, with its documentation, its name here and on the wire, and its type. Builders
+//! pick the rows that the specification gives them.
+
+/// Gives a builder the methods of the options that it names. In brackets stands its field with the document that
+/// the options are added to.
+macro_rules! options {
+    ([$($place:ident).+] $($option:ident),* $(,)?) => { options!(@rows [$($place).+] $($option)*); };
+    (@rows $place:tt $($option:ident)*) => { $(options!(@row $place $option);)* };
+
+    (@row $place:tt allow_disk_use) => { options!(@method $place "allowDiskUse" flag
+        /// Sets whether the server may write temporary files (`allowDiskUse`).
+        allow_disk_use
+    ); };
+    (@row $place:tt allow_partial_results) => { options!(@method $place "allowPartialResults" flag
+        /// Sets whether a mongos returns what there is if some shards are down (`allowPartialResults`).
+        allow_partial_results
+    ); };
+    (@row $place:tt array_filters) => { options!(@method $place "arrayFilters" array
+        /// Sets which elements of arrays the update applies to, as an array of filters (`arrayFilters`).
+        array_filters
+    ); };
+    (@row $place:tt authorized_collections) => { options!(@method $place "authorizedCollections" flag
+        /// Sets whether to list only the collections that the user may use (`authorizedCollections`).
+        authorized_collections
+    ); };
+    (@row $place:tt authorized_databases) => { options!(@method $place "authorizedDatabases" flag
+        /// Sets whether to list only the databases that the user may use (`authorizedDatabases`).
+        authorized_databases
+    ); };
+    (@row $place:tt bypass_document_validation) => { options!(@method $place "bypassDocumentValidation" flag
+        /// Sets whether the documents may violate the collection's validator (`bypassDocumentValidation`).
+        bypass_document_validation
+    ); };
+    (@row $place:tt capped) => { options!(@method $place "capped" flag
+        /// Sets whether the collection has a fixed [`size`](Self::size), and drops its oldest documents (`capped`).
+        capped
+    ); };
+    (@row $place:tt change_stream_pre_and_post_images) => {
+        options!(@method $place "changeStreamPreAndPostImages" document
+            /// Sets whether change streams can show documents before and after changes (`changeStreamPreAndPostImages`):
+            /// `{ enabled: true }`.
+            change_stream_pre_and_post_images
+        );
+    };
+    (@row $place:tt clustered_index) => { options!(@method $place "clusteredIndex" document
+        /// Sets the index that the documents are stored in (`clusteredIndex`): `{ key: { _id: 1 }, unique: true }`.
+        clustered_index
+    ); };
+    (@row $place:tt collation) => { options!(@method $place "collation" document
+        /// Sets the rules of the language by which texts are compared (`collation`), such as `{ locale: "en" }`.
+        collation
+    ); };
+    (@row $place:tt comment) => { options!(@method $place "comment" value
+        /// Sets a comment, which the server shows in its log, its profiler and `currentOp` (`comment`). Any value; before MongoDB
+        /// 4.4, queries take a string, and other commands nothing.
+        comment
+    ); };
+    (@row $place:tt commit_quorum) => { options!(@method $place "commitQuorum" value
+        /// Sets how many members of the replica set must build the index before it can be used (`commitQuorum`): a number,
+        /// `majority`, `votingMembers` or the name of a mode. Needs MongoDB 4.4.
+        commit_quorum
+    ); };
+    (@row $place:tt default_language) => { options!(@method $place "default_language" text
+        /// Sets the language of a text index (`default_language`).
+        default_language
+    ); };
+    (@row $place:tt drop_target) => { options!(@method $place "dropTarget" flag
+        /// Sets whether a collection that has the new name is dropped first (`dropTarget`).
+        drop_target
+    ); };
+    (@row $place:tt expire_after) => { options!(@method $place "expireAfterSeconds" seconds
+        /// Sets after which time documents are deleted (`expireAfterSeconds`).
+        expire_after
+    ); };
+    (@row $place:tt fields) => { options!(@method $place "fields" document
+        /// Sets which fields of the document are returned (`projection`, on the wire `fields`).
+        projection
+    ); };
+    (@row $place:tt filter) => { options!(@method $place "filter" document
+        /// Sets which entries are listed, by the fields that they have (`filter`).
+        filter
+    ); };
+    (@row $place:tt hidden) => { options!(@method $place "hidden" flag
+        /// Sets whether queries do not use the index (`hidden`).
+        hidden
+    ); };
+    (@row $place:tt hint) => { options!(@method $place "hint" hint
+        /// Sets the index to use, by its name or its keys (`hint`).
+        hint
+    ); };
+    (@row $place:tt let_vars) => { options!(@method $place "let" document
+        /// Sets variables, which expressions read as `$$name` (`let`). Needs MongoDB 5.0.
+        let_vars
+    ); };
+    (@row $place:tt max) => { options!(@method $place "max" document
+        /// Sets the exclusive upper bound of the index that [`hint`](Self::hint) names (`max`).
+        max
+    ); };
+    (@row $place:tt max_documents) => { options!(@method $place "max" number
+        /// Sets the most documents that a capped collection keeps (`max`).
+        max_documents
+    ); };
+    (@row $place:tt max_time) => { options!(@method $place "maxTimeMS" milliseconds
+        /// Sets how long the server may work (`maxTimeMS`). Not sent beside a [`timeout`](Self::timeout), which limits the
+        /// whole call, and is preferred.
+        max_time
+    ); };
+    (@row $place:tt min) => { options!(@method $place "min" document
+        /// Sets the inclusive lower bound of the index that [`hint`](Self::hint) names (`min`).
+        min
+    ); };
+    (@row $place:tt name) => { options!(@method $place "name" text
+        /// Sets the name (`name`). By default it is made of the keys, such as `customer_1_price_-1`.
+        name
+    ); };
+    (@row $place:tt no_cursor_timeout) => { options!(@method $place "noCursorTimeout" flag
+        /// Sets whether the server keeps the cursor open although it is idle for ten minutes (`noCursorTimeout`).
+        no_cursor_timeout
+    ); };
+    (@row $place:tt partial_filter_expression) => { options!(@method $place "partialFilterExpression" document
+        /// Sets which documents the index has (`partialFilterExpression`).
+        partial_filter_expression
+    ); };
+    (@row $place:tt pipeline) => { options!(@method $place "pipeline" array
+        /// Sets the stages through which a view sees the collection of [`view_on`](Self::view_on) (`pipeline`).
+        pipeline
+    ); };
+    (@row $place:tt projection) => { options!(@method $place "projection" document
+        /// Sets which fields of the documents are returned (`projection`).
+        projection
+    ); };
+    (@row $place:tt return_key) => { options!(@method $place "returnKey" flag
+        /// Sets whether only the keys of the index are returned (`returnKey`).
+        return_key
+    ); };
+    (@row $place:tt show_record_id) => { options!(@method $place "showRecordId" flag
+        /// Sets whether each document has its place in the storage as `$recordId` (`showRecordId`).
+        show_record_id
+    ); };
+    (@row $place:tt size) => { options!(@method $place "size" number
+        /// Sets the most bytes that a capped collection takes (`size`).
+        size
+    ); };
+    (@row $place:tt skip) => { options!(@method $place "skip" number
+        /// Sets how many documents are passed over (`skip`).
+        skip
+    ); };
+    (@row $place:tt sort) => { options!(@method $place "sort" document
+        /// Sets the order of the documents (`sort`), such as `{ price: -1 }`. Where one document is changed, it is the first.
+        sort
+    ); };
+    (@row $place:tt sparse) => { options!(@method $place "sparse" flag
+        /// Sets whether the index leaves out documents without its fields (`sparse`).
+        sparse
+    ); };
+    (@row $place:tt time_series) => { options!(@method $place "timeseries" document
+        /// Makes it a time series (`timeseries`): `{ timeField: …, metaField: …, granularity: … }`. Needs MongoDB 5.0.
+        time_series
+    ); };
+    (@row $place:tt unique) => { options!(@method $place "unique" flag
+        /// Sets whether two documents must differ in the index's fields (`unique`).
+        unique
+    ); };
+    (@row $place:tt upsert) => { options!(@method $place "upsert" flag
+        /// Sets whether a document is inserted if none is found (`upsert`).
+        upsert
+    ); };
+    (@row $place:tt validation_action) => { options!(@method $place "validationAction" text
+        /// Sets whether a document that violates the validator is refused or logged (`validationAction`): `error`, `warn`.
+        validation_action
+    ); };
+    (@row $place:tt validation_level) => { options!(@method $place "validationLevel" text
+        /// Sets which changes the validator applies to (`validationLevel`): `strict`, `moderate`, `off`.
+        validation_level
+    ); };
+    (@row $place:tt validator) => { options!(@method $place "validator" document
+        /// Sets the filter that each document must match (`validator`), such as `{ $jsonSchema: … }`.
+        validator
+    ); };
+    (@row $place:tt view_on) => { options!(@method $place "viewOn" text
+        /// Makes it a view of this collection or view (`viewOn`).
+        view_on
+    ); };
+    (@row $place:tt weights) => { options!(@method $place "weights" document
+        /// Sets how much each field of a text index counts (`weights`).
+        weights
+    ); };
+    (@row $place:tt wildcard_projection) => { options!(@method $place "wildcardProjection" document
+        /// Sets the fields that a wildcard index has or leaves out (`wildcardProjection`).
+        wildcard_projection
+    ); };
+
+    (@method $place:tt $field:literal flag $(#[$doc:meta])* $method:ident) => {
+        options!(@of $place $field (bool) Any $(#[$doc])* $method);
+    };
+    (@method $place:tt $field:literal number $(#[$doc:meta])* $method:ident) => {
+        options!(@of $place $field (u64) Any $(#[$doc])* $method);
+    };
+    (@method $place:tt $field:literal text $(#[$doc:meta])* $method:ident) => {
+        options!(@of $place $field (&str) Any $(#[$doc])* $method);
+    };
+    (@method $place:tt $field:literal value $(#[$doc:meta])* $method:ident) => {
+        options!(@of $place $field (impl serde::Serialize) Any $(#[$doc])* $method);
+    };
+    (@method $place:tt $field:literal document $(#[$doc:meta])* $method:ident) => {
+        options!(@of $place $field (impl serde::Serialize) Document $(#[$doc])* $method);
+    };
+    (@method $place:tt $field:literal array $(#[$doc:meta])* $method:ident) => {
+        options!(@of $place $field (impl serde::Serialize) Array $(#[$doc])* $method);
+    };
+    (@method $place:tt $field:literal hint $(#[$doc:meta])* $method:ident) => {
+        options!(@of $place $field (impl serde::Serialize) Hint $(#[$doc])* $method);
+    };
+    (@method [$($place:ident).+] $field:literal milliseconds $(#[$doc:meta])* $method:ident) => {
+        $(#[$doc])*
+        pub fn $method(mut self, limit: std::time::Duration) -> Self {
+            let limit = i64::try_from(limit.as_millis()).unwrap_or(i64::MAX);
+            self.$($place).+.set(stringify!($method), $field, Shape::Any, &limit);
+            self
+        }
+    };
+    (@method [$($place:ident).+] $field:literal seconds $(#[$doc:meta])* $method:ident) => {
+        $(#[$doc])*
+        pub fn $method(mut self, time: std::time::Duration) -> Self {
+            self.$($place).+.set(stringify!($method), $field, Shape::Any, &time.as_secs());
+            self
+        }
+    };
+    (@of [$($place:ident).+] $field:literal ($type:ty) $shape:ident $(#[$doc:meta])* $method:ident) => {
+        $(#[$doc])*
+        pub fn $method(mut self, value: $type) -> Self {
+            self.$($place).+.set(stringify!($method), $field, Shape::$shape, &value);
+            self
+        }
+    };
+}

@@ -1,0 +1,315 @@
+//! What all builders have in common: a command as it is built, and how it is run in the end.
+
+use std::panic::Location;
+use std::time::Duration;
+
+use bson::{RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
+use serde::de::DeserializeOwned;
+
+use super::super::Client;
+use super::super::cursor::{Cursor, TimeoutMode};
+use super::super::error::ClientError;
+use super::super::operation::Operation;
+use super::super::query::{Query, Verb};
+use super::super::session::Session;
+use super::super::timed::Limited;
+use super::super::typed::{Prepared, with};
+use super::super::write::Write;
+use super::Settings;
+use super::fields::Fields;
+use crate::endpoint::{Limit, OutgoingSequence};
+use crate::options::{ReadPreference, WriteConcern};
+use crate::session::{SessionError, name, takes_read_concern, writes_its_result};
+
+/// A command as a builder makes it.
+pub(super) struct Request<'c> {
+    pub client: &'c Client,
+    pub database: &'c str,
+    /// The command's document, without its statements.
+    pub body: Fields,
+    /// What the command inherits from its collection or database.
+    settings: &'c Settings,
+    pub read_preference: Option<&'c ReadPreference>,
+    pub read_concern: Option<String>,
+    pub write_concern: Option<WriteConcern>,
+    pub session: Option<&'c mut Session>,
+    pub timeout: Limit,
+    /// The time limit of the call, if it has started.
+    started: Option<Limit>,
+    pub site: &'static Location<'static>,
+}
+
+impl<'c> Request<'c> {
+    /// Creates a request from the document of a command.
+    #[track_caller]
+    pub fn new(client: &'c Client, database: &'c str, settings: &'c Settings, body: Fields) -> Self {
+        Self {
+            client,
+            database,
+            body,
+            settings,
+            read_preference: None,
+            read_concern: None,
+            write_concern: None,
+            session: None,
+            timeout: Limit::Unset,
+            started: None,
+            site: Location::caller(),
+        }
+    }
+
+    /// Returns the time limit as it is.
+    ///
+    /// # Errors
+    ///
+    /// [`SessionError::TimeoutInTransaction`].
+    pub fn limit(&self) -> Result<Limit, SessionError> {
+        self.client.limit_in(self.session.as_ref().map(|session| &**session.explicit()), self.timeout)
+    }
+
+    /// Sets [`limit`](Self::limit), which has started.
+    pub fn start(&mut self, limit: Limit) {
+        self.started = Some(limit);
+    }
+
+    /// Runs a command that reads.
+    pub async fn read(mut self) -> Result<RawDocumentBuf, ClientError> {
+        let read_preference = self.inherit(false)?;
+        let limit = self.started.unwrap_or(self.timeout);
+        let body = self.body.finish()?;
+        let operation = with(Operation::read(self.database, &body), self.session, read_preference, limit);
+        self.client.run_at(operation, self.site).await
+    }
+
+    /// Runs a command that writes. `is_single`: each statement concerns one document at most.
+    pub async fn write(
+        mut self,
+        is_single: bool,
+        sequences: &[OutgoingSequence<'_>],
+    ) -> Result<RawDocumentBuf, ClientError> {
+        self.inherit(true)?;
+        let limit = self.started.unwrap_or(self.timeout);
+        let body = self.body.finish()?;
+        let operation = Operation::of_write(self.database, &body, is_single).sequences(sequences);
+        let operation = with(operation, self.session, None, limit);
+        self.client.run_at(operation, self.site).await
+    }
+
+    /// Runs a query.
+    pub async fn query<T: DeserializeOwned>(
+        mut self,
+        verb: Verb,
+        options: CursorOptions,
+    ) -> Result<Cursor<T>, ClientError> {
+        let writes = verb == Verb::Aggregate && writes_its_result(self.body.document()?);
+        let read_preference = self.inherit(writes)?;
+        let prepared = Prepared {
+            client: self.client.clone(),
+            database: self.database,
+            body: self.body.finish(),
+            session: self.session,
+            read_preference,
+            timeout: self.timeout,
+        };
+        let mut query = options.apply(Query::of(verb, prepared, self.site));
+        if let Some(limit) = self.started {
+            query.set_limit(limit);
+        }
+        Ok(query.await?.typed())
+    }
+
+    /// Returns writes in bulk, with the fields of the request as their options.
+    pub fn into_write(mut self, collection: &'c str, ordered: bool) -> Result<Write<'c>, ClientError> {
+        self.inherit(true)?;
+        let mut write = Write::of(self.client.clone(), self.database, collection, self.site);
+        if !ordered {
+            write = write.unordered();
+        }
+        if let Some(session) = self.session {
+            write = write.session(session);
+        }
+        write.set_limit(self.started.unwrap_or(self.timeout));
+        Ok(write.options(self.body.finish()?))
+    }
+
+    /// Adds the concerns, and returns the read preference: of this call, or else of its collection or database. In a
+    /// transaction the latter do not count (Transactions, "Interaction with Read and Write Concern" and "Read Preference").
+    pub fn inherit(&mut self, writes: bool) -> Result<Option<&'c ReadPreference>, ClientError> {
+        let mut settings = self.settings;
+        if settings.is_set()
+            && let Some(session) = &self.session
+            && session.explicit().lock().is_in_transaction()
+        {
+            settings = Settings::NONE;
+        }
+        let read_concern = self.read_concern.as_deref().or(settings.read_concern.as_deref());
+        if let Some(level) = read_concern
+            && name(self.body.document()?).is_some_and(takes_read_concern)
+            && !self.body.has("readConcern")
+        {
+            let read_concern = rawdoc! { "level": level };
+            self.body.add("readConcern", &read_concern);
+        }
+        let write_concern = self.write_concern.as_ref().or(settings.write_concern.as_ref()).filter(|_| writes);
+        if let Some(concern) = write_concern
+            && !self.body.has("writeConcern")
+        {
+            let concern = match self.limit()?.is_set() {
+                true => concern.clone().without_w_timeout().document(),
+                false => concern.document(),
+            };
+            // Without fields it is the server's choice, and still not that of the client's options.
+            self.body.add("writeConcern", &concern.unwrap_or_default());
+        }
+        Ok(self.read_preference.or(settings.read_preference.as_ref()))
+    }
+}
+
+/// What a query's builder sets of its cursor.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct CursorOptions {
+    pub batch_size: Option<i32>,
+    pub max_await_time: Option<Duration>,
+    pub timeout_mode: Option<TimeoutMode>,
+}
+
+impl CursorOptions {
+    fn apply(self, mut query: Query<'_>) -> Query<'_> {
+        if let Some(size) = self.batch_size {
+            query = query.batch_size(size);
+        }
+        if let Some(limit) = self.max_await_time {
+            query = query.max_await_time(limit);
+        }
+        if let Some(mode) = self.timeout_mode {
+            query = query.timeout_mode(mode);
+        }
+        query
+    }
+}
+
+/// Returns the first document of the reply to a query, if there is one.
+pub(super) fn first_of_batch<'r>(
+    command: &'static str,
+    reply: &'r RawDocument,
+) -> Result<Option<&'r RawDocument>, ClientError> {
+    let unreadable = |reason: String| ClientError::Reply { command, reason: reason.into() };
+    let cursor = reply.get_document("cursor").map_err(|error| unreadable(error.to_string()))?;
+    let batch = cursor.get_array("firstBatch").map_err(|error| unreadable(error.to_string()))?;
+    match batch.into_iter().next() {
+        None => Ok(None),
+        Some(Ok(RawBsonRef::Document(document))) => Ok(Some(document)),
+        Some(_) => Err(unreadable("firstBatch has a value that is no document".to_owned())),
+    }
+}
+
+/// Gives a builder the methods that set what concerns its cursor.
+macro_rules! cursor_options {
+    () => {
+        /// Sets the number of documents in each batch (`batchSize`). By default the server decides.
+        pub fn batch_size(mut self, documents: i32) -> Self {
+            self.cursor.batch_size = Some(documents);
+            self
+        }
+
+        /// Sets how long the server waits for new documents (`maxAwaitTimeMS`, the `maxTimeMS` of each `getMore`). Only for
+        /// tailable cursors that await data.
+        pub fn max_await_time(mut self, limit: std::time::Duration) -> Self {
+            self.cursor.max_await_time = Some(limit);
+            self
+        }
+
+        /// Sets what `timeoutMS` limits. Needs `timeoutMS`, of the call or of the options.
+        pub fn timeout_mode(mut self, mode: TimeoutMode) -> Self {
+            self.cursor.timeout_mode = Some(mode);
+            self
+        }
+    };
+}
+
+/// Gives a builder the methods that all builders have, and its future. The builder has a method `run`.
+macro_rules! builder {
+    ($name:ident $(<$t:ident>)? => $output:ty $(, $inherited:ident)*) => {
+        impl<'c $(, $t)?> $name<'c $(, $t)?> {
+            /// Sets the session, and with it the transaction, that the call belongs to.
+            pub fn session(mut self, session: &'c mut Session) -> Self {
+                self.request.session = Some(session);
+                self
+            }
+
+            /// Sets `timeoutMS`: how long the call may take in total, with all its attempts. The default is
+            /// [`Options::timeout`](crate::Options::timeout). Zero means no limit.
+            pub fn timeout(mut self, limit: std::time::Duration) -> Self {
+                self.request.timeout = Limit::of(limit);
+                self
+            }
+
+            /// Adds fields to the command, under the names of the server's manual: what has no method of its own. Anything that
+            /// serde writes as a document. A field that the command has already is refused.
+            pub fn options(mut self, fields: impl serde::Serialize) -> Self {
+                self.request.body.extend(&fields);
+                self
+            }
+
+            $(builder!(@inherited $inherited);)*
+        }
+
+        impl<'c $(, $t: serde::de::DeserializeOwned + 'c)?> IntoFuture for $name<'c $(, $t)?> {
+            type Output = Result<$output, ClientError>;
+            type IntoFuture = std::pin::Pin<Box<dyn Future<Output = Self::Output> + Send + 'c>>;
+
+            /// Sends the command.
+            ///
+            /// # Errors
+            ///
+            /// [`ClientError::Argument`] if a value cannot be sent; then nothing was sent. [`ClientError::Write`] if the server
+            /// refused a statement. [`ClientError::Reply`] if serde cannot read a document as the collection's type. Otherwise
+            /// those of [`Client::run`](crate::Client::run).
+            ///
+            /// # Cancel safety
+            ///
+            /// That of [`Client::run`](crate::Client::run).
+            fn into_future(self) -> Self::IntoFuture {
+                Box::pin(self.run())
+            }
+        }
+
+        impl<'c $(, $t: serde::de::DeserializeOwned + 'c)?> Limited for $name<'c $(, $t)?> {
+            fn limit(&self) -> Result<Limit, SessionError> {
+                self.request.limit()
+            }
+
+            fn set_limit(&mut self, limit: Limit) {
+                self.request.start(limit);
+            }
+        }
+
+        impl<$($t)?> std::fmt::Debug for $name<'_ $(, $t)?> {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.debug_struct(stringify!($name)).field("database", &self.request.database).finish_non_exhaustive()
+            }
+        }
+    };
+
+    (@inherited read_preference) => {
+        /// Sets the servers that the command may be sent to, instead of those of the collection or database.
+        pub fn read_preference(mut self, preference: &'c crate::options::ReadPreference) -> Self {
+            self.request.read_preference = Some(preference);
+            self
+        }
+    };
+    (@inherited read_concern) => {
+        /// Sets the level of the read concern, such as `majority`, instead of that of the collection or database.
+        pub fn read_concern(mut self, level: impl Into<String>) -> Self {
+            self.request.read_concern = Some(level.into());
+            self
+        }
+    };
+    (@inherited write_concern) => {
+        /// Sets the write concern, instead of that of the collection or database.
+        pub fn write_concern(mut self, concern: crate::options::WriteConcern) -> Self {
+            self.request.write_concern = Some(concern);
+            self
+        }
+    };
+}

@@ -1,0 +1,108 @@
+//! What writes return.
+
+use std::collections::BTreeMap;
+
+use bson::{Bson, RawBsonRef, RawDocument};
+
+/// What `insert_one` has done.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct InsertOneResult {
+    /// Whether the server has acknowledged the write. With the write concern `w: 0` it does not.
+    pub acknowledged: bool,
+    /// The `_id` of the document: its own, or the one that the client has given it.
+    pub inserted_id: Bson,
+}
+
+/// What `insert_many` has done.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct InsertManyResult {
+    /// Whether the server has acknowledged the writes. With the write concern `w: 0` it does not.
+    pub acknowledged: bool,
+    /// The `_id`s of the documents, by the documents' places: their own, or those that the client has given them.
+    pub inserted_ids: BTreeMap<usize, Bson>,
+}
+
+/// What `update_one`, `update_many` or `replace_one` has done.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct UpdateResult {
+    /// Whether the server has acknowledged the write. With the write concern `w: 0` it does not: then the numbers are 0.
+    pub acknowledged: bool,
+    /// The number of documents that the filter matched.
+    pub matched_count: u64,
+    /// The number of documents that were changed. It is less than [`matched_count`](Self#structfield.matched_count) if some had the new
+    /// values already.
+    pub modified_count: u64,
+    /// The `_id` of the document that `upsert` has inserted.
+    pub upserted_id: Option<Bson>,
+}
+
+/// What `delete_one` or `delete_many` has done.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct DeleteResult {
+    /// Whether the server has acknowledged the write. With the write concern `w: 0` it does not: then the number is 0.
+    pub acknowledged: bool,
+    /// The number of documents that were deleted.
+    pub deleted_count: u64,
+}
+
+/// What the reply to a write with one statement says. A reply that the client makes up for `w: 0` has none of the fields.
+#[derive(Default)]
+pub(super) struct Counts {
+    n: Option<u64>,
+    modified: u64,
+    upserted: Option<Bson>,
+}
+
+impl Counts {
+    /// Reads a successful reply, in one pass.
+    pub fn read(reply: &RawDocument) -> Self {
+        let mut counts = Self::default();
+        for (field, value) in reply.iter().flatten() {
+            match field.as_str() {
+                "n" => counts.n = count(value),
+                "nModified" => counts.modified = count(value).unwrap_or(0),
+                "upserted" => counts.upserted = first_id(value),
+                _ => {}
+            }
+        }
+        counts
+    }
+
+    pub fn is_acknowledged(&self) -> bool {
+        self.n.is_some()
+    }
+
+    pub fn of_delete(self) -> DeleteResult {
+        DeleteResult { acknowledged: self.is_acknowledged(), deleted_count: self.n.unwrap_or(0) }
+    }
+
+    pub fn of_update(self) -> UpdateResult {
+        let inserted = u64::from(self.upserted.is_some());
+        UpdateResult {
+            acknowledged: self.is_acknowledged(),
+            matched_count: self.n.unwrap_or(0).saturating_sub(inserted),
+            modified_count: self.modified,
+            upserted_id: self.upserted,
+        }
+    }
+}
+
+/// Returns a number of documents, whatever the type of the number.
+fn count(value: RawBsonRef<'_>) -> Option<u64> {
+    match value {
+        RawBsonRef::Int32(number) => u64::try_from(number).ok(),
+        RawBsonRef::Int64(number) => u64::try_from(number).ok(),
+        RawBsonRef::Double(number) => Some(number as u64),
+        _ => None,
+    }
+}
+
+/// Returns the `_id` in the first document of an array.
+fn first_id(upserted: RawBsonRef<'_>) -> Option<Bson> {
+    let first = upserted.as_array()?.into_iter().next()?.ok()?;
+    first.as_document()?.get("_id").ok()??.try_into().ok()
+}

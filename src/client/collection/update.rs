@@ -1,0 +1,175 @@
+//! `update_one`, `update_many`, `replace_one`, `delete_one` and `delete_many`.
+
+use std::borrow::Borrow;
+
+use serde::Serialize;
+
+use super::super::error::ClientError;
+use super::super::session::Session;
+use super::super::timed::Limited;
+use super::Collection;
+use super::fields::{Fields, Shape, refused};
+use super::request::Request;
+use super::results::{Counts, DeleteResult, UpdateResult};
+use crate::endpoint::{Limit, OutgoingSequence};
+use crate::printable::Printable;
+use crate::session::{SessionError, name};
+
+impl<T> Collection<T> {
+    /// Prepares an update of the first document that matches `filter`. `update` is a document of operators, such as
+    /// `{ $set: … }`, or a pipeline.
+    #[track_caller]
+    pub fn update_one(&self, filter: impl Serialize, update: impl Serialize) -> Update<'_> {
+        Update { request: self.request("update"), statement: update_statement(&filter, &update), is_single: true }
+    }
+
+    /// Prepares an update of all documents that match `filter`. It is not repeated after a network error: the server may have
+    /// executed it.
+    #[track_caller]
+    pub fn update_many(&self, filter: impl Serialize, update: impl Serialize) -> Update<'_> {
+        let mut statement = update_statement(&filter, &update);
+        statement.add("multi", &true);
+        Update { request: self.request("update"), statement, is_single: false }
+    }
+
+    /// Prepares the replacement of the first document that matches `filter`.
+    #[track_caller]
+    pub fn replace_one(&self, filter: impl Serialize, replacement: impl Borrow<T>) -> Replace<'_>
+    where
+        T: Serialize,
+    {
+        Replace { request: self.request("update"), statement: replace_statement(&filter, replacement.borrow()) }
+    }
+
+    /// Prepares the deletion of the first document that matches `filter`.
+    #[track_caller]
+    pub fn delete_one(&self, filter: impl Serialize) -> Delete<'_> {
+        Delete { request: self.request("delete"), statement: delete_statement(&filter, 1), is_single: true }
+    }
+
+    /// Prepares the deletion of all documents that match `filter`. It is not repeated after a network error: the server may have
+    /// executed it.
+    #[track_caller]
+    pub fn delete_many(&self, filter: impl Serialize) -> Delete<'_> {
+        Delete { request: self.request("delete"), statement: delete_statement(&filter, 0), is_single: false }
+    }
+}
+
+/// An update: [`Collection::update_one`] and [`Collection::update_many`].
+#[must_use = "it is sent when the value is awaited"]
+pub struct Update<'c> {
+    request: Request<'c>,
+    statement: Fields,
+    is_single: bool,
+}
+
+impl Update<'_> {
+    options!([statement] array_filters, collation, hint, sort, upsert);
+    options!([request.body] bypass_document_validation, comment, let_vars);
+
+    async fn run(self) -> Result<UpdateResult, ClientError> {
+        Ok(send(self.request, "updates", self.statement, self.is_single).await?.of_update())
+    }
+}
+
+builder!(Update => UpdateResult, write_concern);
+
+/// A replacement of one document: [`Collection::replace_one`].
+#[must_use = "it is sent when the value is awaited"]
+pub struct Replace<'c> {
+    request: Request<'c>,
+    statement: Fields,
+}
+
+impl Replace<'_> {
+    options!([statement] collation, hint, sort, upsert);
+    options!([request.body] bypass_document_validation, comment, let_vars);
+
+    async fn run(self) -> Result<UpdateResult, ClientError> {
+        Ok(send(self.request, "updates", self.statement, true).await?.of_update())
+    }
+}
+
+builder!(Replace => UpdateResult, write_concern);
+
+/// A deletion: [`Collection::delete_one`] and [`Collection::delete_many`].
+#[must_use = "it is sent when the value is awaited"]
+pub struct Delete<'c> {
+    request: Request<'c>,
+    statement: Fields,
+    is_single: bool,
+}
+
+impl Delete<'_> {
+    options!([statement] collation, hint);
+    options!([request.body] comment, let_vars);
+
+    async fn run(self) -> Result<DeleteResult, ClientError> {
+        Ok(send(self.request, "deletes", self.statement, self.is_single).await?.of_delete())
+    }
+}
+
+builder!(Delete => DeleteResult, write_concern);
+
+/// Sends a command with one statement.
+async fn send(
+    mut request: Request<'_>,
+    argument: &'static str,
+    statement: Fields,
+    is_single: bool,
+) -> Result<Counts, ClientError> {
+    let documents = [statement.document()?];
+    request.body.add("ordered", &true);
+    let sequences = [OutgoingSequence::new(argument, &documents)];
+    Ok(Counts::read(&request.write(is_single, &sequences).await?))
+}
+
+/// Returns a statement that updates documents.
+pub(super) fn update_statement(filter: &impl Serialize, update: &impl Serialize) -> Fields {
+    let mut statement = Fields::new();
+    statement.set("filter", "q", Shape::Document, filter);
+    set_update(&mut statement, "u", update);
+    statement
+}
+
+/// Returns a statement that replaces a document.
+pub(super) fn replace_statement(filter: &impl Serialize, replacement: &impl Serialize) -> Fields {
+    let mut statement = Fields::new();
+    statement.set("filter", "q", Shape::Document, filter);
+    set_replacement(&mut statement, "u", replacement);
+    statement
+}
+
+/// Returns a statement that deletes documents; all for a limit of 0.
+pub(super) fn delete_statement(filter: &impl Serialize, limit: i32) -> Fields {
+    let mut statement = Fields::new();
+    statement.set("filter", "q", Shape::Document, filter);
+    statement.add("limit", &limit);
+    statement
+}
+
+/// Adds an update, which must have operators (CRUD, "Update vs. Replace Validation").
+pub(super) fn set_update(fields: &mut Fields, field: &'static str, update: &impl Serialize) {
+    fields.set("update", field, Shape::Update, update);
+    let Some(update) = fields.document_at(field) else { return };
+    let reason = match name(update) {
+        Some(key) if key.starts_with('$') => return,
+        Some(key) => format!(
+            "its first field is {}: an update begins with an operator such as $set, and replace_one replaces a document",
+            Printable(key)
+        ),
+        None => "it is empty: an update has an operator such as $set".to_owned(),
+    };
+    fields.refuse(refused("update", reason));
+}
+
+/// Adds a replacement, which must not have operators (CRUD, "Update vs. Replace Validation").
+pub(super) fn set_replacement(fields: &mut Fields, field: &'static str, replacement: &impl Serialize) {
+    fields.set("replacement", field, Shape::Document, replacement);
+    if let Some(key) = fields.document_at(field).and_then(name)
+        && key.starts_with('$')
+    {
+        let reason = format!("its first field is {}: update_one takes operators", Printable(key));
+        fields.refuse(refused("replacement", reason));
+    }
+}

@@ -1,0 +1,194 @@
+//! What the methods of handles send.
+
+use std::time::Duration;
+
+use bson::{Bson, Document, doc};
+use wharf::client::{CursorType, SessionOptions, TransactionOptions};
+use wharf::{Acknowledgement, Client, Database, ReadPreference, ReadPreferenceMode, WriteConcern};
+use wharf_testbed::scripted::{Answer, ScriptedServer, name};
+
+use super::{Order, arrived, scripted};
+
+/// Answers as a server without documents does.
+fn empty(command: &Document) -> Answer {
+    Answer::Reply(match name(command).as_str() {
+        "find" | "aggregate" => doc! { "ok": 1, "cursor": { "id": 0_i64, "ns": "shop.orders", "firstBatch": [] } },
+        _ => doc! { "ok": 1, "n": 0 },
+    })
+}
+
+async fn start() -> (ScriptedServer, Client, Database) {
+    let (server, client) = scripted("", |command, _| empty(command)).await;
+    let shop = client.database("shop");
+    (server, client, shop)
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_method_sends_the_command_of_the_specification() {
+    let (server, _client, shop) = start().await;
+    let orders = shop.collection::<Document>("orders");
+    let (filter, update) = (doc! { "_id": 1 }, doc! { "$set": { "paid": true } });
+    orders.insert_one(doc! { "_id": 1 }).await.unwrap();
+    orders.insert_many([doc! { "_id": 1 }, doc! { "_id": 2 }]).ordered(false).await.unwrap();
+    let _ = orders.find(doc! { "paid": true }).await.unwrap();
+    orders.find_one(&filter).await.unwrap();
+    orders.update_one(&filter, &update).await.unwrap();
+    orders.update_many(&filter, [&update]).await.unwrap();
+    orders.replace_one(&filter, doc! { "paid": true }).await.unwrap();
+    orders.delete_one(&filter).await.unwrap();
+    orders.delete_many(&filter).await.unwrap();
+    let expected = [
+        doc! { "insert": "orders", "ordered": true, "documents": [{ "_id": 1 }] },
+        doc! { "insert": "orders", "ordered": false, "documents": [{ "_id": 1 }, { "_id": 2 }] },
+        doc! { "find": "orders", "filter": { "paid": true } },
+        doc! { "find": "orders", "filter": { "_id": 1 }, "limit": 1, "singleBatch": true },
+        doc! { "update": "orders", "ordered": true, "updates": [{ "q": &filter, "u": &update }] },
+        doc! { "update": "orders", "ordered": true, "updates": [{ "q": &filter, "u": [&update], "multi": true }] },
+        doc! { "update": "orders", "ordered": true, "updates": [{ "q": &filter, "u": { "paid": true } }] },
+        doc! { "delete": "orders", "ordered": true, "deletes": [{ "q": &filter, "limit": 1 }] },
+        doc! { "delete": "orders", "ordered": true, "deletes": [{ "q": &filter, "limit": 0 }] },
+    ];
+    assert_sent(&server, &expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_option_has_its_name_on_the_wire_and_its_place() {
+    let (server, _client, shop) = start().await;
+    let orders = shop.collection::<Document>("orders");
+    let (filter, update) = (doc! { "_id": 1 }, doc! { "$set": { "paid.$[p]": true } });
+    let find = orders.find(&filter).allow_disk_use(true).allow_partial_results(true).collation(doc! { "locale": "en" });
+    let find = find.comment("c").hint("_id_").let_vars(doc! { "v": 1 }).max(doc! { "_id": 9 }).min(doc! { "_id": 0 });
+    let find = find.no_cursor_timeout(true).projection(doc! { "paid": 1 }).return_key(false).show_record_id(true);
+    let find = find.skip(2).sort(doc! { "_id": -1 }).limit(-3).batch_size(5).cursor_type(CursorType::Tailable);
+    let _ = find.max_time(Duration::from_millis(7)).options(doc! { "new": 1 }).await.unwrap();
+    let one = update_options(&orders, &filter, &update);
+    one.await.unwrap();
+    let replacement = orders.replace_one(&filter, doc! {}).hint(doc! { "_id": 1 }).sort(doc! { "a": 1 }).upsert(true);
+    replacement.collation(doc! { "locale": "en" }).bypass_document_validation(false).comment(3).await.unwrap();
+    orders.delete_one(&filter).hint("a").collation(doc! { "locale": "en" }).let_vars(doc! { "v": 1 }).await.unwrap();
+    orders.insert_one(doc! { "_id": 1 }).bypass_document_validation(true).comment([1]).await.unwrap();
+    let collation = doc! { "locale": "en" };
+    let expected = [
+        doc! {
+            "find": "orders", "filter": &filter, "allowDiskUse": true, "allowPartialResults": true,
+            "collation": &collation, "comment": "c", "hint": "_id_", "let": { "v": 1 }, "max": { "_id": 9 },
+            "min": { "_id": 0 }, "noCursorTimeout": true, "projection": { "paid": 1 }, "returnKey": false,
+            "showRecordId": true, "skip": 2_i64, "sort": { "_id": -1 }, "limit": 3_i64, "singleBatch": true,
+            "tailable": true, "maxTimeMS": 7_i64, "new": 1, "batchSize": 5,
+        },
+        doc! {
+            "update": "orders", "bypassDocumentValidation": true, "comment": { "a": 1 }, "let": { "v": 1 },
+            "ordered": true,
+            "updates": [{
+                "q": &filter, "u": &update, "arrayFilters": [{ "p": 1 }], "collation": &collation, "hint": "h",
+                "sort": { "_id": 1 }, "upsert": true,
+            }],
+        },
+        doc! {
+            "update": "orders", "bypassDocumentValidation": false, "comment": 3, "ordered": true,
+            "updates": [{
+                "q": &filter, "u": {}, "hint": { "_id": 1 }, "sort": { "a": 1 }, "upsert": true,
+                "collation": &collation,
+            }],
+        },
+        doc! {
+            "delete": "orders", "let": { "v": 1 }, "ordered": true,
+            "deletes": [{ "q": &filter, "limit": 1, "hint": "a", "collation": &collation }],
+        },
+        doc! {
+            "insert": "orders", "bypassDocumentValidation": true, "comment": [1], "ordered": true,
+            "documents": [{ "_id": 1 }],
+        },
+    ];
+    assert_sent(&server, &expected);
+}
+
+fn assert_sent(server: &ScriptedServer, expected: &[Document]) {
+    let arrived = arrived(server);
+    for (command, expected) in arrived.iter().zip(expected) {
+        assert_eq!(command, expected);
+    }
+    assert_eq!(arrived.len(), expected.len());
+}
+
+fn update_options<'c>(
+    orders: &'c wharf::Collection,
+    filter: &Document,
+    update: &Document,
+) -> wharf::client::action::Update<'c> {
+    let update = orders.update_one(filter, update).array_filters([doc! { "p": 1 }]).collation(doc! { "locale": "en" });
+    let update = update.hint("h").sort(doc! { "_id": 1 }).upsert(true).bypass_document_validation(true);
+    update.comment(doc! { "a": 1 }).let_vars(doc! { "v": 1 })
+}
+
+#[tokio::test(start_paused = true)]
+async fn batch_size_that_is_the_limit_leaves_no_cursor_open() {
+    let (server, _client, shop) = start().await;
+    let _ = shop.collection::<Order>("orders").find(doc! {}).limit(4).batch_size(4).await.unwrap();
+    assert_eq!(arrived(&server)[0].get_i32("batchSize").unwrap(), 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn handles_pass_their_concerns_on_and_calls_have_their_own() {
+    let (server, _client, shop) = start().await;
+    let servers = |number| WriteConcern::default().w(Acknowledgement::Servers(number));
+    let shop = shop.read_concern("majority").write_concern(servers(2));
+    let secondary = ReadPreference::new(ReadPreferenceMode::SecondaryPreferred);
+    let orders = shop.collection::<Document>("orders");
+    let others = orders.clone().read_concern("local").write_concern(servers(3)).read_preference(secondary.clone());
+    orders.find_one(doc! {}).await.unwrap();
+    others.find_one(doc! {}).await.unwrap();
+    others.find_one(doc! {}).read_concern("available").await.unwrap();
+    orders.find_one(doc! {}).read_preference(&secondary).await.unwrap();
+    orders.delete_one(doc! {}).await.unwrap();
+    others.delete_one(doc! {}).await.unwrap();
+    others.delete_one(doc! {}).write_concern(servers(1)).await.unwrap();
+    others.insert_many([doc! { "_id": 1 }]).await.unwrap();
+    others.insert_many([doc! { "_id": 1 }]).options(doc! { "writeConcern": { "w": 4 } }).await.unwrap();
+    let arrived = arrived(&server);
+    let all = |field: &str| arrived.iter().map(|command| command.get(field).cloned()).collect::<Vec<_>>();
+    let level = |level: &str| Some(Bson::from(doc! { "level": level }));
+    let w = |servers: i32| Some(Bson::from(doc! { "w": servers }));
+    let mode = Some(Bson::from(doc! { "mode": "secondaryPreferred" }));
+    let expected =
+        [level("majority"), level("local"), level("available"), level("majority"), None, None, None, None, None];
+    assert_eq!(all("readConcern"), expected);
+    assert_eq!(all("$readPreference"), [None, mode.clone(), mode.clone(), mode, None, None, None, None, None]);
+    assert_eq!(all("writeConcern"), [None, None, None, None, w(2), w(3), w(1), w(3), w(4)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn transaction_has_its_own_concerns() {
+    let (server, client, shop) = start().await;
+    let shop = shop.read_concern("local").write_concern(WriteConcern::majority());
+    let orders =
+        shop.collection::<Document>("orders").read_preference(ReadPreference::new(ReadPreferenceMode::Secondary));
+    let mut session = client.start_session(&SessionOptions::default()).unwrap();
+    session.start_transaction(TransactionOptions::default().read_concern("snapshot")).unwrap();
+    orders.find_one(doc! {}).session(&mut session).await.unwrap();
+    orders.delete_one(doc! {}).session(&mut session).await.unwrap();
+    orders.insert_many([doc! {}]).session(&mut session).await.unwrap();
+    session.abort_transaction().await.unwrap();
+    let arrived = arrived(&server);
+    assert_eq!(arrived[0].get_document("readConcern").unwrap(), &doc! { "level": "snapshot" });
+    for command in &arrived[..3] {
+        assert!(!command.get_bool("autocommit").unwrap(), "{command}");
+        assert!(!command.contains_key("writeConcern") && !command.contains_key("$readPreference"), "{command}");
+    }
+    assert!(!arrived[1].contains_key("readConcern"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn time_limit_leaves_the_older_ones_out() {
+    let (server, _client, shop) = start().await;
+    let concern = WriteConcern::majority().w_timeout(Duration::from_secs(1));
+    let orders = shop.collection::<Document>("orders").write_concern(concern);
+    let limit = Duration::from_secs(10);
+    orders.delete_one(doc! {}).await.unwrap();
+    orders.delete_one(doc! {}).timeout(limit).await.unwrap();
+    orders.find_one(doc! {}).max_time(Duration::from_millis(77)).timeout(limit).await.unwrap();
+    let arrived = arrived(&server);
+    let concern = |place: usize| arrived[place].get_document("writeConcern").unwrap().contains_key("wtimeout");
+    assert_eq!((concern(0), concern(1)), (true, false));
+    assert!(arrived[2].get_i64("maxTimeMS").unwrap() > 1_000, "{}", arrived[2]);
+}
