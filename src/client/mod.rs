@@ -50,7 +50,10 @@ use tokio::time::Instant;
 pub use crate::deployment::{ServerSelectionError, TopologySubscriber, TopologySummary};
 pub use crate::topology::{HeartbeatConnection, ServerType, ServerView, TopologyEvent, TopologyType, TopologyView};
 pub use change_stream::{ChangeStream, Watch, WatchTarget};
-pub use collection::{Collection, Database, DeleteResult, InsertManyResult, InsertOneResult, UpdateResult};
+pub use collection::{
+    BulkWriteResult, Collection, Database, DeleteResult, InsertManyResult, InsertOneResult, ReturnDocument,
+    UpdateResult, WriteModel,
+};
 pub use command_events::{
     CommandEvent, CommandFailed, CommandFailure, CommandSource, CommandStarted, CommandSubscriber, CommandSucceeded,
 };
@@ -65,7 +68,10 @@ pub use write::{Write, WriteError, WriteFailure, Written};
 
 /// What the methods of [`Collection`] and [`Database`] return: builders, which send their command when they are awaited.
 pub mod action {
-    pub use super::collection::{Delete, Find, FindOne, InsertMany, InsertOne, Replace, Update};
+    pub use super::collection::{
+        Aggregate, BulkWrite, CountDocuments, Delete, Distinct, EstimatedDocumentCount, Find, FindOne,
+        FindOneAndDelete, FindOneAndReplace, FindOneAndUpdate, InsertMany, InsertOne, Replace, Update,
+    };
 }
 
 pub(crate) use cursor::PAUSE;

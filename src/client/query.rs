@@ -130,7 +130,7 @@ impl<'c> Query<'c> {
     /// [`batch_size`](Self::batch_size). `maxTimeMS` is left out if there is a `timeoutMS`.
     pub fn options(mut self, fields: impl Serialize) -> Self {
         self.prepared.body = self.prepared.body.and_then(|mut body| {
-            extend(&mut body, &encode("options", &fields)?)?;
+            extend("options", &mut body, &encode("options", &fields)?)?;
             Ok(body)
         });
         self

@@ -272,20 +272,24 @@ pub(super) fn refuse_second(argument: &'static str, command: &RawDocument, field
     }
 }
 
-/// Adds the fields of an application's options to a command.
+/// Adds the fields of an argument of the application, such as its options, to a document.
 ///
 /// # Errors
 ///
-/// [`ClientError::Argument`] if the command has one of the fields already, or would be too long.
-pub(super) fn extend(document: &mut RawDocumentBuf, fields: &RawDocument) -> Result<(), ClientError> {
+/// [`ClientError::Argument`] if the document has one of the fields already, or would be too long.
+pub(super) fn extend(
+    argument: &'static str,
+    document: &mut RawDocumentBuf,
+    fields: &RawDocument,
+) -> Result<(), ClientError> {
     for (field, _) in fields.iter().flatten() {
-        refuse_second("options", document, field.as_str())?;
+        refuse_second(argument, document, field.as_str())?;
     }
     let mut bytes = std::mem::take(document).into_bytes();
     bytes.pop();
     bytes.extend_from_slice(elements(fields));
     bytes.push(0);
-    let too_long = |reason: String| ClientError::Argument { name: "options", reason: reason.into() };
+    let too_long = |reason: String| ClientError::Argument { name: argument, reason: reason.into() };
     let length = i32::try_from(bytes.len()).map_err(|error| too_long(error.to_string()))?;
     bytes[..4].copy_from_slice(&length.to_le_bytes());
     *document = RawDocumentBuf::from_bytes(bytes).map_err(|error| too_long(error.to_string()))?;

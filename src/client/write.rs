@@ -412,7 +412,7 @@ impl<'c> Write<'c> {
         }
         body.append(cstr!("ordered"), self.ordered);
         if let Some(options) = self.options_of(kind) {
-            extend(&mut body, &options)?;
+            extend("options", &mut body, &options)?;
             refuse_second("options", &body, kind.argument())?;
         }
         Ok(body)

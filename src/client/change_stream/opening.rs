@@ -10,16 +10,16 @@ use std::time::Duration;
 use bson::raw::cstr;
 use bson::{RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, Timestamp, rawdoc};
 use serde::Serialize;
-use serde::ser::{SerializeMap, Serializer};
 
 use super::super::Client;
+use super::super::collection::{Fields, Shape, refused};
 use super::super::cursor::Cursor;
 use super::super::error::ClientError;
 use super::super::in_session::Explicit;
 use super::super::operation::Operation;
 use super::super::session::Session;
 use super::super::timed::Limited;
-use super::super::typed::{encode, extend};
+use super::super::typed::extend;
 use super::{ChangeStream, token_of};
 use crate::endpoint::Limit;
 use crate::options::ReadPreference;
@@ -59,7 +59,9 @@ impl Client {
         Watch {
             client: self.clone(),
             target,
-            documents: Documents::new(&pipeline),
+            pipeline: stages(&pipeline),
+            stage: Fields::new(),
+            options: Fields::new(),
             read_preference: None,
             session: None,
             timeout: Limit::Unset,
@@ -89,8 +91,12 @@ pub enum WatchTarget<'c> {
 pub struct Watch<'c> {
     client: Client,
     target: WatchTarget<'c>,
-    documents: Result<Documents, ClientError>,
-    read_preference: Option<&'c ReadPreference>,
+    pipeline: Result<RawArrayBuf, ClientError>,
+    /// The fields of `$changeStream`.
+    pub(in crate::client) stage: Fields,
+    /// Further fields of the command.
+    pub(in crate::client) options: Fields,
+    pub(in crate::client) read_preference: Option<&'c ReadPreference>,
     session: Option<Arc<Explicit>>,
     timeout: Limit,
     /// The time limit for opening the stream, if it has started.
@@ -103,23 +109,16 @@ pub struct Watch<'c> {
 }
 
 impl<'c> Watch<'c> {
-    /// Sets the fields of the stage `$changeStream`: `fullDocument`, `fullDocumentBeforeChange`, `showExpandedEvents`, and
-    /// one of `resumeAfter`, `startAfter` and `startAtOperationTime`. Anything that serde writes as a document.
+    /// Adds fields to the stage `$changeStream`, for those that have no method. Anything that serde writes as a document.
     pub fn stage(mut self, fields: impl Serialize) -> Self {
-        self.documents = self.documents.and_then(|mut documents| {
-            documents.stage = encode("stage", &fields)?;
-            Ok(documents)
-        });
+        self.stage.extend("stage", &fields);
         self
     }
 
-    /// Sets further fields of the command `aggregate`, such as `collation` and `comment`. Anything that serde writes as a
-    /// document. A field that the command has already is refused, such as `cursor`.
+    /// Adds fields to the command `aggregate`, for those that have no method. Anything that serde writes as a document. A field
+    /// that the command has already is refused, such as `cursor`.
     pub fn options(mut self, fields: impl Serialize) -> Self {
-        self.documents = self.documents.and_then(|mut documents| {
-            documents.options = encode("options", &fields)?;
-            Ok(documents)
-        });
+        self.options.extend("options", &fields);
         self
     }
 
@@ -157,7 +156,8 @@ impl<'c> Watch<'c> {
     }
 
     async fn open(self) -> Result<ChangeStream, ClientError> {
-        let Self { client, target, documents, read_preference, session, .. } = self;
+        let Self { client, target, pipeline, stage, options, read_preference, session, .. } = self;
+        let documents = Documents { stage: stage.finish()?, pipeline: pipeline?, options: options.finish()? };
         // The stream resumes in the session that it began in ("Resume Process").
         let session = match session {
             Some(session) => session,
@@ -166,7 +166,6 @@ impl<'c> Watch<'c> {
                 client.start_session_as(&options, true)?
             }
         };
-        let documents = documents?;
         let mut start = documents.start();
         let timeout = self.timeout.or(client.options().timeout);
         let started = self.started.unwrap_or_else(|| timeout.start());
@@ -244,26 +243,6 @@ struct Documents {
 }
 
 impl Documents {
-    fn new(pipeline: &impl Serialize) -> Result<Self, ClientError> {
-        struct Pipeline<'p, P>(&'p P);
-
-        impl<P: Serialize> Serialize for Pipeline<'_, P> {
-            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                let mut map = serializer.serialize_map(Some(1))?;
-                map.serialize_entry("pipeline", self.0)?;
-                map.end()
-            }
-        }
-
-        let refused = |reason: &str| ClientError::Argument { name: "pipeline", reason: reason.into() };
-        let pipeline = match encode("pipeline", &Pipeline(pipeline))?.get("pipeline") {
-            Ok(Some(RawBsonRef::Array(stages))) => stages.to_owned(),
-            Ok(Some(RawBsonRef::Null)) => RawArrayBuf::new(),
-            _ => return Err(refused("it must be an array")),
-        };
-        Ok(Self { stage: RawDocumentBuf::new(), pipeline, options: RawDocumentBuf::new() })
-    }
-
     /// Returns where the stream starts.
     fn start(&self) -> Start {
         let token = |name| self.stage.get_document(name).ok().map(RawDocument::to_owned);
@@ -275,6 +254,17 @@ impl Documents {
             is_given: STARTS.iter().any(|name| matches!(self.stage.get(name), Ok(Some(_)))),
             operation_time: None,
         }
+    }
+}
+
+/// Returns the stages of an application's pipeline. It may be `()` for none.
+fn stages(pipeline: &impl Serialize) -> Result<RawArrayBuf, ClientError> {
+    let mut fields = Fields::new();
+    fields.set("pipeline", "pipeline", Shape::Any, pipeline);
+    match fields.document()?.get("pipeline") {
+        Ok(Some(RawBsonRef::Array(stages))) => Ok(stages.to_owned()),
+        Ok(Some(RawBsonRef::Null)) => Ok(RawArrayBuf::new()),
+        _ => Err(refused("pipeline", "it must be an array")),
     }
 }
 
@@ -429,7 +419,7 @@ impl Plan {
         };
         let cursor = self.batch_size.map_or(rawdoc! {}, |size| rawdoc! { "batchSize": size });
         let mut body = rawdoc! { "aggregate": target, "pipeline": pipeline, "cursor": cursor };
-        extend(&mut body, &self.documents.options)?;
+        extend("options", &mut body, &self.documents.options)?;
         Ok(body)
     }
 }

@@ -15,7 +15,7 @@ const USUAL_ROOM: usize = 256;
 
 /// What the value of a field may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Shape {
+pub(in crate::client) enum Shape {
     Any,
     Document,
     Array,
@@ -47,7 +47,7 @@ impl Shape {
 
 /// A document that serde writes field by field, straight into one buffer, or the error of the first field that was refused.
 #[derive(Debug, Clone)]
-pub(super) struct Fields {
+pub(in crate::client) struct Fields {
     /// The whole document, unless a field was refused.
     bytes: Vec<u8>,
     refused: Option<ClientError>,
@@ -82,10 +82,10 @@ impl Fields {
         }
     }
 
-    /// Adds the fields of an application's options: anything that serde writes as a document.
-    pub fn extend(&mut self, options: &impl Serialize) {
+    /// Adds the fields of an argument: anything that serde writes as a document.
+    pub fn extend(&mut self, argument: &'static str, value: &impl Serialize) {
         if self.refused.is_none()
-            && let Err(error) = self.add_all(options)
+            && let Err(error) = self.append_all(argument, value)
         {
             self.refuse(error);
         }
@@ -151,10 +151,10 @@ impl Fields {
         shape.check(argument, ElementType::from(self.bytes[start]))
     }
 
-    fn add_all(&mut self, options: &impl Serialize) -> Result<(), ClientError> {
-        let fields = encode("options", options)?;
-        let mut whole = std::mem::replace(self, Self { bytes: Vec::new(), refused: None }).finish()?;
-        extend(&mut whole, &fields)?;
+    fn append_all(&mut self, argument: &'static str, value: &impl Serialize) -> Result<(), ClientError> {
+        let fields = encode(argument, value)?;
+        let mut whole = RawDocumentBuf::from_bytes(std::mem::take(&mut self.bytes)).map_err(unreadable)?;
+        extend(argument, &mut whole, &fields)?;
         self.bytes = whole.into_bytes();
         Ok(())
     }
@@ -175,7 +175,7 @@ impl<V: Serialize + ?Sized> Serialize for Field<'_, V> {
 }
 
 /// Returns the refusal of an argument.
-pub(super) fn refused(argument: &'static str, reason: impl Into<Arc<str>>) -> ClientError {
+pub(in crate::client) fn refused(argument: &'static str, reason: impl Into<Arc<str>>) -> ClientError {
     ClientError::Argument { name: argument, reason: reason.into() }
 }
 

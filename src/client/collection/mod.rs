@@ -9,10 +9,14 @@ mod options;
 #[macro_use]
 mod request;
 
+mod aggregate;
+mod bulk;
 mod find;
 mod insert;
+mod modify;
 mod results;
 mod update;
+mod watch;
 
 /// Gives a handle the methods that set what it has instead of the client's options.
 macro_rules! settings {
@@ -46,12 +50,15 @@ use std::sync::Arc;
 
 use bson::Document;
 
+pub use self::aggregate::{Aggregate, CountDocuments, Distinct, EstimatedDocumentCount};
+pub use self::bulk::{BulkWrite, WriteModel};
+pub(super) use self::fields::{Fields, Shape, refused};
 pub use self::find::{Find, FindOne};
 pub use self::insert::{InsertMany, InsertOne};
-pub use self::results::{DeleteResult, InsertManyResult, InsertOneResult, UpdateResult};
+pub use self::modify::{FindOneAndDelete, FindOneAndReplace, FindOneAndUpdate, ReturnDocument};
+pub use self::results::{BulkWriteResult, DeleteResult, InsertManyResult, InsertOneResult, UpdateResult};
 pub use self::update::{Delete, Replace, Update};
 
-use self::fields::Fields;
 use self::request::Request;
 use super::Client;
 use crate::options::{ReadPreference, WriteConcern};
@@ -122,6 +129,12 @@ impl Database {
     }
 
     settings!("database");
+
+    /// Returns the request of a command with these fields.
+    #[track_caller]
+    fn request(&self, body: Fields) -> Request<'_> {
+        self.namespace.request(body)
+    }
 }
 
 impl fmt::Debug for Database {
@@ -179,8 +192,7 @@ impl<T> Collection<T> {
     /// Returns the request of a command with these fields.
     #[track_caller]
     fn request_of(&self, body: Fields) -> Request<'_> {
-        let Namespace { client, database, settings, .. } = &*self.namespace;
-        Request::new(client, database, settings, body)
+        self.namespace.request(body)
     }
 }
 
@@ -205,6 +217,13 @@ struct Namespace {
     /// Empty for a database.
     collection: String,
     settings: Settings,
+}
+
+impl Namespace {
+    #[track_caller]
+    fn request(&self, body: Fields) -> Request<'_> {
+        Request::new(&self.client, &self.database, &self.settings, body)
+    }
 }
 
 /// What a handle has instead of the client's options.

@@ -80,6 +80,16 @@ macro_rules! options {
         /// Sets which entries are listed, by the fields that they have (`filter`).
         filter
     ); };
+    (@row $place:tt full_document) => { options!(@method $place "fullDocument" text
+        /// Sets whether the event of an update has the whole document (`fullDocument`): `updateLookup`, `whenAvailable`,
+        /// `required`.
+        full_document
+    ); };
+    (@row $place:tt full_document_before_change) => { options!(@method $place "fullDocumentBeforeChange" text
+        /// Sets whether an event has the document before the change (`fullDocumentBeforeChange`): `whenAvailable`, `required`,
+        /// `off`. Needs MongoDB 6.0.
+        full_document_before_change
+    ); };
     (@row $place:tt hidden) => { options!(@method $place "hidden" flag
         /// Sets whether queries do not use the index (`hidden`).
         hidden
@@ -129,9 +139,18 @@ macro_rules! options {
         /// Sets which fields of the documents are returned (`projection`).
         projection
     ); };
+    (@row $place:tt resume_after) => { options!(@method $place "resumeAfter" document
+        /// Sets the resume token of the event that the stream begins after (`resumeAfter`).
+        resume_after
+    ); };
     (@row $place:tt return_key) => { options!(@method $place "returnKey" flag
         /// Sets whether only the keys of the index are returned (`returnKey`).
         return_key
+    ); };
+    (@row $place:tt show_expanded_events) => { options!(@method $place "showExpandedEvents" flag
+        /// Sets whether there are events of indexes and of collections that are created or changed (`showExpandedEvents`). Needs
+        /// MongoDB 6.0.
+        show_expanded_events
     ); };
     (@row $place:tt show_record_id) => { options!(@method $place "showRecordId" flag
         /// Sets whether each document has its place in the storage as `$recordId` (`showRecordId`).
@@ -152,6 +171,14 @@ macro_rules! options {
     (@row $place:tt sparse) => { options!(@method $place "sparse" flag
         /// Sets whether the index leaves out documents without its fields (`sparse`).
         sparse
+    ); };
+    (@row $place:tt start_after) => { options!(@method $place "startAfter" document
+        /// Sets the resume token that the stream begins after, which may be that of an event that invalidates (`startAfter`).
+        start_after
+    ); };
+    (@row $place:tt start_at_operation_time) => { options!(@method $place "startAtOperationTime" value
+        /// Sets the time from which on the stream has events, as a [`bson::Timestamp`] (`startAtOperationTime`).
+        start_at_operation_time
     ); };
     (@row $place:tt time_series) => { options!(@method $place "timeseries" document
         /// Makes it a time series (`timeseries`): `{ timeField: …, metaField: …, granularity: … }`. Needs MongoDB 5.0.

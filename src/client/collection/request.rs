@@ -247,7 +247,7 @@ macro_rules! builder {
             /// Adds fields to the command, under the names of the server's manual: what has no method of its own. Anything that
             /// serde writes as a document. A field that the command has already is refused.
             pub fn options(mut self, fields: impl serde::Serialize) -> Self {
-                self.request.body.extend(&fields);
+                self.request.body.extend("options", &fields);
                 self
             }
 

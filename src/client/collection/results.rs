@@ -49,6 +49,26 @@ pub struct DeleteResult {
     pub deleted_count: u64,
 }
 
+/// What `bulk_write` has done.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct BulkWriteResult {
+    /// Whether the server has acknowledged the writes. With the write concern `w: 0` it does not: then the numbers are 0.
+    pub acknowledged: bool,
+    /// The number of documents that were inserted, without upserts.
+    pub inserted_count: u64,
+    /// The number of documents that updates and replacements matched.
+    pub matched_count: u64,
+    /// The number of documents that updates and replacements changed.
+    pub modified_count: u64,
+    /// The number of documents that were deleted.
+    pub deleted_count: u64,
+    /// The `_id`s of the documents of inserts, by the places of the writes.
+    pub inserted_ids: BTreeMap<usize, Bson>,
+    /// The `_id`s of the documents that `upsert` has inserted, by the places of the writes.
+    pub upserted_ids: BTreeMap<usize, Bson>,
+}
+
 /// What the reply to a write with one statement says. A reply that the client makes up for `w: 0` has none of the fields.
 #[derive(Default)]
 pub(super) struct Counts {

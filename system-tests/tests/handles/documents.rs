@@ -10,7 +10,7 @@ use wharf::{Acknowledgement, ClientError, Collection, WriteConcern};
 
 use super::{Order, collection};
 
-async fn filled(name: &str) -> (impl Sized, Collection<Order>) {
+pub(super) async fn filled(name: &str) -> (impl Sized, Collection<Order>) {
     let (server, orders) = collection::<Order>(name).await;
     orders.insert_many((0..10).map(Order::new)).await.unwrap();
     (server, orders)

@@ -2,6 +2,7 @@
 #![cfg(not(any(loom, shuttle)))]
 
 mod documents;
+mod queries;
 mod refusals;
 mod wire;
 

@@ -1,6 +1,7 @@
 //! Calls that are refused before anything is sent, and what errors say about documents.
 
 use bson::{Document, doc};
+use wharf::client::WriteModel;
 use wharf::{Client, ClientError};
 use wharf_testbed::scripted::{Answer, name};
 
@@ -11,7 +12,7 @@ async fn value_that_cannot_be_sent_is_named_with_its_argument() {
     // There is no server to send anything to.
     let orders = Client::from_uri("mongodb://127.0.0.1:1").unwrap().database("shop").collection::<Document>("orders");
     let set = doc! { "$set": { "paid": true } };
-    let refusals: [(ClientError, &str); 15] = [
+    let refusals: [(ClientError, &str); 21] = [
         (
             orders.update_one(doc! {}, doc! { "paid": true }).await.unwrap_err(),
             "the argument update cannot be sent: its first field is paid: an update begins with an operator such as $set, \
@@ -57,6 +58,21 @@ async fn value_that_cannot_be_sent_is_named_with_its_argument() {
         (
             orders.clone_with_type::<Vec<Document>>().insert_one(vec![doc! {}]).await.unwrap_err(),
             "insert several documents with insert_many",
+        ),
+        (
+            orders.find_one_and_update(doc! {}, doc! { "a": 1 }).await.unwrap_err(),
+            "update cannot be sent: its first field is a",
+        ),
+        (
+            orders.find_one_and_replace(doc! {}, &set).await.unwrap_err(),
+            "replacement cannot be sent: its first field is $set",
+        ),
+        (orders.count_documents(1).await.unwrap_err(), "filter cannot be sent: it must be a document"),
+        (orders.aggregate(doc! {}).await.unwrap_err(), "pipeline cannot be sent: it must be an array"),
+        (orders.bulk_write([]).await.unwrap_err(), "models cannot be sent: there are none"),
+        (
+            orders.bulk_write([WriteModel::insert_one(doc! {}).upsert(true)]).await.unwrap_err(),
+            "models cannot be sent: an insert has no option upsert (number 0)",
         ),
     ];
     for (error, expected) in refusals {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bson::{Bson, Document, doc};
-use wharf::client::{CursorType, SessionOptions, TransactionOptions};
+use wharf::client::{CursorType, ReturnDocument, SessionOptions, TransactionOptions, WriteModel};
 use wharf::{Acknowledgement, Client, Database, ReadPreference, ReadPreferenceMode, WriteConcern};
 use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
@@ -131,30 +131,30 @@ async fn batch_size_that_is_the_limit_leaves_no_cursor_open() {
 #[tokio::test(start_paused = true)]
 async fn handles_pass_their_concerns_on_and_calls_have_their_own() {
     let (server, _client, shop) = start().await;
-    let servers = |number| WriteConcern::default().w(Acknowledgement::Servers(number));
-    let shop = shop.read_concern("majority").write_concern(servers(2));
+
+    let shop = shop.read_concern("majority").write_concern(w(2));
     let secondary = ReadPreference::new(ReadPreferenceMode::SecondaryPreferred);
     let orders = shop.collection::<Document>("orders");
-    let others = orders.clone().read_concern("local").write_concern(servers(3)).read_preference(secondary.clone());
+    let others = orders.clone().read_concern("local").write_concern(w(3)).read_preference(secondary.clone());
     orders.find_one(doc! {}).await.unwrap();
     others.find_one(doc! {}).await.unwrap();
     others.find_one(doc! {}).read_concern("available").await.unwrap();
     orders.find_one(doc! {}).read_preference(&secondary).await.unwrap();
     orders.delete_one(doc! {}).await.unwrap();
     others.delete_one(doc! {}).await.unwrap();
-    others.delete_one(doc! {}).write_concern(servers(1)).await.unwrap();
+    others.delete_one(doc! {}).write_concern(w(1)).await.unwrap();
     others.insert_many([doc! { "_id": 1 }]).await.unwrap();
     others.insert_many([doc! { "_id": 1 }]).options(doc! { "writeConcern": { "w": 4 } }).await.unwrap();
     let arrived = arrived(&server);
     let all = |field: &str| arrived.iter().map(|command| command.get(field).cloned()).collect::<Vec<_>>();
     let level = |level: &str| Some(Bson::from(doc! { "level": level }));
-    let w = |servers: i32| Some(Bson::from(doc! { "w": servers }));
+    let sent = |servers: i32| Some(Bson::from(doc! { "w": servers }));
     let mode = Some(Bson::from(doc! { "mode": "secondaryPreferred" }));
     let expected =
         [level("majority"), level("local"), level("available"), level("majority"), None, None, None, None, None];
     assert_eq!(all("readConcern"), expected);
     assert_eq!(all("$readPreference"), [None, mode.clone(), mode.clone(), mode, None, None, None, None, None]);
-    assert_eq!(all("writeConcern"), [None, None, None, None, w(2), w(3), w(1), w(3), w(4)]);
+    assert_eq!(all("writeConcern"), [None, None, None, None, sent(2), sent(3), sent(1), sent(3), sent(4)]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -191,4 +191,155 @@ async fn time_limit_leaves_the_older_ones_out() {
     let concern = |place: usize| arrived[place].get_document("writeConcern").unwrap().contains_key("wtimeout");
     assert_eq!((concern(0), concern(1)), (true, false));
     assert!(arrived[2].get_i64("maxTimeMS").unwrap() > 1_000, "{}", arrived[2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn find_and_modify_has_the_names_of_its_own_fields() {
+    let (server, _client, shop) = start().await;
+    let orders = shop.collection::<Document>("orders");
+    let (filter, update) = (doc! { "_id": 1 }, doc! { "$set": { "paid": true } });
+    let updating = orders.find_one_and_update(&filter, &update).array_filters([doc! { "p": 1 }]).upsert(true);
+    let updating = updating.bypass_document_validation(true).projection(doc! { "paid": 1 }).sort(doc! { "_id": 1 });
+    updating.return_document(ReturnDocument::After).await.unwrap();
+    let replacing = orders.find_one_and_replace(&filter, doc! { "paid": true }).hint("_id_").let_vars(doc! { "v": 1 });
+    replacing.return_document(ReturnDocument::Before).await.unwrap();
+    let collation = doc! { "locale": "en" };
+    orders.find_one_and_delete(&filter).collation(&collation).comment("c").write_concern(w(2)).await.unwrap();
+    assert_sent(
+        &server,
+        &[
+            doc! {
+                "findAndModify": "orders", "query": &filter, "update": &update, "arrayFilters": [{ "p": 1 }],
+                "upsert": true, "bypassDocumentValidation": true, "fields": { "paid": 1 }, "sort": { "_id": 1 },
+                "new": true,
+            },
+            doc! {
+                "findAndModify": "orders", "query": &filter, "update": { "paid": true }, "hint": "_id_",
+                "let": { "v": 1 }, "new": false,
+            },
+            doc! {
+                "findAndModify": "orders", "query": &filter, "remove": true, "collation": &collation, "comment": "c",
+                "writeConcern": { "w": 2 },
+            },
+        ],
+    );
+}
+
+fn w(servers: u32) -> WriteConcern {
+    WriteConcern::default().w(Acknowledgement::Servers(servers))
+}
+
+#[tokio::test(start_paused = true)]
+async fn counts_and_aggregations_are_those_of_the_specification() {
+    let (server, client, shop) = start().await;
+    let orders = shop.collection::<Document>("orders").read_concern("local").write_concern(w(2));
+    let paid = doc! { "paid": true };
+    assert_eq!(orders.count_documents(&paid).await.unwrap(), 0);
+    orders.count_documents(doc! {}).skip(1).limit(2).hint("_id_").await.unwrap();
+    orders.count_documents(doc! {}).skip(0).limit(0).await.unwrap();
+    orders.estimated_document_count().comment("c").await.unwrap();
+    orders.distinct("customer", &paid).collation(doc! { "locale": "en" }).await.unwrap_err();
+    let _ = orders.aggregate([doc! { "$match": &paid }]).batch_size(3).allow_disk_use(true).await.unwrap();
+    let _ = orders.aggregate([doc! { "$out": "copy" }]).batch_size(0).await.unwrap();
+    let _ = shop.aggregate([doc! { "$documents": [] }]).let_vars(doc! { "v": 1 }).await.unwrap();
+    let local = doc! { "level": "local" };
+    let count = doc! { "$group": { "_id": 1, "n": { "$sum": 1 } } };
+    let everything = doc! { "$match": {} };
+    assert_sent(
+        &server,
+        &[
+            doc! {
+                "aggregate": "orders", "pipeline": [{ "$match": &paid }, &count], "cursor": {}, "readConcern": &local,
+            },
+            doc! {
+                "aggregate": "orders", "cursor": {}, "readConcern": &local, "hint": "_id_",
+                "pipeline": [&everything, { "$skip": 1_i64 }, { "$limit": 2_i64 }, &count],
+            },
+            doc! { "aggregate": "orders", "pipeline": [&everything, &count], "cursor": {}, "readConcern": &local },
+            doc! { "count": "orders", "comment": "c", "readConcern": &local },
+            doc! {
+                "distinct": "orders", "key": "customer", "query": &paid, "collation": { "locale": "en" },
+                "readConcern": &local,
+            },
+            doc! {
+                "aggregate": "orders", "pipeline": [{ "$match": &paid }], "cursor": { "batchSize": 3 },
+                "allowDiskUse": true, "readConcern": &local,
+            },
+            doc! {
+                "aggregate": "orders", "pipeline": [{ "$out": "copy" }], "cursor": {}, "readConcern": &local,
+                "writeConcern": { "w": 2 },
+            },
+            doc! { "aggregate": 1, "pipeline": [{ "$documents": [] }], "cursor": {}, "let": { "v": 1 } },
+        ],
+    );
+    drop(client);
+}
+
+#[tokio::test(start_paused = true)]
+async fn bulk_sends_each_kind_with_its_options() {
+    let (server, _client, shop) = start().await;
+    let orders = shop.collection::<Order>("orders");
+    let (filter, update) = (doc! { "_id": 1 }, doc! { "$set": { "price": 1 } });
+    let models = [
+        WriteModel::insert_one(doc! { "_id": 1 }),
+        WriteModel::update_one(&filter, &update).upsert(true).array_filters([doc! { "p": 1 }]),
+        WriteModel::update_many(&filter, &update).hint("h"),
+        WriteModel::replace_one(&filter, doc! {}).collation(doc! { "locale": "en" }),
+        WriteModel::delete_one(&filter),
+        WriteModel::delete_many(&filter).hint("h"),
+    ];
+    orders.bulk_write(models).comment("c").let_vars(doc! { "v": 1 }).write_concern(w(1)).await.unwrap();
+    let concern = doc! { "w": 1 };
+    assert_sent(
+        &server,
+        &[
+            doc! { "insert": "orders", "ordered": true, "comment": "c", "writeConcern": &concern, "documents": [&filter] },
+            doc! {
+                "update": "orders", "ordered": true, "comment": "c", "let": { "v": 1 }, "writeConcern": &concern,
+                "updates": [
+                    { "q": &filter, "u": &update, "upsert": true, "arrayFilters": [{ "p": 1 }] },
+                    { "q": &filter, "u": &update, "multi": true, "hint": "h" },
+                    { "q": &filter, "u": {}, "collation": { "locale": "en" } },
+                ],
+            },
+            doc! {
+                "delete": "orders", "ordered": true, "comment": "c", "let": { "v": 1 }, "writeConcern": &concern,
+                "deletes": [{ "q": &filter, "limit": 1 }, { "q": &filter, "limit": 0, "hint": "h" }],
+            },
+        ],
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn change_stream_has_the_options_of_its_stage_and_of_its_command() {
+    let (server, _client, shop) = start().await;
+    let token = doc! { "_data": "a" };
+    let orders = shop.collection::<Order>("orders").read_concern("majority");
+    let inserts = [doc! { "$match": { "operationType": "insert" } }];
+    let watch = orders.watch(&inserts).full_document("updateLookup").resume_after(&token).batch_size(2);
+    let _ =
+        watch.collation(doc! { "locale": "en" }).comment("c").stage(doc! { "showExpandedEvents": true }).await.unwrap();
+    let time = bson::Timestamp { time: 7, increment: 1 };
+    let _ = shop.watch(()).start_at_operation_time(time).full_document_before_change("off").await.unwrap();
+    assert_sent(
+        &server,
+        &[
+            doc! {
+                "aggregate": "orders", "cursor": { "batchSize": 2 }, "collation": { "locale": "en" }, "comment": "c",
+                "readConcern": { "level": "majority" },
+                "pipeline": [
+                    {
+                        "$changeStream": {
+                            "fullDocument": "updateLookup", "resumeAfter": token, "showExpandedEvents": true,
+                        },
+                    },
+                    &inserts[0],
+                ],
+            },
+            doc! {
+                "aggregate": 1, "cursor": {},
+                "pipeline": [{ "$changeStream": { "startAtOperationTime": time, "fullDocumentBeforeChange": "off" } }],
+            },
+        ],
+    );
 }

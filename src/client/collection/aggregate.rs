@@ -1,0 +1,199 @@
+//! Aggregations and counts.
+
+use std::marker::PhantomData;
+
+use bson::{Bson, Document, RawArrayBuf, RawDocumentBuf, rawdoc};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::super::cursor::{Cursor, TimeoutMode};
+use super::super::error::ClientError;
+use super::super::query::Verb;
+use super::super::session::Session;
+use super::super::timed::Limited;
+use super::fields::{Fields, Shape};
+use super::request::{CursorOptions, Request, first_of_batch};
+use super::{Collection, Database};
+use crate::endpoint::Limit;
+use crate::session::SessionError;
+use crate::wire::reply::whole_number;
+
+impl<T> Collection<T> {
+    /// Prepares an aggregation: a pipeline, as an array of stages. Await it for a [`Cursor`] of documents, or after
+    /// [`typed`](Aggregate::typed) of any type.
+    ///
+    /// A pipeline that ends in `$out` or `$merge` writes: it has the write concern, is not repeated after a network error, and
+    /// returns no documents.
+    #[track_caller]
+    pub fn aggregate(&self, pipeline: impl Serialize) -> Aggregate<'_> {
+        Aggregate::new(self.request("aggregate"), &pipeline)
+    }
+
+    /// Prepares a count of the documents that match `filter`, by an aggregation. Its stage `$match` excludes [some
+    /// operators][restrictions]: use `$expr` for `$where`, and `$geoWithin` with `$center` or `$centerSphere` for `$near` and
+    /// `$nearSphere`.
+    ///
+    /// An empty filter reads all documents: [`estimated_document_count`](Self::estimated_document_count) does not.
+    ///
+    /// [restrictions]: https://www.mongodb.com/docs/manual/reference/operator/aggregation/match/#restrictions
+    #[track_caller]
+    pub fn count_documents(&self, filter: impl Serialize) -> CountDocuments<'_> {
+        let mut stage = Fields::new();
+        stage.set("filter", "$match", Shape::Document, &filter);
+        CountDocuments { request: self.request("aggregate"), stage, skip: None, limit: None }
+    }
+
+    /// Prepares a quick count of all documents, from what the server knows of the collection. After an unclean shutdown or in a
+    /// sharded cluster it may be wrong.
+    ///
+    /// It is the command `count`, whose [behaviour][count] the server's manual describes. With version 1 of the Stable API and
+    /// `apiStrict`, that needs MongoDB 5.0.9: the API of earlier versions left the command out by an oversight.
+    ///
+    /// [count]: https://www.mongodb.com/docs/manual/reference/command/count/#behavior
+    #[track_caller]
+    pub fn estimated_document_count(&self) -> EstimatedDocumentCount<'_> {
+        EstimatedDocumentCount { request: self.request("count") }
+    }
+
+    /// Prepares a query for the distinct values of a field, among the documents that match `filter`.
+    #[track_caller]
+    pub fn distinct(&self, field: impl AsRef<str>, filter: impl Serialize) -> Distinct<'_> {
+        let mut request = self.request("distinct");
+        request.body.add("key", field.as_ref());
+        request.body.set("filter", "query", Shape::Document, &filter);
+        Distinct { request }
+    }
+}
+
+impl Database {
+    /// Prepares an aggregation that begins with no collection, such as `$currentOp` or `$documents`. Otherwise like
+    /// [`Collection::aggregate`].
+    #[track_caller]
+    pub fn aggregate(&self, pipeline: impl Serialize) -> Aggregate<'_> {
+        Aggregate::new(self.request(Fields::command("aggregate", &1)), &pipeline)
+    }
+}
+
+/// An aggregation: [`Collection::aggregate`] and [`Database::aggregate`].
+#[must_use = "it is sent when the value is awaited"]
+pub struct Aggregate<'c, T = Document> {
+    request: Request<'c>,
+    cursor: CursorOptions,
+    documents: PhantomData<fn() -> T>,
+}
+
+impl<'c> Aggregate<'c> {
+    fn new(mut request: Request<'c>, pipeline: &impl Serialize) -> Self {
+        request.body.set("pipeline", "pipeline", Shape::Array, pipeline);
+        Self { request, cursor: CursorOptions::default(), documents: PhantomData }
+    }
+}
+
+impl<'c, T> Aggregate<'c, T> {
+    options!([request.body]
+        allow_disk_use, bypass_document_validation, collation, comment, hint, let_vars, max_time,
+    );
+    cursor_options!();
+
+    /// Returns the same aggregation for values of another type.
+    pub fn typed<U>(self) -> Aggregate<'c, U> {
+        Aggregate { request: self.request, cursor: self.cursor, documents: PhantomData }
+    }
+
+    async fn run(self) -> Result<Cursor<T>, ClientError>
+    where
+        T: DeserializeOwned,
+    {
+        self.request.query(Verb::Aggregate, self.cursor).await
+    }
+}
+
+builder!(Aggregate<T> => Cursor<T>, read_preference, read_concern, write_concern);
+
+/// A count: [`Collection::count_documents`].
+#[must_use = "it is sent when the value is awaited"]
+pub struct CountDocuments<'c> {
+    request: Request<'c>,
+    /// The stage `$match`.
+    stage: Fields,
+    skip: Option<u64>,
+    limit: Option<u64>,
+}
+
+impl CountDocuments<'_> {
+    options!([request.body] collation, comment, hint, max_time);
+
+    /// Sets how many documents are not counted.
+    pub fn skip(mut self, documents: u64) -> Self {
+        self.skip = Some(documents);
+        self
+    }
+
+    /// Sets the most documents that are counted. Zero means all.
+    pub fn limit(mut self, documents: u64) -> Self {
+        self.limit = Some(documents);
+        self
+    }
+
+    /// Counts by `$group` (CRUD, "countDocuments").
+    async fn run(self) -> Result<u64, ClientError> {
+        let Self { mut request, stage, skip, limit } = self;
+        let mut pipeline = RawArrayBuf::new();
+        pipeline.push(stage.finish()?);
+        for (stage, documents) in [("$skip", skip), ("$limit", limit)] {
+            if let Some(documents) = documents.filter(|documents| *documents > 0) {
+                pipeline.push(Fields::command(stage, &documents).finish()?);
+            }
+        }
+        pipeline.push(rawdoc! { "$group": { "_id": 1, "n": { "$sum": 1 } } });
+        request.body.add("pipeline", &pipeline);
+        request.body.add("cursor", &RawDocumentBuf::new());
+        let reply = request.read().await?;
+        first_of_batch("aggregate", &reply)?.map_or(Ok(0), |counted| number("aggregate", counted))
+    }
+}
+
+builder!(CountDocuments => u64, read_preference, read_concern);
+
+/// An estimate: [`Collection::estimated_document_count`].
+#[must_use = "it is sent when the value is awaited"]
+pub struct EstimatedDocumentCount<'c> {
+    request: Request<'c>,
+}
+
+impl EstimatedDocumentCount<'_> {
+    options!([request.body] comment, max_time);
+
+    async fn run(self) -> Result<u64, ClientError> {
+        number("count", &*self.request.read().await?)
+    }
+}
+
+builder!(EstimatedDocumentCount => u64, read_preference, read_concern);
+
+/// A query for values: [`Collection::distinct`].
+#[must_use = "it is sent when the value is awaited"]
+pub struct Distinct<'c> {
+    request: Request<'c>,
+}
+
+impl Distinct<'_> {
+    options!([request.body] collation, comment, hint, max_time);
+
+    async fn run(self) -> Result<Vec<Bson>, ClientError> {
+        let reply = self.request.read().await?;
+        let unreadable =
+            |error: bson::error::Error| ClientError::Reply { command: "distinct", reason: error.to_string().into() };
+        let values = reply.get_array("values").map_err(unreadable)?.into_iter();
+        values.map(|value| Bson::try_from(value?)).collect::<Result<_, _>>().map_err(unreadable)
+    }
+}
+
+builder!(Distinct => Vec<Bson>, read_preference, read_concern);
+
+/// Returns the count in a document.
+fn number(command: &'static str, counted: &bson::RawDocument) -> Result<u64, ClientError> {
+    let unreadable = |reason: String| ClientError::Reply { command, reason: reason.into() };
+    let number = whole_number(counted, "n").map_err(|error| unreadable(error.to_string()))?;
+    number.and_then(|number| u64::try_from(number).ok()).ok_or_else(|| unreadable("it has no number n".to_owned()))
+}

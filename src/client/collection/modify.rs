@@ -1,0 +1,131 @@
+//! `find_one_and_update`, `find_one_and_replace` and `find_one_and_delete`: the command `findAndModify`.
+
+use std::borrow::Borrow;
+use std::marker::PhantomData;
+
+use bson::{RawBsonRef, RawDocument};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::super::cursor::read;
+use super::super::error::ClientError;
+use super::super::session::Session;
+use super::super::timed::Limited;
+use super::Collection;
+use super::fields::Shape;
+use super::request::Request;
+use super::update::{set_replacement, set_update};
+use crate::endpoint::Limit;
+use crate::session::SessionError;
+
+const COMMAND: &str = "findAndModify";
+
+impl<T> Collection<T> {
+    /// Prepares an update of the first document that matches `filter`. Await it for the document before the update, or
+    /// [after](FindOneAndUpdate::return_document) it. `update` is as for [`update_one`](Self::update_one).
+    #[track_caller]
+    pub fn find_one_and_update(&self, filter: impl Serialize, update: impl Serialize) -> FindOneAndUpdate<'_, T> {
+        let mut request = self.request_of_modify(&filter);
+        set_update(&mut request.body, "update", &update);
+        FindOneAndUpdate { request, document: PhantomData }
+    }
+
+    /// Prepares the replacement of the first document that matches `filter`. Await it for the document before, or
+    /// [after](FindOneAndReplace::return_document).
+    #[track_caller]
+    pub fn find_one_and_replace(&self, filter: impl Serialize, replacement: impl Borrow<T>) -> FindOneAndReplace<'_, T>
+    where
+        T: Serialize,
+    {
+        let mut request = self.request_of_modify(&filter);
+        set_replacement(&mut request.body, "update", replacement.borrow());
+        FindOneAndReplace { request, document: PhantomData }
+    }
+
+    /// Prepares the deletion of the first document that matches `filter`. Await it for the document.
+    #[track_caller]
+    pub fn find_one_and_delete(&self, filter: impl Serialize) -> FindOneAndDelete<'_, T> {
+        let mut request = self.request_of_modify(&filter);
+        request.body.add("remove", &true);
+        FindOneAndDelete { request, document: PhantomData }
+    }
+
+    #[track_caller]
+    fn request_of_modify(&self, filter: &impl Serialize) -> Request<'_> {
+        let mut request = self.request(COMMAND);
+        request.body.set("filter", "query", Shape::Document, filter);
+        request
+    }
+}
+
+/// Which document [`Collection::find_one_and_update`] and [`Collection::find_one_and_replace`] return.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ReturnDocument {
+    /// The one before the change. The default.
+    Before,
+    /// The one after the change.
+    After,
+}
+
+/// Gives a builder of the command its type and what all three have.
+macro_rules! modifies {
+    ($(#[$doc:meta])* $name:ident: $($option:ident),* $(; $returns:ident)?) => {
+        $(#[$doc])*
+        #[must_use = "it is sent when the value is awaited"]
+        pub struct $name<'c, T> {
+            request: Request<'c>,
+            document: PhantomData<fn() -> T>,
+        }
+
+        impl<'c, T> $name<'c, T> {
+            options!([request.body] collation, comment, fields, hint, let_vars, max_time, sort, $($option),*);
+
+            $(
+                /// Sets which document is returned (`new`).
+                pub fn return_document(mut self, $returns: ReturnDocument) -> Self {
+                    self.request.body.set("return_document", "new", Shape::Any, &($returns == ReturnDocument::After));
+                    self
+                }
+            )?
+
+            /// Returns the same call, with the document as a value of another type.
+            pub fn typed<U>(self) -> $name<'c, U> {
+                $name { request: self.request, document: PhantomData }
+            }
+
+            async fn run(self) -> Result<Option<T>, ClientError>
+            where
+                T: DeserializeOwned,
+            {
+                value_of(&self.request.write(true, &[]).await?)?.map(read).transpose()
+            }
+        }
+
+        builder!($name<T> => Option<T>, write_concern);
+    };
+}
+
+modifies! {
+    /// An update of one document, which is returned: [`Collection::find_one_and_update`].
+    FindOneAndUpdate: array_filters, bypass_document_validation, upsert; document
+}
+
+modifies! {
+    /// A replacement of one document, which is returned: [`Collection::find_one_and_replace`].
+    FindOneAndReplace: bypass_document_validation, upsert; document
+}
+
+modifies! {
+    /// A deletion of one document, which is returned: [`Collection::find_one_and_delete`].
+    FindOneAndDelete:
+}
+
+/// Returns the document in the reply, if there is one.
+fn value_of(reply: &RawDocument) -> Result<Option<&RawDocument>, ClientError> {
+    match reply.get("value") {
+        Ok(Some(RawBsonRef::Document(document))) => Ok(Some(document)),
+        Ok(Some(RawBsonRef::Null) | None) => Ok(None),
+        Ok(Some(_)) => Err(ClientError::Reply { command: COMMAND, reason: "value is no document".into() }),
+        Err(error) => Err(ClientError::Reply { command: COMMAND, reason: error.to_string().into() }),
+    }
+}

@@ -1,0 +1,46 @@
+//! `watch`: change streams of a collection and of a database, and their options.
+
+use bson::rawdoc;
+use serde::Serialize;
+
+use super::super::change_stream::{Watch, WatchTarget};
+use super::fields::Shape;
+use super::{Collection, Database, Namespace};
+
+impl<T> Collection<T> {
+    /// Prepares a change stream of the collection: see [`Client::watch`](crate::Client::watch). `pipeline` has the stages that
+    /// the changes pass through, or is `()`.
+    #[track_caller]
+    pub fn watch(&self, pipeline: impl Serialize) -> Watch<'_> {
+        self.namespace.watch(WatchTarget::Collection(self.database(), self.name()), pipeline)
+    }
+}
+
+impl Database {
+    /// Prepares a change stream of all collections of the database: see [`Client::watch`](crate::Client::watch). `pipeline` has
+    /// the stages that the changes pass through, or is `()`.
+    #[track_caller]
+    pub fn watch(&self, pipeline: impl Serialize) -> Watch<'_> {
+        self.namespace.watch(WatchTarget::Database(self.name()), pipeline)
+    }
+}
+
+impl Namespace {
+    #[track_caller]
+    fn watch<'c>(&'c self, target: WatchTarget<'c>, pipeline: impl Serialize) -> Watch<'c> {
+        let mut watch = self.client.watch(target, pipeline);
+        watch.read_preference = self.settings.read_preference.as_ref();
+        if let Some(level) = &self.settings.read_concern {
+            watch.options.add("readConcern", &rawdoc! { "level": level.as_str() });
+        }
+        watch
+    }
+}
+
+impl Watch<'_> {
+    options!([stage]
+        full_document, full_document_before_change, resume_after, show_expanded_events, start_after,
+        start_at_operation_time,
+    );
+    options!([options] collation, comment);
+}
