@@ -616,8 +616,12 @@ fn batch_size_of(body: &RawDocument) -> Option<i32> {
     of(body).or_else(|| of(body.get_document("cursor").ok()?))
 }
 
-/// Returns the query's `comment`, which each `getMore` repeats.
+/// Returns the query's `comment`, which each `getMore` repeats, but for `listCollections`, whose comment the server passes on
+/// (Enumerating Collections, "listCollections Database Command").
 fn comment_of(body: &RawDocument) -> Option<RawDocumentBuf> {
+    if name(body) == Some("listCollections") {
+        return None;
+    }
     let comment = body.get("comment").ok()??;
     let mut document = RawDocumentBuf::new();
     document.append(cstr!("comment"), comment);

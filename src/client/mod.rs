@@ -51,8 +51,8 @@ pub use crate::deployment::{ServerSelectionError, TopologySubscriber, TopologySu
 pub use crate::topology::{HeartbeatConnection, ServerType, ServerView, TopologyEvent, TopologyType, TopologyView};
 pub use change_stream::{ChangeStream, Watch, WatchTarget};
 pub use collection::{
-    BulkWriteResult, Collection, Database, DeleteResult, InsertManyResult, InsertOneResult, ReturnDocument,
-    UpdateResult, WriteModel,
+    BulkWriteResult, Collection, Database, DatabaseSpecification, DeleteResult, IndexModel, InsertManyResult,
+    InsertOneResult, ReturnDocument, UpdateResult, WriteModel,
 };
 pub use command_events::{
     CommandEvent, CommandFailed, CommandFailure, CommandSource, CommandStarted, CommandSubscriber, CommandSucceeded,
@@ -69,8 +69,10 @@ pub use write::{Write, WriteError, WriteFailure, Written};
 /// What the methods of [`Collection`] and [`Database`] return: builders, which send their command when they are awaited.
 pub mod action {
     pub use super::collection::{
-        Aggregate, BulkWrite, CountDocuments, Delete, Distinct, EstimatedDocumentCount, Find, FindOne,
-        FindOneAndDelete, FindOneAndReplace, FindOneAndUpdate, InsertMany, InsertOne, Replace, Update,
+        Aggregate, BulkWrite, CountDocuments, CreateCollection, CreateIndex, CreateIndexes, Delete, Distinct,
+        DropIndexes, DropNamespace, EstimatedDocumentCount, Find, FindOne, FindOneAndDelete, FindOneAndReplace,
+        FindOneAndUpdate, InsertMany, InsertOne, ListCollectionNames, ListCollections, ListDatabaseNames,
+        ListDatabases, ListIndexNames, ListIndexes, Rename, Replace, Update,
     };
 }
 

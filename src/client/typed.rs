@@ -89,6 +89,11 @@ impl<'c, R> TypedCommand<'c, R> {
         self.prepared.timeout = Limit::of(limit);
         self
     }
+
+    /// Returns the same command, whose reply serde reads as another type.
+    pub fn typed<U: DeserializeOwned>(self) -> TypedCommand<'c, U> {
+        TypedCommand { prepared: self.prepared, site: self.site, reply: PhantomData }
+    }
 }
 
 impl<'c, R: DeserializeOwned + 'c> IntoFuture for TypedCommand<'c, R> {

@@ -165,7 +165,7 @@ impl EstimatedDocumentCount<'_> {
     options!([request.body] comment, max_time);
 
     async fn run(self) -> Result<u64, ClientError> {
-        number("count", &*self.request.read().await?)
+        number("count", &self.request.read().await?)
     }
 }
 

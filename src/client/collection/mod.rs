@@ -9,9 +9,11 @@ mod options;
 #[macro_use]
 mod request;
 
+mod administration;
 mod aggregate;
 mod bulk;
 mod find;
+mod indexes;
 mod insert;
 mod modify;
 mod results;
@@ -50,10 +52,15 @@ use std::sync::Arc;
 
 use bson::Document;
 
+pub use self::administration::{
+    CreateCollection, DatabaseSpecification, DropNamespace, ListCollectionNames, ListCollections, ListDatabaseNames,
+    ListDatabases, Rename,
+};
 pub use self::aggregate::{Aggregate, CountDocuments, Distinct, EstimatedDocumentCount};
 pub use self::bulk::{BulkWrite, WriteModel};
 pub(super) use self::fields::{Fields, Shape, refused};
 pub use self::find::{Find, FindOne};
+pub use self::indexes::{CreateIndex, CreateIndexes, DropIndexes, IndexModel, ListIndexNames, ListIndexes};
 pub use self::insert::{InsertMany, InsertOne};
 pub use self::modify::{FindOneAndDelete, FindOneAndReplace, FindOneAndUpdate, ReturnDocument};
 pub use self::results::{BulkWriteResult, DeleteResult, InsertManyResult, InsertOneResult, UpdateResult};

@@ -1,6 +1,7 @@
 //! Handles of databases and collections.
 #![cfg(not(any(loom, shuttle)))]
 
+mod administration;
 mod documents;
 mod queries;
 mod refusals;

@@ -103,7 +103,7 @@ async fn each_option_has_its_name_on_the_wire_and_its_place() {
     assert_sent(&server, &expected);
 }
 
-fn assert_sent(server: &ScriptedServer, expected: &[Document]) {
+pub(super) fn assert_sent(server: &ScriptedServer, expected: &[Document]) {
     let arrived = arrived(server);
     for (command, expected) in arrived.iter().zip(expected) {
         assert_eq!(command, expected);

@@ -1,0 +1,274 @@
+//! Databases and collections as a whole: created, listed, renamed and dropped.
+
+use bson::{Document, RawBsonRef, RawDocument, RawDocumentBuf};
+use serde::Serialize;
+
+use super::super::Client;
+use super::super::cursor::{Cursor, TimeoutMode};
+use super::super::error::ClientError;
+use super::super::query::Verb;
+use super::super::session::Session;
+use super::super::timed::Limited;
+use super::super::typed::TypedCommand;
+use super::fields::{Fields, Shape};
+use super::request::{CursorOptions, Request};
+use super::{Collection, Database, Settings};
+use crate::endpoint::Limit;
+use crate::options::PRIMARY;
+use crate::session::SessionError;
+use crate::wire::reply::whole_number;
+
+/// The server's number for `NamespaceNotFound`.
+const NAMESPACE_NOT_FOUND: i32 = 26;
+
+impl Client {
+    /// Prepares a query for the databases, with their sizes.
+    #[track_caller]
+    pub fn list_databases(&self) -> ListDatabases<'_> {
+        ListDatabases { request: self.list() }
+    }
+
+    /// Prepares a query for the names of the databases.
+    #[track_caller]
+    pub fn list_database_names(&self) -> ListDatabaseNames<'_> {
+        let mut request = self.list();
+        request.body.add("nameOnly", &true);
+        ListDatabaseNames { request }
+    }
+
+    #[track_caller]
+    fn list(&self) -> Request<'_> {
+        let mut request = Request::new(self, "admin", Settings::NONE, Fields::command("listDatabases", &1));
+        request.read_preference = Some(&PRIMARY);
+        request
+    }
+}
+
+impl Database {
+    /// Prepares any command of the application, on the primary: a document, or anything that serde writes as one. Await it for
+    /// the reply, or after [`typed`](TypedCommand::typed) for the reply as any type. The client adds no concern to it.
+    #[track_caller]
+    pub fn run_command(&self, command: impl Serialize) -> TypedCommand<'_, Document> {
+        self.client().run_typed(self.name(), command)
+    }
+
+    /// Prepares the creation of a collection with options: capped, a time series, a view, with a validator. One without options
+    /// needs no creation: the server creates it with its first document.
+    #[track_caller]
+    pub fn create_collection(&self, name: impl AsRef<str>) -> CreateCollection<'_> {
+        CreateCollection { request: self.request(Fields::command("create", name.as_ref())) }
+    }
+
+    /// Prepares a query for the collections and views, as the server describes them: `name`, `type`, `options`, `info`, `idIndex`.
+    /// Since MongoDB 4.4, `idIndex` has no field `ns`.
+    #[track_caller]
+    pub fn list_collections(&self) -> ListCollections<'_> {
+        let request = self.request(Fields::command("listCollections", &1));
+        ListCollections { request, cursor: CursorOptions::default() }
+    }
+
+    /// Prepares a query for the names of the collections and views.
+    #[track_caller]
+    pub fn list_collection_names(&self) -> ListCollectionNames<'_> {
+        ListCollectionNames { request: self.request(Fields::command("listCollections", &1)) }
+    }
+
+    /// Prepares the removal of the database with all its collections.
+    #[track_caller]
+    pub fn drop(&self) -> DropNamespace<'_> {
+        DropNamespace { request: self.request(Fields::command("dropDatabase", &1)) }
+    }
+}
+
+impl<T> Collection<T> {
+    /// Prepares the removal of the collection with its documents and indexes. One that does not exist counts as success.
+    #[track_caller]
+    pub fn drop(&self) -> DropNamespace<'_> {
+        DropNamespace { request: self.request("drop") }
+    }
+
+    /// Prepares a new name for the collection, in the same database. This handle keeps the old name.
+    #[track_caller]
+    pub fn rename(&self, name: impl AsRef<str>) -> Rename<'_> {
+        let of = |name: &str| format!("{}.{name}", self.database());
+        let mut body = Fields::command("renameCollection", &of(self.name()));
+        body.add("to", &of(name.as_ref()));
+        let mut request = self.request_of(body);
+        request.database = "admin";
+        Rename { request }
+    }
+}
+
+/// Gives a builder of a command without statements its type.
+macro_rules! command {
+    ($(#[$doc:meta])* $name:ident => $output:ty: $($option:ident),* $(; $inherited:ident)?) => {
+        $(#[$doc])*
+        #[must_use = "it is sent when the value is awaited"]
+        pub struct $name<'c> {
+            request: Request<'c>,
+        }
+
+        impl $name<'_> {
+            options!([request.body] $($option),*);
+        }
+
+        builder!($name => $output $(, $inherited)?);
+    };
+}
+
+command! {
+    /// The creation of a collection: [`Database::create_collection`].
+    CreateCollection => ():
+        capped, change_stream_pre_and_post_images, clustered_index, collation, comment, expire_after, max_documents,
+        max_time, pipeline, size, time_series, validation_action, validation_level, validator, view_on;
+    write_concern
+}
+
+impl CreateCollection<'_> {
+    async fn run(self) -> Result<(), ClientError> {
+        self.request.write(false, &[]).await.map(drop)
+    }
+}
+
+command! {
+    /// The removal of a collection or a database: [`Collection::drop`] and [`Database::drop`].
+    DropNamespace => (): comment, max_time; write_concern
+}
+
+impl DropNamespace<'_> {
+    async fn run(self) -> Result<(), ClientError> {
+        found_or_not(self.request.write(false, &[]).await)
+    }
+}
+
+command! {
+    /// A new name for a collection: [`Collection::rename`].
+    Rename => (): comment, drop_target, max_time; write_concern
+}
+
+impl Rename<'_> {
+    async fn run(self) -> Result<(), ClientError> {
+        self.request.write(false, &[]).await.map(drop)
+    }
+}
+
+/// A query for collections: [`Database::list_collections`].
+#[must_use = "it is sent when the value is awaited"]
+pub struct ListCollections<'c> {
+    request: Request<'c>,
+    cursor: CursorOptions,
+}
+
+impl ListCollections<'_> {
+    options!([request.body] authorized_collections, comment, filter, max_time);
+    cursor_options!();
+
+    async fn run(mut self) -> Result<Cursor<Document>, ClientError> {
+        self.request.read_preference = Some(&PRIMARY);
+        self.request.query(Verb::Aggregate, self.cursor).await
+    }
+}
+
+builder!(ListCollections => Cursor<Document>);
+
+command! {
+    /// A query for the names of collections: [`Database::list_collection_names`].
+    ListCollectionNames => Vec<String>: authorized_collections, comment, filter, max_time
+}
+
+impl ListCollectionNames<'_> {
+    async fn run(mut self) -> Result<Vec<String>, ClientError> {
+        // The server looks at the names alone before it filters (Enumerating Collections, "Getting Collection Names").
+        let needs_more = |filter: &RawDocument| filter.iter().flatten().any(|(field, _)| field.as_str() != "name");
+        if !self.request.body.document_at("filter").is_some_and(needs_more) {
+            self.request.body.add("nameOnly", &true);
+        }
+        self.request.read_preference = Some(&PRIMARY);
+        names("listCollections", self.request.query(Verb::Aggregate, CursorOptions::default()).await?).await
+    }
+}
+
+command! {
+    /// A query for databases: [`Client::list_databases`].
+    ListDatabases => Vec<DatabaseSpecification>: authorized_databases, comment, filter, max_time
+}
+
+impl ListDatabases<'_> {
+    async fn run(self) -> Result<Vec<DatabaseSpecification>, ClientError> {
+        databases(&self.request.read().await?)?.into_iter().map(DatabaseSpecification::read).collect()
+    }
+}
+
+command! {
+    /// A query for the names of databases: [`Client::list_database_names`].
+    ListDatabaseNames => Vec<String>: authorized_databases, comment, filter, max_time
+}
+
+impl ListDatabaseNames<'_> {
+    async fn run(self) -> Result<Vec<String>, ClientError> {
+        databases(&self.request.read().await?)?.into_iter().map(|database| name("listDatabases", database)).collect()
+    }
+}
+
+/// A database, as the server describes it.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct DatabaseSpecification {
+    /// The name.
+    pub name: String,
+    /// The size on disk, in bytes.
+    pub size_on_disk: u64,
+    /// Whether it has no collections.
+    pub empty: bool,
+    /// The size on each shard, in bytes. Only a sharded cluster has it.
+    pub shards: Option<Document>,
+}
+
+impl DatabaseSpecification {
+    fn read(document: &RawDocument) -> Result<Self, ClientError> {
+        let size = whole_number(document, "sizeOnDisk").ok().flatten();
+        Ok(Self {
+            name: name("listDatabases", document)?,
+            size_on_disk: size.and_then(|size| u64::try_from(size).ok()).unwrap_or(0),
+            empty: document.get_bool("empty").unwrap_or(false),
+            shards: document.get_document("shards").ok().and_then(|shards| shards.try_into().ok()),
+        })
+    }
+}
+
+/// Returns the descriptions in the reply to `listDatabases`.
+fn databases(reply: &RawDocument) -> Result<Vec<&RawDocument>, ClientError> {
+    let unreadable = |reason: String| ClientError::Reply { command: "listDatabases", reason: reason.into() };
+    let databases = reply.get_array("databases").map_err(|error| unreadable(error.to_string()))?;
+    let documents = databases.into_iter().map(|value| match value {
+        Ok(RawBsonRef::Document(document)) => Ok(document),
+        _ => Err(unreadable("a database is no document".to_owned())),
+    });
+    documents.collect()
+}
+
+/// Returns the field `name` of a description.
+fn name(command: &'static str, document: &RawDocument) -> Result<String, ClientError> {
+    let name = document.get_str("name").map(str::to_owned);
+    name.map_err(|error| ClientError::Reply { command, reason: error.to_string().into() })
+}
+
+/// Returns the names in all descriptions of a cursor.
+pub(super) async fn names(
+    command: &'static str,
+    mut cursor: Cursor<RawDocumentBuf>,
+) -> Result<Vec<String>, ClientError> {
+    let mut names = Vec::new();
+    while let Some(document) = cursor.next().await? {
+        names.push(name(command, document)?);
+    }
+    Ok(names)
+}
+
+/// Makes a success of the server's refusal to remove what does not exist: the outcome is the same.
+pub(super) fn found_or_not(outcome: Result<RawDocumentBuf, ClientError>) -> Result<(), ClientError> {
+    match outcome {
+        Err(error) if error.server_error().is_some_and(|error| error.code == NAMESPACE_NOT_FOUND) => Ok(()),
+        outcome => outcome.map(drop),
+    }
+}

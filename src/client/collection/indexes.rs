@@ -1,0 +1,257 @@
+//! Indexes of a collection.
+
+use std::fmt::Write as _;
+
+use bson::{Document, RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf};
+use serde::Serialize;
+
+use super::super::cursor::{Cursor, TimeoutMode};
+use super::super::error::ClientError;
+use super::super::query::Verb;
+use super::super::session::Session;
+use super::super::timed::Limited;
+use super::Collection;
+use super::administration::{found_or_not, names};
+use super::fields::{Fields, Shape, refused};
+use super::request::{CursorOptions, Request};
+use crate::endpoint::Limit;
+use crate::options::PRIMARY;
+use crate::session::SessionError;
+
+impl<T> Collection<T> {
+    /// Prepares the creation of an index, unless it exists. Await it for the index's name.
+    #[track_caller]
+    pub fn create_index(&self, model: IndexModel) -> CreateIndex<'_> {
+        CreateIndex { request: self.request("createIndexes"), model }
+    }
+
+    /// Prepares the creation of several indexes by one command. Await it for their names.
+    #[track_caller]
+    pub fn create_indexes(&self, models: impl IntoIterator<Item = IndexModel>) -> CreateIndexes<'_> {
+        CreateIndexes { request: self.request("createIndexes"), models: models.into_iter().collect() }
+    }
+
+    /// Prepares a query for the indexes, as the server describes them: `key`, `name` and options. Since MongoDB 4.4, the
+    /// description has no field `ns`.
+    #[track_caller]
+    pub fn list_indexes(&self) -> ListIndexes<'_> {
+        ListIndexes { request: self.request("listIndexes"), cursor: CursorOptions::default() }
+    }
+
+    /// Prepares a query for the names of the indexes.
+    #[track_caller]
+    pub fn list_index_names(&self) -> ListIndexNames<'_> {
+        ListIndexNames { request: self.request("listIndexes") }
+    }
+
+    /// Prepares the removal of the index of this name. A collection that does not exist counts as success.
+    #[track_caller]
+    pub fn drop_index(&self, name: impl AsRef<str>) -> DropIndexes<'_> {
+        let mut request = self.request("dropIndexes");
+        match name.as_ref() {
+            "*" => request.body.refuse(refused("name", "* stands for all indexes, which drop_indexes removes")),
+            name => request.body.add("index", name),
+        }
+        DropIndexes { request }
+    }
+
+    /// Prepares the removal of all indexes but that of `_id`. A collection that does not exist counts as success.
+    #[track_caller]
+    pub fn drop_indexes(&self) -> DropIndexes<'_> {
+        let mut request = self.request("dropIndexes");
+        request.body.add("index", "*");
+        DropIndexes { request }
+    }
+}
+
+/// An index: its keys and options.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use bson::doc;
+/// use wharf::client::IndexModel;
+///
+/// let by_customer = IndexModel::new(doc! { "customer": 1, "price": -1 }).unique(true);
+/// let short_lived = IndexModel::new(doc! { "created": 1 }).expire_after(Duration::from_secs(3600)).name("short_lived");
+/// ```
+#[derive(Debug, Clone)]
+#[must_use = "an index is created by create_index"]
+pub struct IndexModel {
+    fields: Fields,
+}
+
+impl IndexModel {
+    /// Creates an index of these keys, each with its order or its type: `{ customer: 1, price: -1 }`, `{ text: "text" }`.
+    pub fn new(keys: impl Serialize) -> Self {
+        let mut fields = Fields::new();
+        fields.set("keys", "key", Shape::Document, &keys);
+        Self { fields }
+    }
+
+    options!([fields]
+        collation, default_language, expire_after, hidden, name, partial_filter_expression, sparse, unique, weights,
+        wildcard_projection,
+    );
+
+    /// Adds fields for what has no method, under the names of the server's manual, such as `bits` or `storageEngine`. Anything
+    /// that serde writes as a document.
+    pub fn options(mut self, fields: impl Serialize) -> Self {
+        self.fields.extend("options", &fields);
+        self
+    }
+
+    /// Returns the document of the index, and its name.
+    fn finish(mut self) -> Result<(RawDocumentBuf, String), ClientError> {
+        let given = self.fields.document()?.get_str("name").ok().map(str::to_owned);
+        let name = match given {
+            Some(name) => name,
+            None => {
+                let name = self.fields.document_at("key").map(name_of).unwrap_or_default();
+                self.fields.add("name", &name);
+                name
+            }
+        };
+        Ok((self.fields.finish()?, name))
+    }
+}
+
+/// Returns the name that an index of these keys has by default (Index Management, "Index Name Generation").
+fn name_of(keys: &RawDocument) -> String {
+    let mut name = String::new();
+    for (key, order) in keys.iter().flatten() {
+        let separator = if name.is_empty() { "" } else { "_" };
+        // Writing to a string cannot fail.
+        let _ = match order {
+            RawBsonRef::String(text) => write!(name, "{separator}{key}_{text}"),
+            RawBsonRef::Int32(order) => write!(name, "{separator}{key}_{order}"),
+            RawBsonRef::Int64(order) => write!(name, "{separator}{key}_{order}"),
+            RawBsonRef::Double(order) => write!(name, "{separator}{key}_{order}"),
+            _ => write!(name, "{separator}{key}_"),
+        };
+    }
+    // The server's own name, which cannot be changed.
+    if name == "_id_1" { "_id_".to_owned() } else { name }
+}
+
+/// Sends the command, and returns the names of the indexes.
+async fn create(mut request: Request<'_>, models: Vec<IndexModel>) -> Result<Vec<String>, ClientError> {
+    if models.is_empty() {
+        return Err(refused("models", "there are none"));
+    }
+    let (mut indexes, mut names) = (RawArrayBuf::new(), Vec::new());
+    for model in models {
+        let (index, name) = model.finish()?;
+        indexes.push(index);
+        names.push(name);
+    }
+    request.body.add("indexes", &indexes);
+    request.write(false, &[]).await?;
+    Ok(names)
+}
+
+/// The creation of an index: [`Collection::create_index`].
+#[must_use = "it is sent when the value is awaited"]
+pub struct CreateIndex<'c> {
+    request: Request<'c>,
+    model: IndexModel,
+}
+
+impl CreateIndex<'_> {
+    options!([request.body] comment, commit_quorum, max_time);
+
+    async fn run(self) -> Result<String, ClientError> {
+        let mut names = create(self.request, vec![self.model]).await?;
+        Ok(names.swap_remove(0))
+    }
+}
+
+builder!(CreateIndex => String, write_concern);
+
+/// The creation of indexes: [`Collection::create_indexes`].
+#[must_use = "it is sent when the value is awaited"]
+pub struct CreateIndexes<'c> {
+    request: Request<'c>,
+    models: Vec<IndexModel>,
+}
+
+impl CreateIndexes<'_> {
+    options!([request.body] comment, commit_quorum, max_time);
+
+    async fn run(self) -> Result<Vec<String>, ClientError> {
+        create(self.request, self.models).await
+    }
+}
+
+builder!(CreateIndexes => Vec<String>, write_concern);
+
+/// A query for indexes: [`Collection::list_indexes`].
+#[must_use = "it is sent when the value is awaited"]
+pub struct ListIndexes<'c> {
+    request: Request<'c>,
+    cursor: CursorOptions,
+}
+
+impl ListIndexes<'_> {
+    options!([request.body] comment, max_time);
+    cursor_options!();
+
+    async fn run(mut self) -> Result<Cursor<Document>, ClientError> {
+        self.request.read_preference = Some(&PRIMARY);
+        self.request.query(Verb::Aggregate, self.cursor).await
+    }
+}
+
+builder!(ListIndexes => Cursor<Document>);
+
+/// A query for the names of indexes: [`Collection::list_index_names`].
+#[must_use = "it is sent when the value is awaited"]
+pub struct ListIndexNames<'c> {
+    request: Request<'c>,
+}
+
+impl ListIndexNames<'_> {
+    options!([request.body] comment, max_time);
+
+    async fn run(mut self) -> Result<Vec<String>, ClientError> {
+        self.request.read_preference = Some(&PRIMARY);
+        names("listIndexes", self.request.query(Verb::Aggregate, CursorOptions::default()).await?).await
+    }
+}
+
+builder!(ListIndexNames => Vec<String>);
+
+/// The removal of indexes: [`Collection::drop_index`] and [`Collection::drop_indexes`].
+#[must_use = "it is sent when the value is awaited"]
+pub struct DropIndexes<'c> {
+    request: Request<'c>,
+}
+
+impl DropIndexes<'_> {
+    options!([request.body] comment, max_time);
+
+    async fn run(self) -> Result<(), ClientError> {
+        found_or_not(self.request.write(false, &[]).await)
+    }
+}
+
+builder!(DropIndexes => (), write_concern);
+
+#[cfg(test)]
+mod tests {
+    use bson::rawdoc;
+
+    use super::*;
+
+    #[test]
+    fn name_of_an_index_is_made_of_its_keys() {
+        for (keys, name) in [
+            (rawdoc! { "name": 1, "dob": -1 }, "name_1_dob_-1"),
+            (rawdoc! { "a": 1_i64, "b": -1.0, "c": "2dsphere", "$**": "text" }, "a_1_b_-1_c_2dsphere_$**_text"),
+            (rawdoc! { "_id": 1 }, "_id_"),
+            (rawdoc! { "_id": 1, "a": 1 }, "_id_1_a_1"),
+        ] {
+            assert_eq!(name_of(&keys), name);
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Databases, collections and indexes through handles, on a real server and on one that follows a script.
+
+use std::time::Duration;
+
+use bson::{Document, doc};
+use serde::Deserialize;
+use wharf::client::{CursorType, IndexModel, SessionOptions};
+use wharf::{Acknowledgement, Client, ReadPreference, ReadPreferenceMode, WriteConcern};
+use wharf_testbed::scripted::{Answer, name};
+
+use super::documents::filled;
+use super::wire::assert_sent;
+use super::{Order, arrived, collection, scripted};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn indexes_are_created_listed_and_dropped() {
+    let (_server, orders) = filled("indexes").await;
+    let by_customer = IndexModel::new(doc! { "customer": 1, "price": -1 }).unique(true).sparse(true);
+    assert_eq!(orders.create_index(by_customer).await.unwrap(), "customer_1_price_-1");
+    let others = [
+        IndexModel::new(doc! { "customer": "text" }).name("words").default_language("english"),
+        IndexModel::new(doc! { "_id": 1 }),
+        IndexModel::new(doc! { "at": "2d" }).options(doc! { "bits": 20 }),
+    ];
+    assert_eq!(orders.create_indexes(others).comment("c").await.unwrap(), ["words", "_id_", "at_2d"]);
+    let mut names = orders.list_index_names().await.unwrap();
+    names.sort();
+    assert_eq!(names, ["_id_", "at_2d", "customer_1_price_-1", "words"]);
+    let listed: Vec<Document> = orders.list_indexes().batch_size(1).await.unwrap().try_collect().await.unwrap();
+    let unique =
+        listed.iter().find(|index| index.get_str("name").is_ok_and(|name| name == "customer_1_price_-1")).unwrap();
+    assert!(unique.get_bool("unique").unwrap() && unique.get_bool("sparse").unwrap(), "{unique}");
+
+    orders.drop_index("words").await.unwrap();
+    assert_eq!(orders.list_index_names().await.unwrap().len(), 3);
+    let error = orders.drop_index("words").await.unwrap_err();
+    assert_eq!(error.server_error().unwrap().code_name, "IndexNotFound");
+    let error = orders.drop_index("*").await.unwrap_err();
+    assert!(error.to_string().starts_with("the argument name cannot be sent: * stands for all indexes"), "{error}");
+    orders.drop_indexes().await.unwrap();
+    assert_eq!(orders.list_index_names().await.unwrap(), ["_id_"]);
+    orders.drop().await.unwrap();
+    orders.drop_indexes().await.unwrap();
+    orders.drop_index("words").await.unwrap();
+    let error = orders.create_indexes([]).await.unwrap_err();
+    assert_eq!(error.to_string(), "the argument models cannot be sent: there are none");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn collections_are_created_listed_renamed_and_dropped() {
+    let (_server, base) = collection::<Order>("unused").await;
+    let shop = base.client().database("administration");
+    shop.drop().await.unwrap();
+    shop.create_collection("log").capped(true).size(4096).max_documents(2).await.unwrap();
+    let series = doc! { "timeField": "at", "metaField": "of", "granularity": "minutes" };
+    shop.create_collection("series").time_series(&series).expire_after(Duration::from_secs(3600)).await.unwrap();
+    let valid = doc! { "price": { "$gte": 0 } };
+    let valid =
+        shop.create_collection("orders").validator(&valid).validation_level("strict").validation_action("error");
+    valid.collation(doc! { "locale": "en" }).await.unwrap();
+    let dear = [doc! { "$match": { "price": { "$gte": 5 } } }];
+    shop.create_collection("dear").view_on("orders").pipeline(&dear).collation(doc! { "locale": "en" }).await.unwrap();
+    shop.create_collection("clustered").clustered_index(doc! { "key": { "_id": 1 }, "unique": true }).await.unwrap();
+    let mut names = shop.list_collection_names().await.unwrap();
+    names.retain(|name| !name.starts_with("system."));
+    names.sort();
+    assert_eq!(names, ["clustered", "dear", "log", "orders", "series"]);
+    let capped = shop.list_collection_names().filter(doc! { "options.capped": true }).await.unwrap();
+    assert_eq!(capped, ["log"]);
+    let listed = shop.list_collections().filter(doc! { "name": "series" }).batch_size(1).await.unwrap();
+    #[derive(Debug, Deserialize)]
+    struct Described {
+        name: String,
+        r#type: String,
+    }
+    let listed: Vec<Described> = listed.typed().try_collect().await.unwrap();
+    assert_eq!((&*listed[0].name, &*listed[0].r#type, listed.len()), ("series", "timeseries", 1));
+
+    let orders = shop.collection::<Order>("orders");
+    orders.insert_many((0..10).map(Order::new)).await.unwrap();
+    let refused = Order { price: -1, ..Order::new(11) };
+    assert!(orders.insert_one(&refused).await.unwrap_err().server_error().is_some());
+    orders.insert_one(&refused).bypass_document_validation(true).await.unwrap();
+    assert_eq!(shop.collection::<Order>("dear").count_documents(doc! {}).await.unwrap(), 5);
+    assert!(orders.rename("log").await.unwrap_err().server_error().is_some());
+    orders.rename("log").drop_target(true).await.unwrap();
+    assert_eq!(shop.collection::<Order>("log").count_documents(doc! {}).await.unwrap(), 11);
+    orders.drop().await.unwrap();
+
+    let mut session = shop.client().start_session(&SessionOptions::default()).unwrap();
+    let reply = shop.run_command(doc! { "count": "log" }).session(&mut session).await.unwrap();
+    assert_eq!(reply.get_i32("n").unwrap(), 11);
+    let databases = shop.client().list_databases().filter(doc! { "name": "administration" }).await.unwrap();
+    assert!(databases.len() == 1 && databases[0].name == "administration" && !databases[0].empty, "{databases:?}");
+    assert!(databases[0].size_on_disk > 0);
+    assert!(shop.client().list_database_names().await.unwrap().contains(&"administration".to_owned()));
+    shop.drop().await.unwrap();
+    assert!(!shop.client().list_database_names().await.unwrap().contains(&"administration".to_owned()));
+}
+
+fn listed(command: &Document) -> Answer {
+    Answer::Reply(match name(command).as_str() {
+        "listDatabases" => doc! { "ok": 1, "databases": [{ "name": "a" }] },
+        "listCollections" | "listIndexes" => {
+            doc! { "ok": 1, "cursor": { "id": 7_i64, "ns": "shop.c", "firstBatch": [{ "name": "a" }] } }
+        }
+        "getMore" => doc! { "ok": 1, "cursor": { "id": 0_i64, "ns": "shop.c", "nextBatch": [{ "name": "b" }] } },
+        _ => doc! { "ok": 1 },
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn administration_sends_the_commands_of_the_specifications() {
+    let (server, client) = scripted("readPreference=secondary", |command, _| listed(command)).await;
+    let secondary = ReadPreference::new(ReadPreferenceMode::Secondary);
+    let shop = client.database("shop").read_concern("local").read_preference(secondary);
+    let shop = shop.write_concern(WriteConcern::default().w(Acknowledgement::Servers(2)));
+    let orders = shop.collection::<Document>("orders");
+    let w = doc! { "w": 2 };
+    let index = IndexModel::new(doc! { "a": 1 }).expire_after(Duration::from_secs(9)).hidden(true);
+    orders.create_index(index.partial_filter_expression(doc! { "b": 1 })).commit_quorum("majority").await.unwrap();
+    orders.drop_index("a_1").comment("c").await.unwrap();
+    orders.rename("done").drop_target(true).await.unwrap();
+    assert_eq!(shop.list_collection_names().comment("c").await.unwrap(), ["a", "b"]);
+    shop.list_collection_names().filter(doc! { "options.capped": true }).authorized_collections(true).await.unwrap();
+    assert_eq!(orders.list_index_names().comment("c").await.unwrap(), ["a", "b"]);
+    assert_eq!(client.list_database_names().authorized_databases(true).await.unwrap(), ["a"]);
+    shop.drop().await.unwrap();
+    let more = |of: &str| doc! { "getMore": 7_i64, "collection": of };
+    assert_sent(
+        &server,
+        &[
+            doc! {
+                "createIndexes": "orders", "writeConcern": &w, "commitQuorum": "majority",
+                "indexes": [{
+                    "key": { "a": 1 }, "expireAfterSeconds": 9_i64, "hidden": true,
+                    "partialFilterExpression": { "b": 1 }, "name": "a_1",
+                }],
+            },
+            doc! { "dropIndexes": "orders", "index": "a_1", "comment": "c", "writeConcern": &w },
+            doc! { "renameCollection": "shop.orders", "to": "shop.done", "dropTarget": true, "writeConcern": &w },
+            doc! { "listCollections": 1, "comment": "c", "nameOnly": true, "cursor": {} },
+            // The server passes the comment on.
+            more("c"),
+            doc! {
+                "listCollections": 1, "filter": { "options.capped": true }, "authorizedCollections": true, "cursor": {},
+            },
+            more("c"),
+            doc! { "listIndexes": "orders", "comment": "c", "cursor": {} },
+            {
+                let mut more = more("c");
+                more.insert("comment", "c");
+                more
+            },
+            doc! { "listDatabases": 1, "nameOnly": true, "authorizedDatabases": true },
+            doc! { "dropDatabase": 1, "writeConcern": &w },
+        ],
+    );
+    let databases: Vec<_> =
+        server.commands().iter().filter_map(|command| Some(command.get_str("$db").ok()?.to_owned())).collect();
+    assert!(databases.contains(&"admin".to_owned()) && databases.contains(&"shop".to_owned()));
+    assert_eq!(arrived(&server).len(), 11);
+}
+
+#[tokio::test]
+async fn database_of_the_connection_string_is_the_default() {
+    let client = Client::from_uri("mongodb://127.0.0.1:1/shop").unwrap();
+    assert_eq!(client.default_database().unwrap().name(), "shop");
+    assert!(Client::from_uri("mongodb://127.0.0.1:1").unwrap().default_database().is_none());
+    let orders = client.database("shop").collection::<Order>("orders").clone_with_type::<Document>();
+    assert_eq!((orders.database(), orders.name()), ("shop", "orders"));
+    let _ = orders.find(doc! {}).cursor_type(CursorType::NonTailable);
+}
