@@ -295,9 +295,9 @@ async fn structs_are_written_and_read() {
     let server = wharf_testbed::mongod::shared().unwrap();
     let client = wharf::Client::from_uri(&format!("mongodb://{}", server.address())).unwrap();
     let order = |id, customer: &str, price| typed::Order { id, customer: customer.to_owned(), price };
-    let orders = [order(1, "a", 100), order(2, "b", 70), order(3, "b", 80), order(4, "c", 10)];
+    let orders = [order(1, "a", 100), order(2, "b", 71), order(3, "b", 80), order(4, "c", 10)];
     let total = |customer: &str, total| typed::Total { customer: customer.to_owned(), total };
-    assert_eq!(typed::highest(&client, &orders).await.unwrap(), [total("b", 150), total("a", 100)]);
+    assert_eq!(typed::highest(&client, &orders, 2).await.unwrap(), [total("b", 150), total("a", 100)]);
     client.run_command("shop", &rawdoc! { "dropDatabase": 1 }).await.unwrap();
 }
 

@@ -1,6 +1,7 @@
 use bson::doc;
 use serde::{Deserialize, Serialize};
-use wharf::{Client, ClientError};
+use wharf::client::{IndexModel, ReturnDocument};
+use wharf::{Client, ClientError, Collection};
 
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Order {
@@ -18,33 +19,30 @@ pub struct Total {
     pub total: i64,
 }
 
-#[derive(Deserialize)]
-struct Counted {
-    n: i32,
-}
+/// Inserts orders, makes one cheaper, and returns the two highest totals among the customers.
+pub async fn highest(client: &Client, new: &[Order], cheaper: i32) -> Result<Vec<Total>, ClientError> {
+    let orders: Collection<Order> = client.database("shop").collection("orders");
+    orders.create_index(IndexModel::new(doc! { "customer": 1, "price": -1 })).await?;
+    orders.insert_many(new).await?;
 
-/// Inserts orders, and returns the two highest totals among the customers.
-pub async fn highest(client: &Client, orders: &[Order]) -> Result<Vec<Total>, ClientError> {
-    client.insert("shop", "orders", orders).await?;
+    let reduce = doc! { "$inc": { "price": -1_i64 } };
+    let reduced = orders.find_one_and_update(doc! { "_id": cheaper }, reduce).return_document(ReturnDocument::After);
+    match reduced.await? {
+        Some(order) => println!("{} costs {} now", order.id, order.price),
+        None => println!("there is no order {cheaper}"),
+    }
 
     let dear = doc! { "price": { "$gte": 100 } };
-    let mut found =
-        client.find("shop", "orders", &dear).options(doc! { "sort": { "price": -1 } }).await?.typed::<Order>();
+    println!("{} orders are dear", orders.count_documents(&dear).await?);
+    let mut found = orders.find(&dear).sort(doc! { "price": -1 }).limit(10).await?;
     while let Some(order) = found.next_typed().await? {
         println!("{order:?}");
     }
-    let counted: Counted = client.run_typed("shop", doc! { "count": "orders", "query": dear }).await?;
-    println!("{} orders", counted.n);
 
     let pipeline = [
         doc! { "$group": { "_id": "$customer", "total": { "$sum": "$price" } } },
         doc! { "$sort": { "total": -1 } },
         doc! { "$limit": 2 },
     ];
-    let mut found = client.aggregate("shop", "orders", pipeline).await?.typed::<Total>();
-    let mut totals = Vec::new();
-    while let Some(total) = found.next_typed().await? {
-        totals.push(total);
-    }
-    Ok(totals)
+    orders.aggregate(pipeline).typed().await?.try_collect().await
 }
