@@ -2,8 +2,8 @@
 
 mod batch;
 mod closing;
-mod collecting;
 mod query;
+mod reading;
 mod timed;
 
 use std::fmt;

@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use bson::{Bson, RawDocument, RawDocumentBuf, serialize_to_buffer};
-use serde::de::DeserializeOwned;
+use serde::de::{Deserialize, DeserializeOwned};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use super::Client;
@@ -242,7 +242,7 @@ pub(super) fn encode_after(
 }
 
 /// Reads a document of a server as a value of the application, or says which field of which document serde cannot read.
-pub(super) fn decode<T: DeserializeOwned>(document: &RawDocument) -> Result<T, String> {
+pub(super) fn decode<'d, T: Deserialize<'d>>(document: &'d RawDocument) -> Result<T, String> {
     if nesting::is_too_deep(document) {
         return Err(format!("it is nested in more than {} levels", nesting::MOST_LEVELS));
     }
@@ -251,7 +251,7 @@ pub(super) fn decode<T: DeserializeOwned>(document: &RawDocument) -> Result<T, S
 
 /// Reads the document once more, with the path of the field that fails.
 #[cold]
-fn explain<T: DeserializeOwned>(document: &RawDocument, error: &bson::error::Error) -> String {
+fn explain<'d, T: Deserialize<'d>>(document: &'d RawDocument, error: &bson::error::Error) -> String {
     let reason = error.message.clone().unwrap_or_else(|| error.to_string());
     let failed = bson::RawDeserializer::new(document.as_bytes())
         .ok()

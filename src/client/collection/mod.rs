@@ -20,32 +20,6 @@ mod results;
 mod update;
 mod watch;
 
-/// Gives a handle the methods that set what it has instead of the client's options.
-macro_rules! settings {
-    ($of:literal) => {
-        #[doc = concat!("Sets the read preference of the ", $of, "'s reads, instead of that of the client's options.")]
-        #[must_use]
-        pub fn read_preference(mut self, preference: ReadPreference) -> Self {
-            Arc::make_mut(&mut self.namespace).settings.read_preference = Some(preference);
-            self
-        }
-
-        #[doc = concat!("Sets the read concern of the ", $of, "'s reads, such as `majority`, instead of that of the client's options.")]
-        #[must_use]
-        pub fn read_concern(mut self, level: impl Into<String>) -> Self {
-            Arc::make_mut(&mut self.namespace).settings.read_concern = Some(level.into());
-            self
-        }
-
-        #[doc = concat!("Sets the write concern of the ", $of, "'s writes, instead of that of the client's options.")]
-        #[must_use]
-        pub fn write_concern(mut self, concern: WriteConcern) -> Self {
-            Arc::make_mut(&mut self.namespace).settings.write_concern = Some(concern);
-            self
-        }
-    };
-}
-
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -69,6 +43,33 @@ pub use self::update::{Delete, Replace, Update};
 use self::request::Request;
 use super::Client;
 use crate::options::{ReadPreference, WriteConcern};
+
+/// Gives a handle the methods that set what it has instead of the client's options.
+macro_rules! settings {
+    ($of:literal) => {
+        #[doc = concat!("Sets the read preference of the ", $of, "'s reads, instead of that of the client's options.")]
+        #[must_use]
+        pub fn read_preference(mut self, preference: ReadPreference) -> Self {
+            Arc::make_mut(&mut self.namespace).settings.read_preference = Some(preference);
+            self
+        }
+
+        #[doc = concat!("Sets the read concern of the ", $of, "'s reads, such as `majority`, instead of that of the client's ")]
+        #[doc = "options."]
+        #[must_use]
+        pub fn read_concern(mut self, level: impl Into<String>) -> Self {
+            Arc::make_mut(&mut self.namespace).settings.read_concern = Some(level.into());
+            self
+        }
+
+        #[doc = concat!("Sets the write concern of the ", $of, "'s writes, instead of that of the client's options.")]
+        #[must_use]
+        pub fn write_concern(mut self, concern: WriteConcern) -> Self {
+            Arc::make_mut(&mut self.namespace).settings.write_concern = Some(concern);
+            self
+        }
+    };
+}
 
 impl Client {
     /// Returns a handle of a database. Sends nothing: the server creates a database with its first document.

@@ -13,13 +13,15 @@ pub(super) struct Batch {
     pub(super) id: i64,
     /// Where the next element of the array begins, from the start of the reply.
     next: usize,
+    /// Where the document begins that was stepped over last; 0 if there is none.
+    current: usize,
 }
 
 impl Default for Batch {
     /// A batch without documents.
     fn default() -> Self {
         let reply = RawDocumentBuf::new();
-        Self { next: reply.as_bytes().len() - 1, reply, id: 0 }
+        Self { next: reply.as_bytes().len() - 1, current: 0, reply, id: 0 }
     }
 }
 
@@ -41,7 +43,7 @@ impl Batch {
             let start = array.as_bytes().as_ptr() as usize - reply.as_bytes().as_ptr() as usize;
             (id, start + 4)
         };
-        Ok(Self { reply, id: found.0, next: found.1 })
+        Ok(Self { reply, id: found.0, next: found.1, current: 0 })
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -50,6 +52,7 @@ impl Batch {
 
     /// Returns the place of the next document and steps over it; `None` at the end of the array.
     pub(super) fn advance(&mut self) -> Result<Option<Place>, ClientError> {
+        self.current = 0;
         if self.is_empty() {
             return Ok(None);
         }
@@ -62,11 +65,19 @@ impl Batch {
         match length {
             Some(length) if kind == ElementType::EmbeddedDocument as u8 && length >= 5 && length <= value.len() => {
                 let start = self.next + 1 + name + 1;
-                self.next = start + length;
+                (self.next, self.current) = (start + length, start);
                 Ok(Some(Place { start, length }))
             }
             _ => Err(malformed()),
         }
+    }
+
+    /// Returns the document that was stepped over last, if it is in this batch.
+    pub(super) fn current(&self) -> Option<&RawDocument> {
+        if self.current == 0 {
+            return None;
+        }
+        RawDocument::from_bytes(&self.reply.as_bytes()[self.current..self.next]).ok()
     }
 
     pub(super) fn document(&self, Place { start, length }: Place) -> Result<&RawDocument, ClientError> {

@@ -140,6 +140,30 @@ async fn changes_of_a_collection_are_watched() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn document_can_be_read_without_a_copy() {
+    #[derive(Debug, Deserialize)]
+    struct Named<'b> {
+        customer: &'b str,
+    }
+    let (_server, orders) = filled("borrowed").await;
+    let mut found = orders.find(doc! {}).batch_size(3).sort(doc! { "_id": 1 }).await.unwrap();
+    let error = found.current::<Named<'_>>().unwrap_err();
+    assert!(matches!(error, ClientError::Reply { .. }), "{error}");
+    let mut count = 0;
+    while found.advance().await.unwrap() {
+        assert_eq!(found.current::<Named<'_>>().unwrap().customer, format!("customer {}", count % 2));
+        assert_eq!(found.current::<Order>().unwrap(), Order::new(count));
+        count += 1;
+    }
+    assert_eq!(count, 10);
+    let error = found.current::<Order>().unwrap_err();
+    assert!(error.to_string().contains("the cursor is at no document"), "{error}");
+    let mut found = orders.find(doc! {}).projection(doc! { "_id": 1 }).await.unwrap();
+    assert!(found.advance().await.unwrap());
+    assert!(found.current::<Named<'_>>().unwrap_err().to_string().contains("_id"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn query_of_a_tailable_cursor_waits_for_documents() {
     let (_server, capped) = collection::<Order>("capped").await;
     let create = bson::rawdoc! { "create": "capped", "capped": true, "size": 4096 };

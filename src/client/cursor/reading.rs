@@ -1,0 +1,74 @@
+//! The documents of a cursor: all at once, or one after the other without a copy.
+
+use serde::de::{Deserialize, DeserializeOwned};
+
+use super::Cursor;
+use super::batch::unreadable;
+use crate::client::ClientError;
+use crate::client::typed::decode;
+
+impl<T> Cursor<T> {
+    /// Advances to the next document, which [`current`](Self::current) reads. Returns false where [`next`](Self::next) returns
+    /// `None`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`next`](Self::next).
+    ///
+    /// # Cancel safety
+    ///
+    /// That of [`next`](Self::next).
+    pub async fn advance(&mut self) -> Result<bool, ClientError> {
+        Ok(self.next().await?.is_some())
+    }
+
+    /// Reads the document that the cursor has returned last. Its texts can be borrowed from the batch.
+    ///
+    /// ```no_run
+    /// # async fn example(client: wharf::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// use bson::{Document, doc};
+    /// use serde::Deserialize;
+    ///
+    /// #[derive(Deserialize)]
+    /// struct Customer<'b> {
+    ///     name: &'b str,
+    /// }
+    ///
+    /// let mut customers = client.database("shop").collection::<Document>("customers").find(doc! {}).await?;
+    /// while customers.advance().await? {
+    ///     let customer: Customer<'_> = customers.current()?;
+    ///     println!("{}", customer.name);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::Reply`] if serde cannot read the document, or if there is none: the cursor has not advanced, or has ended.
+    pub fn current<'b, U: Deserialize<'b>>(&'b self) -> Result<U, ClientError> {
+        let document = self.batch.current();
+        let document = document.ok_or_else(|| unreadable("the cursor is at no document".to_owned()))?;
+        decode(document).map_err(unreadable)
+    }
+}
+
+impl<T: DeserializeOwned> Cursor<T> {
+    /// Reads all documents into a collection of the caller's, such as a `Vec`. Of a tailable cursor, those that there are at
+    /// present.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`next_typed`](Self::next_typed): the first one ends it.
+    ///
+    /// # Cancel safety
+    ///
+    /// The documents that were read are lost.
+    pub async fn try_collect<C: Default + Extend<T>>(mut self) -> Result<C, ClientError> {
+        let mut documents = C::default();
+        while let Some(document) = self.next_typed().await? {
+            documents.extend([document]);
+        }
+        Ok(documents)
+    }
+}
