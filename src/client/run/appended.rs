@@ -3,14 +3,19 @@
 use bson::rawdoc;
 
 use super::super::appending::{append_elements, append_preference, append_read_concern, has_field, session_use};
+use super::super::error::ClientError;
 use super::super::in_session::InSession;
-use super::super::operation::Kind;
+use super::super::operation::{Kind, Operation};
 use super::{FailedAttempt, Running, has_sessions, timeout_of};
 use crate::endpoint::Endpoint;
-use crate::options::PRIMARY;
+use crate::options::{InvalidOption, PRIMARY};
 use crate::runtime::Connection;
 use crate::session::{Fault, FaultKind, Moment, Retryability, ServerSession, SessionError, SessionServer};
 use crate::topology::TopologyType;
+use crate::wire::reply;
+
+/// The wire version of MongoDB 4.4.
+const FIRST_4_4: i32 = 9;
 
 /// Room for the session and the cluster time, which most commands carry.
 const USUALLY_APPENDED: usize = 192;
@@ -69,6 +74,12 @@ impl Running<'_> {
         }
         let options = client.options();
         let is_write = matches!(operation.kind, Kind::Write { .. });
+        if is_write
+            && known.max_wire_version < FIRST_4_4
+            && let Some(option) = ignored_before_4_4(operation, *is_unacknowledged)
+        {
+            return Err(refused(InvalidOption::because(option, "needs MongoDB 4.4")));
+        }
         let writes_its_result = operation.kind == Kind::Read && self.retryability == Retryability::OtherWrite;
         if (is_write || writes_its_result)
             && !*is_in_transaction
@@ -103,9 +114,24 @@ impl Running<'_> {
     }
 }
 
-/// Returns the failure of an attempt that the session refused.
-pub(super) fn refused(error: SessionError) -> Box<FailedAttempt> {
+/// Returns the failure of an attempt that was refused before anything was sent.
+pub(super) fn refused(error: impl Into<ClientError>) -> Box<FailedAttempt> {
+    let error = error.into();
     let labels = error.labels();
     let fault = Fault::new(FaultKind::Client, labels);
-    Box::new(FailedAttempt { error: error.into(), fault, labels, server: None, answer: None })
+    Box::new(FailedAttempt { error, fault, labels, server: None, answer: None })
+}
+
+/// Returns the option of a write that servers before MongoDB 4.4 would not refuse although they do not have it (Index
+/// Management, "CreateIndexOptions"; CRUD, "DeleteOptions" and "FindOneAndUpdateOptions").
+#[cold]
+fn ignored_before_4_4(operation: &Operation<'_>, is_unacknowledged: bool) -> Option<&'static str> {
+    let in_statements =
+        || operation.command.all_in_sequences().any(|(_, statement)| reply::has_field(statement, "hint"));
+    match operation.command.name() {
+        "createIndexes" if has_field(operation, "commitQuorum") => Some("commitQuorum"),
+        "delete" if is_unacknowledged && in_statements() => Some("hint"),
+        "findAndModify" if is_unacknowledged && has_field(operation, "hint") => Some("hint"),
+        _ => None,
+    }
 }

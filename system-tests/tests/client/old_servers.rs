@@ -1,8 +1,8 @@
 //! What the client does otherwise on servers of earlier versions, and without sessions.
 
 use bson::{Document, doc, rawdoc};
-use wharf::client::WatchTarget;
-use wharf::{Client, Operation, ReadPreference, ReadPreferenceMode};
+use wharf::client::{IndexModel, WatchTarget};
+use wharf::{Acknowledgement, Client, Operation, ReadPreference, ReadPreferenceMode, WriteConcern};
 use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
 /// Starts the members of a replica set, the primary first, each of its wire version.
@@ -122,5 +122,31 @@ async fn command_on_a_direct_connection_to_a_secondary_may_read() {
         client.run_command("test", &rawdoc! { "count": "c", "$readPreference": { "mode": "nearest" } }).await.unwrap();
         let sent = named(server, "count").pop().unwrap();
         assert_eq!(sent.get_document("$readPreference").unwrap(), &doc! { "mode": "nearest" });
+    }
+}
+
+/// Index Management, "CreateIndexOptions"; CRUD, "DeleteOptions": the server would not refuse them.
+#[tokio::test]
+async fn options_that_servers_before_wire_version_9_ignore_are_refused() {
+    for (version, is_sent) in [(8, false), (9, true)] {
+        let ([server], client) = members([version]).await;
+        let test = client.database("test");
+        let (acknowledged, c) = (test.collection::<Document>("c"), test.collection::<Document>("c"));
+        let c = c.write_concern(WriteConcern::default().w(Acknowledgement::Servers(0)));
+        // With an acknowledgement, the server says what it does not have.
+        acknowledged.delete_one(doc! {}).hint("a_1").await.unwrap();
+        acknowledged.create_index(IndexModel::new(doc! { "a": 1 })).await.unwrap();
+        let index = acknowledged.create_index(IndexModel::new(doc! { "a": 1 })).commit_quorum(1).await.map(drop);
+        let modify = c.find_one_and_delete(doc! {}).hint("a_1").await.map(drop);
+        // The last one: the script answers it, although a server would not.
+        let delete = c.delete_one(doc! {}).hint("a_1").await.map(drop);
+        for (outcome, option) in [(index, "commitQuorum"), (delete, "hint"), (modify, "hint")] {
+            match outcome {
+                Ok(()) => assert!(is_sent, "{option} was sent"),
+                Err(error) => assert_eq!((error.to_string(), is_sent), (format!("{option} needs MongoDB 4.4"), false)),
+            }
+        }
+        assert_eq!(named(&server, "createIndexes").len(), 1 + usize::from(is_sent));
+        assert_eq!(named(&server, "findAndModify").len(), usize::from(is_sent));
     }
 }
