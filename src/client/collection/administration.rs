@@ -126,7 +126,7 @@ command! {
 
 impl CreateCollection<'_> {
     async fn run(self) -> Result<(), ClientError> {
-        self.request.write(false, &[]).await.map(drop)
+        self.request.write().await.map(drop)
     }
 }
 
@@ -137,7 +137,7 @@ command! {
 
 impl DropNamespace<'_> {
     async fn run(self) -> Result<(), ClientError> {
-        found_or_not(self.request.write(false, &[]).await)
+        found_or_not(self.request.write().await)
     }
 }
 
@@ -148,7 +148,7 @@ command! {
 
 impl Rename<'_> {
     async fn run(self) -> Result<(), ClientError> {
-        self.request.write(false, &[]).await.map(drop)
+        self.request.write().await.map(drop)
     }
 }
 

@@ -39,7 +39,7 @@ impl<T> Collection<T> {
     #[track_caller]
     pub fn count_documents(&self, filter: impl Serialize) -> CountDocuments<'_> {
         let mut stage = Fields::new();
-        stage.set("filter", "$match", Shape::Document, &filter);
+        stage.put("filter", "$match", Shape::Document, &filter);
         CountDocuments { request: self.request("aggregate"), stage, skip: None, limit: None }
     }
 
@@ -60,7 +60,7 @@ impl<T> Collection<T> {
     pub fn distinct(&self, field: impl AsRef<str>, filter: impl Serialize) -> Distinct<'_> {
         let mut request = self.request("distinct");
         request.body.add("key", field.as_ref());
-        request.body.set("filter", "query", Shape::Document, &filter);
+        request.body.put("filter", "query", Shape::Document, &filter);
         Distinct { request }
     }
 }
@@ -84,7 +84,7 @@ pub struct Aggregate<'c, T = Document> {
 
 impl<'c> Aggregate<'c> {
     fn new(mut request: Request<'c>, pipeline: &impl Serialize) -> Self {
-        request.body.set("pipeline", "pipeline", Shape::Array, pipeline);
+        request.body.put("pipeline", "pipeline", Shape::Array, pipeline);
         Self { request, cursor: CursorOptions::default(), documents: PhantomData }
     }
 }

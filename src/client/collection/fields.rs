@@ -50,6 +50,8 @@ impl Shape {
 pub(in crate::client) struct Fields {
     /// The whole document, unless a field was refused.
     bytes: Vec<u8>,
+    /// Whether it has fields of the application's choice, which may be those that the client adds later.
+    is_extended: bool,
     refused: Option<ClientError>,
 }
 
@@ -58,7 +60,7 @@ impl Fields {
     pub fn new() -> Self {
         let mut bytes = Vec::with_capacity(USUAL_ROOM);
         bytes.extend_from_slice(&[5, 0, 0, 0, 0]);
-        Self { bytes, refused: None }
+        Self { bytes, is_extended: false, refused: None }
     }
 
     /// Creates the document of a command: its name with the target.
@@ -68,16 +70,27 @@ impl Fields {
         this
     }
 
-    /// Adds a field that the client itself sets.
+    /// Adds a field of any value that the client itself sets, once.
     pub fn add<V: Serialize + ?Sized>(&mut self, field: &'static str, value: &V) {
-        self.set(field, field, Shape::Any, value);
+        self.put(field, field, Shape::Any, value);
     }
 
-    /// Adds a field. `argument` is its name in errors.
-    pub fn set<V: Serialize + ?Sized>(&mut self, argument: &'static str, field: &'static str, shape: Shape, value: &V) {
+    /// Adds a field that only this call adds. `argument` is its name in errors.
+    pub fn put<V: Serialize + ?Sized>(&mut self, argument: &'static str, field: &'static str, shape: Shape, value: &V) {
+        if self.is_extended {
+            return self.set(argument, field, shape, value);
+        }
         if self.refused.is_none()
             && let Err(error) = self.append(argument, field, shape, value)
         {
+            self.refuse(error);
+        }
+    }
+
+    /// Adds a field, unless the document has it. `argument` is its name in errors.
+    pub fn set<V: Serialize + ?Sized>(&mut self, argument: &'static str, field: &'static str, shape: Shape, value: &V) {
+        let added = self.document().and_then(|document| refuse_second(argument, document, field));
+        if let Err(error) = added.and_then(|()| self.append(argument, field, shape, value)) {
             self.refuse(error);
         }
     }
@@ -137,7 +150,6 @@ impl Fields {
         shape: Shape,
         value: &V,
     ) -> Result<(), ClientError> {
-        refuse_second(argument, self.document()?, field)?;
         // The end of the document is where the new element begins.
         let start = self.bytes.len() - 1;
         self.bytes.truncate(start);
@@ -155,7 +167,7 @@ impl Fields {
         let fields = encode(argument, value)?;
         let mut whole = RawDocumentBuf::from_bytes(std::mem::take(&mut self.bytes)).map_err(unreadable)?;
         extend(argument, &mut whole, &fields)?;
-        self.bytes = whole.into_bytes();
+        (self.bytes, self.is_extended) = (whole.into_bytes(), true);
         Ok(())
     }
 }

@@ -21,7 +21,7 @@ impl<T> Collection<T> {
     #[track_caller]
     pub fn find(&self, filter: impl Serialize) -> Find<'_, T> {
         let mut request = self.request("find");
-        request.body.set("filter", "filter", Shape::Document, &filter);
+        request.body.put("filter", "filter", Shape::Document, &filter);
         Find { request, cursor: CursorOptions::default(), documents: PhantomData }
     }
 
@@ -29,7 +29,7 @@ impl<T> Collection<T> {
     #[track_caller]
     pub fn find_one(&self, filter: impl Serialize) -> FindOne<'_, T> {
         let mut request = self.request("find");
-        request.body.set("filter", "filter", Shape::Document, &filter);
+        request.body.put("filter", "filter", Shape::Document, &filter);
         FindOne { request, document: PhantomData }
     }
 }
@@ -61,12 +61,14 @@ impl<'c, T> Find<'c, T> {
     /// Sets what the cursor does at the end of its documents (`tailable` and `awaitData`). Only capped collections have tailable
     /// cursors.
     pub fn cursor_type(mut self, cursor_type: CursorType) -> Self {
-        match cursor_type {
-            CursorType::NonTailable => {}
-            CursorType::Tailable => self.request.body.add("tailable", &true),
-            CursorType::TailableAwait => {
-                self.request.body.add("tailable", &true);
-                self.request.body.add("awaitData", &true);
+        let (tails, awaits) = match cursor_type {
+            CursorType::NonTailable => return self,
+            CursorType::Tailable => (true, false),
+            CursorType::TailableAwait => (true, true),
+        };
+        for (field, is_set) in [("tailable", tails), ("awaitData", awaits)] {
+            if is_set {
+                self.request.body.set("cursor_type", field, Shape::Any, &true);
             }
         }
         self
@@ -105,14 +107,17 @@ impl<'c, T> FindOne<'c, T> {
         FindOne { request: self.request, document: PhantomData }
     }
 
-    async fn run(mut self) -> Result<Option<T>, ClientError>
+    fn run(mut self) -> impl Future<Output = Result<Option<T>, ClientError>> + Send + 'c
     where
-        T: DeserializeOwned,
+        T: DeserializeOwned + 'c,
     {
         self.request.body.add("limit", &1);
         self.request.body.add("singleBatch", &true);
-        let reply = self.request.read().await?;
-        first_of_batch("find", &reply)?.map(read).transpose()
+        let ready = self.request.ready(false);
+        async move {
+            let reply = ready?.read().await?;
+            first_of_batch("find", &reply)?.map(read).transpose()
+        }
     }
 }
 

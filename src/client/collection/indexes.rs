@@ -85,7 +85,7 @@ impl IndexModel {
     /// Creates an index of these keys, each with its order or its type: `{ customer: 1, price: -1 }`, `{ text: "text" }`.
     pub fn new(keys: impl Serialize) -> Self {
         let mut fields = Fields::new();
-        fields.set("keys", "key", Shape::Document, &keys);
+        fields.put("keys", "key", Shape::Document, &keys);
         Self { fields }
     }
 
@@ -146,7 +146,7 @@ async fn create(mut request: Request<'_>, models: Vec<IndexModel>) -> Result<Vec
         names.push(name);
     }
     request.body.add("indexes", &indexes);
-    request.write(false, &[]).await?;
+    request.write().await?;
     Ok(names)
 }
 
@@ -231,7 +231,7 @@ impl DropIndexes<'_> {
     options!([request.body] comment, max_time);
 
     async fn run(self) -> Result<(), ClientError> {
-        found_or_not(self.request.write(false, &[]).await)
+        found_or_not(self.request.write().await)
     }
 }
 

@@ -50,21 +50,24 @@ pub struct InsertOne<'c> {
     document: Result<NewDocument, ClientError>,
 }
 
-impl InsertOne<'_> {
+impl<'c> InsertOne<'c> {
     options!([request.body] bypass_document_validation, comment);
 
-    async fn run(self) -> Result<InsertOneResult, ClientError> {
+    fn run(self) -> impl Future<Output = Result<InsertOneResult, ClientError>> + Send + 'c {
         let Self { mut request, document } = self;
-        let document = document?;
         request.body.add("ordered", &true);
-        let documents = [document.document()?];
-        let sequences = [OutgoingSequence::new("documents", &documents)];
-        match request.write(true, &sequences).await {
-            Ok(reply) => {
-                let acknowledged = Counts::read(&reply).is_acknowledged();
-                Ok(InsertOneResult { acknowledged, inserted_id: document.id() })
+        let ready = request.ready(true);
+        async move {
+            let document = document?;
+            let documents = [document.document()?];
+            let sequences = [OutgoingSequence::new("documents", &documents)];
+            match ready?.write(true, &sequences).await {
+                Ok(reply) => {
+                    let acknowledged = Counts::read(&reply).is_acknowledged();
+                    Ok(InsertOneResult { acknowledged, inserted_id: document.id() })
+                }
+                Err(error) => Err(error.with_generated_ids(document.generated.map(|id| (0, id)))),
             }
-            Err(error) => Err(error.with_generated_ids(document.generated.map(|id| (0, id)))),
         }
     }
 }

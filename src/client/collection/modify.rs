@@ -53,7 +53,7 @@ impl<T> Collection<T> {
     #[track_caller]
     fn request_of_modify(&self, filter: &impl Serialize) -> Request<'_> {
         let mut request = self.request(COMMAND);
-        request.body.set("filter", "query", Shape::Document, filter);
+        request.body.put("filter", "query", Shape::Document, filter);
         request
     }
 }
@@ -97,7 +97,7 @@ macro_rules! modifies {
             where
                 T: DeserializeOwned,
             {
-                value_of(&self.request.write(true, &[]).await?)?.map(read).transpose()
+                value_of(&self.request.ready(true)?.write(true, &[]).await?)?.map(read).transpose()
             }
         }
 

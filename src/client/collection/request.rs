@@ -72,27 +72,22 @@ impl<'c> Request<'c> {
         self.started = Some(limit);
     }
 
-    /// Runs a command that reads.
-    pub async fn read(mut self) -> Result<RawDocumentBuf, ClientError> {
-        let read_preference = self.inherit(false)?;
+    /// Completes the command. Done outside of a builder's future, which then need not hold the whole builder.
+    pub fn ready(mut self, writes: bool) -> Result<Ready<'c>, ClientError> {
+        let read_preference = self.inherit(writes)?;
         let limit = self.started.unwrap_or(self.timeout);
-        let body = self.body.finish()?;
-        let operation = with(Operation::read(self.database, &body), self.session, read_preference, limit);
-        self.client.run_at(operation, self.site).await
+        let Self { client, database, session, site, .. } = self;
+        Ok(Ready { client, database, body: self.body.finish()?, session, read_preference, limit, site })
     }
 
-    /// Runs a command that writes. `is_single`: each statement concerns one document at most.
-    pub async fn write(
-        mut self,
-        is_single: bool,
-        sequences: &[OutgoingSequence<'_>],
-    ) -> Result<RawDocumentBuf, ClientError> {
-        self.inherit(true)?;
-        let limit = self.started.unwrap_or(self.timeout);
-        let body = self.body.finish()?;
-        let operation = Operation::of_write(self.database, &body, is_single).sequences(sequences);
-        let operation = with(operation, self.session, None, limit);
-        self.client.run_at(operation, self.site).await
+    /// Runs a command that reads.
+    pub async fn read(self) -> Result<RawDocumentBuf, ClientError> {
+        self.ready(false)?.read().await
+    }
+
+    /// Runs a command that writes, and concerns more than one document.
+    pub async fn write(self) -> Result<RawDocumentBuf, ClientError> {
+        self.ready(true)?.write(false, &[]).await
     }
 
     /// Runs a query.
@@ -162,6 +157,36 @@ impl<'c> Request<'c> {
             self.body.add("writeConcern", &concern.unwrap_or_default());
         }
         Ok(self.read_preference.or(settings.read_preference.as_ref()))
+    }
+}
+
+/// A command with all that it inherits.
+pub(super) struct Ready<'c> {
+    client: &'c Client,
+    database: &'c str,
+    body: RawDocumentBuf,
+    session: Option<&'c mut Session>,
+    read_preference: Option<&'c ReadPreference>,
+    limit: Limit,
+    site: &'static Location<'static>,
+}
+
+impl Ready<'_> {
+    /// Runs a command that reads.
+    pub async fn read(self) -> Result<RawDocumentBuf, ClientError> {
+        let operation = Operation::read(self.database, &self.body);
+        let operation = with(operation, self.session, self.read_preference, self.limit);
+        self.client.run_at(operation, self.site).await
+    }
+
+    /// Runs a command that writes. `is_single`: each statement concerns one document at most.
+    pub async fn write(
+        self,
+        is_single: bool,
+        sequences: &[OutgoingSequence<'_>],
+    ) -> Result<RawDocumentBuf, ClientError> {
+        let operation = Operation::of_write(self.database, &self.body, is_single).sequences(sequences);
+        self.client.run_at(with(operation, self.session, None, self.limit), self.site).await
     }
 }
 

@@ -63,12 +63,12 @@ pub struct Update<'c> {
     is_single: bool,
 }
 
-impl Update<'_> {
+impl<'c> Update<'c> {
     options!([statement] array_filters, collation, hint, sort, upsert);
     options!([request.body] bypass_document_validation, comment, let_vars);
 
-    async fn run(self) -> Result<UpdateResult, ClientError> {
-        Ok(send(self.request, "updates", self.statement, self.is_single).await?.of_update())
+    fn run(self) -> impl Future<Output = Result<UpdateResult, ClientError>> + Send + 'c {
+        send(self.request, "updates", self.statement, self.is_single, Counts::of_update)
     }
 }
 
@@ -81,12 +81,12 @@ pub struct Replace<'c> {
     statement: Fields,
 }
 
-impl Replace<'_> {
+impl<'c> Replace<'c> {
     options!([statement] collation, hint, sort, upsert);
     options!([request.body] bypass_document_validation, comment, let_vars);
 
-    async fn run(self) -> Result<UpdateResult, ClientError> {
-        Ok(send(self.request, "updates", self.statement, true).await?.of_update())
+    fn run(self) -> impl Future<Output = Result<UpdateResult, ClientError>> + Send + 'c {
+        send(self.request, "updates", self.statement, true, Counts::of_update)
     }
 }
 
@@ -100,34 +100,43 @@ pub struct Delete<'c> {
     is_single: bool,
 }
 
-impl Delete<'_> {
+impl<'c> Delete<'c> {
     options!([statement] collation, hint);
     options!([request.body] comment, let_vars);
 
-    async fn run(self) -> Result<DeleteResult, ClientError> {
-        Ok(send(self.request, "deletes", self.statement, self.is_single).await?.of_delete())
+    fn run(self) -> impl Future<Output = Result<DeleteResult, ClientError>> + Send + 'c {
+        send(self.request, "deletes", self.statement, self.is_single, Counts::of_delete)
     }
 }
 
 builder!(Delete => DeleteResult, write_concern);
 
 /// Sends a command with one statement.
-async fn send(
-    mut request: Request<'_>,
+fn send<'c, R>(
+    mut request: Request<'c>,
     argument: &'static str,
     statement: Fields,
     is_single: bool,
-) -> Result<Counts, ClientError> {
-    let documents = [statement.document()?];
+    result: fn(Counts) -> R,
+) -> impl Future<Output = Result<R, ClientError>> + Send + 'c
+where
+    R: 'c,
+{
     request.body.add("ordered", &true);
-    let sequences = [OutgoingSequence::new(argument, &documents)];
-    Ok(Counts::read(&request.write(is_single, &sequences).await?))
+    let ready = request.ready(true);
+    let statement = statement.finish();
+    async move {
+        let statement = statement?;
+        let documents = [&*statement];
+        let sequences = [OutgoingSequence::new(argument, &documents)];
+        Ok(result(Counts::read(&ready?.write(is_single, &sequences).await?)))
+    }
 }
 
 /// Returns a statement that updates documents.
 pub(super) fn update_statement(filter: &impl Serialize, update: &impl Serialize) -> Fields {
     let mut statement = Fields::new();
-    statement.set("filter", "q", Shape::Document, filter);
+    statement.put("filter", "q", Shape::Document, filter);
     set_update(&mut statement, "u", update);
     statement
 }
@@ -135,7 +144,7 @@ pub(super) fn update_statement(filter: &impl Serialize, update: &impl Serialize)
 /// Returns a statement that replaces a document.
 pub(super) fn replace_statement(filter: &impl Serialize, replacement: &impl Serialize) -> Fields {
     let mut statement = Fields::new();
-    statement.set("filter", "q", Shape::Document, filter);
+    statement.put("filter", "q", Shape::Document, filter);
     set_replacement(&mut statement, "u", replacement);
     statement
 }
@@ -143,14 +152,14 @@ pub(super) fn replace_statement(filter: &impl Serialize, replacement: &impl Seri
 /// Returns a statement that deletes documents; all for a limit of 0.
 pub(super) fn delete_statement(filter: &impl Serialize, limit: i32) -> Fields {
     let mut statement = Fields::new();
-    statement.set("filter", "q", Shape::Document, filter);
+    statement.put("filter", "q", Shape::Document, filter);
     statement.add("limit", &limit);
     statement
 }
 
 /// Adds an update, which must have operators (CRUD, "Update vs. Replace Validation").
 pub(super) fn set_update(fields: &mut Fields, field: &'static str, update: &impl Serialize) {
-    fields.set("update", field, Shape::Update, update);
+    fields.put("update", field, Shape::Update, update);
     let Some(update) = fields.document_at(field) else { return };
     let reason = match name(update) {
         Some(key) if key.starts_with('$') => return,
@@ -165,7 +174,7 @@ pub(super) fn set_update(fields: &mut Fields, field: &'static str, update: &impl
 
 /// Adds a replacement, which must not have operators (CRUD, "Update vs. Replace Validation").
 pub(super) fn set_replacement(fields: &mut Fields, field: &'static str, replacement: &impl Serialize) {
-    fields.set("replacement", field, Shape::Document, replacement);
+    fields.put("replacement", field, Shape::Document, replacement);
     if let Some(key) = fields.document_at(field).and_then(name)
         && key.starts_with('$')
     {
