@@ -1,6 +1,6 @@
 //! Handles of databases and collections, with the operations that the CRUD specification names.
 //!
-//! A handle makes builders. A builder has a [`Request`](request::Request): the command's document as it grows, and how to run it.
+//! A handle makes builders. A builder has a [`Request`]: the command's document as it grows, and how to run it.
 //! The operations of the client run it. So another client can run the same builders, by the trait `Limited`.
 
 mod fields;
