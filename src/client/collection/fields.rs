@@ -50,6 +50,8 @@ impl Shape {
 pub(in crate::client) struct Fields {
     /// The whole document, unless a field was refused.
     bytes: Vec<u8>,
+    /// Where the last field begins.
+    last: usize,
     /// Whether it has fields of the application's choice, which may be those that the client adds later.
     is_extended: bool,
     refused: Option<ClientError>,
@@ -60,7 +62,7 @@ impl Fields {
     pub fn new() -> Self {
         let mut bytes = Vec::with_capacity(USUAL_ROOM);
         bytes.extend_from_slice(&[5, 0, 0, 0, 0]);
-        Self { bytes, is_extended: false, refused: None }
+        Self { bytes, last: 4, is_extended: false, refused: None }
     }
 
     /// Creates the document of a command: its name with the target.
@@ -119,6 +121,14 @@ impl Fields {
         self.document().ok()?.get_document(field).ok()
     }
 
+    /// Returns the value that was added last, if it is a document.
+    pub fn last_document(&self) -> Option<&RawDocument> {
+        let is_document = self.refused.is_none() && self.bytes[self.last] == ElementType::EmbeddedDocument as u8;
+        let named = is_document.then(|| &self.bytes[self.last + 1..self.bytes.len() - 1])?;
+        let name = named.iter().position(|&byte| byte == 0)?;
+        RawDocument::from_bytes(&named[name + 1..]).ok()
+    }
+
     /// Returns the document so far.
     ///
     /// # Errors
@@ -153,6 +163,7 @@ impl Fields {
         // The end of the document is where the new element begins.
         let start = self.bytes.len() - 1;
         self.bytes.truncate(start);
+        self.last = start;
         serialize_to_buffer(&Field { name: field, value }, &mut self.bytes)
             .map_err(|error| refused(argument, error.to_string()))?;
         // Without the length of the document around the element; its end is the new end.

@@ -160,7 +160,7 @@ pub(super) fn delete_statement(filter: &impl Serialize, limit: i32) -> Fields {
 /// Adds an update, which must have operators (CRUD, "Update vs. Replace Validation").
 pub(super) fn set_update(fields: &mut Fields, field: &'static str, update: &impl Serialize) {
     fields.put("update", field, Shape::Update, update);
-    let Some(update) = fields.document_at(field) else { return };
+    let Some(update) = fields.last_document() else { return };
     let reason = match name(update) {
         Some(key) if key.starts_with('$') => return,
         Some(key) => format!(
@@ -175,7 +175,7 @@ pub(super) fn set_update(fields: &mut Fields, field: &'static str, update: &impl
 /// Adds a replacement, which must not have operators (CRUD, "Update vs. Replace Validation").
 pub(super) fn set_replacement(fields: &mut Fields, field: &'static str, replacement: &impl Serialize) {
     fields.put("replacement", field, Shape::Document, replacement);
-    if let Some(key) = fields.document_at(field).and_then(name)
+    if let Some(key) = fields.last_document().and_then(name)
         && key.starts_with('$')
     {
         let reason = format!("its first field is {}: update_one takes operators", Printable(key));
