@@ -10,7 +10,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use bson::doc;
 use clap::Parser;
-use futures_util::{FutureExt, TryStreamExt};
+use futures_util::FutureExt;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::filter::LevelFilter;
