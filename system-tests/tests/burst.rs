@@ -18,8 +18,8 @@ const AT_ONCE: usize = 16 * 1024;
 /// The most bytes for each waiter besides its future. With event-listener, a waiter also has a listener and the list of an
 /// event, each an allocation of that library.
 const FOR_EACH: usize = if cfg!(feature = "event-listener-queue") { 256 } else { 128 };
-/// The most bytes that a pool keeps of a burst: a few segments.
-const KEPT: usize = 64 * 1024;
+/// The most bytes that a pool keeps of a burst: a few segments, with event-listener also the list of each cell's event.
+const KEPT: usize = if cfg!(feature = "event-listener-queue") { 128 } else { 64 } * 1024;
 
 struct Numbers;
 
