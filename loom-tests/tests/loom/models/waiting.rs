@@ -1,6 +1,6 @@
 //! Models of orderings 3 and 4: no wake-up and no grant is lost, and no check-out overtakes a waiter.
 
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::sync::atomic::{AtomicBool, Ordering as StatisticOrdering};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
@@ -210,29 +210,33 @@ fn stale_connection_is_never_handed_to_a_later_waiter() {
     });
 }
 
-/// A connection or a permit is freed while one check-out waits and another one arrives. The waiter must be served
-/// first.
+/// A newcomer arrives. `first` must be served before it.
+fn served_before_a_newcomer(pool: &Arc<Pool>, first: impl Future<Output = Grant<World>>) {
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let newcomer = thread::spawn({
+        let (pool, order) = (pool.clone(), order.clone());
+        move || {
+            let granted = acquire(&pool);
+            order.lock().unwrap().push("newcomer");
+            drop(granted);
+        }
+    });
+    let granted = loom::future::block_on(first);
+    order.lock().unwrap().push("first");
+    drop(granted);
+    newcomer.join().unwrap();
+    assert_eq!(*order.lock().unwrap(), ["first", "newcomer"]);
+}
+
+/// A connection or a permit is freed while one check-out waits and another one arrives.
 fn in_order(name: &'static str, prepare: impl Fn(&Arc<Pool>) -> Box<dyn FnOnce() + Send> + Send + Sync + 'static) {
     model(name, Some(2), move || {
         let pool = unheard(options(1, 1));
-        let order = Arc::new(Mutex::new(Vec::new()));
         let give = prepare(&pool);
         let first = queued(&pool);
         let gives = thread::spawn(give);
-        let newcomer = thread::spawn({
-            let (pool, order) = (pool.clone(), order.clone());
-            move || {
-                let granted = acquire(&pool);
-                order.lock().unwrap().push("newcomer");
-                drop(granted);
-            }
-        });
-        let granted = loom::future::block_on(first);
-        order.lock().unwrap().push("first");
-        drop(granted);
+        served_before_a_newcomer(&pool, first);
         gives.join().unwrap();
-        newcomer.join().unwrap();
-        assert_eq!(*order.lock().unwrap(), ["first", "newcomer"]);
         wind_up(pool);
     });
 }
@@ -250,25 +254,12 @@ fn newcomer_never_overtakes_a_waiter_for_a_connection() {
 fn newcomer_never_overtakes_a_check_out_whose_connection_went_stale() {
     model("newcomer_never_overtakes_a_check_out_whose_connection_went_stale", Some(2), || {
         let pool = unheard(options(1, 1));
-        let order = Arc::new(Mutex::new(Vec::new()));
         let lease = leased(&pool);
         let mut first = queued(&pool);
         check_in(lease);
         let stale = connection(poll(&mut first).expect("no connection"));
         pool.renew();
-        let newcomer = thread::spawn({
-            let (pool, order) = (pool.clone(), order.clone());
-            move || {
-                let granted = acquire(&pool);
-                order.lock().unwrap().push("newcomer");
-                drop(granted);
-            }
-        });
-        let granted = loom::future::block_on(pool.reacquire(stale));
-        order.lock().unwrap().push("first");
-        drop(granted);
-        newcomer.join().unwrap();
-        assert_eq!(*order.lock().unwrap(), ["first", "newcomer"]);
+        served_before_a_newcomer(&pool, pool.reacquire(stale));
         wind_up(pool);
     });
 }
