@@ -320,7 +320,7 @@ impl<T> ChangeStream<T> {
             // Without its token, an event cannot be resumed after.
             self.state = State::Over;
             let reason = "cannot provide resume functionality when the resume token is missing";
-            return Err(ClientError::Reply { command: "a change stream", reason: reason.into() });
+            return Err(ClientError::unreadable("a change stream", reason));
         };
         self.start.returned(match token_of(cursor) {
             Some(newer) if cursor.has_no_document() => newer,

@@ -154,6 +154,11 @@ impl ClientError {
         self
     }
 
+    /// The reply to a command cannot be read.
+    pub(super) fn unreadable(command: &'static str, reason: impl Into<Arc<str>>) -> Self {
+        Self::Reply { command, reason: reason.into() }
+    }
+
     /// Makes this a timeout as well: a further attempt might have succeeded, but the operation's time limit was up (Client
     /// Side Operations Timeout, "Retryability").
     pub(super) fn late(mut self) -> Self {

@@ -116,7 +116,7 @@ impl<'c, R: DeserializeOwned + 'c> IntoFuture for TypedCommand<'c, R> {
             let body = body?;
             let operation = with(Operation::new(database, &body), session, read_preference, timeout);
             let reply = client.run_at(operation, site).await?;
-            decode(&reply).map_err(|reason| ClientError::Reply { command: "a command", reason: reason.into() })
+            decode(&reply).map_err(|reason| ClientError::unreadable("a command", reason))
         })
     }
 }

@@ -6,7 +6,6 @@ use serde::Serialize;
 use super::super::Client;
 use super::super::cursor::{Cursor, TimeoutMode};
 use super::super::error::ClientError;
-use super::super::query::Verb;
 use super::super::session::Session;
 use super::super::timed::Limited;
 use super::super::typed::TypedCommand;
@@ -163,9 +162,8 @@ impl ListCollections<'_> {
     options!([request.body] authorized_collections, comment, filter, max_time);
     cursor_options!();
 
-    async fn run(mut self) -> Result<Cursor<Document>, ClientError> {
-        self.request.read_preference = Some(&PRIMARY);
-        self.request.query(Verb::Aggregate, self.cursor).await
+    async fn run(self) -> Result<Cursor<Document>, ClientError> {
+        self.request.list(self.cursor).await
     }
 }
 
@@ -183,8 +181,7 @@ impl ListCollectionNames<'_> {
         if !self.request.body.document_at("filter").is_some_and(needs_more) {
             self.request.body.add("nameOnly", &true);
         }
-        self.request.read_preference = Some(&PRIMARY);
-        names("listCollections", self.request.query(Verb::Aggregate, CursorOptions::default()).await?).await
+        names("listCollections", self.request.list(CursorOptions::default()).await?).await
     }
 }
 
@@ -238,7 +235,7 @@ impl DatabaseSpecification {
 
 /// Returns the descriptions in the reply to `listDatabases`.
 fn databases(reply: &RawDocument) -> Result<Vec<&RawDocument>, ClientError> {
-    let unreadable = |reason: String| ClientError::Reply { command: "listDatabases", reason: reason.into() };
+    let unreadable = |reason: String| ClientError::unreadable("listDatabases", reason);
     let databases = reply.get_array("databases").map_err(|error| unreadable(error.to_string()))?;
     let documents = databases.into_iter().map(|value| match value {
         Ok(RawBsonRef::Document(document)) => Ok(document),
@@ -250,14 +247,11 @@ fn databases(reply: &RawDocument) -> Result<Vec<&RawDocument>, ClientError> {
 /// Returns the field `name` of a description.
 fn name(command: &'static str, document: &RawDocument) -> Result<String, ClientError> {
     let name = document.get_str("name").map(str::to_owned);
-    name.map_err(|error| ClientError::Reply { command, reason: error.to_string().into() })
+    name.map_err(|error| ClientError::unreadable(command, error.to_string()))
 }
 
 /// Returns the names in all descriptions of a cursor.
-pub(super) async fn names(
-    command: &'static str,
-    mut cursor: Cursor<RawDocumentBuf>,
-) -> Result<Vec<String>, ClientError> {
+pub(super) async fn names(command: &'static str, mut cursor: Cursor<Document>) -> Result<Vec<String>, ClientError> {
     let mut names = Vec::new();
     while let Some(document) = cursor.next().await? {
         names.push(name(command, document)?);

@@ -182,8 +182,7 @@ impl Distinct<'_> {
 
     async fn run(self) -> Result<Vec<Bson>, ClientError> {
         let reply = self.request.read().await?;
-        let unreadable =
-            |error: bson::error::Error| ClientError::Reply { command: "distinct", reason: error.to_string().into() };
+        let unreadable = |error: bson::error::Error| ClientError::unreadable("distinct", error.to_string());
         let values = reply.get_array("values").map_err(unreadable)?.into_iter();
         values.map(|value| Bson::try_from(value?)).collect::<Result<_, _>>().map_err(unreadable)
     }
@@ -193,7 +192,7 @@ builder!(Distinct => Vec<Bson>, read_preference, read_concern);
 
 /// Returns the count in a document.
 fn number(command: &'static str, counted: &bson::RawDocument) -> Result<u64, ClientError> {
-    let unreadable = |reason: String| ClientError::Reply { command, reason: reason.into() };
+    let unreadable = |reason: String| ClientError::unreadable(command, reason);
     let number = whole_number(counted, "n").map_err(|error| unreadable(error.to_string()))?;
     number.and_then(|number| u64::try_from(number).ok()).ok_or_else(|| unreadable("it has no number n".to_owned()))
 }

@@ -7,7 +7,6 @@ use serde::Serialize;
 
 use super::super::cursor::{Cursor, TimeoutMode};
 use super::super::error::ClientError;
-use super::super::query::Verb;
 use super::super::session::Session;
 use super::super::timed::Limited;
 use super::Collection;
@@ -15,7 +14,6 @@ use super::administration::{found_or_not, names};
 use super::fields::{Fields, Shape, refused};
 use super::request::{CursorOptions, Request};
 use crate::endpoint::Limit;
-use crate::options::PRIMARY;
 use crate::session::SessionError;
 
 impl<T> Collection<T> {
@@ -196,9 +194,8 @@ impl ListIndexes<'_> {
     options!([request.body] comment, max_time);
     cursor_options!();
 
-    async fn run(mut self) -> Result<Cursor<Document>, ClientError> {
-        self.request.read_preference = Some(&PRIMARY);
-        self.request.query(Verb::Aggregate, self.cursor).await
+    async fn run(self) -> Result<Cursor<Document>, ClientError> {
+        self.request.list(self.cursor).await
     }
 }
 
@@ -213,9 +210,8 @@ pub struct ListIndexNames<'c> {
 impl ListIndexNames<'_> {
     options!([request.body] comment, max_time);
 
-    async fn run(mut self) -> Result<Vec<String>, ClientError> {
-        self.request.read_preference = Some(&PRIMARY);
-        names("listIndexes", self.request.query(Verb::Aggregate, CursorOptions::default()).await?).await
+    async fn run(self) -> Result<Vec<String>, ClientError> {
+        names("listIndexes", self.request.list(CursorOptions::default()).await?).await
     }
 }
 

@@ -125,7 +125,7 @@ fn value_of(reply: &RawDocument) -> Result<Option<&RawDocument>, ClientError> {
     match reply.get("value") {
         Ok(Some(RawBsonRef::Document(document))) => Ok(Some(document)),
         Ok(Some(RawBsonRef::Null) | None) => Ok(None),
-        Ok(Some(_)) => Err(ClientError::Reply { command: COMMAND, reason: "value is no document".into() }),
-        Err(error) => Err(ClientError::Reply { command: COMMAND, reason: error.to_string().into() }),
+        Ok(Some(_)) => Err(ClientError::unreadable(COMMAND, "value is no document")),
+        Err(error) => Err(ClientError::unreadable(COMMAND, error.to_string())),
     }
 }

@@ -3,7 +3,7 @@
 use std::panic::Location;
 use std::time::Duration;
 
-use bson::{RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
+use bson::{Document, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use serde::de::DeserializeOwned;
 
 use super::super::Client;
@@ -18,7 +18,7 @@ use super::super::write::Write;
 use super::Settings;
 use super::fields::Fields;
 use crate::endpoint::{Limit, OutgoingSequence};
-use crate::options::{ReadPreference, WriteConcern};
+use crate::options::{PRIMARY, ReadPreference, WriteConcern};
 use crate::session::{SessionError, name, takes_read_concern, writes_its_result};
 
 /// A command as a builder makes it.
@@ -111,6 +111,12 @@ impl<'c> Request<'c> {
             query.set_limit(limit);
         }
         Ok(query.await?.typed())
+    }
+
+    /// Runs a command on the primary whose reply has a cursor of descriptions.
+    pub async fn list(mut self, options: CursorOptions) -> Result<Cursor<Document>, ClientError> {
+        self.read_preference = Some(&PRIMARY);
+        self.query(Verb::Aggregate, options).await
     }
 
     /// Returns writes in bulk, with the fields of the request as their options.
@@ -218,7 +224,7 @@ pub(super) fn first_of_batch<'r>(
     command: &'static str,
     reply: &'r RawDocument,
 ) -> Result<Option<&'r RawDocument>, ClientError> {
-    let unreadable = |reason: String| ClientError::Reply { command, reason: reason.into() };
+    let unreadable = |reason: String| ClientError::unreadable(command, reason);
     let cursor = reply.get_document("cursor").map_err(|error| unreadable(error.to_string()))?;
     let batch = cursor.get_array("firstBatch").map_err(|error| unreadable(error.to_string()))?;
     match batch.into_iter().next() {

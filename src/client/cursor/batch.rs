@@ -87,7 +87,7 @@ impl Batch {
 }
 
 pub(super) fn unreadable(reason: String) -> ClientError {
-    ClientError::Reply { command: "a query", reason: reason.into() }
+    ClientError::unreadable("a query", reason)
 }
 
 /// A cursor on the server, as the reply to a query tells it.

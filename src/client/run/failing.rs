@@ -23,7 +23,7 @@ impl Running<'_> {
     ) -> Box<FailedAttempt> {
         let retries = self.transaction_number.is_some();
         let labels = fault.write_labels(retries, Some(known.max_wire_version), known.is_mongos);
-        let error = ClientError::Reply { command: "a write", reason: "its write concern was not met".into() };
+        let error = ClientError::unreadable("a write", "its write concern was not met");
         let address = server.address.clone();
         let is_timeout = self.limit().is_set() && fault.write_concern_code == MAX_TIME_MS_EXPIRED;
         let unmet = Some(UnmetConcern { labels, is_timeout });

@@ -185,7 +185,7 @@ pub(super) fn read(
     written: &mut Written,
     failure: &mut Failure,
 ) -> Result<(), ClientError> {
-    let unreadable = |reason: String| ClientError::Reply { command: kind.command(), reason: reason.into() };
+    let unreadable = |reason: String| ClientError::unreadable(kind.command(), reason);
     let number = |field| -> Result<u64, ClientError> {
         let number = whole_number(reply, field).map_err(|error| unreadable(error.to_string()))?;
         Ok(number.and_then(|number| u64::try_from(number).ok()).unwrap_or(0))
