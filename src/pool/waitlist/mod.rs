@@ -36,7 +36,7 @@
 //! No section's work depends on how many wait or have left, and none allocates or frees memory. A search for a waiter that was
 //! turned away takes a step for each clear that has not refused all of its waiters yet.
 //!
-//! # Who waits for whom
+//! # Which thread waits for which
 //!
 //! A newcomer looks ahead for the next segment while three quarters of the present one are left, and only tries the lock. If
 //! all of them have found it taken, a newcomer without a cell waits for the next segment, before it has a ticket. So it may wait for a
