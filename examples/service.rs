@@ -186,9 +186,8 @@ struct Failure(StatusCode, String);
 
 impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Self {
-        const DUPLICATE_KEY: i32 = 11_000;
         match &error {
-            ClientError::Write(failure) if failure.errors.iter().any(|error| error.code == DUPLICATE_KEY) => {
+            _ if error.is_duplicate_key() => {
                 return Self(StatusCode::CONFLICT, "the account exists already".to_owned());
             }
             ClientError::Other(refusal) => return Self(StatusCode::UNPROCESSABLE_ENTITY, refusal.to_string()),

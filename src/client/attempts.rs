@@ -5,9 +5,10 @@ use std::time::Duration;
 use super::Client;
 use super::error::ClientError;
 use crate::endpoint::Limit;
+use crate::error::Labels;
 use crate::options::ServerAddress;
 use crate::runtime::random_fraction;
-use crate::session::{Decision, ErrorLabels, Fault, FaultKind, Retries, RetryOptions, Retryability};
+use crate::session::{Decision, Fault, FaultKind, Retries, RetryOptions, Retryability};
 use crate::topology::TopologyType;
 
 /// The attempts of one operation, from the first one that has failed.
@@ -50,7 +51,7 @@ impl<'c> Attempts<'c> {
     /// # Cancel safety
     ///
     /// The attempt counts as made.
-    pub(super) async fn goes_on(&mut self, fault: &Fault, labels: ErrorLabels, server: Option<ServerAddress>) -> bool {
+    pub(super) async fn goes_on(&mut self, fault: &Fault, labels: Labels, server: Option<ServerAddress>) -> bool {
         let is_sharded = self.client.deployment().snapshot().topology.topology_type() == TopologyType::Sharded;
         let left = self.limit.left();
         let (after, deprioritize) = match self.retries.after(fault, labels, is_sharded, random_fraction(), left) {

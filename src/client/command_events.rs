@@ -17,6 +17,7 @@ use bson::{RawArrayBuf, RawDocument, RawDocumentBuf};
 use crate::boxed::boxed;
 use crate::deployment::{Purpose, logs_selections};
 use crate::endpoint::{Command, Endpoint, OperationError, OutgoingDocuments};
+use crate::error::Labels;
 use crate::runtime::Connection;
 use crate::sync::contain;
 use crate::telemetry::MostLogged;
@@ -99,7 +100,7 @@ pub enum CommandFailure {
         /// The server's name for the error; empty if there is none.
         code_name: String,
         /// The error labels.
-        labels: Vec<String>,
+        labels: Labels,
     },
     /// The caller dropped the operation before there was a reply. Whether the server executes the command is unknown.
     Cancelled,
@@ -343,7 +344,7 @@ impl Observed<'_> {
                 Some(error) if self.source.is_sensitive => CommandFailure::Redacted {
                     code: error.code,
                     code_name: error.code_name.clone(),
-                    labels: error.labels.clone(),
+                    labels: error.labels,
                 },
                 _ => CommandFailure::Error(error.clone()),
             }),

@@ -220,7 +220,7 @@ impl OpenCursor<'_> {
         let has_sessions = connection.as_ref().is_none_or(has_sessions);
         if let Some(unmet) = unmet {
             client.give_back(session, connection.as_ref());
-            return Err(FailedOperation::unmet_concern(reply, unmet).into());
+            return Err(FailedOperation::unmet_concern(&server.address, reply, unmet).into());
         }
         if time.mode == TimeoutMode::CursorLifetime {
             time.running = Some(limit);

@@ -1,5 +1,9 @@
 //! Errors of a client's operations.
 
+mod answers;
+#[cfg(test)]
+mod answers_tests;
+
 use std::error::Error as StdError;
 use std::io;
 use std::sync::Arc;
@@ -12,12 +16,12 @@ use thiserror::Error;
 use super::run::UnmetConcern;
 use super::write::WriteFailure;
 use crate::deployment::ServerSelectionError;
-use crate::endpoint::{CommandError, OperationError, ServerError};
+use crate::endpoint::{CommandError, OperationError, ServerError, WriteConcernError};
+use crate::error::Labels;
 use crate::milliseconds::Milliseconds;
-use crate::options::InvalidOption;
+use crate::options::{InvalidOption, ServerAddress};
 use crate::printable::Printable;
-use crate::session::{ErrorLabels, Fault, FaultKind, SessionError};
-use crate::wire::reply;
+use crate::session::{Fault, FaultKind, SessionError};
 
 /// The server's number for `IllegalOperation`.
 const ILLEGAL_OPERATION: i32 = 20;
@@ -98,29 +102,9 @@ crate::error::debug_as_sentence!(ClientError);
 impl ClientError {
     /// Wraps an error of the application, so that the body of a transaction can return it.
     ///
-    /// The body returns the errors of its operations as they are. Wrapped like this, they lose their labels, and the
-    /// transaction is not repeated.
+    /// An error of the client among its sources is found again: what this type's methods say of it, they say of the whole.
     pub fn other(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         Self::Other(Arc::from(error.into()))
-    }
-
-    /// Returns the failure of the last attempt, if there was a server for it.
-    #[must_use]
-    pub fn operation_error(&self) -> Option<&OperationError> {
-        match self {
-            Self::Operation(failed) => failed.operation_error(),
-            Self::Write(failure) => failure.cause.as_ref()?.operation_error(),
-            Self::TransactionTimeout { last } => last.operation_error(),
-            Self::Selection(_)
-            | Self::InvalidOption(_)
-            | Self::Session(_)
-            | Self::Other(_)
-            | Self::Argument { .. }
-            | Self::Reply { .. }
-            | Self::OnRuntime
-            | Self::EventLoop { .. }
-            | Self::InUse { .. } => None,
-        }
     }
 
     /// Returns the `_id`s that the client has given to documents whose insert has failed, or whose outcome is unknown, by
@@ -168,133 +152,12 @@ impl ClientError {
         self
     }
 
-    /// Returns those of the error's labels that decide on repetitions.
-    pub(super) fn labels(&self) -> ErrorLabels {
-        ErrorLabels::of(ErrorLabels::all_names().filter(|name| self.has_label(name)))
-    }
-
     /// Adds the label of a commit whose result is not known.
     pub(super) fn with_unknown_commit_result(mut self) -> Self {
         if let Self::Operation(failed) = &mut self {
-            failed.labels = failed.labels.with(ErrorLabels::UNKNOWN_COMMIT_RESULT);
+            failed.labels = failed.labels.with(Labels::UNKNOWN_COMMIT_RESULT);
         }
         self
-    }
-
-    /// Returns whether the server's own time limit was up, for the operation or for its write concern.
-    pub(super) fn is_max_time_expired(&self) -> bool {
-        match self {
-            Self::Operation(failed) => failed.is_max_time_expired(),
-            _ => false,
-        }
-    }
-
-    /// Returns the failure of the command, if there was a connection to run it on.
-    #[must_use]
-    pub fn command_error(&self) -> Option<&CommandError> {
-        self.operation_error()?.command_error()
-    }
-
-    /// Returns the server's error, if the server reported one: about the command, about an authentication that it
-    /// refused, or the first of [`WriteFailure::errors`].
-    ///
-    /// A write that was executed without its write concern has no such error: see
-    /// [`write_concern_error`](Self::write_concern_error).
-    #[must_use]
-    pub fn server_error(&self) -> Option<&ServerError> {
-        match self {
-            Self::Write(failure) => failure.server_error(),
-            _ => self.operation_error()?.server_error(),
-        }
-    }
-
-    /// Returns the server's error, if a write or a commit was executed, but not with the write concern that it asked for:
-    /// the first of [`WriteFailure::write_concern_errors`] for a series of writes.
-    #[must_use]
-    pub fn write_concern_error(&self) -> Option<&WriteConcernError> {
-        match self {
-            Self::Operation(failed) => failed.write_concern_error(),
-            Self::TransactionTimeout { last } => last.write_concern_error(),
-            Self::Write(failure) => {
-                let of_cause = || failure.cause.as_ref()?.write_concern_error();
-                failure.write_concern_errors.first().or_else(of_cause)
-            }
-            Self::Selection(_) | Self::InvalidOption(_) | Self::Session(_) => None,
-            Self::Other(_) | Self::Argument { .. } | Self::Reply { .. } => None,
-            Self::OnRuntime | Self::EventLoop { .. } | Self::InUse { .. } => None,
-        }
-    }
-
-    /// Returns whether the server or the check-out gave the error this label.
-    #[must_use]
-    pub fn has_label(&self, label: &str) -> bool {
-        match self {
-            Self::Operation(failed) => failed.has_label(label),
-            Self::Write(failure) => {
-                failure.labels.iter().any(|given| given == label)
-                    || failure.cause.as_ref().is_some_and(|cause| cause.has_label(label))
-            }
-            Self::TransactionTimeout { last } => last.has_label(label),
-            Self::Session(error) => error.labels().names().any(|name| name == label),
-            Self::Selection(_)
-            | Self::InvalidOption(_)
-            | Self::Other(_)
-            | Self::Argument { .. }
-            | Self::Reply { .. }
-            | Self::OnRuntime
-            | Self::EventLoop { .. }
-            | Self::InUse { .. } => false,
-        }
-    }
-
-    /// Returns whether a time limit expired.
-    #[must_use]
-    pub fn is_timeout(&self) -> bool {
-        match self {
-            Self::Operation(failed) => failed.is_timeout(),
-            Self::Selection(error) => matches!(error, ServerSelectionError::Timeout { .. }),
-            Self::Write(failure) => {
-                failure.is_timeout || failure.cause.as_ref().is_some_and(|cause| cause.is_timeout())
-            }
-            Self::TransactionTimeout { .. } | Self::InUse { .. } => true,
-            Self::Session(error) => *error == SessionError::CursorClosing,
-            Self::InvalidOption(_)
-            | Self::Other(_)
-            | Self::Argument { .. }
-            | Self::Reply { .. }
-            | Self::OnRuntime
-            | Self::EventLoop { .. } => false,
-        }
-    }
-}
-
-/// The server's error about a write concern that was not met (CRUD, "WriteConcernError").
-#[derive(Clone, PartialEq, Error)]
-#[error("error {code}: {message}", message = Printable(message))]
-#[non_exhaustive]
-pub struct WriteConcernError {
-    /// The server's number for the error; 0 if it has none.
-    pub code: i32,
-    /// The server's name for the error; empty if it has none.
-    pub code_name: String,
-    /// The server's message for humans (`errmsg`).
-    pub message: String,
-    /// The whole reply: what the command has done, and `writeConcernError` with its `errInfo`.
-    pub reply: RawDocumentBuf,
-}
-
-crate::error::debug_as_sentence!(WriteConcernError);
-
-impl WriteConcernError {
-    pub(super) fn of(reply: RawDocumentBuf) -> Self {
-        let error = reply.get_document("writeConcernError").ok();
-        let text = |field| error.and_then(|error| reply::text(error, field));
-        Self {
-            code: error.map_or(0, reply::code),
-            code_name: text("codeName").unwrap_or_default(),
-            message: text("errmsg").unwrap_or_else(|| "no message".to_owned()),
-            reply,
-        }
     }
 }
 
@@ -305,7 +168,7 @@ pub struct FailedOperation {
     #[source]
     failure: Failure,
     /// Those that sessions and retries know, the server's and the client's.
-    labels: ErrorLabels,
+    labels: Labels,
     /// Whether only the operation's time limit ended its attempts.
     is_late: bool,
     /// The `_id`s that the client has given to documents.
@@ -326,23 +189,29 @@ enum Failure {
     )]
     NoRetryableWrites(#[source] OperationError),
     #[error("{reason}: {error}")]
-    Concern { reason: &'static str, error: WriteConcernError, is_max_time_expired: bool, is_timeout: bool },
+    Concern {
+        reason: &'static str,
+        address: Arc<str>,
+        error: Box<WriteConcernError>,
+        is_max_time_expired: bool,
+        is_timeout: bool,
+    },
 }
 
 crate::error::debug_as_sentence!(Failure);
 
 impl FailedOperation {
-    pub(super) fn selection(error: ServerSelectionError, labels: ErrorLabels) -> Self {
+    pub(super) fn selection(error: ServerSelectionError, labels: Labels) -> Self {
         Self { failure: Failure::Selection(error), labels, is_late: false, generated_ids: Vec::new() }
     }
 
-    pub(super) fn operation(error: OperationError, labels: ErrorLabels) -> Self {
+    pub(super) fn operation(error: OperationError, labels: Labels) -> Self {
         Self { failure: Failure::Operation(error), labels, is_late: false, generated_ids: Vec::new() }
     }
 
     /// The failure of a write that was sent with a transaction number. If the storage engine knows none, the error says what
     /// to do about it (Retryable Writes, "Executing Retryable Write Commands").
-    pub(super) fn numbered_write(error: OperationError, labels: ErrorLabels) -> Self {
+    pub(super) fn numbered_write(error: OperationError, labels: Labels) -> Self {
         let is_refused =
             |error: &ServerError| error.code == ILLEGAL_OPERATION && error.message.starts_with("Transaction numbers");
         let failure = match error.command_error().and_then(CommandError::server_error).is_some_and(is_refused) {
@@ -353,29 +222,33 @@ impl FailedOperation {
     }
 
     /// The failure of a command that succeeded without meeting its write concern.
-    pub(super) fn concern(reason: &'static str, reply: RawDocumentBuf, unmet: UnmetConcern) -> Self {
+    pub(super) fn concern(
+        reason: &'static str,
+        address: &ServerAddress,
+        reply: RawDocumentBuf,
+        unmet: UnmetConcern,
+    ) -> Self {
         let is_max_time_expired = Fault::of_reply(&reply).is_some_and(|fault| fault.is_max_time_expired());
         let UnmetConcern { labels, is_timeout } = unmet;
-        let error = WriteConcernError::of(reply);
-        Self {
-            failure: Failure::Concern { reason, error, is_max_time_expired, is_timeout },
-            labels,
-            is_late: false,
-            generated_ids: Vec::new(),
-        }
+        let (address, error) = (address.text.clone(), Box::new(WriteConcernError::of(reply)));
+        let failure = Failure::Concern { reason, address, error, is_max_time_expired, is_timeout };
+        Self { failure, labels, is_late: false, generated_ids: Vec::new() }
     }
 
     /// The failure of a write that was executed without meeting its write concern.
-    pub(super) fn unmet_concern(reply: RawDocumentBuf, unmet: UnmetConcern) -> Self {
-        Self::concern("the write was executed, but its write concern was not met", reply, unmet)
+    pub(super) fn unmet_concern(address: &ServerAddress, reply: RawDocumentBuf, unmet: UnmetConcern) -> Self {
+        Self::concern("the write was executed, but its write concern was not met", address, reply, unmet)
     }
 
-    /// Returns the server's error, if the command was executed, but not with the write concern that it asked for.
+    /// Returns the server's error about a write concern that was not met, of a command that was executed or refused.
     #[must_use]
     pub fn write_concern_error(&self) -> Option<&WriteConcernError> {
         match &self.failure {
             Failure::Concern { error, .. } => Some(error),
-            Failure::Operation(_) | Failure::NoRetryableWrites(_) | Failure::Selection(_) => None,
+            Failure::Operation(error) | Failure::NoRetryableWrites(error) => {
+                error.server_error()?.write_concern_error.as_deref()
+            }
+            Failure::Selection(_) => None,
         }
     }
 
@@ -392,8 +265,19 @@ impl FailedOperation {
     /// (`RetryableWriteError`, `TransientTransactionError`, `UnknownTransactionCommitResult`).
     #[must_use]
     pub fn has_label(&self, label: &str) -> bool {
-        self.labels.names().any(|name| name == label)
-            || self.operation_error().is_some_and(|error| error.has_label(label))
+        self.labels.has(label) || self.operation_error().is_some_and(|error| error.has_label(label))
+    }
+
+    fn labels(&self) -> Labels {
+        self.labels.with(self.operation_error().map_or(Labels::NONE, OperationError::labels))
+    }
+
+    fn address(&self) -> Option<&str> {
+        match &self.failure {
+            Failure::Concern { address, .. } => Some(address),
+            Failure::Operation(error) | Failure::NoRetryableWrites(error) => Some(error.address()),
+            Failure::Selection(_) => None,
+        }
     }
 
     fn is_timeout(&self) -> bool {
@@ -431,16 +315,14 @@ pub(super) fn fault_of_selection(error: &ServerSelectionError) -> Fault {
             FaultKind::Client
         }
     };
-    Fault::new(kind, ErrorLabels::NONE)
+    Fault::new(kind, Labels::NONE)
 }
 
 impl From<FailedOperation> for ClientError {
     fn from(failed: FailedOperation) -> Self {
         match failed.failure {
             // Without a label, only the reason matters.
-            Failure::Selection(error) if failed.labels == ErrorLabels::NONE && !failed.is_late => {
-                Self::Selection(error)
-            }
+            Failure::Selection(error) if failed.labels == Labels::NONE && !failed.is_late => Self::Selection(error),
             failure => Self::Operation(Box::new(FailedOperation { failure, ..failed })),
         }
     }
@@ -448,6 +330,6 @@ impl From<FailedOperation> for ClientError {
 
 impl From<OperationError> for ClientError {
     fn from(error: OperationError) -> Self {
-        FailedOperation::operation(error, ErrorLabels::NONE).into()
+        FailedOperation::operation(error, Labels::NONE).into()
     }
 }

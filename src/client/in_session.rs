@@ -10,11 +10,10 @@ use super::line::Line;
 use super::run::timeout_of;
 use crate::deployment::Selected;
 use crate::endpoint::{Endpoint, Limit};
+use crate::error::Labels;
 use crate::options::ServerAddress;
 use crate::runtime::{Connection, within};
-use crate::session::{
-    ErrorLabels, Fault, Moment, ReplyTimes, ServerSession, Session as State, SessionError, TransactionOptions,
-};
+use crate::session::{Fault, Moment, ReplyTimes, ServerSession, Session as State, SessionError, TransactionOptions};
 
 /// What a transaction is pinned to.
 #[derive(Debug)]
@@ -97,7 +96,7 @@ impl Explicit {
     }
 
     /// Notes that an operation has failed without a server, and returns the error's labels.
-    pub(super) fn operation_failed(&self, fault: &Fault) -> ErrorLabels {
+    pub(super) fn operation_failed(&self, fault: &Fault) -> Labels {
         let consequence = self.lock().failed(fault, None, false);
         // What the transaction was pinned to is dropped outside of the lock.
         consequence.labels

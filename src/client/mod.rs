@@ -48,6 +48,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 pub use crate::deployment::{ServerSelectionError, TopologySubscriber, TopologySummary};
+pub use crate::endpoint::WriteConcernError;
 pub use crate::topology::{HeartbeatConnection, ServerType, ServerView, TopologyEvent, TopologyType, TopologyView};
 pub use change_stream::{ChangeStream, Watch, WatchTarget};
 pub use collection::{
@@ -58,7 +59,7 @@ pub use command_events::{
     CommandEvent, CommandFailed, CommandFailure, CommandSource, CommandStarted, CommandSubscriber, CommandSucceeded,
 };
 pub use cursor::{Cursor, CursorType, OpenCursor, TimeoutMode};
-pub use error::{ClientError, FailedOperation, WriteConcernError};
+pub use error::{ClientError, FailedOperation};
 pub use operation::Operation;
 pub use query::Query;
 pub use session::Session;

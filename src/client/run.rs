@@ -23,12 +23,12 @@ use super::write::{WriteFailure, is_unacknowledged};
 use crate::boxed::boxed;
 use crate::deployment::{Selected, Server, WaitLogged};
 use crate::endpoint::{Command, CommandError, Endpoint, Limit, OperationError, StateChange};
-use crate::error::CheckOutError;
+use crate::error::{CheckOutError, Labels};
 use crate::options::{InvalidOption, ServerAddress};
 use crate::runtime::Connection;
 use crate::session::{
-    ErrorLabels, ErrorToReport, Fault, ReplyTimes, Retryability, SessionError, SessionServer, has_no_reply,
-    is_retryable_write, writes_its_result,
+    ErrorToReport, Fault, ReplyTimes, Retryability, SessionError, SessionServer, has_no_reply, is_retryable_write,
+    writes_its_result,
 };
 use crate::wire::reply::{self, whole_number};
 
@@ -96,9 +96,9 @@ impl Client {
         async move {
             running.begin()?;
             match running.attempt(&[]).await {
-                Ok(Reached { reply, connection, .. }) => {
+                Ok(Reached { reply, connection, server }) => {
                     running.give_back(connection.as_ref());
-                    running.checked(reply)
+                    running.checked(reply, &server)
                 }
                 Err(failed) => boxed(|| running.reply_after(failed)).await,
             }
@@ -177,7 +177,7 @@ pub(super) struct Answer {
 /// What is known about a write whose write concern was not met, besides its reply.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct UnmetConcern {
-    pub(super) labels: ErrorLabels,
+    pub(super) labels: Labels,
     /// Whether a time limit is the reason: `timeoutMS`, or what the server was told of it.
     pub(super) is_timeout: bool,
 }
@@ -217,7 +217,7 @@ struct FailedAttempt {
     error: ClientError,
     fault: Fault,
     /// Those of the error, with what the client added.
-    labels: ErrorLabels,
+    labels: Labels,
     server: Option<ServerAddress>,
     /// A successful reply with a `writeConcernError`: the outcome, if the operation is not retried.
     answer: Option<Answer>,
@@ -325,11 +325,11 @@ impl<'a> Running<'a> {
 
     /// Returns the reply, or what it says about statements of a write that failed.
     #[inline]
-    fn checked(&self, reply: RawDocumentBuf) -> Result<RawDocumentBuf, ClientError> {
+    fn checked(&self, reply: RawDocumentBuf, server: &Server) -> Result<RawDocumentBuf, ClientError> {
         let is_write = matches!(self.operation.kind, Kind::Write { .. });
         match is_write && reply::has_field(&reply, "writeErrors") {
             false => Ok(reply),
-            true => self.refused_statements(reply, None),
+            true => self.refused_statements(reply, server, None),
         }
     }
 
@@ -338,9 +338,11 @@ impl<'a> Running<'a> {
     fn refused_statements(
         &self,
         reply: RawDocumentBuf,
+        server: &Server,
         unmet: Option<UnmetConcern>,
     ) -> Result<RawDocumentBuf, ClientError> {
-        match WriteFailure::of_reply(self.operation.command.name(), &reply, unmet, self.limit())? {
+        let name = self.operation.command.name();
+        match WriteFailure::of_reply(name, &reply, &server.address, unmet, self.limit())? {
             Some(failure) => Err(ClientError::Write(Box::new(failure))),
             None => Ok(reply),
         }
@@ -365,14 +367,14 @@ impl<'a> Running<'a> {
 
     /// Makes further attempts, and returns the reply in the end.
     async fn reply_after(mut self, failed: Box<FailedAttempt>) -> Result<RawDocumentBuf, ClientError> {
-        let Answer { reply, session, unmet, connection, .. } = self.attempts_after(failed).await?;
+        let Answer { reply, session, unmet, connection, server, .. } = self.attempts_after(failed).await?;
         self.client.give_back(session, connection.as_ref());
         match unmet {
-            None => self.checked(reply),
+            None => self.checked(reply, &server),
             Some(_) if matches!(self.operation.kind, Kind::Write { .. }) && reply::has_field(&reply, "writeErrors") => {
-                self.refused_statements(reply, unmet)
+                self.refused_statements(reply, &server, unmet)
             }
-            Some(unmet) => Err(FailedOperation::unmet_concern(reply, unmet).into()),
+            Some(unmet) => Err(FailedOperation::unmet_concern(&server.address, reply, unmet).into()),
         }
     }
 
@@ -484,7 +486,7 @@ impl<'a> Running<'a> {
                     }
                     let is_reusable = connection.condition().is_reusable();
                     let failed = self.failed(error, Some(&server), Some(known), is_reusable);
-                    if !failed.labels.contains(ErrorLabels::TRANSIENT_TRANSACTION) {
+                    if !failed.labels.contains(Labels::TRANSIENT_TRANSACTION) {
                         self.keep_pinned(&server, connection);
                     }
                     Err(failed)

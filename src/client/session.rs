@@ -19,12 +19,13 @@ use super::repeating::{Repeating, Turn};
 use super::run::UnmetConcern;
 use crate::deployment::{Demand, Selected, WaitLogged};
 use crate::endpoint::{Command, Endpoint, Limit, OperationError};
+use crate::error::Labels;
 use crate::options::{InvalidOption, ServerAddress};
 use crate::runtime::{Connection, forks};
 use crate::selection::Access;
 use crate::session::{
-    ErrorLabels, ErrorToReport, Fault, FaultKind, Moment, ReplyTimes, Retryability, Session as State, SessionError,
-    SessionOptions, SessionServer, TransactionOptions, TransactionState,
+    ErrorToReport, Fault, FaultKind, Moment, ReplyTimes, Retryability, Session as State, SessionError, SessionOptions,
+    SessionServer, TransactionOptions, TransactionState,
 };
 use crate::wire::Role;
 
@@ -444,7 +445,7 @@ async fn end_transaction(
         let report = ErrorToReport::after(to_report.take(), error, fault.may_have_written());
         if !attempts.goes_on(&fault, labels, server).await {
             // The last attempt may not have been sent, but the commit may be: it is to be repeated.
-            let is_unknown = labels.contains(ErrorLabels::UNKNOWN_COMMIT_RESULT);
+            let is_unknown = labels.contains(Labels::UNKNOWN_COMMIT_RESULT);
             let error = report.into_error();
             let error = if is_unknown { error.with_unknown_commit_result() } else { error };
             return Err(attempts.report(error));
@@ -464,7 +465,7 @@ struct Attempt<'a> {
     wait_logged: &'a WaitLogged,
 }
 
-type Failed = Box<(ClientError, Fault, ErrorLabels, Option<ServerAddress>)>;
+type Failed = Box<(ClientError, Fault, Labels, Option<ServerAddress>)>;
 
 impl Attempt<'_> {
     async fn make(&self, avoid: &[ServerAddress]) -> Result<(), Failed> {
@@ -519,7 +520,8 @@ impl Attempt<'_> {
             let labels = self.note(&fault, Some(known));
             let reason = "the commit succeeded, but its write concern was not met";
             let is_timeout = limit.is_set() && fault.is_max_time_expired();
-            let error = FailedOperation::concern(reason, reply, UnmetConcern { labels, is_timeout });
+            let unmet = UnmetConcern { labels, is_timeout };
+            let error = FailedOperation::concern(reason, &server.address, reply, unmet);
             let failed = Box::new((error.into(), fault, labels, Some(server.address.clone())));
             self.keep_pinned(&server, connection, &failed);
             return Err(failed);
@@ -596,7 +598,7 @@ impl Attempt<'_> {
     }
 
     /// Notes a failed attempt in the session, and returns the error's labels.
-    fn note(&self, fault: &Fault, known: Option<SessionServer>) -> ErrorLabels {
+    fn note(&self, fault: &Fault, known: Option<SessionServer>) -> Labels {
         let consequence = match self.end {
             End::Commit => self.explicit.lock().commit_failed(fault, known),
             End::Abort => self.explicit.lock().abort_failed(fault, known),
@@ -607,8 +609,8 @@ impl Attempt<'_> {
     /// Keeps the connection for the next attempt, unless the error unpins the transaction.
     fn keep_pinned(&self, server: &Selected, connection: Connection<Endpoint>, failed: &Failed) {
         let unpins = self.end == End::Abort
-            || failed.2.contains(ErrorLabels::UNKNOWN_COMMIT_RESULT)
-            || failed.2.contains(ErrorLabels::TRANSIENT_TRANSACTION);
+            || failed.2.contains(Labels::UNKNOWN_COMMIT_RESULT)
+            || failed.2.contains(Labels::TRANSIENT_TRANSACTION);
         if !unpins {
             self.explicit.keep_connection(server, connection);
         }

@@ -29,7 +29,7 @@ use super::timed::Limited;
 use super::typed::{encode, encode_hinted, extend, refuse_second};
 use crate::deployment::{Demand, WaitLogged};
 use crate::endpoint::{Limit, OutgoingSequence};
-use crate::options::Acknowledgement;
+use crate::options::{Acknowledgement, ServerAddress};
 use crate::runtime::object_id;
 use crate::selection::Access;
 use crate::session::{SessionError, is_single};
@@ -304,7 +304,7 @@ impl<'c> Write<'c> {
             rest = later;
             match self.send(kind, batch, limit, &whole).await {
                 Ok(Sent { is_acknowledged: false, .. }) => written.acknowledged = false,
-                Ok(Sent { reply, unmet, .. }) => {
+                Ok(Sent { reply, server, unmet, .. }) => {
                     let failed_before = failure.errors.len();
                     let place = |index: usize| batch.get(index).copied();
                     if let Err(error) = read(kind, &reply, place, &mut written, &mut failure) {
@@ -312,7 +312,7 @@ impl<'c> Write<'c> {
                         failure.cause = Some(Box::new(error));
                         break;
                     }
-                    failure.note(unmet, limit);
+                    failure.note(&server, unmet, limit);
                     if self.ordered && failure.errors.len() > failed_before {
                         break;
                     }
@@ -429,15 +429,16 @@ impl<'c> Write<'c> {
         let operation = Operation { command, session, part_of: Some(whole), ..operation };
         // An unmet write concern is reported with those of the other commands.
         let answer = self.client.answer(operation, self.site).await?;
-        let Answer { reply, session, connection, unmet, is_acknowledged, .. } = answer;
+        let Answer { reply, session, connection, server, unmet, is_acknowledged } = answer;
         self.client.give_back(session, connection.as_ref());
-        Ok(Sent { reply, unmet, is_acknowledged })
+        Ok(Sent { reply, server: server.address.clone(), unmet, is_acknowledged })
     }
 }
 
 /// The outcome of a command.
 struct Sent {
     reply: RawDocumentBuf,
+    server: ServerAddress,
     unmet: Option<UnmetConcern>,
     is_acknowledged: bool,
 }

@@ -12,16 +12,16 @@ use super::rescan::{self, servers_after};
 use super::server::{Member, Server};
 use super::snapshot::Snapshot;
 use super::state::{Deployment, Resident, SrvResident, State, now};
-use crate::endpoint::{AuthenticationError, OperationError, Scanned, ServerError, StateChange};
+use crate::endpoint::{
+    AuthenticationError, OperationError, Scanned, ServerError, StateChange, WriteConcernError,
+};
 use crate::error::{Cause, Stage};
 use crate::options::ServerAddress;
 use crate::pool::Clear;
-use crate::printable::PeerText;
 use crate::runtime::{FailedConnection, PoolChange, own};
 use crate::topology::{
     ApplicationError, Effect, ErrorKind, Progress, ServerDescription, TopologyVersion, Transition, events_of_change,
 };
-use crate::wire::reply::write_concern_error;
 
 /// Why a transition clears a pool.
 struct Reason {
@@ -299,8 +299,7 @@ impl Deployment {
         generation: u64,
         service_id: Option<ObjectId>,
     ) {
-        let (code, message) = write_concern_error(reply).unwrap_or_default();
-        let cause: Cause = Arc::new(WriteConcernStateChange { code, message: message.into() });
+        let cause: Cause = Arc::new(WriteConcernStateChange(WriteConcernError::of(reply.to_owned())));
         let reason = Reason { cause, generation: Some(generation), service_id, interrupts: false };
         let version = reply.get_document("topologyVersion").ok();
         self.apply_error(server, &reason, ErrorKind::StateChange(change), Progress::Established, version, |_| false);
@@ -373,11 +372,8 @@ impl Deployment {
 
 /// A reply to a write says in its `writeConcernError` that the server is not primary, is recovering or shuts down.
 #[derive(Debug, thiserror::Error)]
-#[error("a writeConcernError of the server says that its state has changed: error {code}: {message}")]
-struct WriteConcernStateChange {
-    code: i32,
-    message: PeerText,
-}
+#[error("a writeConcernError of the server says that its state has changed: {0}")]
+struct WriteConcernStateChange(#[source] WriteConcernError);
 
 /// Returns the description with the server's round-trip times.
 fn with_round_trips(server: &Server, description: ServerDescription) -> ServerDescription {

@@ -77,6 +77,17 @@ pub enum ServerSelectionError {
 
 crate::error::debug_as_sentence!(ServerSelectionError);
 
+impl ServerSelectionError {
+    /// Returns whether a later selection may find a server.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Timeout { .. } | Self::TriedOnce { .. } => true,
+            Self::Incompatible(_) | Self::ReadPreference(_) | Self::Closed | Self::NoRuntime => false,
+        }
+    }
+}
+
 /// What is known about a deployment: its type, and each server's type and last error.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TopologySummary {
@@ -90,6 +101,11 @@ pub struct TopologySummary {
 }
 
 impl TopologySummary {
+    #[cfg(test)]
+    pub(crate) fn unknown() -> Self {
+        Self { unresolved: None, topology_type: "Unknown", servers: Vec::new(), left_out: None }
+    }
+
     fn of(snapshot: &Snapshot, unresolved: Option<String>) -> Self {
         let topology = &snapshot.topology;
         let server = |(server, member): (&ServerDescription, Option<&Member>)| {

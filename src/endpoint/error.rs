@@ -273,7 +273,7 @@ impl CommandError {
         match self {
             Self::Lost { .. } | Self::NotReusable { .. } => true,
             Self::Server { .. } | Self::Reauthentication { .. } => {
-                Labels::RETRYABLE.names().all(|label| self.has_label(label))
+                self.any_server_error().is_some_and(|error| error.labels.contains(Labels::RETRYABLE))
             }
             Self::Network { .. } | Self::Timeout { .. } | Self::Wire { .. } => false,
         }

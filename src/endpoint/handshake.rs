@@ -15,7 +15,7 @@ use super::channel::{Channel, ExchangeError};
 use super::deadline::Deadline;
 use super::foreign::ForeignProtocolError;
 use super::{platform, transport};
-use crate::error::{EstablishError, Stage};
+use crate::error::{EstablishError, Labels, Stage};
 use crate::options::{Compressor, DriverInfo, InvalidOption, Options};
 use crate::wire::metadata::ClientMetadata;
 use crate::wire::reply::{self, StateChange, Unsuccessful};
@@ -158,7 +158,9 @@ fn refusal(unsuccessful: Unsuccessful, is_secret: bool) -> EstablishError {
 /// the pool.
 pub(super) fn judged_by(error: &ServerError, failure: EstablishError) -> EstablishError {
     let stays_up = matches!(error.state_change(), Some(StateChange::NotWritablePrimary | StateChange::Recovering));
-    failure.with_labels(error.pool_labels()).with_retryable(error.has_retryable_code()).with_clears_pool(!stays_up)
+    // A pool knows no other labels.
+    let labels = error.labels.among(Labels::SYSTEM_OVERLOADED.with(Labels::RETRYABLE));
+    failure.with_labels(labels).with_retryable(error.has_retryable_code()).with_clears_pool(!stays_up)
 }
 
 #[cfg(test)]

@@ -86,7 +86,7 @@ pub use crate::wire::ocsp::OcspError;
 #[doc(inline)]
 pub use crate::wire::op_msg::{OutgoingDocuments, OutgoingSequence};
 #[doc(inline)]
-pub use crate::wire::reply::{ServerError, StateChange};
+pub use crate::wire::reply::{ServerError, StateChange, WriteConcernError};
 #[doc(inline)]
 pub use crate::wire::{PeerText, WireError};
 

@@ -1,5 +1,6 @@
 //! Commands on a connection that is checked out of a pool, and on the pool itself.
 
+use std::error::Error as StdError;
 use std::future::Future;
 use std::panic::Location;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use super::connection::EndpointConnection;
 use super::error::CommandError;
 use super::{Endpoint, ServerError};
 use crate::boxed::boxed;
-use crate::error::{CheckOutError, PoolClearedError, TimeLimit};
+use crate::error::{CheckOutError, Labels, PoolClearedError, TimeLimit};
 use crate::milliseconds::Milliseconds;
 use crate::pool::Clear;
 use crate::runtime::{Connection, Pool};
@@ -342,6 +343,20 @@ impl Connection<Endpoint> {
     }
 }
 
+/// Returns the server's error among the causes of another error.
+fn server_error_in<'e>(error: &'e (dyn StdError + 'static)) -> Option<&'e ServerError> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        let of_command = || error.downcast_ref().and_then(CommandError::any_server_error);
+        let of_authentication = || error.downcast_ref().and_then(AuthenticationError::server_error);
+        if let Some(found) = error.downcast_ref().or_else(of_command).or_else(of_authentication) {
+            return Some(found);
+        }
+        next = error.source();
+    }
+    None
+}
+
 /// An operation on a connection of a pool failed.
 ///
 /// ```
@@ -448,28 +463,48 @@ impl OperationError {
         }
     }
 
-    /// Returns the server's error about the command, or about the authentication of its connection.
-    pub(crate) fn server_error(&self) -> Option<&ServerError> {
+    /// Returns the server's error, if the server refused the command, its connection or the authentication.
+    #[must_use]
+    pub fn server_error(&self) -> Option<&ServerError> {
         match self {
             Self::Command(failure) => failure.any_server_error(),
             Self::CheckOut(CheckOutError::Establish(error))
-            | Self::CheckOutTimeout { source: CheckOutError::Establish(error), .. } => {
-                error.cause().downcast_ref::<AuthenticationError>()?.server_error()
-            }
+            | Self::CheckOutTimeout { source: CheckOutError::Establish(error), .. } => server_error_in(error),
             Self::Interrupted(_) | Self::CheckOut(_) | Self::CheckOutTimeout { .. } => None,
+        }
+    }
+
+    /// Returns whether the network failed, or the server closed the connection, other than by a timeout: during the
+    /// command, while its connection was opened, or before, so that the pool was cleared.
+    #[must_use]
+    pub fn is_network_error(&self) -> bool {
+        match self {
+            Self::Command(failure) => failure.is_network_error(),
+            Self::Interrupted(_) => true,
+            Self::CheckOut(CheckOutError::Establish(error)) => {
+                error.is_retryable() && !error.is_timeout() && server_error_in(error).is_none()
+            }
+            Self::CheckOut(CheckOutError::PoolCleared(cleared)) => {
+                cleared.cause.as_deref().is_some_and(|cause| server_error_in(cause).is_none())
+            }
+            Self::CheckOut(_) | Self::CheckOutTimeout { .. } => false,
         }
     }
 
     /// Returns whether the server or the check-out gave the error this label.
     #[must_use]
     pub fn has_label(&self, label: &str) -> bool {
+        self.labels().has(label) || self.command_error().is_some_and(|failure| failure.has_label(label))
+    }
+
+    /// Returns the labels that the server or the check-out gave the error.
+    #[must_use]
+    pub fn labels(&self) -> Labels {
         match self {
-            Self::Command(failure) => failure.has_label(label),
+            Self::Command(failure) => failure.any_server_error().map_or(Labels::NONE, |error| error.labels),
             Self::CheckOut(CheckOutError::Establish(error))
-            | Self::CheckOutTimeout { source: CheckOutError::Establish(error), .. } => {
-                error.labels().names().any(|name| name == label)
-            }
-            Self::Interrupted(_) | Self::CheckOut(_) | Self::CheckOutTimeout { .. } => false,
+            | Self::CheckOutTimeout { source: CheckOutError::Establish(error), .. } => error.labels(),
+            Self::Interrupted(_) | Self::CheckOut(_) | Self::CheckOutTimeout { .. } => Labels::NONE,
         }
     }
 

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use super::fault::ErrorLabels;
+use crate::error::Labels;
 
 /// A session refused an operation. Nothing was sent, and the state of a transaction is as before.
 ///
@@ -86,10 +86,10 @@ crate::error::debug_as_sentence!(SessionError);
 
 impl SessionError {
     /// Returns the labels that the client gives the error.
-    pub(crate) fn labels(&self) -> ErrorLabels {
+    pub(crate) fn labels(&self) -> Labels {
         match self {
-            Self::TransactionCutOff => ErrorLabels::TRANSIENT_TRANSACTION,
-            _ => ErrorLabels::NONE,
+            Self::TransactionCutOff => Labels::TRANSIENT_TRANSACTION,
+            _ => Labels::NONE,
         }
     }
 }

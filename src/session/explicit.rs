@@ -8,12 +8,13 @@ use bson::{RawDocument, RawDocumentBuf, Timestamp};
 use super::cluster_time::ClusterTime;
 use super::elements;
 use super::error::SessionError;
-use super::fault::{ErrorLabels, Fault, FaultKind};
+use super::fault::{Fault, FaultKind};
 use super::moment::Moment;
 use super::options::{SessionOptions, TransactionOptions};
 use super::reply::ReplyTimes;
 use super::server_session::{ServerSession, SessionId};
 use super::transaction::{Pin, Transaction, TransactionState};
+use crate::error::Labels;
 use crate::options::{InvalidOption, Options, ReadPreference, ReadPreferenceMode};
 
 /// The first wire version with snapshot reads: 5.0.
@@ -64,7 +65,7 @@ pub struct SessionServer {
 #[must_use]
 pub struct Consequence<P> {
     /// All labels of the error: the server's, and those that the client has to add.
-    pub labels: ErrorLabels,
+    pub labels: Labels,
     /// What the session was pinned to until now. Retries select a server anew.
     pub unpinned: Option<P>,
 }
@@ -470,7 +471,7 @@ impl<P> Session<P> {
         }
         self.transaction.command_ended(took_effect(fault));
         let labels = fault.transaction_labels();
-        let is_transient = labels.contains(ErrorLabels::TRANSIENT_TRANSACTION);
+        let is_transient = labels.contains(Labels::TRANSIENT_TRANSACTION);
         Consequence { labels, unpinned: if is_transient { self.unpin() } else { None } }
     }
 
@@ -519,8 +520,7 @@ impl<P> Session<P> {
         self.transaction.commit_failed(fault.is_retryable_overload(), took_effect(fault));
         let labels = fault
             .commit_labels(server.map(|server| server.max_wire_version), server.is_some_and(|server| server.is_mongos));
-        let unpins =
-            labels.contains(ErrorLabels::UNKNOWN_COMMIT_RESULT) || labels.contains(ErrorLabels::TRANSIENT_TRANSACTION);
+        let unpins = labels.contains(Labels::UNKNOWN_COMMIT_RESULT) || labels.contains(Labels::TRANSIENT_TRANSACTION);
         Consequence { labels, unpinned: if unpins { self.unpin() } else { None } }
     }
 
@@ -575,7 +575,7 @@ fn took_effect(fault: &Fault) -> bool {
     }
 }
 
-fn write_labels(fault: &Fault, server: Option<SessionServer>, retries_writes: bool) -> ErrorLabels {
+fn write_labels(fault: &Fault, server: Option<SessionServer>, retries_writes: bool) -> Labels {
     let (version, is_mongos) = server.map_or((None, false), |server| (Some(server.max_wire_version), server.is_mongos));
     fault.write_labels(retries_writes, version, is_mongos)
 }

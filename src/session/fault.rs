@@ -1,14 +1,13 @@
 //! What a failed attempt of an operation means for retries and for transactions.
 
-use std::fmt;
 use std::time::Duration;
 
 use bson::{RawBsonRef, RawDocument};
 
 use crate::endpoint::{CommandError, CommandTimeoutError, OperationError};
-use crate::error::CheckOutError;
+use crate::error::{CheckOutError, Labels};
 use crate::wire::ServerError;
-use crate::wire::reply::{MAX_TIME_MS_EXPIRED, is_retryable_code};
+use crate::wire::reply::{self, MAX_TIME_MS_EXPIRED, is_retryable_code};
 
 /// Retryable for reads only.
 const READ_CONCERN_MAJORITY_NOT_AVAILABLE_YET: i32 = 134;
@@ -18,70 +17,6 @@ const WRITE_CONCERN_TIMEOUT: i32 = 64;
 const INVALID_WRITE_CONCERNS: [i32; 2] = [79, 100];
 /// The first wire version whose servers add `RetryableWriteError` themselves: 4.4.
 const LABELLING_WIRE_VERSION: i32 = 9;
-
-/// A set of the error labels that decide on retries. A server's error may have others.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub struct ErrorLabels(u8);
-
-impl ErrorLabels {
-    /// The empty set.
-    pub const NONE: Self = Self(0);
-    /// `RetryableWriteError`: a write may be repeated with the same transaction number.
-    pub const RETRYABLE_WRITE: Self = Self(1);
-    /// `TransientTransactionError`: the whole transaction may be repeated.
-    pub const TRANSIENT_TRANSACTION: Self = Self(2);
-    /// `UnknownTransactionCommitResult`: the commit may be repeated.
-    pub const UNKNOWN_COMMIT_RESULT: Self = Self(4);
-    /// `NoWritesPerformed`: the attempt wrote nothing.
-    pub const NO_WRITES_PERFORMED: Self = Self(8);
-    /// `SystemOverloadedError`: retries wait before they load the server again.
-    pub const SYSTEM_OVERLOADED: Self = Self(16);
-    /// `RetryableError`: any command may be repeated.
-    pub const RETRYABLE: Self = Self(32);
-
-    const NAMES: [(Self, &'static str); 6] = [
-        (Self::RETRYABLE_WRITE, "RetryableWriteError"),
-        (Self::TRANSIENT_TRANSACTION, "TransientTransactionError"),
-        (Self::UNKNOWN_COMMIT_RESULT, "UnknownTransactionCommitResult"),
-        (Self::NO_WRITES_PERFORMED, "NoWritesPerformed"),
-        (Self::SYSTEM_OVERLOADED, "SystemOverloadedError"),
-        (Self::RETRYABLE, "RetryableError"),
-    ];
-
-    /// Returns the set of those names that this type knows.
-    pub fn of<'n>(names: impl IntoIterator<Item = &'n str>) -> Self {
-        let known = |name| Self::NAMES.iter().find(|(_, known)| *known == name);
-        names.into_iter().filter_map(known).fold(Self::NONE, |set, &(label, _)| set.with(label))
-    }
-
-    /// Returns the union of both sets.
-    #[must_use]
-    pub const fn with(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-
-    /// Returns whether this set contains every label of `other`.
-    #[must_use]
-    pub const fn contains(self, other: Self) -> bool {
-        self.0 & other.0 == other.0
-    }
-
-    /// Returns the names of all labels that this type knows.
-    pub fn all_names() -> impl Iterator<Item = &'static str> {
-        Self::NAMES.into_iter().map(|(_, name)| name)
-    }
-
-    /// Returns the names of the labels.
-    pub fn names(self) -> impl Iterator<Item = &'static str> {
-        Self::NAMES.into_iter().filter(move |(label, _)| self.contains(*label)).map(|(_, name)| name)
-    }
-}
-
-impl fmt::Debug for ErrorLabels {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.names()).finish()
-    }
-}
 
 /// How far a failed attempt came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,7 +58,7 @@ pub struct Fault {
     /// How far the attempt came.
     pub kind: FaultKind,
     /// The labels that the server or the endpoint gave the error.
-    pub labels: ErrorLabels,
+    pub labels: Labels,
     /// The server's code; 0 for none.
     pub code: i32,
     /// The code of the `writeConcernError`; 0 for none.
@@ -136,7 +71,7 @@ pub struct Fault {
 
 impl Fault {
     /// Makes a fault without a server's reply.
-    pub fn new(kind: FaultKind, labels: ErrorLabels) -> Self {
+    pub fn new(kind: FaultKind, labels: Labels) -> Self {
         Self { kind, labels, code: 0, write_concern_code: 0, base_backoff: None, is_unsent: false }
     }
 
@@ -153,11 +88,10 @@ impl Fault {
     }
 
     fn read(reply: &RawDocument, kind: FaultKind) -> Self {
-        let labels = reply.get_array("errorLabels").ok().into_iter().flatten().flatten();
         let backoff = reply.get("baseBackoffMS").ok().flatten().and_then(number);
         Self {
             kind,
-            labels: ErrorLabels::of(labels.filter_map(RawBsonRef::as_str)),
+            labels: reply::labels(reply),
             code: code(reply),
             write_concern_code: reply.get_document("writeConcernError").map_or(0, code),
             base_backoff: backoff
@@ -170,10 +104,6 @@ impl Fault {
     /// Reads an error of an attempt that had a server. `is_connection_reusable` says whether the connection is reusable
     /// afterwards: then a command that broke the protocol was not sent.
     pub fn of_error(error: &OperationError, is_connection_reusable: bool) -> Self {
-        let without_reply = |kind| {
-            let labels = ErrorLabels::NAMES.iter().filter(|(_, name)| error.has_label(name));
-            Self::new(kind, labels.fold(ErrorLabels::NONE, |set, &(label, _)| set.with(label)))
-        };
         let kind = match error {
             OperationError::Command(failure) => match failure {
                 CommandError::Server { source, .. } => return Self::of_server(source),
@@ -201,7 +131,7 @@ impl Fault {
         };
         let unsent =
             matches!(error, OperationError::Command(CommandError::Timeout { source: CommandTimeoutError::Unsent, .. }));
-        Self { is_unsent: unsent, ..without_reply(kind) }
+        Self { is_unsent: unsent, ..Self::new(kind, error.labels()) }
     }
 
     fn of_server(error: &ServerError) -> Self {
@@ -209,19 +139,19 @@ impl Fault {
     }
 
     /// Returns whether the error has this label.
-    pub fn has(&self, label: ErrorLabels) -> bool {
+    pub fn has(&self, label: Labels) -> bool {
         self.labels.contains(label)
     }
 
     /// Returns whether the server is overloaded, so that a retry has to wait.
     pub fn is_overload(&self) -> bool {
-        self.has(ErrorLabels::SYSTEM_OVERLOADED)
+        self.has(Labels::SYSTEM_OVERLOADED)
     }
 
     /// Returns whether the server refused the command because it is overloaded, and did nothing ("Retryable Overload
     /// Error").
     pub fn is_retryable_overload(&self) -> bool {
-        self.has(ErrorLabels::SYSTEM_OVERLOADED.with(ErrorLabels::RETRYABLE))
+        self.has(Labels::SYSTEM_OVERLOADED.with(Labels::RETRYABLE))
     }
 
     /// Returns whether a read may be repeated (Retryable Reads, "Retryable Error").
@@ -239,7 +169,7 @@ impl Fault {
     ///
     /// `retries_writes` is `retryWrites`, and true for commits and aborts. The server's kind decides only for servers
     /// before 4.4; `max_wire_version` is that of the connection, and `None` if there was none.
-    pub fn write_labels(&self, retries_writes: bool, max_wire_version: Option<i32>, is_mongos: bool) -> ErrorLabels {
+    pub fn write_labels(&self, retries_writes: bool, max_wire_version: Option<i32>, is_mongos: bool) -> Labels {
         let is_before_labels = max_wire_version.is_some_and(|version| version < LABELLING_WIRE_VERSION);
         let adds = match self.kind {
             FaultKind::Network | FaultKind::PoolCleared => true,
@@ -250,25 +180,25 @@ impl Fault {
             }
             FaultKind::Client | FaultKind::Selection | FaultKind::CheckOut | FaultKind::Malformed => false,
         };
-        let added = if adds && retries_writes { ErrorLabels::RETRYABLE_WRITE } else { ErrorLabels::NONE };
+        let added = if adds && retries_writes { Labels::RETRYABLE_WRITE } else { Labels::NONE };
         self.labels.with(added)
     }
 
     /// Returns the labels of an error of a command in a transaction, other than the commit ("Transient Transaction
     /// Error").
-    pub fn transaction_labels(&self) -> ErrorLabels {
+    pub fn transaction_labels(&self) -> Labels {
         let is_transient = match self.kind {
             FaultKind::Selection | FaultKind::PoolCleared | FaultKind::Network => true,
             FaultKind::NoConnection { is_retryable } => is_retryable,
             FaultKind::Client | FaultKind::CheckOut | FaultKind::Malformed => false,
             FaultKind::Server | FaultKind::WriteConcern => false,
         };
-        let added = if is_transient { ErrorLabels::TRANSIENT_TRANSACTION } else { ErrorLabels::NONE };
+        let added = if is_transient { Labels::TRANSIENT_TRANSACTION } else { Labels::NONE };
         self.labels.with(added)
     }
 
     /// Returns the labels of an error of a commit ("UnknownTransactionCommitResult").
-    pub fn commit_labels(&self, max_wire_version: Option<i32>, is_mongos: bool) -> ErrorLabels {
+    pub fn commit_labels(&self, max_wire_version: Option<i32>, is_mongos: bool) -> Labels {
         let labels = self.write_labels(true, max_wire_version, is_mongos);
         let is_unknown = match self.kind {
             FaultKind::Selection | FaultKind::CheckOut | FaultKind::PoolCleared => true,
@@ -277,8 +207,8 @@ impl Fault {
             FaultKind::Server => [MAX_TIME_MS_EXPIRED, WRITE_CONCERN_TIMEOUT].contains(&self.code),
             FaultKind::WriteConcern => !INVALID_WRITE_CONCERNS.contains(&self.write_concern_code),
         };
-        if is_unknown || labels.contains(ErrorLabels::RETRYABLE_WRITE) {
-            labels.with(ErrorLabels::UNKNOWN_COMMIT_RESULT)
+        if is_unknown || labels.contains(Labels::RETRYABLE_WRITE) {
+            labels.with(Labels::UNKNOWN_COMMIT_RESULT)
         } else {
             labels
         }
@@ -291,7 +221,7 @@ impl Fault {
 
     /// Returns whether the attempt may have written something ("Executing Retryable Write Commands").
     pub fn may_have_written(&self) -> bool {
-        self.reached_a_server() && !self.has(ErrorLabels::NO_WRITES_PERFORMED)
+        self.reached_a_server() && !self.has(Labels::NO_WRITES_PERFORMED)
     }
 
     /// Returns whether the error tells that an attempt reached a server, as errors of reads should (Retryable Reads, "If a
@@ -338,7 +268,7 @@ mod tests {
     }
 
     fn of(kind: FaultKind) -> Fault {
-        Fault::new(kind, ErrorLabels::NONE)
+        Fault::new(kind, Labels::NONE)
     }
 
     #[test]
@@ -417,7 +347,7 @@ mod tests {
         let labelled = server(rawdoc! { "ok": 0, "code": 91, "errorLabels": ["RetryableWriteError"] });
         let error = CommandError::Server { origin: origin(), source: Box::new(labelled) };
         let fault = Fault::of_error(&error.into(), true);
-        assert_eq!((fault.kind, fault.code, fault.labels), (FaultKind::Server, 91, ErrorLabels::RETRYABLE_WRITE));
+        assert_eq!((fault.kind, fault.code, fault.labels), (FaultKind::Server, 91, Labels::RETRYABLE_WRITE));
         // The time limit of the server.
         let source = CommandTimeoutError::Server(Box::new(ServerError::read(&rawdoc! { "ok": 0, "code": 50 })));
         let error = CommandError::Timeout { origin: origin(), limit: Duration::ZERO, source };
@@ -427,7 +357,7 @@ mod tests {
 
     #[test]
     fn overload_without_the_retryable_label_is_not_retryable() {
-        let fault = Fault::new(FaultKind::Server, ErrorLabels::SYSTEM_OVERLOADED);
+        let fault = Fault::new(FaultKind::Server, Labels::SYSTEM_OVERLOADED);
         assert!(fault.is_overload() && !fault.is_retryable_overload());
     }
 
@@ -452,7 +382,7 @@ mod tests {
     #[test]
     fn client_labels_writes_only_for_the_network_and_old_servers() {
         let is_labelled = |fault: &Fault, version, is_mongos| {
-            fault.write_labels(true, version, is_mongos).contains(ErrorLabels::RETRYABLE_WRITE)
+            fault.write_labels(true, version, is_mongos).contains(Labels::RETRYABLE_WRITE)
         };
         assert!(is_labelled(&of(FaultKind::Network), Some(17), false));
         assert!(is_labelled(&of(FaultKind::PoolCleared), None, false));
@@ -465,23 +395,22 @@ mod tests {
         assert!(is_labelled(&write_concern, Some(8), false));
         assert!(!is_labelled(&write_concern, Some(8), true), "a mongos has repeated the write itself");
         assert!(!is_labelled(&server(11000), Some(8), false));
-        assert_eq!(of(FaultKind::Network).write_labels(false, Some(17), false), ErrorLabels::NONE);
+        assert_eq!(of(FaultKind::Network).write_labels(false, Some(17), false), Labels::NONE);
     }
 
     #[test]
     fn commit_is_unknown_unless_the_server_says_that_it_failed() {
-        let is_unknown =
-            |fault: &Fault| fault.commit_labels(Some(17), false).contains(ErrorLabels::UNKNOWN_COMMIT_RESULT);
+        let is_unknown = |fault: &Fault| fault.commit_labels(Some(17), false).contains(Labels::UNKNOWN_COMMIT_RESULT);
         let write_concern =
             |code: i32| Fault::of_reply(&rawdoc! { "ok": 1, "writeConcernError": { "code": code } }).unwrap();
         assert!(is_unknown(&of(FaultKind::Selection)) && is_unknown(&of(FaultKind::Network)));
         assert!(is_unknown(&server(50)) && is_unknown(&write_concern(64)) && is_unknown(&write_concern(50)));
         assert!(!is_unknown(&write_concern(100)) && !is_unknown(&write_concern(79)));
         assert!(!is_unknown(&server(251)) && !is_unknown(&of(FaultKind::Client)));
-        let labelled = Fault { labels: ErrorLabels::RETRYABLE_WRITE, ..server(91) };
-        let both = ErrorLabels::RETRYABLE_WRITE.with(ErrorLabels::UNKNOWN_COMMIT_RESULT);
+        let labelled = Fault { labels: Labels::RETRYABLE_WRITE, ..server(91) };
+        let both = Labels::RETRYABLE_WRITE.with(Labels::UNKNOWN_COMMIT_RESULT);
         assert_eq!(labelled.commit_labels(Some(17), false), both);
-        assert!(!of(FaultKind::Network).commit_labels(Some(17), false).contains(ErrorLabels::TRANSIENT_TRANSACTION));
+        assert!(!of(FaultKind::Network).commit_labels(Some(17), false).contains(Labels::TRANSIENT_TRANSACTION));
     }
 
     #[test]
@@ -496,7 +425,7 @@ mod tests {
             (FaultKind::Server, false),
         ] {
             let labels = of(kind).transaction_labels();
-            assert_eq!(labels.contains(ErrorLabels::TRANSIENT_TRANSACTION), expected, "{kind:?}");
+            assert_eq!(labels.contains(Labels::TRANSIENT_TRANSACTION), expected, "{kind:?}");
         }
     }
 }

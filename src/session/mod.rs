@@ -51,7 +51,7 @@ pub use commands::{
 };
 pub use error::SessionError;
 pub use explicit::{Session, SessionServer, SessionUse};
-pub use fault::{ErrorLabels, Fault, FaultKind};
+pub use fault::{Fault, FaultKind};
 pub use moment::Moment;
 pub use options::{SessionOptions, TransactionOptions};
 pub use pool::ServerSessionPool;

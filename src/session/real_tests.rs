@@ -5,6 +5,7 @@ use wharf_testbed::replica_set::{ReplicaSet, ReplicaSetOptions};
 
 use super::*;
 use crate::endpoint::{Command, CommandError, DirectConnection, Endpoint};
+use crate::error::Labels;
 use crate::options::Options;
 
 const SERVER: SessionServer =
@@ -164,9 +165,9 @@ async fn server_understands_sessions_retries_and_transactions() {
     session.begin_commit().unwrap();
     let commit = session.commit_command(false);
     let fault = client.end(&mut session, &commit).await.unwrap_err();
-    assert!(fault.has(ErrorLabels::TRANSIENT_TRANSACTION), "{fault:?}");
+    assert!(fault.has(Labels::TRANSIENT_TRANSACTION), "{fault:?}");
     let labels = session.commit_failed(&fault, Some(SERVER)).labels;
-    assert!(!labels.contains(ErrorLabels::UNKNOWN_COMMIT_RESULT));
+    assert!(!labels.contains(Labels::UNKNOWN_COMMIT_RESULT));
 
     // Another session with the same identifier goes on with the numbers.
     let (id, last) = (session.id(), number + 3);

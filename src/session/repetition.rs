@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::fault::ErrorLabels;
 use super::retry::transaction_backoff;
 use super::transaction::TransactionState;
+use crate::error::Labels;
 
 /// For how long `with_transaction` repeats a transaction, without a time limit of its own.
 const DEFAULT_LIMIT: Duration = Duration::from_secs(120);
@@ -62,21 +62,21 @@ impl Repetitions {
 
     /// Decides after the callback has returned an error with these labels, and the transaction was aborted if it was still
     /// active.
-    pub fn after_callback_error(&mut self, labels: ErrorLabels, now: Instant, random: f64) -> NextStep {
-        if labels.contains(ErrorLabels::TRANSIENT_TRANSACTION) { self.repeat(now, random) } else { NextStep::Report }
+    pub fn after_callback_error(&mut self, labels: Labels, now: Instant, random: f64) -> NextStep {
+        if labels.contains(Labels::TRANSIENT_TRANSACTION) { self.repeat(now, random) } else { NextStep::Report }
     }
 
     /// Decides after a commit has failed. `is_max_time_expired` is [`Fault::is_max_time_expired`](super::Fault).
     pub fn after_commit_error(
         &mut self,
-        labels: ErrorLabels,
+        labels: Labels,
         is_max_time_expired: bool,
         now: Instant,
         random: f64,
     ) -> NextStep {
-        if labels.contains(ErrorLabels::UNKNOWN_COMMIT_RESULT) && !is_max_time_expired {
+        if labels.contains(Labels::UNKNOWN_COMMIT_RESULT) && !is_max_time_expired {
             if self.left(now).is_zero() { NextStep::ReportTimeout } else { NextStep::Commit }
-        } else if labels.contains(ErrorLabels::TRANSIENT_TRANSACTION) {
+        } else if labels.contains(Labels::TRANSIENT_TRANSACTION) {
             self.repeat(now, random)
         } else {
             NextStep::Report
@@ -101,8 +101,8 @@ impl Repetitions {
 mod tests {
     use super::*;
 
-    const TRANSIENT: ErrorLabels = ErrorLabels::TRANSIENT_TRANSACTION;
-    const UNKNOWN: ErrorLabels = ErrorLabels::UNKNOWN_COMMIT_RESULT;
+    const TRANSIENT: Labels = Labels::TRANSIENT_TRANSACTION;
+    const UNKNOWN: Labels = Labels::UNKNOWN_COMMIT_RESULT;
 
     fn begun(limit: Option<Duration>) -> (Repetitions, Instant) {
         let now = Instant::now();
@@ -166,10 +166,10 @@ mod tests {
     #[test]
     fn other_errors_are_reported_at_once() {
         let (mut repetitions, now) = begun(None);
-        assert_eq!(repetitions.after_callback_error(ErrorLabels::NONE, now, 0.5), NextStep::Report);
+        assert_eq!(repetitions.after_callback_error(Labels::NONE, now, 0.5), NextStep::Report);
         // The callback must have committed by itself.
         assert_eq!(repetitions.after_callback_error(UNKNOWN, now, 0.5), NextStep::Report);
-        assert_eq!(repetitions.after_commit_error(ErrorLabels::NONE, false, now, 0.5), NextStep::Report);
+        assert_eq!(repetitions.after_commit_error(Labels::NONE, false, now, 0.5), NextStep::Report);
     }
 
     #[test]

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::fault::{ErrorLabels, Fault};
+use super::fault::Fault;
+use crate::error::Labels;
 use crate::options::Options;
 
 /// The pause before the first retry after an overload is drawn from up to twice this time ("Overload retry policy").
@@ -115,7 +116,7 @@ impl Retries {
     pub fn after(
         &mut self,
         fault: &Fault,
-        labels: ErrorLabels,
+        labels: Labels,
         is_sharded: bool,
         random: f64,
         left: Option<Duration>,
@@ -146,16 +147,16 @@ impl Retries {
         Decision::Retry { after: pause, deprioritize: is_sharded || (is_overload && self.options.retargets) }
     }
 
-    fn is_retryable(&self, fault: &Fault, labels: ErrorLabels) -> bool {
+    fn is_retryable(&self, fault: &Fault, labels: Labels) -> bool {
         let RetryOptions { reads, writes, .. } = self.options;
         let is_overload = fault.is_retryable_overload();
         match self.retryability {
             Retryability::Command => is_overload && reads && writes,
             Retryability::Read => reads && (is_overload || fault.is_retryable_read()),
             Retryability::OtherRead => reads && is_overload,
-            Retryability::Write => writes && (is_overload || labels.contains(ErrorLabels::RETRYABLE_WRITE)),
+            Retryability::Write => writes && (is_overload || labels.contains(Labels::RETRYABLE_WRITE)),
             Retryability::OtherWrite => writes && is_overload,
-            Retryability::Commit | Retryability::Abort => is_overload || labels.contains(ErrorLabels::RETRYABLE_WRITE),
+            Retryability::Commit | Retryability::Abort => is_overload || labels.contains(Labels::RETRYABLE_WRITE),
         }
     }
 }
@@ -218,7 +219,7 @@ mod tests {
     const AT_ONCE: Decision = Decision::Retry { after: Duration::ZERO, deprioritize: false };
 
     fn network() -> Fault {
-        Fault::new(FaultKind::Network, ErrorLabels::NONE)
+        Fault::new(FaultKind::Network, Labels::NONE)
     }
 
     fn overload() -> Fault {
@@ -257,7 +258,7 @@ mod tests {
     #[test]
     fn a_time_limit_allows_as_many_retries_as_fit_at_a_pace() {
         let mut retries = Retries::new(OPTIONS, Retryability::Read, true);
-        let mut decide = |random, left| retries.after(&network(), ErrorLabels::NONE, false, random, left).pause();
+        let mut decide = |random, left| retries.after(&network(), Labels::NONE, false, random, left).pause();
         assert_eq!(decide(0.5, Some(Duration::from_secs(1))), Some(Duration::ZERO), "the first retry comes at once");
         for (random, left, expected) in
             [(0.0, 1_000, 5_000), (0.5, 1_000, 7_500), (1.0, 1_000, 10_000), (0.5, 4, 2_000)]
@@ -266,7 +267,7 @@ mod tests {
             assert_eq!(pause, Some(Duration::from_micros(expected)), "{random} of {left}");
         }
         assert_eq!(decide(0.5, None), Some(Duration::from_micros(7_500)), "timeoutMS=0");
-        let out_of_time = retries.after(&network(), ErrorLabels::NONE, false, 0.5, Some(Duration::ZERO));
+        let out_of_time = retries.after(&network(), Labels::NONE, false, 0.5, Some(Duration::ZERO));
         assert_eq!(out_of_time, Decision::OutOfTime);
     }
 
@@ -274,7 +275,7 @@ mod tests {
     fn time_that_is_up_matters_only_if_a_retry_is_due() {
         for (retryability, has_timeout) in [(Retryability::Command, true), (Retryability::Read, false)] {
             let mut retries = Retries { made: 1, ..Retries::new(OPTIONS, retryability, has_timeout) };
-            let decision = retries.after(&network(), ErrorLabels::NONE, false, 0.5, Some(Duration::ZERO));
+            let decision = retries.after(&network(), Labels::NONE, false, 0.5, Some(Duration::ZERO));
             assert_eq!(decision, Decision::GiveUp, "{retryability:?}");
         }
     }
@@ -347,8 +348,7 @@ mod tests {
     #[test]
     fn pause_that_does_not_fit_into_the_time_limit_ends_the_retries() {
         let mut retries = Retries::new(OPTIONS, Retryability::Read, true);
-        let decide =
-            |retries: &mut Retries, left| retries.after(&overload(), ErrorLabels::NONE, false, 0.5, Some(left));
+        let decide = |retries: &mut Retries, left| retries.after(&overload(), Labels::NONE, false, 0.5, Some(left));
         assert_eq!(decide(&mut retries, Duration::from_millis(99)), Decision::GiveUp);
         assert_eq!(decide(&mut retries, Duration::from_millis(100)), paused(100));
     }
@@ -357,7 +357,7 @@ mod tests {
     fn server_that_failed_is_avoided_when_sharded_or_overloaded() {
         let decide = |options, fault: &Fault, is_sharded| match Retries::new(options, Retryability::Read, false).after(
             fault,
-            ErrorLabels::NONE,
+            Labels::NONE,
             is_sharded,
             0.0,
             None,
@@ -412,10 +412,10 @@ mod tests {
     fn only_errors_after_the_command_was_sent_tell_of_writes() {
         assert!(network().may_have_written() && network().reached_a_server());
         for kind in [FaultKind::Selection, FaultKind::CheckOut, FaultKind::PoolCleared, FaultKind::Client] {
-            let fault = Fault::new(kind, ErrorLabels::NONE);
+            let fault = Fault::new(kind, Labels::NONE);
             assert!(!fault.may_have_written() && !fault.reached_a_server(), "{kind:?}");
         }
-        let none = Fault::new(FaultKind::Server, ErrorLabels::NO_WRITES_PERFORMED);
+        let none = Fault::new(FaultKind::Server, Labels::NO_WRITES_PERFORMED);
         assert!(!none.may_have_written() && none.reached_a_server());
     }
 }

@@ -32,33 +32,28 @@ pub struct ServerError {
     pub code_name: String,
     /// The server's message for humans (`errmsg`).
     pub message: String,
-    /// The error labels, in the server's order.
-    pub labels: Vec<String>,
-    /// The whole reply, including `topologyVersion`, `writeConcernError` and all other fields.
+    /// The error labels that the specifications define.
+    pub labels: Labels,
+    /// The reply's `writeConcernError`, if it has one besides.
+    pub write_concern_error: Option<Box<WriteConcernError>>,
+    /// The whole reply, including `topologyVersion` and all other fields.
     pub reply: RawDocumentBuf,
 }
 
 crate::error::debug_as_sentence!(ServerError);
 
 impl ServerError {
-    /// Returns whether the server gave the error this label.
+    /// Returns whether the server gave the error this label, which may be one that no specification defines.
     #[must_use]
     pub fn has_label(&self, label: &str) -> bool {
-        self.labels.iter().any(|given| given == label)
-    }
-
-    /// Returns those of the error's labels that matter to a pool.
-    pub(crate) fn pool_labels(&self) -> Labels {
-        [Labels::SYSTEM_OVERLOADED, Labels::RETRYABLE]
-            .into_iter()
-            .filter(|label| label.names().all(|name| self.has_label(name)))
-            .fold(Labels::NONE, Labels::with)
+        self.labels.has(label) || label_names(&self.reply).any(|given| given == label)
     }
 
     /// Returns what the error says about the server's state. See [`StateChange::of_reply`].
     #[must_use]
     pub fn state_change(&self) -> Option<StateChange> {
-        StateChange::of(self.code, &self.message).or_else(|| write_concern_state_change(&self.reply))
+        let of_concern = || self.write_concern_error.as_ref()?.state_change();
+        StateChange::of(self.code, &self.message).or_else(of_concern)
     }
 
     /// Returns whether the code is in the list of the retryable writes specification. Such an operation may be retried
@@ -77,7 +72,48 @@ impl ServerError {
             code_name: text(reply, "codeName").unwrap_or_default(),
             message: text(reply, "errmsg").unwrap_or_default(),
             labels: labels(reply),
+            write_concern_error: WriteConcernError::of_reply(reply).map(Box::new),
             reply: reply.to_owned(),
+        }
+    }
+}
+
+/// The server's error about a write concern that was not met (CRUD, "WriteConcernError").
+#[derive(Clone, PartialEq, thiserror::Error)]
+#[error("error {code}: {message}", message = Printable(message))]
+#[non_exhaustive]
+pub struct WriteConcernError {
+    /// The server's number for the error; 0 if it has none.
+    pub code: i32,
+    /// The server's name for the error; empty if it has none.
+    pub code_name: String,
+    /// The server's message for humans (`errmsg`).
+    pub message: String,
+    /// The whole reply: what the command has done, and `writeConcernError` with its `errInfo`.
+    pub reply: RawDocumentBuf,
+}
+
+crate::error::debug_as_sentence!(WriteConcernError);
+
+impl WriteConcernError {
+    /// Reads the `writeConcernError` of a reply, if it has one.
+    pub(crate) fn of_reply(reply: &RawDocument) -> Option<Self> {
+        reply.get_document("writeConcernError").is_ok().then(|| Self::of(reply.to_owned()))
+    }
+
+    fn state_change(&self) -> Option<StateChange> {
+        StateChange::of(self.code, &self.message)
+    }
+
+    /// Reads the `writeConcernError` of a reply that has one.
+    pub(crate) fn of(reply: RawDocumentBuf) -> Self {
+        let error = reply.get_document("writeConcernError").ok();
+        let read = |field| error.and_then(|error| text(error, field));
+        Self {
+            code: error.map_or(0, code),
+            code_name: read("codeName").unwrap_or_default(),
+            message: read("errmsg").unwrap_or_else(|| "no message".to_owned()),
+            reply,
         }
     }
 }
@@ -106,7 +142,7 @@ impl StateChange {
     pub fn of_reply(reply: &RawDocument) -> Option<Self> {
         match check(reply) {
             Err(Unsuccessful::Command(error)) => error.state_change(),
-            _ => write_concern_state_change(reply),
+            _ => WriteConcernError::of_reply(reply)?.state_change(),
         }
     }
 
@@ -125,17 +161,6 @@ impl StateChange {
     }
 }
 
-fn write_concern_state_change(reply: &RawDocument) -> Option<StateChange> {
-    let (code, message) = write_concern_error(reply)?;
-    StateChange::of(code, &message)
-}
-
-/// Returns the code and the message of a reply's `writeConcernError`; 0 and an empty text if it lacks them.
-pub fn write_concern_error(reply: &RawDocument) -> Option<(i32, String)> {
-    let error = reply.get_document("writeConcernError").ok()?;
-    Some((code(error), text(error, "errmsg").unwrap_or_default()))
-}
-
 /// Returns the code of an error; 0 if it has none.
 pub(crate) fn code(error: &RawDocument) -> i32 {
     whole_number(error, "code").ok().flatten().and_then(|code| i32::try_from(code).ok()).unwrap_or(0)
@@ -151,10 +176,14 @@ pub fn has_max_time_expired(reply: &RawDocument) -> bool {
         || of_writes.any(|error| error.as_document().is_some_and(expired))
 }
 
-/// Returns the labels of an error, in the server's order.
-pub(crate) fn labels(reply: &RawDocument) -> Vec<String> {
-    let Ok(Some(RawBsonRef::Array(labels))) = reply.get("errorLabels") else { return Vec::new() };
-    texts(labels).collect()
+/// Returns the labels of an error that the specifications define.
+pub(crate) fn labels(reply: &RawDocument) -> Labels {
+    label_names(reply).fold(Labels::NONE, |labels, name| labels.with(Labels::of([&*name])))
+}
+
+/// Returns the names of all labels of an error, in the server's order.
+fn label_names(reply: &RawDocument) -> impl Iterator<Item = String> {
+    reply.get_array("errorLabels").ok().into_iter().flat_map(texts)
 }
 
 /// Returns the text in a field, if it is one. Servers cut their messages in the middle of characters: what is not UTF-8
@@ -182,6 +211,9 @@ pub(crate) fn lossy(element: &RawElement<'_>) -> Option<String> {
 
 /// The code of `MaxTimeMSExpired`.
 pub const MAX_TIME_MS_EXPIRED: i32 = 50;
+
+/// The code of `DuplicateKey`.
+pub const DUPLICATE_KEY: i32 = 11_000;
 
 /// The code of `ReauthenticationRequired`.
 pub const REAUTHENTICATION_REQUIRED: i32 = 391;
@@ -437,8 +469,10 @@ mod tests {
         });
         let Err(Unsuccessful::Command(error)) = check(&reply) else { panic!("not a command error") };
         assert_eq!((&*error.message, &*error.code_name, error.code), ("dup key: \u{fffd}", "Dup\u{fffd}", 11_000));
-        assert_eq!(error.labels, ["a\u{fffd}", "RetryableError"]);
-        assert_eq!(write_concern_error(&reply), Some((64, "waiting\u{fffd}".to_owned())));
+        assert_eq!(error.labels, Labels::RETRYABLE);
+        assert!(error.has_label("a\u{fffd}") && error.has_label("RetryableError") && !error.has_label("a"));
+        let concern = error.write_concern_error.as_deref().unwrap();
+        assert_eq!((concern.code, &*concern.message), (64, "waiting\u{fffd}"));
         assert_eq!(text(&reply, "code"), None);
         assert_eq!(text(&reply, "message"), None);
     }

@@ -55,7 +55,7 @@ fn reply(bytes: &[u8]) -> bool {
             assert!(!shown.contains(char::is_control));
             let is_plain = |c: char| c == ' ' || (c.is_ascii_graphic() && c != '\\');
             assert!(!message.chars().all(is_plain) || shown.contains(message.as_str()));
-            assert!(labels.iter().all(|label| error.has_label(label)));
+            assert!(labels.names().all(|label| error.has_label(label)));
             true
         }
         Err(Unsuccessful::Wire(error)) => {

@@ -73,7 +73,7 @@ impl Stop {
             responses.push(owned(&error.reply));
         }
         if let Some(failure) = self.write_failure() {
-            responses.extend(failure.errors.iter().map(|error| owned(&error.document)));
+            responses.extend(failure.errors.iter().map(|error| owned(&error.error.reply)));
             responses.extend(failure.write_concern_errors.iter().map(|error| owned(&error.reply)));
         }
         if let Some(concern) = responses.first().and_then(|reply| reply.get_document("writeConcernError").ok()).cloned()

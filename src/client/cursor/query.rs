@@ -20,10 +20,11 @@ use super::batch::{Batch, collection_of};
 use crate::boxed::boxed;
 use crate::deployment::{Background, Demand, Purpose, Selected, Server, WaitLogged};
 use crate::endpoint::{Command, CommandError, Endpoint, Limit, OperationError};
+use crate::error::Labels;
 use crate::options::{ReadPreference, ReadPreferenceMode};
 use crate::runtime::{Connection, within};
 use crate::selection::Access;
-use crate::session::{ErrorLabels, ErrorToReport, Fault, FaultKind, Moment, Retryability, SessionError};
+use crate::session::{ErrorToReport, Fault, FaultKind, Moment, Retryability, SessionError};
 
 /// The errors by which a server says that it has no such cursor any more: CursorNotFound, QueryPlanKilled, CursorKilled.
 const ENDED: [i32; 3] = [43, 175, 237];
@@ -410,7 +411,7 @@ impl Query {
     /// Notes a failed attempt in the session, and returns its error with the labels that the client adds.
     fn failed(&mut self, error: OperationError) -> Box<(ClientError, Fault)> {
         let fault = Fault::of_error(&error, true);
-        let mut labels = ErrorLabels::NONE;
+        let mut labels = Labels::NONE;
         match &mut self.session {
             InSession::Implicit(Some(session)) if matches!(fault.kind, FaultKind::Network | FaultKind::Malformed) => {
                 session.mark_dirty()

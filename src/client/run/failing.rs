@@ -8,7 +8,8 @@ use super::super::operation::Kind;
 use super::{Answer, FailedAttempt, Running, UnmetConcern};
 use crate::deployment::Selected;
 use crate::endpoint::OperationError;
-use crate::session::{ErrorLabels, Fault, FaultKind, Retryability, SessionServer};
+use crate::error::Labels;
+use crate::session::{Fault, FaultKind, Retryability, SessionServer};
 use crate::wire::reply::MAX_TIME_MS_EXPIRED;
 
 impl Running<'_> {
@@ -55,7 +56,7 @@ impl Running<'_> {
     }
 
     /// Notes a failed attempt in the session, and returns the error's labels.
-    pub(super) fn note_failure(&mut self, fault: &Fault, known: Option<SessionServer>) -> ErrorLabels {
+    pub(super) fn note_failure(&mut self, fault: &Fault, known: Option<SessionServer>) -> Labels {
         let retries_writes = self.retryability == Retryability::Write;
         match &mut self.session {
             InSession::Explicit(explicit) if self.operation.is_beside_transaction => {

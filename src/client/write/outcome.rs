@@ -1,17 +1,20 @@
 //! What writes have done, and how they fail.
 
 use std::fmt;
+use std::sync::Arc;
 
 use bson::oid::ObjectId;
-use bson::{RawArray, RawBson, RawDocument, RawDocumentBuf};
+use bson::{RawArray, RawBson, RawDocument};
 use thiserror::Error;
 
-use super::super::error::{ClientError, WriteConcernError};
+use super::super::error::ClientError;
 use super::super::run::UnmetConcern;
 use super::Kind;
-use crate::endpoint::{Limit, ServerError};
+use crate::endpoint::{Limit, ServerError, WriteConcernError};
+use crate::error::Labels;
+use crate::options::ServerAddress;
 use crate::printable::Printable;
-use crate::wire::reply::{self, whole_number};
+use crate::wire::reply::{self, DUPLICATE_KEY, whole_number};
 
 /// What writes have done.
 #[derive(Debug, Clone, PartialEq)]
@@ -69,12 +72,12 @@ pub struct WriteFailure {
     /// The commands that were executed, but not with the write concern that they asked for.
     pub write_concern_errors: Vec<WriteConcernError>,
     /// The error labels of the replies that report these errors, with those that the client adds.
-    pub labels: Vec<String>,
+    pub labels: Labels,
     /// The error that ended the series, if a command failed as a whole.
     #[source]
     pub cause: Option<Box<ClientError>>,
-    /// The first of the errors, as the server's.
-    pub(in crate::client) first: Option<Box<ServerError>>,
+    /// The server of the first error.
+    pub(in crate::client) address: Option<Arc<str>>,
     /// Whether a time limit is the reason, in a reply that reports success.
     pub(in crate::client) is_timeout: bool,
 }
@@ -91,19 +94,15 @@ impl WriteFailure {
     pub(in crate::client) fn of_reply(
         command: &str,
         reply: &RawDocument,
+        address: &ServerAddress,
         unmet: Option<UnmetConcern>,
         limit: Limit,
     ) -> Result<Option<Self>, ClientError> {
         let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.command() == command) else { return Ok(None) };
         let (mut written, mut failure) = (Written::default(), Failure::default());
         read(kind, reply, Some, &mut written, &mut failure)?;
-        failure.note(unmet, limit);
+        failure.note(address, unmet, limit);
         Ok(if failure.errors.is_empty() { None } else { Some(failure.of(written)) })
-    }
-
-    /// Returns the first of the errors, or the server's error that ended the series.
-    pub(in crate::client) fn server_error(&self) -> Option<&ServerError> {
-        self.first.as_deref().or_else(|| self.cause.as_ref()?.server_error())
     }
 
     fn sentence(&self) -> String {
@@ -123,17 +122,15 @@ impl WriteFailure {
 pub struct WriteError {
     /// The statement's place, from 0.
     pub index: usize,
-    /// The server's number for the error.
-    pub code: i32,
-    /// The server's message.
-    pub message: String,
-    /// The server's whole error, with `errInfo`.
-    pub document: RawDocumentBuf,
+    /// The server's error. Its `reply` is the statement's element of `writeErrors`, with `errInfo`, its labels are those of
+    /// the whole reply.
+    pub error: ServerError,
 }
 
 impl fmt::Display for WriteError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (error {}, statement number {})", Printable(&self.message), self.code, self.index)
+        let Self { index, error } = self;
+        write!(f, "{} (error {}, statement number {index})", Printable(&error.message), error.code)
     }
 }
 
@@ -142,11 +139,12 @@ impl fmt::Display for WriteError {
 pub(super) struct Failure {
     pub errors: Vec<WriteError>,
     pub concerns: Vec<WriteConcernError>,
-    labels: Vec<String>,
+    labels: Labels,
     pub cause: Option<Box<ClientError>>,
     /// Whether the server's time limit was up, for a statement or for a write concern.
     is_max_time_expired: bool,
     is_timeout: bool,
+    address: Option<Arc<str>>,
 }
 
 impl Failure {
@@ -154,26 +152,24 @@ impl Failure {
         self.errors.is_empty() && self.concerns.is_empty() && self.cause.is_none()
     }
 
-    /// Notes what the client knows besides the reply: whether a time limit is the reason, and the labels that no reply had.
-    /// Before 4.4, the client gives the label `RetryableWriteError`.
-    pub fn note(&mut self, unmet: Option<UnmetConcern>, limit: Limit) {
+    /// Notes what the client knows besides the reply: the server, whether a time limit is the reason, and the labels that no
+    /// reply had. Before 4.4, the client gives the label `RetryableWriteError`.
+    pub fn note(&mut self, address: &ServerAddress, unmet: Option<UnmetConcern>, limit: Limit) {
+        if !self.is_none() {
+            self.address.get_or_insert_with(|| address.text.clone());
+        }
         self.is_timeout |= limit.is_set() && self.is_max_time_expired;
         let Some(UnmetConcern { labels, is_timeout }) = unmet else { return };
         self.is_timeout |= is_timeout;
-        for name in labels.names() {
-            if !self.labels.iter().any(|given| given == name) {
-                self.labels.push(name.to_owned());
-            }
-        }
+        self.labels = self.labels.with(labels);
     }
 
     pub fn of(self, written: Written) -> WriteFailure {
-        let Self { errors, concerns: write_concern_errors, labels, cause, is_timeout, .. } = self;
-        let first = errors.first().map(|error| {
-            let read = ServerError::read(&error.document);
-            Box::new(ServerError { labels: labels.clone(), ..read })
-        });
-        WriteFailure { written, errors, write_concern_errors, labels, cause, first, is_timeout }
+        let Self { mut errors, concerns: write_concern_errors, labels, cause, is_timeout, address, .. } = self;
+        for refused in &mut errors {
+            refused.error.labels = labels;
+        }
+        WriteFailure { written, errors, write_concern_errors, labels, cause, is_timeout, address }
     }
 }
 
@@ -209,18 +205,18 @@ pub(super) fn read(
             }
         }
     }
-    for error in documents(reply.get_array("writeErrors").ok()) {
-        failure.errors.push(WriteError {
-            index: place(error)?,
-            code: reply::code(error),
-            message: reply::text(error, "errmsg").unwrap_or_default(),
-            document: error.to_owned(),
-        });
+    for document in documents(reply.get_array("writeErrors").ok()) {
+        let mut error = ServerError::read(document);
+        // Servers name it only where a whole command fails with it.
+        if error.code == DUPLICATE_KEY && error.code_name.is_empty() {
+            error.code_name.push_str("DuplicateKey");
+        }
+        failure.errors.push(WriteError { index: place(document)?, error });
     }
     if reply.get_document("writeConcernError").is_ok() {
         failure.concerns.push(WriteConcernError::of(reply.to_owned()));
     }
-    failure.labels.extend(reply::labels(reply));
+    failure.labels = failure.labels.with(reply::labels(reply));
     failure.is_max_time_expired |= reply::has_max_time_expired(reply);
     Ok(())
 }
@@ -231,9 +227,13 @@ fn documents(array: Option<&RawArray>) -> Vec<&RawDocument> {
 
 #[cfg(test)]
 mod tests {
-    use bson::rawdoc;
+    use bson::{RawDocumentBuf, rawdoc};
 
     use super::*;
+
+    fn server() -> ServerAddress {
+        ServerAddress::parse("localhost").unwrap()
+    }
 
     #[test]
     fn message_of_a_statement_that_the_server_cut_inside_a_character_is_kept() {
@@ -241,11 +241,11 @@ mod tests {
             rawdoc! { "ok": 1, "n": 1, "writeErrors": [{ "index": 1, "code": 11_000, "errmsg": "dup key: { a: ~" }] };
         let bytes = reply.as_bytes().iter().map(|&byte| if byte == b'~' { 0xe2 } else { byte }).collect();
         let reply = RawDocumentBuf::from_bytes(bytes).unwrap();
-        let failure = WriteFailure::of_reply("insert", &reply, None, Limit::Unset).unwrap().unwrap();
+        let failure = WriteFailure::of_reply("insert", &reply, &server(), None, Limit::Unset).unwrap().unwrap();
         assert_eq!(failure.written.inserted, 1);
-        assert_eq!(failure.errors[0].message, "dup key: { a: \u{fffd}");
+        assert_eq!(failure.errors[0].error.message, "dup key: { a: \u{fffd}");
         assert_eq!(failure.to_string(), "dup key: { a: \u{fffd} (error 11000, statement number 1)");
-        assert_eq!(failure.server_error().unwrap().code, 11_000);
+        assert_eq!(failure.errors[0].error.code, 11_000);
     }
 
     #[test]
@@ -254,10 +254,10 @@ mod tests {
             { "index": 0, "code": 11_000, "errmsg": "there already" }, { "index": 1, "code": 50, "errmsg": "too slow" },
         ] };
         for (limit, is_timeout) in [(Limit::Unset, false), (Limit::Infinite, true)] {
-            let failure = WriteFailure::of_reply("insert", &reply, None, limit).unwrap().unwrap();
+            let failure = WriteFailure::of_reply("insert", &reply, &server(), None, limit).unwrap().unwrap();
             assert_eq!(failure.to_string(), "there already (error 11000, statement number 0); 2 statements failed");
             assert_eq!(failure.is_timeout, is_timeout);
         }
-        assert!(WriteFailure::of_reply("createIndexes", &reply, None, Limit::Unset).unwrap().is_none());
+        assert!(WriteFailure::of_reply("createIndexes", &reply, &server(), None, Limit::Unset).unwrap().is_none());
     }
 }

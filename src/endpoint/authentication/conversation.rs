@@ -62,6 +62,10 @@ pub(in crate::endpoint) fn without_text(mut error: ServerError) -> ServerError {
         }
     }
     std::mem::replace(&mut error.reply, reply).into_bytes().zeroize();
+    if let Some(concern) = error.write_concern_error.take() {
+        concern.message.into_bytes().zeroize();
+        concern.reply.into_bytes().zeroize();
+    }
     if error.message != REFUSED {
         error.message.zeroize();
         error.message.push_str("(its message is not shown, because it may repeat a secret)");

@@ -91,11 +91,11 @@ fn in_progress() -> TestSession {
 }
 
 fn fault(kind: FaultKind) -> Fault {
-    Fault::new(kind, ErrorLabels::NONE)
+    Fault::new(kind, Labels::NONE)
 }
 
 fn overload() -> Fault {
-    Fault::new(FaultKind::Server, ErrorLabels::SYSTEM_OVERLOADED.with(ErrorLabels::RETRYABLE))
+    Fault::new(FaultKind::Server, Labels::SYSTEM_OVERLOADED.with(Labels::RETRYABLE))
 }
 
 #[test]
@@ -401,7 +401,7 @@ fn cancelled_first_command_counts_as_sent() {
 
 #[test]
 fn transient_errors_are_labelled_and_unpin_the_session() {
-    let labelled = Fault::new(FaultKind::Server, ErrorLabels::TRANSIENT_TRANSACTION);
+    let labelled = Fault::new(FaultKind::Server, Labels::TRANSIENT_TRANSACTION);
     for (fault, is_transient) in [
         (fault(FaultKind::Network), true),
         (fault(FaultKind::Selection), true),
@@ -413,9 +413,9 @@ fn transient_errors_are_labelled_and_unpin_the_session() {
         let mut session = in_progress();
         assert_eq!(session.pin("mongos"), None);
         let Consequence { labels, unpinned } = session.failed(&fault, Some(SERVER), true);
-        assert_eq!(labels.contains(ErrorLabels::TRANSIENT_TRANSACTION), is_transient, "{fault:?}");
+        assert_eq!(labels.contains(Labels::TRANSIENT_TRANSACTION), is_transient, "{fault:?}");
         assert_eq!(unpinned.is_some(), is_transient, "{fault:?}");
-        assert!(!labels.contains(ErrorLabels::RETRYABLE_WRITE), "writes in transactions are not retried");
+        assert!(!labels.contains(Labels::RETRYABLE_WRITE), "writes in transactions are not retried");
     }
 }
 
@@ -423,8 +423,8 @@ fn transient_errors_are_labelled_and_unpin_the_session() {
 fn writes_outside_of_transactions_are_labelled_as_retryable() {
     let mut session = session();
     let labels = session.failed(&fault(FaultKind::Network), Some(SERVER), true).labels;
-    assert_eq!(labels, ErrorLabels::RETRYABLE_WRITE);
-    assert_eq!(session.failed(&fault(FaultKind::Network), Some(SERVER), false).labels, ErrorLabels::NONE);
+    assert_eq!(labels, Labels::RETRYABLE_WRITE);
+    assert_eq!(session.failed(&fault(FaultKind::Network), Some(SERVER), false).labels, Labels::NONE);
 }
 
 #[test]
@@ -520,7 +520,7 @@ fn repeated_commit_has_the_write_concern_majority_unless_the_server_did_nothing(
     assert_eq!(session.commit_failed(&overload(), Some(SERVER)).labels, overload().labels);
     assert_eq!(w(&mut session), None, "overloads before");
     let labels = session.commit_failed(&fault(FaultKind::Network), Some(SERVER)).labels;
-    assert_eq!(labels, ErrorLabels::RETRYABLE_WRITE.with(ErrorLabels::UNKNOWN_COMMIT_RESULT));
+    assert_eq!(labels, Labels::RETRYABLE_WRITE.with(Labels::UNKNOWN_COMMIT_RESULT));
     assert_eq!(w(&mut session), majority);
     let _ = session.commit_failed(&overload(), Some(SERVER));
     assert_eq!(w(&mut session), majority, "an overload after a network error");

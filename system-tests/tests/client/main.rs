@@ -8,6 +8,7 @@ mod cluster;
 mod cursors;
 mod cut_off;
 mod discovery;
+mod duplicates;
 mod ended;
 mod events;
 mod faas;

@@ -61,8 +61,8 @@ async fn failed_write_keeps_its_details() {
     let failed = client.insert("test", "c", [rawdoc! { "_id": 1, "x": 1 }]).await.unwrap_err();
     let ClientError::Write(failure) = &failed else { panic!("{failed}") };
     let [error] = &failure.errors[..] else { panic!("{failed}") };
-    assert_eq!(error.code, 121);
-    assert_eq!(Document::try_from(error.document.get_document("errInfo").unwrap()).unwrap(), details);
+    assert_eq!(error.error.code, 121);
+    assert_eq!(Document::try_from(error.error.reply.get_document("errInfo").unwrap()).unwrap(), details);
     // The command itself has succeeded.
     let reply = Document::try_from(told.last_reply()).unwrap();
     let in_event = reply.get_array("writeErrors").unwrap()[0].as_document().unwrap();

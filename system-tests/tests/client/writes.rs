@@ -70,7 +70,7 @@ async fn ordered_writes_end_at_the_first_failure() {
     let failed = failure(client.insert("writes", "ordered", &documents).await.unwrap_err());
     assert_eq!(failed.written.inserted, 1);
     assert_eq!(failed.errors.len(), 1);
-    assert_eq!((failed.errors[0].index, failed.errors[0].code), (1, DUPLICATE_KEY));
+    assert_eq!((failed.errors[0].index, failed.errors[0].error.code), (1, DUPLICATE_KEY));
     assert!(failed.to_string().contains("(error 11000, statement number 1)"), "{failed}");
     assert_eq!(count(&client, "ordered").await, 1);
 }

@@ -15,7 +15,7 @@ fn session_that_ends_aborts_its_transaction_unless_a_commit_may_have_been_execut
     };
     assert!(committed(&|_| ()), "no commit was sent");
     assert!(!committed(&|session| drop(session.commit_command(false))), "its outcome is unknown");
-    let refused = Fault::new(FaultKind::CheckOut, ErrorLabels::NONE);
+    let refused = Fault::new(FaultKind::CheckOut, Labels::NONE);
     let failed = |session: &mut Session<&'static str>| drop(session.commit_failed(&refused, None));
     assert!(committed(&|session| {
         session.commit_command(false);
@@ -35,7 +35,7 @@ fn session_that_ends_aborts_its_transaction_unless_a_commit_may_have_been_execut
 fn transaction_whose_connection_is_taken_can_only_be_aborted() {
     let balanced = SessionServer { is_load_balanced: true, is_mongos: true, ..SERVER };
     let cut_off = || Err(SessionError::TransactionCutOff);
-    assert_eq!(SessionError::TransactionCutOff.labels(), ErrorLabels::TRANSIENT_TRANSACTION);
+    assert_eq!(SessionError::TransactionCutOff.labels(), Labels::TRANSIENT_TRANSACTION);
     // The first command was cancelled, and a later one.
     let mut first = started();
     sent_to(&mut first, &WRITE, balanced);

@@ -25,7 +25,7 @@ fn cursor_of_an_earlier_transaction_leaves_a_later_one_alone() {
     session.pin("second");
     assert!(!numbered(&mut session));
     let consequence = session.cursor_failed(&fault(FaultKind::Network), first);
-    assert_eq!((consequence.labels, consequence.unpinned), (ErrorLabels::NONE, None));
+    assert_eq!((consequence.labels, consequence.unpinned), (Labels::NONE, None));
     assert_eq!(session.pin_again(number, "first"), Some("first"));
     assert_eq!(session.take_pin(), Ok(Some("second")));
     assert_eq!(session.pin_again(number, "first"), Some("first"), "the second transaction has lent its own");

@@ -108,7 +108,7 @@ proptest! {
                         Some(Outcome::Overload) => session.commit_failed(&overload(), Some(SERVER)),
                         Some(Outcome::Lost) => session.commit_failed(&fault(FaultKind::Network), Some(SERVER)),
                     };
-                    let is_unknown = consequence.labels.contains(ErrorLabels::UNKNOWN_COMMIT_RESULT);
+                    let is_unknown = consequence.labels.contains(Labels::UNKNOWN_COMMIT_RESULT);
                     prop_assert_eq!(is_unknown, matches!(outcome, Some(Outcome::Lost)));
                 }
                 Step::Abort => {

@@ -1,0 +1,190 @@
+//! What each error of a client answers, however deep the answer lies.
+
+use std::error::Error as StdError;
+use std::sync::Arc;
+
+use super::{ClientError, Failure, WriteConcernError};
+use crate::deployment::ServerSelectionError;
+use crate::endpoint::{CommandError, OperationError, ServerError};
+use crate::error::Labels;
+use crate::session::SessionError;
+use crate::wire::reply::DUPLICATE_KEY;
+
+impl ClientError {
+    /// Returns the client's error in an application's error: the error itself, or the first one among its sources.
+    #[must_use]
+    pub fn find_in<'e>(error: &'e (dyn StdError + 'static)) -> Option<&'e Self> {
+        let mut next = Some(error);
+        while let Some(error) = next {
+            // A source that is boxed is a source of the box's type.
+            let boxed = || error.downcast_ref::<Box<Self>>().map(|boxed| &**boxed);
+            let shared = || error.downcast_ref::<Arc<Self>>().map(|shared| &**shared);
+            if let Some(found) = error.downcast_ref().or_else(boxed).or_else(shared) {
+                return Some(found);
+            }
+            next = error.source();
+        }
+        None
+    }
+
+    /// Returns the error that this one reports, if it adds only where that error occurred.
+    fn reported(&self) -> Option<&Self> {
+        match self {
+            Self::TransactionTimeout { last } => Some(last),
+            Self::Write(failure) => failure.cause.as_deref(),
+            Self::Other(error) => Self::find_in(&**error),
+            Self::Selection(_) | Self::Operation(_) | Self::Session(_) | Self::InvalidOption(_) => None,
+            Self::Argument { .. } | Self::Reply { .. } => None,
+            Self::OnRuntime | Self::EventLoop { .. } | Self::InUse { .. } => None,
+        }
+    }
+
+    /// Returns the server's number for its error: that of [`server_error`](Self::server_error), or otherwise that of
+    /// [`write_concern_error`](Self::write_concern_error).
+    #[must_use]
+    pub fn code(&self) -> Option<i32> {
+        let of_concern = || self.write_concern_error().map(|error| error.code);
+        self.server_error().map(|error| error.code).or_else(of_concern).filter(|code| *code != 0)
+    }
+
+    /// Returns the server's name for its error, like [`code`](Self::code).
+    #[must_use]
+    pub fn code_name(&self) -> Option<&str> {
+        let of_concern = || self.write_concern_error().map(|error| &*error.code_name);
+        self.server_error().map(|error| &*error.code_name).or_else(of_concern).filter(|name| !name.is_empty())
+    }
+
+    /// Returns the labels that the server, the check-out or the client gave the error.
+    #[must_use]
+    pub fn labels(&self) -> Labels {
+        let own = match self {
+            Self::Operation(failed) => failed.labels(),
+            Self::Write(failure) => failure.labels,
+            Self::Session(error) => error.labels(),
+            _ => Labels::NONE,
+        };
+        own.with(self.reported().map_or(Labels::NONE, Self::labels))
+    }
+
+    /// Returns whether the error has this label, which may be one that no specification defines.
+    #[must_use]
+    pub fn has_label(&self, label: &str) -> bool {
+        self.labels().has(label) || self.operation_error().is_some_and(|error| error.has_label(label))
+    }
+
+    /// Returns whether a time limit expired.
+    #[must_use]
+    pub fn is_timeout(&self) -> bool {
+        match self {
+            Self::Operation(failed) => failed.is_timeout(),
+            Self::Selection(error) => matches!(error, ServerSelectionError::Timeout { .. }),
+            Self::Write(failure) if failure.is_timeout => true,
+            Self::TransactionTimeout { .. } | Self::InUse { .. } => true,
+            Self::Session(error) => *error == SessionError::CursorClosing,
+            _ => self.reported().is_some_and(Self::is_timeout),
+        }
+    }
+
+    /// Returns whether the network failed, or the server closed the connection, other than by a time limit of the
+    /// operation. The pool's connections may have been closed because of that.
+    #[must_use]
+    pub fn is_network(&self) -> bool {
+        match self {
+            Self::Operation(failed) => {
+                !failed.is_timeout() && failed.operation_error().is_some_and(OperationError::is_network_error)
+            }
+            _ => self.reported().is_some_and(Self::is_network),
+        }
+    }
+
+    /// Returns whether the server refused a write because a unique index has its key already. Of several refused
+    /// statements, the first one counts.
+    ///
+    /// `keyPattern` and `keyValue` in the `reply` of [`server_error`](Self::server_error) say which key it is.
+    #[must_use]
+    pub fn is_duplicate_key(&self) -> bool {
+        // The second and the third are those of old servers.
+        matches!(self.code(), Some(DUPLICATE_KEY | 11_001 | 12_582))
+    }
+
+    /// Returns whether the operation may be run again, of whatever kind it is: nothing of it was executed and another
+    /// attempt may succeed, or the server says so with the label `RetryableError`.
+    ///
+    /// The client has retried it already, where that was safe. Of an operation in a transaction, the whole transaction is to
+    /// be run again, if the error has the label `TransientTransactionError`.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Operation(failed) => match &failed.failure {
+                Failure::Selection(error) => error.is_retryable(),
+                Failure::Operation(error) | Failure::NoRetryableWrites(error) => error.is_retryable(),
+                // The command was executed.
+                Failure::Concern { .. } => false,
+            },
+            Self::Selection(error) => error.is_retryable(),
+            Self::Other(_) => self.reported().is_some_and(Self::is_retryable),
+            _ => false,
+        }
+    }
+
+    /// Returns the address of the server of the last attempt, if there was a server.
+    #[must_use]
+    pub fn address(&self) -> Option<&str> {
+        let own = match self {
+            Self::Operation(failed) => failed.address(),
+            Self::Write(failure) => failure.address.as_deref(),
+            _ => None,
+        };
+        own.or_else(|| self.reported()?.address())
+    }
+
+    /// Returns the failure of the last attempt, if there was a server for it.
+    #[must_use]
+    pub fn operation_error(&self) -> Option<&OperationError> {
+        match self {
+            Self::Operation(failed) => failed.operation_error(),
+            _ => self.reported()?.operation_error(),
+        }
+    }
+
+    /// Returns the failure of the command, if there was a connection to run it on.
+    #[must_use]
+    pub fn command_error(&self) -> Option<&CommandError> {
+        self.operation_error()?.command_error()
+    }
+
+    /// Returns the server's error, if the server reported one: about the command, about a connection or an
+    /// authentication that it refused, or the first of [`WriteFailure::errors`](crate::client::WriteFailure::errors).
+    ///
+    /// A write that was executed without its write concern has no such error: see
+    /// [`write_concern_error`](Self::write_concern_error).
+    #[must_use]
+    pub fn server_error(&self) -> Option<&ServerError> {
+        match self {
+            Self::Operation(failed) => failed.operation_error()?.server_error(),
+            Self::Write(failure) if !failure.errors.is_empty() => failure.errors.first().map(|refused| &refused.error),
+            _ => self.reported()?.server_error(),
+        }
+    }
+
+    /// Returns the server's error about a write concern that was not met, of a command that was executed or refused. Of a
+    /// series of writes, it is the first of
+    /// [`WriteFailure::write_concern_errors`](crate::client::WriteFailure::write_concern_errors).
+    #[must_use]
+    pub fn write_concern_error(&self) -> Option<&WriteConcernError> {
+        let own = match self {
+            Self::Operation(failed) => failed.write_concern_error(),
+            Self::Write(failure) => failure.write_concern_errors.first(),
+            _ => None,
+        };
+        own.or_else(|| self.reported()?.write_concern_error())
+    }
+
+    /// Returns whether the server's own time limit was up, for the operation or for its write concern.
+    pub(in crate::client) fn is_max_time_expired(&self) -> bool {
+        match self {
+            Self::Operation(failed) => failed.is_max_time_expired(),
+            _ => false,
+        }
+    }
+}
