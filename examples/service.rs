@@ -126,7 +126,7 @@ async fn all<T: DeserializeOwned>(client: &Client, query: impl Fn() -> Query<'st
 
 async fn transfer(State(client): State<Client>, Json(transfer): Json<Transfer>) -> Result<StatusCode, Failure> {
     if transfer.amount <= 0 {
-        return Err(Failure(StatusCode::UNPROCESSABLE_ENTITY, "the amount must be positive".to_owned()));
+        return Err(Failure::Refused("the amount must be positive"));
     }
     let enough = doc! { "_id": transfer.from, "balance": { "$gte": transfer.amount } };
     let take = doc! { "q": enough, "u": { "$inc": { "balance": -transfer.amount } } };
@@ -136,10 +136,10 @@ async fn transfer(State(client): State<Client>, Json(transfer): Json<Transfer>) 
         let given = client.update(DATABASE, "accounts", [&give]).session(&mut session).await?;
         let both = taken.matched + given.matched == 2;
         // An error ends the transaction: neither account changes.
-        both.then_some(()).ok_or_else(|| ClientError::other("there is no such account, or too little on it"))
+        both.then_some(()).ok_or(Failure::Refused("there is no such account, or too little on it"))
     };
     let mut session = client.start_session(&SessionOptions::default()).map_err(ClientError::from)?;
-    session.with_transaction_in_task(TransactionOptions::default(), move_money).await?;
+    session.with_transaction_in_task_as(TransactionOptions::default(), move_money).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -181,25 +181,26 @@ async fn pools(State(client): State<Client>) -> Json<Vec<PoolRow>> {
     Json(client.metrics().iter().map(PoolRow::of).collect())
 }
 
-/// The response to a request that failed. The text of most errors is for the log only.
-struct Failure(StatusCode, String);
-
-impl From<ClientError> for Failure {
-    fn from(error: ClientError) -> Self {
-        match &error {
-            _ if error.is_duplicate_key() => {
-                return Self(StatusCode::CONFLICT, "the account exists already".to_owned());
-            }
-            ClientError::Other(refusal) => return Self(StatusCode::UNPROCESSABLE_ENTITY, refusal.to_string()),
-            _ => eprintln!("a request failed: {error}"),
-        }
-        let status = if error.is_timeout() { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::BAD_GATEWAY };
-        Self(status, "the database cannot serve the request".to_owned())
-    }
+/// Why a request failed. The text of most errors is for the log only.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("{0}")]
+    Refused(&'static str),
+    #[error(transparent)]
+    Database(#[from] ClientError),
 }
 
 impl IntoResponse for Failure {
     fn into_response(self) -> Response {
-        (self.0, self.1).into_response()
+        let error = match self {
+            Self::Refused(reason) => return (StatusCode::UNPROCESSABLE_ENTITY, reason).into_response(),
+            Self::Database(error) => error,
+        };
+        if error.is_duplicate_key() {
+            return (StatusCode::CONFLICT, "the account exists already").into_response();
+        }
+        eprintln!("a request failed: {error}");
+        let status = if error.is_timeout() { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::BAD_GATEWAY };
+        (status, "the database cannot serve the request").into_response()
     }
 }

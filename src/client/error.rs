@@ -3,8 +3,10 @@
 mod answers;
 #[cfg(test)]
 mod answers_tests;
+mod body;
 
 use std::error::Error as StdError;
+use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,16 +33,16 @@ const ILLEGAL_OPERATION: i32 = 20;
 #[non_exhaustive]
 pub enum ClientError {
     /// There was no server for the operation. Nothing was sent.
-    #[error(transparent)]
+    #[error("{0}")]
     Selection(#[from] ServerSelectionError),
     /// The operation failed on the selected server, in its last attempt.
-    #[error(transparent)]
-    Operation(Box<FailedOperation>),
+    #[error("{0}")]
+    Operation(#[source] Box<FailedOperation>),
     /// Options of the operation cannot work, or exclude each other. Nothing was sent.
     #[error(transparent)]
     InvalidOption(#[from] InvalidOption),
     /// The session refused the operation. Nothing was sent.
-    #[error(transparent)]
+    #[error("{0}")]
     Session(#[from] SessionError),
     /// The time for repeating a transaction was up: 120 seconds, `defaultTimeoutMS` or `timeoutMS`.
     #[error("the transaction was not committed in time: {last}")]
@@ -54,8 +56,8 @@ pub enum ClientError {
     #[error("{0}")]
     Other(Arc<dyn StdError + Send + Sync>),
     /// Some writes failed, or it is unknown whether they were executed.
-    #[error(transparent)]
-    Write(Box<WriteFailure>),
+    #[error("{0}")]
+    Write(#[source] Box<WriteFailure>),
     /// serde could not write a value of the application as what the command calls for. Nothing was sent.
     #[error("the argument {name} cannot be sent: {reason}", reason = Printable(reason))]
     #[non_exhaustive]
@@ -99,10 +101,14 @@ pub enum ClientError {
 
 crate::error::debug_as_sentence!(ClientError);
 
+pub use body::BodyError;
+
 impl ClientError {
     /// Wraps an error of the application, so that the body of a transaction can return it.
     ///
-    /// An error of the client among its sources is found again: what this type's methods say of it, they say of the whole.
+    /// If the error has an error of the client among its sources, the methods of this type answer as that one does. So the
+    /// labels are kept, and the transaction is repeated.
+    /// [`with_transaction_as`](crate::client::Session::with_transaction_as) returns errors of another type as they are.
     pub fn other(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         Self::Other(Arc::from(error.into()))
     }
@@ -162,10 +168,8 @@ impl ClientError {
 }
 
 /// The failure of an operation's last attempt, with the labels that the specifications let a client add.
-#[derive(Clone, Error)]
-#[error("{failure}{}", if self.is_late { "; there was no time for another attempt (timeoutMS)" } else { "" })]
+#[derive(Clone)]
 pub struct FailedOperation {
-    #[source]
     failure: Failure,
     /// Those that sessions and retries know, the server's and the client's.
     labels: Labels,
@@ -176,6 +180,19 @@ pub struct FailedOperation {
 }
 
 crate::error::debug_as_sentence!(FailedOperation);
+
+impl fmt::Display for FailedOperation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let late = if self.is_late { "; there was no time for another attempt (timeoutMS)" } else { "" };
+        write!(f, "{}{late}", self.failure)
+    }
+}
+
+impl StdError for FailedOperation {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.failure.source()
+    }
+}
 
 #[derive(Clone, Error)]
 enum Failure {

@@ -4,26 +4,33 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::error::ClientError;
+use super::error::{BodyError, ClientError};
 use super::in_session::{Explicit, LimitedCall};
 use super::session::{Session, abandon};
 use crate::endpoint::Limit;
+use crate::error::Labels;
 use crate::runtime::{forks, random_fraction};
 use crate::session::{NextStep, Repetitions, TransactionOptions, TransactionState};
 
 /// A transaction that is repeated as its errors allow, apart from the calls of its body.
 ///
 /// The caller calls [`turn`](Self::turn), runs the body if it says so, and passes the outcome to the next call.
-pub(crate) struct Repeating<T> {
+pub(crate) struct Repeating<T, E> {
     options: TransactionOptions,
     repetitions: Repetitions,
     next: NextStep,
     value: Option<T>,
-    last_error: Option<ClientError>,
+    last_error: Option<LastError<E>>,
     /// Aborts the transaction of a call that is dropped before its end.
     open: OpenCall,
     /// Lets the time limit hold for all operations of the session.
     _limited: LimitedCall,
+}
+
+/// The error of the last run, or of the last commit.
+enum LastError<E> {
+    Body(E),
+    Commit(ClientError),
 }
 
 /// A call of `with_transaction` that has not ended. If it is dropped, its transaction is aborted.
@@ -43,15 +50,39 @@ impl Drop for OpenCall {
     }
 }
 
+impl<E: From<ClientError>> LastError<E> {
+    fn into_error(self) -> E {
+        match self {
+            Self::Body(error) => error,
+            Self::Commit(error) => error.into(),
+        }
+    }
+
+    fn into_timeout<K>(self) -> E
+    where
+        E: BodyError<K>,
+    {
+        let last = match &self {
+            Self::Body(error) => error.client_error(),
+            Self::Commit(error) => Some(error.clone()),
+        };
+        match last {
+            Some(last) => ClientError::TransactionTimeout { last: Box::new(last) }.into(),
+            // Only an error of the client lets the transaction be repeated.
+            None => self.into_error(),
+        }
+    }
+}
+
 /// What the caller of [`Repeating::turn`] does next.
-pub(crate) enum Turn<T> {
+pub(crate) enum Turn<T, E> {
     /// It runs the body, with this value for the session.
     Body(Session),
     /// It returns the outcome.
-    End(Result<T, ClientError>),
+    End(Result<T, E>),
 }
 
-impl<T> Repeating<T> {
+impl<T, E> Repeating<T, E> {
     pub(crate) fn begin(session: &Session, options: TransactionOptions) -> Self {
         let limit = session.default_timeout();
         let limited = session.explicit().limit_to(limit.map(|limit| Limit::of(limit).start()));
@@ -62,13 +93,19 @@ impl<T> Repeating<T> {
     }
 
     /// Goes on until the body is to run, or the transaction is over. `outcome`: that of the body, if it has run.
-    pub(crate) async fn turn(&mut self, session: &mut Session, outcome: Option<Result<T, ClientError>>) -> Turn<T> {
+    pub(crate) async fn turn<K>(&mut self, session: &mut Session, outcome: Option<Result<T, E>>) -> Turn<T, E>
+    where
+        E: BodyError<K>,
+    {
         let turn = self.go_on(session, outcome).await;
         self.open.has_ended = matches!(turn, Turn::End(_));
         turn
     }
 
-    async fn go_on(&mut self, session: &mut Session, outcome: Option<Result<T, ClientError>>) -> Turn<T> {
+    async fn go_on<K>(&mut self, session: &mut Session, outcome: Option<Result<T, E>>) -> Turn<T, E>
+    where
+        E: BodyError<K>,
+    {
         match outcome {
             Some(Ok(returned)) => {
                 self.value = Some(returned);
@@ -79,9 +116,9 @@ impl<T> Repeating<T> {
                     // The error of the body says more than that of the abort.
                     let _ = session.abort_transaction().await;
                 }
-                let (labels, now) = (error.labels(), now());
-                self.next = self.repetitions.after_callback_error(labels, now, random_fraction());
-                self.last_error = Some(error);
+                let labels = error.client_error().map_or(Labels::NONE, |error| error.labels());
+                self.next = self.repetitions.after_callback_error(labels, now(), random_fraction());
+                self.last_error = Some(LastError::Body(error));
             }
             None => {}
         }
@@ -93,7 +130,7 @@ impl<T> Repeating<T> {
                     }
                     return match session.start_transaction(self.options.clone()) {
                         Ok(()) => Turn::Body(session.for_body()),
-                        Err(error) => Turn::End(Err(error)),
+                        Err(error) => Turn::End(Err(error.into())),
                     };
                 }
                 (NextStep::Commit, last_commit) => match session.commit_transaction().await {
@@ -110,17 +147,15 @@ impl<T> Repeating<T> {
                         }
                         let (labels, expired) = (error.labels(), error.is_max_time_expired());
                         self.next = self.repetitions.after_commit_error(labels, expired, now(), random_fraction());
-                        self.last_error = Some(error);
+                        self.last_error = Some(LastError::Commit(error));
                     }
                 },
                 (NextStep::Return, _) => match self.value.take() {
                     Some(value) => return Turn::End(Ok(value)),
                     None => unreachable!("the transaction ended without a value"),
                 },
-                (NextStep::Report, Some(error)) => return Turn::End(Err(error)),
-                (NextStep::ReportTimeout, Some(error)) => {
-                    return Turn::End(Err(ClientError::TransactionTimeout { last: Box::new(error) }));
-                }
+                (NextStep::Report, Some(error)) => return Turn::End(Err(error.into_error())),
+                (NextStep::ReportTimeout, Some(error)) => return Turn::End(Err(error.into_timeout())),
                 (NextStep::Report | NextStep::ReportTimeout, None) => unreachable!("there is an error to report"),
             }
         }

@@ -12,7 +12,7 @@ use bson::{RawDocument, RawDocumentBuf, Timestamp};
 use super::Client;
 use super::attempts::Attempts;
 use super::command_events::OperationId;
-use super::error::{ClientError, FailedOperation, fault_of_selection};
+use super::error::{BodyError, ClientError, FailedOperation, fault_of_selection};
 use super::in_flight::InFlight;
 use super::in_session::{Explicit, InSession, Pinned};
 use super::repeating::{Repeating, Turn};
@@ -204,7 +204,8 @@ impl Session {
     ///
     /// `body` gets this session, and gives it to each of its operations. An operation without it is not part of the
     /// transaction. `body` may run several times, so it should do nothing else that must not be repeated. If it returns an
-    /// error, the transaction is aborted. It may change what it captures. The compiler does not find the future of such
+    /// error, the transaction is aborted. For errors of a type of your own, call
+    /// [`with_transaction_as`](Self::with_transaction_as). It may change what it captures. The compiler does not find the future of such
     /// a body [`Send`]: in a spawned task, a web handler or an `async_trait`, call
     /// [`with_transaction_in_task`](Self::with_transaction_in_task).
     ///
@@ -246,7 +247,7 @@ impl Session {
         &mut self,
         body: impl AsyncFnMut(Session) -> Result<T, ClientError>,
     ) -> Result<T, ClientError> {
-        self.with_transaction_options(TransactionOptions::default(), body).await
+        self.with_transaction_as(TransactionOptions::default(), body).await
     }
 
     /// Does the same as [`with_transaction`](Self::with_transaction), with options for the transaction.
@@ -261,8 +262,29 @@ impl Session {
     pub async fn with_transaction_options<T>(
         &mut self,
         options: TransactionOptions,
-        mut body: impl AsyncFnMut(Session) -> Result<T, ClientError>,
+        body: impl AsyncFnMut(Session) -> Result<T, ClientError>,
     ) -> Result<T, ClientError> {
+        self.with_transaction_as(options, body).await
+    }
+
+    /// Does the same as [`with_transaction_options`](Self::with_transaction_options), and returns the error type of `body`,
+    /// which may be the application's.
+    ///
+    /// The transaction is repeated if the error has the label among its sources: see [`BodyError`], which has
+    /// an example. Where the compiler asks for the error type, name it: `with_transaction_as::<MyError, _, _>`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`with_transaction`](Self::with_transaction), converted into the error type of `body`.
+    ///
+    /// # Cancel safety
+    ///
+    /// That of [`with_transaction`](Self::with_transaction).
+    pub async fn with_transaction_as<E: BodyError<Kind>, T, Kind>(
+        &mut self,
+        options: TransactionOptions,
+        mut body: impl AsyncFnMut(Session) -> Result<T, E>,
+    ) -> Result<T, E> {
         let mut repeating = Repeating::begin(self, options);
         let mut outcome = None;
         loop {
@@ -287,10 +309,31 @@ impl Session {
     pub async fn with_transaction_in_task<T, F>(
         &mut self,
         options: TransactionOptions,
-        mut body: impl FnMut(Session) -> F,
+        body: impl FnMut(Session) -> F,
     ) -> Result<T, ClientError>
     where
         F: Future<Output = Result<T, ClientError>>,
+    {
+        self.with_transaction_in_task_as(options, body).await
+    }
+
+    /// Does the same as [`with_transaction_in_task`](Self::with_transaction_in_task), and returns the error type of `body`, as
+    /// [`with_transaction_as`](Self::with_transaction_as) does.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`with_transaction_as`](Self::with_transaction_as).
+    ///
+    /// # Cancel safety
+    ///
+    /// That of [`with_transaction`](Self::with_transaction).
+    pub async fn with_transaction_in_task_as<E: BodyError<Kind>, T, F, Kind>(
+        &mut self,
+        options: TransactionOptions,
+        mut body: impl FnMut(Session) -> F,
+    ) -> Result<T, E>
+    where
+        F: Future<Output = Result<T, E>>,
     {
         let mut repeating = Repeating::begin(self, options);
         let mut outcome = None;

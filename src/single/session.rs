@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 
 use super::{Client, Prepared};
 use crate::client::{
-    self, ClientError, OpenCursor, Operation, Query, Repeating, TransactionOptions, TransactionState, Turn,
+    self, BodyError, ClientError, OpenCursor, Operation, Query, Repeating, TransactionOptions, TransactionState, Turn,
     TypedCommand, Watch, WatchTarget, Write,
 };
 
@@ -230,7 +230,7 @@ impl Session {
         &mut self,
         body: impl FnMut(&mut Self) -> Result<T, ClientError>,
     ) -> Result<T, ClientError> {
-        self.with_transaction_options(TransactionOptions::default(), body)
+        self.with_transaction_as(TransactionOptions::default(), body)
     }
 
     /// Does the same as [`with_transaction`](Self::with_transaction), with options for the transaction.
@@ -241,8 +241,23 @@ impl Session {
     pub fn with_transaction_options<T>(
         &mut self,
         options: TransactionOptions,
-        mut body: impl FnMut(&mut Self) -> Result<T, ClientError>,
+        body: impl FnMut(&mut Self) -> Result<T, ClientError>,
     ) -> Result<T, ClientError> {
+        self.with_transaction_as(options, body)
+    }
+
+    /// Does the same as [`with_transaction_options`](Self::with_transaction_options), and returns the error type of `body`,
+    /// which may be the application's: see
+    /// [`client::Session::with_transaction_as`](crate::client::Session::with_transaction_as).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`with_transaction`](Self::with_transaction), converted into the error type of `body`.
+    pub fn with_transaction_as<E: BodyError<Kind>, T, Kind>(
+        &mut self,
+        options: TransactionOptions,
+        mut body: impl FnMut(&mut Self) -> Result<T, E>,
+    ) -> Result<T, E> {
         let mut repeating = Repeating::begin(&self.session, options);
         let mut outcome = None;
         loop {

@@ -3,24 +3,64 @@
 use std::error::Error as StdError;
 use std::sync::Arc;
 
-use super::{ClientError, Failure, WriteConcernError};
+use super::{ClientError, FailedOperation, Failure, WriteConcernError};
+use crate::client::WriteFailure;
 use crate::deployment::ServerSelectionError;
 use crate::endpoint::{CommandError, OperationError, ServerError};
 use crate::error::Labels;
 use crate::session::SessionError;
 use crate::wire::reply::DUPLICATE_KEY;
 
-impl ClientError {
-    /// Returns the client's error in an application's error: the error itself, or the first one among its sources.
-    #[must_use]
-    pub fn find_in<'e>(error: &'e (dyn StdError + 'static)) -> Option<&'e Self> {
+/// The part of an error that has the answers.
+#[derive(Clone, Copy)]
+enum Told<'e> {
+    Selection(&'e ServerSelectionError),
+    Operation(&'e FailedOperation),
+    Session(&'e SessionError),
+    Write(&'e WriteFailure),
+    /// A transaction whose time was up, with its last error.
+    Repeated(&'e ClientError),
+    /// An error that only the client knows of.
+    Alone(&'e ClientError),
+}
+
+impl<'e> Told<'e> {
+    fn of(error: &'e ClientError) -> Self {
+        match error {
+            ClientError::Selection(error) => Self::Selection(error),
+            ClientError::Operation(failed) => Self::Operation(failed),
+            ClientError::Session(error) => Self::Session(error),
+            ClientError::Write(failure) => Self::Write(failure),
+            ClientError::TransactionTimeout { last } => Self::Repeated(last),
+            ClientError::Other(other) => Self::find_in(&**other).unwrap_or(Self::Alone(error)),
+            ClientError::InvalidOption(_)
+            | ClientError::Argument { .. }
+            | ClientError::Reply { .. }
+            | ClientError::OnRuntime
+            | ClientError::EventLoop { .. }
+            | ClientError::InUse { .. } => Self::Alone(error),
+        }
+    }
+
+    /// Finds the client's error in an application's error: the error itself, or the first one among its sources.
+    ///
+    /// An error that shows another one as it is (`#[error(transparent)]`) has that one's source for its own. So the client's
+    /// error may be left out of the sources, and what it consists of is not.
+    fn find_in(error: &'e (dyn StdError + 'static)) -> Option<Self> {
         let mut next = Some(error);
         while let Some(error) = next {
-            // A source that is boxed is a source of the box's type.
-            let boxed = || error.downcast_ref::<Box<Self>>().map(|boxed| &**boxed);
-            let shared = || error.downcast_ref::<Arc<Self>>().map(|shared| &**shared);
-            if let Some(found) = error.downcast_ref().or_else(boxed).or_else(shared) {
-                return Some(found);
+            // A source that is boxed has the box's type.
+            let client = error
+                .downcast_ref::<ClientError>()
+                .or_else(|| error.downcast_ref::<Box<ClientError>>().map(|boxed| &**boxed))
+                .or_else(|| error.downcast_ref::<Arc<ClientError>>().map(|shared| &**shared));
+            let found = (client.map(Self::of))
+                .or_else(|| error.downcast_ref().map(Self::Selection))
+                .or_else(|| error.downcast_ref::<Box<FailedOperation>>().map(|failed| Self::Operation(failed)))
+                .or_else(|| error.downcast_ref().map(Self::Session))
+                .or_else(|| error.downcast_ref::<Box<WriteFailure>>().map(|failure| Self::Write(failure)));
+            if found.is_some() {
+                return found;
             }
             next = error.source();
         }
@@ -28,15 +68,39 @@ impl ClientError {
     }
 
     /// Returns the error that this one reports, if it adds only where that error occurred.
-    fn reported(&self) -> Option<&Self> {
+    fn reported(self) -> Option<&'e ClientError> {
         match self {
-            Self::TransactionTimeout { last } => Some(last),
+            Self::Repeated(last) => Some(last),
             Self::Write(failure) => failure.cause.as_deref(),
-            Self::Other(error) => Self::find_in(&**error),
-            Self::Selection(_) | Self::Operation(_) | Self::Session(_) | Self::InvalidOption(_) => None,
-            Self::Argument { .. } | Self::Reply { .. } => None,
-            Self::OnRuntime | Self::EventLoop { .. } | Self::InUse { .. } => None,
+            Self::Selection(_) | Self::Operation(_) | Self::Session(_) | Self::Alone(_) => None,
         }
+    }
+
+    fn to_error(self) -> ClientError {
+        match self {
+            Self::Selection(error) => error.clone().into(),
+            Self::Operation(failed) => ClientError::Operation(Box::new(failed.clone())),
+            Self::Session(error) => error.clone().into(),
+            Self::Write(failure) => ClientError::Write(Box::new(failure.clone())),
+            Self::Repeated(last) => ClientError::TransactionTimeout { last: Box::new(last.clone()) },
+            Self::Alone(error) => error.clone(),
+        }
+    }
+}
+
+/// Returns the client's error in an application's error: the error itself, or the first one among its sources.
+pub(super) fn client_error_in(error: &(dyn StdError + 'static)) -> Option<ClientError> {
+    Told::find_in(error).map(Told::to_error)
+}
+
+impl ClientError {
+    fn told(&self) -> Told<'_> {
+        Told::of(self)
+    }
+
+    /// Returns the error that this one reports, if it adds only where that error occurred.
+    fn reported(&self) -> Option<&Self> {
+        self.told().reported()
     }
 
     /// Returns the server's number for its error: that of [`server_error`](Self::server_error), or otherwise that of
@@ -57,10 +121,10 @@ impl ClientError {
     /// Returns the labels that the server, the check-out or the client gave the error.
     #[must_use]
     pub fn labels(&self) -> Labels {
-        let own = match self {
-            Self::Operation(failed) => failed.labels(),
-            Self::Write(failure) => failure.labels,
-            Self::Session(error) => error.labels(),
+        let own = match self.told() {
+            Told::Operation(failed) => failed.labels(),
+            Told::Write(failure) => failure.labels,
+            Told::Session(error) => error.labels(),
             _ => Labels::NONE,
         };
         own.with(self.reported().map_or(Labels::NONE, Self::labels))
@@ -75,12 +139,12 @@ impl ClientError {
     /// Returns whether a time limit expired.
     #[must_use]
     pub fn is_timeout(&self) -> bool {
-        match self {
-            Self::Operation(failed) => failed.is_timeout(),
-            Self::Selection(error) => matches!(error, ServerSelectionError::Timeout { .. }),
-            Self::Write(failure) if failure.is_timeout => true,
-            Self::TransactionTimeout { .. } | Self::InUse { .. } => true,
-            Self::Session(error) => *error == SessionError::CursorClosing,
+        match self.told() {
+            Told::Operation(failed) => failed.is_timeout(),
+            Told::Selection(error) => matches!(error, ServerSelectionError::Timeout { .. }),
+            Told::Write(failure) if failure.is_timeout => true,
+            Told::Repeated(_) | Told::Alone(Self::InUse { .. }) => true,
+            Told::Session(error) => *error == SessionError::CursorClosing,
             _ => self.reported().is_some_and(Self::is_timeout),
         }
     }
@@ -89,8 +153,8 @@ impl ClientError {
     /// operation. The pool's connections may have been closed because of that.
     #[must_use]
     pub fn is_network(&self) -> bool {
-        match self {
-            Self::Operation(failed) => {
+        match self.told() {
+            Told::Operation(failed) => {
                 !failed.is_timeout() && failed.operation_error().is_some_and(OperationError::is_network_error)
             }
             _ => self.reported().is_some_and(Self::is_network),
@@ -114,15 +178,14 @@ impl ClientError {
     /// be run again, if the error has the label `TransientTransactionError`.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
-        match self {
-            Self::Operation(failed) => match &failed.failure {
+        match self.told() {
+            Told::Operation(failed) => match &failed.failure {
                 Failure::Selection(error) => error.is_retryable(),
                 Failure::Operation(error) | Failure::NoRetryableWrites(error) => error.is_retryable(),
                 // The command was executed.
                 Failure::Concern { .. } => false,
             },
-            Self::Selection(error) => error.is_retryable(),
-            Self::Other(_) => self.reported().is_some_and(Self::is_retryable),
+            Told::Selection(error) => error.is_retryable(),
             _ => false,
         }
     }
@@ -130,9 +193,9 @@ impl ClientError {
     /// Returns the address of the server of the last attempt, if there was a server.
     #[must_use]
     pub fn address(&self) -> Option<&str> {
-        let own = match self {
-            Self::Operation(failed) => failed.address(),
-            Self::Write(failure) => failure.address.as_deref(),
+        let own = match self.told() {
+            Told::Operation(failed) => failed.address(),
+            Told::Write(failure) => failure.address.as_deref(),
             _ => None,
         };
         own.or_else(|| self.reported()?.address())
@@ -141,8 +204,8 @@ impl ClientError {
     /// Returns the failure of the last attempt, if there was a server for it.
     #[must_use]
     pub fn operation_error(&self) -> Option<&OperationError> {
-        match self {
-            Self::Operation(failed) => failed.operation_error(),
+        match self.told() {
+            Told::Operation(failed) => failed.operation_error(),
             _ => self.reported()?.operation_error(),
         }
     }
@@ -160,9 +223,9 @@ impl ClientError {
     /// [`write_concern_error`](Self::write_concern_error).
     #[must_use]
     pub fn server_error(&self) -> Option<&ServerError> {
-        match self {
-            Self::Operation(failed) => failed.operation_error()?.server_error(),
-            Self::Write(failure) if !failure.errors.is_empty() => failure.errors.first().map(|refused| &refused.error),
+        match self.told() {
+            Told::Operation(failed) => failed.operation_error()?.server_error(),
+            Told::Write(failure) if !failure.errors.is_empty() => failure.errors.first().map(|refused| &refused.error),
             _ => self.reported()?.server_error(),
         }
     }
@@ -172,9 +235,9 @@ impl ClientError {
     /// [`WriteFailure::write_concern_errors`](crate::client::WriteFailure::write_concern_errors).
     #[must_use]
     pub fn write_concern_error(&self) -> Option<&WriteConcernError> {
-        let own = match self {
-            Self::Operation(failed) => failed.write_concern_error(),
-            Self::Write(failure) => failure.write_concern_errors.first(),
+        let own = match self.told() {
+            Told::Operation(failed) => failed.write_concern_error(),
+            Told::Write(failure) => failure.write_concern_errors.first(),
             _ => None,
         };
         own.or_else(|| self.reported()?.write_concern_error())

@@ -392,13 +392,41 @@ fn every_error_answers_what_a_service_asks() {
 }
 
 #[test]
-fn error_of_the_client_is_found_behind_boxes_and_shares() {
-    let found = |error: &(dyn StdError + 'static)| ClientError::find_in(error).map(ToString::to_string);
-    let (error, text) = (ClientError::OnRuntime, Some(ClientError::OnRuntime.to_string()));
-    assert_eq!(found(&error), text);
-    assert_eq!(found(&Application(Box::new(Box::new(error.clone())))), text);
-    assert_eq!(found(&Application(Box::new(Arc::new(error)))), text);
-    assert_eq!(found(&Application("no error of the client".into())), None);
+fn error_of_the_client_is_found_behind_boxes_and_shares_and_where_it_is_left_out() {
+    /// An error that shows the client's as it is.
+    #[derive(Debug, Error)]
+    #[error(transparent)]
+    struct Transparent(ClientError);
+
+    fn found<K>(error: &impl BodyError<K>) -> Option<String> {
+        error.client_error().map(|error| error.to_string())
+    }
+
+    let lost = FailedOperation::operation(network(io::ErrorKind::BrokenPipe).into(), Labels::TRANSIENT_TRANSACTION);
+    let errors = [
+        lost.into(),
+        SessionError::TransactionCutOff.into(),
+        selection(true).into(),
+        ClientError::Write(Box::new(write(vec![duplicate()], None))),
+    ];
+    for error in errors {
+        let (text, labels) = (Some(error.to_string()), error.labels());
+        assert_eq!(found(&error), text);
+        assert_eq!(found::<body::Pointer>(&Box::<dyn StdError + Send + Sync>::from(error.clone())), text);
+        assert_eq!(found::<body::Pointer>(&Box::<dyn StdError>::from(error.clone())), text);
+        let wrapped = [
+            ClientError::other(Application(Box::new(Box::new(error.clone())))),
+            ClientError::other(Application(Box::new(Arc::new(error.clone())))),
+            ClientError::other(Application(Box::new(Transparent(error)))),
+        ];
+        for wrapped in wrapped {
+            let ClientError::Other(application) = &wrapped else { panic!("{wrapped}") };
+            let found = super::answers::client_error_in(&**application).unwrap();
+            assert_eq!((Some(found.to_string()), found.labels()), (text.clone(), labels));
+            assert_eq!((answers(&wrapped), wrapped.labels()), (answers(&found), labels));
+        }
+    }
+    assert_eq!(found::<body::Pointer>(&Box::<dyn StdError>::from("no error of the client")), None);
 }
 
 #[test]

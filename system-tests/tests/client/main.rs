@@ -21,6 +21,7 @@ mod metadata;
 mod monitoring;
 mod old_servers;
 mod outcomes;
+mod own_errors;
 mod prose;
 mod prose_logs;
 mod prose_mongos;

@@ -73,6 +73,12 @@ fn transactions_are_committed_aborted_and_repeated() {
     });
     assert_eq!(failed.unwrap_err().to_string(), "not today");
     assert_eq!(count(&client, "transactions"), 2);
+    let failed = session.with_transaction_as(TransactionOptions::default(), |session| {
+        session.insert("single", "transactions", [rawdoc! { "_id": 3 }]).run()?;
+        Err::<(), Box<dyn std::error::Error>>("never".into())
+    });
+    assert_eq!(failed.unwrap_err().to_string(), "never");
+    assert_eq!(count(&client, "transactions"), 2);
 
     // The write of another session conflicts with the transaction's first run.
     let mut runs = 0;
