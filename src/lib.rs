@@ -120,7 +120,7 @@ pub use endpoint::{
 #[doc(inline)]
 pub use error::{
     Cause, CheckInError, CheckOutError, ClearError, ConnectTimeoutError, EstablishError, Holders, Labels,
-    NoRuntimeError, PoolClearedError, PoolClosedError, Stage, TimeLimit, WaitQueueTimeoutError,
+    PoolClearedError, PoolClosedError, Stage, TimeLimit, WaitQueueTimeoutError,
 };
 #[doc(inline)]
 pub use event::{CheckOutFailedReason, ConnectionClosedReason, EventError, PoolEvent};
@@ -129,9 +129,9 @@ pub use holder::{Holder, Purpose};
 #[cfg(not(loom))]
 #[doc(inline)]
 pub use options::{
-    Acknowledgement, Compressor, Credential, DriverInfo, Host, InvalidAddress, Mechanism, Options, ProxyOptions,
-    ReadPreference, ReadPreferenceMode, Secret, ServerAddress, ServerApi, ServerApiVersion, ServerMonitoringMode,
-    SrvName, TlsOptions, TlsVersion, UriWarning, WriteConcern,
+    Acknowledgement, Compressor, Credential, DriverInfo, Host, Mechanism, Options, ProxyOptions, ReadPreference,
+    ReadPreferenceMode, Secret, ServerAddress, ServerApi, ServerApiVersion, ServerMonitoringMode, SrvName, TlsOptions,
+    TlsVersion, UriWarning, WriteConcern,
 };
 #[cfg(all(not(loom), feature = "aws"))]
 #[doc(inline)]
@@ -148,9 +148,7 @@ pub use options::{IdpInfo, OidcCallback, OidcContext, OidcToken};
 pub use pool::{Clear, Phase, PoolStatus, ServiceStatus};
 #[cfg(not(loom))]
 #[doc(inline)]
-pub use runtime::{
-    BuildError, Connection, Establish, Establishing, FailedConnection, LongHold, Pool, PoolBuilder, Subscriber,
-};
+pub use runtime::{Connection, Establish, Establishing, FailedConnection, LongHold, Pool, PoolBuilder, Subscriber};
 /// The version of rustls that wharf uses, for [`TlsOptions::client_config`] and [`TlsOptions::crypto_provider`].
 #[cfg(not(loom))]
 #[doc(no_inline)]
@@ -177,6 +175,10 @@ pub mod unstable {
     #[cfg(loom)]
     pub mod primitives {
         pub use crate::sync::{Front, ModelledBriefLock as BriefLock, Placed, SlotStack, Slots, Watch, unexplored};
+    }
+    #[cfg(not(loom))]
+    pub mod endpoint {
+        pub use crate::endpoint::causes::*;
     }
     #[cfg(not(loom))]
     pub mod selection {

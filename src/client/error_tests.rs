@@ -7,16 +7,20 @@ use std::time::Duration;
 
 use bson::rawdoc;
 
-use super::{
-    ClientError, FailedOperation, ServerSelectionError, SessionError, WriteConcernError, WriteFailure, Written,
-};
+use super::error::FailedOperation;
+use super::{ClientError, ServerSelectionError, SessionError, WriteConcernError, WriteFailure, Written};
+use crate::endpoint::causes::*;
 use crate::endpoint::*;
+use crate::error::NoRuntimeError;
 use crate::error::{
-    CheckInError, CheckOutError, ClearError, EstablishError, Holders, Labels, NoRuntimeError, PoolClearedError,
-    PoolClosedError, Stage, TimeLimit, WaitQueueTimeoutError,
+    CheckInError, CheckOutError, ClearError, EstablishError, Holders, Labels, PoolClearedError, PoolClosedError, Stage,
+    TimeLimit, WaitQueueTimeoutError,
 };
 use crate::options::{InvalidOption, Mechanism};
-use crate::runtime::BuildError;
+use crate::wire::WireError;
+use crate::wire::auth::scram::ScramError;
+use crate::wire::hello::IncompatibleServerError;
+use crate::wire::ocsp::OcspError;
 use crate::wire::reply::{self, Unsuccessful};
 
 fn server_error() -> Box<ServerError> {
@@ -74,7 +78,6 @@ fn samples() -> Vec<(&'static str, Box<dyn StdError>)> {
     samples! {
         AuthenticationCause => AuthenticationCause::Refused(server_error()),
         AuthenticationError => authentication_error(),
-        BuildError => BuildError::InvalidOption(InvalidOption::because("maxConnecting", "must be at least 1")),
         CheckInError => CheckInError { connection: (), address: address() },
         CheckOutError => CheckOutError::from(establish_error()),
         ClearError => ClearError::NotLoadBalanced,
@@ -91,7 +94,6 @@ fn samples() -> Vec<(&'static str, Box<dyn StdError>)> {
         FailedOperation => FailedOperation::operation(command_error().into(), Labels::NONE),
         ForeignProtocolError => ForeignProtocolError::Http { start: "HTTP/1.1 400 Bad Request".into() },
         IncompatibleServerError => IncompatibleServerError::NoLoadBalancer,
-        InvalidAddress => Endpoint::new("localhost:99999").unwrap_err(),
         InvalidOption => InvalidOption::because("journal", "cannot be true with w=0"),
         NoRuntimeError => NoRuntimeError::of(&address()),
         OcspError => OcspError::Missing,

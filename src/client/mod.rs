@@ -59,7 +59,7 @@ pub use command_events::{
     CommandEvent, CommandFailed, CommandFailure, CommandSource, CommandStarted, CommandSubscriber, CommandSucceeded,
 };
 pub use cursor::{Cursor, CursorType, OpenCursor, TimeoutMode};
-pub use error::{BodyError, ClientError, FailedOperation};
+pub use error::{BodyError, ClientError};
 pub use operation::Operation;
 pub use query::Query;
 pub use session::Session;

@@ -13,12 +13,12 @@ use super::server::{Member, Selected};
 use super::snapshot::Snapshot;
 use super::state::Deployment;
 use crate::boxed::boxed;
+use crate::error::Cause;
 use crate::milliseconds::Milliseconds;
 use crate::options::{InvalidOption, ReadPreferenceMode, ServerAddress};
 use crate::runtime::within;
 use crate::selection::Access;
 use crate::topology::ServerDescription;
-use crate::wire::hello::IncompatibleServerError;
 
 /// What an operation asks of a server.
 #[derive(Debug, Clone, Copy)]
@@ -62,8 +62,8 @@ pub enum ServerSelectionError {
         topology: Arc<TopologySummary>,
     },
     /// A server has no wire version in common with wharf.
-    #[error(transparent)]
-    Incompatible(#[from] IncompatibleServerError),
+    #[error("{0}")]
+    Incompatible(#[source] Cause),
     /// The operation's read preference cannot be used with this deployment.
     #[error(transparent)]
     ReadPreference(#[from] InvalidOption),
@@ -243,7 +243,7 @@ impl Deployment {
         demand: Demand<'_>,
     ) -> Result<Option<Selected>, ServerSelectionError> {
         if let Some(incompatibility) = snapshot.topology.incompatibility() {
-            return Err(incompatibility.clone().into());
+            return Err(ServerSelectionError::Incompatible(Arc::new(incompatibility.clone())));
         }
         let options = self.options();
         let Demand { access, deprioritized, only, .. } = demand;

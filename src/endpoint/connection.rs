@@ -118,7 +118,7 @@ impl Identity {
         let origin = self.origin();
         Box::new(match error {
             ExchangeError::Network(source) => CommandError::Network { origin, source: Arc::new(source) },
-            ExchangeError::Wire(source) => CommandError::Wire { origin, source },
+            ExchangeError::Wire(error) => CommandError::Wire { origin, source: Arc::new(error) },
             ExchangeError::NotReusable => CommandError::NotReusable { origin },
         })
     }
@@ -567,6 +567,8 @@ fn examine_further(reply: &RawDocument, limit: Limit, identity: &Identity) -> Re
             Err(expired(error))
         }
         Err(Unsuccessful::Command(source)) => Err(Box::new(CommandError::Server { origin: identity.origin(), source })),
-        Err(Unsuccessful::Wire(source)) => Err(Box::new(CommandError::Wire { origin: identity.origin(), source })),
+        Err(Unsuccessful::Wire(error)) => {
+            Err(Box::new(CommandError::Wire { origin: identity.origin(), source: Arc::new(error) }))
+        }
     }
 }

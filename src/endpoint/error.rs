@@ -10,7 +10,7 @@ use bson::oid::ObjectId;
 use thiserror::Error;
 
 use super::authentication::{AuthenticationCause, AuthenticationError};
-use crate::error::Labels;
+use crate::error::{Cause, Labels};
 use crate::milliseconds::Milliseconds;
 use crate::wire::reply::StateChange;
 use crate::wire::{ServerError, WireError};
@@ -73,8 +73,8 @@ pub enum CommandError {
     Wire {
         /// The connection and server of the command.
         origin: Box<Origin>,
-        /// The field that is invalid.
-        source: WireError,
+        /// What is wrong with the command, or with the reply.
+        source: Cause,
     },
     /// While the connection was idle, the server closed it or sent bytes that no request asked for, or the network
     /// failed. The command was not sent, and may be run on another connection.
@@ -84,7 +84,7 @@ pub enum CommandError {
         /// The connection and server of the command.
         origin: Box<Origin>,
         /// The operating system's error, [`UnexpectedEof`](io::ErrorKind::UnexpectedEof), or
-        /// [`InvalidData`](io::ErrorKind::InvalidData) with a [`WireError`] inside for unexpected bytes.
+        /// [`InvalidData`](io::ErrorKind::InvalidData) for unexpected bytes.
         source: Arc<io::Error>,
     },
     /// The connection was broken or in the middle of another command. The command was not sent, and may be run on

@@ -6,18 +6,6 @@ use thiserror::Error;
 use crate::wire::PeerText;
 
 /// The peer answered the first hello in a protocol other than MongoDB's. A retry does not help.
-///
-/// ```
-/// use wharf::EstablishError;
-/// use wharf::endpoint::ForeignProtocolError;
-///
-/// fn advice(error: &EstablishError) -> Option<&'static str> {
-///     Some(match error.cause().downcast_ref()? {
-///         ForeignProtocolError::Tls => "set tls=true",
-///         _ => "look at the address and the port",
-///     })
-/// }
-/// ```
 #[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ForeignProtocolError {

@@ -28,7 +28,7 @@ use tracing::{Instrument, debug_span};
 use crate::boxed::boxed;
 use crate::condition::Condition;
 use crate::error::{Cause, EstablishError, Stage};
-use crate::options::{DriverInfo, InvalidAddress, InvalidOption, Options, ServerAddress};
+use crate::options::{DriverInfo, InvalidOption, Options, ServerAddress};
 use crate::runtime::{Establish, Establishing, Pool, PoolBuilder, TARGET};
 
 mod authentication;
@@ -58,7 +58,7 @@ mod stages;
 mod tests;
 mod transport;
 
-pub use authentication::{AuthenticationCause, AuthenticationError};
+pub use authentication::AuthenticationError;
 pub use command::Command;
 pub(crate) use command::Limit;
 pub use connection::EndpointConnection;
@@ -66,7 +66,6 @@ pub use deadline::ConnectTimeoutError;
 pub use direct::DirectConnection;
 pub use error::{CommandError, CommandTimeoutError, Origin};
 pub use exhaust::Replies;
-pub use foreign::ForeignProtocolError;
 pub(crate) use handshake::Handshake;
 pub(crate) use platform::is_function;
 pub use pooled::OperationError;
@@ -75,20 +74,23 @@ pub use srv::ResolveError;
 #[cfg(feature = "srv")]
 pub use srv::hickory_resolver;
 pub(crate) use srv::{Resolver, SHORTEST_RESCAN, choose, resolve_again, resolve_first};
-pub use transport::{ConnectAttempt, ConnectError, ProxyError, TlsError};
 
 #[doc(inline)]
-pub use crate::wire::auth::scram::ScramError;
+pub use crate::wire::PeerText;
 #[doc(inline)]
-pub use crate::wire::hello::{HelloReply, IncompatibleServerError};
-#[doc(inline)]
-pub use crate::wire::ocsp::OcspError;
+pub use crate::wire::hello::HelloReply;
 #[doc(inline)]
 pub use crate::wire::op_msg::{OutgoingDocuments, OutgoingSequence};
 #[doc(inline)]
 pub use crate::wire::reply::{ServerError, StateChange, WriteConcernError};
-#[doc(inline)]
-pub use crate::wire::{PeerText, WireError};
+
+/// Why a connection could not be opened. An application reads the text, or asks [`EstablishError`].
+#[cfg(any(feature = "unstable", test))]
+pub(crate) mod causes {
+    pub use super::authentication::AuthenticationCause;
+    pub use super::foreign::ForeignProtocolError;
+    pub use super::transport::{ConnectAttempt, ConnectError, ProxyError, TlsError};
+}
 
 use authentication::{Authenticator, Speculation, Wiping};
 use channel::Channel;
@@ -234,13 +236,11 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// [`InvalidAddress`] if the address is malformed; it says what an address must be.
-    pub fn new(address: &str) -> Result<Self, InvalidAddress> {
+    /// [`InvalidOption`] if the address is malformed; it says what an address must be.
+    pub fn new(address: &str) -> Result<Self, InvalidOption> {
         // Of the default options only the address can be refused. A path is not read before it is used.
-        Options::new([address])?.endpoint().map_err(|_| InvalidAddress {
-            address: address.to_owned(),
-            allowed: "a path that a Unix domain socket can have on this platform, if it is a path",
-        })
+        let allowed = "a path that a Unix domain socket can have on this platform, if it is a path";
+        Options::new([address])?.endpoint().map_err(|_| ServerAddress::refuse(address, allowed))
     }
 
     /// Makes an endpoint that tells `sink` the reply to the hello of each connection, and the generation of the connection.
@@ -287,16 +287,8 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// [`EstablishError`] tells how far the attempt came. Its cause is one of
-    ///
-    /// - an [`io::Error`](std::io::Error) (the name does not resolve, or the network or TLS failed), [`ConnectError`],
-    ///   [`ProxyError`], [`TlsError`] or [`ConnectTimeoutError`];
-    /// - an [`OcspError`]: the stapled status of the server's certificate is missing or not accepted (a revoked
-    ///   certificate is an error of TLS);
-    /// - an [`AuthenticationError`];
-    /// - a [`ServerError`], an [`IncompatibleServerError`] or a
-    ///   [`WireError`]: the server's answer to hello;
-    /// - a [`ForeignProtocolError`]: the peer's answer to hello, if it belongs to another protocol.
+    /// [`EstablishError`] tells how far the attempt came. Among its causes are [`io::Error`](std::io::Error),
+    /// [`ConnectTimeoutError`], [`AuthenticationError`], and [`ServerError`] for a hello that the server refused.
     ///
     /// A server that says that it is an arbiter has no users, so the connection is not authenticated even if the
     /// options have a credential: see [`EndpointConnection::is_authenticated`]. A pool refuses such a connection,

@@ -5,8 +5,7 @@ use std::net::Ipv6Addr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use thiserror::Error;
-
+use super::InvalidOption;
 use crate::printable::is_unprintable;
 
 /// The port of a server whose address has no port.
@@ -26,7 +25,7 @@ const SOCKET: &str = ".sock";
 /// let address = ServerAddress::parse("DB.example.com")?;
 /// assert_eq!(address.as_str(), "db.example.com:27017");
 /// assert_eq!(address.host(), &Host::Tcp { name: "db.example.com".into(), port: 27017 });
-/// # Ok::<(), wharf::InvalidAddress>(())
+/// # Ok::<(), wharf::InvalidOption>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ServerAddress {
@@ -64,38 +63,46 @@ impl ServerAddress {
     ///
     /// # Errors
     ///
-    /// [`InvalidAddress`] says what an address must be.
-    pub fn parse(address: &str) -> Result<Self, InvalidAddress> {
+    /// [`InvalidOption`] says what an address must be.
+    pub fn parse(address: &str) -> Result<Self, InvalidOption> {
+        Self::read(address).map_err(|allowed| Self::refuse(address, allowed))
+    }
+
+    /// Returns the error for an address that is not what is allowed.
+    pub(crate) fn refuse(address: &str, allowed: &str) -> InvalidOption {
         // A pasted connection string may hold a password, so the error does not repeat it.
-        if address.contains("://") || address.contains('@') {
-            let allowed = "host or host:port of one server; Options::parse reads connection strings";
-            return Err(InvalidAddress { address: "(a connection string)".to_owned(), allowed });
+        let shown = if is_connection_string(address) { "(a connection string)" } else { address };
+        InvalidOption::new("the server's address", allowed, format!("{shown:?}"))
+    }
+
+    /// Does the same as [`parse`](Self::parse). The error is what is allowed.
+    pub(crate) fn read(address: &str) -> Result<Self, &'static str> {
+        if is_connection_string(address) {
+            return Err("host or host:port of one server; Options::parse reads connection strings");
         }
         if address.contains('/') && address.ends_with(SOCKET) && !address.contains('\0') {
             return Ok(Self { host: Host::Unix { path: address.into() }, text: address.into() });
         }
-        let refuse = |allowed| InvalidAddress { address: address.to_owned(), allowed };
         let (host, port) = match address.strip_prefix('[') {
             Some(rest) => {
-                let (host, port) =
-                    rest.split_once(']').ok_or(refuse("[IPv6] or [IPv6]:port, with its bracket closed"))?;
+                let (host, port) = rest.split_once(']').ok_or("[IPv6] or [IPv6]:port, with its bracket closed")?;
                 let (bare, zone) = split_zone(host);
-                bare.parse::<Ipv6Addr>().map_err(|_| refuse("an IPv6 address in its brackets"))?;
+                bare.parse::<Ipv6Addr>().map_err(|_| "an IPv6 address in its brackets")?;
                 if !zone.is_none_or(is_zone) {
-                    return Err(refuse(
+                    return Err(
                         "an IPv6 address in its brackets, whose zone has letters, digits and -._~ only, as in \
                          [fe80::1%eth0]",
-                    ));
+                    );
                 }
                 let port = match port {
                     "" => None,
-                    port => Some(port.strip_prefix(':').ok_or(refuse("[IPv6] or [IPv6]:port"))?),
+                    port => Some(port.strip_prefix(':').ok_or("[IPv6] or [IPv6]:port")?),
                 };
                 (host, port)
             }
             None => match address.split_once(':') {
                 None => (address, None),
-                Some((_, port)) if port.contains(':') => return Err(refuse("an IPv6 address in square brackets")),
+                Some((_, port)) if port.contains(':') => return Err("an IPv6 address in square brackets"),
                 Some((host, port)) => (host, Some(port)),
             },
         };
@@ -106,17 +113,15 @@ impl ServerAddress {
             || zone.is_some() && !is_bracketed
             || bare.contains(|char: char| char.is_whitespace() || is_unprintable(char) || "/?#],".contains(char))
         {
-            return Err(refuse(
-                "host or host:port, where host is a name or an IP address, or a socket's path ending in .sock",
-            ));
+            return Err("host or host:port, where host is a name or an IP address, or a socket's path ending in .sock");
         }
         let port = match port {
             None => DEFAULT_PORT,
             Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => match digits.parse() {
                 Ok(port) if port != 0 => port,
-                _ => return Err(refuse("host or host:port, where port is 1 to 65535")),
+                _ => return Err("host or host:port, where port is 1 to 65535"),
             },
-            Some(_) => return Err(refuse("host or host:port, where port is 1 to 65535")),
+            Some(_) => return Err("host or host:port, where port is 1 to 65535"),
         };
         // Names of interfaces differ by their case.
         let host = match zone {
@@ -151,6 +156,10 @@ impl fmt::Display for ServerAddress {
     }
 }
 
+fn is_connection_string(address: &str) -> bool {
+    address.contains("://") || address.contains('@')
+}
+
 /// Splits an IP address into the address without its zone and the zone (RFC 4007, section 11).
 pub(crate) fn split_zone(name: &str) -> (&str, Option<&str>) {
     match name.split_once('%') {
@@ -163,25 +172,6 @@ pub(crate) fn split_zone(name: &str) -> (&str, Option<&str>) {
 fn is_zone(zone: &str) -> bool {
     !zone.is_empty() && zone.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte))
 }
-
-/// A server's address does not have the form of an address.
-///
-/// ```
-/// let error = wharf::ServerAddress::parse("db.example.com:0").unwrap_err();
-/// let message = "the server's address must be host or host:port, where port is 1 to 65535, got \"db.example.com:0\"";
-/// assert_eq!(error.to_string(), message);
-/// ```
-#[derive(Clone, PartialEq, Eq, Error)]
-#[error("the server's address must be {allowed}, got {address:?}")]
-#[non_exhaustive]
-pub struct InvalidAddress {
-    /// The address that was given.
-    pub address: String,
-    /// What an address must be.
-    pub allowed: &'static str,
-}
-
-crate::error::debug_as_sentence!(InvalidAddress);
 
 #[cfg(test)]
 mod tests {

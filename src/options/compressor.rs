@@ -8,7 +8,7 @@ use super::InvalidOption;
 /// use wharf::{Compressor, Options};
 ///
 /// let options = Options::new(["localhost"])?.compressors([Compressor::Zstd, Compressor::Zlib { level: 6 }]);
-/// # Ok::<(), wharf::InvalidAddress>(())
+/// # Ok::<(), wharf::InvalidOption>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]

@@ -4,8 +4,8 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use super::{
-    Compressor, Credential, DriverInfo, InvalidAddress, InvalidOption, PoolOptions, ProxyOptions, ReadPreference,
-    ServerAddress, ServerApi, ServerMonitoringMode, SrvName, TlsOptions, UriWarning, WriteConcern,
+    Compressor, Credential, DriverInfo, InvalidOption, PoolOptions, ProxyOptions, ReadPreference, ServerAddress,
+    ServerApi, ServerMonitoringMode, SrvName, TlsOptions, UriWarning, WriteConcern,
 };
 
 /// A deployment of MongoDB, and how to connect to it.
@@ -199,8 +199,8 @@ impl Options {
     ///
     /// # Errors
     ///
-    /// [`InvalidAddress`] says what an address must be.
-    pub fn new<'a>(hosts: impl IntoIterator<Item = &'a str>) -> Result<Self, InvalidAddress> {
+    /// [`InvalidOption`] says what an address must be.
+    pub fn new<'a>(hosts: impl IntoIterator<Item = &'a str>) -> Result<Self, InvalidOption> {
         let mut options = Self::nowhere();
         for host in hosts {
             options.add_host(ServerAddress::parse(host)?);

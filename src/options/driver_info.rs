@@ -7,7 +7,7 @@
 ///
 /// let library = DriverInfo::new("shop-client").version("1.2.0");
 /// let options = Options::new(["localhost"])?.driver_info(library);
-/// # Ok::<(), wharf::InvalidAddress>(())
+/// # Ok::<(), wharf::InvalidOption>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]

@@ -56,7 +56,7 @@ mod write_concern;
 #[cfg(not(loom))]
 pub(crate) use address::split_zone;
 #[cfg(not(loom))]
-pub use address::{Host, InvalidAddress, ServerAddress};
+pub use address::{Host, ServerAddress};
 #[cfg(all(not(loom), feature = "aws"))]
 pub use aws::{AwsCredentialProvider, AwsCredentials};
 #[cfg(all(not(loom), any(feature = "aws", feature = "oidc")))]

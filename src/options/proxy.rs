@@ -12,7 +12,7 @@ const LONGEST: usize = 255;
 ///
 /// let proxy = ProxyOptions::new("proxy.example.com").port(1081).login("ada", "secret");
 /// let options = Options::new(["db.example.com"])?.proxy(proxy);
-/// # Ok::<(), wharf::InvalidAddress>(())
+/// # Ok::<(), wharf::InvalidOption>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]

@@ -23,7 +23,7 @@ const SMALLEST_MAX_STALENESS: Duration = Duration::from_secs(90);
 ///     .tag_set([("dc", "ny")])
 ///     .max_staleness(Duration::from_secs(120));
 /// let options = Options::new(["localhost"])?.read_preference(nearby);
-/// # Ok::<(), wharf::InvalidAddress>(())
+/// # Ok::<(), wharf::InvalidOption>(())
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]

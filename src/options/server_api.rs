@@ -9,7 +9,7 @@ use std::fmt;
 ///
 /// let api = ServerApi::new(ServerApiVersion::V1).strict(true);
 /// let options = Options::new(["localhost"])?.server_api(api);
-/// # Ok::<(), wharf::InvalidAddress>(())
+/// # Ok::<(), wharf::InvalidOption>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]

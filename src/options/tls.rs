@@ -21,7 +21,7 @@ pub(crate) use material::{CaCertificates, ClientCertificate};
 ///
 /// let tls = TlsOptions::default().ca_file("ca.pem").certificate_key_file("client.pem");
 /// let options = Options::new(["db.example.com"])?.tls(tls);
-/// # Ok::<(), wharf::InvalidAddress>(())
+/// # Ok::<(), wharf::InvalidOption>(())
 /// ```
 ///
 /// `TlsOptions::default()` trusts the system's certificate authorities. It checks the server's certificate: the chain to
@@ -45,7 +45,7 @@ pub(crate) use material::{CaCertificates, ClientCertificate};
 /// ```
 /// use wharf::{Options, TlsOptions};
 ///
-/// fn options(ca: &str, client: &str) -> Result<Options, wharf::InvalidAddress> {
+/// fn options(ca: &str, client: &str) -> Result<Options, wharf::InvalidOption> {
 ///     let tls = TlsOptions::default().ca_pem(ca).certificate_key_pem(client);
 ///     Ok(Options::new(["db.example.com"])?.tls(tls))
 /// }

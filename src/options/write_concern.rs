@@ -16,7 +16,7 @@ use super::InvalidOption;
 ///
 /// let majority = WriteConcern::majority().journal(true);
 /// let options = Options::new(["localhost"])?.write_concern(majority);
-/// # Ok::<(), wharf::InvalidAddress>(())
+/// # Ok::<(), wharf::InvalidOption>(())
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]

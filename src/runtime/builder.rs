@@ -4,7 +4,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use thiserror::Error;
 use tokio::runtime::Handle;
 
 use super::environment::TokioEnvironment;
@@ -204,18 +203,24 @@ impl<E: Establish> PoolBuilder<E> {
     ///
     /// # Errors
     ///
-    /// [`BuildError`] if an option is invalid, or if there is no runtime.
-    pub fn build(self) -> Result<Pool<E>, BuildError> {
+    /// [`InvalidOption`] if an option is invalid, or if there is no runtime: then the option is `runtime`.
+    ///
+    /// ```
+    /// // Outside of a tokio runtime.
+    /// let error = wharf::Endpoint::new("localhost").unwrap().pool().build().unwrap_err();
+    /// assert_eq!(error.option, "runtime");
+    /// ```
+    pub fn build(self) -> Result<Pool<E>, InvalidOption> {
         let pool = self.begin()?;
         pool.deliver();
         Ok(pool)
     }
 
     /// Does the part of [`build`](Self::build) that calls no foreign code. [`Pool::deliver`] does the rest.
-    pub(crate) fn begin(self) -> Result<Pool<E>, BuildError> {
+    pub(crate) fn begin(self) -> Result<Pool<E>, InvalidOption> {
         let runtime = match self.runtime {
             Some(runtime) => runtime,
-            None => Handle::try_current().map_err(|_| BuildError::NoRuntime)?,
+            None => Handle::try_current().map_err(|_| no_runtime())?,
         };
         fork::watch();
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -233,29 +238,12 @@ impl<E: Establish> PoolBuilder<E> {
         pool.core.report_holds_after(self.reports_holds_after);
         match pool.home(|| Some(runtime)) {
             Some(_) => Ok(pool),
-            None => Err(BuildError::NoRuntime),
+            None => Err(no_runtime()),
         }
     }
 }
 
-/// The error for a pool that could not be built.
-///
-/// ```
-/// use wharf::{BuildError, Endpoint};
-///
-/// // Outside of a tokio runtime.
-/// let error = Endpoint::new("localhost").unwrap().pool().build().unwrap_err();
-/// assert!(matches!(error, BuildError::NoRuntime));
-/// ```
-#[derive(Clone, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum BuildError {
-    /// An option is invalid.
-    #[error(transparent)]
-    InvalidOption(#[from] InvalidOption),
-    /// There is no tokio runtime for the pool's tasks, or it has ended.
-    #[error("a pool needs a tokio runtime that has not ended: build it on one, or name one with PoolBuilder::runtime")]
-    NoRuntime,
+/// Returns the error for a pool that has no runtime.
+fn no_runtime() -> InvalidOption {
+    InvalidOption::because("runtime", "must be a tokio runtime that has not ended: build the pool on one, or name one")
 }
-
-crate::error::debug_as_sentence!(BuildError);

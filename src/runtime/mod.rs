@@ -29,7 +29,7 @@ mod waiting;
 
 pub(crate) use alarm::{alarm, before_alarm};
 pub(crate) use blocking::{Inline, LookUps, blocking, start_blocking};
-pub use builder::{BuildError, PoolBuilder};
+pub use builder::PoolBuilder;
 pub use connection::Connection;
 pub(crate) use environment::thread_number;
 pub use establish::{Establish, Establishing};

@@ -257,8 +257,9 @@ mod tests {
     use bson::rawdoc;
 
     use super::*;
-    use crate::endpoint::{Origin, WireError};
+    use crate::endpoint::Origin;
     use crate::error::{EstablishError, NoRuntimeError, PoolClearedError, PoolClosedError, Stage};
+    use crate::wire::WireError;
     use crate::wire::reply::{Unsuccessful, check};
 
     const RETRYABLE_LOSS: FaultKind = FaultKind::NoConnection { is_retryable: true };
@@ -314,7 +315,7 @@ mod tests {
                 never_ready: false,
             })
         };
-        let wire = CommandError::Wire { origin: origin(), source: WireError::Unasked { count: 1 } };
+        let wire = CommandError::Wire { origin: origin(), source: Arc::new(WireError::Unasked { count: 1 }) };
         let refused = EstablishError::permanent(Stage::Authenticate, io());
         let closed = PoolClosedError { address: "h".into() };
         for (error, expected) in [

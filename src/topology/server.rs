@@ -352,11 +352,11 @@ fn address_of(reply: &RawDocument, field: &'static str) -> Result<Option<ServerA
 /// UTF-8 names no server, so it is refused.
 fn parse(field: &'static str, text: &str) -> Result<ServerAddress, WireError> {
     let refuse = |allowed| WireError::ReplyField { field, value: text.into(), allowed };
-    match ServerAddress::parse(text) {
+    match ServerAddress::read(text) {
         Ok(_) if text.contains(char::REPLACEMENT_CHARACTER) => Err(refuse("host or host:port, in UTF-8")),
         Ok(address) if matches!(address.host, Host::Tcp { .. }) => Ok(address),
         Ok(_) => Err(refuse("host or host:port, and no path of a socket")),
-        Err(error) => Err(refuse(error.allowed)),
+        Err(allowed) => Err(refuse(allowed)),
     }
 }
 

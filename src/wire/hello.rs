@@ -379,20 +379,6 @@ pub(crate) fn out_of_range(field: &'static str, value: i64, allowed: &'static st
 }
 
 /// A server that this version of wharf, or the mode that the options ask for, does not support. Retrying does not help.
-///
-/// ```
-/// use wharf::EstablishError;
-/// use wharf::endpoint::IncompatibleServerError;
-///
-/// fn advice(error: &EstablishError) -> Option<&'static str> {
-///     Some(match error.cause().downcast_ref()? {
-///         IncompatibleServerError::TooOld { .. } => "upgrade the server",
-///         IncompatibleServerError::TooNew { .. } => "upgrade wharf",
-///         IncompatibleServerError::NoLoadBalancer => "remove loadBalanced=true",
-///         _ => "look at the message",
-///     })
-/// }
-/// ```
 #[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum IncompatibleServerError {

@@ -52,16 +52,6 @@ pub const DEFAULT_MAX_MESSAGE_SIZE: u32 = 48_000_000;
 /// Invalid bytes from a peer, or a message that the limits do not allow to be sent.
 ///
 /// After such an error in a received message, nothing more can be read from the connection.
-///
-/// ```
-/// use wharf::CommandError;
-/// use wharf::endpoint::WireError;
-///
-/// fn is_too_large(error: &CommandError) -> bool {
-///     // Split the command: no connection carries more.
-///     matches!(error, CommandError::Wire { source: WireError::Length { .. }, .. })
-/// }
-/// ```
 #[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum WireError {

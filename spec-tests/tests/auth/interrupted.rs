@@ -42,7 +42,7 @@ async fn silent_server_fails_with_the_connect_timeout() {
         tokio::time::advance(limit).await;
         let error = connecting.await.unwrap().unwrap_err();
         tokio::time::resume();
-        let AuthenticationCause::Timeout(timeout) = &failure(&error).cause else { panic!("another cause: {error}") };
+        let AuthenticationCause::Timeout(timeout) = reason(failure(&error)) else { panic!("another cause: {error}") };
         assert_eq!(*timeout, ConnectTimeoutError::new("connectTimeoutMS", limit));
         assert_eq!(server.commands().len(), answered + 1);
     }
@@ -61,7 +61,7 @@ async fn connection_closed_at_any_byte_of_any_reply_is_a_network_error() {
         let endpoint = Options::new([&*server.address()]).unwrap().credential(credential()).endpoint().unwrap();
         loop {
             let error = tokio::time::timeout(AGES, endpoint.connect()).await.unwrap().unwrap_err();
-            let AuthenticationCause::Network(error) = &failure(&error).cause else { panic!("another cause: {error}") };
+            let AuthenticationCause::Network(error) = reason(failure(&error)) else { panic!("another cause: {error}") };
             assert!(matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset), "{error}");
             if bytes.fetch_add(1, Ordering::SeqCst) + 1 == length.load(Ordering::SeqCst) {
                 break;
@@ -77,7 +77,7 @@ async fn connection_closed_instead_of_a_reply_is_a_network_error() {
     for answered in 1..4 {
         let server = answering(answered, |_| Answer::Close).await;
         let error = connect(&server.address(), credential()).await.unwrap_err();
-        assert!(matches!(failure(&error).cause, AuthenticationCause::Network(_)), "{error}");
+        assert!(matches!(reason(failure(&error)), AuthenticationCause::Network(_)), "{error}");
     }
 }
 

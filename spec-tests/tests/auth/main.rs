@@ -1,11 +1,13 @@
 //! Authentication against a real server, and against servers that violate the protocol.
 #![cfg(not(loom))]
 
+use std::error::Error as _;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bson::{Document, RawDocumentBuf, doc, rawdoc};
-use wharf::endpoint::{AuthenticationCause, AuthenticationError};
+use wharf::endpoint::AuthenticationError;
+use wharf::unstable::endpoint::AuthenticationCause;
 use wharf::unstable::wire::auth::scram::ScramError;
 use wharf::{
     CheckOutError, Credential, DirectConnection, EstablishError, Labels, Mechanism, OperationError, Options, Stage,
@@ -25,6 +27,11 @@ const AGES: Duration = Duration::from_secs(60);
 fn failure(error: &EstablishError) -> &AuthenticationError {
     assert_eq!((error.stage(), error.labels()), (Stage::Authenticate, Labels::NONE), "{error}");
     error.cause().downcast_ref().unwrap_or_else(|| panic!("another cause: {:?}", error.cause()))
+}
+
+/// Returns why the authentication failed.
+fn reason(failure: &AuthenticationError) -> &AuthenticationCause {
+    failure.source().and_then(|source| source.downcast_ref()).unwrap_or_else(|| panic!("no cause: {failure:?}"))
 }
 
 /// Asserts that the server refused. Its error is the same for a wrong user, password or mechanism.

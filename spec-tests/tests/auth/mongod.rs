@@ -158,7 +158,7 @@ async fn passwords_are_prepared_for_sha_256_but_names_are_not() {
     }
     let prohibited = Credential::new("both", "a\u{7}b").mechanism(Mechanism::ScramSha256);
     let error = connect(&server.address(), prohibited).await.unwrap_err();
-    assert!(matches!(failure(&error).cause, AuthenticationCause::Scram(ScramError::Password)), "{error}");
+    assert!(matches!(reason(failure(&error)), AuthenticationCause::Scram(ScramError::Password)), "{error}");
 }
 
 #[tokio::test]

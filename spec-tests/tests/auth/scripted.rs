@@ -15,7 +15,7 @@ use super::*;
 async fn refusal(behaviour: Behaviour) -> String {
     let server = start(behaviour).await;
     let error = connect(&server.address(), credential()).await.unwrap_err();
-    failure(&error).cause.to_string()
+    reason(failure(&error)).to_string()
 }
 
 #[tokio::test]
@@ -104,7 +104,7 @@ async fn server_with_too_few_or_too_many_iterations_gets_no_proof() {
     for iterations in [1, u64::from(MIN_ITERATIONS) - 1, u64::from(MAX_ITERATIONS) + 1, 1 << 40] {
         let server = start(Behaviour { iterations: Some(iterations), ..Behaviour::default() }).await;
         let error = connect(&server.address(), credential()).await.unwrap_err();
-        let AuthenticationCause::Scram(ScramError::Iterations { .. }) = failure(&error).cause else {
+        let AuthenticationCause::Scram(ScramError::Iterations { .. }) = *reason(failure(&error)) else {
             panic!("another cause: {error}")
         };
         assert_eq!(server.command_names(), ["isMaster", "saslStart"]);
@@ -122,7 +122,7 @@ async fn invalid_sasl_reply_is_rejected_by_field_name() {
             let behaviour = Behaviour { replaced: replaced.clone(), speculates, ..Behaviour::default() };
             let server = start(behaviour).await;
             let error = connect(&server.address(), credential()).await.unwrap_err();
-            let AuthenticationCause::Wire(WireError::ReplyField { field: found, .. }) = &failure(&error).cause else {
+            let AuthenticationCause::Wire(WireError::ReplyField { field: found, .. }) = reason(failure(&error)) else {
                 panic!("another cause: {error}")
             };
             assert_eq!(*found, field);
@@ -174,7 +174,7 @@ async fn plain_sends_the_name_and_password_to_the_external_source() {
 
     let server = answering(doc! {}, sasl(b"", false)).await;
     let error = connect(&server.address(), credential.clone()).await.unwrap_err();
-    assert!(matches!(failure(&error).cause, AuthenticationCause::Endless), "{error}");
+    assert!(matches!(reason(failure(&error)), AuthenticationCause::Endless), "{error}");
 
     let refused = doc! { "ok": 0.0, "code": 18, "codeName": "AuthenticationFailed", "errmsg": "no" };
     let server = answering(doc! {}, refused).await;
@@ -310,7 +310,7 @@ async fn pool_with_a_credential_rejects_arbiters() {
         let Err(OperationError::CheckOut(CheckOutError::Establish(error))) = outcome else { panic!("{outcome:?}") };
         assert_eq!((error.stage(), error.labels()), (Stage::Authenticate, Labels::NONE));
         let failed: &AuthenticationError = error.cause().downcast_ref().unwrap();
-        assert!(matches!(failed.cause, AuthenticationCause::Arbiter), "{failed}");
+        assert!(matches!(reason(failed), AuthenticationCause::Arbiter), "{failed}");
         assert_eq!(failed.mechanism, mechanism);
         assert!(error.to_string().contains("the server says that it is an arbiter"), "{error}");
         // No command of the application has reached the server.
@@ -363,7 +363,7 @@ async fn reply_length_is_limited_before_authentication() {
     reply.insert("filler", "x".repeat(1024 * 1024));
     let server = answering(limit.clone(), reply.clone()).await;
     let error = connect(&server.address(), credential.clone()).await.unwrap_err();
-    let AuthenticationCause::Wire(WireError::Length { most: 1_048_576, .. }) = failure(&error).cause else {
+    let AuthenticationCause::Wire(WireError::Length { most: 1_048_576, .. }) = *reason(failure(&error)) else {
         panic!("another cause: {error}")
     };
     // After authentication, that limit applies.

@@ -1,10 +1,12 @@
 //! A hanging server, service or callback is ended by `connectTimeoutMS`, or by the callback's own limit.
 
+use std::error::Error as _;
 use std::sync::Arc;
 use std::time::Instant;
 
 use tokio::sync::Notify;
-use wharf::endpoint::{AuthenticationCause, AuthenticationError, Command, CommandError};
+use wharf::endpoint::{AuthenticationError, Command, CommandError};
+use wharf::unstable::endpoint::AuthenticationCause;
 
 use super::*;
 
@@ -12,7 +14,8 @@ use super::*;
 const LIMIT: Duration = Duration::from_millis(400);
 
 fn cause(error: &EstablishError) -> &AuthenticationCause {
-    &error.cause().downcast_ref::<AuthenticationError>().unwrap().cause
+    let failed: &AuthenticationError = error.cause().downcast_ref().unwrap();
+    failed.source().and_then(|source| source.downcast_ref()).unwrap()
 }
 
 /// Asserts that connecting fails, with a timeout and not before the limit.

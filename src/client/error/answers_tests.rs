@@ -10,11 +10,11 @@ use thiserror::Error;
 use super::*;
 use crate::client::{WriteError, Written};
 use crate::deployment::TopologySummary;
-use crate::endpoint::{
-    AuthenticationCause, AuthenticationError, CommandTimeoutError, ConnectTimeoutError, Origin, ServerError, WireError,
-};
+use crate::endpoint::causes::AuthenticationCause;
+use crate::endpoint::{AuthenticationError, CommandTimeoutError, ConnectTimeoutError, Origin, ServerError};
 use crate::error::{CheckOutError, EstablishError, PoolClearedError, PoolClosedError, Stage, TimeLimit};
 use crate::options::Mechanism;
+use crate::wire::WireError;
 
 const HOST: &str = "db.example.com:27017";
 
@@ -256,7 +256,10 @@ fn table() -> Vec<(ClientError, Answers<'static>)> {
         ),
         (of_operation(network(io::ErrorKind::BrokenPipe)).late(), Answers { is_timeout: true, ..AT_SERVER }),
         (of_operation(CommandError::NotReusable { origin: origin() }), Answers { is_retryable: true, ..AT_SERVER }),
-        (of_operation(CommandError::Wire { origin: origin(), source: WireError::Unasked { count: 1 } }), AT_SERVER),
+        (
+            of_operation(CommandError::Wire { origin: origin(), source: Arc::new(WireError::Unasked { count: 1 }) }),
+            AT_SERVER,
+        ),
         (of_operation(cleared(io::Error::other("hung"), true)), Answers { is_network: true, ..AT_SERVER }),
         // Connections that could not be had.
         (

@@ -38,7 +38,7 @@ pub struct AuthenticationError {
     /// `authSource`: the database in which the user is defined.
     pub database: String,
     /// Why authentication failed.
-    pub cause: AuthenticationCause,
+    pub(crate) cause: AuthenticationCause,
     /// Whether the database is that of the connection string's path, because there is no `authSource`.
     pub(crate) is_database_of_path: bool,
 }
@@ -93,19 +93,6 @@ impl StdError for AuthenticationError {
 }
 
 /// Why a connection could not be authenticated.
-///
-/// ```
-/// use wharf::endpoint::{AuthenticationCause, AuthenticationError};
-///
-/// fn advice(error: &AuthenticationError) -> &'static str {
-///     match &error.cause {
-///         AuthenticationCause::Refused(_) => "look at the user, the password and authSource",
-///         AuthenticationCause::Network(_) | AuthenticationCause::Timeout(_) => "try again after a pause",
-///         AuthenticationCause::Provider(_) => "look at the file, the service or the callback",
-///         _ => "look at the message",
-///     }
-/// }
-/// ```
 #[derive(Error)]
 #[non_exhaustive]
 pub enum AuthenticationCause {

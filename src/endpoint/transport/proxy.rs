@@ -115,16 +115,6 @@ impl AsyncWrite for Overheard<'_> {
 }
 
 /// The proxy could not be reached, or did not connect to the server.
-///
-/// ```
-/// use wharf::EstablishError;
-/// use wharf::endpoint::ProxyError;
-///
-/// fn advice(error: &EstablishError) -> Option<&'static str> {
-///     let error: &ProxyError = error.cause().downcast_ref()?;
-///     Some(if error.reply.is_some() { "ask for access to the server" } else { "look at proxyHost and proxyPort" })
-/// }
-/// ```
 #[derive(Error)]
 #[non_exhaustive]
 pub struct ProxyError {

@@ -120,16 +120,6 @@ where
 }
 
 /// None of a server's addresses accepted a connection.
-///
-/// ```
-/// use wharf::EstablishError;
-/// use wharf::endpoint::ConnectError;
-///
-/// fn advice(error: &EstablishError) -> Option<&'static str> {
-///     let error: &ConnectError = error.cause().downcast_ref()?;
-///     Some(if error.is_local() { "look at the limits of this machine" } else { "try again after a pause" })
-/// }
-/// ```
 #[derive(Error)]
 #[non_exhaustive]
 pub struct ConnectError {
@@ -143,16 +133,6 @@ pub struct ConnectError {
 crate::error::debug_as_sentence!(ConnectError);
 
 /// An attempt to connect to one address.
-///
-/// ```
-/// use std::io::ErrorKind;
-/// use wharf::endpoint::ConnectError;
-///
-/// fn refusing(error: &ConnectError) -> impl Iterator<Item = &str> {
-///     let refused = error.attempts.iter().filter(|attempt| attempt.source.kind() == ErrorKind::ConnectionRefused);
-///     refused.map(|attempt| attempt.peer.as_str())
-/// }
-/// ```
 #[derive(Error)]
 #[error("{peer}: {source}{}", obstacle(source).map(|why| format!("; {why}")).unwrap_or_default())]
 #[non_exhaustive]

@@ -263,7 +263,7 @@ impl Reader {
         for host in text.split(',') {
             let refuse = |must: &str| InvalidOption::new("hosts", must, self.host(host));
             let decoded = decode(host).ok_or_else(|| refuse("percent-encoded, in UTF-8"))?;
-            let address = ServerAddress::parse(&decoded).map_err(|error| refuse(error.allowed))?;
+            let address = ServerAddress::read(&decoded).map_err(refuse)?;
             if !options.add_host(address) {
                 let host = self.shows_values.then_some(decoded);
                 self.warn(UriWarning::RepeatedHost { host });

@@ -378,14 +378,6 @@ fn iterations(value: &str) -> Result<u32, ScramError> {
 }
 
 /// A failure of a SCRAM conversation.
-///
-/// ```
-/// use wharf::endpoint::{AuthenticationCause, AuthenticationError, ScramError};
-///
-/// fn server_is_an_impostor(error: &AuthenticationError) -> bool {
-///     matches!(error.cause, AuthenticationCause::Scram(ScramError::ServerSignature))
-/// }
-/// ```
 #[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ScramError {

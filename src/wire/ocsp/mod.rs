@@ -157,19 +157,6 @@ impl OcspResponse<'_> {
 /// The reason why a server's stapled OCSP response, or its absence, is not accepted.
 ///
 /// A revoked certificate is not among the reasons: in that case the response was accepted.
-///
-/// ```
-/// use wharf::EstablishError;
-/// use wharf::endpoint::OcspError;
-///
-/// fn advice(error: &EstablishError) -> Option<&'static str> {
-///     Some(match error.cause().downcast_ref()? {
-///         OcspError::Missing => "the certificate demands a stapled response: let the server staple one",
-///         OcspError::NotYetValid { .. } | OcspError::Expired { .. } => "look at the clocks of both machines",
-///         _ => "look at the server's responder",
-///     })
-/// }
-/// ```
 #[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum OcspError {

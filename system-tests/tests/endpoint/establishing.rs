@@ -39,8 +39,9 @@ async fn app_name_is_unset_by_default_and_limited_in_length() {
 
 #[test]
 fn invalid_address_is_refused() {
-    let InvalidAddress { address, allowed, .. } = Endpoint::new("host:99999").unwrap_err();
-    assert_eq!((&*address, allowed), ("host:99999", "host or host:port, where port is 1 to 65535"));
+    let error = Endpoint::new("host:99999").unwrap_err();
+    let text = "the server's address must be host or host:port, where port is 1 to 65535, got \"host:99999\"";
+    assert_eq!(error.to_string(), text);
 }
 
 #[tokio::test]

@@ -8,12 +8,12 @@ use std::time::Duration;
 use bson::{Document, RawDocument, RawDocumentBuf, doc, rawdoc};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use wharf::endpoint::{ConnectError, ConnectTimeoutError, ForeignProtocolError};
+use wharf::endpoint::ConnectTimeoutError;
+use wharf::unstable::endpoint::{ConnectError, ForeignProtocolError};
 use wharf::unstable::wire::hello::IncompatibleServerError;
 use wharf::unstable::wire::{Flags, Header, HelloReply, Outgoing, WireError, op_msg};
 use wharf::{
-    Command, CommandError, DirectConnection, Endpoint, Establish, EstablishError, InvalidAddress, Labels, Options,
-    ServerError, Stage,
+    Command, CommandError, DirectConnection, Endpoint, Establish, EstablishError, Labels, Options, ServerError, Stage,
 };
 use wharf_testbed::embedded::{COLLECTION, DATABASE, EmbeddedOptions, EmbeddedServer};
 
@@ -59,4 +59,12 @@ fn assert_refused(error: &EstablishError, stage: Stage, labels: Labels) {
 
 fn cause<E: StdError + 'static>(error: &EstablishError) -> &E {
     error.cause().downcast_ref().unwrap_or_else(|| panic!("unexpected cause: {:?}", error.cause()))
+}
+
+/// Returns what breaks the wire protocol, if that is why a command failed.
+fn wire_error(failure: &CommandError) -> Option<&WireError> {
+    match failure {
+        CommandError::Wire { source, .. } => source.downcast_ref(),
+        _ => None,
+    }
 }

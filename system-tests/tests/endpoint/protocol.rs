@@ -8,7 +8,7 @@ async fn reply_to_another_request_is_refused() {
     let mut connection = connect(&server).await;
     server.faults().response_to(Some(-7));
     let failure = connection.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap_err();
-    let CommandError::Wire { source: WireError::ResponseTo { value: -7, .. }, .. } = failure else {
+    let Some(WireError::ResponseTo { value: -7, .. }) = wire_error(&failure) else {
         panic!("unexpected failure: {failure}")
     };
     assert!(!connection.condition().is_reusable());
@@ -24,7 +24,7 @@ async fn impossible_length_is_refused_at_once() {
         let mut connection = connect(&server).await;
         server.faults().message_length(Some(length));
         let failure = connection.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap_err();
-        let CommandError::Wire { source: WireError::Length { value, .. }, .. } = failure else {
+        let Some(&WireError::Length { value, .. }) = wire_error(&failure) else {
             panic!("unexpected failure: {failure}")
         };
         assert_eq!(value, i64::from(length));
@@ -60,7 +60,7 @@ async fn reply_is_bounded_even_if_the_server_announces_a_higher_limit() {
     // A client that trusted the announced limit would wait for the rest.
     let both = async { tokio::join!(using, serving) };
     let (failure, _stream) = tokio::time::timeout(AGES, both).await.unwrap();
-    let CommandError::Wire { source: WireError::Length { value, most, .. }, .. } = failure else {
+    let Some(&WireError::Length { value, most, .. }) = wire_error(&failure) else {
         panic!("unexpected failure: {failure}")
     };
     assert_eq!((value, most), (48_000_001, 48_000_000));

@@ -126,8 +126,8 @@ async fn server_that_falls_silent_at_any_stage_fails_at_the_connect_timeout() {
         let CheckOutError::Establish(error) = error else { panic!("unexpected error: {error}") };
         let (timeout, labels) = match error.stage() {
             Stage::Tls | Stage::Hello => (cause::<ConnectTimeoutError>(&error), OVERLOADED),
-            Stage::Authenticate => match &cause::<AuthenticationError>(&error).cause {
-                wharf::endpoint::AuthenticationCause::Timeout(timeout) => (timeout, Labels::NONE),
+            Stage::Authenticate => match reason(cause(&error)) {
+                wharf::unstable::endpoint::AuthenticationCause::Timeout(timeout) => (timeout, Labels::NONE),
                 other => panic!("unexpected cause: {other}"),
             },
             _ => panic!("unexpected stage: {error}"),

@@ -70,8 +70,9 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use bson::{Document, RawDocument, RawDocumentBuf, doc, rawdoc};
-use wharf::endpoint::{AuthenticationCause, AuthenticationError, ConnectTimeoutError, ProxyError, TlsError};
+use wharf::endpoint::{AuthenticationError, ConnectTimeoutError};
 use wharf::telemetry::EventCounts;
+use wharf::unstable::endpoint::{AuthenticationCause, ProxyError, TlsError};
 use wharf::{
     CheckOutError, CommandError, Compressor, Credential, Endpoint, EstablishError, Labels, Mechanism, OperationError,
     Options, Pool, PoolOptions, Stage, TlsOptions,
@@ -283,7 +284,7 @@ fn is_of_network(error: &EstablishError) -> bool {
         // SOCKS5 Support: each failure at the proxy is that of a network.
         Stage::Resolve | Stage::Proxy => true,
         Stage::Authenticate => error.cause().downcast_ref().is_some_and(|failed: &AuthenticationError| {
-            matches!(failed.cause, AuthenticationCause::Network(_) | AuthenticationCause::Timeout(_))
+            matches!(reason(failed), AuthenticationCause::Network(_) | AuthenticationCause::Timeout(_))
         }),
         _ => false,
     }
@@ -292,6 +293,11 @@ fn is_of_network(error: &EstablishError) -> bool {
 #[track_caller]
 fn cause<E: StdError + 'static>(error: &EstablishError) -> &E {
     error.cause().downcast_ref().unwrap_or_else(|| panic!("unexpected cause: {error:?}"))
+}
+
+/// Returns why an authentication failed.
+fn reason(failure: &AuthenticationError) -> &AuthenticationCause {
+    failure.source().and_then(|source| source.downcast_ref()).unwrap_or_else(|| panic!("no cause: {failure:?}"))
 }
 
 /// The plan at the top names existing tests.

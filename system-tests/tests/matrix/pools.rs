@@ -98,7 +98,7 @@ async fn wrong_user_or_wrong_authority_is_not_overload() {
 
 /// Returns the TLS error behind a failure.
 fn objection(error: &EstablishError) -> &Error {
-    let source = match error.cause().downcast_ref::<wharf::endpoint::TlsError>() {
+    let source = match error.cause().downcast_ref::<wharf::unstable::endpoint::TlsError>() {
         Some(hinted) => std::error::Error::source(hinted).and_then(|source| source.downcast_ref()),
         None => cause::<std::io::Error>(error).get_ref().and_then(|source| source.downcast_ref()),
     };

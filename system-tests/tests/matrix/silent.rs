@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::rustls::version::TLS13;
-use wharf::endpoint::ConnectError;
+use wharf::unstable::endpoint::ConnectError;
 use wharf_testbed::scripted::{Answer, Script, ScriptedServer, name, reply_length};
 use wharf_testbed::tls_front::TlsFront;
 
@@ -124,9 +124,7 @@ async fn mechanisms_of_one_message_fail_at_the_connect_timeout() {
         let (_front, options) = in_tls(&server).await;
         let options = options.credential(credential).connect_timeout(LIMIT);
         let error = assert_refused(options, Stage::Authenticate, Labels::NONE).await;
-        let AuthenticationCause::Timeout(timeout) = &cause::<AuthenticationError>(&error).cause else {
-            panic!("unexpected cause: {error}")
-        };
+        let AuthenticationCause::Timeout(timeout) = reason(cause(&error)) else { panic!("unexpected cause: {error}") };
         assert_eq!(timeout.limit, LIMIT);
     }
 }
@@ -146,7 +144,7 @@ async fn mechanisms_of_one_message_fail_when_the_reply_is_cut_anywhere() {
         while bytes.load(Ordering::SeqCst) < length.load(Ordering::SeqCst) {
             let error = assert_refused(options.clone(), Stage::Authenticate, Labels::NONE).await;
             let failed: &AuthenticationError = cause(&error);
-            assert!(matches!(failed.cause, AuthenticationCause::Network(_)), "{error}");
+            assert!(matches!(reason(failed), AuthenticationCause::Network(_)), "{error}");
             bytes.fetch_add(1, Ordering::SeqCst);
         }
         assert!(bytes.load(Ordering::SeqCst) > 60);

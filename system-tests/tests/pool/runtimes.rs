@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::Instant;
-use wharf::{BackgroundInterval, BuildError, CheckOutError, Pool, PoolOptions};
+use wharf::{BackgroundInterval, CheckOutError, Pool, PoolOptions};
 use wharf_testbed::executor::drive;
 
 use super::mock::{Attempt, Log, Mock, builder, counts, poll_once};
@@ -204,7 +204,7 @@ fn runtime_that_has_ended_builds_no_pool() {
     let ended = multi_thread();
     let handle = ended.handle().clone();
     drop(ended);
-    assert_eq!(builder(&Mock::new([])).runtime(handle).build().unwrap_err(), BuildError::NoRuntime);
+    assert_eq!(builder(&Mock::new([])).runtime(handle).build().unwrap_err().option, "runtime");
 }
 
 #[test]

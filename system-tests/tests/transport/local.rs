@@ -5,7 +5,7 @@ use std::process::Command;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
-use wharf::endpoint::TlsError;
+use wharf::unstable::endpoint::TlsError;
 
 use super::*;
 

@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use bson::rawdoc;
-use wharf::endpoint::{ConnectError, ConnectTimeoutError, ProxyError, TlsError};
+use wharf::endpoint::ConnectTimeoutError;
+use wharf::unstable::endpoint::{ConnectError, ProxyError, TlsError};
 use wharf::{
     Credential, DirectConnection, EstablishError, InvalidOption, Labels, Mechanism, Options, ProxyOptions, Stage,
     TlsOptions,
@@ -129,7 +130,7 @@ fn cause<E: StdError + 'static>(error: &EstablishError) -> &E {
 /// Returns the TLS error behind a failed establishment.
 #[track_caller]
 fn tls_error(error: &EstablishError) -> &tokio_rustls::rustls::Error {
-    let source = match error.cause().downcast_ref::<wharf::endpoint::TlsError>() {
+    let source = match error.cause().downcast_ref::<wharf::unstable::endpoint::TlsError>() {
         Some(hinted) => std::error::Error::source(hinted).and_then(|source| source.downcast_ref()),
         None => cause::<io::Error>(error).get_ref().and_then(|source| source.downcast_ref()),
     };

@@ -2,7 +2,7 @@
 
 use tokio_rustls::rustls::version::{TLS12, TLS13};
 use tokio_rustls::rustls::{CertificateError, Error, SupportedProtocolVersion};
-use wharf::endpoint::OcspError;
+use wharf::unstable::wire::ocsp::OcspError;
 
 use super::*;
 

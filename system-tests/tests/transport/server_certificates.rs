@@ -3,7 +3,7 @@
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio_rustls::rustls::{CertificateError, Error};
-use wharf::endpoint::TlsError;
+use wharf::unstable::endpoint::TlsError;
 
 use super::*;
 

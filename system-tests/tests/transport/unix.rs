@@ -30,8 +30,8 @@ fn invalid_socket_path_is_refused() {
     assert_eq!((error.option, error.value), ("hosts", Some(format!("{path:?}"))));
     assert!(error.problem.starts_with("must be the path of a Unix domain socket ("), "{}", error.problem);
     let error = wharf::Endpoint::new(&path).unwrap_err();
-    assert_eq!(error.address, path);
-    assert_eq!(error.allowed, "a path that a Unix domain socket can have on this platform, if it is a path");
+    assert_eq!(error.value, Some(format!("{path:?}")));
+    assert_eq!(error.problem, "must be a path that a Unix domain socket can have on this platform, if it is a path");
 }
 
 #[tokio::test]

@@ -14,21 +14,6 @@ use tokio_rustls::rustls::{self, CertificateError};
 /// This is the cause of an [`EstablishError`](crate::EstablishError) at [`Stage::Tls`](crate::Stage::Tls). The cause of
 /// other TLS failures is an [`io::Error`] that contains the [`rustls::Error`], and the cause of a
 /// failed revocation check is an [`OcspError`](crate::endpoint::OcspError).
-///
-/// ```
-/// use wharf::EstablishError;
-/// use wharf::endpoint::TlsError;
-///
-/// fn advice(error: &EstablishError) -> Option<&'static str> {
-///     Some(match error.cause().downcast_ref()? {
-///         TlsError::NotSpoken { .. } => "remove tls=true, or connect to another port",
-///         TlsError::NoTrustedAuthority { .. } | TlsError::UnknownIssuer { .. } => "set tlsCAFile",
-///         TlsError::Expired { .. } => "renew the server's certificate",
-///         TlsError::AuthorityAsServer => "give the server a certificate of its own",
-///         _ => "look at the message",
-///     })
-/// }
-/// ```
 #[derive(Clone, Error)]
 #[non_exhaustive]
 pub enum TlsError {
