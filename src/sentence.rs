@@ -23,7 +23,28 @@ pub(crate) fn write_sentence(error: &dyn StdError, f: &mut fmt::Formatter<'_>) -
 }
 
 /// Implements `Debug` for errors through [`write_sentence`].
+///
+/// For an enumeration, `{:#?}` names the variants before the sentence, from the outermost one on. The call lists first the variants
+/// that hold another error, then all others.
 macro_rules! debug_as_sentence {
+    (enum $error:ident { $($whole:ident(_)),* ; $($variant:ident),* $(,)? }) => {
+        impl std::fmt::Debug for $error {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                if !f.alternate() {
+                    return $crate::sentence::write_sentence(self, f);
+                }
+                match self {
+                    $(Self::$whole(error) => {
+                        write!(f, concat!(stringify!($error), "::", stringify!($whole), "({:#?})"), error)
+                    })*
+                    $(Self::$variant { .. } => {
+                        f.write_str(concat!(stringify!($error), "::", stringify!($variant), ": "))?;
+                        $crate::sentence::write_sentence(self, f)
+                    })*
+                }
+            }
+        }
+    };
     ($($error:ty),+ $(,)?) => {$(
         impl std::fmt::Debug for $error {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

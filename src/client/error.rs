@@ -23,6 +23,7 @@ use crate::error::Labels;
 use crate::milliseconds::Milliseconds;
 use crate::options::{InvalidOption, ServerAddress};
 use crate::printable::Printable;
+use crate::sentence::write_sentence;
 use crate::session::{Fault, FaultKind, SessionError};
 
 /// The server's number for `IllegalOperation`.
@@ -99,7 +100,10 @@ pub enum ClientError {
     },
 }
 
-crate::error::debug_as_sentence!(ClientError);
+crate::error::debug_as_sentence!(enum ClientError {
+    Selection(_), Operation(_), InvalidOption(_), Session(_), Write(_); TransactionTimeout, Other, Argument,
+    OnRuntime, EventLoop, InUse, Reply
+});
 
 pub use body::BodyError;
 
@@ -179,12 +183,21 @@ pub struct FailedOperation {
     generated_ids: Vec<(usize, ObjectId)>,
 }
 
-crate::error::debug_as_sentence!(FailedOperation);
+impl fmt::Debug for FailedOperation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.failure {
+            Failure::Selection(error) if f.alternate() => write!(f, "{error:#?}{}", self.late_note()),
+            Failure::Operation(error) | Failure::NoRetryableWrites(error) if f.alternate() => {
+                write!(f, "{error:#?}{}", self.late_note())
+            }
+            _ => write_sentence(self, f),
+        }
+    }
+}
 
 impl fmt::Display for FailedOperation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let late = if self.is_late { "; there was no time for another attempt (timeoutMS)" } else { "" };
-        write!(f, "{}{late}", self.failure)
+        write!(f, "{}{}", self.failure, self.late_note())
     }
 }
 
@@ -218,6 +231,10 @@ enum Failure {
 crate::error::debug_as_sentence!(Failure);
 
 impl FailedOperation {
+    fn late_note(&self) -> &'static str {
+        if self.is_late { "; there was no time for another attempt (timeoutMS)" } else { "" }
+    }
+
     pub(super) fn selection(error: ServerSelectionError, labels: Labels) -> Self {
         Self { failure: Failure::Selection(error), labels, is_late: false, generated_ids: Vec::new() }
     }

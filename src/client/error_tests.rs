@@ -164,8 +164,35 @@ fn every_public_error_prints_as_a_sentence_also_by_its_debug() {
         assert!(!shown.is_empty() && printed.starts_with(&shown), "{name}: {printed}");
         assert_eq!(derived(&printed), None, "{name}: {printed}");
         assert!(!printed.contains('\n'), "{name}: {printed}");
-        assert_eq!(format!("{error:#?}"), printed, "{name}");
     }
+}
+
+#[test]
+fn alternate_debug_begins_with_the_variants() {
+    const ENUMERATIONS: [&str; 9] = [
+        "CheckOutError",
+        "ClearError",
+        "ClientError",
+        "CommandError",
+        "CommandTimeoutError",
+        "OperationError",
+        "ResolveError",
+        "ServerSelectionError",
+        "SessionError",
+    ];
+    let mut variants = 0;
+    for (name, error) in samples() {
+        let (shown, printed) = (error.to_string(), format!("{error:#?}"));
+        assert!(printed.contains(&shown) && !printed.contains('\n'), "{name}: {printed}");
+        if ENUMERATIONS.contains(&name) {
+            assert!(printed.starts_with(&format!("{name}::")), "{printed}");
+            variants += 1;
+        }
+    }
+    assert_eq!(variants, ENUMERATIONS.len());
+    let error = ClientError::from(OperationError::from(command_error()));
+    let expected = format!("ClientError::Operation(OperationError::Command(CommandError::Server: {error}))");
+    assert_eq!(format!("{error:#?}"), expected);
 }
 
 #[test]

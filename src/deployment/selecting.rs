@@ -75,7 +75,9 @@ pub enum ServerSelectionError {
     NoRuntime,
 }
 
-crate::error::debug_as_sentence!(ServerSelectionError);
+crate::error::debug_as_sentence!(enum ServerSelectionError {
+    ReadPreference(_); Timeout, TriedOnce, Incompatible, Closed, NoRuntime
+});
 
 impl ServerSelectionError {
     /// Returns whether a later selection may find a server.

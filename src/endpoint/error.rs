@@ -107,7 +107,9 @@ pub enum CommandError {
     },
 }
 
-crate::error::debug_as_sentence!(CommandError);
+crate::error::debug_as_sentence!(enum CommandError {
+    ; Server, Network, Timeout, Wire, Lost, NotReusable, Reauthentication
+});
 
 /// How far a command came when its time was up.
 ///
@@ -140,7 +142,7 @@ pub enum CommandTimeoutError {
     Server(Box<ServerError>),
 }
 
-crate::error::debug_as_sentence!(CommandTimeoutError);
+crate::error::debug_as_sentence!(enum CommandTimeoutError { Server(_); Unsent, Sending, Receiving });
 
 /// Displays the limit that a command has exceeded. Zero means that only the server had a limit.
 struct InTime(Duration);

@@ -399,7 +399,7 @@ pub enum OperationError {
     },
 }
 
-crate::error::debug_as_sentence!(OperationError);
+crate::error::debug_as_sentence!(enum OperationError { Command(_), Interrupted(_), CheckOut(_); CheckOutTimeout });
 
 impl OperationError {
     /// Returns whether the operation may be retried, for any kind of command.

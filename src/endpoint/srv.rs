@@ -126,7 +126,10 @@ pub enum ResolveError {
     },
 }
 
-crate::error::debug_as_sentence!(ResolveError);
+crate::error::debug_as_sentence!(enum ResolveError {
+    InvalidOption(_); FeatureMissing, Configuration, NoRuntime, Lookup, Timeout, ForeignServer, InvalidServer,
+    TooManyServers, SeveralTxtRecords, TxtRecord
+});
 
 impl Options {
     /// Parses a connection string and, if it begins with `mongodb+srv://`, looks up its servers in the DNS. Short for

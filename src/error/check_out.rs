@@ -12,7 +12,10 @@ use crate::holder::Holder;
 use super::{Cause, EstablishError, debug_as_sentence};
 use crate::event::CheckOutFailedReason;
 
-debug_as_sentence!(CheckOutError, PoolClosedError, PoolClearedError, WaitQueueTimeoutError, NoRuntimeError);
+debug_as_sentence!(enum CheckOutError {
+    PoolClosed(_), PoolCleared(_), WaitQueueTimeout(_), Establish(_), NoRuntime(_);
+});
+debug_as_sentence!(PoolClosedError, PoolClearedError, WaitQueueTimeoutError, NoRuntimeError);
 
 /// A check-out did not yield a connection.
 ///

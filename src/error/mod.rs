@@ -1,7 +1,7 @@
 //! Errors of check-outs, check-ins and connections, and what a caller can do about them.
 //!
 //! Types whose names end in `Error` are errors that a caller gets, or their sources. The `Debug` of each is a sentence,
-//! because that is what Rust prints for an error that `main` returns.
+//! because that is what Rust prints for an error that `main` returns. `{:#?}` names the variants before it.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -24,7 +24,7 @@ pub type Cause = Arc<dyn StdError + Send + Sync + 'static>;
 
 pub(crate) use crate::sentence::debug_as_sentence;
 
-debug_as_sentence!(ClearError);
+debug_as_sentence!(enum ClearError { ; ServiceIdRequired, NotLoadBalanced });
 
 /// A connection was checked into a pool that did not create it. The connection is unchanged and in `connection`.
 ///

@@ -82,7 +82,12 @@ pub enum SessionError {
     InvalidClusterTime,
 }
 
-crate::error::debug_as_sentence!(SessionError);
+crate::error::debug_as_sentence!(enum SessionError {
+    ; TransactionInProgress, OtherClient, NoTransaction, CommitAfterAbort, AbortAfterCommit, AbortedTwice,
+    UnacknowledgedTransaction, UnacknowledgedWrite, ReadConcernInTransaction, WriteConcernInTransaction,
+    ReadPreferenceInTransaction, TransactionCutOff, CursorClosing, AbortInProgress, TimeoutInTransaction,
+    SnapshotTransaction, ReadConcernInSnapshot, SnapshotUnsupported, Unsupported, InvalidClusterTime
+});
 
 impl SessionError {
     /// Returns the labels that the client gives the error.
