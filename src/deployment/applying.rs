@@ -12,9 +12,7 @@ use super::rescan::{self, servers_after};
 use super::server::{Member, Server};
 use super::snapshot::Snapshot;
 use super::state::{Deployment, Resident, SrvResident, State, now};
-use crate::endpoint::{
-    AuthenticationError, OperationError, Scanned, ServerError, StateChange, WriteConcernError,
-};
+use crate::endpoint::{AuthenticationError, OperationError, Scanned, ServerError, StateChange, WriteConcernError};
 use crate::error::{Cause, Stage};
 use crate::options::ServerAddress;
 use crate::pool::Clear;
