@@ -1,13 +1,14 @@
 //! The public surface of wharf: it is the listing in `public-api.txt`.
 //!
-//! rustdoc writes the surface as JSON, which a stable toolchain does if `RUSTC_BOOTSTRAP` is set. That variable is set for
-//! this one call of cargo, which has a target folder of its own: it would make cargo build dependencies anew.
+//! rustdoc writes the surface as JSON, which a stable toolchain does if `RUSTC_BOOTSTRAP` is set. Only rustdoc gets that
+//! variable, from a script in front of it: cargo would build all dependencies anew.
 #![cfg(not(any(loom, shuttle)))]
 
 use std::collections::BTreeSet;
 use std::env;
 use std::fs;
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use wharf_system_tests::root;
@@ -26,12 +27,15 @@ const SAMPLES: &str = "src/client/error_tests.rs";
 /// Has rustdoc describe the library, and returns the path of its JSON.
 fn described() -> PathBuf {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let target = root().join("target/public-api");
+    let rustdoc = Path::new(env!("CARGO_TARGET_TMPDIR")).join("rustdoc");
+    fs::write(&rustdoc, "#!/bin/sh\nRUSTC_BOOTSTRAP=1 exec rustdoc \"$@\"\n").unwrap();
+    fs::set_permissions(&rustdoc, fs::Permissions::from_mode(0o755)).unwrap();
+    let target = rustdoc.ancestors().nth(2).unwrap();
     let output = Command::new(cargo)
         .args(["rustdoc", "--package", "wharf", "--lib", "--quiet", "--target-dir"])
-        .arg(&target)
+        .arg(target)
         .args(["--", "-Z", "unstable-options", "--output-format", "json", "--cap-lints", "allow"])
-        .env("RUSTC_BOOTSTRAP", "1")
+        .env("RUSTDOC", &rustdoc)
         .current_dir(root())
         .output()
         .unwrap();

@@ -8,7 +8,8 @@
 //! the cases that require it. A case that needs what
 //! wharf or this runner lacks is skipped with the reason, and so is one that needs another deployment. A case that fails
 //! is in the [`ledger`] with its reason; it is run all the same, and the test fails if it passes. `WHARF_UNIFIED` limits
-//! the run to the files and cases whose names contain it, and prints the failures without judging them.
+//! the run to the files and cases whose names contain it, and prints the failures without judging them. With `WHARF_CHANGED`,
+//! only files run that the fetched copy lacks or has with another content.
 
 #![cfg(not(any(loom, shuttle)))]
 
@@ -45,6 +46,7 @@ use wharf::Options;
 use wharf_testbed::balancer::Balancer;
 use wharf_testbed::edition::{Edition, root};
 use wharf_testbed::mongod::{Mongod, MongodOptions};
+use wharf_testbed::provision;
 use wharf_testbed::replica_set::{ReplicaSet, ReplicaSetOptions};
 use wharf_testbed::table;
 
@@ -164,16 +166,20 @@ fn json_files(folder: &Path) -> Vec<PathBuf> {
 /// Reads the files of a suite that are in the unified format.
 fn load(suite: &'static str) -> Vec<Loaded> {
     let root = root();
+    let fetched = changed_only().then(|| provision::fetched_suites().expect("the fetched suites"));
+    let has = |fetched: &Path, name: &str, text: &str| {
+        fs::read_to_string(fetched.join(format!("{name}.json"))).is_ok_and(|fetched| fetched == text)
+    };
     let mut loaded = Vec::new();
     for path in json_files(&root.join(suite)) {
         let text = fs::read_to_string(&path).unwrap();
         let name = path.strip_prefix(&root).unwrap().with_extension("").to_str().unwrap().to_owned();
-        if text.contains("\"schemaVersion\"") {
+        if text.contains("\"schemaVersion\"") && !fetched.as_ref().is_some_and(|fetched| has(fetched, &name, &text)) {
             let file = TestFile::parse(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
             loaded.push(Loaded { suite, name, file });
         }
     }
-    assert!(!loaded.is_empty(), "{suite} has no files");
+    assert!(!loaded.is_empty() || changed_only(), "{suite} has no files");
     loaded
 }
 
@@ -189,6 +195,11 @@ fn invalid_files_are_refused() {
 
 fn wanted() -> Option<String> {
     std::env::var("WHARF_UNIFIED").ok().filter(|filter| !filter.is_empty())
+}
+
+/// Returns whether the files that both editions have are left out.
+fn changed_only() -> bool {
+    std::env::var_os("WHARF_CHANGED").is_some_and(|value| !value.is_empty())
 }
 
 fn requirements(of: &Option<Filled<RunOnRequirement>>) -> &[RunOnRequirement] {
@@ -436,14 +447,18 @@ fn unified_suites_pass() {
     report(&rows);
     if filter.is_none() {
         let used = used.into_inner().unwrap();
+        // Of files that are left out, no case has run.
+        let has_run = |name: &str| !changed_only() || files.iter().any(|loaded| loaded.name == name);
+        let is_used = |which, file: &str, case| used.contains(&(which, file.to_owned(), case));
         let unused: Vec<_> =
-            ledger::cases().filter(|&(which, file, case)| !used.contains(&(which, file.to_owned(), case))).collect();
+            ledger::cases().filter(|&(which, file, case)| has_run(file) && !is_used(which, file, case)).collect();
         assert!(unused.is_empty(), "no case needs these entries of the ledger: {unused:#?}");
         let lacking = lacking.into_inner().unwrap();
-        let unused: Vec<_> = ledger::lacks().filter(|what| !lacking.contains(what)).collect();
+        let unused: Vec<_> = ledger::lacks().filter(|what| !changed_only() && !lacking.contains(what)).collect();
         assert!(unused.is_empty(), "no case lacks what the ledger says is lacking: {unused:#?}");
         for ((suite, which), Row { run_again, passed, failed, .. }) in &rows {
             let (run_again, most) = (run_again.len(), (passed + failed.len()) / ONE_RUN_AGAIN_IN);
+            let most = most.max(usize::from(changed_only()));
             assert!(
                 run_again <= most,
                 "{}: {run_again} cases were run again, at most {most} may",
