@@ -8,12 +8,14 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tracing::Span;
 
 use super::environment::TokioEnvironment;
 use super::establish::Establish;
-use super::fork;
+use super::fork::{self, Forked};
+use super::home::Home;
 use super::opening::{self, OpenRequest};
 use super::pool::Pool;
 use super::timer::{Lapse, within};
@@ -168,14 +170,14 @@ impl<E: Establish> Pool<E> {
         if let Poll::Ready(idle) = poll_fn(|context| Poll::Ready(returned.as_mut().poll(context))).await {
             return Opened::Ended(Ok(idle));
         }
-        let request = Arc::new(OpenRequest::new(Arc::clone(core), permit));
-        let (requester, opened) = oneshot::channel();
         // If the pool has no living runtime, it moves to the runtime that polls the caller.
         let Some(home) = self.home(|| Handle::try_current().ok()) else {
             return Opened::Ended(Err(NoRuntimeError::of(core.address()).into()));
         };
+        let request = Arc::new(OpenRequest::new(Arc::clone(core), permit));
+        let (requester, outcome) = oneshot::channel();
         let opening = fork::own(opening::open_for(request.clone(), requester, Span::current()));
-        let (task, mut own_opening) = match core.environment().has_tasks {
+        let (task, opening) = match core.environment().has_tasks {
             true => (Some(home.handle().spawn(opening)), None),
             false => (None, Some(opening)),
         };
@@ -186,46 +188,45 @@ impl<E: Establish> Pool<E> {
                     drop(request.take_permit());
                     Opened::Ended(Ok(idle))
                 }
-                outcome = opened => match outcome {
-                    // The connection is useless: no driver moves its bytes any more.
-                    Ok(Ok(_idle)) if home.has_ended() => Opened::RuntimeEnded,
-                    Ok(Ok(idle)) => {
-                        request.end_opening();
-                        idle.mark_opened();
-                        Opened::Ended(Ok(idle))
-                    }
-                    Ok(outcome) => Opened::Ended(outcome),
-                    // Only a runtime that shuts down cancels the task.
-                    Err(_gone) => {
-                        let is_cancelled = match task {
-                            Some(task) => task.await.is_err_and(|error| error.is_cancelled()),
-                            None => false,
-                        };
-                        if is_cancelled {
-                            home.end(core);
-                            Opened::RuntimeEnded
-                        } else {
-                            Opened::Ended(Err(request.task_ended()))
-                        }
-                    }
-                },
+                opened = self.opened(&request, outcome, task, &home) => opened,
             }
         };
-        let first = async {
-            let mut first = pin!(first);
-            poll_fn(|context| {
-                if let Some(opening) = &mut own_opening
-                    && Pin::new(opening).poll(context).is_ready()
-                {
-                    own_opening = None;
-                }
-                first.as_mut().poll(context)
-            })
-            .await
-        };
+        let first = beside(opening, first);
         match self.in_time(limits.whole, first).await {
             Ok(opened) => opened,
             Err(lapsed) => Opened::Ended(Err(self.error_of(lapsed, limits))),
+        }
+    }
+
+    /// Waits for the outcome of the check-out's own opening, which may be a task.
+    async fn opened(
+        &self,
+        request: &OpenRequest<E>,
+        outcome: oneshot::Receiver<opening::Acquired<E>>,
+        task: Option<JoinHandle<Result<(), Forked>>>,
+        home: &Home,
+    ) -> Opened<E> {
+        match outcome.await {
+            // The connection is useless: no driver moves its bytes any more.
+            Ok(Ok(_idle)) if home.has_ended() => Opened::RuntimeEnded,
+            Ok(Ok(idle)) => {
+                request.end_opening();
+                idle.mark_opened();
+                Opened::Ended(Ok(idle))
+            }
+            Ok(failed) => Opened::Ended(failed),
+            Err(_gone) => {
+                // Only a runtime that shuts down cancels the task.
+                let is_cancelled = match task {
+                    Some(task) => task.await.is_err_and(|error| error.is_cancelled()),
+                    None => false,
+                };
+                if is_cancelled {
+                    home.end(&self.core);
+                    return Opened::RuntimeEnded;
+                }
+                Opened::Ended(Err(request.task_ended()))
+            }
         }
     }
 
@@ -239,4 +240,16 @@ impl<E: Establish> Pool<E> {
             // The pool was cleared or closed between the grant and this poll, so the connection does not count.
         }
     }
+}
+
+/// Waits for `future`, and runs the opening meanwhile if there is one.
+async fn beside<T>(mut opening: Option<impl Future + Unpin>, future: impl Future<Output = T>) -> T {
+    let mut future = pin!(future);
+    poll_fn(|context| {
+        if opening.as_mut().is_some_and(|opening| Pin::new(opening).poll(context).is_ready()) {
+            opening = None;
+        }
+        future.as_mut().poll(context)
+    })
+    .await
 }
