@@ -138,7 +138,7 @@ use event_listener::Event;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{BriefLock, Watch, contain, unless_mutant};
 use place::Inside;
-use queue::{Caller, Queue, Turn};
+use queue::{Caller, Next, Queue};
 use signal::Verdict;
 
 /// How many events a caller delivers or tolerates for others; see the [module](self).
@@ -182,8 +182,8 @@ impl<T> Delivery<T> {
     /// Inside of an inline delivery, leaves them to its end, so that a subscriber is not called inside of its own call.
     pub fn deliver(&self, on_event: impl Fn(&T)) {
         if !place::is_inline_in(self.address()) {
-            let (turn, caller) = self.locked(|queue| queue.arrive(self.share.room));
-            self.take_turns(turn, caller, &on_event);
+            let (next, caller) = self.locked(|queue| queue.arrive(self.share.room));
+            self.take_steps(next, caller, &on_event);
         }
     }
 
@@ -192,11 +192,11 @@ impl<T> Delivery<T> {
         if place::is_inline_in(self.address()) {
             return self.emit(event);
         }
-        let (turn, caller) = self.locked(|queue| {
+        let (next, caller) = self.locked(|queue| {
             queue.push(event, self.address());
             queue.arrive(self.share.room)
         });
-        self.take_turns(turn, caller, &on_event);
+        self.take_steps(next, caller, &on_event);
     }
 
     /// Passes an event to `on_event` before it returns, after all events that precede it. A panic of `on_event` is
@@ -228,8 +228,8 @@ impl<T> Delivery<T> {
     #[cold]
     fn catch_up(&self, on_event: &impl Fn(&T)) {
         if !place::is_inside() {
-            let (turn, caller) = self.locked(|queue| queue.arrive(0));
-            self.take_turns(turn, caller, on_event);
+            let (next, caller) = self.locked(|queue| queue.arrive(0));
+            self.take_steps(next, caller, on_event);
         }
     }
 
@@ -244,30 +244,30 @@ impl<T> Delivery<T> {
     /// Lifts an embargo, and delivers the events that were emitted inside of the inline delivery.
     #[cold]
     fn lift(&self, embargo: u64, on_event: impl Fn(&T)) {
-        let (turn, caller) = self.locked(|queue| queue.lift(embargo, self.share.room));
-        self.take_turns(turn, caller, &on_event);
+        let (next, caller) = self.locked(|queue| queue.lift(embargo, self.share.room));
+        self.take_steps(next, caller, &on_event);
     }
 
     /// Performs the caller's steps until it may leave.
-    fn take_turns(&self, mut turn: Turn<T>, caller: Caller, on_event: &impl Fn(&T)) {
+    fn take_steps(&self, mut next: Next<T>, caller: Caller, on_event: &impl Fn(&T)) {
         loop {
-            turn = match turn {
-                Turn::Leave | Turn::Done { ended: false } => return,
-                Turn::Done { ended: true } => {
+            next = match next {
+                Next::Leave | Next::Done { ended: false } => return,
+                Next::Done { ended: true } => {
                     self.change.notify(usize::MAX);
                     return;
                 }
-                Turn::Wait(signal) => match signal.wait() {
+                Next::Wait(signal) => match signal.wait() {
                     Verdict::Leave => return,
                     Verdict::Deliver => self.locked(|queue| queue.succeed(caller)),
                 },
-                Turn::Deliver(event) => self.deliver_from(event, caller, on_event),
+                Next::Deliver(event) => self.deliver_from(event, caller, on_event),
             };
         }
     }
 
     /// Delivers as the deliverer, starting with `event`.
-    fn deliver_from(&self, mut event: T, caller: Caller, on_event: &impl Fn(&T)) -> Turn<T> {
+    fn deliver_from(&self, mut event: T, caller: Caller, on_event: &impl Fn(&T)) -> Next<T> {
         let inside = Inside::enter();
         let mut deliverer = caller.with_turn(self.share.turn, inside.is_outermost());
         loop {
@@ -276,12 +276,12 @@ impl<T> Delivery<T> {
             // Outside the lock, because an event may own values that are slow to drop, or an error whose drop panics.
             contain(|| drop(event));
             deliverer.left = deliverer.left.saturating_sub(1);
-            let (turn, told) = self.locked(|queue| queue.delivered_one(deliverer));
+            let (next, told) = self.locked(|queue| queue.delivered_one(deliverer));
             for (signal, verdict) in told {
                 signal.give(verdict);
             }
-            match turn {
-                Turn::Deliver(next) => event = next,
+            match next {
+                Next::Deliver(following) => event = following,
                 other => return other,
             }
         }

@@ -207,7 +207,7 @@ pub(crate) fn fetch_surroundings<T>(at: *const T) {
 macro_rules! published {
     ($atomic:expr) => {{
         #[cfg(loom)]
-        let value = $atomic.load_without_turn($crate::sync::atomic::Ordering::Relaxed);
+        let value = $atomic.load_past_turnstile($crate::sync::atomic::Ordering::Relaxed);
         #[cfg(not(loom))]
         let value = $atomic.load($crate::sync::atomic::Ordering::Relaxed);
         value

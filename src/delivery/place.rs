@@ -6,7 +6,7 @@ use crate::sync::thread_local;
 
 /// The outermost delivery of a thread, and what was emitted inside of it. A thread delivers inline only if it is
 /// outside of all subscribers, so at most its outermost delivery is an inline one.
-struct Place {
+struct Nesting {
     /// [`OUTSIDE`], [`FROM_A_QUEUE`], or the address of the delivery that this thread is inline in.
     outermost: Cell<usize>,
     /// The embargo on the events that were emitted inside of the inline delivery, or 0 if there were none.
@@ -19,49 +19,49 @@ const FROM_A_QUEUE: usize = 1;
 
 thread_local! {
     #[allow(clippy::missing_const_for_thread_local, reason = "loom's macro takes no const block")]
-    static PLACE: Place = Place { outermost: Cell::new(OUTSIDE), embargo: Cell::new(0) };
+    static NESTING: Nesting = Nesting { outermost: Cell::new(OUTSIDE), embargo: Cell::new(0) };
 }
 
 /// Returns whether the thread is inside a subscriber. A thread that is ending has no locals any more and counts as
 /// inside, so that it does not wait.
 pub(super) fn is_inside() -> bool {
-    PLACE.try_with(|place| place.outermost.get() != OUTSIDE).unwrap_or(true)
+    NESTING.try_with(|nesting| nesting.outermost.get() != OUTSIDE).unwrap_or(true)
 }
 
 /// Returns whether the thread is in an inline delivery of the delivery at this address.
 pub(super) fn is_inline_in(address: usize) -> bool {
-    PLACE.try_with(|place| place.outermost.get() == address).unwrap_or(false)
+    NESTING.try_with(|nesting| nesting.outermost.get() == address).unwrap_or(false)
 }
 
 /// Runs an inline delivery. `deliver` must not panic. Returns the embargo on the events that were emitted meanwhile, or
 /// 0 if there were none. Returns `None`, and runs nothing, if the thread is inside a subscriber already.
 #[inline]
 pub(super) fn inline(address: usize, deliver: impl FnOnce()) -> Option<u64> {
-    let inline = |place: &Place| {
-        if place.outermost.get() != OUTSIDE {
+    let inline = |nesting: &Nesting| {
+        if nesting.outermost.get() != OUTSIDE {
             return None;
         }
-        place.outermost.set(address);
+        nesting.outermost.set(address);
         deliver();
-        place.outermost.set(OUTSIDE);
-        Some(place.embargo.take())
+        nesting.outermost.set(OUTSIDE);
+        Some(nesting.embargo.take())
     };
-    PLACE.try_with(inline).ok().flatten()
+    NESTING.try_with(inline).ok().flatten()
 }
 
 /// Returns the embargo of the thread's inline delivery, for an event that is emitted inside of the delivery at this
 /// address. `begin` makes the embargo if there is none yet. Returns 0 if the thread is not in such a delivery.
 pub(super) fn embargo_of(address: usize, begin: impl FnOnce() -> u64) -> u64 {
-    let embargo_of = |place: &Place| {
-        if place.outermost.get() != address {
+    let embargo_of = |nesting: &Nesting| {
+        if nesting.outermost.get() != address {
             return 0;
         }
-        if place.embargo.get() == 0 {
-            place.embargo.set(begin());
+        if nesting.embargo.get() == 0 {
+            nesting.embargo.set(begin());
         }
-        place.embargo.get()
+        nesting.embargo.get()
     };
-    PLACE.try_with(embargo_of).unwrap_or(0)
+    NESTING.try_with(embargo_of).unwrap_or(0)
 }
 
 /// Marks the thread as inside a subscriber that is called from a queue. May be nested, in inline deliveries too.
@@ -71,14 +71,14 @@ pub(super) struct Inside {
 
 impl Inside {
     pub(super) fn enter() -> Self {
-        let enter = |place: &Place| {
-            let before = place.outermost.get();
+        let enter = |nesting: &Nesting| {
+            let before = nesting.outermost.get();
             if before == OUTSIDE {
-                place.outermost.set(FROM_A_QUEUE);
+                nesting.outermost.set(FROM_A_QUEUE);
             }
             before
         };
-        Self { before: PLACE.try_with(enter).ok() }
+        Self { before: NESTING.try_with(enter).ok() }
     }
 
     /// Returns whether the thread was outside of all subscribers.
@@ -90,6 +90,6 @@ impl Inside {
 impl Drop for Inside {
     fn drop(&mut self) {
         let Some(before) = self.before else { return };
-        let _ = PLACE.try_with(|place| place.outermost.set(before));
+        let _ = NESTING.try_with(|nesting| nesting.outermost.set(before));
     }
 }

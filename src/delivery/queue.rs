@@ -46,7 +46,7 @@ struct Waiting {
 }
 
 /// A caller's next step.
-pub(super) enum Turn<T> {
+pub(super) enum Next<T> {
     Leave,
     Wait(Arc<Signal>),
     Deliver(T),
@@ -119,19 +119,19 @@ impl<T> Queue<T> {
     }
 
     /// Decides for a caller that waits for the events so far, but for the last `room`.
-    pub(super) fn arrive(&mut self, room: u32) -> (Turn<T>, Caller) {
+    pub(super) fn arrive(&mut self, room: u32) -> (Next<T>, Caller) {
         // A thread inside a subscriber must not wait: another caller, or its own delivery, may be waiting for it.
         let caller = Caller { mine: self.emitted, room, left: 0, may_wait: !place::is_inside() };
         if self.role == Role::Free {
-            return (if self.events.is_empty() { Turn::Leave } else { self.go_on(caller) }, caller);
+            return (if self.events.is_empty() { Next::Leave } else { self.go_on(caller) }, caller);
         }
         let relieves = self.role == Role::Tired && self.waiting.is_empty() && !self.events.is_empty();
         let waits = caller.may_wait && (relieves || caller.is_behind(self.delivered));
-        (if waits { self.wait(caller) } else { Turn::Leave }, caller)
+        (if waits { self.wait(caller) } else { Next::Leave }, caller)
     }
 
     /// Ends a embargo, and decides for the thread whose inline delivery has ended.
-    pub(super) fn lift(&mut self, embargo: u64, room: u32) -> (Turn<T>, Caller) {
+    pub(super) fn lift(&mut self, embargo: u64, room: u32) -> (Next<T>, Caller) {
         self.embargoes.retain(|present| *present != embargo);
         if self.role == Role::Reserved(embargo) {
             self.role = Role::Free;
@@ -140,22 +140,22 @@ impl<T> Queue<T> {
     }
 
     /// Makes the caller wait, behind callers with earlier events.
-    fn wait(&mut self, caller: Caller) -> Turn<T> {
+    fn wait(&mut self, caller: Caller) -> Next<T> {
         let signal = Arc::new(Signal::new());
         // Until half of the room is free, so that the caller does not wait again with its next event.
         let until = caller.mine.saturating_sub(u64::from(caller.room / 2));
         let place = self.waiting.partition_point(|waiting| waiting.until <= until);
         self.waiting.insert(place, Waiting { until, signal: signal.clone() });
-        Turn::Wait(signal)
+        Next::Wait(signal)
     }
 
-    fn leave_or_wait(&mut self, caller: Caller) -> Turn<T> {
-        if caller.may_wait && caller.is_behind(self.delivered) { self.wait(caller) } else { Turn::Leave }
+    fn leave_or_wait(&mut self, caller: Caller) -> Next<T> {
+        if caller.may_wait && caller.is_behind(self.delivered) { self.wait(caller) } else { Next::Leave }
     }
 
     /// Decides for a caller that has the role or finds it free, and finds an event in the queue: it delivers the event,
     /// unless it must keep the role for the thread that emitted it.
-    fn go_on(&mut self, caller: Caller) -> Turn<T> {
+    fn go_on(&mut self, caller: Caller) -> Next<T> {
         let embargo = self.events.front().expect("BUG: the deliverer continues without an event").embargo;
         if self.embargoes.contains(&embargo) {
             self.role = Role::Reserved(embargo);
@@ -164,14 +164,14 @@ impl<T> Queue<T> {
         if self.role == Role::Free {
             self.role = Role::Held;
         }
-        Turn::Deliver(self.next())
+        Next::Deliver(self.next())
     }
 
     /// Decides for a deliverer that has delivered an event. Also returns the verdicts to give outside the lock.
-    pub(super) fn delivered_one(&mut self, deliverer: Caller) -> (Turn<T>, Told) {
+    pub(super) fn delivered_one(&mut self, deliverer: Caller) -> (Next<T>, Told) {
         self.delivered += 1;
         if self.events.is_empty() {
-            return (Turn::Done { ended: self.ended }, self.free_the_role());
+            return (Next::Done { ended: self.ended }, self.free_the_role());
         }
         if deliverer.left == 0 {
             if let Some(successor) = self.waiting.pop_front() {
@@ -186,7 +186,7 @@ impl<T> Queue<T> {
     }
 
     /// Decides for a caller that has waited, and was given the role.
-    pub(super) fn succeed(&mut self, caller: Caller) -> Turn<T> {
+    pub(super) fn succeed(&mut self, caller: Caller) -> Next<T> {
         self.go_on(caller)
     }
 

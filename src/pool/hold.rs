@@ -1,20 +1,20 @@
 //! The side table of holders: beside each slot, a record of where and when its connection was checked out.
 //!
 //! Only the owner of a slot writes its record (INV-1). A reader gets all of one record or none of it, and never keeps
-//! the owner waiting, nor waits for it: the record is a sequence lock. The word `turn` says what the other words hold.
+//! the owner waiting, nor waits for it: the record is a sequence lock. The word `sequence` says what the other words hold.
 //!
 //! | owner | reader |
 //! | --- | --- |
-//! | 1. ends the last use: sets `turn` to "free" | a. reads `turn`: the last use |
+//! | 1. ends the last use: sets `sequence` to "free" | a. reads `sequence`: the last use |
 //! | 2. fence (Release) | b. reads the other words |
 //! | 3. sets the other words | c. fence (Acquire) |
-//! | 4. sets `turn` to the next use | d. reads `turn` again |
+//! | 4. sets `sequence` to the next use | d. reads `sequence` again |
 //!
-//! If b reads a word of 3, the fences order 1 before d. Then d finds another turn than a, and the reader tries again.
-//! If a reads the turn of 4, it acquires 3, so b reads nothing older.
+//! If b reads a word of 3, the fences order 1 before d. Then d finds another sequence than a, and the reader tries again.
+//! If a reads the sequence of 4, it acquires 3, so b reads nothing older.
 //!
 //! Step 1 may be missing if the accounting was switched off and on since: then the words are still of a use of an earlier
-//! switch, and a reader may get a mixture. It finds the number of that switch in the turn, and discards what it has read
+//! switch, and a reader may get a mixture. It finds the number of that switch in the sequence, and discards what it has read
 //! (`Core::noted`).
 
 use std::mem::align_of;
@@ -30,7 +30,7 @@ use crate::sync::{Backoff, unless_mutant};
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct Hold {
-    turn: AtomicU64,
+    sequence: AtomicU64,
     since: AtomicU64,
     connection_id: AtomicU64,
     /// The address of the call site.
@@ -60,7 +60,7 @@ pub(super) struct Use {
 
 /// What a record holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Turn {
+pub(super) struct Sequence {
     /// The number of the switch of the accounting that was on when the record was last written, modulo 2^30.
     pub(super) switch: u32,
     /// Counts the uses, modulo 2^32.
@@ -79,7 +79,7 @@ pub(super) enum State {
     Reported,
 }
 
-impl Turn {
+impl Sequence {
     pub(super) const SWITCH_BITS: u32 = 30;
     const STATE_BITS: u32 = 2;
     const SWITCH_SHIFT: u32 = u64::BITS - Self::SWITCH_BITS;
@@ -102,7 +102,7 @@ impl Hold {
     pub(super) fn new() -> Self {
         let word = || AtomicU64::new(0);
         Self {
-            turn: word(),
+            sequence: word(),
             since: word(),
             connection_id: word(),
             site: word(),
@@ -113,11 +113,11 @@ impl Hold {
         }
     }
 
-    /// Notes the beginning of a use. Called by the slot's owner. Returns the previous turn.
-    pub(super) fn begin(&self, switch: u32, noted: &Use) -> Turn {
+    /// Notes the beginning of a use. Called by the slot's owner. Returns the previous sequence.
+    pub(super) fn begin(&self, switch: u32, noted: &Use) -> Sequence {
         // Relaxed: only owners change the count, and the ownership of the slot orders them.
-        let before = Turn::unpack(self.turn.load(Ordering::Relaxed));
-        let turn = Turn { switch, count: before.count.wrapping_add(1), state: State::InUse };
+        let before = Sequence::unpack(self.sequence.load(Ordering::Relaxed));
+        let sequence = Sequence { switch, count: before.count.wrapping_add(1), state: State::InUse };
         // ORD: Release; pairs with the Acquire fence in `read`: a reader that finds one of the words below finds the end of
         // the last use.
         fence(Ordering::Release);
@@ -132,65 +132,70 @@ impl Hold {
             (&self.service, service),
             (&self.rest, rest),
         ] {
-            // Relaxed: the turn below publishes it, and the fence above withdraws the previous record.
+            // Relaxed: the sequence below publishes it, and the fence above withdraws the previous record.
             word.store(value, Ordering::Relaxed);
         }
         // ORD: Release; pairs with the Acquire in `read`; publishes the words above.
-        self.turn.store(turn.pack(), unless_mutant("hold_publishes_nothing", Ordering::Release));
+        self.sequence.store(sequence.pack(), unless_mutant("hold_publishes_nothing", Ordering::Release));
         before
     }
 
     /// Changes the purpose of the present use. Called by the slot's owner.
     pub(super) fn set_purpose(&self, purpose: Purpose) {
-        // Relaxed: only owners write the word. A reader may find either purpose of this use: the turn stays the same.
+        // Relaxed: only owners write the word. A reader may find either purpose of this use: the sequence stays the same.
         let (service_id, _) = unpack_service(0, self.rest.load(Ordering::Relaxed));
         let (_, rest) = pack_service(service_id, purpose);
         // Relaxed: see above.
         self.rest.store(rest, Ordering::Relaxed);
     }
 
-    /// Notes that the connection is not in use. Called by the slot's owner. Returns the previous turn, and the use if it
+    /// Notes that the connection is not in use. Called by the slot's owner. Returns the previous sequence, and the use if it
     /// was reported.
-    pub(super) fn end(&self, switch: u32) -> (Turn, Option<Use>) {
+    pub(super) fn end(&self, switch: u32) -> (Sequence, Option<Use>) {
         // Relaxed: see `begin`.
-        let Turn { count, .. } = Turn::unpack(self.turn.load(Ordering::Relaxed));
+        let Sequence { count, .. } = Sequence::unpack(self.sequence.load(Ordering::Relaxed));
         // Relaxed: nothing is published. It is a swap because of `mark_reported`: of the two, the later one sees the
         // earlier.
-        let before = Turn::unpack(self.turn.swap(Turn { switch, count, state: State::Free }.pack(), Ordering::Relaxed));
+        let before = Sequence::unpack(
+            self.sequence.swap(Sequence { switch, count, state: State::Free }.pack(), Ordering::Relaxed),
+        );
         let reported = (before.state == State::Reported).then(|| self.words());
         (before, reported)
     }
 
-    /// Returns the turn, and the use unless the connection is not in use. Any thread may call this. It tries again when
+    /// Returns the sequence, and the use unless the connection is not in use. Any thread may call this. It tries again when
     /// the record changes meanwhile.
-    pub(super) fn read(&self) -> (Turn, Option<Use>) {
+    pub(super) fn read(&self) -> (Sequence, Option<Use>) {
         let mut backoff = Backoff::new();
         loop {
-            // ORD: Acquire; pairs with the Release in `begin`; the words below are at least as new as this turn.
-            let word = self.turn.load(unless_mutant("hold_acquires_nothing", Ordering::Acquire));
-            let turn = Turn::unpack(word);
-            if turn.state == State::Free {
-                return (turn, None);
+            // ORD: Acquire; pairs with the Release in `begin`; the words below are at least as new as this sequence.
+            let word = self.sequence.load(unless_mutant("hold_acquires_nothing", Ordering::Acquire));
+            let sequence = Sequence::unpack(word);
+            if sequence.state == State::Free {
+                return (sequence, None);
             }
             let raw = self.raw();
-            // ORD: Acquire; pairs with the Release fence in `begin`: if a word above is of a later use, the turn below is
+            // ORD: Acquire; pairs with the Release fence in `begin`: if a word above is of a later use, the sequence below is
             // a later one, too.
             fence(Ordering::Acquire);
             // Relaxed: the fence orders it after the words.
-            if self.turn.load(Ordering::Relaxed) == word {
-                return (turn, Some(Self::checked(raw)));
+            if self.sequence.load(Ordering::Relaxed) == word {
+                return (sequence, Some(Self::checked(raw)));
             }
             backoff.pause();
         }
     }
 
-    /// Marks the use of this turn as reported. Returns whether that is the connection's present use, and was not reported
+    /// Marks the use of this sequence as reported. Returns whether that is the connection's present use, and was not reported
     /// before.
-    pub(super) fn mark_reported(&self, turn: Turn) -> bool {
-        let reported = Turn { state: State::Reported, ..turn };
+    pub(super) fn mark_reported(&self, sequence: Sequence) -> bool {
+        let reported = Sequence { state: State::Reported, ..sequence };
         // Relaxed: nothing is published; see `end`.
-        turn.state == State::InUse
-            && self.turn.compare_exchange(turn.pack(), reported.pack(), Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        sequence.state == State::InUse
+            && self
+                .sequence
+                .compare_exchange(sequence.pack(), reported.pack(), Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
     }
 
     /// Returns the words of the record, of which some may be of another use.
@@ -272,10 +277,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn turn_keeps_its_fields(switch in 0..1_u32 << Turn::SWITCH_BITS, count: u32, state in 0..3_usize) {
+        fn sequence_keeps_its_fields(switch in 0..1_u32 << Sequence::SWITCH_BITS, count: u32, state in 0..3_usize) {
             let state = [State::Free, State::InUse, State::Reported][state];
-            let turn = Turn { switch, count, state };
-            prop_assert_eq!(Turn::unpack(turn.pack()), turn);
+            let sequence = Sequence { switch, count, state };
+            prop_assert_eq!(Sequence::unpack(sequence.pack()), sequence);
         }
 
         #[test]
@@ -312,15 +317,15 @@ mod tests {
     fn use_is_reported_once_and_its_end_tells() {
         let hold = Hold::new();
         hold.begin(1, &use_of(1));
-        let (turn, _) = hold.read();
-        assert!(hold.mark_reported(turn));
+        let (sequence, _) = hold.read();
+        assert!(hold.mark_reported(sequence));
         let (reported, noted) = hold.read();
         assert_eq!((reported.state, noted.map(|noted| noted.since)), (State::Reported, Some(1)));
-        assert!(!hold.mark_reported(turn) && !hold.mark_reported(reported), "a use is reported twice");
+        assert!(!hold.mark_reported(sequence) && !hold.mark_reported(reported), "a use is reported twice");
         assert_eq!(hold.end(1).1.map(|noted| noted.since), Some(1));
         assert_eq!(hold.end(1).1, None, "an end is told twice");
         hold.begin(1, &use_of(2));
-        assert!(!hold.mark_reported(turn), "an old turn marks the next use");
-        assert_eq!(hold.end(1), (Turn { switch: 1, count: 2, state: State::InUse }, None));
+        assert!(!hold.mark_reported(sequence), "an old sequence marks the next use");
+        assert_eq!(hold.end(1), (Sequence { switch: 1, count: 2, state: State::InUse }, None));
     }
 }

@@ -20,11 +20,11 @@ use std::panic::Location;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::attention::{Attention, Reason};
+use super::attention::Reason;
 use super::core::Core;
 use super::environment::Environment;
 use super::held::Held;
-use super::hold::{State, Turn, Use};
+use super::hold::{Sequence, State, Use};
 use super::pinning::Purpose;
 use super::slab::Slot;
 use super::tokens::Idle;
@@ -74,7 +74,7 @@ pub struct HoldReview {
 /// A connection in use, as a reader finds it.
 struct Found<'s, C> {
     slot: &'s Slot<C>,
-    turn: Turn,
+    sequence: Sequence,
     holder: Holder,
 }
 
@@ -84,26 +84,24 @@ impl Holding {
         // ORD: Acquire; pairs with the Release in `turn_on`: a check-out that notes its holder under this switch has its
         // check-in find the reason, unless the accounting was switched off since.
         let switch = self.switch.load(Ordering::Acquire);
-        (switch % 2 == 1).then_some(switch % (1 << Turn::SWITCH_BITS))
+        (switch % 2 == 1).then_some(switch % (1 << Sequence::SWITCH_BITS))
     }
 
-    /// Switches the accounting on. A thread that sees the new switch sees the reason, too. Otherwise a check-out could be noted
-    /// under the new switch, and its check-in go the shortest way, which leaves the record of a use that has ended.
-    /// `between` runs between the two steps, for a test.
-    fn turn_on(&self, attention: &Attention, between: impl FnOnce()) {
-        attention.add(Reason::Holders);
-        between();
+    /// Switches the accounting on, after `add_reason`. A thread that sees the new switch sees the reason, too. Otherwise a
+    /// check-out could be noted under the new switch, and its check-in go the shortest way. That would leave the record of
+    /// a use that has ended.
+    fn turn_on(&self, add_reason: impl FnOnce()) {
+        add_reason();
         // ORD: Release; pairs with the Acquire in `switch`; publishes the reason and `on_since`.
         self.switch.fetch_add(1, Ordering::Release);
     }
 
-    /// Switches the accounting off, in the reverse order, for the same reason.
-    fn turn_off(&self, attention: &Attention, between: impl FnOnce()) {
+    /// Switches the accounting off, in the reverse order, and so for the same purpose.
+    fn turn_off(&self, remove_reason: impl FnOnce()) {
         // Relaxed: a check-in that misses the reason leaves a record of this switch. By the time of the next switch, the
         // record counts for nothing.
         self.switch.fetch_add(1, Ordering::Relaxed);
-        between();
-        attention.remove(Reason::Holders);
+        remove_reason();
     }
 
     fn threshold(&self) -> Option<Duration> {
@@ -144,11 +142,11 @@ impl<E: Environment> Core<E> {
         match (holding.switch().is_some(), on) {
             (false, true) => {
                 holding.on_since.store(self.nanos_since_epoch(), Ordering::Relaxed);
-                holding.turn_on(&self.attention, || ());
+                holding.turn_on(|| self.attention.add(Reason::Holders));
                 turned_on = holding.switch();
             }
             (true, false) => {
-                holding.turn_off(&self.attention, || ());
+                holding.turn_off(|| self.attention.remove(Reason::Holders));
                 *holding.reports.lock() = Reports::default();
             }
             _ => {}
@@ -207,7 +205,7 @@ impl<E: Environment> Core<E> {
     /// Marks a use as reported. Returns whether it was not, and goes on.
     fn report(&self, found: &Found<'_, E::Connection>) -> bool {
         if found.holder.call_site.is_some() {
-            return found.slot.hold().is_some_and(|hold| hold.mark_reported(found.turn));
+            return found.slot.hold().is_some_and(|hold| hold.mark_reported(found.sequence));
         }
         let id = found.holder.connection_id;
         if !self.holding.reports.lock().unnoted.insert(id) {
@@ -227,7 +225,7 @@ impl<E: Environment> Core<E> {
         let (mut in_use, mut unnoted) = (Vec::new(), Vec::new());
         for slot in self.slab.iter() {
             match self.noted(slot) {
-                Some((turn, Some(noted))) => in_use.push(Found { slot, turn, holder: holder_of(&noted, now) }),
+                Some((sequence, Some(noted))) => in_use.push(Found { slot, sequence, holder: holder_of(&noted, now) }),
                 Some((_, None)) => {}
                 None => unnoted.push(slot),
             }
@@ -242,7 +240,7 @@ impl<E: Environment> Core<E> {
             let held_for = now.saturating_sub(self.holding.on_since.load(Ordering::Relaxed));
             in_use.extend(unnoted.into_iter().map(|slot| Found {
                 slot,
-                turn: Turn { switch: 0, count: 0, state: State::InUse },
+                sequence: Sequence { switch: 0, count: 0, state: State::InUse },
                 holder: unnoted_holder(slot, held_for),
             }));
         }
@@ -251,9 +249,9 @@ impl<E: Environment> Core<E> {
     }
 
     /// Returns what was noted about a slot's connection since the accounting was switched on, if anything was.
-    fn noted(&self, slot: &Slot<E::Connection>) -> Option<(Turn, Option<Use>)> {
-        let (turn, noted) = slot.hold()?.read();
-        (Some(turn.switch) == self.holding.switch()).then_some((turn, noted))
+    fn noted(&self, slot: &Slot<E::Connection>) -> Option<(Sequence, Option<Use>)> {
+        let (sequence, noted) = slot.hold()?.read();
+        (Some(sequence.switch) == self.holding.switch()).then_some((sequence, noted))
     }
 
     /// Returns those connections of `slots` that are in use, by elimination. Nothing was noted about them since the
@@ -396,13 +394,13 @@ mod tests {
 
     #[test]
     fn accounting_is_on_only_while_check_ins_are_told_to_note_it() {
-        let (holding, attention) = (Holding::default(), Attention::default());
-        let is_sound = || holding.switch().is_none() || attention.includes(Reason::Holders);
+        let holding = Holding::default();
+        let is_off = || assert!(holding.switch().is_none(), "a use may be noted whose end is not");
         for _ in 0..2 {
-            holding.turn_on(&attention, || assert!(is_sound(), "a use may be noted whose end is not"));
-            assert!(holding.switch().is_some() && is_sound());
-            holding.turn_off(&attention, || assert!(is_sound(), "a use may be noted whose end is not"));
-            assert!(holding.switch().is_none() && !attention.includes(Reason::Holders));
+            holding.turn_on(is_off);
+            assert!(holding.switch().is_some());
+            holding.turn_off(is_off);
+            assert!(holding.switch().is_none());
         }
     }
 }

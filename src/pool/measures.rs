@@ -75,7 +75,7 @@ pub(super) struct DrainEnds {
 
 /// What is counted under the registry's lock.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Counts {
+pub(super) struct RegistryCounts {
     pub(super) closed: Closes,
     pub(super) clears: u64,
     pub(super) service_clears: u64,
@@ -83,7 +83,7 @@ pub(super) struct Counts {
     pub(super) drains: u64,
 }
 
-impl Counts {
+impl RegistryCounts {
     /// Counts a connection that is closed.
     pub(super) fn close(&mut self, reason: ConnectionClosedReason) {
         *match reason {
@@ -256,7 +256,7 @@ impl<E: Environment> Core<E> {
             begun: 0,
         };
         let (interruptions, retries) = (measures.interruptions.get(), measures.retries.get());
-        let (created, Counts { closed, clears, service_clears, drains }) = {
+        let (created, RegistryCounts { closed, clears, service_clears, drains }) = {
             let registry = self.registry.lock();
             // Relaxed: see `begin_after`.
             (self.last_id() - measures.ids_before.load(StatisticOrdering::Relaxed), registry.counts)

@@ -7,7 +7,7 @@
 //! Lock order: the registry, then the wait list. No thread takes the registry's lock while it holds the wait list's.
 
 use super::drain_queue::DrainQueue;
-use super::measures::Counts;
+use super::measures::RegistryCounts;
 use super::services::Services;
 use super::slab::{Slab, Slot};
 use crate::error::Cause;
@@ -27,7 +27,7 @@ pub(super) struct Registry {
     /// The services behind a load balancer that have connections.
     pub(super) services: Services,
     /// What is counted under this lock.
-    pub(super) counts: Counts,
+    pub(super) counts: RegistryCounts,
 }
 
 impl Registry {

@@ -39,18 +39,18 @@ pin_project! {
         // The caller's handle. From when the check-out waits, that of this process.
         pool: &'p Pool<E>,
         site: Site,
-        stage: Stage,
+        state: CheckOutState,
         // There from when the check-out waits.
         started: MaybeUninit<Started>,
         wait: W,
-        // There while the stage is `Waits`. Only `poll_waiting` and `drop_waiting` drop it.
+        // There while the state is `Waits`. Only `poll_waiting` and `drop_waiting` drop it.
         #[pin]
         waiting: MaybeUninit<Waiting<'p, E>>,
     }
 
     impl<'p, E: Establish, W> PinnedDrop for CheckOut<'p, E, W> {
         fn drop(this: Pin<&mut Self>) {
-            if this.stage == Stage::Waits {
+            if this.state == CheckOutState::Waits {
                 this.drop_waiting();
             }
         }
@@ -58,7 +58,7 @@ pin_project! {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum CheckOutState {
     Begins,
     Waits,
     /// Ended after it has waited.
@@ -87,12 +87,12 @@ impl<'p, E: Establish, W> CheckOut<'p, E, W> {
     #[inline(never)]
     #[allow(unsafe_code)]
     fn drop_waiting(self: Pin<&mut Self>) {
-        let Parts { pool, site, stage, started, waiting, .. } = self.project();
-        // SAFETY: the stage was `Waits`, so `started` is there.
+        let Parts { pool, site, state, started, waiting, .. } = self.project();
+        // SAFETY: the state was `Waits`, so `started` is there.
         let started = StartedCheckOut { pool, started: unsafe { started.assume_init() }, site };
-        *stage = Stage::Ended;
+        *state = CheckOutState::Ended;
         if !started.is_the_parents() {
-            // SAFETY: the stage was `Waits`, so `waiting` is there. The stage says that it is gone, and it is not moved.
+            // SAFETY: the state was `Waits`, so `waiting` is there. The state says that it is gone, and it is not moved.
             unsafe { waiting.get_unchecked_mut().assume_init_drop() };
         }
     }
@@ -101,8 +101,8 @@ impl<'p, E: Establish, W> CheckOut<'p, E, W> {
 impl<'p, E: Establish, W: Fn(&'p Pool<E>) -> Waiting<'p, E>> CheckOut<'p, E, W> {
     #[inline]
     pub(super) fn new(pool: &'p Pool<E>, site: Site, wait: W) -> Self {
-        let stage = Stage::Begins;
-        Self { pool, site, stage, started: MaybeUninit::uninit(), wait, waiting: MaybeUninit::uninit() }
+        let state = CheckOutState::Begins;
+        Self { pool, site, state, started: MaybeUninit::uninit(), wait, waiting: MaybeUninit::uninit() }
     }
 
     /// Does what a poll does that finds no connection at once.
@@ -110,10 +110,10 @@ impl<'p, E: Establish, W: Fn(&'p Pool<E>) -> Waiting<'p, E>> CheckOut<'p, E, W> 
     #[allow(unsafe_code)]
     fn poll_otherwise(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome<E>> {
         let mut parts = self.project();
-        match *parts.stage {
-            Stage::Begins => {}
-            Stage::Waits => return parts.poll_waiting::<true>(context),
-            Stage::Ended => panic!("a check-out was polled after its end"),
+        match *parts.state {
+            CheckOutState::Begins => {}
+            CheckOutState::Waits => return parts.poll_waiting::<true>(context),
+            CheckOutState::Ended => panic!("a check-out was polled after its end"),
         }
         let pool = parts.pool.here();
         // The first attempt was of no use if the thread had no note of the pool, or in a forked child, if the handle is the
@@ -140,7 +140,7 @@ impl<'p, E: Establish, W: Fn(&'p Pool<E>) -> Waiting<'p, E>> CheckOut<'p, E, W> 
         std::mem::forget(guard);
         *parts.pool = pool;
         parts.started.write(started);
-        *parts.stage = Stage::Waits;
+        *parts.state = CheckOutState::Waits;
         parts.poll_waiting::<false>(context)
     }
 }
@@ -150,22 +150,22 @@ impl<'p, E: Establish, W> Parts<'_, 'p, E, W> {
     #[inline]
     #[allow(unsafe_code)]
     fn poll_waiting<const HAS_WAITED: bool>(self, context: &mut Context<'_>) -> Poll<Outcome<E>> {
-        let Self { pool, site, stage, started, mut waiting, .. } = self;
-        // SAFETY: the stage is `Waits`, so `started` is there.
+        let Self { pool, site, state, started, mut waiting, .. } = self;
+        // SAFETY: the state is `Waits`, so `started` is there.
         let (pool, site, started) = (*pool, *site, unsafe { started.assume_init() });
         if pool.core.environment().is_the_parents() {
             // `waiting` is leaked, as in `drop_waiting`.
-            *stage = Stage::Ended;
+            *state = CheckOutState::Ended;
             return Poll::Ready(Err(StartedCheckOut { pool, started, site }.fail_after_fork()));
         }
-        // SAFETY: the stage is `Waits`, so `waiting` is there. It is pinned, and is never moved.
+        // SAFETY: the state is `Waits`, so `waiting` is there. It is pinned, and is never moved.
         let pinned = unsafe { waiting.as_mut().map_unchecked_mut(|waiting| waiting.assume_init_mut()) };
         let outcome =
             ready!(if HAS_WAITED { pinned.poll_again_for(pool, context) } else { pinned.poll_for(pool, context) });
         let started = if HAS_WAITED { started.waited() } else { started };
         let started = StartedCheckOut { pool, started, site };
-        *stage = Stage::Ended;
-        // SAFETY: now that the stage is `Ended`, nothing else drops or uses `waiting`, and it is not moved.
+        *state = CheckOutState::Ended;
+        // SAFETY: now that the state is `Ended`, nothing else drops or uses `waiting`, and it is not moved.
         unsafe { waiting.get_unchecked_mut().assume_init_drop() };
         Poll::Ready(match outcome {
             Ok(idle) => Ok(started.succeed(idle)),
@@ -214,7 +214,7 @@ impl<'p, E: Establish, W: Fn(&'p Pool<E>) -> Waiting<'p, E>> Future for CheckOut
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         // The calls are the last steps, so that no register is saved for those that need none of them. A pool that a forked
         // child inherits has no hit there.
-        if self.stage == Stage::Begins
+        if self.state == CheckOutState::Begins
             && let Some(hit) = self.pool.core.try_hit()
         {
             return if hit.is_timed() { begin_timed(hit) } else { Poll::Ready(Ok(Connection::new(hit.begin()))) };
@@ -248,7 +248,7 @@ impl<'p, E: Establish> StartedCheckOut<'p, E> {
             return Ok(checked_out(idle, started, site));
         }
         // Before the search on other shards, so that the time of a check-out that then waits is all of its time.
-        Err(if E::METERED { started.read(core) } else { started })
+        Err(if TokioEnvironment::<E>::METERED { started.read(core) } else { started })
     }
 
     /// Returns whether this is a forked child, and the check-out waits in its parent's queue.
@@ -293,7 +293,7 @@ fn checked_out<E: Establish>(idle: Idle<TokioEnvironment<E>>, started: Started, 
 impl<E: Establish> Drop for StartedCheckOut<'_, E> {
     fn drop(&mut self) {
         // In a forked child, the check-out still waits in the parent, which counts it.
-        if E::METERED && !self.is_the_parents() {
+        if TokioEnvironment::<E>::METERED && !self.is_the_parents() {
             self.pool.core.count_cancelled();
         }
         if self.pool.core.environment().listens() {

@@ -132,6 +132,7 @@ impl<E: Establish> TokioEnvironment<E> {
 unsafe impl<E: Establish> Environment for TokioEnvironment<E> {
     type Connection = E::Connection;
 
+    #[cfg(feature = "unstable")]
     const METERED: bool = E::METERED;
 
     fn now(&self) -> Instant {
@@ -157,6 +158,10 @@ unsafe impl<E: Establish> Environment for TokioEnvironment<E> {
     #[inline]
     fn is_inherited(&self) -> bool {
         self.is_the_parents()
+    }
+
+    fn abandon(&self, connection: E::Connection) {
+        self.establish.abandon_after_fork(connection);
     }
 
     #[inline]

@@ -47,6 +47,7 @@ pub trait Establish: Send + Sync + 'static {
 
     /// Whether pools count and measure what [`metrics`](crate::metrics) documents. `false` only where a benchmark
     /// compares a pool without metrics.
+    #[cfg(feature = "unstable")]
     #[doc(hidden)]
     const METERED: bool = true;
 

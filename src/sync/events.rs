@@ -13,38 +13,38 @@ use std::task::{Context, Poll};
 
 use event_listener::IntoNotification;
 
-use super::explored::{Turn, unexplored};
+use super::explored::{Turnstile, unexplored};
 
 #[derive(Debug)]
 pub(crate) struct Event<T> {
-    turn: Arc<Turn>,
+    turnstile: Arc<Turnstile>,
     event: event_listener::Event<T>,
 }
 
 impl<T> Event<T> {
     pub(crate) fn with_tag() -> Self {
-        Self { turn: Arc::new(Turn::new()), event: event_listener::Event::with_tag() }
+        Self { turnstile: Arc::new(Turnstile::new()), event: event_listener::Event::with_tag() }
     }
 
     pub(crate) fn listen(&self) -> EventListener<T> {
-        let listener = ManuallyDrop::new(self.turn.step(|| self.event.listen()));
-        EventListener { turn: self.turn.clone(), is_over: false, listener }
+        let listener = ManuallyDrop::new(self.turnstile.step(|| self.event.listen()));
+        EventListener { turnstile: self.turnstile.clone(), is_over: false, listener }
     }
 
     pub(crate) fn notify(&self, notification: impl IntoNotification<Tag = T>) -> usize {
-        self.turn.step(|| self.event.notify(notification))
+        self.turnstile.step(|| self.event.notify(notification))
     }
 
     pub(crate) fn total_listeners(&self) -> usize {
         // Explored: before its section, it reads without the lock whether the event has had a listener.
-        self.turn.take();
+        self.turnstile.pass();
         self.event.total_listeners()
     }
 }
 
 #[derive(Debug)]
 pub(crate) struct EventListener<T> {
-    turn: Arc<Turn>,
+    turnstile: Arc<Turnstile>,
     /// Whether it has received its notification, and has left the event's list.
     is_over: bool,
     listener: ManuallyDrop<event_listener::EventListener<T>>,
@@ -55,7 +55,7 @@ impl<T> Future for EventListener<T> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
         let listener = &mut *self;
-        let polled = listener.turn.step(|| Pin::new(&mut *listener.listener).poll(context));
+        let polled = listener.turnstile.step(|| Pin::new(&mut *listener.listener).poll(context));
         listener.is_over = polled.is_ready();
         polled
     }
@@ -66,6 +66,6 @@ impl<T> Drop for EventListener<T> {
     fn drop(&mut self) {
         // SAFETY: nothing uses the listener after this.
         let end = || unsafe { ManuallyDrop::drop(&mut self.listener) };
-        if self.is_over { unexplored(end) } else { self.turn.step(end) }
+        if self.is_over { unexplored(end) } else { self.turnstile.step(end) }
     }
 }

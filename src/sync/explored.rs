@@ -5,7 +5,7 @@
 //! store before A's load. Every compare-and-swap loop begins with a load. Models on plain loom atomics therefore pass
 //! after a handful of executions that miss the interesting ones (seen with loom 0.7.2).
 //!
-//! Here each access first takes a turn: a relaxed read-modify-write on a companion of the atomic. Turns depend on each
+//! Here each access first takes a turnstile: a relaxed read-modify-write on a companion of the atomic. Turns depend on each
 //! other, independent of the kind of the access that follows, so loom tries all their orders. Because they are relaxed,
 //! they synchronise nothing, and loom still chooses which of the stores a load reads.
 //!
@@ -13,7 +13,7 @@
 //!
 //! A turn and the access after it are two places at which loom may switch threads. To switch between them finds nothing
 //! that a switch before the turn or after the access does not find. So loom does not explore that switch
-//! ([`Turn::step`]), except where it also has to choose what the access reads: at loads, and at read-modify-writes of an
+//! ([`Turnstile::step`]), except where it also has to choose what the access reads: at loads, and at read-modify-writes of an
 //! atomic that was also stored to. loom has one mark for both choices.
 
 use std::cell::Cell;
@@ -23,21 +23,21 @@ use loom::sync::atomic::{self, AtomicU8, Ordering};
 
 /// The order of the accesses to one object.
 #[derive(Debug)]
-pub(crate) struct Turn(AtomicU8);
+pub(crate) struct Turnstile(AtomicU8);
 
-impl Turn {
+impl Turnstile {
     pub(crate) fn new() -> Self {
         Self(AtomicU8::new(0))
     }
 
-    pub(crate) fn take(&self) {
+    pub(crate) fn pass(&self) {
         self.0.fetch_add(0, Ordering::Relaxed);
     }
 
     /// Takes a turn, and calls `f` without exploring what other threads could do meanwhile. `f` neither waits nor takes
     /// another turn.
     pub(crate) fn step<R>(&self, f: impl FnOnce() -> R) -> R {
-        self.take();
+        self.pass();
         unexplored(f)
     }
 }
@@ -69,7 +69,7 @@ macro_rules! explored {
     ($($atomic:ident($value:ty))*) => {$(
         #[derive(Debug)]
         pub(crate) struct $atomic {
-            turn: Turn,
+            turnstile: Turnstile,
             /// Set by stores other than those of read-modify-writes. Not part of the model.
             stored: Flag,
             value: atomic::$atomic,
@@ -78,13 +78,13 @@ macro_rules! explored {
         #[allow(dead_code, reason = "not every type needs every access")]
         impl $atomic {
             pub(crate) fn new(value: $value) -> Self {
-                Self { turn: Turn::new(), stored: Flag::new(false), value: atomic::$atomic::new(value) }
+                Self { turnstile: Turnstile::new(), stored: Flag::new(false), value: atomic::$atomic::new(value) }
             }
 
             /// Calls `change`, which reads the newest value. Two stores may both be the newest one.
             fn change<R>(&self, change: impl FnOnce(&atomic::$atomic) -> R) -> R {
-                self.turn.take();
-                // After the turn: while this thread waited for it, another one may have stored.
+                self.turnstile.pass();
+                // After the turnstile: while this thread waited for it, another one may have stored.
                 if self.stored.load(Ordering::Relaxed) {
                     return change(&self.value);
                 }
@@ -92,18 +92,18 @@ macro_rules! explored {
             }
 
             pub(crate) fn load(&self, order: Ordering) -> $value {
-                self.turn.take();
+                self.turnstile.pass();
                 self.value.load(order)
             }
 
             /// Like `load`, without a turn.
-            pub(crate) fn load_without_turn(&self, order: Ordering) -> $value {
+            pub(crate) fn load_past_turnstile(&self, order: Ordering) -> $value {
                 self.value.load(order)
             }
 
             pub(crate) fn store(&self, value: $value, order: Ordering) {
                 self.stored.store(true, Ordering::Relaxed);
-                self.turn.step(|| self.value.store(value, order));
+                self.turnstile.step(|| self.value.store(value, order));
             }
 
             pub(crate) fn swap(&self, value: $value, order: Ordering) -> $value {
@@ -154,7 +154,7 @@ macro_rules! explored {
 /// As the others, for a pointer.
 #[derive(Debug)]
 pub(crate) struct AtomicPtr<T> {
-    turn: Turn,
+    turnstile: Turnstile,
     /// As that of the others.
     stored: Flag,
     value: atomic::AtomicPtr<T>,
@@ -162,12 +162,12 @@ pub(crate) struct AtomicPtr<T> {
 
 impl<T> AtomicPtr<T> {
     pub(crate) fn new(value: *mut T) -> Self {
-        Self { turn: Turn::new(), stored: Flag::new(false), value: atomic::AtomicPtr::new(value) }
+        Self { turnstile: Turnstile::new(), stored: Flag::new(false), value: atomic::AtomicPtr::new(value) }
     }
 
     /// As that of the others.
     fn change<R>(&self, change: impl FnOnce(&atomic::AtomicPtr<T>) -> R) -> R {
-        self.turn.take();
+        self.turnstile.pass();
         if self.stored.load(Ordering::Relaxed) {
             return change(&self.value);
         }
@@ -175,18 +175,18 @@ impl<T> AtomicPtr<T> {
     }
 
     pub(crate) fn load(&self, order: Ordering) -> *mut T {
-        self.turn.take();
+        self.turnstile.pass();
         self.value.load(order)
     }
 
     /// Like `load`, without a turn.
-    pub(crate) fn load_without_turn(&self, order: Ordering) -> *mut T {
+    pub(crate) fn load_past_turnstile(&self, order: Ordering) -> *mut T {
         self.value.load(order)
     }
 
     pub(crate) fn store(&self, value: *mut T, order: Ordering) {
         self.stored.store(true, Ordering::Relaxed);
-        self.turn.step(|| self.value.store(value, order));
+        self.turnstile.step(|| self.value.store(value, order));
     }
 
     pub(crate) fn swap(&self, value: *mut T, order: Ordering) -> *mut T {

@@ -25,7 +25,7 @@ impl<T> OnceLock<T> {
         // A value that was set stays set, so its readers need no order among themselves. If this load sees none, the next
         // one makes sure that loom tries both orders with `set`.
         // ORD: Acquire; pairs with the Release in `set`.
-        let is_set = self.is_set.load_without_turn(Ordering::Acquire) || self.is_set.load(Ordering::Acquire);
+        let is_set = self.is_set.load_past_turnstile(Ordering::Acquire) || self.is_set.load(Ordering::Acquire);
         // SAFETY: the value is set, so it is never written again.
         is_set.then(|| self.value.with(|value| unsafe { (*value).as_ref() })).flatten()
     }

@@ -56,7 +56,7 @@ impl<T: Default> Slots<T> {
         // push of the slot.
         let next = |used: u32| (used < NONE).then_some(used + 1);
         let index = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).ok()?;
-        let segment = Self::place(index).0;
+        let segment = Self::locate(index).0;
         if segment >= SEGMENTS {
             return None;
         }
@@ -74,13 +74,13 @@ impl<T: Default> Slots<T> {
     }
 
     fn slot(&self, index: u32) -> &Slot<T> {
-        let (segment, offset) = Self::place(index);
+        let (segment, offset) = Self::locate(index);
         let slots = self.segments[segment].get().expect("BUG: a slot has an index before it exists");
         &slots[offset]
     }
 
     /// Returns the segment of a slot and its place there.
-    fn place(index: u32) -> (usize, usize) {
+    fn locate(index: u32) -> (usize, usize) {
         let shifted = index + FIRST_SEGMENT;
         let segment = shifted.ilog2() - FIRST_SEGMENT.ilog2();
         (segment as usize, (shifted - (FIRST_SEGMENT << segment)) as usize)
@@ -205,9 +205,9 @@ mod tests {
 
         #[test]
         fn every_index_has_a_place_of_its_own(index in 0..NONE - FIRST_SEGMENT) {
-            let (segment, offset) = Slots::<u8>::place(index);
+            let (segment, offset) = Slots::<u8>::locate(index);
             prop_assert!(segment < SEGMENTS && offset < (FIRST_SEGMENT << segment) as usize);
-            let (next_segment, next_offset) = Slots::<u8>::place(index + 1);
+            let (next_segment, next_offset) = Slots::<u8>::locate(index + 1);
             prop_assert!((next_segment, next_offset) == (segment, offset + 1) || (next_segment, next_offset) == (segment + 1, 0));
         }
     }

@@ -7,7 +7,7 @@ pub const MUTANTS: &[Mutant] = &[
         name: "end_of_delivery_wakes_no_task",
         does: "The delivery of the last event does not wake the tasks that wait for the end.",
         file: "delivery.rs",
-        edits: &[Edit { within: "fn take_turns", right: "self.change.notify(usize::MAX);", wrong: "" }],
+        edits: &[Edit { within: "fn take_steps", right: "self.change.notify(usize::MAX);", wrong: "" }],
     },
     Mutant {
         name: "panic_ends_the_delivery",
@@ -16,7 +16,7 @@ pub const MUTANTS: &[Mutant] = &[
         edits: &[Edit {
             within: "fn deliver_from",
             right: "contain(|| on_event(&event));",
-            wrong: "if contain(|| on_event(&event)).is_none() { return Turn::Leave; }",
+            wrong: "if contain(|| on_event(&event)).is_none() { return Next::Leave; }",
         }],
     },
     Mutant {
@@ -31,7 +31,7 @@ pub const MUTANTS: &[Mutant] = &[
                 if self.locked(|queue| queue.events.is_empty()) {
                     let told = self.locked(|queue| queue.free_the_role());
                     told.into_iter().for_each(|(signal, verdict)| signal.give(verdict));
-                    return Turn::Leave;
+                    return Next::Leave;
                 }
             ",
         }],
@@ -122,7 +122,7 @@ pub const MUTANTS: &[Mutant] = &[
         file: "delivery/place.rs",
         edits: &[Edit {
             within: "fn inline",
-            right: "if place.outermost.get() != OUTSIDE { return None; }",
+            right: "if nesting.outermost.get() != OUTSIDE { return None; }",
             wrong: "",
         }],
     },

@@ -11,7 +11,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "hold_is_read_without_a_fence",
-        does: "The second reading of the turn may be older than the words.",
+        does: "The second reading of the sequence may be older than the words.",
         file: "pool/hold.rs",
         edits: &[Edit { within: "fn read", right: "fence(Ordering::Acquire);", wrong: "" }],
     },
@@ -19,7 +19,7 @@ pub const MUTANTS: &[Mutant] = &[
         name: "hold_is_read_once",
         does: "A reader does not look whether the record has changed meanwhile.",
         file: "pool/hold.rs",
-        edits: &[Edit { within: "fn read", right: "self.turn.load(Ordering::Relaxed) == word", wrong: "true" }],
+        edits: &[Edit { within: "fn read", right: "self.sequence.load(Ordering::Relaxed) == word", wrong: "true" }],
     },
     Mutant {
         name: "hold_ends_in_two_steps",
@@ -28,11 +28,11 @@ pub const MUTANTS: &[Mutant] = &[
         edits: &[Edit {
             within: "fn end",
             right: "
-                Turn::unpack(self.turn.swap(Turn { switch, count, state: State::Free }.pack(), Ordering::Relaxed))
+                Sequence::unpack(self.sequence.swap(Sequence { switch, count, state: State::Free }.pack(), Ordering::Relaxed))
             ",
             wrong: "
-                let before = Turn::unpack(self.turn.load(Ordering::Relaxed));
-                self.turn.store(Turn { switch, count, state: State::Free }.pack(), Ordering::Relaxed);
+                let before = Sequence::unpack(self.sequence.load(Ordering::Relaxed));
+                self.sequence.store(Sequence { switch, count, state: State::Free }.pack(), Ordering::Relaxed);
                 before
             ",
         }],

@@ -74,13 +74,13 @@ pub const MUTANTS: &[Mutant] = &[
         edits: &[Edit { within: "fn tidy", right: "queue.beyond(seen.first, seen.next)", wrong: "seen.first" }],
     },
     Mutant {
-        name: "turned_away_waiter_stays_in_its_run",
+        name: "turned_away_waiter_stays_in_its_range",
         does: "A check-out that was turned away and leaves is refused all the same.",
         file: LOCKED,
         edits: &[Edit {
             within: "fn skip_away",
-            right: "queue.beyond(away.run.first.plus(claimed), away.run.end)",
-            wrong: "away.run.first.plus(claimed)",
+            right: "queue.beyond(away.range.first.plus(claimed), away.range.end)",
+            wrong: "away.range.first.plus(claimed)",
         }],
     },
     Mutant {

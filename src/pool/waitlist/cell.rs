@@ -3,7 +3,7 @@
 use std::ptr::NonNull;
 use std::task::Waker;
 
-use super::parking::{Parked, Parking, Withdrawn};
+use super::parking::{Parking, WaiterSide, Withdrawn};
 use super::segments::{TICKET_BITS, start_of};
 use super::word::Ticket;
 use crate::sync::atomic::{AtomicU32, Ordering};
@@ -101,7 +101,7 @@ impl<G> Cell<G> {
     ///
     /// The caller is the waiter, comes once, and the ticket is not over.
     #[inline]
-    pub(super) unsafe fn park(this: NonNull<Self>, ticket: Ticket, parked: &mut Parked, waker: Waker) -> Option<G> {
+    pub(super) unsafe fn park(this: NonNull<Self>, ticket: Ticket, parked: &mut WaiterSide, waker: Waker) -> Option<G> {
         // SAFETY: the caller guarantees it.
         let cell = unsafe { this.as_ref() };
         // SAFETY: INV-4: not parked yet, and no granter looks here before it has seen that the waiter waits.
@@ -141,7 +141,7 @@ impl<G> Cell<G> {
     ///
     /// The caller is the waiter, and the ticket is not over.
     #[inline]
-    pub(super) unsafe fn take(this: NonNull<Self>, ticket: Ticket, parked: &mut Parked) -> Option<G> {
+    pub(super) unsafe fn take(this: NonNull<Self>, ticket: Ticket, parked: &mut WaiterSide) -> Option<G> {
         // SAFETY: the caller guarantees it.
         let cell = unsafe { this.as_ref() };
         // ORD: Acquire; pairs with the Releases in `grant`; makes the grant visible.
@@ -155,14 +155,14 @@ impl<G> Cell<G> {
 
     /// Returns whether the waiter would be woken through this waker. Called by the waiter, which was not seen granted.
     #[inline]
-    pub(super) fn wakes(&self, parked: &mut Parked, waker: &Waker) -> bool {
+    pub(super) fn wakes(&self, parked: &mut WaiterSide, waker: &Waker) -> bool {
         // SAFETY: INV-4: the waiter only reads, and so does a granter.
         unsafe { self.parking.wakes(parked, waker) }
     }
 
     /// Replaces the waker. Returns the old one. Called under the list's lock, by the waiter of a ticket that can be claimed no
     /// more.
-    pub(super) fn renew(&self, parked: &mut Parked, waker: Waker) -> Withdrawn {
+    pub(super) fn renew(&self, parked: &mut WaiterSide, waker: Waker) -> Withdrawn {
         // SAFETY: INV-4: waits, and not claimed.
         unsafe {
             let old = self.parking.withdraw(parked);
@@ -172,7 +172,7 @@ impl<G> Cell<G> {
     }
 
     /// The waiter leaves. Called under the list's lock, by the waiter of a ticket that can be claimed no more.
-    pub(super) fn leave(&self, ticket: Ticket, parked: &mut Parked) -> Withdrawn {
+    pub(super) fn leave(&self, ticket: Ticket, parked: &mut WaiterSide) -> Withdrawn {
         // SAFETY: INV-4: waits, and not claimed.
         let withdrawn = unsafe { self.parking.withdraw(parked) };
         // Relaxed: under the lock, and so is the next use of the cell.

@@ -21,7 +21,7 @@ pub(super) struct Parking {
 }
 
 /// The waiter's part, until its listener is notified.
-pub(super) struct Parked(Option<Listening>);
+pub(super) struct WaiterSide(Option<Listening>);
 
 struct Listening {
     listener: EventListener<()>,
@@ -40,7 +40,7 @@ impl Listening {
     }
 }
 
-impl Parked {
+impl WaiterSide {
     pub(super) fn new() -> Self {
         Self(None)
     }
@@ -58,7 +58,7 @@ impl Parking {
     ///
     /// The caller is the waiter, and the parking is the waiter's (INV-4).
     #[inline]
-    pub(super) unsafe fn park(&self, parked: &mut Parked, waker: Waker) {
+    pub(super) unsafe fn park(&self, parked: &mut WaiterSide, waker: Waker) {
         let task = Contained::new(waker);
         let mut listening = Listening { listener: self.event.listen(), waker: task.clone().into(), task };
         let is_notified = listening.is_notified();
@@ -72,7 +72,7 @@ impl Parking {
     ///
     /// The caller is the waiter, and is parked.
     #[inline]
-    pub(super) unsafe fn wakes(&self, parked: &mut Parked, waker: &Waker) -> bool {
+    pub(super) unsafe fn wakes(&self, parked: &mut WaiterSide, waker: &Waker) -> bool {
         let Some(listening) = &mut parked.0 else { return false };
         if listening.task.wakes_as(waker) {
             return true;
@@ -90,7 +90,7 @@ impl Parking {
 
     /// Returns whether a waiter that was granted something may take it.
     #[inline]
-    pub(super) fn is_released(&self, parked: &mut Parked) -> bool {
+    pub(super) fn is_released(&self, parked: &mut WaiterSide) -> bool {
         if parked.0.as_mut().is_none_or(Listening::is_notified) {
             parked.0 = None;
         }
@@ -102,7 +102,7 @@ impl Parking {
     /// # Safety
     ///
     /// The caller is the waiter, is parked, and no granter looks at the parking (INV-4).
-    pub(super) unsafe fn withdraw(&self, parked: &mut Parked) -> Withdrawn {
+    pub(super) unsafe fn withdraw(&self, parked: &mut WaiterSide) -> Withdrawn {
         Withdrawn(parked.0.take())
     }
 

@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::task::Waker;
 
-use super::parking::{Parked, Withdrawn};
+use super::parking::{WaiterSide, Withdrawn};
 use super::segments::{Chain, Lack, Parts, SIZE, Segment, Spares, start_of};
 use super::word::{Ticket, Word};
 use super::{Claimed, Lane, Lanes, Queue, Seat, TurnedAway};
@@ -31,17 +31,17 @@ struct Book<G> {
 pub(super) struct Away {
     lane: Lane,
     era: u64,
-    run: Run,
+    range: TicketRange,
 }
 
 /// Where a ticket is that is not claimed.
-enum Place {
+enum Unclaimed {
     Word,
     /// In the turning-away with this index.
     Away(usize),
 }
 
-/// Neighbours in a run that have left, from the first to the last.
+/// Neighbours in a range that have left, from the first to the last.
 #[derive(Clone, Copy)]
 struct Gap {
     first: Ticket,
@@ -58,12 +58,12 @@ pub(super) struct Departure<G> {
 
 /// Tickets in succession. The first one waits.
 #[derive(Debug, Clone, Copy)]
-struct Run {
+struct TicketRange {
     first: Ticket,
     end: Ticket,
 }
 
-impl Run {
+impl TicketRange {
     fn of(word: Word) -> Self {
         Self { first: word.first, end: word.next }
     }
@@ -206,7 +206,7 @@ impl<G> LockedWaitList<G> {
             let by_lock = self.is_by_lock(lane, 0);
             let (seen, _) = self.lanes.queue(lane).tickets.change(|seen| Word { by_lock, ..seen.emptied() });
             self.books[lane as usize].gaps = 0;
-            self.away.push(Away { lane, era: self.era, run: Run::of(seen) });
+            self.away.push(Away { lane, era: self.era, range: TicketRange::of(seen) });
             self.tidy_behind(lane);
         }
         self.era += 1;
@@ -215,25 +215,25 @@ impl<G> LockedWaitList<G> {
 
     /// Promises a refusal to the first waiter that was turned away in this era or before.
     pub(super) fn claim_turned_away(&mut self, era: u64) -> Option<Claimed<G>> {
-        let Away { lane, run, .. } = *self.away.first().filter(|away| away.era <= era)?;
+        let Away { lane, range, .. } = *self.away.first().filter(|away| away.era <= era)?;
         self.skip_away(0, 1);
-        Some(Claimed::of(self.lanes.queue(lane), run.first))
+        Some(Claimed::of(self.lanes.queue(lane), range.first))
     }
 
     /// Keeps granters without the lock from claiming a waiter, until [`tidy`](Self::tidy) is called. Returns where its ticket
     /// is, or `None` if it has been claimed already.
-    fn withhold(&mut self, seat: &Seat<G>) -> Option<Place> {
+    fn withhold(&mut self, seat: &Seat<G>) -> Option<Unclaimed> {
         if self.lanes.queue(seat.lane).tickets.go_by_lock().holds(seat.ticket) {
-            return Some(Place::Word);
+            return Some(Unclaimed::Word);
         }
         self.tidy(seat.lane);
-        let holds = |away: &Away| seat.lane == away.lane && away.run.holds(seat.ticket);
-        self.away.iter().position(holds).map(Place::Away)
+        let holds = |away: &Away| seat.lane == away.lane && away.range.holds(seat.ticket);
+        self.away.iter().position(holds).map(Unclaimed::Away)
     }
 
     /// Replaces the waker of a waiter. Returns the old one, or the new one if the waiter has been claimed. Either is to be
     /// dropped outside of the lock.
-    pub(super) fn renew(&mut self, seat: &Seat<G>, parked: &mut Parked, waker: Waker) -> Result<Withdrawn, Waker> {
+    pub(super) fn renew(&mut self, seat: &Seat<G>, parked: &mut WaiterSide, waker: Waker) -> Result<Withdrawn, Waker> {
         if self.withhold(seat).is_none() {
             return Err(waker);
         }
@@ -243,24 +243,24 @@ impl<G> LockedWaitList<G> {
     }
 
     /// Takes a waiter out of the queue. Returns `None` if it has been claimed.
-    pub(super) fn remove(&mut self, seat: &Seat<G>, parked: &mut Parked) -> Option<Departure<G>> {
-        let place = self.withhold(seat)?;
+    pub(super) fn remove(&mut self, seat: &Seat<G>, parked: &mut WaiterSide) -> Option<Departure<G>> {
+        let unclaimed = self.withhold(seat)?;
         let withdrawn = seat.cell().leave(seat.ticket, parked);
         let Seat { lane, ticket, .. } = *seat;
-        let run = match place {
-            Place::Word => Run::of(self.word(lane)),
-            Place::Away(index) => self.away[index].run,
+        let range = match unclaimed {
+            Unclaimed::Word => TicketRange::of(self.word(lane)),
+            Unclaimed::Away(index) => self.away[index].range,
         };
-        let gap = self.lanes.queue(lane).widen_gap(ticket, run);
+        let gap = self.lanes.queue(lane).widen_gap(ticket, range);
         let removed = self.remove_inside(lane, ticket, gap);
-        match place {
-            Place::Word => {
+        match unclaimed {
+            Unclaimed::Word => {
                 self.books[lane as usize].gaps += 1;
                 self.tidy(lane);
             }
-            Place::Away(index) => self.skip_away(index, 0),
+            Unclaimed::Away(index) => self.skip_away(index, 0),
         }
-        Some(Departure { withdrawn, removed, at_front: gap.first == run.first })
+        Some(Departure { withdrawn, removed, at_front: gap.first == range.first })
     }
 
     /// Removes the segments that lie inside of a gap since a ticket was added to it. They are at most two: a segment without one
@@ -299,7 +299,7 @@ impl<G> LockedWaitList<G> {
     /// which there is no room.
     pub(super) fn sweep(&mut self, lane: Lane) -> Parts<G> {
         let first = self.word(lane).first;
-        let away = self.away.iter().find(|away| away.lane == lane).map_or(first, |away| away.run.first);
+        let away = self.away.iter().find(|away| away.lane == lane).map_or(first, |away| away.range.first);
         // A look at the cells of tickets that wait would take their cache lines away from their granters.
         let has_passed = |start: Ticket| [first, away].iter().all(|first| !first.is_before(start.plus(SIZE)));
         match self.books[lane as usize].chain.next_passed(has_passed) {
@@ -342,15 +342,15 @@ impl<G> LockedWaitList<G> {
     fn skip_away(&mut self, index: usize, claimed: u32) {
         let away = &mut self.away[index];
         let queue = self.lanes.queue(away.lane);
-        away.run.first = queue.beyond(away.run.first.plus(claimed), away.run.end);
-        if away.run.first == away.run.end {
+        away.range.first = queue.beyond(away.range.first.plus(claimed), away.range.end);
+        if away.range.first == away.range.end {
             self.away.remove(index);
         }
     }
 }
 
 impl<G> Queue<G> {
-    /// Returns whether a ticket of a run that is not claimed has left. Called under the list's lock.
+    /// Returns whether a ticket of a range that is not claimed has left. Called under the list's lock.
     fn is_left(&self, ticket: Ticket) -> bool {
         self.directory.with_cell(ticket, |cell| cell.is_left(ticket))
     }
@@ -359,14 +359,14 @@ impl<G> Queue<G> {
         self.directory.with_cell(ticket, |cell| cell.with_other_end(f))
     }
 
-    /// Adds a ticket that has left to the gaps beside it in its run. The cell of a gap's first ticket knows the last one, and the
+    /// Adds a ticket that has left to the gaps beside it in its range. The cell of a gap's first ticket knows the last one, and the
     /// other way round. So a gap grows, is joined with another one and is skipped in constant time.
-    fn widen_gap(&self, ticket: Ticket, run: Run) -> Gap {
-        let last = match ticket.after() != run.end && self.is_left(ticket.after()) {
+    fn widen_gap(&self, ticket: Ticket, range: TicketRange) -> Gap {
+        let last = match ticket.after() != range.end && self.is_left(ticket.after()) {
             true => self.with_other_end(ticket.after(), |end| *end),
             false => ticket,
         };
-        let first = match ticket != run.first && self.is_left(ticket.before()) {
+        let first = match ticket != range.first && self.is_left(ticket.before()) {
             true => self.with_other_end(ticket.before(), |end| *end),
             false => ticket,
         };

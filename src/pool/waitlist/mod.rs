@@ -87,7 +87,7 @@ use locked::Departure;
 pub(super) use locked::LockedWaitList;
 #[cfg(loom)]
 pub use modelled::{ModelledList, ModelledWaiter};
-use parking::Parked;
+use parking::WaiterSide;
 use segments::{Directory, Parts, SIZE, start_of};
 use word::{Limit, Ticket, Tickets};
 
@@ -117,12 +117,12 @@ impl Lane {
 /// A check-out in the wait list, or about to enter it.
 pub(super) struct Waiter<G> {
     seat: Option<Seat<G>>,
-    parked: Parked,
+    parked: WaiterSide,
 }
 
 impl<G> Waiter<G> {
     pub(super) fn new() -> Self {
-        Self { seat: None, parked: Parked::new() }
+        Self { seat: None, parked: WaiterSide::new() }
     }
 
     /// Returns whether it has entered the queue and not taken its grant yet.

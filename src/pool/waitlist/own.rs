@@ -10,14 +10,14 @@ pub(super) struct Parking {
     /// The waker's bits, from when the waiter parks. The thread that moves the waker out leaves the bits.
     waker: UnsafeCell<MaybeUninit<Waker>>,
     /// Where the waiter's part is: a hint.
-    at: UnsafeCell<*const Parked>,
+    at: UnsafeCell<*const WaiterSide>,
 }
 
 /// The waiter's part: nothing but a place amid the future of its check-out.
 #[derive(Debug)]
-pub(super) struct Parked;
+pub(super) struct WaiterSide;
 
-impl Parked {
+impl WaiterSide {
     pub(super) fn new() -> Self {
         Self
     }
@@ -45,7 +45,7 @@ impl Parking {
     ///
     /// The caller is the waiter, and the parking is the waiter's (INV-4).
     #[inline]
-    pub(super) unsafe fn park(&self, parked: &mut Parked, waker: Waker) {
+    pub(super) unsafe fn park(&self, parked: &mut WaiterSide, waker: Waker) {
         // SAFETY: the caller guarantees it.
         unsafe {
             self.waker.with_mut(|place| (*place).write(waker));
@@ -62,14 +62,14 @@ impl Parking {
     ///
     /// The caller is the waiter, and is parked.
     #[inline]
-    pub(super) unsafe fn wakes(&self, _: &mut Parked, waker: &Waker) -> bool {
+    pub(super) unsafe fn wakes(&self, _: &mut WaiterSide, waker: &Waker) -> bool {
         // SAFETY: the waiter reads what it has written, and no thread writes. Only the bits are compared, and no waker is dropped.
         self.waker.with(|present| unsafe { (*present).assume_init_ref().will_wake(waker) })
     }
 
     /// Returns whether a waiter that was granted something may take it.
     #[inline]
-    pub(super) fn is_released(&self, _: &mut Parked) -> bool {
+    pub(super) fn is_released(&self, _: &mut WaiterSide) -> bool {
         true
     }
 
@@ -78,7 +78,7 @@ impl Parking {
     /// # Safety
     ///
     /// The caller is the waiter, is parked, and no granter looks at the parking (INV-4).
-    pub(super) unsafe fn withdraw(&self, _: &mut Parked) -> Withdrawn {
+    pub(super) unsafe fn withdraw(&self, _: &mut WaiterSide) -> Withdrawn {
         // SAFETY: the caller guarantees it.
         Withdrawn(Some(unsafe { self.move_waker_out() }))
     }

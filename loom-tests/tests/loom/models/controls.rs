@@ -295,7 +295,7 @@ const CONTROLS: &[(&str, &str)] = &[
     ("claim_ignores_openers_and_gaps", "waiting::cancelled_waiter_passes_its_connection_on"),
     ("cancelled_check_out_keeps_its_grant", "waiting::newcomer_that_leaves_takes_no_grant_of_one_before_it"),
     ("cancelled_check_out_keeps_its_grant", "waiting::third_waiter_is_never_served_before_the_first"),
-    ("turned_away_waiter_stays_in_its_run", "waiting::waiter_cancelled_during_a_clear_is_counted_out_once"),
+    ("turned_away_waiter_stays_in_its_range", "waiting::waiter_cancelled_during_a_clear_is_counted_out_once"),
     ("turned_away_waiters_are_claimed", "waiting::refusal_never_reaches_a_waiter_that_came_after_the_clear"),
     ("turned_away_waiters_are_claimed", "waiting::claim_reaches_its_waiter_during_two_clears"),
     ("word_that_became_the_same_again_is_not_acquired", "waiting::newcomer_never_overtakes_a_waiter_for_a_connection"),
