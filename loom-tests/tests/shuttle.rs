@@ -25,8 +25,8 @@
 //! | public path | functions | where |
 //! | --- | --- | --- |
 //! | `Core::note_and_try_hit` | `Core::try_hit`, `pop_nearby`, `Shard::pop_from`, `pop_at_once` | `unheard` |
-//! | the drop of a `Lease` | `Held::put_back_nearby`, `push_nearby`, `Shard::push_at_once`, and `Held::put_on` if they fail | `unheard` |
-//! | the same, with events | `give_back_otherwise`, `Held::put_on`, `Shard::push`, `Held::hand_over` | `heard` |
+//! | the drop of a `Lease` | `Held::put_back`, `push`, `Shard::try_push`, and `Held::make_available` if they fail | `unheard` |
+//! | the same, with events | `check_in_at_length`, `Held::make_available`, `Shard::push`, `Held::hand_over` | `heard` |
 //! | `Core::try_take`, `Core::acquire`, `Core::acquire_as_opener`, and their drops | `seek`, `queue_up`, `queue_up_as_opener`, `settle`, the wait list | `heard`, `unheard` |
 //! | `Permit::create`, `Pending::established`, `Opening::hand_on`, and their drops | `Capacity`, `Slab::grow`, `Core::serve_permits` | `heard`, `unheard` |
 //! | `Draining::revocable`, and its drop | `Held::make_available` or `Held::retire`, the drain queue | `heard`, `unheard` |

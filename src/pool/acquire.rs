@@ -13,7 +13,7 @@ use super::held::Held;
 use super::lease::Lease;
 use super::perished::Perished;
 use super::permit::Permit;
-use super::shard::Popped;
+use super::shard::{Popped, Shard};
 use super::slab::Slot;
 use super::state::Phase;
 use super::tokens::Idle;
@@ -125,7 +125,8 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// Checks out in the most frequent case, in which the caller only has to take the top of its thread's stack.
+    /// Checks out in the most frequent case, in which the caller only has to take the top of its thread's stack. The caller
+    /// [begins](Hit::begin) the use.
     ///
     /// Returns `None` otherwise: if the thread has used another pool since, if the stack is empty, if a subscriber listens, if
     /// the pool accounts for holders, or if connections must be vetted. May return `None` if another thread changes the stack
@@ -134,12 +135,6 @@ impl<E: Environment> Core<E> {
     ///
     /// In a forked child, it returns no connection that belongs to the parent (INV-16). A fork in the midst of the call counts as
     /// one after it.
-    #[inline]
-    pub fn try_check_out(self: &Arc<Self>) -> Option<Lease<E>> {
-        self.try_hit().map(Hit::begin)
-    }
-
-    /// Does what [`Core::try_check_out`] does, and leaves it to the caller to [begin](Hit::begin) the use.
     ///
     /// No path through this function has a call. A caller that has none but as its last step saves no registers.
     #[inline]
@@ -238,7 +233,7 @@ impl<E: Environment> Core<E> {
         let first = self.environment.shard_hint();
         for distance in 0..self.shards.len() {
             // Their number is a power of two, so this is each of them once.
-            match self.shard(first ^ distance).pop(&self.slab) {
+            match self.shards.preferred(first ^ distance).pop(&self.slab) {
                 Popped::Empty => {}
                 found => return found,
             }
@@ -351,9 +346,10 @@ impl<E: Environment> Core<E> {
         self.shards.iter().find_map(|shard| shard.pop_or_flag(&self.slab))
     }
 
+    /// Returns the shard that the environment prefers for the calling thread.
     #[inline]
-    pub(super) fn shard(&self, hint: usize) -> &super::shard::Shard {
-        self.shards.preferred(hint)
+    pub(super) fn preferred_shard(&self) -> &Shard {
+        self.shards.preferred(self.environment.shard_hint())
     }
 }
 

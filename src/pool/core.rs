@@ -207,18 +207,12 @@ impl<E: Environment> Core<E> {
         core
     }
 
-    /// Takes all available connections out, for a forked child to give them up. Takes no lock, because its holder may
-    /// not exist in the child.
-    #[allow(unsafe_code)]
-    pub fn abandon(&self) -> Vec<E::Connection> {
-        let mut connections = Vec::new();
+    /// Gives up all available connections, in a forked child. Takes no lock, because its holder may not exist in the
+    /// child.
+    pub fn abandon(&self) {
         for (top, _) in self.detach_all() {
-            for slot in self.slab.chain(Some(top)) {
-                // SAFETY: INV-1: the slot is detached, so it is ours. Nothing borrows an available connection.
-                connections.extend(unsafe { slot.replace(None) });
-            }
+            self.slab.chain(Some(top)).for_each(|slot| Held::new(self, slot).abandon());
         }
-        connections
     }
 
     fn paused(
@@ -480,7 +474,7 @@ impl<E: Environment> Core<E> {
         self.close_stale(usize::MAX);
         for (top, _) in available {
             for slot in self.slab.chain(Some(top)) {
-                Held::new(self, slot).retire(ConnectionClosedReason::PoolClosed, false);
+                Held::new(self, slot).retire(ConnectionClosedReason::PoolClosed);
             }
         }
         self.interrupt_pending();

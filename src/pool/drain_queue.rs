@@ -15,12 +15,12 @@ use crate::sync::{discard, wake};
 
 /// The number of a drain in its pool. Drains are numbered in the order in which they begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Ticket(u64);
+pub(super) struct DrainNumber(u64);
 
 #[derive(Default)]
 pub(super) struct DrainQueue {
     last: u64,
-    present: BTreeMap<Ticket, Drain>,
+    present: BTreeMap<DrainNumber, Drain>,
     /// The slot of the drain that was displaced, until the drain ends. One is displaced at a time.
     displaced: Option<u32>,
 }
@@ -56,21 +56,21 @@ impl DrainQueue {
 impl<E: Environment> Core<E> {
     /// Enters a drain of the caller's connection. Also returns whether a waiter waits for the capacity, which the caller
     /// must then serve.
-    pub(super) fn enter_drain(&self, held: &Held<E>) -> (Ticket, bool) {
+    pub(super) fn enter_drain(&self, held: &Held<E>) -> (DrainNumber, bool) {
         let mut registry = self.registry.lock();
         registry.counts.drains += 1;
         registry.drains.last += 1;
-        let ticket = Ticket(registry.drains.last);
+        let number = DrainNumber(registry.drains.last);
         let is_first = registry.drains.present.is_empty();
-        registry.drains.present.insert(ticket, Drain { index: held.slot().index(), waker: None });
+        registry.drains.present.insert(number, Drain { index: held.slot().index(), waker: None });
         // If there were other drains before, a check-out that waits has noticed those.
-        (ticket, is_first && self.capacity.set_draining(true, self.limits))
+        (number, is_first && self.capacity.set_draining(true, self.limits))
     }
 
     /// Takes a drain that ends out of the queue, unless it was displaced.
-    pub(super) fn leave_drains(&self, ticket: Ticket) -> Left {
+    pub(super) fn leave_drains(&self, number: DrainNumber) -> Left {
         let mut registry = self.registry.lock();
-        let Some(drain) = registry.drains.present.remove(&ticket) else {
+        let Some(drain) = registry.drains.present.remove(&number) else {
             registry.drains.displaced = None;
             return Left::Displaced;
         };
@@ -108,11 +108,11 @@ impl<E: Environment> Core<E> {
     }
 
     /// Completes when a drain was displaced.
-    pub(super) fn poll_displaced(&self, ticket: Ticket, context: &mut Context<'_>) -> Poll<()> {
+    pub(super) fn poll_displaced(&self, number: DrainNumber, context: &mut Context<'_>) -> Poll<()> {
         let waker = context.waker().clone();
         let before = {
             let mut registry = self.registry.lock();
-            match registry.drains.present.get_mut(&ticket) {
+            match registry.drains.present.get_mut(&number) {
                 None => return Poll::Ready(()),
                 Some(drain) => drain.waker.replace(waker),
             }
@@ -123,7 +123,7 @@ impl<E: Environment> Core<E> {
     }
 
     /// Returns whether a drain was displaced.
-    pub(super) fn is_displaced(&self, ticket: Ticket) -> bool {
-        !self.registry.lock().drains.present.contains_key(&ticket)
+    pub(super) fn is_displaced(&self, number: DrainNumber) -> bool {
+        !self.registry.lock().drains.present.contains_key(&number)
     }
 }

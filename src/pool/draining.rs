@@ -7,23 +7,26 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use super::core::Core;
-use super::drain_queue::{Left, Ticket};
+use super::drain_queue::{DrainNumber, Left};
 use super::environment::Environment;
-use super::fault::Fault;
+use super::fault::CloseError;
 use super::held::{ClosedOnPanic, Held};
 use crate::condition::Condition;
 
 impl<E: Environment> Held<E> {
-    /// Disposes of a connection that cannot be reused as it is.
+    /// Drains a connection that cannot be reused as it is, or closes it.
     #[cold]
     #[inline(never)]
-    pub(super) fn not_reusable(self, condition: Condition) {
+    pub(super) fn drain_or_retire(self, condition: Condition) {
         self.unpin();
         match condition {
             Condition::NeedsDrain if !self.is_stale() => self.drain(),
-            // A stale connection could not be used again, even after a drain.
-            Condition::NeedsDrain => self.close_after_use(self.stale_reason()),
-            Condition::Reusable | Condition::Broken => self.close_because(Fault::Unusable),
+            Condition::NeedsDrain => {
+                // A stale connection could not be used again, even after a drain.
+                self.end_use();
+                self.retire_stale();
+            }
+            Condition::Reusable | Condition::Broken => self.retire_because(CloseError::Unusable),
         }
     }
 
@@ -31,13 +34,13 @@ impl<E: Environment> Held<E> {
     /// capacity, the oldest drain is displaced first. If that is this one, there is nothing left to drain.
     fn drain(self) {
         let core = Arc::clone(&self.shared_core());
-        let (ticket, is_wanted) = core.enter_drain(&self);
-        let draining = Draining { ticket, held: self };
+        let (number, is_wanted) = core.enter_drain(&self);
+        let draining = Draining { number, held: self };
         if is_wanted {
             core.serve_permits();
         }
         // The drain that was displaced need not be this one.
-        if !(is_wanted && core.is_displaced(ticket)) {
+        if !(is_wanted && core.is_displaced(number)) {
             core.environment.drain(draining);
         }
     }
@@ -50,7 +53,7 @@ impl<E: Environment> Held<E> {
 /// then dropping the token closes the connection, and the check-out gets the capacity when the close has run.
 #[must_use = "dropping it closes the connection, unless it has been drained"]
 pub struct Draining<E: Environment> {
-    ticket: Ticket,
+    number: DrainNumber,
     held: Held<E>,
 }
 
@@ -73,8 +76,8 @@ impl<E: Environment> Draining<E> {
     /// Returns the connection, and a value that tells when draining it has become useless.
     #[allow(unsafe_code)]
     pub fn revocable(&mut self) -> (&mut E::Connection, Revocation<'_, E>) {
-        let Self { ticket, held } = self;
-        let revocation = Revocation { ticket: *ticket, held: *held, draining: PhantomData };
+        let Self { number, held } = self;
+        let revocation = Revocation { number: *number, held: *held, draining: PhantomData };
         // SAFETY: INV-1: we own the slot. The borrow is the token's, and the revocation does not touch the connection.
         let connection = unsafe { held.slot().value_mut() };
         (connection.expect("BUG: a drain without its connection"), revocation)
@@ -86,28 +89,19 @@ impl<E: Environment> Draining<E> {
         let held = ManuallyDrop::new(self).leave();
         if let Some(held) = held {
             held.core().measures.drains.failed.count();
-            held.close_because(Fault::Panicked);
+            held.retire_because(CloseError::Panicked);
         }
-    }
-
-    /// Takes the connection out of the pool for good, as [`Lease::leak`](super::Lease::leak) does.
-    #[allow(unsafe_code)]
-    pub(crate) fn leak(self) -> Option<E::Connection> {
-        // All else stays where it is: a forked child touches nothing of the pool.
-        let this = ManuallyDrop::new(self);
-        // SAFETY: INV-1: the token is consumed, so nothing borrows the connection.
-        unsafe { this.held.slot().replace(None) }
     }
 
     /// Ends the drain. Returns the connection, or closes it if the drain was displaced. The caller does not use the token
     /// again.
     fn leave(&self) -> Option<Held<E>> {
         let (held, core) = (self.held, self.held.core());
-        match core.leave_drains(self.ticket) {
+        match core.leave_drains(self.number) {
             Left::Ended => Some(held),
             Left::Displaced => {
                 core.measures.drains.displaced.count();
-                held.close_displaced();
+                held.retire_displaced();
                 None
             }
         }
@@ -117,11 +111,15 @@ impl<E: Environment> Draining<E> {
 impl<E: Environment> Drop for Draining<E> {
     #[allow(unsafe_code)]
     fn drop(&mut self) {
+        if self.environment().is_inherited() {
+            return self.held.abandon();
+        }
         let Some(held) = self.leave() else { return };
         let ends = &held.core().measures.drains;
         if held.is_stale() {
             ends.given_up.count();
-            return held.close_after_use(held.stale_reason());
+            held.end_use();
+            return held.retire_stale();
         }
         let closed_on_panic = FailedOnPanic(ClosedOnPanic(held));
         // SAFETY: INV-1: the slot is ours, and nothing else borrows the connection.
@@ -130,12 +128,12 @@ impl<E: Environment> Drop for Draining<E> {
         std::mem::forget(closed_on_panic);
         if !condition.is_reusable() {
             ends.failed.count();
-            return held.close_because(Fault::Unusable);
+            return held.retire_because(CloseError::Unusable);
         }
         ends.reused.count();
         held.end_use();
         held.touch();
-        held.make_available();
+        held.make_available(held.core().preferred_shard());
     }
 }
 
@@ -150,7 +148,7 @@ impl<E: Environment> Drop for FailedOnPanic<E> {
 
 /// Tells when draining a connection has become useless.
 pub struct Revocation<'u, E: Environment> {
-    ticket: Ticket,
+    number: DrainNumber,
     held: Held<E>,
     draining: PhantomData<&'u ()>,
 }
@@ -164,7 +162,7 @@ impl<E: Environment> Revocation<'_, E> {
 
     /// Completes when the drain was displaced: a check-out waits for the connection's capacity. Takes the registry's lock.
     pub fn poll(&self, context: &mut Context<'_>) -> Poll<()> {
-        self.held.core().poll_displaced(self.ticket, context)
+        self.held.core().poll_displaced(self.number, context)
     }
 }
 

@@ -66,10 +66,15 @@ pub unsafe trait Environment: Send + Sync + 'static {
         None
     }
 
-    /// Returns whether this is a forked child that has inherited the environment. Called only if threads keep notes.
+    /// Returns whether this is a forked child that has inherited the environment.
     #[inline]
     fn is_inherited(&self) -> bool {
         false
+    }
+
+    /// Gives up a connection in a forked child, where it still belongs to the parent.
+    fn abandon(&self, connection: Self::Connection) {
+        std::mem::forget(connection);
     }
 
     /// Returns whether a subscriber listens. If not, no events are built. An environment that begins to listen later

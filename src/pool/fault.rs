@@ -8,7 +8,7 @@ use crate::error::EstablishError;
 use crate::event::EventError;
 
 /// Why a connection is closed with the reason "error".
-pub(super) enum Fault {
+pub(super) enum CloseError {
     /// The connection could not be established.
     Failed(EstablishError),
     /// The establishment was given up without an error.
@@ -34,9 +34,9 @@ enum Unexplained {
     Displaced,
 }
 
-impl Fault {
+impl CloseError {
     /// Returns the error for the event. The caller owns the connection.
-    pub(super) fn into_error<E: Environment>(self, held: Held<E>) -> EventError {
+    pub(super) fn into_event_error<E: Environment>(self, held: Held<E>) -> EventError {
         let unexplained = match self {
             Self::Failed(error) => return EventError::new(error),
             Self::GivenUp => Unexplained::GivenUp,

@@ -10,11 +10,11 @@ use bson::oid::ObjectId;
 use super::acquire::Grant;
 use super::core::Core;
 use super::environment::Environment;
-use super::fault::Fault;
+use super::fault::CloseError;
 use super::shard::{PushError, Shard};
 use super::slab::{Record, Slot, Stamp};
 use super::state::Phase;
-use super::tokens::{Closing, Idle};
+use super::tokens::{Closing, CountsAs, Idle};
 use super::waitlist::{Claimed, Lane, LockedWaitList};
 use crate::error::Cause;
 use crate::event::{ConnectionClosedReason, EventError, PoolEvent};
@@ -134,50 +134,22 @@ impl<E: Environment> Held<E> {
         self.record(|record| record.membership.as_ref().map(|of| (of.service_id, of.generation)))
     }
 
-    /// Makes the connection available: pushes it, hands it over to the first check-out in the queue, or closes it if it
-    /// is stale.
+    /// Makes the connection available: pushes it onto this shard, hands it over to the first check-out in the queue, or
+    /// closes it if it is stale.
+    #[inline(never)]
+    pub(super) fn make_available(self, shard: &Shard) {
+        self.offer(shard, Lane::OF_RETURNED, || {});
+    }
+
+    /// Makes the connection available as [`Held::make_available`] does, to the first check-out of these lanes.
+    ///
+    /// Calls `before_grant` before it hands the connection over: the check-out that gets the connection may return before
+    /// this call does.
     ///
     /// The push or the grant comes last. From then on the connection belongs to others, which may close it and the
     /// pool, and free the core. So no parameter on the way there is a reference to the core or to the slot.
-    #[inline(never)]
-    pub(super) fn make_available(self) {
-        let core = self.core();
-        self.put_on(core.shard(core.environment.shard_hint()), Lane::OF_RETURNED);
-    }
-
-    /// Makes a connection available whose use has ended, preferably on this shard.
-    #[inline(never)]
-    pub(super) fn return_to_pool(self, shard: &Shard) {
-        self.touch();
-        self.put_on(shard, Lane::OF_RETURNED);
-    }
-
-    /// Does what [`Held::return_to_pool`] does, if a check-out probably waits.
-    #[inline(never)]
-    pub(super) fn return_to_waiter(self, shard: &Shard) {
-        if !self.hand_over(self.generation(), Lane::OF_RETURNED, || {}) {
-            self.return_to_pool(shard);
-        }
-    }
-
-    /// Makes a new connection available. A check-out that would open one more comes first.
-    ///
-    /// Calls `stop_counting` before it hands the connection over: the check-out that gets it may return before this
-    /// call does, and the connection is in use then. A connection that becomes available still counts as pending.
-    pub(super) fn offer_as_new(self, stop_counting: impl FnMut()) {
-        let core = self.core();
-        self.put_on_or(core.shard(core.environment.shard_hint()), Lane::OF_NEW, stop_counting);
-    }
-
-    /// Makes the connection available as [`Held::make_available`] does, on a shard of the caller's choice.
     #[inline]
-    pub(super) fn put_on(self, shard: &Shard, lanes: [Lane; 3]) {
-        self.put_on_or(shard, lanes, || {});
-    }
-
-    /// Makes the connection available on a shard, or else calls `before_grant` and hands the connection over.
-    #[inline]
-    fn put_on_or(self, shard: &Shard, lanes: [Lane; 3], mut before_grant: impl FnMut()) {
+    pub(super) fn offer(self, shard: &Shard, lanes: [Lane; 3], mut before_grant: impl FnMut()) {
         let core = self.core();
         let generation = self.generation();
         loop {
@@ -261,50 +233,57 @@ impl<E: Environment> Held<E> {
         }
     }
 
-    /// Closes the connection, for a reason other than an error. Emits `ConnectionClosed`, releases the slot, gives
-    /// back the capacity and disposes of the connection. `pending` says whether the connection still counts as pending.
-    pub(super) fn retire(self, reason: ConnectionClosedReason, pending: bool) {
-        self.close(reason, None, pending, false);
+    /// Closes an established connection, for a reason other than an error. Emits `ConnectionClosed`, releases the slot,
+    /// gives back the capacity and disposes of the connection.
+    pub(super) fn retire(self, reason: ConnectionClosedReason) {
+        self.close(reason, None, CountsAs::Established);
     }
 
     /// Closes a connection of an older generation as [`Held::retire`] does.
     #[cold]
     #[inline(never)]
     pub(super) fn retire_stale(self) {
-        self.retire(self.stale_reason(), false);
+        self.retire(self.stale_reason());
     }
 
-    /// Closes the connection as [`Held::retire`] does, with the reason "error".
+    /// Checks the connection in and closes it, with the reason "error".
     #[cold]
-    pub(super) fn retire_because(self, fault: Fault, pending: bool) {
-        let error = self.explained(fault);
-        self.close(ConnectionClosedReason::Error, error, pending, false);
+    pub(super) fn retire_because(self, error: CloseError) {
+        self.end_use();
+        self.close(ConnectionClosedReason::Error, self.explained(error), CountsAs::Established);
     }
 
     /// Checks a connection in whose drain was displaced, and closes it.
-    pub(super) fn close_displaced(self) {
+    pub(super) fn retire_displaced(self) {
         let (reason, error) = match self.is_stale() {
             true => (self.stale_reason(), None),
-            false => (ConnectionClosedReason::Error, self.explained(Fault::Displaced)),
+            false => (ConnectionClosedReason::Error, self.explained(CloseError::Displaced)),
         };
         self.end_use();
-        self.close(reason, error, false, true);
+        self.close(reason, error, CountsAs::Displaced);
+    }
+
+    /// Gives the connection up in a forked child, and touches nothing else of the parent's pool.
+    pub(super) fn abandon(self) {
+        // SAFETY: INV-1: the token is consumed, so nothing borrows the connection.
+        if let Some(connection) = unsafe { self.slot().replace(None) } {
+            self.core().environment.abandon(connection);
+        }
     }
 
     /// Returns the error for the event, if a subscriber listens.
-    pub(super) fn explained(self, fault: Fault) -> Option<EventError> {
-        self.core().environment.listens().then(|| fault.into_error(self))
+    pub(super) fn explained(self, error: CloseError) -> Option<EventError> {
+        self.core().environment.listens().then(|| error.into_event_error(self))
     }
 
-    /// Closes the connection, serves its capacity to waiters and delivers the events. `displaced` says whether its drain
-    /// was displaced.
+    /// Closes the connection, serves its capacity to waiters and delivers the events.
     ///
     /// The connection counts until the environment has disposed of it.
     #[inline(never)]
-    fn close(self, reason: ConnectionClosedReason, error: Option<EventError>, pending: bool, displaced: bool) {
+    pub(super) fn close(self, reason: ConnectionClosedReason, error: Option<EventError>, counts_as: CountsAs) {
         // The reference of the connection goes with its capacity.
         let core = Arc::clone(&self.shared_core());
-        let (connection, closing) = self.begin_close(reason, error, pending, displaced);
+        let (connection, closing) = self.begin_close(reason, error, counts_as);
         match connection {
             Some(connection) => core.environment.dispose(connection, closing),
             None => drop(closing),
@@ -320,8 +299,7 @@ impl<E: Environment> Held<E> {
         self,
         reason: ConnectionClosedReason,
         error: Option<EventError>,
-        pending: bool,
-        displaced: bool,
+        counts_as: CountsAs,
     ) -> (Option<E::Connection>, Closing<E>) {
         let core = self.shared_core();
         let connection_id = self.id();
@@ -346,7 +324,7 @@ impl<E: Environment> Held<E> {
         discard(waker);
         // The slot is released before the capacity is given back, so that there are never more slots than the
         // capacity allows.
-        let closing = Closing::of(Arc::clone(&core), pending, displaced);
+        let closing = Closing::of(Arc::clone(&core), counts_as);
         // After the token has its own.
         drop(reference);
         (connection, closing)
@@ -375,18 +353,6 @@ impl<E: Environment> Held<E> {
         }
     }
 
-    /// Checks the connection in and closes it.
-    pub(super) fn close_after_use(self, reason: ConnectionClosedReason) {
-        self.end_use();
-        self.retire(reason, false);
-    }
-
-    /// Checks the connection in and closes it, with the reason "error".
-    pub(super) fn close_because(self, fault: Fault) {
-        self.end_use();
-        self.retire_because(fault, false);
-    }
-
     /// Returns whether the pool, or the connection's service, has been cleared or closed since the connection was
     /// created.
     #[inline]
@@ -403,6 +369,6 @@ pub(super) struct ClosedOnPanic<E: Environment>(pub(super) Held<E>);
 
 impl<E: Environment> Drop for ClosedOnPanic<E> {
     fn drop(&mut self) {
-        self.0.close_because(Fault::Panicked);
+        self.0.retire_because(CloseError::Panicked);
     }
 }

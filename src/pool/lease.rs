@@ -12,8 +12,9 @@ use super::core::Core;
 use super::environment::Environment;
 use super::held::{ClosedOnPanic, Held};
 use super::pinning::Purpose;
-use super::shard::{Obstacle, PushError, Shard};
+use super::shard::Shard;
 use super::slab::Slot;
+use crate::condition::Condition;
 use crate::error::PoolClearedError;
 use crate::sync::discard;
 
@@ -102,15 +103,6 @@ impl<E: Environment> Lease<E> {
         self.0.pin_to(purpose);
         self.0.note_purpose(purpose);
     }
-
-    /// Takes the connection out of the pool for good, without closing it. This is for a forked child, which may no
-    /// longer touch anything of the pool.
-    #[allow(unsafe_code)]
-    pub(crate) fn leak(self) -> Option<E::Connection> {
-        let held = ManuallyDrop::new(self).0;
-        // SAFETY: INV-1: the token is consumed, so nothing borrows the connection.
-        unsafe { held.slot().replace(None) }
-    }
 }
 
 #[allow(unsafe_code)]
@@ -134,105 +126,97 @@ impl<E: Environment> DerefMut for Lease<E> {
 }
 
 impl<E: Environment> Drop for Lease<E> {
-    /// Checks the connection in. Not called in a forked child that has inherited the connection.
-    #[inline]
+    /// Checks the connection in. In a forked child, gives up a connection that belongs to the parent (INV-16). A fork in
+    /// the midst of the call counts as one after it.
+    #[inline(always)]
     fn drop(&mut self) {
         let held = self.0;
-        self.check_in_on(held.core().own_shard());
+        match held.core().nearby_shard() {
+            Some(shard) => self.check_in(shard),
+            None => check_in_elsewhere(held),
+        }
     }
 }
 
 impl<E: Environment> Lease<E> {
-    /// Checks the connection in if the calling thread has noted its shard of the pool. Otherwise returns the lease.
-    ///
-    /// In a forked child, it returns a lease that belongs to the parent (INV-16). A fork in the midst of the call counts as one
-    /// after it.
+    /// Checks the connection in, and prefers this shard if it is pushed.
     #[inline(always)]
-    pub fn check_in_nearby(self) -> Result<(), Self> {
-        let mut this = ManuallyDrop::new(self);
-        let held = this.0;
-        let Some(shard) = held.core().nearby_shard() else { return Err(ManuallyDrop::into_inner(this)) };
-        this.check_in_on(shard);
-        Ok(())
-    }
-
-    /// Checks the connection in. If it has only to be pushed, that is on this shard.
-    #[inline(always)]
-    fn check_in_on(&mut self, shard: &Shard) {
+    fn check_in(&mut self, shard: &Shard) {
         let held = self.0;
         let is_timed = E::METERED && held.slot().tally().is_timed();
-        // If no subscriber listens and nothing is recorded, a push is all there is to do.
         if !held.core().attention.is_needed() && !is_timed {
-            self.give_back::<true>(shard);
+            self.check_in_plainly(shard);
         } else {
-            give_back_otherwise(held);
+            check_in_at_length(held);
         }
     }
 
-    /// Makes the connection available, closes it or has it drained. `PLAIN` means that nothing is recorded or emitted
-    /// about it.
+    /// Checks the connection in without recording or emitting anything.
     ///
     /// The shortest path has no call, and every call on the others is the last step, as in [`Core::try_hit`].
     #[inline(always)]
-    fn give_back<const PLAIN: bool>(&mut self, shard: &Shard) {
+    fn check_in_plainly(&mut self, shard: &Shard) {
         let held = self.0;
-        let core = held.core();
+        let condition = self.condition();
+        if !condition.is_reusable() {
+            return held.drain_or_retire(condition);
+        }
+        if !held.put_back(shard) {
+            held.push(shard);
+        }
+    }
+
+    /// Asks the environment for the connection's condition, and closes the connection if that panics.
+    #[inline(always)]
+    fn condition(&mut self) -> Condition {
+        let held = self.0;
         // Before the guard, so that nothing has to be undone if there is none.
         let connection = &mut **self;
         let closed_on_panic = ClosedOnPanic(held);
-        let condition = core.environment.condition(connection);
+        let condition = held.core().environment.condition(connection);
         std::mem::forget(closed_on_panic);
-        if !condition.is_reusable() {
-            return held.not_reusable(condition);
-        }
-        if PLAIN {
-            if !held.put_back_nearby(shard) {
-                push_plainly(held, shard);
-            }
-            return;
-        }
-        held.end_use();
-        held.unpin();
-        if held.slot().stamp().interrupted {
-            return held.retire_stale();
-        }
-        held.return_to_pool(shard);
+        condition
     }
 }
 
-/// Pushes a connection that does not go back to its place, if there is nothing more to do.
-///
-/// A function of its own, so that a check-in that puts the connection back saves no registers.
+/// Checks a connection in on a thread that has used another pool since, or is in a forked child.
 #[inline(never)]
-fn push_plainly<E: Environment>(held: Held<E>, shard: &Shard) {
-    let stamp = held.slot().stamp();
-    if stamp.interrupted {
-        return held.retire_stale();
-    }
-    match held.push_nearby(shard, stamp.generation) {
-        Ok(()) => {}
-        Err(Obstacle::Refused(PushError::Waiting)) => held.return_to_waiter(shard),
-        Err(_) => held.return_to_pool(shard),
+fn check_in_elsewhere<E: Environment>(held: Held<E>) {
+    let core = held.core();
+    if core.environment.is_inherited() {
+        held.abandon();
+    } else {
+        ManuallyDrop::new(Lease(held)).check_in(core.own_shard());
     }
 }
 
-/// Gives a connection back if that is more than a push: ends a use whose time is measured, and tells the subscribers.
+/// Checks a connection in if that is more than a push: ends a use whose time is measured, and tells the subscribers.
 ///
 /// `ConnectionCheckedIn` is delivered before the connection can be seen checked out again or closed. So a slow
 /// subscriber keeps the connection from others, and no event of the connection overtakes another.
 #[cold]
 #[inline(never)]
-fn give_back_otherwise<E: Environment>(held: Held<E>) {
+fn check_in_at_length<E: Environment>(held: Held<E>) {
     let mut lease = ManuallyDrop::new(Lease(held));
     if E::METERED && held.slot().tally().is_timed() {
         held.end_timed_use();
     }
-    if held.core().attention.is_needed() {
-        held.end_hold();
-        lease.give_back::<false>(held.core().own_shard());
-    } else {
-        lease.give_back::<true>(held.core().own_shard());
+    let shard = held.core().own_shard();
+    if !held.core().attention.is_needed() {
+        return lease.check_in_plainly(shard);
     }
+    held.end_hold();
+    let condition = lease.condition();
+    if !condition.is_reusable() {
+        return held.drain_or_retire(condition);
+    }
+    held.end_use();
+    held.unpin();
+    if held.slot().stamp().interrupted {
+        return held.retire_stale();
+    }
+    held.touch();
+    held.make_available(shard);
 }
 
 impl<E: Environment> fmt::Debug for Lease<E> {

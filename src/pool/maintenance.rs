@@ -12,7 +12,6 @@ use super::permit::Permit;
 use super::slab::Stamp;
 use super::state::Phase;
 use super::tokens::Pending;
-use super::waitlist::Lane;
 use crate::event::ConnectionClosedReason;
 use crate::metrics::Counter;
 use crate::sync::atomic::Ordering;
@@ -86,7 +85,7 @@ impl<E: Environment> Core<E> {
             stale
         };
         for index in stale {
-            Held::new(self, self.slab.slot(index)).retire(ConnectionClosedReason::Stale, false);
+            Held::new(self, self.slab.slot(index)).retire(ConnectionClosedReason::Stale);
         }
     }
 
@@ -163,8 +162,8 @@ impl<E: Environment> Core<E> {
             let detached: Vec<_> = self.slab.chain(shard.detach()).map(|slot| Held::new(self, slot)).collect();
             for held in detached.into_iter().rev() {
                 match self.perished(&held) {
-                    Some(reason) => held.retire(reason, false),
-                    None => held.put_on(shard, Lane::OF_RETURNED),
+                    Some(reason) => held.retire(reason),
+                    None => held.make_available(shard),
                 }
             }
         }

@@ -9,8 +9,8 @@ use super::acquire::Hit;
 use super::core::Core;
 use super::environment::Environment;
 use super::held::Held;
-use super::shard::{Obstacle, PastHead, Shard};
-use super::slab::{Link, Slot};
+use super::shard::{PastHead, Shard};
+use super::slab::{Link, Slot, Stamp};
 
 /// A thread's note of the pool that it used last, and of its shard there.
 ///
@@ -99,7 +99,7 @@ impl<E: Environment> Core<E> {
     #[allow(unsafe_code)]
     pub(super) fn nearby_shard(&self) -> Option<&Shard> {
         let noted = E::with_nearby(|note| (note.core.get() == self.number).then(|| note.shard.get()));
-        let Some(noted) = noted else { return Some(self.shard(self.environment.shard_hint())) };
+        let Some(noted) = noted else { return Some(self.preferred_shard()) };
         let shard = noted?;
         // SAFETY: INV-16: the shard is this core's, which `self` borrows.
         Some(unsafe { shard.as_ref() })
@@ -113,7 +113,7 @@ impl<E: Environment> Core<E> {
         if let Some(slot) = self.pop_noted(shard) {
             return Some(slot);
         }
-        let (slot, without) = shard.pop_at_once(&self.slab)?;
+        let (slot, without) = shard.try_pop(&self.slab)?;
         E::with_nearby(|note| {
             note.note(slot, slot.link());
             note.without.set(without);
@@ -162,7 +162,7 @@ impl<E: Environment> Core<E> {
     /// a fork after it the child forgets the note.
     #[inline(never)]
     fn note_own_shard(&self) -> &Shard {
-        let shard = self.shard(self.environment.shard_hint());
+        let shard = self.preferred_shard();
         E::with_nearby(|note| {
             // The fences keep the compiler from changing the order that a signal handler sees.
             note.forget();
@@ -181,14 +181,14 @@ impl<E: Environment> Core<E> {
     }
 }
 
-/// From the push on, the connection belongs to others, which may close it and the pool, and free the core. So nothing of either is
-/// touched after it, here and in the callers, and no parameter is a reference to them: see [`Shard`].
+/// From the push on, the connection belongs to others, which may close it and the pool, and free the core. So nothing of
+/// either is touched after it, here and in the callers, and no parameter is a reference to them: see [`Shard`].
 #[allow(unsafe_code)]
 impl<E: Environment> Held<E> {
-    /// Puts the slot back if the calling thread has taken it from this shard and nothing has changed there since. Returns whether
-    /// it has.
+    /// Puts the slot back if the calling thread has taken it from this shard and nothing has changed there since. Returns
+    /// whether it has.
     #[inline]
-    pub(super) fn put_back_nearby(self, shard: &Shard) -> bool {
+    pub(super) fn put_back(self, shard: &Shard) -> bool {
         debug_assert!(!self.core().vetting, "BUG: a connection that may be stale is put back");
         let put_back = E::with_nearby(|note| {
             let without = note.without.get();
@@ -203,23 +203,33 @@ impl<E: Environment> Held<E> {
         put_back.flatten().is_some()
     }
 
-    /// Pushes the slot as [`Shard::push_at_once`] does. The shard is usually the calling thread's. `generation` is the connection's.
-    #[inline]
-    pub(super) fn push_nearby(self, shard: &Shard, generation: u64) -> Result<(), Obstacle> {
+    /// Makes a connection available that is not put back, in a pool that neither vets connections nor emits events. Tries
+    /// to push it onto this shard, which is usually the calling thread's.
+    ///
+    /// A function of its own, so that a check-in that puts the connection back saves no registers.
+    #[inline(never)]
+    pub(super) fn push(self, shard: &Shard) {
+        let Stamp { generation, interrupted, .. } = self.slot().stamp();
+        if interrupted {
+            return self.retire_stale();
+        }
         let slab = &raw const self.core().slab;
         let is_current = || self.core().state.load().generation == generation;
         let pushed = E::with_nearby(|note| {
             // The code that tells the connection's condition may have used another pool since.
             let is_noted = ptr::eq(note.shard.get().as_ptr(), shard);
             // SAFETY: INV-1: we own the slot. Its core is the shard's and the slab's.
-            let (link, with) = unsafe { shard.push_at_once(slab, self.slot_pointer(), is_current) }?;
+            let (link, with) = unsafe { shard.try_push(slab, self.slot_pointer(), is_current) }.ok()?;
             if is_noted {
                 note.note(self.slot_pointer(), link);
                 note.with.set(with);
             }
-            Ok(())
+            Some(())
         });
         // SAFETY: as above. Only where threads keep no notes.
-        pushed.unwrap_or_else(|| unsafe { shard.push_at_once(slab, self.slot_pointer(), is_current) }.map(|_| ()))
+        let try_push = || unsafe { shard.try_push(slab, self.slot_pointer(), is_current) }.is_ok();
+        if !pushed.map_or_else(try_push, |pushed| pushed.is_some()) {
+            self.make_available(shard);
+        }
     }
 }

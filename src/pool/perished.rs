@@ -17,7 +17,7 @@ impl<E: Environment> Core<E> {
         match self.vetting.then(|| self.perished(&held)).flatten() {
             None => Ok(held.into_idle()),
             Some(reason) => {
-                held.retire(reason, false);
+                held.retire(reason);
                 Err(Perished)
             }
         }

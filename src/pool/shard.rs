@@ -231,7 +231,7 @@ impl Shard {
     ///
     /// Without a loop and a call, the compiler needs few registers and saves none on the stack.
     #[inline]
-    pub(super) fn pop_at_once<'s, C>(&self, slab: &'s Slab<C>) -> Option<(&'s Slot<C>, PastHead)> {
+    pub(super) fn try_pop<'s, C>(&self, slab: &'s Slab<C>) -> Option<(&'s Slot<C>, PastHead)> {
         // The flag is not checked: a flagged shard is empty. Until the flag of this shard is raised, a check-out that takes
         // the top counts as earlier than one that is queuing up.
         let head = self.load();
@@ -307,7 +307,7 @@ impl Shard {
             // SAFETY: INV-2: the caller's connection keeps the slab, until it is pushed.
             let height = head.top.map_or(0, |top| unsafe { (*slab).slot(top) }.link().depth);
             // SAFETY: the caller guarantees it.
-            match unsafe { self.try_push(head, height, slot, &is_current) } {
+            match unsafe { self.push_onto(head, height, slot, &is_current) } {
                 Ok(_) => return Ok(()),
                 Err(Obstacle::Refused(why)) => return Err(why),
                 Err(Obstacle::Again(now)) => head = now,
@@ -323,7 +323,7 @@ impl Shard {
     /// As for [`Shard::push`].
     #[inline]
     #[allow(unsafe_code)]
-    pub(super) unsafe fn push_at_once<C>(
+    pub(super) unsafe fn try_push<C>(
         &self,
         slab: *const Slab<C>,
         slot: *const Slot<C>,
@@ -339,7 +339,7 @@ impl Shard {
             },
         };
         // SAFETY: the caller guarantees it.
-        unsafe { self.try_push(head, height, slot, is_current) }
+        unsafe { self.push_onto(head, height, slot, is_current) }
     }
 
     /// Makes one attempt to push. `height` is that of the stack below `head`. Returns the slot's link and the head since.
@@ -349,7 +349,7 @@ impl Shard {
     /// As for [`Shard::put_back`].
     #[inline]
     #[allow(unsafe_code)]
-    unsafe fn try_push<C>(
+    unsafe fn push_onto<C>(
         &self,
         head: Head,
         height: u32,

@@ -23,11 +23,12 @@ use bson::oid::ObjectId;
 use super::check_out::Started;
 use super::core::Core;
 use super::environment::Environment;
-use super::fault::Fault;
+use super::fault::CloseError;
 use super::held::Held;
 use super::lease::Lease;
+use super::waitlist::Lane;
 use crate::error::EstablishError;
-use crate::event::{ConnectionClosedReason, PoolEvent};
+use crate::event::{ConnectionClosedReason, EventError, PoolEvent};
 use crate::metrics::StageTimes;
 use crate::sync::{Mutex, discard};
 
@@ -124,35 +125,31 @@ impl<E: Environment> Pending<E> {
     /// event. Until the result is dropped, the connection counts as pending.
     pub fn fail(self, error: &EstablishError) -> Closing<E> {
         let this = ManuallyDrop::new(self);
-        let fault = Fault::Failed(error.clone());
-        this.count(&fault);
-        let (reason, error) = match this.0.slot().stamp().interrupted {
-            true => (this.0.stale_reason(), None),
-            false => (ConnectionClosedReason::Error, this.0.explained(fault)),
-        };
+        let (reason, error) = this.reason(CloseError::Failed(error.clone()));
         let core = Arc::clone(&this.0.shared_core());
-        let (_none, closing) = this.0.begin_close(reason, error, true, false);
+        let (_none, closing) = this.0.begin_close(reason, error, CountsAs::Pending);
         if core.environment.may_have_events() {
             core.environment.deliver();
         }
         closing
     }
 
-    /// Closes the connection, for a caller that does not touch it again. An interruption takes precedence over a fault,
-    /// which it may have caused.
-    fn close(&self, fault: Fault) {
-        self.count(&fault);
-        if self.0.slot().stamp().interrupted {
-            self.0.retire(self.0.stale_reason(), true);
-        } else {
-            self.0.retire_because(fault, true);
+    /// Returns the reason for the close and its error. An interruption takes precedence over an error, which it may have
+    /// caused.
+    fn reason(&self, error: CloseError) -> (ConnectionClosedReason, Option<EventError>) {
+        self.count(&error);
+        match self.0.slot().stamp().interrupted {
+            true => (self.0.stale_reason(), None),
+            false => (ConnectionClosedReason::Error, self.0.explained(error)),
         }
     }
 
-    fn count(&self, fault: &Fault) {
+    fn count(&self, error: &CloseError) {
         let measures = &self.0.core().measures;
-        match fault {
-            Fault::Failed(error) if !self.0.slot().stamp().interrupted => measures.failed.of(error.stage()).count(),
+        match error {
+            CloseError::Failed(error) if !self.0.slot().stamp().interrupted => {
+                measures.failed.of(error.stage()).count()
+            }
             _ => measures.given_up.count(),
         }
     }
@@ -160,7 +157,8 @@ impl<E: Environment> Pending<E> {
 
 impl<E: Environment> Drop for Pending<E> {
     fn drop(&mut self) {
-        self.close(Fault::GivenUp);
+        let (reason, error) = self.reason(CloseError::GivenUp);
+        self.0.close(reason, error, CountsAs::Pending);
     }
 }
 
@@ -186,7 +184,8 @@ impl<E: Environment> Opening<E> {
     /// A waiter gets it first, because a waiter would open one more. Openers come after the waiters.
     pub fn hand_on(mut self, unclaimed: Option<Idle<E>>) {
         if let Some(idle) = unclaimed {
-            idle.offer_as_new(|| self.stop_counting());
+            let held = ManuallyDrop::new(idle).0;
+            held.offer(held.core().preferred_shard(), Lane::OF_NEW, || self.stop_counting());
         }
         drop(self);
     }
@@ -215,28 +214,37 @@ impl<E: Environment> Drop for Opening<E> {
 #[must_use = "dropping it before the connection is closed lets more connections exist than the options allow"]
 pub struct Closing<E: Environment> {
     core: Arc<Core<E>>,
-    /// Whether the connection still counts as pending.
-    pending: bool,
-    /// Whether the connection's drain was displaced.
-    displaced: bool,
+    counts_as: CountsAs,
+}
+
+/// What a connection counts as while it is being closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CountsAs {
+    /// An established connection.
+    Established,
+    /// A pending connection.
+    Pending,
+    /// A connection whose drain was displaced: its capacity is on its way to a waiter.
+    Displaced,
 }
 
 impl<E: Environment> Closing<E> {
     /// Creates the token for a caller that has taken the connection out of the pool.
-    pub(super) fn of(core: Arc<Core<E>>, pending: bool, displaced: bool) -> Self {
-        Self { core, pending, displaced }
+    pub(super) fn of(core: Arc<Core<E>>, counts_as: CountsAs) -> Self {
+        Self { core, counts_as }
     }
 
     fn release(&self) {
-        let Self { core, pending, displaced } = self;
-        let is_awaited = match displaced {
-            true => core.capacity.end_displacing(),
-            false => core.capacity.release(1, u32::from(*pending)),
+        let Self { core, counts_as } = self;
+        let is_awaited = match counts_as {
+            CountsAs::Established => core.capacity.release(1, 0),
+            CountsAs::Pending => core.capacity.release(1, 1),
+            CountsAs::Displaced => core.capacity.end_displacing(),
         };
         if is_awaited {
             core.serve_permits();
         }
-        if *pending {
+        if *counts_as == CountsAs::Pending {
             // After an establishment that failed, the next one does not follow at once: the server may be overloaded.
             core.schedule_if_closed();
         } else {
@@ -253,7 +261,7 @@ impl<E: Environment> Drop for Closing<E> {
 
 impl<E: Environment> fmt::Debug for Closing<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Closing").field("pending", &self.pending).finish_non_exhaustive()
+        f.debug_struct("Closing").field("counts_as", &self.counts_as).finish_non_exhaustive()
     }
 }
 
@@ -320,11 +328,6 @@ impl<E: Environment> Idle<E> {
         self.0.is_stale()
     }
 
-    /// Makes the connection available for the first time.
-    fn offer_as_new(self, stop_counting: impl FnMut()) {
-        ManuallyDrop::new(self).0.offer_as_new(stop_counting);
-    }
-
     /// Notes that the connection was opened for the check-out that is about to take it.
     pub fn mark_opened(&self) {
         self.0.slot().mark_opened();
@@ -358,7 +361,7 @@ impl<E: Environment> Drop for Idle<E> {
     fn drop(&mut self) {
         // A connection that was on its way to its caller may have been taken for one in use.
         self.0.end_hold();
-        self.0.make_available();
+        self.0.make_available(self.0.core().preferred_shard());
     }
 }
 

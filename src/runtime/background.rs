@@ -8,7 +8,7 @@ use super::environment::TokioEnvironment;
 use super::establish::Establish;
 use super::fork;
 use super::holders;
-use super::home::Resident;
+use super::home::HomeGuard;
 use super::opening::open;
 use crate::options::BackgroundInterval;
 use crate::pool::{Core, Phase};
@@ -20,8 +20,8 @@ use crate::pool::{Core, Phase};
 /// asks for the next run.
 ///
 /// With [`BackgroundInterval::Never`] the task runs no maintenance. It exists to notice the end of its runtime.
-pub(super) async fn keep<E: Establish>(resident: Resident<E>) {
-    let core = &resident.core;
+pub(super) async fn keep<E: Establish>(guard: HomeGuard<E>) {
+    let core = &guard.core;
     let mut holds = pin!(holders::watch(core));
     let interval = match core.options().interval() {
         BackgroundInterval::Every(interval) => Some(interval),
@@ -32,7 +32,7 @@ pub(super) async fn keep<E: Establish>(resident: Resident<E>) {
         if interval.is_some() {
             core.maintain();
             while let Some(pending) = core.populate() {
-                resident.handle().spawn(fork::own(open(core.clone(), pending, None)));
+                guard.handle().spawn(fork::own(open(core.clone(), pending, None)));
             }
         }
         let asked_for = core.environment().maintenance.notified();

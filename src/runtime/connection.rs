@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::future::{Future, poll_fn};
-use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::pin::pin;
 use std::task::{Context, Poll};
@@ -49,14 +48,13 @@ use crate::pool::{Core, Lease, Purpose};
 /// # }
 /// ```
 pub struct Connection<E: Establish> {
-    /// Taken only by `drop`.
-    lease: ManuallyDrop<Lease<TokioEnvironment<E>>>,
+    lease: Lease<TokioEnvironment<E>>,
 }
 
 impl<E: Establish> Connection<E> {
     #[inline]
     pub(super) fn new(lease: Lease<TokioEnvironment<E>>) -> Self {
-        Self { lease: ManuallyDrop::new(lease) }
+        Self { lease }
     }
 
     /// Returns the connection's number: 1, 2, 3 and so on within its pool.
@@ -183,37 +181,6 @@ impl<E: Establish> DerefMut for Connection<E> {
     #[inline]
     fn deref_mut(&mut self) -> &mut E::Connection {
         &mut self.lease
-    }
-}
-
-#[allow(unsafe_code)]
-impl<E: Establish> Drop for Connection<E> {
-    #[inline]
-    fn drop(&mut self) {
-        // SAFETY: only `drop` takes the lease, and nothing uses it afterwards.
-        let lease = unsafe { ManuallyDrop::take(&mut self.lease) };
-        if let Err(lease) = lease.check_in_nearby() {
-            check_in_elsewhere::<E>(lease);
-        }
-    }
-}
-
-/// Checks in on a thread that has used another pool since, or is in a forked child.
-#[inline(never)]
-fn check_in_elsewhere<E: Establish>(lease: Lease<TokioEnvironment<E>>) {
-    if lease.environment().is_the_parents() {
-        abandon::<E>(lease);
-    } else {
-        drop(lease);
-    }
-}
-
-/// Gives up a connection in a forked child, where it still belongs to the parent.
-#[cold]
-fn abandon<E: Establish>(lease: Lease<TokioEnvironment<E>>) {
-    let establish = lease.environment().establish.clone();
-    if let Some(connection) = lease.leak() {
-        establish.abandon_after_fork(connection);
     }
 }
 

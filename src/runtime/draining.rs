@@ -1,9 +1,7 @@
 //! The task that drains a connection.
 
 use std::future::{Future, poll_fn};
-use std::mem::ManuallyDrop;
 use std::pin::pin;
-use std::sync::Arc;
 use std::task::Poll;
 
 use tokio::runtime::Handle;
@@ -11,7 +9,7 @@ use tokio::runtime::Handle;
 use super::environment::TokioEnvironment;
 use super::establish::Establish;
 use super::fork::OfThisProcess;
-use super::home::Home;
+use super::home::HomeGuard;
 use crate::pool::Draining;
 use crate::sync::{Watch, contain};
 
@@ -21,14 +19,15 @@ use crate::sync::{Watch, contain};
 /// shutting down, or the pool spawns nothing, the connection is closed.
 #[cold]
 pub(super) fn begin<E: Establish>(draining: Draining<TokioEnvironment<E>>) {
-    let has_tasks = draining.environment().has_tasks;
-    let home = draining.environment().residence.home().filter(|_| has_tasks);
-    let runtime = home.as_ref().map(|home| home.handle().clone()).or_else(|| Handle::try_current().ok());
-    let runtime = runtime.filter(|_| has_tasks);
-    let task = DrainTask::<E> { draining: ManuallyDrop::new(draining), home };
-    if let Some(runtime) = runtime {
-        runtime.spawn(drain(task));
+    if !draining.environment().has_tasks {
+        return;
     }
+    let home = draining.environment().residence.home();
+    let Some(runtime) = home.as_ref().map(|home| home.handle().clone()).or_else(|| Handle::try_current().ok()) else {
+        return;
+    };
+    let guard = home.map(|home| HomeGuard::new(home, draining.core()));
+    runtime.spawn(drain(DrainTask::<E> { guard, draining }));
 }
 
 /// How a drain ended.
@@ -67,45 +66,16 @@ async fn drain<E: Establish>(mut task: DrainTask<E>) {
         })
         .await
     };
-    task.home = None;
+    task.guard.take().into_iter().for_each(HomeGuard::release);
     match end {
         End::Done | End::Revoked | End::Forked => drop(task),
-        End::Panicked => task.close(),
+        End::Panicked => task.draining.close(),
     }
 }
 
-/// A connection that is drained. In a forked child it still belongs to the parent.
+/// A connection that is drained.
 struct DrainTask<E: Establish> {
-    draining: ManuallyDrop<Draining<TokioEnvironment<E>>>,
-    /// The pool's runtime, if the task runs there. Taken when the drain ends, so a task that is dropped while it still
-    /// has its home shows that the runtime has ended.
-    home: Option<Arc<Home>>,
-}
-
-impl<E: Establish> DrainTask<E> {
-    #[allow(unsafe_code)]
-    fn close(self) {
-        let mut this = ManuallyDrop::new(self);
-        // SAFETY: nothing uses `this` afterwards, and its `Drop` does not run.
-        unsafe { ManuallyDrop::take(&mut this.draining) }.close();
-    }
-}
-
-#[allow(unsafe_code)]
-impl<E: Establish> Drop for DrainTask<E> {
-    fn drop(&mut self) {
-        // SAFETY: the value is taken either here or in `close`, after which `Drop` does not run. Nothing uses it
-        // afterwards.
-        let draining = unsafe { ManuallyDrop::take(&mut self.draining) };
-        if !draining.environment().is_the_parents() {
-            if let Some(home) = self.home.take() {
-                home.end(&draining.core());
-            }
-            return drop(draining);
-        }
-        let establish = Arc::clone(&draining.environment().establish);
-        if let Some(connection) = draining.leak() {
-            establish.abandon_after_fork(connection);
-        }
-    }
+    /// Present if the task runs on the pool's runtime. Dropped before the connection is.
+    guard: Option<HomeGuard<E>>,
+    draining: Draining<TokioEnvironment<E>>,
 }

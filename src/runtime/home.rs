@@ -6,7 +6,7 @@
 //!
 //! | how the end is noticed | by |
 //! | --- | --- |
-//! | the background task is dropped, although the pool is open | [`Resident`] |
+//! | the background task is dropped, although the pool is open | [`HomeGuard`] |
 //! | a task that opens a connection is cancelled | the check-out that waits for it |
 //! | a task that drains a connection is dropped | the connection that it drains |
 //!
@@ -93,22 +93,34 @@ enum Settled {
     Anew { home: Arc<Home>, before: Option<Arc<Home>> },
 }
 
-/// What the background task holds of its pool. If it is dropped before the pool is closed, the runtime has ended.
-pub(super) struct Resident<E: Establish> {
+/// Held by a task that runs at a pool's home. If it is dropped before it is [released](Self::release) or the pool is
+/// closed, the runtime has ended.
+pub(super) struct HomeGuard<E: Establish> {
     home: Arc<Home>,
     pub(super) core: SharedCore<E>,
+    is_released: bool,
 }
 
-impl<E: Establish> Resident<E> {
+impl<E: Establish> HomeGuard<E> {
+    pub(super) fn new(home: Arc<Home>, core: SharedCore<E>) -> Self {
+        Self { home, core, is_released: false }
+    }
+
+    /// Ends the guard of a task that ends by itself.
+    pub(super) fn release(mut self) {
+        self.is_released = true;
+    }
+
     pub(super) fn handle(&self) -> &Handle {
         self.home.handle()
     }
 }
 
-impl<E: Establish> Drop for Resident<E> {
+impl<E: Establish> Drop for HomeGuard<E> {
     fn drop(&mut self) {
         // A forked child may drop what it has inherited, but the pool still belongs to its parent.
-        if !self.core.environment().is_the_parents() && self.core.state().phase != Phase::Closed {
+        let is_the_parents = self.core.environment().is_the_parents();
+        if !self.is_released && !is_the_parents && self.core.state().phase != Phase::Closed {
             self.home.end(&self.core);
         }
     }
@@ -129,9 +141,9 @@ impl<E: Establish> Pool<E> {
                 if !core.environment().has_tasks {
                     return Some(home);
                 }
-                let resident = Resident { home: home.clone(), core: Arc::clone(core) };
+                let guard = HomeGuard::new(home.clone(), Arc::clone(core));
                 // If the new runtime has ended as well, it drops the task at once.
-                home.handle.spawn(fork::own(background::keep(resident)));
+                home.handle.spawn(fork::own(background::keep(guard)));
                 (!home.has_ended()).then_some(home)
             }
         }

@@ -536,9 +536,7 @@ impl<E: Establish> Pool<E> {
             // Never dropped in the child, because its connections belong to the parent.
             std::mem::forget(Arc::clone(core));
             let before = core.environment();
-            for connection in core.abandon() {
-                before.establish.abandon_after_fork(connection);
-            }
+            core.abandon();
             let is_closed = core.state().phase == Phase::Closed;
             let mut environment = TokioEnvironment::new(
                 before.establish.clone(),

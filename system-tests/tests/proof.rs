@@ -14,21 +14,21 @@ type Controls = BTreeMap<String, BTreeSet<String>>;
 /// The functions that a hit and its check-in execute, each with its file. Each of them needs a negative control.
 const HIT_PATH: &[(&str, &str)] = &[
     ("pool/acquire.rs", "fn try_hit"),
-    ("pool/nearby.rs", "fn put_back_nearby"),
+    ("pool/nearby.rs", "fn put_back"),
     ("pool/nearby.rs", "fn note_own_shard"),
     ("pool/shard.rs", "fn pop_from"),
     ("pool/shard.rs", "fn put_back"),
-    ("pool/shard.rs", "fn pop_at_once"),
-    ("pool/shard.rs", "fn push_at_once"),
+    ("pool/shard.rs", "fn try_pop"),
     ("pool/shard.rs", "fn try_push"),
+    ("pool/shard.rs", "fn push_onto"),
     ("pool/shard.rs", "fn swap"),
     ("pool/shard.rs", "fn next"),
     ("pool/shard.rs", "fn load"),
     ("pool/slab.rs", "fn set_link"),
     ("pool/slab.rs", "fn stamp"),
     ("pool/state.rs", "fn load"),
-    ("pool/lease.rs", "fn check_in_on"),
-    ("pool/lease.rs", "fn give_back<"),
+    ("pool/lease.rs", "fn check_in("),
+    ("pool/nearby.rs", "fn push("),
 ];
 
 #[test]

@@ -165,7 +165,7 @@ pub const MUTANTS: &[Mutant] = &[
         name: "drained_connection_is_not_made_available",
         does: "A connection that was drained is not made available.",
         file: "pool/draining.rs",
-        edits: &[Edit { within: "Drop for Draining", right: "held.make_available();", wrong: "" }],
+        edits: &[Edit { within: "Drop for Draining", right: "held.make_available(held.core().preferred_shard());", wrong: "" }],
     },
     Mutant {
         name: "draining_connection_is_available",
@@ -176,7 +176,7 @@ pub const MUTANTS: &[Mutant] = &[
             right: "if is_wanted { core.serve_permits(); }",
             wrong: "
                 if is_wanted { core.serve_permits(); }
-                draining.held.make_available();
+                draining.held.make_available(core.preferred_shard());
             ",
         }],
     },
@@ -212,15 +212,15 @@ pub const MUTANTS: &[Mutant] = &[
         file: "pool/drain_queue.rs",
         edits: &[Edit {
             within: "fn leave_drains",
-            right: "registry.drains.present.remove(&ticket)",
-            wrong: "registry.drains.present.get(&ticket).map(|drain| Drain { index: drain.index, waker: None })",
+            right: "registry.drains.present.remove(&number)",
+            wrong: "registry.drains.present.get(&number).map(|drain| Drain { index: drain.index, waker: None })",
         }],
     },
     Mutant {
         name: "displaced_connection_is_kept",
         does: "A connection whose drain was displaced is not closed.",
         file: "pool/draining.rs",
-        edits: &[Edit { within: "fn leave", right: "held.close_displaced();", wrong: "" }],
+        edits: &[Edit { within: "fn leave", right: "held.retire_displaced();", wrong: "" }],
     },
     Mutant {
         name: "displaced_drain_is_not_told",

@@ -79,11 +79,17 @@ pub const MUTANTS: &[Mutant] = &[
         edits: &[Edit {
             within: "fn hand_on",
             right: "
-                if let Some(idle) = unclaimed { idle.offer_as_new(|| self.stop_counting()); }
+                if let Some(idle) = unclaimed {
+                    let held = ManuallyDrop::new(idle).0;
+                    held.offer(held.core().preferred_shard(), Lane::OF_NEW, || self.stop_counting());
+                }
             ",
             wrong: "
                 self.stop_counting();
-                if let Some(idle) = unclaimed { idle.offer_as_new(|| {}); }
+                if let Some(idle) = unclaimed {
+                    let held = ManuallyDrop::new(idle).0;
+                    held.offer(held.core().preferred_shard(), Lane::OF_NEW, || {});
+                }
             ",
         }],
     },
@@ -116,8 +122,8 @@ pub const MUTANTS: &[Mutant] = &[
         edits: &[
             Edit {
                 within: "fn of(core",
-                right: "Self { core, pending, displaced }",
-                wrong: "{ let this = Self { core, pending, displaced }; this.release(); this }",
+                right: "Self { core, counts_as }",
+                wrong: "{ let this = Self { core, counts_as }; this.release(); this }",
             },
             Edit { within: "Drop for Closing", right: "self.release();", wrong: "" },
         ],
@@ -125,12 +131,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "return_that_fails_is_lost",
         does: "A connection whose return on the fast path fails is not returned on the slow path.",
-        file: "pool/lease.rs",
-        edits: &[
-            Edit { within: "fn give_back<", right: "held.return_to_pool(shard);", wrong: "return;" },
-            Edit { within: "fn push_plainly<", right: "held.return_to_waiter(shard)", wrong: "()" },
-            Edit { within: "fn push_plainly<", right: "held.return_to_pool(shard)", wrong: "()" },
-        ],
+        file: "pool/nearby.rs",
+        edits: &[Edit { within: "fn push(", right: "self.make_available(shard);", wrong: "" }],
     },
     Mutant {
         name: "permits_are_not_served",

@@ -14,7 +14,7 @@ pub const MUTANTS: &[Mutant] = &[
         does: "A hit writes the head although another thread may have changed it since it was read.",
         file: "pool/shard.rs",
         edits: &[Edit {
-            within: "fn pop_at_once",
+            within: "fn try_pop",
             right: "self.swap(head, below).ok()?;",
             wrong: "self.0.store(below.pack(), Ordering::Release);",
         }],
@@ -43,17 +43,13 @@ pub const MUTANTS: &[Mutant] = &[
         name: "slot_from_another_shard_keeps_its_link",
         does: "A check-in puts a slot back that has been on another shard since it was taken.",
         file: "pool/nearby.rs",
-        edits: &[Edit { within: "fn put_back_nearby", right: "self.slot().link() == note.link.get()", wrong: "true" }],
+        edits: &[Edit { within: "fn put_back", right: "self.slot().link() == note.link.get()", wrong: "true" }],
     },
     Mutant {
         name: "another_slot_is_put_back_as_the_noted_one",
         does: "A check-in that puts back a slot with the link of the noted one does not look whether it is the noted one.",
         file: "pool/nearby.rs",
-        edits: &[Edit {
-            within: "fn put_back_nearby",
-            right: "note.slot.get() == self.slot_pointer().cast()",
-            wrong: "true",
-        }],
+        edits: &[Edit { within: "fn put_back", right: "note.slot.get() == self.slot_pointer().cast()", wrong: "true" }],
     },
     Mutant {
         name: "note_keeps_the_head_that_a_hit_left_on_another_shard",
@@ -96,12 +92,12 @@ pub const MUTANTS: &[Mutant] = &[
         does: "A check-in notes the end of a timed use when others may use the connection already.",
         file: "pool/lease.rs",
         edits: &[
-            Edit { within: "fn check_in_on", right: "held.slot().tally().is_timed()", wrong: "false" },
+            Edit { within: "fn check_in(", right: "held.slot().tally().is_timed()", wrong: "false" },
             Edit {
-                within: "fn check_in_on",
-                right: "self.give_back::<true>(shard);",
+                within: "fn check_in(",
+                right: "self.check_in_plainly(shard);",
                 wrong: "
-                    self.give_back::<true>(shard);
+                    self.check_in_plainly(shard);
                     if held.slot().tally().is_timed() {
                         held.end_timed_use();
                     }
@@ -126,22 +122,22 @@ pub const MUTANTS: &[Mutant] = &[
         edits: &[
             Edit {
                 within: "fn push",
-                right: "unsafe { self.try_push(head, height, slot, &is_current) }",
+                right: "unsafe { self.push_onto(head, height, slot, &is_current) }",
                 wrong: "
                     let early = is_current();
                     let head = self.load();
                     let height = head.top.map_or(0, |top| unsafe { (*slab).slot(top) }.link().depth);
-                    unsafe { self.try_push(head, height, slot, || early) }
+                    unsafe { self.push_onto(head, height, slot, || early) }
                 ",
             },
             Edit {
-                within: "fn push_at_once",
-                right: "unsafe { self.try_push(head, height, slot, is_current) }",
+                within: "fn try_push",
+                right: "unsafe { self.push_onto(head, height, slot, is_current) }",
                 wrong: "
                     let early = is_current();
                     let head = self.load();
                     let height = head.top.map_or(0, |top| unsafe { (*slab).slot(top) }.link().depth);
-                    unsafe { self.try_push(head, height, slot, || early) }
+                    unsafe { self.push_onto(head, height, slot, || early) }
                 ",
             },
         ],
@@ -150,20 +146,20 @@ pub const MUTANTS: &[Mutant] = &[
         name: "push_ignores_waiters",
         does: "A check-in pushes onto a stack whose flag says that a check-out waits.",
         file: "pool/shard.rs",
-        edits: &[Edit { within: "fn try_push", right: "head.waiting", wrong: "false" }],
+        edits: &[Edit { within: "fn push_onto", right: "head.waiting", wrong: "false" }],
     },
     Mutant {
         name: "push_ignores_the_generation",
         does: "A check-in pushes a stale connection.",
         file: "pool/shard.rs",
-        edits: &[Edit { within: "fn try_push", right: "!is_current()", wrong: "false" }],
+        edits: &[Edit { within: "fn push_onto", right: "!is_current()", wrong: "false" }],
     },
     Mutant {
         name: "push_without_comparing",
         does: "A check-in writes the head although another thread may have changed it since it was read.",
         file: "pool/shard.rs",
         edits: &[Edit {
-            within: "fn try_push",
+            within: "fn push_onto",
             right: "self.swap(head, above).map_err(Obstacle::Again)",
             wrong: "self.0.store(above.pack(), Ordering::Release); Ok(())",
         }],

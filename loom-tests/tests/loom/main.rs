@@ -40,9 +40,9 @@
 //!
 //! | run | public path | functions |
 //! | --- | --- | --- |
-//! | *hit* | `Core::note_and_try_hit` | `Core::try_hit`, `pop_nearby`; `pop_noted`, `Shard::pop_from`, or else `Shard::pop_at_once`; `Hit::begin` |
-//! | *return* | the drop of a `Lease` if the environment does not listen | `Lease::check_in_on`; `Held::put_back_nearby`, `Shard::put_back`; or else `Held::push_nearby`, `Shard::push_at_once` and `try_push`; if they fail, `Held::return_to_waiter`, `put_on`, `Shard::push`, `Held::hand_over` or `Held::retire` |
-//! | *heard return* | the drop of a `Lease` if the environment listens | `give_back_otherwise`, then as "return" after a failed push |
+//! | *hit* | `Core::note_and_try_hit` | `Core::try_hit`, `pop_nearby`; `pop_noted`, `Shard::pop_from`, or else `Shard::try_pop`; `Hit::begin` |
+//! | *return* | the drop of a `Lease` if the environment does not listen | `Lease::check_in`; `Held::put_back`, `Shard::put_back`; or else `Held::push`, `Shard::try_push` and `push_onto`; if they fail, `Held::make_available`, `Shard::push`, `Held::hand_over` or `Held::retire` |
+//! | *heard return* | the drop of a `Lease` if the environment listens | `check_in_at_length`, then as "return" after a failed push |
 //! | *take* | `Core::try_take`, the drop of an `Idle` | `Shard::pop`, `Core::vet`, `Held::end_hold` |
 //! | *acquire* | `Core::acquire` | `Core::seek`, `take_any`, `Capacity::try_admit`; `Core::queue_up`, `look_for_the_first`, `Capacity::admit_or_wait`, the wait list |
 //! | *acquire again* | `Core::reacquire` | `Core::enter`, `queue_up`, the wait list; the drop of the stale `Idle` |
@@ -50,7 +50,7 @@
 //! | *cancel* | the drop of either future | `WaitList::leave`, `Core::settle` |
 //! | *permit* | the drop of a `Permit` or a `Pending` | `Capacity::release`, `Core::serve_permits`, `Capacity::admit_first` |
 //! | *open* | `Permit::create`, `Pending::established` | `Registry::allocate`, `Slab::grow`, `Slot::set_established` |
-//! | *hand on* | `Opening::hand_on` | `Held::offer_as_new`, `Capacity::release`, `Core::serve_permits` |
+//! | *hand on* | `Opening::hand_on` | `Held::offer`, `Capacity::release`, `Core::serve_permits` |
 //! | *end opening* | `SharedOpening::end` | `Opening::stop_counting`, `Capacity::release`, `Core::serve_permits` |
 //! | *shared permit* | `SharedPermit::take` | the same |
 //! | *ready* | `Core::ready` | `PoolWord::store` |
@@ -154,7 +154,7 @@
 //! | `second_waiter_is_never_served_before_the_first` | return, acquire, acquire | none | `second_waiter_is_claimed_first` |
 //! | `waiter_polled_with_a_new_waker_is_woken_through_it` | return, acquire | 5 | `waker_is_not_renewed` |
 //! | `waiter_polled_again_with_its_waker_is_woken_when_served` | return, acquire | 4 | `granter_writes_the_waker` |
-//! | `waiter_cancelled_during_a_clear_is_counted_out_once` | clear, cancel, acquire | 2 | `turned_away_waiter_stays_in_its_run` |
+//! | `waiter_cancelled_during_a_clear_is_counted_out_once` | clear, cancel, acquire | 2 | `turned_away_waiter_stays_in_its_range` |
 //! | `stale_connection_is_never_handed_to_the_first_of_two_later_waiters` | return, clear, acquire, acquire | 2 | `claim_ignores_the_generation`, `stale_connection_is_handed_over`, `tickets_publish_nothing`, `tickets_acquire_nothing` |
 //! | `newcomer_that_leaves_takes_no_grant_of_one_before_it` | return, acquire, cancel | 2 | `cancelled_check_out_keeps_its_grant` |
 //! | `third_waiter_is_never_served_before_the_first` | return, acquire, acquire, cancel | 2 | `cancelled_check_out_keeps_its_grant` |

@@ -9,7 +9,7 @@ use std::pin::pin;
 use std::sync::{Arc, Once};
 use std::time::{Duration, Instant};
 
-use wharf::unstable::pool::{Core, Environment, Grant, Lease};
+use wharf::unstable::pool::{Core, Environment, Grant, Hit, Lease};
 use wharf::unstable::simulated;
 use wharf::{BackgroundInterval, Condition, PoolOptions};
 
@@ -193,7 +193,7 @@ impl Design for Wharf {
     }
 
     async fn check_out(self: &Arc<Self>) -> Lease<World> {
-        if let Some(lease) = self.core.try_check_out() {
+        if let Some(lease) = self.core.try_hit().map(Hit::begin) {
             return lease;
         }
         if let Some(idle) = self.core.try_take() {

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
-use wharf::unstable::pool::{Core, Environment, Grant, Nearby};
+use wharf::unstable::pool::{Core, Environment, Grant, Hit, Nearby};
 use wharf::{Establish, EstablishError, Establishing, Pool, PoolOptions};
 
 mod callgrind;
@@ -64,8 +64,7 @@ fn pairs_on_the_core<const METERED: bool>(rounds: u64) {
     // The thread notes its shard.
     drop(core.try_take());
     for _ in 0..rounds {
-        let lease = black_box(core.try_check_out().expect("no connection is available"));
-        assert!(lease.check_in_nearby().is_ok(), "the thread has no note of its shard");
+        drop(black_box(core.try_hit().map(Hit::begin).expect("no connection is available")));
     }
     core.close();
 }

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use loom::thread;
 use wharf::Clear;
-use wharf::unstable::pool::{Core, Environment, Grant};
+use wharf::unstable::pool::{Core, Environment, Grant, Hit};
 
 use super::harness::model;
 use super::world::*;
@@ -368,9 +368,9 @@ fn each_hit_is_counted_once_and_the_timed_one_is_measured() {
         opening.hand_on(Some(idle));
         let other = thread::spawn({
             let pool = pool.clone();
-            move || pool.try_check_out().is_some()
+            move || pool.try_hit().map(Hit::begin).is_some()
         });
-        let here = pool.try_check_out().is_some();
+        let here = pool.try_hit().map(Hit::begin).is_some();
         let hits = u64::from(other.join().unwrap()) + u64::from(here);
         let metrics = pool.metrics();
         assert_eq!(metrics.check_outs.hits, hits, "a hit is not counted once");
