@@ -1,7 +1,8 @@
 //! The side table of holders: beside each slot, a record of where and when its connection was checked out.
 //!
 //! Only the owner of a slot writes its record (INV-1). A reader gets all of one record or none of it, and never keeps
-//! the owner waiting, nor waits for it: the record is a sequence lock. The word `sequence` says what the other words hold.
+//! the owner waiting, nor waits for it: the record is a sequence lock. The word `sequence` tells which use the other
+//! words belong to.
 //!
 //! | owner | reader |
 //! | --- | --- |
@@ -10,12 +11,12 @@
 //! | 3. sets the other words | c. fence (Acquire) |
 //! | 4. sets `sequence` to the next use | d. reads `sequence` again |
 //!
-//! If b reads a word of 3, the fences order 1 before d. Then d finds another sequence than a, and the reader tries again.
-//! If a reads the sequence of 4, it acquires 3, so b reads nothing older.
+//! If b reads a word of 3, the fences order 1 before d. Then d finds a different sequence than a, and the reader tries
+//! again. If a reads the sequence of 4, it acquires 3, so b reads nothing older.
 //!
-//! Step 1 may be missing if the accounting was switched off and on since: then the words are still of a use of an earlier
-//! switch, and a reader may get a mixture. It finds the number of that switch in the sequence, and discards what it has read
-//! (`Core::noted`).
+//! Step 1 may be missing if the accounting was switched off and on again: then the words still belong to a use under an
+//! earlier switch, and a reader may get a mixture. The reader finds the number of that switch in the sequence, and
+//! discards the words (`Core::noted`).
 
 use std::mem::align_of;
 use std::panic::Location;
@@ -44,7 +45,7 @@ pub(super) struct Hold {
     rest: AtomicU64,
 }
 
-/// What is noted about the use of a connection.
+/// The noted use of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Use {
     /// When the use began, in nanoseconds since the pool's epoch.
@@ -52,16 +53,16 @@ pub(super) struct Use {
     pub(super) connection_id: u64,
     pub(super) site: &'static Location<'static>,
     pub(super) task_id: Option<u64>,
-    /// The generation of the service, or without one that of the pool.
+    /// The generation of the service, or of the pool if there is no service.
     pub(super) generation: u64,
     pub(super) service_id: Option<ObjectId>,
     pub(super) purpose: Purpose,
 }
 
-/// What a record holds.
+/// Which use a record holds, and its state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Sequence {
-    /// The number of the switch of the accounting that was on when the record was last written, modulo 2^30.
+    /// The number of the accounting's switch when the record was last written, modulo 2^30.
     pub(super) switch: u32,
     /// Counts the uses, modulo 2^32.
     pub(super) count: u32,
@@ -149,22 +150,21 @@ impl Hold {
         self.rest.store(rest, Ordering::Relaxed);
     }
 
-    /// Notes that the connection is not in use. Called by the slot's owner. Returns the previous sequence, and the use if it
-    /// was reported.
+    /// Notes that the connection is not in use. Called by the slot's owner. Returns the previous sequence, and the use
+    /// if it was reported.
     pub(super) fn end(&self, switch: u32) -> (Sequence, Option<Use>) {
         // Relaxed: see `begin`.
         let Sequence { count, .. } = Sequence::unpack(self.sequence.load(Ordering::Relaxed));
-        // Relaxed: nothing is published. It is a swap because of `mark_reported`: of the two, the later one sees the
+        let free = Sequence { switch, count, state: State::Free };
+        // Relaxed: nothing is published. It is a swap because of `mark_reported`: the later of the two sees the
         // earlier.
-        let before = Sequence::unpack(
-            self.sequence.swap(Sequence { switch, count, state: State::Free }.pack(), Ordering::Relaxed),
-        );
+        let before = Sequence::unpack(self.sequence.swap(free.pack(), Ordering::Relaxed));
         let reported = (before.state == State::Reported).then(|| self.words());
         (before, reported)
     }
 
-    /// Returns the sequence, and the use unless the connection is not in use. Any thread may call this. It tries again when
-    /// the record changes meanwhile.
+    /// Returns the sequence, and the use if the connection is in use. Any thread may call this. It tries again when the
+    /// record changes meanwhile.
     pub(super) fn read(&self) -> (Sequence, Option<Use>) {
         let mut backoff = Backoff::new();
         loop {
@@ -175,8 +175,8 @@ impl Hold {
                 return (sequence, None);
             }
             let raw = self.raw();
-            // ORD: Acquire; pairs with the Release fence in `begin`: if a word above is of a later use, the sequence below is
-            // a later one, too.
+            // ORD: Acquire; pairs with the Release fence in `begin`: if a word above belongs to a later use, the
+            // sequence below is later as well.
             fence(Ordering::Acquire);
             // Relaxed: the fence orders it after the words.
             if self.sequence.load(Ordering::Relaxed) == word {
@@ -186,8 +186,8 @@ impl Hold {
         }
     }
 
-    /// Marks the use of this sequence as reported. Returns whether that is the connection's present use, and was not reported
-    /// before.
+    /// Marks the use of this sequence as reported. Returns whether it is the connection's present use and was not
+    /// reported before.
     pub(super) fn mark_reported(&self, sequence: Sequence) -> bool {
         let reported = Sequence { state: State::Reported, ..sequence };
         // Relaxed: nothing is published; see `end`.
@@ -198,10 +198,10 @@ impl Hold {
                 .is_ok()
     }
 
-    /// Returns the words of the record, of which some may be of another use.
+    /// Returns the words of the record. Some may belong to another use.
     fn raw(&self) -> [u64; 7] {
         [&self.since, &self.connection_id, &self.site, &self.task_id, &self.generation, &self.service, &self.rest]
-            // Relaxed: `read` finds out whether they are of one use.
+            // Relaxed: `read` finds out whether they belong to one use.
             .map(|word| word.load(Ordering::Relaxed))
     }
 
@@ -210,7 +210,7 @@ impl Hold {
         Self::checked(self.raw())
     }
 
-    /// Returns the use, from words that are of one use.
+    /// Returns the use, from words that belong to one use.
     #[allow(unsafe_code)]
     fn checked(raw: [u64; 7]) -> Use {
         let [since, connection_id, site, task_id, generation, service, rest] = raw;
@@ -220,8 +220,9 @@ impl Hold {
         Use {
             since,
             connection_id,
-            // SAFETY: `begin` stored the address of a `&'static Location`, before it first set the state to `InUse`. The
-            // word is never anything else from then on (INV-1: only owners write it, and only there).
+            // SAFETY: `begin` stored the address of a `&'static Location`, before it first set the state to `InUse`.
+            // The word is never anything but such an address from then on (INV-1: only owners write it, and only
+            // there).
             site: unsafe { &*site },
             task_id: (task_id != 0).then_some(task_id),
             generation,

@@ -28,11 +28,11 @@ pub const MUTANTS: &[Mutant] = &[
         edits: &[Edit {
             within: "fn end",
             right: "
-                Sequence::unpack(self.sequence.swap(Sequence { switch, count, state: State::Free }.pack(), Ordering::Relaxed))
+                Sequence::unpack(self.sequence.swap(free.pack(), Ordering::Relaxed))
             ",
             wrong: "
                 let before = Sequence::unpack(self.sequence.load(Ordering::Relaxed));
-                self.sequence.store(Sequence { switch, count, state: State::Free }.pack(), Ordering::Relaxed);
+                self.sequence.store(free.pack(), Ordering::Relaxed);
                 before
             ",
         }],
