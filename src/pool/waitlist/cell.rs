@@ -1,4 +1,4 @@
-//! A cell: where the waiter of a ticket and its granter meet, whichever comes first.
+//! A cell: the meeting point of a ticket's waiter and its granter.
 
 use std::ptr::NonNull;
 use std::task::Waker;
@@ -19,16 +19,18 @@ use crate::sync::{UnsafeCell, made_progress, unless_mutant};
 /// | left | the waiter has left before its ticket was claimed | |
 /// | over | the ticket is done | |
 ///
-/// A state has the [tag](tag_of) of its ticket. So a cell is used again as it is.
+/// A state has the [tag](tag_of) of its ticket. So a cell is used again without being reset.
 ///
-/// The granter's change is its last access to the cell, and so is that of the waiter that has taken its grant. From then on the
-/// cell may be gone. So these two are called with pointers, because a reference would have to outlast the call.
+/// The granter's last access to the cell is its change of the state, and so is the last access of a waiter that has
+/// taken its grant. From then on the cell may be gone. So both functions take pointers, because a reference would have
+/// to outlast the call.
 ///
-/// INV-4 (access to a cell): `parking` belongs to the waiter, except from when a granter has claimed its ticket and found that it
-/// waits, until the granter publishes the grant. In addition, the waiter may read the waker at any time, because only the waiter
-/// writes it. `grant` belongs to the granter until the cell is granted, and to the waiter from then on.
+/// INV-4 (access to a cell): `parking` belongs to the waiter, with one exception. Once a granter has claimed the ticket
+/// and found that the waiter waits, `parking` belongs to the granter until it publishes the grant. In addition, the
+/// waiter may read the waker at any time, because only the waiter writes it. `grant` belongs to the granter until the
+/// cell is granted, and to the waiter from then on.
 ///
-/// A cell has a cache line of its own. When neighbours in the queue shared one, a hand-over took a twentieth longer.
+/// Each cell has its own cache line. When neighbours in the queue shared a line, a hand-over took a twentieth longer.
 #[repr(align(64))]
 pub(super) struct Cell<G> {
     state: AtomicU32,
@@ -55,7 +57,7 @@ const LEFT: u32 = 2;
 const OVER: u32 = 3;
 const STATE_BITS: u32 = 2;
 
-/// Returns what the states of a ticket have in common. Tickets that use the same cell have different ones.
+/// Returns the common part of a ticket's states. Tickets that use the same cell have different tags.
 #[inline]
 fn tag_of(ticket: Ticket) -> u32 {
     start_of(ticket).number() << STATE_BITS
@@ -63,7 +65,7 @@ fn tag_of(ticket: Ticket) -> u32 {
 
 const _: () = assert!(TICKET_BITS + STATE_BITS <= u32::BITS, "a ticket's tag and a state fit into a word");
 
-/// Shows a model that the cell is gone: an access that is not ordered before this one is a race.
+/// Shows a model that the cell is gone: any access that is not ordered before this is a race.
 #[cfg(loom)]
 impl<G> Drop for Cell<G> {
     fn drop(&mut self) {
@@ -88,14 +90,16 @@ impl<G> Cell<G> {
         self.state.store(NEVER_USED, Ordering::Relaxed);
     }
 
-    /// Returns whether no thread touches the cell any more, if its ticket was claimed or skipped. Called under the list's lock.
+    /// Returns whether no thread touches the cell any more, if its ticket was claimed or skipped. Called under the
+    /// list's lock.
     pub(super) fn is_over(&self, ticket: Ticket) -> bool {
-        // ORD: Acquire; pairs with the Release in `take_out`: the waiter's accesses come before the cell is freed or used again.
+        // ORD: Acquire; pairs with the Release in `take_out`: the waiter's accesses come before the cell is freed or
+        // reused.
         let state = self.state.load(unless_mutant("cell_is_gone_unseen", Ordering::Acquire));
         state == tag_of(ticket) | OVER || state == tag_of(ticket) | LEFT
     }
 
-    /// The waiter comes. Returns the grant if it came first.
+    /// Parks the waiter. Returns the grant if the granter came first.
     ///
     /// # Safety
     ///
@@ -104,23 +108,23 @@ impl<G> Cell<G> {
     pub(super) unsafe fn park(this: NonNull<Self>, ticket: Ticket, parked: &mut WaiterSide, waker: Waker) -> Option<G> {
         // SAFETY: the caller guarantees it.
         let cell = unsafe { this.as_ref() };
-        // SAFETY: INV-4: not parked yet, and no granter looks here before it has seen that the waiter waits.
+        // SAFETY: INV-4: not parked yet, and no granter looks here before it sees that the waiter waits.
         unsafe { cell.parking.park(parked, waker) };
-        // ORD: Release; pairs with the Acquire in `grant`; publishes the waker. Acquire; pairs with the Release in `grant`; makes
-        // an early grant visible.
+        // ORD: Release; pairs with the Acquire in `grant`; publishes the waker. Acquire; pairs with the Release in
+        // `grant`; makes an early grant visible.
         let order = unless_mutant("cell_publishes_no_waiter", Ordering::AcqRel);
         let before = cell.state.swap(tag_of(ticket) | WAITS, order);
         made_progress();
         if before != tag_of(ticket) | GRANTED {
             return None;
         }
-        // SAFETY: INV-4: the granter that came first does not look at the parking, and is done with the grant.
+        // SAFETY: INV-4: a granter that came first does not look at the parking, and has finished with the grant.
         let (withdrawn, grant) = unsafe { (cell.parking.withdraw(parked), Self::take_out(cell, ticket)) };
         drop(withdrawn);
         Some(grant)
     }
 
-    /// Takes the grant out of a cell that was granted. The ticket is over then.
+    /// Takes the grant out of a granted cell. Then the ticket is over.
     ///
     /// # Safety
     ///
@@ -135,7 +139,7 @@ impl<G> Cell<G> {
         grant
     }
 
-    /// Takes the grant, if it has come. The ticket is over then.
+    /// Takes the grant, if it has come. Then the ticket is over.
     ///
     /// # Safety
     ///
@@ -153,15 +157,14 @@ impl<G> Cell<G> {
         Some(unsafe { Self::take_out(cell, ticket) })
     }
 
-    /// Returns whether the waiter would be woken through this waker. Called by the waiter, which was not seen granted.
+    /// Returns whether this waker would wake the waiter. Called by the waiter, which has not seen a grant.
     #[inline]
     pub(super) fn wakes(&self, parked: &mut WaiterSide, waker: &Waker) -> bool {
         // SAFETY: INV-4: the waiter only reads, and so does a granter.
         unsafe { self.parking.wakes(parked, waker) }
     }
 
-    /// Replaces the waker. Returns the old one. Called under the list's lock, by the waiter of a ticket that can be claimed no
-    /// more.
+    /// Replaces the waker, and returns the old one. Called under the list's lock, by the waiter of a withheld ticket.
     pub(super) fn renew(&self, parked: &mut WaiterSide, waker: Waker) -> Withdrawn {
         // SAFETY: INV-4: waits, and not claimed.
         unsafe {
@@ -171,24 +174,24 @@ impl<G> Cell<G> {
         }
     }
 
-    /// The waiter leaves. Called under the list's lock, by the waiter of a ticket that can be claimed no more.
+    /// Marks the ticket as left. Called under the list's lock, by the waiter of a withheld ticket.
     pub(super) fn leave(&self, ticket: Ticket, parked: &mut WaiterSide) -> Withdrawn {
         // SAFETY: INV-4: waits, and not claimed.
         let withdrawn = unsafe { self.parking.withdraw(parked) };
-        // Relaxed: under the lock, and so is the next use of the cell.
+        // Relaxed: this and the next use of the cell are under the lock.
         self.state.store(tag_of(ticket) | LEFT, Ordering::Relaxed);
         made_progress();
         withdrawn
     }
 
-    /// Returns whether the waiter of a ticket that is not claimed has left. Called under the list's lock.
+    /// Returns whether the waiter of an unclaimed ticket has left. Called under the list's lock.
     pub(super) fn is_left(&self, ticket: Ticket) -> bool {
         // Relaxed: a waiter leaves under the lock.
         self.state.load(Ordering::Relaxed) == tag_of(ticket) | LEFT
     }
 
-    /// Grants something to the waiter. Returns its waker, or `None` if the waiter has not come yet: then it finds the grant
-    /// here.
+    /// Grants something to the waiter. Returns the waker, or `None` if the waiter has not come yet and will find the
+    /// grant here.
     ///
     /// # Safety
     ///
@@ -207,7 +210,8 @@ impl<G> Cell<G> {
                 seen == NEVER_USED || seen >> STATE_BITS << STATE_BITS != tag_of(ticket),
                 "BUG: a grant to a waiter without need"
             );
-            // ORD: Release; pairs with the Acquire in `park` and in `take`; publishes the grant. Acquire on failure: as above.
+            // ORD: Release; pairs with the Acquire in `park` and in `take`; publishes the grant. Acquire on failure: as
+            // above.
             let order = unless_mutant("early_grant_publishes_nothing", Ordering::Release);
             if cell.state.compare_exchange(seen, tag_of(ticket) | GRANTED, order, Ordering::Acquire).is_ok() {
                 made_progress();

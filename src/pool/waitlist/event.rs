@@ -1,10 +1,11 @@
-//! Parking at an event of event-listener, which each cell has.
+//! Parking at an event of event-listener in each cell.
 //!
-//! The waiter listens before it says that it waits, and the granter notifies after it has left the grant. The waiter takes the
-//! grant only when its listener says so: then the granter has released the event's lock, and touches the cell no more.
+//! The waiter listens before it says that it waits, and the granter notifies after it has left the grant. The waiter
+//! takes the grant only when its listener is notified: then the granter has released the event's lock, and no longer
+//! touches the cell.
 //!
-//! An event calls its listener's waker under its own lock. So the waker of a waiter must neither poll nor drop a check-out
-//! before it returns: that would wait for the lock for ever. The wakers of the common runtimes only schedule their tasks.
+//! An event calls its listener's waker under the event's lock. So a waiter's waker must neither poll nor drop a
+//! check-out: that would wait for the lock for ever. The wakers of the common runtimes only schedule their tasks.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -15,7 +16,7 @@ use event_listener::IntoNotification;
 
 use crate::sync::{Contained, Event, EventListener, made_progress};
 
-/// What a cell has to wake its waiter.
+/// The cell's means to wake its waiter.
 pub(super) struct Parking {
     event: Event<()>,
 }
@@ -25,12 +26,12 @@ pub(super) struct WaiterSide(Option<Listening>);
 
 struct Listening {
     listener: EventListener<()>,
-    /// The task, and the waker that the event has. event-listener cannot handle a waker that panics.
+    /// The task, and the waker that the event has, which contains panics: event-listener cannot handle them.
     task: Arc<Contained>,
     waker: Waker,
 }
 
-/// The waiter's part when it is not parked any more. Its drop is foreign code.
+/// The waiter's part after it was parked. Its drop is foreign code.
 #[must_use = "dropped outside of the lock"]
 pub(super) struct Withdrawn(#[expect(dead_code, reason = "only dropped")] Option<Listening>);
 
@@ -66,7 +67,7 @@ impl Parking {
         parked.0 = Some(listening);
     }
 
-    /// Makes sure that the waiter is woken through this waker. Returns `false` if it is being granted something.
+    /// Makes sure that this waker wakes the waiter. Returns `false` if a grant is on its way.
     ///
     /// # Safety
     ///
@@ -77,7 +78,7 @@ impl Parking {
         if listening.task.wakes_as(waker) {
             return true;
         }
-        // Before the event has it, because it is foreign code.
+        // Outside of the event's lock, because cloning is foreign code.
         let task = Contained::new(waker.clone());
         listening.waker = task.clone().into();
         listening.task = task;
@@ -88,7 +89,7 @@ impl Parking {
         !is_notified
     }
 
-    /// Returns whether a waiter that was granted something may take it.
+    /// Returns whether the waiter may take its grant.
     #[inline]
     pub(super) fn is_released(&self, parked: &mut WaiterSide) -> bool {
         if parked.0.as_mut().is_none_or(Listening::is_notified) {
@@ -97,7 +98,7 @@ impl Parking {
         parked.0.is_none()
     }
 
-    /// Takes the listener away, to be dropped.
+    /// Takes the listener away, for the caller to drop.
     ///
     /// # Safety
     ///
@@ -114,7 +115,7 @@ impl Parking {
     #[inline]
     pub(super) unsafe fn release(&self, grant: impl FnOnce()) -> Option<Waker> {
         grant();
-        // The waiter waits for this. When the event's lock is released, the cell, and even the list, may be gone.
+        // The waiter waits for this. Once the event's lock is released, the cell, and even the list, may be gone.
         self.event.notify(1.additional().relaxed().tag(()));
         made_progress();
         None

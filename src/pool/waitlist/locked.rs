@@ -1,4 +1,4 @@
-//! What is done under the list's lock.
+//! The operations under the list's lock.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use super::segments::{Chain, Lack, Parts, SIZE, Segment, Spares, start_of};
 use super::word::{Ticket, Word};
 use super::{Claimed, Lane, Lanes, Queue, Seat, TurnedAway};
 
-/// What only the holder of the list's lock uses.
+/// The state that only the holder of the list's lock uses.
 pub(in crate::pool) struct LockedWaitList<G> {
     lanes: Arc<Lanes<G>>,
     books: [Book<G>; 3],
-    /// Tickets that were taken out of the word and are not all refused yet, the earliest first.
+    /// Tickets that were taken out of a word and are not all refused yet, the earliest first.
     away: Vec<Away>,
     /// The number of turnings-away.
     era: u64,
@@ -34,21 +34,21 @@ pub(super) struct Away {
     range: TicketRange,
 }
 
-/// Where a ticket is that is not claimed.
+/// Where an unclaimed ticket is.
 enum Unclaimed {
     Word,
     /// In the turning-away with this index.
     Away(usize),
 }
 
-/// Neighbours in a range that have left, from the first to the last.
+/// Neighbouring tickets that have left, from the first to the last.
 #[derive(Clone, Copy)]
 struct Gap {
     first: Ticket,
     last: Ticket,
 }
 
-/// What a waiter leaves behind. To be dropped outside of the lock.
+/// The remains of a waiter that left. To be dropped outside of the lock.
 pub(super) struct Departure<G> {
     pub(super) withdrawn: Withdrawn,
     pub(super) removed: [Parts<G>; 2],
@@ -79,7 +79,7 @@ impl<G> LockedWaitList<G> {
         Self { lanes, books, away: Vec::with_capacity(Lane::OF_PERMITS.len()), era: 0, spares: Spares::new() }
     }
 
-    /// Returns the word of a lane. Only the holder of the lock changes those of other lanes than the waiters'.
+    /// Returns the word of a lane. All words but the waiters' change only under the lock.
     pub(super) fn word(&self, lane: Lane) -> Word {
         match lane {
             Lane::Waiters => self.lanes.queue(lane).tickets.load(),
@@ -87,27 +87,27 @@ impl<G> LockedWaitList<G> {
         }
     }
 
-    /// Returns the number of waiters in a lane that are not promised anything.
+    /// Returns the number of unclaimed waiters in a lane.
     pub(super) fn len(&self, lane: Lane) -> u32 {
         self.word(lane).span() - self.books[lane as usize].gaps
     }
 
-    /// Returns the number of waiters that are not promised anything, openers not included.
+    /// Returns the number of unclaimed waiters, without the openers.
     pub(in crate::pool) fn waiting(&self) -> u32 {
         Lane::OF_PERMITS.into_iter().map(|lane| self.len(lane)).sum()
     }
 
-    /// Returns whether a lane has no waiters that are not promised anything.
+    /// Returns whether a lane has no unclaimed waiters.
     pub(in crate::pool) fn is_empty(&self, lane: Lane) -> bool {
         self.word(lane).span() == 0
     }
 
-    /// Returns the lane of the waiter that is served before the other ones, apart from openers.
+    /// Returns the lane of the waiter that is served next, not counting openers.
     pub(in crate::pool) fn first_waiting_lane(&self) -> Option<Lane> {
         Lane::OF_PERMITS.into_iter().find(|lane| !self.is_empty(*lane))
     }
 
-    /// Returns whether a claim in a lane needs the lock, if its word has so many gaps.
+    /// Returns whether a claim in a lane needs the lock, if this many tickets of its word have left.
     fn is_by_lock(&self, lane: Lane, gaps: u32) -> bool {
         gaps > 0 || lane == Lane::Waiters && !(self.is_empty(Lane::Openers) && self.is_empty(Lane::Requeued))
     }
@@ -117,7 +117,7 @@ impl<G> LockedWaitList<G> {
         self.lanes.queue(lane).has_room(self.word(lane).next)
     }
 
-    /// Installs the next segment of a lane, or returns what is missing for it.
+    /// Installs the next segment of a lane, or returns the missing parts.
     pub(super) fn extend(&mut self, lane: Lane) -> Result<(), Lack> {
         let Queue { directory, limit, .. } = self.lanes.queue(lane);
         let start = limit.load();
@@ -127,19 +127,19 @@ impl<G> LockedWaitList<G> {
         Ok(())
     }
 
-    /// Returns whether a lane has so many cells that newcomers need not look ahead.
+    /// Returns whether a lane has enough cells, so that newcomers need not look ahead.
     pub(super) fn has_plenty(&self, lane: Lane) -> bool {
         self.lanes.queue(lane).limit.load().since(self.word(lane).next) >= SIZE
     }
 
-    /// Keeps memory for the next segments. Returns what there is no room for.
+    /// Keeps memory for the next segments. Returns the rest.
     pub(super) fn keep(&mut self, parts: Parts<G>) -> Parts<G> {
         self.spares.keep(parts)
     }
 
-    /// Gives out the next ticket of a lane. The caller has to take its seat ([`WaitList::sit_down`](super::WaitList::sit_down))
-    /// as soon as it has released the lock. Returns `None` if others have taken the room meanwhile, which happens only in a lane
-    /// that has waiters.
+    /// Gives out the next ticket of a lane. The caller has to take its seat
+    /// ([`WaitList::sit_down`](super::WaitList::sit_down)) as soon as it has released the lock. Returns `None` if
+    /// others have taken the room meanwhile, which happens only in a lane that has waiters.
     pub(in crate::pool) fn enqueue(&mut self, lane: Lane) -> Option<Seat<G>> {
         let queue = self.lanes.queue(lane);
         let seen = loop {
@@ -156,7 +156,7 @@ impl<G> LockedWaitList<G> {
         Some(seat)
     }
 
-    /// Promises something to the first waiter of a lane, if the lane has one.
+    /// Claims the first waiter of a lane, if there is one.
     pub(in crate::pool) fn claim_first(&mut self, lane: Lane) -> Option<Claimed<G>> {
         let queue = self.lanes.queue(lane);
         let gaps = self.books[lane as usize].gaps;
@@ -195,8 +195,8 @@ impl<G> LockedWaitList<G> {
         room
     }
 
-    /// Takes all waiters except openers out of the queue at once, to be claimed one by one and refused. The lock was taken by
-    /// [`WaitList::lock_to_turn_away`](super::WaitList::lock_to_turn_away).
+    /// Takes all waiters except openers out of the queue at once, to be claimed one by one and refused. The caller took
+    /// the lock with [`WaitList::lock_to_turn_away`](super::WaitList::lock_to_turn_away).
     pub(in crate::pool) fn turn_away(&mut self) -> Option<TurnedAway> {
         self.first_waiting_lane()?;
         for lane in Lane::OF_PERMITS {
@@ -213,15 +213,15 @@ impl<G> LockedWaitList<G> {
         Some(TurnedAway { era: self.era - 1 })
     }
 
-    /// Promises a refusal to the first waiter that was turned away in this era or before.
+    /// Claims the first waiter that was turned away in this era or an earlier one.
     pub(super) fn claim_turned_away(&mut self, era: u64) -> Option<Claimed<G>> {
         let Away { lane, range, .. } = *self.away.first().filter(|away| away.era <= era)?;
         self.skip_away(0, 1);
         Some(Claimed::of(self.lanes.queue(lane), range.first))
     }
 
-    /// Keeps granters without the lock from claiming a waiter, until [`tidy`](Self::tidy) is called. Returns where its ticket
-    /// is, or `None` if it has been claimed already.
+    /// Keeps granters without the lock from claiming a waiter, until [`tidy`](Self::tidy) is called. Returns where its
+    /// ticket is, or `None` if the ticket has already been claimed.
     fn withhold(&mut self, seat: &Seat<G>) -> Option<Unclaimed> {
         if self.lanes.queue(seat.lane).tickets.go_by_lock().holds(seat.ticket) {
             return Some(Unclaimed::Word);
@@ -231,8 +231,8 @@ impl<G> LockedWaitList<G> {
         self.away.iter().position(holds).map(Unclaimed::Away)
     }
 
-    /// Replaces the waker of a waiter. Returns the old one, or the new one if the waiter has been claimed. Either is to be
-    /// dropped outside of the lock.
+    /// Replaces the waker of a waiter. Returns the old waker, or the new one if the waiter has been claimed. The caller
+    /// drops it outside of the lock.
     pub(super) fn renew(&mut self, seat: &Seat<G>, parked: &mut WaiterSide, waker: Waker) -> Result<Withdrawn, Waker> {
         if self.withhold(seat).is_none() {
             return Err(waker);
@@ -263,8 +263,8 @@ impl<G> LockedWaitList<G> {
         Some(Departure { withdrawn, removed, at_front: gap.first == range.first })
     }
 
-    /// Removes the segments that lie inside of a gap since a ticket was added to it. They are at most two: a segment without one
-    /// of the ticket's neighbours was inside before, or is not.
+    /// Removes the segments that lie inside a gap now that a ticket was added to it. There are at most two: only the
+    /// segments of the ticket's neighbours can have come to lie inside.
     fn remove_inside(&mut self, lane: Lane, ticket: Ticket, gap: Gap) -> [Parts<G>; 2] {
         let is_inside = |start: Ticket| start_of(gap.first).is_before(start) && start.is_before(start_of(gap.last));
         let [before, after] = [ticket.before(), ticket.after()].map(start_of);
@@ -275,7 +275,7 @@ impl<G> LockedWaitList<G> {
         })
     }
 
-    /// Removes a segment of which no ticket is needed any more. Returns the memory for which there is no room.
+    /// Removes a segment whose tickets are no longer needed. Returns the memory that is not kept.
     fn dismantle(&mut self, lane: Lane, segment: NonNull<Segment<G>>) -> Parts<G> {
         let (queue, chain) = (self.lanes.queue(lane), &mut self.books[lane as usize].chain);
         let parts = queue.directory.remove(segment, chain);
@@ -295,12 +295,12 @@ impl<G> LockedWaitList<G> {
         self.books[lane as usize].chain.len()
     }
 
-    /// Looks at the next one of a lane's segments that the queue has passed, and removes it if it is over. Returns the memory for
-    /// which there is no room.
+    /// Checks the next segment of a lane that the queue has passed, and removes it if it is over. Returns the memory
+    /// that is not kept.
     pub(super) fn sweep(&mut self, lane: Lane) -> Parts<G> {
         let first = self.word(lane).first;
         let away = self.away.iter().find(|away| away.lane == lane).map_or(first, |away| away.range.first);
-        // A look at the cells of tickets that wait would take their cache lines away from their granters.
+        // Reading the cells of waiting tickets would take their cache lines away from the granters.
         let has_passed = |start: Ticket| [first, away].iter().all(|first| !first.is_before(start.plus(SIZE)));
         match self.books[lane as usize].chain.next_passed(has_passed) {
             Some(segment) if Self::is_over(segment) => self.dismantle(lane, segment),
@@ -331,14 +331,14 @@ impl<G> LockedWaitList<G> {
         self.tidy_behind(lane);
     }
 
-    /// Corrects the mark `by_lock` of the lane that newcomers join, after a change of a lane that is served before it.
+    /// Corrects the mark `by_lock` of the lane `Waiters`, after a change of a lane that is served before it.
     fn tidy_behind(&mut self, lane: Lane) {
         if lane != Lane::Waiters {
             self.tidy(Lane::Waiters);
         }
     }
 
-    /// Takes this number of tickets, and then a gap, away from the front of a turning-away.
+    /// Takes `claimed` tickets, and then a gap, away from the front of a turning-away.
     fn skip_away(&mut self, index: usize, claimed: u32) {
         let away = &mut self.away[index];
         let queue = self.lanes.queue(away.lane);
@@ -350,7 +350,7 @@ impl<G> LockedWaitList<G> {
 }
 
 impl<G> Queue<G> {
-    /// Returns whether a ticket of a range that is not claimed has left. Called under the list's lock.
+    /// Returns whether the waiter of an unclaimed ticket has left. Called under the list's lock.
     fn is_left(&self, ticket: Ticket) -> bool {
         self.directory.with_cell(ticket, |cell| cell.is_left(ticket))
     }
@@ -359,8 +359,8 @@ impl<G> Queue<G> {
         self.directory.with_cell(ticket, |cell| cell.with_other_end(f))
     }
 
-    /// Adds a ticket that has left to the gaps beside it in its range. The cell of a gap's first ticket knows the last one, and the
-    /// other way round. So a gap grows, is joined with another one and is skipped in constant time.
+    /// Adds a ticket that has left to the gaps beside it in its range. The cell of a gap's first ticket knows the last
+    /// ticket, and the other way round. So a gap grows, joins another gap and is skipped in constant time.
     fn widen_gap(&self, ticket: Ticket, range: TicketRange) -> Gap {
         let last = match ticket.after() != range.end && self.is_left(ticket.after()) {
             true => self.with_other_end(ticket.after(), |end| *end),
@@ -375,7 +375,8 @@ impl<G> Queue<G> {
         Gap { first, last }
     }
 
-    /// Returns the first ticket from `ticket` on, before `end`, that has not left. The one before `ticket` has not.
+    /// Returns the first ticket from `ticket` on, before `end`, that has not left. The ticket before `ticket` has not
+    /// left.
     fn beyond(&self, ticket: Ticket, end: Ticket) -> Ticket {
         if ticket == end || !self.is_left(ticket) {
             return ticket;

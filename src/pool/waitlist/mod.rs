@@ -2,65 +2,69 @@
 //!
 //! The list has three [lanes](Lane). A check-out that opens a connection was first in the queue when it received its
 //! permit. Until its own connection is open, it stays in front of all later check-outs, and takes a connection that
-//! comes back sooner. A check-out whose granted connection went stale before it took it waits in front of all that were
-//! behind it.
+//! comes back sooner. If a granted connection goes stale before its check-out takes it, the check-out queues up again,
+//! in front of all check-outs that were behind it.
 //!
-//! A word has the ticket of the first waiter and the ticket of the next newcomer ([`word`]). A newcomer takes its ticket with one
-//! compare-and-swap, and parks in the cell of the ticket ([`cell`]). A granter takes the first ticket with one compare-and-swap,
-//! and leaves the grant in its cell. The later of the two does the rest. So neither waits for the other, and
-//! while there is another waiter, neither takes a lock. Cells are in segments of a fixed number of tickets, which come and go with
-//! the tickets ([`segments`]). The design follows CQS (Koval, Khalanskiy, Alistarh, PLDI 2023) in that; but one word holds both ends
-//! of the queue, so that a granter never takes a ticket that no waiter has, and a directory leads to the segments, so that
-//! their memory can be freed as soon as their tickets are over.
+//! A word has the ticket of the first waiter and the ticket of the next newcomer ([`word`]). A newcomer takes its
+//! ticket with one compare-and-swap, and parks in the cell of the ticket ([`cell`]). A granter claims the first ticket
+//! with one compare-and-swap, and leaves the grant in its cell. Whichever comes to the cell later completes the
+//! hand-over. So neither waits for the other, and while another waiter is in the queue, neither takes a lock. Cells are
+//! in segments of a fixed number of tickets, which come and go with the tickets ([`segments`]). So far, the design
+//! follows CQS (Koval, Khalanskiy, Alistarh, PLDI 2023). Unlike there, one word holds both ends of the queue, so that a
+//! granter never claims a ticket that no waiter has. And a directory leads to the segments, so that their memory can be
+//! freed as soon as their tickets are over.
 //!
-//! A waiter parks in one of two ways: `own` leaves the task's waker in the cell. With the feature `event-listener-queue` it is
-//! `event`, in which the waiter listens to an event of event-listener in its cell. All else is the same.
+//! A waiter parks in one of two ways. With `own`, it leaves the task's waker in the cell. With `event`, the way of the
+//! feature `event-listener-queue`, it listens to an event of event-listener in its cell. Everything else is the same.
 //!
 //! # The lock
 //!
-//! Everything else takes the list's lock ([`LockedWaitList`]). The lock does not protect the words: newcomers and granters change
-//! them with or without it, so the holder changes them by compare-and-swap, too. It is needed when
+//! All other operations take the list's lock ([`LockedWaitList`]). The lock does not protect the words: newcomers and
+//! granters change them with or without it, so the holder also changes them by compare-and-swap. The lock is needed
+//! when
 //!
 //! - the first waiter joins, or the last one is claimed: the pool's flags change in the same section;
-//! - a waiter leaves that is not claimed yet: its ticket becomes part of a gap, and the mark `by_lock` in the word sends all
-//!   granters to the lock until no gap is left, but no newcomer;
+//! - a waiter that is not claimed leaves: its ticket becomes part of a gap, and the mark `by_lock` in the word sends
+//!   all granters, but no newcomers, to the lock until no gap is left;
 //! - a waiter changes its waker: the mark keeps granters away meanwhile;
-//! - check-outs wait in one of the other lanes: these have words of their own, and the same mark;
+//! - check-outs wait in one of the other lanes, which have their own words with the same mark;
 //! - all waiters are turned away;
 //! - a segment is installed or removed.
 //!
-//! INV-11 (what a word says): a lane without waiters gets one only under the lock, and the last one goes likewise. The
-//! first ticket of a word is never a gap, except in a section that is about to skip it. So a word that is not empty has
-//! a waiter, and a lane with an empty word has none.
+//! INV-11 (what a word says): a lane gets its first waiter and loses its last one only under the lock. The first ticket
+//! of a word is never in a gap, except in a section that is about to skip the gap. So a word that is not empty has a
+//! waiter, and a lane with an empty word has no waiter.
 //!
-//! No section's work depends on how many wait or have left, and none allocates or frees memory. A search for a waiter that was
-//! turned away takes a step for each clear that has not refused all of its waiters yet.
+//! The work of a section does not depend on how many check-outs wait or have left, and no section allocates or frees
+//! memory. A search for a waiter that was turned away takes a step for each clear that has not refused all its waiters
+//! yet.
 //!
 //! # Which thread waits for which
 //!
-//! A newcomer looks ahead for the next segment while three quarters of the present one are left, and only tries the lock. If
-//! all of them have found it taken, a newcomer without a cell waits for the next segment, before it has a ticket. So it may wait for a
-//! thread that is preempted in one of the short sections: it yields, and after about a millisecond sleeps for 50 µs at a time.
-//! A waiter that was claimed and leaves, or changes its waker, waits for the few steps between the claim and its
-//! grant. No other newcomer, granter or waiter waits for a thread.
+//! A newcomer looks ahead for the next segment while three quarters of the present segment are left, and only tries the
+//! lock. If all newcomers have found the lock taken, a newcomer without a cell waits for the next segment, before it
+//! has a ticket. So it may wait for a thread that is preempted in one of the short sections: it yields, and after about
+//! a millisecond sleeps for 50 µs at a time. A claimed waiter that leaves or changes its waker waits for the few steps
+//! between the claim and its grant. No other newcomer, granter or waiter waits for a thread.
 //!
 //! Nothing between a claim and its grant may panic, wait, or call foreign code.
 //!
 //! # Memory
 //!
-//! A cell has 64 bytes. A poll builds a segment of 64 cells, and seldom the branches that lead to it (2 KiB each, one for 16,384
-//! tickets). A segment is given back when its tickets are over; a few are kept. The newcomer that looks ahead looks at one
-//! segment that the queue has passed, and removes it if it is over. Where more waiters go than come, waiters with the first
-//! or the last ticket of a segment do the same when they take their grants, and so do waiters that leave at the front. Maintenance
-//! looks at all segments. A segment whose waiters have all left goes at once if the neighbours have left, too. So the worst
-//! case is a waiter that stays for each 64 that leave: it keeps one segment, or two at their border.
+//! A cell has 64 bytes. A poll builds a segment of 64 cells, and seldom the branches that lead to it (2 KiB each, one
+//! for 16,384 tickets). A segment is freed when its tickets are over; a few are kept. A newcomer that looks ahead also
+//! checks one segment that the queue has passed, and removes it if it is over. While more waiters leave than arrive,
+//! waiters with the first or the last ticket of a segment do the same when they take their grants, and so do waiters
+//! that leave at the front. Maintenance checks all segments. A segment whose waiters have all left is removed at once
+//! if its neighbours have left as well. So in the worst case, one waiter in 64 stays and keeps its segment, or two
+//! segments at their border.
 //!
 //! # A waiter that leaves
 //!
-//! - Not claimed, or turned away and not claimed since: it is taken out under the lock, and no granter has had its ticket. It
-//!   waits for no other thread.
-//! - Claimed: a granter is between its claim and its grant, or has passed both. The waiter receives the grant. The caller drops the
-//!   grant, and so passes it on.
+//! - Not claimed, or turned away and not claimed since: it is taken out under the lock, and no granter has claimed its
+//!   ticket. It waits for no other thread.
+//! - Claimed: a granter has claimed the ticket, and grants or has granted. The waiter receives the grant. The caller
+//!   drops it, and so passes it on.
 
 mod cell;
 mod locked;
@@ -91,24 +95,24 @@ use parking::WaiterSide;
 use segments::{Directory, Parts, SIZE, start_of};
 use word::{Limit, Ticket, Tickets};
 
-/// The lanes of the wait list. A connection that comes back goes to the first opener, or else to the first waiter in the
-/// order of lanes.
+/// The lanes of the wait list. A returned connection goes to the first opener, or else to the first waiter in the order
+/// of the lanes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lane {
-    /// Check-outs that open a connection of their own, or are about to.
+    /// Check-outs that open a connection, or are about to.
     Openers,
-    /// Check-outs that were granted a connection which went stale before they took it. They are served before the
-    /// other waiters, behind which they would have to queue up again.
+    /// Check-outs whose granted connection went stale before they took it. They are served before the other waiters, so
+    /// that they keep their turn.
     Requeued,
     /// Check-outs that have no connection on the way. They take a connection or a permit to open one.
     Waiters,
 }
 
 impl Lane {
-    /// The order of lanes for a connection that comes back: the earliest check-out first.
+    /// The order of lanes for a returned connection: the earliest check-out first.
     pub(super) const OF_RETURNED: [Self; 3] = [Self::Openers, Self::Requeued, Self::Waiters];
-    /// The order of lanes for a new connection that no check-out asked for, or whose check-out has left or has another
-    /// connection. A check-out that would open one more comes first.
+    /// The order of lanes for a new connection that no check-out claims. A check-out that would open another connection
+    /// comes first.
     pub(super) const OF_NEW: [Self; 3] = [Self::Requeued, Self::Waiters, Self::Openers];
     /// The lanes that take a permit, in their order.
     const OF_PERMITS: [Self; 2] = [Self::Requeued, Self::Waiters];
@@ -125,7 +129,7 @@ impl<G> Waiter<G> {
         Self { seat: None, parked: WaiterSide::new() }
     }
 
-    /// Returns whether it has entered the queue and not taken its grant yet.
+    /// Returns whether it has entered the queue and has not taken its grant yet.
     #[inline]
     pub(super) fn is_queued(&self) -> bool {
         self.seat.is_some()
@@ -136,7 +140,7 @@ impl<G> Waiter<G> {
     #[allow(unsafe_code)]
     fn take(&mut self) -> Option<G> {
         let Self { seat, parked } = self;
-        // SAFETY: INV-12: the ticket is not over as long as its waiter has the seat.
+        // SAFETY: INV-12: the ticket is not over while its waiter has the seat.
         let grant = seat.as_ref().and_then(|seat| unsafe { Cell::take(seat.cell, seat.ticket, parked) })?;
         self.seat = None;
         Some(grant)
@@ -162,7 +166,7 @@ impl<G> Waiter<G> {
     }
 }
 
-/// A ticket, and where it waits.
+/// A ticket, with its lane and its cell.
 #[must_use = "a granter may have claimed it already"]
 pub(super) struct Seat<G> {
     lane: Lane,
@@ -186,12 +190,12 @@ impl<G> Seat<G> {
     #[inline]
     #[allow(unsafe_code)]
     fn cell(&self) -> &Cell<G> {
-        // SAFETY: INV-12: the ticket is not over as long as its waiter has the seat.
+        // SAFETY: INV-12: the ticket is not over while its waiter has the seat.
         unsafe { self.cell.as_ref() }
     }
 }
 
-/// A promise to grant something to the waiter with a ticket.
+/// A granter's promise to grant something to the waiter with a ticket.
 #[must_use = "a waiter waits for the grant"]
 pub(super) struct Claimed<G> {
     ticket: Ticket,
@@ -208,18 +212,18 @@ impl<G> Claimed<G> {
         Self { ticket, cell: queue.directory.cell(ticket) }
     }
 
-    /// Grants. Returns the waker of the waiter.
+    /// Grants, and returns the waiter's waker.
     #[inline]
     #[allow(unsafe_code)]
     pub(super) fn grant(self, grant: G) -> Waker {
         // SAFETY: INV-12: the ticket is claimed, and its waiter has not taken the grant.
         let waker = unsafe { Cell::grant(self.cell, self.ticket, grant) };
-        // A waiter that has not come yet is about to look.
+        // A waiter that has not come to its cell yet is about to look.
         waker.unwrap_or_else(|| Waker::noop().clone())
     }
 }
 
-/// Promises that [`LockedWaitList::turn_away`] made and that are not kept yet: to all waiters up to this era.
+/// Promises of refusals that [`LockedWaitList::turn_away`] made, to all waiters up to this era.
 #[must_use = "waiters wait for a refusal"]
 pub(super) struct TurnedAway {
     era: u64,
@@ -233,8 +237,8 @@ struct Queue<G> {
 }
 
 impl<G> Queue<G> {
-    /// How many segments there are beside the waiting tickets': two that these share with others, the one ahead, and two that are
-    /// being looked after.
+    /// The most segments beyond the full segments of waiting tickets: two that are partly used, the next one, and two
+    /// that are about to be removed.
     const FEW: u32 = 5;
 
     fn new() -> Self {
@@ -242,7 +246,7 @@ impl<G> Queue<G> {
         Self { tickets, limit, directory: Directory::new() }
     }
 
-    /// Returns whether there seem to be more segments than newcomers look after: when more waiters go than come.
+    /// Returns whether there seem to be more segments than newcomers remove, as when more waiters leave than arrive.
     #[cold]
     fn has_too_many(&self) -> bool {
         self.limit.segments() > self.tickets.peek().span() / SIZE + Self::FEW
@@ -266,17 +270,17 @@ impl<G> Lanes<G> {
 
 pub(super) struct WaitList<G> {
     lanes: Arc<Lanes<G>>,
-    /// Apart from `lanes`, which those without the lock read.
+    /// Apart from `lanes`, which threads without the lock read.
     locked: CachePadded<BriefLock<LockedWaitList<G>>>,
 }
 
 impl<G> WaitList<G> {
     /// The most promises that [`claim_turned_away`](Self::claim_turned_away) takes at a time. It is small, so that the
-    /// section under the lock is short, and so is the time during which the waiters cannot leave.
+    /// section under the lock is short, and waiters are kept from leaving only briefly.
     pub(super) const BATCH: usize = 16;
-    /// Newcomers look ahead once in so many tickets.
+    /// Newcomers look ahead once in this many tickets.
     const STRETCH: u32 = if SIZE < 4 { 1 } else { SIZE / 4 };
-    /// A newcomer that waits for a cell tries the lock once in so many looks.
+    /// A newcomer that waits for a cell tries the lock once in this many looks.
     #[cfg(not(loom))]
     const LOOKS: u32 = 8;
     #[cfg(loom)]
@@ -303,8 +307,8 @@ impl<G> WaitList<G> {
         self.extend(lane, |list| Some(list.lock()), LockedWaitList::has_room).expect("BUG: a lock was not waited for")
     }
 
-    /// Extends a lane before its last cell is taken, if the lock is free. Looks after the memory of one segment first, which may
-    /// then be the next one.
+    /// Extends a lane before its last cell is taken, if the lock is free. First removes one segment that is over, whose
+    /// memory may then become the next segment.
     #[cold]
     fn look_ahead(&self, lane: Lane) {
         let Some(mut locked) = self.locked.try_lock() else { return };
@@ -322,8 +326,8 @@ impl<G> WaitList<G> {
 
     /// Waits until the next ticket of a lane has a cell.
     ///
-    /// Not in the lock's queue. All newcomers of 64 simulated cores were in that queue for good: by the time that one of them had
-    /// the lock, others had taken the next cells.
+    /// Not in the lock's queue: on 64 simulated cores, all newcomers stayed in that queue for ever, because others had
+    /// taken the next cells by the time that one of them got the lock.
     #[cold]
     fn await_room(&self, lane: Lane) {
         let queue = self.lanes.queue(lane);
@@ -339,7 +343,8 @@ impl<G> WaitList<G> {
         }
     }
 
-    /// Extends a lane until it has enough cells, if `lock` takes the lock. Memory is allocated and freed outside of it.
+    /// Extends a lane until it has enough cells, if `lock` takes the lock. Memory is allocated and freed outside of the
+    /// lock.
     #[cold]
     fn extend<'l>(
         &'l self,
@@ -356,13 +361,13 @@ impl<G> WaitList<G> {
                 return Some(locked);
             }
             drop(locked);
-            // Others have built the same meanwhile.
+            // Other threads have built the same parts meanwhile.
             drop(rest);
             built = extended.err().map_or(Parts::NONE, Parts::build);
         }
     }
 
-    /// Looks after the memory of one segment, if the lock is free.
+    /// Removes one segment that is over, if the lock is free.
     #[cold]
     fn sweep(&self, lane: Lane) {
         if let Some(mut locked) = self.locked.try_lock() {
@@ -372,19 +377,19 @@ impl<G> WaitList<G> {
         }
     }
 
-    /// Looks after the memory of all segments.
+    /// Removes all segments that are over.
     pub(super) fn maintain(&self) {
         for lane in Lane::OF_RETURNED {
             let segments = self.lock().segments(lane);
             for _ in 0..segments {
-                // A short section for each. What it removes is freed after it.
+                // A short section for each segment. The removed memory is freed after the section.
                 let removed = self.lock().sweep(lane);
                 drop(removed);
             }
         }
     }
 
-    /// Takes the lock, with what [`LockedWaitList::turn_away`] needs.
+    /// Takes the lock, with the memory that [`LockedWaitList::turn_away`] needs.
     pub(super) fn lock_to_turn_away(&self) -> BriefGuard<'_, LockedWaitList<G>> {
         let mut locked = self.lock();
         while !locked.can_turn_away() {
@@ -410,12 +415,12 @@ impl<G> WaitList<G> {
         self.locked.run(now, later)
     }
 
-    /// Joins the waiters without the lock, if the word has any. Returns `None` if it has none, or what
-    /// [`sit_down`](Self::sit_down) returns.
+    /// Joins the waiters without the lock, and returns the result of [`sit_down`](Self::sit_down). Returns `None` if
+    /// there are no waiters.
     #[inline]
     pub(super) fn try_join(&self, waiter: &mut Waiter<G>, waker: &Waker) -> Option<Poll<G>> {
         let queue = self.lanes.queue(Lane::Waiters);
-        // Before there is a ticket, because it is foreign code.
+        // Before there is a ticket, because cloning is foreign code.
         let waker = waker.clone();
         loop {
             let seen = queue.tickets.load_to_change();
@@ -431,7 +436,7 @@ impl<G> WaitList<G> {
         }
     }
 
-    /// Parks a waiter that has a ticket. Called at once, and without the lock. Returns the grant if it has come already.
+    /// Parks a waiter that has just taken a ticket. Called without the lock. Returns the grant if it has already come.
     #[inline]
     #[allow(unsafe_code)]
     pub(super) fn sit_down(&self, waiter: &mut Waiter<G>, seat: Seat<G>, waker: Waker) -> Poll<G> {
@@ -449,8 +454,8 @@ impl<G> WaitList<G> {
         grant.map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// Claims the first waiter without the lock, if another one waits behind it, and if `is_current` returns `true` between
-    /// the reading of the word and its change. Returns `None` if the caller has to take the lock.
+    /// Claims the first waiter without the lock, if another waits behind it, and if `is_current` returns `true` between
+    /// the load of the word and its swap. Returns `None` if the caller has to take the lock.
     ///
     /// A clear changes the pool word first and the list's word after it, if check-outs wait. So the claim notices one of
     /// the two changes, as a push does (`Shard::push`).
@@ -468,8 +473,8 @@ impl<G> WaitList<G> {
         }
     }
 
-    /// Takes up to [`BATCH`](Self::BATCH) promises to the waiters that were turned away and have not left. If it takes
-    /// none, no more are left.
+    /// Takes up to [`BATCH`](Self::BATCH) promises to waiters that were turned away and have not left. If it takes
+    /// fewer, no more are left.
     ///
     /// `claimed` must be empty and have room for a batch.
     pub(super) fn claim_turned_away(&self, away: &TurnedAway, claimed: &mut Vec<Claimed<G>>) {
@@ -482,7 +487,7 @@ impl<G> WaitList<G> {
         }
     }
 
-    /// Takes the grant if it has come; otherwise replaces the waker if it changed. Called of a waiter that is queued.
+    /// Takes the grant if it has come; otherwise replaces the waker if it changed. The waiter is queued.
     #[inline]
     pub(super) fn poll(&self, waiter: &mut Waiter<G>, context: &mut Context<'_>) -> Poll<G> {
         let seat = waiter.seat.as_ref().expect("BUG: a check-out waits without a seat");
@@ -502,7 +507,7 @@ impl<G> WaitList<G> {
     /// Replaces the waker. Returns the grant if one came first.
     #[cold]
     fn renew(&self, waiter: &mut Waiter<G>, waker: &Waker) -> Option<G> {
-        // Cloned before the lock is taken, and the old waker is dropped after its release: both run foreign code.
+        // Cloned before the lock is taken. The old waker is dropped after the lock's release. Both run foreign code.
         let new = waker.clone();
         let Waiter { seat, parked } = waiter;
         let renewed = self.lock().renew(seat.as_ref()?, parked, new);
@@ -518,8 +523,8 @@ impl<G> WaitList<G> {
         }
     }
 
-    /// Leaves the queue, and calls `settle` while the lock is held. Returns the grant if one was promised. Called of a waiter
-    /// that is queued.
+    /// Leaves the queue, and calls `settle` while the lock is held. Returns the grant if one was promised. The waiter
+    /// is queued.
     pub(super) fn leave(&self, waiter: &mut Waiter<G>, settle: impl FnOnce(&LockedWaitList<G>)) -> Option<G> {
         if let Some(grant) = waiter.take() {
             return Some(grant);

@@ -17,7 +17,7 @@ impl ModelledList {
         Self(WaitList::new())
     }
 
-    /// Queues up behind others without the lock, or else with it. Returns the grant if it has come already.
+    /// Queues up, without the lock if others wait. Returns the grant if it has already come.
     pub fn wait(&self) -> (ModelledWaiter, Poll<u32>) {
         let mut waiter = Waiter::new();
         let polled = self.0.try_join(&mut waiter, Waker::noop()).unwrap_or_else(|| {
@@ -27,7 +27,7 @@ impl ModelledList {
         (ModelledWaiter(waiter), polled)
     }
 
-    /// Grants something to the first waiter, without the lock or else with it. Returns whether there was one.
+    /// Grants a number to the first waiter, without the lock if possible. Returns whether there was a waiter.
     pub fn grant(&self, grant: u32) -> bool {
         let claimed = self.0.try_claim(|| true).or_else(|| self.0.lock().claim_first(Lane::Waiters));
         claimed.map(|claimed| drop(claimed.grant(grant))).is_some()
@@ -38,7 +38,7 @@ impl ModelledList {
         self.0.maintain();
     }
 
-    /// Takes the grant of a waiter that is granted something.
+    /// Takes the grant of a waiter that was claimed.
     pub fn take(&self, ModelledWaiter(waiter): &mut ModelledWaiter) -> u32 {
         match self.0.poll(waiter, &mut Context::from_waker(Waker::noop())) {
             Poll::Ready(grant) => grant,

@@ -5,15 +5,15 @@ use std::task::Waker;
 
 use crate::sync::{UnsafeCell, discard, fetch_surroundings};
 
-/// What a cell has to wake its waiter.
+/// The cell's means to wake its waiter.
 pub(super) struct Parking {
-    /// The waker's bits, from when the waiter parks. The thread that moves the waker out leaves the bits.
+    /// The waker's bits, once the waiter has parked. The thread that moves the waker out leaves the bits.
     waker: UnsafeCell<MaybeUninit<Waker>>,
-    /// Where the waiter's part is: a hint.
+    /// The address of the waiter's part: a hint.
     at: UnsafeCell<*const WaiterSide>,
 }
 
-/// The waiter's part: nothing but a place amid the future of its check-out.
+/// The waiter's part: only an address inside the future of its check-out.
 #[derive(Debug)]
 pub(super) struct WaiterSide;
 
@@ -23,7 +23,7 @@ impl WaiterSide {
     }
 }
 
-/// The waker of a waiter that is not parked any more. Its drop is foreign code.
+/// The waker of a waiter that is no longer parked. Its drop is foreign code.
 #[must_use = "dropped outside of the lock"]
 pub(super) struct Withdrawn(Option<Waker>);
 
@@ -53,21 +53,22 @@ impl Parking {
         }
     }
 
-    /// Returns whether the waiter would be woken through this waker. The granter may have moved the waker out. That does no harm
-    /// while the two are equal: the granter wakes it after the grant. The waker may even have been freed, and `waker` may belong to
-    /// another task at the same address. But then the grant was published before `waker` was created, and the waiter, which has
-    /// looked for the grant since, has found it.
+    /// Returns whether this waker would wake the waiter. The granter may have moved the parked waker out. While the two
+    /// are equal, that does no harm: the granter wakes it after the grant. The parked waker may even have been freed,
+    /// and `waker` may belong to another task at the same address. But then the grant was published before `waker` was
+    /// created, and the waiter has looked for the grant since, and found it.
     ///
     /// # Safety
     ///
     /// The caller is the waiter, and is parked.
     #[inline]
     pub(super) unsafe fn wakes(&self, _: &mut WaiterSide, waker: &Waker) -> bool {
-        // SAFETY: the waiter reads what it has written, and no thread writes. Only the bits are compared, and no waker is dropped.
+        // SAFETY: the waiter reads what it has written, and no thread writes. Only the bits are compared, and no waker
+        // is dropped.
         self.waker.with(|present| unsafe { (*present).assume_init_ref().will_wake(waker) })
     }
 
-    /// Returns whether a waiter that was granted something may take it.
+    /// Returns whether the waiter may take its grant.
     #[inline]
     pub(super) fn is_released(&self, _: &mut WaiterSide) -> bool {
         true

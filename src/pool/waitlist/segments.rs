@@ -1,13 +1,14 @@
-//! Segments: where the cells of the tickets are.
+//! Segments, which hold the cells of the tickets.
 //!
-//! A ticket's cell follows from its number: a [`Directory`] leads to the segment, in which the cell has its place. A segment is
-//! installed before the first of its tickets is given out, and removed when all of them are over. Both happen under the list's
-//! lock; the memory is allocated and freed outside of it.
+//! A ticket's number determines its cell: a [`Directory`] leads to the segment, and the number is an index there. A
+//! segment is installed before the first of its tickets is given out, and removed when all of them are over. Both
+//! happen under the list's lock; the memory is allocated and freed outside of it.
 //!
-//! INV-12 (segments stay): the segment of a ticket is in the directory from before the ticket is given out until it is over:
-//! its waiter has taken the grant, or has left and its ticket was skipped. Earlier only if all tickets of the segment have left and
-//! lie inside of a gap, where no thread looks. So a thread may look up its own ticket, or one that it has claimed, and no other.
-//! It needs no protection from the threads that free memory, because it keeps alive what it uses.
+//! INV-12 (segments stay): a ticket's segment enters the directory before the ticket is given out, and stays until the
+//! ticket is over: its waiter has taken the grant, or has left and the ticket was skipped. A segment goes earlier only
+//! if all its tickets have left and lie inside a gap, where no thread looks. So a thread may look up its own ticket, or
+//! a ticket that it has claimed, and no other. It needs no protection from the threads that free memory, because its
+//! ticket keeps the segment alive.
 
 use std::ptr::{self, NonNull};
 
@@ -19,7 +20,7 @@ use crate::sync::{UnsafeCell, published, step};
 /// A segment has 64 tickets, and a branch leads to 256 segments or branches.
 #[cfg(not(any(loom, shuttle)))]
 const BITS: Bits = Bits { segment: 6, branch: 8, root: 8 };
-/// Small, so that the model checkers explore segments and branches that come and go.
+/// Small, so that the model checkers explore how segments and branches come and go.
 #[cfg(any(loom, shuttle))]
 const BITS: Bits = Bits { segment: 1, branch: 1, root: 4 };
 
@@ -44,13 +45,13 @@ pub(super) fn start_of(ticket: Ticket) -> Ticket {
     Ticket::of(ticket.number() & !(SIZE - 1))
 }
 
-/// The cells of tickets in succession.
+/// The cells of successive tickets.
 pub(super) struct Segment<G> {
     cells: [Cell<G>; SIZE as usize],
     links: UnsafeCell<Links<G>>,
 }
 
-/// What only the holder of the list's lock knows of a segment.
+/// The part of a segment that only the holder of the list's lock uses.
 struct Links<G> {
     start: Ticket,
     /// The neighbours in the chain of the lane.
@@ -89,8 +90,7 @@ impl<G> Segment<G> {
         &self.cells[(ticket.number() & (SIZE - 1)) as usize]
     }
 
-    /// Returns whether all its tickets are over. They have all been given out, and claimed or skipped. The caller holds the
-    /// list's lock.
+    /// Returns whether all tickets are over. The queue has passed them all. The caller holds the list's lock.
     pub(super) fn is_over(&self) -> bool {
         let start = self.start();
         self.cells.iter().all(|cell| {
@@ -100,7 +100,7 @@ impl<G> Segment<G> {
     }
 }
 
-/// A part of the directory. It begins with a cache line, so that as many children are on each line wherever it is.
+/// A part of the directory. It is aligned to a cache line, so that each line holds the same number of children.
 #[repr(align(64))]
 pub(super) struct Branch<T> {
     children: [AtomicPtr<T>; FAN],
@@ -140,14 +140,14 @@ impl<T> Branch<T> {
     }
 }
 
-/// The memory that one segment takes. Never dropped under the lock.
+/// The memory for one segment. Never dropped under the lock.
 pub(super) struct Parts<G> {
     segment: Option<Box<Segment<G>>>,
     lower: Option<Box<Lower<G>>>,
     upper: Option<Box<Upper<G>>>,
 }
 
-/// What is missing to install a segment.
+/// The parts that are missing to install a segment.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Lack {
     segment: bool,
@@ -158,7 +158,7 @@ pub(super) struct Lack {
 impl<G> Parts<G> {
     pub(super) const NONE: Self = Self { segment: None, lower: None, upper: None };
 
-    /// Builds what is missing.
+    /// Builds the missing parts.
     pub(super) fn build(lack: Lack) -> Self {
         Self {
             segment: lack.segment.then(Segment::new),
@@ -172,10 +172,10 @@ impl<G> Parts<G> {
     }
 }
 
-/// In a saturated pool, segments come and go in turns. A few spare ones make up for a turn that was missed.
+/// In a saturated pool, segments come and go alternately. A few spare segments make up for irregularities.
 const SPARES: usize = 2;
 
-/// Memory that is kept for the next segments.
+/// Memory for the next segments.
 pub(super) struct Spares<G> {
     segments: [Option<Box<Segment<G>>>; SPARES],
     lower: Option<Box<Lower<G>>>,
@@ -187,7 +187,7 @@ impl<G> Spares<G> {
         Self { segments: [const { None }; SPARES], lower: None, upper: None }
     }
 
-    /// Keeps what there is room for. Returns the rest.
+    /// Keeps as much as it has room for. Returns the rest.
     pub(super) fn keep(&mut self, parts: Parts<G>) -> Parts<G> {
         fn place<T>(new: Option<T>, places: &mut [Option<T>]) -> Option<T> {
             let new = new?;
@@ -213,7 +213,7 @@ pub(super) struct Directory<G> {
 pub(super) struct Chain<G> {
     first: Option<NonNull<Segment<G>>>,
     last: Option<NonNull<Segment<G>>>,
-    /// The one that is looked at next. `None`: the first one.
+    /// The segment that is checked next. `None`: the first one.
     next: Option<NonNull<Segment<G>>>,
     len: u32,
 }
@@ -256,23 +256,23 @@ impl<G> Directory<G> {
         }
     }
 
-    /// Returns the cell of a ticket. The caller has the ticket or has claimed it, or holds the list's lock and knows that the
-    /// ticket waits or is at the end of a gap (INV-12).
+    /// Returns the cell of a ticket. The caller has or has claimed the ticket, or holds the list's lock and knows that
+    /// the ticket waits or is at an end of a gap (INV-12).
     #[inline]
     pub(super) fn cell(&self, ticket: Ticket) -> NonNull<Cell<G>> {
         // SAFETY: INV-12.
         NonNull::from(unsafe { self.segment(ticket).as_ref() }.cell(ticket))
     }
 
-    /// Calls `f` with the cell of a ticket, under the same condition.
+    /// Calls `f` with the cell of a ticket, under the same conditions.
     pub(super) fn with_cell<R>(&self, ticket: Ticket, f: impl FnOnce(&Cell<G>) -> R) -> R {
         step();
         // SAFETY: INV-12.
         f(unsafe { self.cell(ticket).as_ref() })
     }
 
-    /// Installs the segment that begins with a ticket as the last one of the chain, or returns what is missing for it. Called by
-    /// the holder of the list's lock.
+    /// Installs the segment that begins with this ticket at the end of the chain, or returns the missing parts. Called
+    /// by the holder of the list's lock.
     pub(super) fn install(&self, start: Ticket, chain: &mut Chain<G>, spares: &mut Spares<G>) -> Result<(), Lack> {
         let [root, upper, lower] = path(start);
         // Relaxed: only the holder of the lock changes the directory.
@@ -297,12 +297,13 @@ impl<G> Directory<G> {
                 twig = Box::into_raw(spares.lower.take().expect("BUG: no spare branch"));
                 (*branch).set(upper, twig);
             }
-            // If a grant is not taken for as long as the numbers last, its segment is still here. Its waiter needs no
+            // If a grant is not taken until the numbers wrap around, its segment is still here. Its waiter needs no
             // directory.
             (*twig).set(lower, new.as_ptr());
             let before = new.as_ref().with_links(|links| std::mem::replace(&mut links.start, start));
             if before == start {
-                // Spare since all numbers were given out. Otherwise its tickets would seem to be over.
+                // The segment was spare since the numbers wrapped around. Unless it forgets, its tickets would seem to
+                // be over.
                 new.as_ref().cells.iter().for_each(Cell::forget);
             }
         }
@@ -310,18 +311,18 @@ impl<G> Directory<G> {
         Ok(())
     }
 
-    /// Takes a segment out of the chain and of the directory. No thread looks up a ticket of it any more.
-    /// Called by the holder of the list's lock.
+    /// Takes a segment out of the chain and the directory. No thread looks up its tickets any more. Called by the
+    /// holder of the list's lock.
     pub(super) fn remove(&self, segment: NonNull<Segment<G>>, chain: &mut Chain<G>) -> Parts<G> {
         chain.unlink(segment);
         let mut parts = Parts::NONE;
-        // SAFETY: INV-12: a branch in the directory exists, and no thread looks through one without children. Each part came
-        // from a `Box`.
+        // SAFETY: INV-12: a branch in the directory exists, and no thread looks through one without children. Each part
+        // came from a `Box`.
         unsafe {
             let [root, upper, lower] = path(segment.as_ref().start());
             let branch: *mut Upper<G> = published!(self.root[root]);
             let twig = branch.as_ref().map_or(ptr::null_mut(), |branch| branch.child(upper));
-            // It is not there if another segment has come there since.
+            // Another segment may have taken its place since.
             let is_there = twig.as_ref().is_some_and(|twig| twig.child(lower) == segment.as_ptr());
             if is_there && (*twig).set(lower, ptr::null_mut()) == 0 {
                 parts.lower = Some(Box::from_raw(twig));
@@ -350,7 +351,7 @@ impl<G> Chain<G> {
         self.first
     }
 
-    /// Goes around the segments from the first one to the last that has passed. Returns the next one of them.
+    /// Returns the next segment that the queue has passed, and begins again with the first after the last.
     pub(super) fn next_passed(&mut self, has_passed: impl Fn(Ticket) -> bool) -> Option<NonNull<Segment<G>>> {
         let has_passed = |segment: &NonNull<Segment<G>>| has_passed(Self::links(*segment, |links| links.start));
         let next = self.next.filter(has_passed).or_else(|| self.first.filter(has_passed))?;

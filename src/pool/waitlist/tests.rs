@@ -1,4 +1,4 @@
-//! Tests of the wait list, with either way to park.
+//! Tests of the wait list, for both ways to park.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -136,7 +136,7 @@ fn turnings_away_that_overlap_are_each_refused() {
         all_wait(&list, pair);
         away.push(list.lock_to_turn_away().turn_away().expect("two wait"));
     }
-    // A turning-away includes those before it.
+    // A turning-away includes the earlier ones.
     assert_eq!(refuse_all(&list, &away[3], 1), 8);
     leave(&list, &mut waiters[11]);
     assert_eq!(away.iter().map(|away| refuse_all(&list, away, 2)).sum::<usize>(), 11);
@@ -238,7 +238,7 @@ fn no_section_depends_on_how_many_wait_or_leave() {
     assert!(segments(&list, Lane::Waiters) <= FEW);
 }
 
-/// What is over goes on the way, without maintenance.
+/// Segments that are over are removed on the way, without maintenance.
 #[test]
 fn segments_are_given_back_on_the_way() {
     const WAITERS: usize = 10_000;
@@ -263,7 +263,7 @@ fn segments_are_given_back_on_the_way() {
     }
 }
 
-/// The segments of grants that are not taken stay. All others go, with maintenance or with later waits.
+/// The segments of grants that are not taken stay. All others are removed, by maintenance or by later waits.
 #[test]
 fn grants_that_are_not_taken_keep_their_own_segments_only() {
     const KEPT: usize = 3;
@@ -304,7 +304,7 @@ fn segments_come_and_go_behind_a_waiter_that_stays() {
     assert_eq!(waiters[100].take(), Some(7));
 }
 
-/// Each waiter that stays has a segment of its own by then.
+/// By then, each waiter that stays has its own segment.
 #[test]
 fn waiters_that_stay_are_served_in_order_from_the_segments_of_all_that_left() {
     let (list, mut waiters) = (WaitList::new(), waiters(5 + 4 * SIZE as usize));
@@ -323,7 +323,7 @@ fn waiters_that_stay_are_served_in_order_from_the_segments_of_all_that_left() {
     assert_eq!(list.lock().len(Lane::Waiters), 0);
 }
 
-/// Behind another waiter, a wait takes no lock, and one clone of the waker. Polling again with the same waker, as a
+/// Behind another waiter, a wait takes no lock and clones the waker once. Polling again with the same waker, as a
 /// check-out with a time limit does at once, adds neither.
 #[test]
 fn hand_over_between_waiters_takes_no_lock_and_clones_one_waker() {
@@ -335,7 +335,7 @@ fn hand_over_between_waiters_takes_no_lock_and_clones_one_waker() {
     let waker = Waker::from(task.clone());
     let (list, mut waiters) = (WaitList::new(), waiters(3));
     let [first, second, third] = &mut waiters[..] else { unreachable!() };
-    // Not with the first ticket of a segment, whose waiter looks after the segments before it.
+    // Not with the first ticket of a segment, whose waiter also removes earlier segments.
     wait(&list, Lane::Waiters, first);
     leave(&list, first);
     wait(&list, Lane::Waiters, first);
@@ -394,7 +394,8 @@ fn waker_is_dropped_once_however_its_waiter_ends() {
     assert_eq!(Arc::strong_count(&task), 1);
 }
 
-/// A waiter that was claimed and not granted yet is not mistaken for a later one, although its ticket's numbers come around.
+/// A waiter that was claimed and not granted yet is not mistaken for a later waiter, even when the ticket numbers wrap
+/// around.
 #[test]
 fn claimed_waiter_does_not_leave_in_the_place_of_another() {
     for rounds in [1, 2 * SIZE] {

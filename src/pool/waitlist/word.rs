@@ -1,10 +1,10 @@
-//! The word of a lane: which tickets wait.
+//! The word of a lane: its waiting tickets.
 
 use super::segments;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::{fetch_to_write, made_progress, published, unless_mutant};
 
-/// The number of bits of a ticket: as many numbers as the directory leads to.
+/// The number of bits of a ticket: the directory has room for as many tickets.
 const TICKET_BITS: u32 = segments::TICKET_BITS;
 const TICKET_MASK: u32 = Ticket::COUNT - 1;
 const NEXT_SHIFT: u32 = TICKET_BITS;
@@ -15,13 +15,13 @@ const BY_LOCK_SHIFT: u32 = u64::BITS - 1;
 pub(super) struct Ticket(u32);
 
 impl Ticket {
-    /// The most tickets that may wait or be left out at a time. Beyond half of the numbers, an old ticket would look like
-    /// a new one.
+    /// The most tickets that may wait or be in gaps at a time. Beyond half of the numbers, an old ticket would look
+    /// like a new one.
     const MOST: u32 = Self::COUNT / 2;
-    /// The first one ever, at the beginning of a segment.
+    /// The first ticket ever, at the beginning of a segment.
     #[cfg(not(any(test, loom, shuttle)))]
     pub(super) const FIRST: Self = Self(0);
-    /// Near the last number, so that tests and model checkers explore what happens beyond it.
+    /// Near the last number, so that tests and model checkers explore the wrap-around.
     #[cfg(any(test, loom, shuttle))]
     pub(super) const FIRST: Self = Self(Self::COUNT - segments::SIZE);
     /// The number of different tickets.
@@ -41,13 +41,13 @@ impl Ticket {
         Self(self.0.wrapping_add(tickets) & TICKET_MASK)
     }
 
-    /// Returns whether this ticket was given out before the other one, of which there are fewer than [`MOST`](Self::MOST)
-    /// in between.
+    /// Returns whether this ticket was given out before the other. Fewer than [`MOST`](Self::MOST) tickets lie in
+    /// between.
     pub(super) fn is_before(self, other: Self) -> bool {
         self != other && other.since(self) < Self::MOST
     }
 
-    /// Returns how many tickets there are from `earlier` to this one.
+    /// Returns the distance from `earlier` to this ticket.
     #[inline]
     pub(super) fn since(self, earlier: Self) -> u32 {
         self.0.wrapping_sub(earlier.0) & TICKET_MASK
@@ -70,9 +70,10 @@ impl Ticket {
 pub(super) struct Word {
     /// The first ticket that waits.
     pub(super) first: Ticket,
-    /// The ticket of the next newcomer. No ticket waits if it is the first.
+    /// The ticket of the next newcomer. If it equals `first`, no ticket waits.
     pub(super) next: Ticket,
-    /// Whether only the holder of the list's lock may claim: a waiter has left from the middle, or openers wait.
+    /// Whether only the holder of the list's lock may claim: a waiter has left from the middle, or another lane comes
+    /// first.
     pub(super) by_lock: bool,
 }
 
@@ -132,20 +133,20 @@ impl Tickets {
 
     #[inline]
     pub(super) fn load(&self) -> Word {
-        // ORD: Acquire; pairs with the Release in `swap`. What the caller reads after this (the pool word, the directory) is
+        // ORD: Acquire; pairs with the Release in `swap`. Later reads of the caller (the pool word, the directory) are
         // at least as new as the word.
         Word::unpack(self.0.load(unless_mutant("tickets_acquire_nothing", Ordering::Acquire)))
     }
 
-    /// Loads the word, to change it. Fetches its cache line once, for both: threads that fetch it first to read and then to
-    /// write take it away from each other in between.
+    /// Loads the word, to change it. Fetches its cache line once, for the load and the swap: threads that fetch it
+    /// twice take it away from each other in between.
     #[inline]
     pub(super) fn load_to_change(&self) -> Word {
         fetch_to_write(&self.0);
         self.load()
     }
 
-    /// Loads a word that only the holder of a lock changes, which calls this; or another one, for a hint.
+    /// Loads a word for the holder of the lock that alone changes it, or for a hint.
     pub(super) fn peek(&self) -> Word {
         Word::unpack(published!(self.0))
     }
@@ -153,9 +154,9 @@ impl Tickets {
     /// Replaces the word, if it is still `seen`.
     #[inline]
     pub(super) fn swap(&self, seen: Word, new: Word) -> bool {
-        // ORD: Release; pairs with the Acquire in `load` and here; publishes the change of the pool word that comes before a
-        // turning-away. Acquire: the word may have changed and become `seen` again since the caller has
-        // loaded it, when a waiter was withheld to change its waker. Relaxed on failure: the caller loads again.
+        // ORD: Release; pairs with the Acquire in `load` and here; publishes the change of the pool word that comes
+        // before a turning-away. Acquire: since the caller's load, the word may have changed and become `seen` again,
+        // when a waiter was withheld to change its waker. Relaxed on failure: the caller loads again.
         let order = unless_mutant("tickets_publish_nothing", Ordering::AcqRel);
         let swapped = self.0.compare_exchange(seen.pack(), new.pack(), order, Ordering::Relaxed).is_ok();
         if swapped {
@@ -164,7 +165,7 @@ impl Tickets {
         swapped
     }
 
-    /// Marks that only the holder of the lock claims. Returns the word before. Called by that holder.
+    /// Marks that only the holder of the lock claims, which calls this. Returns the word before.
     pub(super) fn go_by_lock(&self) -> Word {
         // ORD: as in `swap`.
         let before = Word::unpack(self.0.fetch_or(1 << BY_LOCK_SHIFT, Ordering::AcqRel));
@@ -172,7 +173,7 @@ impl Tickets {
         before
     }
 
-    /// Changes the word until that succeeds. Returns the word before and after.
+    /// Changes the word. Returns it as it was before and after.
     pub(super) fn change(&self, new: impl Fn(Word) -> Word) -> (Word, Word) {
         loop {
             let seen = self.load();
@@ -212,7 +213,7 @@ impl Limit {
 
     /// Returns the number of segments: a hint.
     pub(super) fn segments(&self) -> u32 {
-        // Relaxed: it guards nothing.
+        // Relaxed: nothing depends on it.
         published!(self.segments)
     }
 
