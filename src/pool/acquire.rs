@@ -21,7 +21,7 @@ use super::waitlist::{Lane, LockedWaitList, Seat, Waiter};
 use crate::sync::atomic::Ordering;
 use crate::sync::discard;
 
-/// What a check-out is given by [`Core::acquire`].
+/// The outcome of [`Core::acquire`] for a check-out.
 pub enum Grant<E: Environment> {
     /// An available connection.
     Connection(Idle<E>),
@@ -54,7 +54,7 @@ impl<E: Environment> fmt::Debug for Grant<E> {
 
 /// A connection that was on top of its thread's stack, and is checked out.
 ///
-/// [Begin](Self::begin) its use before it is dropped: a use that is timed would have no beginning.
+/// [Begin](Self::begin) its use before it is dropped: otherwise a timed use would have no beginning.
 #[must_use = "its use is yet to begin"]
 pub struct Hit<E: Environment> {
     lease: Lease<E>,
@@ -62,8 +62,8 @@ pub struct Hit<E: Environment> {
 }
 
 impl<E: Environment> Hit<E> {
-    /// Returns whether the time of the use is measured, so that [`begin`](Self::begin) reads the clock. About one
-    /// in 128.
+    /// Returns whether the time of the use is measured, as for about one use in 128. Then [`begin`](Self::begin) reads
+    /// the clock.
     #[inline]
     pub fn is_timed(&self) -> bool {
         self.is_timed
@@ -102,8 +102,7 @@ enum Queued<E: Environment> {
 }
 
 impl<E: Environment> Core<E> {
-    /// How many stale connections a check-out closes on its way. It closes as many again in each further search.
-    /// Maintenance closes the rest.
+    /// How many stale connections a check-out closes in each search. Maintenance closes the rest.
     const CLOSED_ON_THE_WAY: usize = 4;
 
     /// Takes an available connection from the calling thread's shard, if there is one and the shard is not flagged.
@@ -113,8 +112,8 @@ impl<E: Environment> Core<E> {
     /// # Race window
     ///
     /// If a concurrent [`Core::clear`] has not reached this shard yet, the connection may be of the generation that is
-    /// being cleared. The check-out then counts as one before the clear, which it would have been an instant
-    /// earlier. This cannot happen after `clear` has returned.
+    /// being cleared. The check-out then counts as earlier than the clear. This cannot happen after `clear` has
+    /// returned.
     pub fn try_take(self: &Arc<Self>) -> Option<Idle<E>> {
         let shard = self.own_shard();
         loop {
@@ -128,15 +127,15 @@ impl<E: Environment> Core<E> {
     /// Checks out in the most frequent case, in which the caller only has to take the top of its thread's stack. The caller
     /// [begins](Hit::begin) the use.
     ///
-    /// Returns `None` otherwise: if the thread has used another pool since, if the stack is empty, if a subscriber listens, if
-    /// the pool accounts for holders, or if connections must be vetted. May return `None` if another thread changes the stack
-    /// at the same time, or if the top is neither the thread's last slot nor one of the slab's first. Does the work of
-    /// [`Core::try_take`] and [`Idle::check_out`] in one step.
+    /// Returns `None` otherwise: if the thread has used another pool since, if the stack is empty, if a subscriber
+    /// listens, if the pool accounts for holders, or if connections must be vetted. May return `None` if another thread
+    /// changes the stack at the same time, or if the top is neither the thread's last slot nor one of the slab's first.
+    /// Does the work of [`Core::try_take`] and [`Idle::check_out`] in one step.
     ///
-    /// In a forked child, it returns no connection that belongs to the parent (INV-16). A fork in the midst of the call counts as
-    /// one after it.
+    /// In a forked child, it returns no connection that belongs to the parent (INV-16). A fork during the call counts
+    /// as later than the call.
     ///
-    /// No path through this function has a call. A caller that has none but as its last step saves no registers.
+    /// No path through this function has a call. A caller whose only call is its last step saves no registers.
     #[inline]
     pub fn try_hit(self: &Arc<Self>) -> Option<Hit<E>> {
         if self.attention.is_needed() {
@@ -156,37 +155,38 @@ impl<E: Environment> Core<E> {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives up its place in the queue. A grant that it received and has not returned goes to the
-    /// next check-out in the queue, or back to the pool.
+    /// Dropping the future leaves the queue. A grant that it has received and not returned goes to the next check-out
+    /// in the queue, or back to the pool.
     pub fn acquire(self: &Arc<Self>) -> Acquire<'_, E> {
         Acquire { core: self, waiter: Waiter::new() }
     }
 
-    /// Waits for a connection that comes back, while the caller opens one of its own or is about to.
+    /// Waits for a returned connection, while the caller opens its own connection or is about to.
     ///
-    /// The caller stays in front of all later check-outs. If a connection is available by now, takes that.
+    /// The caller stays in front of all later check-outs. If a connection has become available meanwhile, the caller
+    /// gets it.
     ///
     /// # Cancel safety
     ///
-    /// The same as that of [`Core::acquire`].
+    /// As for [`Core::acquire`].
     pub fn acquire_as_opener(self: &Arc<Self>) -> OpenerWait<'_, E> {
         OpenerWait(self.acquire())
     }
 
-    /// Acquires in the place of a check-out whose grant was a connection that is stale by now: in front of all waiters that
-    /// have not had a grant, unless something is available at once. Closes the stale connection, but no sooner than its
-    /// capacity can come to this check-out.
+    /// Acquires again for a check-out whose granted connection has gone stale. Unless something is available at once,
+    /// the check-out waits in front of all waiters that have had no grant. Closes the stale connection, but not before
+    /// its capacity can go to this check-out.
     ///
     /// # Cancel safety
     ///
-    /// The same as that of [`Core::acquire`].
+    /// As for [`Core::acquire`].
     pub fn reacquire(self: &Arc<Self>, stale: Idle<E>) -> Reacquire<'_, E> {
         Reacquire { acquire: self.acquire(), stale: Some(stale) }
     }
 
     /// Searches the shards and asks for a permit. Otherwise the caller has to queue up.
     fn seek(self: &Arc<Self>) -> Sought<E> {
-        // Check-outs that wait come first. If none waits any more, `queue_up` repeats all of what follows.
+        // Check-outs that wait come first. If none waits any more, `queue_up` repeats all the following steps.
         if self.own_shard().is_waited_for() {
             return Sought::Behind;
         }
@@ -195,9 +195,9 @@ impl<E: Environment> Core<E> {
                 return Sought::Granted(Grant::Refused(Box::new(self.refusal())));
             }
             self.close_stale(Self::CLOSED_ON_THE_WAY);
-            // The word is read before the shards are searched, and the admission swaps this very reading. If a
-            // connection stops being pending after the reading, the swap fails. If it did so before, it was pushed
-            // before, and the search finds it (ordering 2).
+            // The word is read before the shards are searched, and the admission swaps this reading. If a connection
+            // stops being pending after the reading, the swap fails. If it stopped before, it was pushed before, and
+            // the search finds it (ordering 2).
             let counts = self.capacity.load();
             match self.take_any() {
                 Popped::Slot(slot) => match self.vet(Held::new(self, slot)) {
@@ -227,12 +227,12 @@ impl<E: Environment> Core<E> {
     ///
     /// Looks at each shard once at most. Threads with different hints look at different shards at each step, and in
     /// different orders: 0, 1, 2, 3 … for the first one, 1, 0, 3, 2 … for the second, 2, 3, 0, 1 … for the third. If
-    /// all went on to their next neighbour instead, all that pass the same empty shards would meet at the first shard
-    /// that has something.
+    /// each went on to its next neighbour instead, all threads that pass the same empty shards would meet at the first
+    /// shard that has a connection.
     fn take_any(&self) -> Popped<'_, E::Connection> {
         let first = self.environment.shard_hint();
         for distance in 0..self.shards.len() {
-            // Their number is a power of two, so this is each of them once.
+            // Their number is a power of two, so this visits each shard once.
             match self.shards.preferred(first ^ distance).pop(&self.slab) {
                 Popped::Empty => {}
                 found => return found,
@@ -248,8 +248,8 @@ impl<E: Environment> Core<E> {
     /// it admitted no connection when the flag was raised, and capacity released since then is only for the first
     /// waiter, under the list's lock.
     ///
-    /// This function establishes the invariant for the first in the queue. It raises the flags, so that every push and
-    /// every release from here on comes to the list's lock. Each shard's flag is raised in the step that finds the shard
+    /// This function establishes the invariant for the first check-out in the queue. It raises the flags, so that every
+    /// later push and release takes the list's lock. Each shard's flag is raised in the step that finds the shard
     /// empty.
     fn queue_up(self: &Arc<Self>, lane: Lane) -> Queued<E> {
         let mut queue = self.wait_list.lock_with_room(lane);
@@ -263,7 +263,7 @@ impl<E: Environment> Core<E> {
             let found = self.look_for_the_first(&queue);
             // Relaxed: a hint, as in `seek`.
             let stale = self.stale.load(Ordering::Relaxed) > 0;
-            // If something is stale, `settle` lowers the flag that this may raise.
+            // If a connection is stale, `settle` lowers the flag that this may raise.
             let refused = found.is_none().then(|| self.capacity.admit_or_wait(self.limits).err()).flatten();
             let admitted = found.is_none() && refused.is_none();
             if found.is_some() || stale || admitted {
@@ -283,15 +283,16 @@ impl<E: Environment> Core<E> {
             }
             is_drain_wanted = refused.is_some_and(|counts| counts.wants_a_drain_displaced(self.limits));
         }
-        // The first waiter has a drain displaced (INV-8). Its capacity comes with a look for the next waiter.
+        // The first waiter has a drain displaced (INV-8). The thread that releases its capacity looks for the next
+        // waiter.
         match queue.enqueue(lane) {
             Some(seat) => Queued::Waits { seat, for_drain: is_drain_wanted },
-            // Other newcomers, which join without the lock, have taken the room.
+            // Other newcomers, which join without the lock, have taken the cells.
             None => Queued::Again,
         }
     }
 
-    /// Queues up, unless the caller can have something at once. `None`: the pool has changed meanwhile.
+    /// Queues up, unless the caller can have something at once. Returns `None` if the pool has changed meanwhile.
     fn enter(
         self: &Arc<Self>,
         lane: Lane,
@@ -337,7 +338,7 @@ impl<E: Environment> Core<E> {
     }
 
     /// If no check-out waits yet, takes an available connection, or else raises the flags of all shards for the caller,
-    /// which is about to queue up. If it has found a connection, the caller settles.
+    /// which is about to queue up. If it returns a connection, the caller calls [`Core::settle`].
     fn look_for_the_first(&self, queue: &LockedWaitList<Grant<E>>) -> Option<&Slot<E::Connection>> {
         if !queue.is_empty(Lane::Openers) || queue.first_waiting_lane().is_some() {
             // INV-5: the flags are raised, and there is no connection.
@@ -365,7 +366,7 @@ impl<E: Environment> Acquire<'_, E> {
         self.waiter.is_queued()
     }
 
-    /// Polls as [`Future::poll`] does, in the case that the check-out has entered the queue, which is then a few steps.
+    /// Polls as [`Future::poll`] does. For a check-out that has entered the queue, this is a few steps.
     #[inline]
     pub fn poll_again(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Grant<E>> {
         if self.is_queued() { self.core.wait_list.poll(&mut self.waiter, context) } else { self.poll(context) }
@@ -437,7 +438,7 @@ impl<E: Environment> Future for Reacquire<'_, E> {
                 break polled;
             }
         };
-        // Its capacity goes to the first waiter, which may be this check-out.
+        // The capacity goes to the first waiter, which may be this check-out.
         drop(stale.take());
         polled
     }

@@ -2,7 +2,7 @@
 //!
 //! Every creation of a connection, by a check-out or in the background, is one compare-and-swap of this word, so both
 //! limits hold together at every instant. A version in the word shows whether the word changed in between: a caller
-//! that wants to open a connection reads the word, searches the shards, and swaps the word that it read (see
+//! that needs a connection reads the word, searches the shards, and then swaps the word that it read (see
 //! [`Capacity::try_admit`]).
 
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -20,13 +20,14 @@ pub(super) struct Counts {
     pub(super) waiting: bool,
     /// The draining flag: some connections are drained, and can be displaced. Changes only under the registry's lock.
     pub(super) draining: bool,
-    /// The displacing flag: a drain was ended for a waiter, which gets the connection's capacity when its close has run.
+    /// The displacing flag: a drain was ended for a waiter. The waiter gets the connection's capacity when the close
+    /// has run.
     displacing: bool,
     /// Counts the changes, modulo 2^21.
     version: u32,
 }
 
-/// The numbers that `total` and `pending` must not exceed.
+/// The upper limits of `total` and `pending`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CapacityLimits {
     pub(super) total: u32,
@@ -66,8 +67,8 @@ impl Counts {
         self.total < limits.total && self.pending < limits.pending
     }
 
-    /// Returns whether a waiter lacks only capacity under `maxPoolSize`, and displacing a drain would provide it. One drain is
-    /// displaced at a time: the next look comes with the capacity of the last one.
+    /// Returns whether a waiter lacks only capacity under `maxPoolSize`, and displacing a drain would provide it. One
+    /// drain is displaced at a time: the release of its capacity leads to the next look.
     pub(super) fn wants_a_drain_displaced(self, limits: CapacityLimits) -> bool {
         let is_full = self.total >= limits.total && self.pending < limits.pending;
         is_full && self.waiting && self.draining && !self.displacing
@@ -91,8 +92,8 @@ impl Capacity {
     }
 
     pub(super) fn load(&self) -> Counts {
-        // ORD: Acquire; pairs with the Release in `update`. A thread that sees that a connection is no longer pending
-        // also finds it in the shards, if it was put there (ordering 2 in the module documentation of `pool`).
+        // ORD: Acquire; pairs with the Release in `update`. If a thread sees that a connection is no longer pending, it
+        // also finds it in the shards, if it was pushed there (ordering 2 in the module documentation of `pool`).
         Counts::unpack(self.0.load(unless_mutant("capacity_acquires_nothing", Ordering::Acquire)))
     }
 
@@ -100,17 +101,17 @@ impl Capacity {
     pub(super) fn try_admit(&self, seen: Counts) -> Result<(), ()> {
         let one_more = seen.with_one_more();
         self.0
-            // Relaxed: the version guarantees that this replaces the very word that `load` acquired, unless a multiple of 2^21
-            // changes came in between; then an admission may open a connection although one is available, within the limits. An
-            // admission publishes nothing, and as a read-modify-write it continues the release sequence of the earlier changes.
-            // On failure the caller starts again with `load`.
+            // Relaxed: the version guarantees that this replaces exactly the word that `load` acquired, unless a
+            // multiple of 2^21 changes came in between. Then an admission may open a connection, within the limits,
+            // although one is available. An admission publishes nothing, and as a read-modify-write it continues the
+            // release sequence of the earlier changes. On failure the caller starts again with `load`.
             .compare_exchange(seen.pack(), one_more.pack(), Ordering::Relaxed, Ordering::Relaxed)
             .map(|_| ())
             .map_err(|_| ())
     }
 
-    /// Counts one more pending connection if the limits admit it, even if check-outs wait. Otherwise returns the counts
-    /// that admit none.
+    /// Counts one more pending connection if the limits admit it, even if check-outs wait. Otherwise returns the
+    /// counts.
     ///
     /// The caller holds the wait list's lock, and acts for the first waiter.
     pub(super) fn admit_first(&self, limits: CapacityLimits) -> Result<(), Counts> {
@@ -156,8 +157,8 @@ impl Capacity {
 
     /// Gives back the capacity of a displaced connection, whose close has run. Returns whether a waiter waits for it.
     ///
-    /// This also lowers the displacing flag, in one step with the release. Otherwise a thread that looks in between would
-    /// displace another drain for a waiter that has this capacity, or none for the next waiter.
+    /// This also lowers the displacing flag, in the same step. Otherwise a thread that looks in between would displace
+    /// another drain for a waiter that has this capacity, or no drain for the next waiter.
     #[must_use]
     pub(super) fn end_displacing(&self) -> bool {
         let before = self.update(|counts| {
@@ -204,12 +205,12 @@ impl Capacity {
         self.0.fetch_add(0, Ordering::AcqRel);
     }
 
-    /// Applies `change` until it succeeds or declines. Returns the counts before the change, or the counts for which it
-    /// declined.
+    /// Applies `change` until the word is swapped or `change` declines. Returns the counts before the change, or the
+    /// counts for which it declined.
     fn update(&self, change: impl Fn(Counts) -> Option<Counts>) -> Result<Counts, Counts> {
-        // ORD: AcqRel on the change. The Release pairs with the Acquire in `load` and publishes what the caller has
-        // pushed. The Acquire serves `order_releases`. Relaxed where `change` declines: the decision depends on the
-        // word alone, and the caller acts on it under a lock.
+        // ORD: AcqRel on the change. The Release pairs with the Acquire in `load` and publishes the caller's pushes.
+        // The Acquire serves `order_releases`. Relaxed where `change` declines: the decision depends on the word alone,
+        // and the caller acts on it under a lock.
         self.0
             .fetch_update(unless_mutant("capacity_publishes_nothing", Ordering::AcqRel), Ordering::Relaxed, |word| {
                 change(Counts::unpack(word)).map(Counts::pack)

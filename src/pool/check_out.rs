@@ -14,9 +14,8 @@ use crate::sync::contain;
 
 /// The start of a check-out or of a connection's use, and whether the check-out has waited.
 ///
-/// Packed, so that the future of a check-out stays small: the reading of the stopwatch plus one, and the mark in the
-/// lowest bit. Zero if the stopwatch was not read: no subscriber listened, and the check-out has found a connection at
-/// once.
+/// Packed, so that the future of a check-out stays small: the stopwatch's reading plus one, and in the lowest bit the
+/// mark. Zero if the stopwatch was not read: no subscriber listened, and the check-out found a connection at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Started(u64);
 
@@ -46,7 +45,7 @@ impl Started {
         Self(word)
     }
 
-    /// Returns the start with the reading of the stopwatch, which is read now if it was not read before.
+    /// Returns the start with a reading of the stopwatch, which is read now if it was not read before.
     #[inline]
     pub fn read<E: Environment>(self, core: &Core<E>) -> Self {
         if self == Self::UNHEARD { Self::now(core) } else { self }
@@ -116,8 +115,8 @@ impl<E: Environment> Core<E> {
         self.tell_failure(started, CheckOutFailedReason::Cancelled, || None);
     }
 
-    /// Delivers `ConnectionCheckOutFailed`, if a subscriber listens. Inline like the other events of a check-out: in the
-    /// queue, a check-out whose time is up would wait for the failures of all others.
+    /// Delivers `ConnectionCheckOutFailed`, if a subscriber listens. Inline, like the other events of a check-out: with
+    /// the queue, a check-out whose time is up would wait for the failures of all others.
     fn tell_failure(&self, started: Started, reason: CheckOutFailedReason, error: impl FnOnce() -> Option<EventError>) {
         if !self.environment.listens() {
             return;
@@ -144,7 +143,7 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// Returns the error for a check-out that was ended by `limit` after `waited`.
+    /// Returns the error for a check-out that `limit` ended after `waited`.
     pub fn timed_out(&self, waited: Duration, limit: TimeLimit) -> CheckOutError {
         let PoolStatus { total, in_use, draining, available, pending, waiting, .. } = self.rough_status();
         let holders = self.options.load_balanced.then(|| {

@@ -33,7 +33,7 @@ use crate::sync::{Mutex, unless_mutant, wake};
 ///
 /// Close a core that is no longer needed: each available connection keeps it alive.
 pub struct Core<E: Environment> {
-    /// Differs from that of every other core, of the past too (INV-16).
+    /// Differs from the number of every other core, past and present (INV-16).
     pub(super) number: u64,
     pub(super) address: Arc<str>,
     pub(super) options: PoolOptions,
@@ -104,22 +104,22 @@ impl Clear {
         self
     }
 
-    /// Clears only if the pool (or the service) is still at this generation, which is that of the connection that
-    /// failed. An older error says nothing about the present connections.
+    /// Clears only if the pool (or the service) is still at this generation, the generation of the failed connection.
+    /// An older error says nothing about the present connections.
     pub fn only_at_generation(mut self, generation: u64) -> Self {
         self.generation = Some(generation);
         self
     }
 }
 
-/// What is left to do of a change of the pool's phase or generation, outside of all locks: see [`Core::conclude`].
+/// The rest of a change of the pool's phase or generation, which is done outside of all locks: see [`Core::conclude`].
 #[must_use]
 pub struct Change {
-    /// The waiters that fail.
+    /// The waiters that the change fails.
     away: Option<TurnedAway>,
     /// Why they fail.
     cause: Option<Cause>,
-    /// The cause of the clear before, kept until the locks are released, because an error is foreign code.
+    /// The cause of the previous clear, kept until the locks are released, because dropping an error runs foreign code.
     _before: Option<Cause>,
     went_stale: Option<WentStale>,
 }
@@ -127,8 +127,8 @@ pub struct Change {
 impl<E: Environment> Core<E> {
     /// Builds a paused pool and emits `PoolCreated`.
     ///
-    /// `threads` is the number of threads that use the pool at a time. Small pools get fewer shards than that, so that
-    /// searching them all stays cheap.
+    /// `threads` is the number of threads that use the pool at a time. Small pools get fewer shards, so that searching
+    /// them all stays cheap.
     ///
     /// # Errors
     ///
@@ -148,7 +148,7 @@ impl<E: Environment> Core<E> {
     ///
     /// # Errors
     ///
-    /// Those of [`new`](Self::new).
+    /// As for [`new`](Self::new).
     pub fn begin(
         address: &str,
         options: PoolOptions,
@@ -169,8 +169,8 @@ impl<E: Environment> Core<E> {
     ///
     /// To subscribers it is the same pool too. If the pool was ready, `PoolCleared` is emitted. The connections that
     /// the child inherits are closed in its view: each is checked in if it was in use, and closed as stale. The
-    /// connections' numbers continue. The caller asks for delivery once the successor is in place. `cause` is the error
-    /// of the first event. The stopwatch of `environment` must continue the old pool's.
+    /// connections' numbers continue. The caller asks for delivery once the successor is installed. `cause` is the
+    /// error of the first event. The stopwatch of `environment` must continue the old pool's.
     pub fn after_fork(&self, environment: E, cause: Cause) -> Arc<Self> {
         let before = self.state.load();
         let (shards, generation) = (self.shards.len(), before.generation + 1);
@@ -282,9 +282,9 @@ impl<E: Environment> Core<E> {
 
     /// Makes check-outs and check-ins emit events if a log listens, and not otherwise.
     ///
-    /// The hot path does not ask for the log. So this is called where the path is longer anyway: at the end of a timed use
-    /// (see `Tally`), when the pool is made ready or is found ready, in maintenance, and before a use is told to begin or
-    /// to end.
+    /// The hot path does not look for the log. So this is called where the path is longer anyway: at the end of a timed
+    /// use (see `Tally`), when the pool is made ready or found ready, in maintenance, and before the beginning or end
+    /// of a use is told.
     #[inline]
     pub fn heed_log(&self) {
         let listens = self.environment.log_listens();
@@ -298,7 +298,7 @@ impl<E: Environment> Core<E> {
     fn heed_change_of_log(&self, listens: bool) {
         if listens {
             self.attention.add(Reason::Log);
-            // A use that the log was told of may have ended since without a word.
+            // A use that the log was told of may have ended since, unheard.
             self.slab.iter().for_each(|slot| slot.forget_use());
         } else {
             self.attention.remove(Reason::Log);
@@ -313,7 +313,7 @@ impl<E: Environment> Core<E> {
     /// Marks a paused pool as ready and emits `PoolReady`. Returns whether the pool was paused.
     ///
     /// The event is emitted before the word changes, and no caller opens a connection before it has seen the new word.
-    /// So no subscriber sees a connection created before it sees the pool ready (ordering 1).
+    /// So no subscriber hears of a connection before it hears that the pool is ready (ordering 1).
     pub fn ready(&self) -> bool {
         let change = self.begin_ready();
         let was_paused = change.is_some();
@@ -323,7 +323,7 @@ impl<E: Environment> Core<E> {
 
     /// Does the part of [`ready`](Self::ready) that calls no foreign code. `None` if the pool was not paused.
     pub fn begin_ready(&self) -> Option<Change> {
-        // A monitor comes here after each check of its server that succeeds.
+        // A monitor calls this after each successful check of its server.
         self.heed_log();
         let mut registry = self.registry.lock();
         let state = self.state.load();
@@ -349,7 +349,7 @@ impl<E: Environment> Core<E> {
     }
 
     /// Pauses the pool and makes all its connections stale. Returns `false` if nothing was done: the pool is closed, or
-    /// its generation is not the one asked for.
+    /// its generation is not the requested one.
     ///
     /// Available connections leave the shards at once. The next check-outs and maintenance close them. Connections in
     /// use are closed when they come back. Waiters fail with [`Refusal::Paused`]; openers go on. A pool that is already
@@ -366,11 +366,11 @@ impl<E: Environment> Core<E> {
     }
 
     /// Does the part of [`clear`](Self::clear) that calls no foreign code. `None` if nothing was done. The waiters that
-    /// it turned away wait until [`conclude`](Self::conclude).
+    /// it turns away wait until [`conclude`](Self::conclude).
     ///
     /// # Errors
     ///
-    /// Those of [`clear`](Self::clear).
+    /// As for [`clear`](Self::clear).
     pub fn begin_clear(&self, clear: Clear) -> Result<Option<Change>, ClearError> {
         if self.options.load_balanced {
             return Err(ClearError::ServiceIdRequired);
@@ -405,7 +405,7 @@ impl<E: Environment> Core<E> {
     /// Makes all connections to one service stale, in load-balanced mode.
     ///
     /// The pool stays ready, and check-outs that wait continue to wait. Returns whether there were any connections to
-    /// that service (at the generation asked for).
+    /// that service (at the requested generation).
     ///
     /// # Errors
     ///
@@ -421,7 +421,7 @@ impl<E: Environment> Core<E> {
     ///
     /// # Errors
     ///
-    /// Those of [`clear_service`](Self::clear_service).
+    /// As for [`clear_service`](Self::clear_service).
     pub fn begin_clear_service(&self, service_id: ObjectId, clear: Clear) -> Result<Option<Change>, ClearError> {
         if !self.options.load_balanced {
             return Err(ClearError::NotLoadBalanced);
@@ -466,8 +466,8 @@ impl<E: Environment> Core<E> {
             }
             self.state.store(PoolState { phase: Phase::Closed, generation: state.generation + 1 });
         }
-        // A thread that gives back capacity after this sees that the pool is closed. We see all that was given back
-        // before.
+        // A thread that gives back capacity after this sees that the pool is closed. This thread sees everything that
+        // was given back before.
         self.capacity.order_releases();
         let available = self.detach_all();
         self.refuse(self.turn_away(), || Refusal::Closed);
@@ -516,7 +516,7 @@ impl<E: Environment> Core<E> {
     /// Emits and delivers an event, which is built only if a subscriber listens. The caller holds no lock.
     #[inline(always)]
     pub(super) fn emit(&self, event: impl FnOnce() -> PoolEvent) {
-        // This check is inlined: as a call, it would be the only call of a check-out.
+        // Inlined: as a call, this check would be the only call of a check-out.
         if self.environment.listens() {
             self.emit_to_listeners(event);
         }
@@ -527,11 +527,11 @@ impl<E: Environment> Core<E> {
         self.environment.publish(event());
     }
 
-    /// Delivers an event of a hit: a check-out started, a connection was checked out, or is being checked in.
-    /// `event` builds it from the pool's address, and must not panic. The caller holds no lock.
+    /// Delivers an event of a use: a check-out started, a connection was checked out, or is being checked in. `event`
+    /// builds it from the pool's address, and must not panic. The caller holds no lock.
     ///
-    /// Takes no reference to the address: if two cores changed its count, that would cost more than all else that an
-    /// event costs.
+    /// Takes no reference to the address: if two cores changed its count, that would cost more than the rest of the
+    /// event.
     #[allow(unsafe_code)]
     pub(super) fn tell(&self, event: impl FnOnce(Arc<str>) -> PoolEvent) {
         // SAFETY: INV-9: the copy is never dropped, because it is in a `ManuallyDrop` from here on, and it is lent out
@@ -540,8 +540,8 @@ impl<E: Environment> Core<E> {
         self.environment.publish_inline(&event);
     }
 
-    /// Emits an event that may not be delivered yet: under the registry's lock, or while the caller has what others
-    /// wait for. The caller asks for delivery later.
+    /// Emits an event that may not be delivered yet: under the registry's lock, or while the caller holds something
+    /// that others wait for. The caller asks for delivery later.
     pub(super) fn emit_locked(&self, event: impl FnOnce() -> PoolEvent) {
         if self.environment.listens() {
             self.environment.emit(event());
@@ -570,7 +570,7 @@ impl<E: Environment> Core<E> {
 
     /// Makes all connections stale and leaves the phase and the queue as they are.
     ///
-    /// This is for a pool whose connections have lost what they depended on, which says nothing about the server. It
+    /// This is for a pool whose connections can no longer work for a reason that says nothing about the server. It
     /// emits no event and closes nothing: [`Core::maintain`] closes the connections that were available. Connections to
     /// services become stale as well. Does nothing to a closed pool.
     pub fn renew(&self) {
@@ -609,8 +609,8 @@ impl<E: Environment> Core<E> {
         away
     }
 
-    /// Refuses waiters that were turned away, a few at a time. All of a batch are granted their refusal before any of
-    /// them is woken, so that no waker runs before its own waiter has the refusal.
+    /// Refuses waiters that were turned away, in batches. Each waiter of a batch is granted its refusal before any of
+    /// them is woken.
     fn refuse(&self, away: Option<TurnedAway>, refusal: impl Fn() -> Refusal) {
         let Some(away) = away else { return };
         let most = WaitList::<Grant<E>>::BATCH;
@@ -618,7 +618,7 @@ impl<E: Environment> Core<E> {
         let mut refusals: Vec<Box<Refusal>> = Vec::with_capacity(most);
         let mut are_more = true;
         while are_more {
-            // Before the claims: nothing may go wrong between a claim and its grant.
+            // Before the claims: nothing may fail between a claim and its grant.
             refusals.resize_with(most, || Box::new(refusal()));
             self.wait_list.claim_turned_away(&away, &mut claimed);
             are_more = claimed.len() == most;

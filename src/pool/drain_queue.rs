@@ -1,8 +1,8 @@
-//! The drain queue: connections that came back in need of a drain, in the order in which they came back.
+//! The drain queue: connections that came back in need of a drain, in the order of their return.
 //!
-//! A waiter that lacks only capacity has the oldest drain *displaced*: it leaves the queue, and its
-//! [`Draining`](super::Draining) learns of that and ends. Then the connection is closed like any other, and the waiter gets its
-//! capacity when the close has run.
+//! A waiter that lacks only capacity has the oldest drain *displaced*: the drain leaves the queue, and the holder of
+//! its [`Draining`](super::Draining) is told and drops it. Then the connection is closed like any other, and the waiter
+//! gets its capacity when the close has run.
 
 use std::collections::BTreeMap;
 use std::task::{Context, Poll, Waker};
@@ -13,7 +13,7 @@ use super::held::Held;
 use super::registry::Registry;
 use crate::sync::{discard, wake};
 
-/// The number of a drain in its pool. Drains are numbered in the order in which they begin.
+/// The number of a drain in its pool. Drains are numbered in the order of their beginnings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct DrainNumber(u64);
 
@@ -21,7 +21,7 @@ pub(super) struct DrainNumber(u64);
 pub(super) struct DrainQueue {
     last: u64,
     present: BTreeMap<DrainNumber, Drain>,
-    /// The slot of the drain that was displaced, until the drain ends. One is displaced at a time.
+    /// The slot of the displaced drain, until the drain ends. One drain is displaced at a time.
     displaced: Option<u32>,
 }
 
@@ -54,8 +54,8 @@ impl DrainQueue {
 }
 
 impl<E: Environment> Core<E> {
-    /// Enters a drain of the caller's connection. Also returns whether a waiter waits for the capacity, which the caller
-    /// must then serve.
+    /// Enters a drain of the caller's connection. Also returns whether a waiter waits for the capacity. Then the caller
+    /// must call [`Core::serve_permits`].
     pub(super) fn enter_drain(&self, held: &Held<E>) -> (DrainNumber, bool) {
         let mut registry = self.registry.lock();
         registry.counts.drains += 1;
@@ -63,7 +63,7 @@ impl<E: Environment> Core<E> {
         let number = DrainNumber(registry.drains.last);
         let is_first = registry.drains.present.is_empty();
         registry.drains.present.insert(number, Drain { index: held.slot().index(), waker: None });
-        // If there were other drains before, a check-out that waits has noticed those.
+        // A check-out that waits has noticed any earlier drains.
         (number, is_first && self.capacity.set_draining(true, self.limits))
     }
 
@@ -81,7 +81,7 @@ impl<E: Environment> Core<E> {
         Left::Ended
     }
 
-    /// Ends the drain that has been in progress for the longest time, if a waiter still wants that.
+    /// Ends the oldest drain, if a waiter still needs its capacity.
     pub(super) fn displace_oldest_drain(&self) {
         let waker = {
             let mut registry = self.registry.lock();
@@ -99,7 +99,7 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// Lowers the draining flag if a drain that was just taken out of the registry was the last one.
+    /// Lowers the draining flag if the last drain was just taken out of the registry.
     fn note_drains(&self, registry: &Registry) {
         if registry.drains.present.is_empty() {
             // Lowering the flag keeps no check-out waiting, so the result does not matter.

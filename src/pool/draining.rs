@@ -1,4 +1,4 @@
-//! Drains: what becomes of a connection that is checked in and cannot be reused as it is.
+//! Drains of connections that are checked in and cannot be reused as they are.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -30,8 +30,8 @@ impl<E: Environment> Held<E> {
         }
     }
 
-    /// Has the environment bring to its end what the connection's user left undone. If a check-out waits for the
-    /// capacity, the oldest drain is displaced first. If that is this one, there is nothing left to drain.
+    /// Has the environment complete what the connection's user left unfinished. If a check-out waits for the capacity,
+    /// the oldest drain is displaced first. If that is this drain, there is nothing left to do.
     fn drain(self) {
         let core = Arc::clone(&self.shared_core());
         let (number, is_wanted) = core.enter_drain(&self);
@@ -39,18 +39,18 @@ impl<E: Environment> Held<E> {
         if is_wanted {
             core.serve_permits();
         }
-        // The drain that was displaced need not be this one.
+        // Another drain may have been displaced.
         if !(is_wanted && core.is_displaced(number)) {
             core.environment.drain(draining);
         }
     }
 }
 
-/// A connection that came back with something undone, and is checked in only after that was brought to its end.
+/// A connection that came back with unfinished work, and is checked in when the drain has completed that.
 ///
-/// Until then the connection counts as in use. Dropping the token judges the connection once more: it becomes available
-/// if it can be reused now, and is closed otherwise. A check-out that waits for the capacity may have the drain displaced:
-/// then dropping the token closes the connection, and the check-out gets the capacity when the close has run.
+/// Until then the connection counts as in use. Dropping the token judges the connection again: it becomes available if
+/// it can be reused now, and is closed otherwise. A check-out that waits for the capacity may have the drain displaced.
+/// Then dropping the token closes the connection, and the check-out gets the capacity when the close has run.
 #[must_use = "dropping it closes the connection, unless it has been drained"]
 pub struct Draining<E: Environment> {
     number: DrainNumber,
@@ -73,7 +73,7 @@ impl<E: Environment> Draining<E> {
         Arc::clone(&self.held.shared_core())
     }
 
-    /// Returns the connection, and a value that tells when draining it has become useless.
+    /// Returns the connection, and a value that tells when the drain has become useless.
     #[allow(unsafe_code)]
     pub fn revocable(&mut self) -> (&mut E::Connection, Revocation<'_, E>) {
         let Self { number, held } = self;
@@ -83,8 +83,7 @@ impl<E: Environment> Draining<E> {
         (connection.expect("BUG: a drain without its connection"), revocation)
     }
 
-    /// Closes the connection with the reason "error", even if it looks reusable: the code that was to drain it
-    /// panicked.
+    /// Closes the connection with the reason "error", even if it looks reusable: the code that drained it panicked.
     pub fn close(self) {
         let held = ManuallyDrop::new(self).leave();
         if let Some(held) = held {
@@ -93,8 +92,8 @@ impl<E: Environment> Draining<E> {
         }
     }
 
-    /// Ends the drain. Returns the connection, or closes it if the drain was displaced. The caller does not use the token
-    /// again.
+    /// Ends the drain. Returns the connection, or closes it if the drain was displaced. The caller must not use the
+    /// token again.
     fn leave(&self) -> Option<Held<E>> {
         let (held, core) = (self.held, self.held.core());
         match core.leave_drains(self.number) {

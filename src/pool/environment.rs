@@ -1,4 +1,4 @@
-//! What the core requires from its surroundings.
+//! The core's requirements on its surroundings.
 
 use std::time::Instant;
 
@@ -18,7 +18,7 @@ pub enum WentStale {
     OfService,
 }
 
-/// The surroundings of a core: its clock, its subscribers, and what becomes of connections.
+/// The surroundings of a core: its clock, its subscribers, and the judging, draining and closing of connections.
 ///
 /// The core itself does no I/O, reads no clock, spawns nothing and draws no random numbers. So loom can check it, tests
 /// can drive it in virtual time, and benchmarks can compare it with other pools on dummy connections.
@@ -28,38 +28,37 @@ pub enum WentStale {
 ///
 /// # Safety
 ///
-/// [`with_nearby`](Self::with_nearby) decides which memory a check-out and a check-in follow pointers to. For each thread, it
+/// A check-out and a check-in follow the pointers that [`with_nearby`](Self::with_nearby) provides. For each thread, it
 /// always does the same of two things:
 ///
 /// - It returns `None`, and does not call `f`.
-/// - It calls `f` with the thread's note. There is one for each thread, and no other thread has access to it. Before and after
-///   the call it uses no pool.
+/// - It calls `f` with the thread's note. Each thread has one note, and no other thread has access to it. Outside of
+///   the call to `f`, it uses no pool.
 #[allow(unsafe_code)]
 pub unsafe trait Environment: Send + Sync + 'static {
     /// The type of the pool's connections. The core moves them, and never looks inside.
     type Connection: Send + 'static;
 
-    /// Whether the pool counts and measures what `crate::metrics` documents. `false` only where a benchmark or a model
-    /// compares a pool without metrics.
+    /// Whether the pool keeps the metrics of `crate::metrics`. `false` only in models, and where a benchmark compares a
+    /// pool without metrics.
     const METERED: bool = true;
 
     /// Returns the present instant of a monotonic clock. Called only if `maxIdleTimeMS` needs it.
     fn now(&self) -> Instant;
 
-    /// Returns the time in nanoseconds since an instant of the environment's choice, for durations that are measured
-    /// often. The difference of two readings is exact to some nanoseconds, or 0 if the later reading is the smaller
-    /// one.
+    /// Returns the time in nanoseconds since an instant of the environment's choice, for frequent measurements. The
+    /// difference of two readings is exact to some nanoseconds, or 0 if the later reading is the smaller one.
     ///
-    /// It reads a clock of its own, which tests do not pause. Limits and idle times use [`now`](Self::now).
+    /// Tests do not pause this clock. Limits and idle times use [`now`](Self::now).
     fn stopwatch(&self) -> u64;
 
-    /// Returns which shard the calling thread should prefer: the same number for the same thread, and different numbers
-    /// for different threads.
+    /// Returns the calling thread's preference for a shard: always the same number for one thread, and different
+    /// numbers for different threads.
     fn shard_hint(&self) -> usize;
 
-    /// Calls `f` with the calling thread's note of the shard that it used last, and returns what `f` returns. Returns `None`
-    /// if threads keep no notes here. [`Nearby::forget`] is to be called in a forked child, before anything else there uses a
-    /// pool. Without `&self`: a check-in calls it while other threads may already free the core and the environment in it.
+    /// Calls `f` with the calling thread's note of the shard that it used last, and returns what `f` returns. Returns
+    /// `None` if threads keep no notes here. In a forked child, [`Nearby::forget`] must be called before anything uses
+    /// a pool. Without `&self`: a check-in calls it while other threads may already free the core and its environment.
     #[inline]
     fn with_nearby<R>(f: impl FnOnce(&Nearby) -> R) -> Option<R> {
         let _ = f;
@@ -78,7 +77,7 @@ pub unsafe trait Environment: Send + Sync + 'static {
     }
 
     /// Returns whether a subscriber listens. If not, no events are built. An environment that begins to listen later
-    /// calls [`Core::heed_listeners`](super::Core::heed_listeners) before. A thread that then gets `true` here sees that
+    /// first calls [`Core::heed_listeners`](super::Core::heed_listeners). A thread that then gets `true` here sees that
     /// call.
     ///
     /// It may be called under the registry's lock, and calls no foreign code.
@@ -86,18 +85,18 @@ pub unsafe trait Environment: Send + Sync + 'static {
         false
     }
 
-    /// Returns whether a log listens, which may begin and end to do so at any time. Meanwhile [`listens`](Self::listens)
-    /// returns `true`. The core notices with [`Core::heed_log`](super::Core::heed_log).
+    /// Returns whether a log listens. A log may start or stop listening at any time, and while it does,
+    /// [`listens`](Self::listens) returns `true`. The core notices in [`Core::heed_log`](super::Core::heed_log).
     fn log_listens(&self) -> bool {
         false
     }
 
-    /// Returns whether a subscriber listens that is no log.
+    /// Returns whether a subscriber listens, not counting the log.
     fn has_subscribers(&self) -> bool {
         self.listens()
     }
 
-    /// Returns whether an event may have been taken. A log may have listened then that does not any more.
+    /// Returns whether an event may have been taken, perhaps for a log that no longer listens.
     fn may_have_events(&self) -> bool {
         self.listens()
     }
@@ -117,27 +116,27 @@ pub unsafe trait Environment: Send + Sync + 'static {
     }
 
     /// Delivers one of the frequent events before it returns, unless a subscriber has called the pool. Never called
-    /// under a lock. The event is the caller's; an environment that keeps it clones it.
+    /// under a lock. The event belongs to the caller; an environment that keeps it clones it.
     fn publish_inline(&self, event: &PoolEvent) {
         self.publish(event.clone());
     }
 
-    /// Returns the condition of a connection that comes back. Called at every check-in, at which the connection may
-    /// also free memory that its last user needed.
+    /// Returns the condition of a connection that comes back. Called at every check-in, so it may also free memory that
+    /// only the connection's last user needed.
     fn condition(&self, connection: &mut Self::Connection) -> Condition {
         let _ = connection;
         Condition::Reusable
     }
 
-    /// Returns what is wrong with a connection that is not [`Condition::Reusable`], for its `ConnectionClosed` event.
-    /// Called only if a subscriber listens.
+    /// Returns why a connection is not [`Condition::Reusable`], for its `ConnectionClosed` event. Called only if a
+    /// subscriber listens.
     fn fault(&self, connection: &Self::Connection) -> Option<Cause> {
         let _ = connection;
         None
     }
 
-    /// Takes care of a connection that came back as [`Condition::NeedsDrain`]. Called outside of all locks, and
-    /// not if a check-out has the drain displaced already. By default, closes the connection.
+    /// Drains a connection that came back as [`Condition::NeedsDrain`]. Called outside of all locks, and not if a
+    /// check-out has already had the drain displaced. By default, closes the connection.
     fn drain(&self, draining: Draining<Self>)
     where
         Self: Sized,

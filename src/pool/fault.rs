@@ -13,7 +13,7 @@ pub(super) enum CloseError {
     Failed(EstablishError),
     /// The establishment was given up without an error.
     GivenUp,
-    /// The connection cannot be used again. The environment knows more.
+    /// The connection cannot be used again. The environment knows why.
     Unusable,
     /// The code that judges or drains the connection panicked.
     Panicked,

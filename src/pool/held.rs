@@ -1,4 +1,4 @@
-//! The raw form of the tokens that hold a connection, and what becomes of a connection that is given up.
+//! The raw form of the tokens that hold a connection: how a connection becomes available, is handed over or is closed.
 
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
@@ -23,9 +23,8 @@ use crate::sync::{discard, wake};
 /// A slot that its owner holds (INV-1) and whose connection keeps its pool alive (INV-2). The raw form of all tokens
 /// that hold a connection.
 ///
-/// A single pointer: the core is found through the slot. A result of two words comes back in two stores, and a caller
-/// that reads both with one load has to wait until the stores are done. That took a sixth of the time of a check-out
-/// and check-in.
+/// A single pointer: the slot leads to the core. A result of two words would be returned in two stores, and a caller
+/// that reads both with one load would wait for them. That took a sixth of the time of a check-out and check-in.
 pub(super) struct Held<E: Environment> {
     slot: NonNull<Slot<E::Connection>>,
     core: PhantomData<NonNull<Core<E>>>,
@@ -39,7 +38,7 @@ impl<E: Environment> Clone for Held<E> {
 
 impl<E: Environment> Copy for Held<E> {}
 
-// SAFETY: what the pointer leads to is `Sync` (`Core`, `Slot`). Owning a slot means owning its connection, which is
+// SAFETY: the pointer leads to `Sync` values (`Core`, `Slot`). Owning a slot means owning its connection, which is
 // `Send`. Shared access to a token gives shared access to the connection only where `Lease: Sync` allows it.
 #[allow(unsafe_code)]
 unsafe impl<E: Environment> Send for Held<E> {}
@@ -56,7 +55,7 @@ impl<E: Environment> Held<E> {
 
     #[inline]
     pub(super) fn core_pointer(&self) -> *const Core<E> {
-        // SAFETY: INV-1: we own the slot. It went through `Permit::create` of this very type of core.
+        // SAFETY: INV-1: we own the slot. It went through `Permit::create` of this type of core.
         unsafe { self.slot().core() }.cast()
     }
 
@@ -106,7 +105,7 @@ impl<E: Environment> Held<E> {
         ManuallyDrop::new(unsafe { Arc::from_raw(self.core_pointer()) })
     }
 
-    /// Returns what the environment knows to be wrong with the connection.
+    /// Returns the environment's reason why the connection cannot be used again.
     pub(super) fn fault(&self) -> Option<Cause> {
         // SAFETY: INV-1: we own the slot, and the borrow ends here.
         let connection = unsafe { self.slot().value_ref() }?;
@@ -153,8 +152,8 @@ impl<E: Environment> Held<E> {
         let core = self.core();
         let generation = self.generation();
         loop {
-            // `push` calls this at the right moment: a service is cleared before `Core::reap` detaches, as a pool is
-            // cleared before its clear detaches.
+            // `push` calls this at the right moment: a service is cleared before `Core::reap` detaches, and a pool
+            // before its clear detaches.
             let is_current = || self.is_current(generation);
             // SAFETY: INV-1: we own the slot, which is of this core. Nothing of it is touched after a push.
             match unsafe { shard.push(&raw const core.slab, self.slot_pointer(), is_current) } {
@@ -218,14 +217,14 @@ impl<E: Environment> Held<E> {
         Ok(claimed)
     }
 
-    /// Returns whether neither the pool nor the connection's service was cleared since. `generation` is the
-    /// connection's.
+    /// Returns whether neither the pool nor the connection's service was cleared since the connection got this
+    /// generation.
     #[inline]
     fn is_current(&self, generation: u64) -> bool {
         self.core().state.load().generation == generation && !self.is_stale_member()
     }
 
-    /// Returns the reason for which a connection of an older generation is closed.
+    /// Returns the reason to close a connection of an older generation.
     pub(super) fn stale_reason(&self) -> ConnectionClosedReason {
         match self.core().state.load().phase {
             Phase::Closed => ConnectionClosedReason::PoolClosed,
@@ -294,7 +293,7 @@ impl<E: Environment> Held<E> {
         }
     }
 
-    /// Emits `ConnectionClosed` and releases the slot. Returns the connection, if it has come as far, and its capacity.
+    /// Emits `ConnectionClosed` and releases the slot. Returns the connection, if it was established, and its capacity.
     pub(super) fn begin_close(
         self,
         reason: ConnectionClosedReason,
@@ -320,17 +319,17 @@ impl<E: Environment> Held<E> {
             registry.free.push(self.slot().index());
             (record.core, waker)
         };
-        // Dropped outside of the lock, because it is foreign code.
+        // Dropped outside of the lock, because the drop is foreign code.
         discard(waker);
         // The slot is released before the capacity is given back, so that there are never more slots than the
         // capacity allows.
         let closing = Closing::of(Arc::clone(&core), counts_as);
-        // After the token has its own.
+        // After `closing` has its own reference.
         drop(reference);
         (connection, closing)
     }
 
-    /// Records since when the connection is available, if that matters.
+    /// Records since when the connection is available, if `maxIdleTimeMS` needs it.
     #[inline]
     pub(super) fn touch(&self) {
         let core = self.core();
@@ -339,11 +338,11 @@ impl<E: Environment> Held<E> {
         }
     }
 
-    /// Tells the subscribers that the connection is checked in, before anything else becomes of it: its next event may
-    /// come from another thread. The caller holds no lock.
+    /// Tells the subscribers that the connection is checked in. This comes before the connection is passed on, because
+    /// its next event may come from another thread. The caller holds no lock.
     pub(super) fn end_use(&self) {
         let core = self.core();
-        // First, because a log that does not listen any more must not be told of the end of this use later.
+        // First, because a log that no longer listens must not be told of the end of this use later.
         core.heed_log();
         if core.environment.listens() {
             let connection_id = self.id();

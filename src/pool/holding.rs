@@ -1,19 +1,21 @@
-//! Holder accounting: which callers hold the connections, and which of them for too long.
+//! Holder accounting: which callers hold the connections, and which hold them for too long.
 //!
 //! The accounting is switched at run time. While it is on, [`Reason::Holders`] sends check-outs and check-ins the long
-//! way, and each writes the record beside its slot (`hold.rs`). Each switch has a number, which the records repeat. So a
-//! record that an earlier switch left behind counts for nothing, and no switch has to visit the slots.
+//! way, and each writes the record beside its slot (`hold.rs`). Each switch has a number, which the records repeat. So
+//! records of an earlier switch are ignored, and no switch has to visit the slots.
 //!
 //! A connection that is drained has no holder: its caller has checked it in.
 //!
 //! # Race window
 //!
-//! A check-out that runs while the accounting is switched on may miss that. Its connection then counts as checked out
-//! before. So does a connection that is on its way to its caller at that moment, until its check-out notes it or makes it
-//! available again. If it was reported as held for long meanwhile, that is the end of the use that was reported.
+//! A check-out that runs while the accounting is switched on may miss the switch. Its connection then counts as checked
+//! out before the switch. So does a connection that is on its way to its caller at that moment, until its check-out
+//! notes it or makes it available again. If the connection was reported as held for long meanwhile, the reported use
+//! ends then.
 //!
-//! A connection that is on its way to its close counts as checked out before, too. No end of such a use is reported. But the
-//! close must then take longer than the threshold, and runs no code of others until its connection has left the pool.
+//! A connection that is about to be closed also counts as checked out before the switch. The end of such a use is not
+//! reported. But such a use is reported only if the close takes longer than the threshold, and the close runs no
+//! foreign code until its connection has left the pool.
 
 use std::collections::HashSet;
 use std::panic::Location;
@@ -31,7 +33,7 @@ use super::tokens::Idle;
 use crate::holder::Holder;
 use crate::sync::Mutex;
 
-/// What a pool knows of the accounting as a whole.
+/// The state of a pool's accounting.
 ///
 /// The atomics change under the registry's lock. They are std's, because the model checker need not branch at them: only
 /// `switch` orders anything, and that is the reason for [`Reason::Holders`] (see `turn_on`).
@@ -50,15 +52,15 @@ pub(super) struct Holding {
 
 #[derive(Default)]
 struct Reports {
-    /// The connections that were in use when the accounting was switched on.
+    /// The numbers of the connections that were in use when the accounting was switched on.
     early: HashSet<u64>,
-    /// The connections that were reported although their check-out was not noted.
+    /// The numbers of the connections that were reported although their check-out was not noted.
     unnoted: HashSet<u64>,
     /// The uses that were reported, and that have ended since.
     ended: Vec<Holder>,
 }
 
-/// What a look at the connections in use has found.
+/// The result of a look at the connections in use.
 #[derive(Debug, Default)]
 pub struct HoldReview {
     /// The connections that have now been in use for longer than the threshold, longest first.
@@ -67,7 +69,7 @@ pub struct HoldReview {
     pub ended: Vec<Holder>,
     /// The threshold, if there is one.
     pub threshold: Option<Duration>,
-    /// After what time the next look can find another long use. `None` without a threshold.
+    /// How long until the next look can find another long use. `None` without a threshold.
     pub next: Option<Duration>,
 }
 
@@ -81,8 +83,8 @@ struct Found<'s, C> {
 impl Holding {
     /// Returns the number of the present switch, if the accounting is on.
     fn switch(&self) -> Option<u32> {
-        // ORD: Acquire; pairs with the Release in `turn_on`: a check-out that notes its holder under this switch has its
-        // check-in find the reason, unless the accounting was switched off since.
+        // ORD: Acquire; pairs with the Release in `turn_on`: if a check-out notes its holder under this switch, its
+        // check-in finds the reason, unless the accounting was switched off since.
         let switch = self.switch.load(Ordering::Acquire);
         (switch % 2 == 1).then_some(switch % (1 << Sequence::SWITCH_BITS))
     }
@@ -96,10 +98,10 @@ impl Holding {
         self.switch.fetch_add(1, Ordering::Release);
     }
 
-    /// Switches the accounting off, in the reverse order, and so for the same purpose.
+    /// Switches the accounting off, in the reverse order.
     fn turn_off(&self, remove_reason: impl FnOnce()) {
-        // Relaxed: a check-in that misses the reason leaves a record of this switch. By the time of the next switch, the
-        // record counts for nothing.
+        // Relaxed: a check-in that misses the reason leaves a record of this switch. From the next switch on, the
+        // record is ignored.
         self.switch.fetch_add(1, Ordering::Relaxed);
         remove_reason();
     }
@@ -122,7 +124,7 @@ impl<E: Environment> Core<E> {
         });
     }
 
-    /// Sets after what time a connection in use is reported. `None`, or zero: never.
+    /// Sets the time in use after which a connection is reported. `None`, or zero: never.
     pub fn report_holds_after(&self, threshold: Option<Duration>) {
         let nanos = threshold.map_or(0, |threshold| u64::try_from(threshold.as_nanos()).unwrap_or(u64::MAX));
         self.switch_holders(|holding| {
@@ -156,14 +158,14 @@ impl<E: Environment> Core<E> {
             let early =
                 self.unnoted_in_use(self.slab.iter().collect()).into_iter().map(|slot| slot.known_as().0).collect();
             let mut reports = holding.reports.lock();
-            // Another switch meanwhile has its own look.
+            // A later switch looks for itself.
             if holding.switch() == turned_on {
                 reports.early = early;
             }
         }
     }
 
-    /// Does in a forked child's pool what the parent's was told to do.
+    /// Gives the pool of a forked child the settings of the parent's pool.
     pub(super) fn inherit_holding(&self, parent: &Holding) {
         // Relaxed: the child has a single thread.
         self.account_for_holders(parent.asked_for.load(Ordering::Relaxed));
@@ -175,7 +177,7 @@ impl<E: Environment> Core<E> {
         self.holding.switch().is_some()
     }
 
-    /// Returns after what time a connection in use is reported.
+    /// Returns the time in use after which a connection is reported.
     pub fn holds_are_reported_after(&self) -> Option<Duration> {
         self.holding.threshold()
     }
@@ -202,7 +204,7 @@ impl<E: Environment> Core<E> {
         HoldReview { long, ended, threshold, next }
     }
 
-    /// Marks a use as reported. Returns whether it was not, and goes on.
+    /// Marks a use as reported. Returns whether it was not reported before and has not ended.
     fn report(&self, found: &Found<'_, E::Connection>) -> bool {
         if found.holder.call_site.is_some() {
             return found.slot.hold().is_some_and(|hold| hold.mark_reported(found.sequence));
@@ -211,8 +213,8 @@ impl<E: Environment> Core<E> {
         if !self.holding.reports.lock().unnoted.insert(id) {
             return false;
         }
-        // The owner changes the record, then takes the entry. So it finds the entry, or we find the change. If both, the
-        // owner has reported the end already, and the use must be reported, too.
+        // The owner changes the record, then takes the entry. So it finds the entry, or we find the change, or both
+        // happen. In the last case the owner has reported the end already, so the use must be reported as well.
         self.noted(found.slot).is_none() || !self.holding.reports.lock().unnoted.remove(&id)
     }
 
@@ -233,10 +235,11 @@ impl<E: Environment> Core<E> {
         if !unnoted.is_empty() {
             let mut unnoted = self.unnoted_in_use(unnoted);
             let reports = self.holding.reports.lock();
-            // What was available at the switch may be on its way: between two stacks, or to its caller or its close.
+            // A connection that was available at the switch may be in transit: between two stacks, to its caller or to
+            // its close.
             unnoted.retain(|slot| reports.early.contains(&slot.known_as().0));
             drop(reports);
-            // Relaxed: a switch changes it, and then all that was found here counts for nothing.
+            // Relaxed: a switch changes it, and then the result of this call is ignored.
             let held_for = now.saturating_sub(self.holding.on_since.load(Ordering::Relaxed));
             in_use.extend(unnoted.into_iter().map(|slot| Found {
                 slot,
@@ -248,19 +251,19 @@ impl<E: Environment> Core<E> {
         in_use
     }
 
-    /// Returns what was noted about a slot's connection since the accounting was switched on, if anything was.
+    /// Returns the record of a slot's connection, if it was written since the accounting was switched on.
     fn noted(&self, slot: &Slot<E::Connection>) -> Option<(Sequence, Option<Use>)> {
         let (sequence, noted) = slot.hold()?.read();
         (Some(sequence.switch) == self.holding.switch()).then_some((sequence, noted))
     }
 
-    /// Returns those connections of `slots` that are in use, by elimination. Nothing was noted about them since the
-    /// accounting was switched on, so they have been in use since then, or available, or drained.
+    /// Returns the connections of `slots` that are in use, by elimination. Nothing was noted about them since the
+    /// accounting was switched on, so they have been in use, available or drained since then.
     ///
     /// # Race window
     ///
-    /// A stack that changes all the time may not let itself be read at once. Then what was seen in it counts as
-    /// available, and a connection may be left out.
+    /// A stack that changes all the time may never be read as a whole. Then every slot that was seen in it counts as
+    /// available, and a connection in use may be left out.
     fn unnoted_in_use<'s>(&'s self, slots: Vec<&'s Slot<E::Connection>>) -> Vec<&'s Slot<E::Connection>> {
         let lives = |slot: &Slot<E::Connection>| {
             let stamp = slot.stamp();
@@ -284,8 +287,8 @@ impl<E: Environment> Core<E> {
 }
 
 impl<E: Environment> Idle<E> {
-    /// Notes where the connection is checked out, if the pool accounts for holders. Called before the check-out, so that a
-    /// subscriber that is told of it finds the holder.
+    /// Notes where the connection is checked out, if the pool accounts for holders. Called before the check-out, so
+    /// that a subscriber that is told of the check-out finds the holder.
     #[inline]
     pub fn note_holder(&self, site: &'static Location<'static>) {
         if self.held().core().attention.includes(Reason::Holders) {
@@ -316,8 +319,8 @@ impl<E: Environment> Held<E> {
         }
     }
 
-    /// Notes that the use of the connection ends, or that a connection is not in use: a new one, or one whose check-out gives
-    /// it up.
+    /// Notes that the use of the connection ends. Also called for a new connection, and for one that its check-out
+    /// gives up.
     pub(super) fn end_hold(self) {
         let core = self.core();
         if core.attention.includes(Reason::Holders)
@@ -337,8 +340,8 @@ impl<E: Environment> Held<E> {
         }
     }
 
-    /// Has the end reported of a use that was reported although nothing was noted about it. The caller has changed the record
-    /// before; see `Core::report`.
+    /// Reports the end of a use that was reported although nothing was noted about it. The caller has changed the
+    /// record before; see `Core::report`.
     fn end_unnoted_hold(self) {
         let holding = &self.core().holding;
         if holding.reports.lock().unnoted.remove(&self.id()) {
@@ -354,7 +357,7 @@ impl<E: Environment> Held<E> {
         self.core().environment.review_holds();
     }
 
-    /// Notes what the connection is held for, if the pool accounts for holders.
+    /// Notes the connection's purpose, if the pool accounts for holders.
     pub(super) fn note_purpose(self, purpose: Purpose) {
         if self.core().attention.includes(Reason::Holders)
             && let Some(hold) = self.slot().hold()

@@ -44,13 +44,13 @@ impl<E: Environment> Lease<E> {
         self.0.id()
     }
 
-    /// Returns the pool's generation at the time the connection was created.
+    /// Returns the pool's generation when the connection was created.
     pub fn generation(&self) -> u64 {
         self.0.generation()
     }
 
-    /// Returns the service that the connection belongs to and the service's generation at the time, in load-balanced
-    /// mode.
+    /// Returns the service that the connection belongs to, and the service's generation when it was identified, in
+    /// load-balanced mode.
     pub fn service(&self) -> Option<(ObjectId, u64)> {
         self.0.service()
     }
@@ -81,7 +81,7 @@ impl<E: Environment> Lease<E> {
         self.0.slot().stamp().interrupted
     }
 
-    /// Returns the connection, for use, and a value that tells when the use is to be cancelled.
+    /// Returns the connection, and a value that tells when its use is to be cancelled.
     #[allow(unsafe_code)]
     pub fn interruptible(&mut self) -> (&mut E::Connection, Interruption<'_, E::Connection>) {
         let slot = self.0.slot();
@@ -126,8 +126,8 @@ impl<E: Environment> DerefMut for Lease<E> {
 }
 
 impl<E: Environment> Drop for Lease<E> {
-    /// Checks the connection in. In a forked child, gives up a connection that belongs to the parent (INV-16). A fork in
-    /// the midst of the call counts as one after it.
+    /// Checks the connection in. In a forked child, gives up a connection that belongs to the parent (INV-16). A fork
+    /// during the call counts as later than the call.
     #[inline(always)]
     fn drop(&mut self) {
         let held = self.0;
@@ -190,7 +190,7 @@ fn check_in_elsewhere<E: Environment>(held: Held<E>) {
     }
 }
 
-/// Checks a connection in if that is more than a push: ends a use whose time is measured, and tells the subscribers.
+/// Checks in a connection with more to do than a push: ends a use whose time is measured, and tells the subscribers.
 ///
 /// `ConnectionCheckedIn` is delivered before the connection can be seen checked out again or closed. So a slow
 /// subscriber keeps the connection from others, and no event of the connection overtakes another.

@@ -1,4 +1,4 @@
-//! Maintenance: what a run of the background task does, in the parts that need no I/O.
+//! Maintenance: the parts of a background run that need no I/O.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use crate::sync::atomic::Ordering;
 use crate::sync::{unless_mutant, wake};
 
 impl<E: Environment> Core<E> {
-    /// Does one background run without its last part (see [`Core::populate`]).
+    /// Does one background run, except for its last part, [`Core::populate`].
     ///
-    /// Notices whether a log listens, interrupts the connections that a clear marked, closes stale connections, and removes
-    /// available connections that have perished. Does the work that there is, and returns.
+    /// Notices whether a log listens, interrupts the connections that a clear marked, closes stale connections, and
+    /// removes available connections that have perished. Does not wait for more work.
     pub fn maintain(self: &Arc<Self>) {
         self.heed_log();
         self.interrupt_cleared();
@@ -38,15 +38,15 @@ impl<E: Environment> Core<E> {
     /// itself), or if the last connection that is missing would take the last permit.
     ///
     /// A run calls this until it returns `None`, because a run "MUST do as much work as readily available" ("Background
-    /// Thread"). A check-out that then finds no permit waits for a connection that began to open before its own could,
-    /// so it waits no longer.
+    /// Thread"). If a check-out then finds no permit, it waits for a connection that began to open earlier than its own
+    /// could have, so it waits no longer.
     ///
     /// The last permit is left to check-outs if only one connection is missing: the official case
     /// `pool-checkout-minPoolSize-connection-maxConnecting` requires that a check-out opens its connection beside the
-    /// background's, and that no third connection is created. With all permits taken, a third one would be created: the
-    /// first connection that is ready serves the first check-out and gives back a permit, with which the second
-    /// check-out must create a connection ("Checking Out a Connection") before the other one is ready. If more are
-    /// missing, the third one is needed as well.
+    /// background's, and that no third connection is created. With all permits taken, a third connection would be
+    /// created: the first connection that is ready serves the first check-out and gives back a permit. With that
+    /// permit, the second check-out must create a connection ("Checking Out a Connection") before the other connection
+    /// is ready. If more connections are missing, the third is needed anyway.
     pub fn populate(self: &Arc<Self>) -> Option<Pending<E>> {
         loop {
             if self.state.load().phase != Phase::Ready {
@@ -68,7 +68,8 @@ impl<E: Environment> Core<E> {
     /// Closes up to `most` connections that were detached as stale.
     #[inline]
     pub(super) fn close_stale(&self, most: usize) {
-        // Relaxed: a hint. The registry's lock orders the rest. A caller that misses it leaves the work to the next.
+        // Relaxed: a hint. The registry's lock orders the rest. A caller that misses it leaves the work to the next
+        // caller.
         if self.stale.load(Ordering::Relaxed) > 0 {
             self.close_those_stale(most);
         }
@@ -79,8 +80,9 @@ impl<E: Environment> Core<E> {
         let stale = {
             let mut registry = self.registry.lock();
             let stale = registry.take_stale(&self.slab, most);
-            // Relaxed: under the lock. This comes before the closing: a check-out that finds nothing to close here
-            // queues up instead of spinning until we are done, and is granted the permit when we give it back.
+            // Relaxed: under the lock. The count falls before the connections are closed: a check-out that finds
+            // nothing to close here queues up instead of spinning until this is done, and is granted the permit that
+            // this gives back.
             self.stale.fetch_sub(stale.len() as u32, Ordering::Relaxed);
             stale
         };
@@ -100,7 +102,7 @@ impl<E: Environment> Core<E> {
             }
             let mut idle = self.slots_in_shards();
             idle.extend(registry.stale_slots(&self.slab));
-            // Under the registry's lock, no slot moves between services, and no service starts a new entry.
+            // Under the registry's lock, no slot moves between services, and no service gets a new entry.
             let members =
                 services.iter().flat_map(|(service_id, cleared)| registry.services.members(*service_id, *cleared));
             let wakers: Vec<Waker> = members
@@ -125,12 +127,12 @@ impl<E: Environment> Core<E> {
         interrupted.for_each(wake);
     }
 
-    /// Returns where to count the interruption of a connection, unless it is idle: nothing is interrupted then.
+    /// Returns the counter for the interruption of a connection, unless it is idle, so that nothing is interrupted.
     fn counter_of(&self, index: u32, idle: &HashSet<u32>) -> Option<&Counter> {
         (!idle.contains(&index)).then_some(&self.measures.interruptions)
     }
 
-    /// Returns the slots of the connections in the shards, as far as these stand still.
+    /// Returns the slots of the connections in the shards. May miss some of a shard that changes all the time.
     pub(super) fn slots_in_shards(&self) -> HashSet<u32> {
         let mut found = HashSet::new();
         for shard in self.shards.iter() {
@@ -143,13 +145,13 @@ impl<E: Environment> Core<E> {
 
     /// Removes perished connections from the shards.
     ///
-    /// A shard is left alone unless a look at it finds a perished connection. Otherwise it is detached, and the
-    /// connections that are still good are put back on it, oldest first.
+    /// A shard is left alone unless a look at it finds a perished connection. Otherwise it is detached, and the good
+    /// connections are pushed onto it again, oldest first.
     ///
     /// # Race window
     ///
     /// While a shard is detached, a check-out does not find its connections, and may open one or queue up. If it queues
-    /// up, the first connection that is put back is handed over to it.
+    /// up, it gets the first connection that would be pushed.
     fn reap(&self) {
         // ORD: Acquire; pairs with the Release in `clear_service`, so the service's new generation is visible.
         let order = unless_mutant("service_cleared_acquires_nothing", Ordering::Acquire);
@@ -169,8 +171,8 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// Schedules maintenance for a caller that closed a connection or finished an establishment: another connection may
-    /// have to be opened towards `minPoolSize`.
+    /// Schedules maintenance after a close or the end of an establishment: another connection may have to be opened
+    /// towards `minPoolSize`.
     pub(super) fn schedule_population(&self) {
         if self.options.min_pool_size > 0 {
             self.environment.schedule_maintenance();
@@ -179,9 +181,8 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// Schedules maintenance in a closed pool, for a caller that closed a connection: none may be left. Called after
-    /// the connection's capacity was given back. `Capacity::order_releases` explains why the phase that is read here is
-    /// not too old.
+    /// Schedules maintenance in a closed pool, after the close of a connection that may be the last. Called after the
+    /// connection's capacity was given back. `Capacity::order_releases` explains why this reads no old phase.
     pub(super) fn schedule_if_closed(&self) {
         if self.state.load().phase == Phase::Closed {
             self.environment.schedule_maintenance();

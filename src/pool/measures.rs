@@ -1,4 +1,4 @@
-//! What a core counts and measures. `crate::metrics` documents it for users.
+//! The counters and histograms of a core. `crate::metrics` documents them for users.
 //!
 //! | what | where it is counted |
 //! | --- | --- |
@@ -7,8 +7,8 @@
 //! | connections created and closed, clears, drains | in the registry, under its lock |
 //! | all else | in a counter or a histogram of the core |
 //!
-//! An end is counted after its begin, and [`Core::metrics`] reads the ends first. Each reading of an end acquires what
-//! came before it. So no snapshot has more ends than begins.
+//! An end is counted after its beginning, and [`Core::metrics`] reads the ends first. Each reading of an end acquires
+//! the earlier counts. So no snapshot has more ends than beginnings.
 
 use std::sync::atomic::{AtomicU64 as StatisticU64, Ordering as StatisticOrdering};
 
@@ -25,7 +25,7 @@ use crate::metrics::{
     PoolMetrics, Recorder, StageTimes,
 };
 
-/// What is counted outside of slots and registry.
+/// The counts outside of the slots and the registry.
 pub(super) struct Measures {
     /// As many as there are shards.
     by_shard: Box<[CachePadded<OfShard>]>,
@@ -38,7 +38,7 @@ pub(super) struct Measures {
     pub(super) drains: DrainEnds,
     pub(super) interruptions: Counter,
     retries: Counter,
-    /// The number of the last connection before this core's first one, which a pool's predecessor created.
+    /// The number of the last connection that the pool's predecessor created.
     ids_before: StatisticU64,
 }
 
@@ -49,7 +49,7 @@ struct OfShard {
 
 impl Default for OfShard {
     fn default() -> Self {
-        // A check-out that waits, and a check-in, must not allocate later on.
+        // Check-outs that wait, and check-ins, must not allocate later.
         Self { waited: Recorder::frequent(), used: Recorder::frequent() }
     }
 }
@@ -64,7 +64,7 @@ struct Failures {
     cancelled: Counter,
 }
 
-/// What became of drains; see `DrainMetrics`.
+/// How drains ended; see `DrainMetrics`.
 #[derive(Default)]
 pub(super) struct DrainEnds {
     pub(super) reused: Counter,
@@ -73,7 +73,7 @@ pub(super) struct DrainEnds {
     pub(super) given_up: Counter,
 }
 
-/// What is counted under the registry's lock.
+/// The counts under the registry's lock.
 #[derive(Clone, Copy, Default)]
 pub(super) struct RegistryCounts {
     pub(super) closed: Closes,
@@ -112,7 +112,7 @@ impl Measures {
         }
     }
 
-    /// Leaves connections out that a pool's predecessor created, of which the last one has the number `last_id`.
+    /// Leaves out the connections of a pool's predecessor, the last of which has the number `last_id`.
     pub(super) fn begin_after(&self, last_id: u64) {
         // Relaxed: set before the pool is shared.
         self.ids_before.store(last_id, StatisticOrdering::Relaxed);
@@ -137,7 +137,7 @@ impl<E: Environment> Held<E> {
         if !E::METERED {
             return;
         }
-        // A connection may be opened before the check-out's first poll has ended, by another thread.
+        // Another thread may have opened the connection before the check-out's first poll has ended.
         let is_opened = self.slot().take_opened_mark();
         if is_opened || started.has_waited() {
             self.count_wait(started, is_opened);
@@ -154,7 +154,7 @@ impl<E: Environment> Held<E> {
         if is_opened {
             core.measures.opened.record(waited);
         } else {
-            // First the sum, which the count publishes.
+            // The sum comes first, because the count publishes it.
             slot.tally().add_waited(waited);
             core.measures.of_shard(core.environment.shard_hint()).waited.count(waited);
         }
@@ -226,7 +226,7 @@ impl<E: Environment> Core<E> {
     /// Returns a snapshot of the metrics. Takes the locks that [`Core::status`] takes, and the registry's.
     pub fn metrics(&self) -> PoolMetrics {
         let measures = &self.measures;
-        // The ends come before their begins: uses, then check-outs, then establishments, then creations.
+        // The ends come before their beginnings: uses, then check-outs, then establishments, then creations.
         let use_time = measures.merged(|of_shard| &of_shard.used);
         let failures = &measures.failures;
         let waited = measures.merged(|of_shard| &of_shard.waited);

@@ -1,10 +1,10 @@
 //! The core of the pool: no I/O, no clock, no tasks, no randomness.
 //!
 //! [`Core`] is generic over its connections and over its surroundings ([`Environment`]). Work that the core leaves to
-//! its caller, such as opening a connection, comes back as a token. A [`Permit`] is the right to open a connection. A
+//! its caller, such as opening a connection, is returned as a token. A [`Permit`] is the right to open a connection. A
 //! [`Pending`] is a connection in establishment, an [`Idle`] is an established connection without a user, a [`Lease`]
-//! is a connection in use, and a [`Draining`] is a connection whose user left something undone. [`Pool`](crate::Pool)
-//! is a core on tokio.
+//! is a connection in use, and a [`Draining`] is a connection whose user left work unfinished. [`Pool`](crate::Pool) is
+//! a core on tokio.
 //!
 //! # Shared state
 //!
@@ -17,10 +17,10 @@
 //! | registry (`registry.rs`) | free slots, detached stacks, services, drains; connection numbers are given out under its lock | all operations that are rare |
 //!
 //! A check-out that finds a connection on top of its thread's shard swaps that head, and its check-in swaps it back.
-//! Besides the slot, which is the owner's, neither writes anything else that is shared, and neither takes a lock. What they
-//! read of the core hardly ever changes: its number, the reasons for more work (`attention.rs`), and for a push the pool word.
-//! The number of available connections is not counted anywhere: each slot in a stack knows the height of the stack up to
-//! itself.
+//! Apart from the slot, which its owner has to itself, neither writes shared memory, and neither takes a lock. The
+//! parts of the core that they read hardly ever change: its number, the reasons for more work (`attention.rs`), and for
+//! a push the pool word. No counter holds the number of available connections: each slot in a stack knows the height of
+//! the stack up to itself.
 //!
 //! # Invariants
 //!
@@ -35,8 +35,8 @@
 //! - INV-6 (waker ownership): the waker of an owner that can be interrupted belongs to the thread that clears the mark
 //!   `watched` (`slab.rs`). So leaving the waker and taking it back are one locked instruction each.
 //! - INV-8 (drains keep no check-out waiting, beyond a close): see below.
-//! - INV-9 (the address is lent): an event that is delivered inline has a copy of the pool's pointer to its address,
-//!   without a count. The copy is never dropped, and lives no longer than the call that lends it (`Core::tell`).
+//! - INV-9 (the address is lent): an event that is delivered inline holds an uncounted copy of the pool's pointer to
+//!   its address. The copy is never dropped, and lives no longer than the call that lends it (`Core::tell`).
 //! - INV-11 (what a word of the wait list says): `waitlist/mod.rs`; INV-12 (segments stay): `waitlist/segments.rs`.
 //! - INV-13 (requests stay): a request to the holder of a brief lock stays in place until it is served
 //!   (`sync/brief.rs`).
@@ -45,50 +45,50 @@
 //!
 //! # Waiting
 //!
-//! The flags are bits in the very words that a check-out and a check-in swap anyway. So the hot path needs no fence and
-//! no second cache line to learn of check-outs that wait, and a newcomer cannot take a connection past a queue that it
-//! has not noticed. The flags change only under the wait list's lock.
+//! The flags are bits in the words that a check-out and a check-in swap anyway. So the hot path learns of waiting
+//! check-outs without a fence or a second cache line, and a newcomer cannot overtake a queue that it has not noticed.
+//! The flags change only under the wait list's lock.
 //!
 //! A check-out in the queue is granted a connection, a permit or a refusal, all through the one queue. Connections and
-//! permits are tokens: a check-out that goes away at the wrong moment drops its token, which then goes to the next in
-//! the queue.
+//! permits are tokens: a check-out that is cancelled at the wrong moment drops its token, which then goes to the next
+//! check-out in the queue.
 //!
 //! A check-out that opens a connection waits on as an opener ([`Core::acquire_as_opener`]). It takes its own connection
-//! or one that comes back, the earlier of the two. It is older than every waiter. So the specification's "MUST NOT
-//! service any newer checkOut requests before fulfilling the original one" holds, and a slow handshake keeps no
-//! check-out from a free connection. If another connection comes first, the opener's own connection serves the next
-//! check-out once it is open.
+//! or a returned one, whichever comes first. It is older than every waiter. So the specification's "MUST NOT service
+//! any newer checkOut requests before fulfilling the original one" holds, and a slow handshake keeps no check-out from
+//! a free connection. If another connection comes first, the opener's own connection serves the next check-out once it
+//! is open.
 //!
 //! A check-out that holds a permit waits as an opener from the start. The connection is opened only after the tasks
 //! that are ready have run. If a connection comes back first, none is opened, and the permit goes to the next in the
 //! queue. The opening task waits for the ready tasks, because the check-out itself may not be polled in the meantime.
 //! As in any fair queue, a grant stays with its check-out until the check-out is polled or dropped.
 //!
-//! Two things pass an opener. A new connection that no check-out claims goes to a waiter first. Otherwise the waiter
-//! would open another, and the pool would hold more connections than it needs. And a check-out that was granted a
-//! permit after waiting becomes an opener only when its task runs. Until then, a connection that comes back is for the
-//! check-outs in the queue, or for any check-out.
+//! In two cases, a connection passes an opener by. A new connection that no check-out claims goes to a waiter first.
+//! Otherwise the waiter would open another connection, and the pool would hold more than it needs. And a check-out that
+//! was granted a permit after waiting becomes an opener only when its task runs. Until then, a returned connection goes
+//! to the check-outs in the queue, or to any other check-out.
 //!
 //! # Drains
 //!
-//! A connection that comes back with something undone is drained: the environment brings to its end what the user left
-//! undone. A check-out does not wait for a drain to succeed. If one would have to wait only for capacity under `maxPoolSize`,
-//! the pool *displaces* the oldest drain, because that is the least likely one to succeed (`drain_queue.rs`). The holder of
-//! its [`Draining`] learns of that and drops the token, which closes the connection. The first waiter gets the capacity when
-//! the close has run, because a connection counts until then. While there is free capacity, drains are left alone.
+//! A connection that comes back with unfinished work is drained: the environment completes what the user left
+//! unfinished. A check-out does not wait for a drain to succeed. If it lacks only capacity under `maxPoolSize`, the
+//! pool *displaces* the oldest drain, which is the least likely to succeed (`drain_queue.rs`). The holder of its
+//! [`Draining`] is told, and drops the token, which closes the connection. The first waiter gets the capacity when the
+//! close has run, because a connection counts until then. While there is free capacity, drains are left alone.
 //!
 //! One drain is displaced at a time. When its capacity comes free, the thread that serves it displaces the next one, if
 //! another check-out waits. So the second of two check-outs may wait for two closes.
 //!
-//! INV-8 (drains keep no check-out waiting, beyond a close): if a check-out waits and connections are drained, then a permit
-//! is free, or `maxConnecting` admits no connection, or a drain was displaced and its connection is yet to be closed, or a
-//! thread is about to displace a drain. Each change that could break this is a change of the capacity word, and the thread
-//! that makes the change looks at the word: a check-out that queues up, a drain that begins, a connection that stops being
-//! pending, and a displaced connection that is closed.
+//! INV-8 (drains keep no check-out waiting, beyond a close): if a check-out waits and connections are drained, then a
+//! permit is free, or `maxConnecting` admits no connection, or a drain was displaced and its connection is yet to be
+//! closed, or a thread is about to displace a drain. Each change that could break this is a change of the capacity
+//! word, and the thread that makes the change looks at the word: a check-out that queues up, a drain that begins, a
+//! connection that stops being pending, and a displaced connection that is closed.
 //!
-//! A displaced connection is closed by the task that drains it. If that task does not run, the waiter waits for a
-//! connection that comes back, or until its own limit: on an idle current-thread runtime, which opens no connection either,
-//! or where foreign code blocks in the drain.
+//! The task that drains a displaced connection closes it. That task may not run: on an idle current-thread runtime,
+//! which opens no connection either, or because foreign code blocks in the drain. Then the waiter waits for a returned
+//! connection, or until its own limit.
 //!
 //! # The orderings
 //!
@@ -109,7 +109,8 @@
 //!    without an event: the connections became useless by no fault of the server, and the pool continues to serve.
 //! 9. Either the thread that closes the pool sees that nothing is left, or the thread that gives back the last capacity
 //!    sees that the pool is closed and says so: `Capacity::order_releases`.
-//! 10. Of a drain that begins and a check-out that queues up, the second notices the first: `Capacity::set_draining`.
+//! 10. If a drain begins while a check-out queues up, the later of the two notices the earlier:
+//!     `Capacity::set_draining`.
 //!
 //! `loom-tests/` has a model of each ordering, and for each model mutants of this code that it must catch.
 //!
@@ -117,11 +118,11 @@
 //!
 //! - No fairness between shards: a thread takes from its own shard first.
 //! - No counter of available connections.
-//! - No epoch-based reclamation: slots are never deallocated while the pool lives, and a waiter's cell not before its ticket is
-//!   over.
+//! - No epoch-based reclamation: slots are never deallocated while the pool lives, and a waiter's cell is kept until
+//!   its ticket is over.
 //! - No lock on the hot path, and no claim that the waiting path has none. The work under the wait list's lock is
 //!   bounded, however many check-outs wait or leave: a few cache lines, and all shards' heads when the first check-out
-//!   comes to wait or the last one goes. `sync/brief.rs` says how long a thread may wait for that lock.
+//!   queues up or the last one leaves. `sync/brief.rs` says how long a thread may wait for that lock.
 //! - No event-listener in the wait list that ships: BENCHMARKS.md gives the measured reason.
 //! - No panic of foreign code: wakers run and are dropped outside of all locks, and their panics are caught
 //!   (`sync/foreign.rs`).

@@ -1,4 +1,4 @@
-//! A thread's note of the shard that it used last, and of what it has left there.
+//! A thread's note of the shard that it used last, and of the stack that it left there.
 
 use std::cell::Cell;
 use std::ptr::{self, NonNull};
@@ -14,42 +14,43 @@ use super::slab::{Link, Slot, Stamp};
 
 /// A thread's note of the pool that it used last, and of its shard there.
 ///
-/// A check-in begins with a slot. Without the note, it finds the head of the thread's shard through three readings, each
-/// at an address that the one before has found: the slot's core, the core's shards, the head. With the note, the address of
-/// the head is known from the start. The slot and its core are only compared with the note, and a processor that
-/// executes ahead does not wait for a comparison. Without it, a check-out and its check-in took a fifth longer on a
-/// processor whose locked instructions take 3 ns.
+/// A check-in begins with a slot. Without the note, it reaches the head of the thread's shard through three dependent
+/// loads: the slot's core, the core's shards, the head. With the note, the address of the head is known from the start.
+/// The slot and its core are only compared with the note, and a processor that executes ahead does not wait for a
+/// comparison. Without the note, a check-out and its check-in took a fifth longer on a processor whose locked
+/// instructions take 3 ns.
 ///
-/// A thread that alternates between two pools has a note of the other one each time. Its check-outs and check-ins then take
-/// the longer paths, and 1.27 times as long.
+/// A thread that alternates between two pools always has a note of the wrong one. Its check-outs and check-ins then
+/// take the longer paths, and 1.27 times as long.
 ///
-/// INV-16 (a note leads to a living shard of this process): a core's number is never given to another core, and its shards
-/// stay where they are for as long as it lives. So the shard of a note may be used by a caller that borrows the core
-/// of this number. A forked child forgets its note, and there a core of the parent is never noted for longer than
-/// `Core::note_own_shard` takes. So a core that a note names is not the parent's.
+/// INV-16 (a note leads to a living shard of this process): a core's number is never given to another core, and its
+/// shards stay in place for as long as it lives. So a caller that borrows the core of a note's number may use the
+/// note's shard. A forked child forgets its note, and notes a core of the parent only while `Core::note_own_shard`
+/// runs. So a core that a note names is not the parent's.
 ///
 /// # The last slot
 ///
-/// The thread also notes the slot that it has last taken from its shard or pushed there, and which head it has left behind. If
-/// the shard still has that head, a check-out takes that slot, and a check-in puts it back. All that they swap comes from the note
-/// and from the slot that it names, and the head is only compared with the note. Otherwise they would look for the top and for the
-/// height of the stack at addresses that depend on the head, and the load of a head has to wait for the locked instruction that
-/// has just written it. So a check-out and its check-in take 0.83 of the time that they
-/// take without the noted slot, with one thread and with two.
+/// The thread also notes the slot that it last took from its shard or pushed there, and the head that it left behind.
+/// If the shard still has that head, a check-out takes that slot, and a check-in puts it back. Both swap only values
+/// from the note and from the slot that it names, and compare the head with the note. Otherwise they would look up the
+/// top and the height of the stack at addresses that depend on the head, and the load of a head has to wait for the
+/// locked instruction that has just written it. With the noted slot, a check-out and its check-in take 0.83 of the
+/// time, with one thread and with two.
 ///
-/// INV-17 (what a noted head says): if the noted shard has the head `with` now, this thread has pushed `slot` there to make it, and
-/// `slot` is on top. If it has the head `without` now, this thread has taken `slot` from there to make it, the link of `slot`
-/// was `link`, and the stack is as it was below. No clear of the pool has reached this shard since, because a clear changes the
-/// heads of all shards; a clear of a service does not, but then connections are vetted, and no check-in puts anything back. If
-/// another thread has pushed `slot` elsewhere meanwhile, its link is another one, or there is nothing below it here either. Of a
-/// head that the shard has no more, the note says nothing, and its fields may be of different slots, or of another core.
+/// INV-17 (what a noted head says): if the head of the noted shard is `with`, this thread made it by pushing `slot`,
+/// and `slot` is on top. If the head is `without`, this thread made it by taking `slot`, the link of `slot` was `link`,
+/// and the stack below is unchanged. No clear of the pool has reached this shard since, because a clear changes the
+/// heads of all shards. A clear of a service does not change them, but then connections are vetted, and no check-in
+/// puts a slot back. If another thread has pushed `slot` elsewhere meanwhile, its link differs, or nothing is below it
+/// on either stack. About a head that the shard no longer has, the note says nothing, and its fields may belong to
+/// different slots, or to another core.
 #[derive(Debug)]
 pub struct Nearby {
     /// The number of the core, or [`Nearby::NO_CORE`].
     core: Cell<u64>,
     shard: Cell<NonNull<Shard>>,
-    /// The slot that `with` and `without` speak of, whose type the note does not know. When both speak of no shard, it may be
-    /// a slot of an earlier core, which is gone.
+    /// The slot of `with` and `without`, whose type the note does not know. While both are [`PastHead::OF_NO_SHARD`],
+    /// it may be a slot of an earlier core, which is gone.
     slot: Cell<*const ()>,
     link: Cell<Link>,
     with: Cell<PastHead>,
@@ -76,8 +77,8 @@ impl Nearby {
         }
     }
 
-    /// Notes a slot that the thread has taken from its shard or pushed there, and its link. A slot that was pushed may be another
-    /// thread's by now, and its pool may be gone: this does not follow the pointer.
+    /// Notes a slot that the thread has taken from its shard or pushed there, and its link. Does not follow the
+    /// pointer: another thread may own a slot that was pushed, and its pool may be gone.
     #[inline]
     fn note<C>(&self, slot: *const Slot<C>, link: Link) {
         self.slot.set(slot.cast());
@@ -91,8 +92,8 @@ impl Nearby {
 }
 
 impl<E: Environment> Core<E> {
-    /// Returns the calling thread's shard, unless that thread notes its shards and has no note of this pool. In that case,
-    /// [`Core::own_shard`] returns it.
+    /// Returns the calling thread's shard. Returns `None` if threads keep notes, and this thread has no note of this
+    /// pool: then [`Core::own_shard`] returns the shard.
     ///
     /// A thread that has a note of this pool is not in a forked child that has inherited the pool (INV-16).
     #[inline]
@@ -105,8 +106,8 @@ impl<E: Environment> Core<E> {
         Some(unsafe { shard.as_ref() })
     }
 
-    /// Takes the top of the calling thread's shard, if [`Core::nearby_shard`] returns that shard. Makes one attempt with the
-    /// noted slot, and one without the note.
+    /// Takes the top of the shard that [`Core::nearby_shard`] returns. Makes one attempt with the noted slot, and one
+    /// without the note.
     #[inline]
     pub(super) fn pop_nearby(&self) -> Option<&Slot<E::Connection>> {
         let shard = self.nearby_shard()?;
@@ -143,7 +144,7 @@ impl<E: Environment> Core<E> {
         self.nearby_shard().is_some()
     }
 
-    /// Has the calling thread note its shard of this pool, and then does what [`Core::try_hit`] does.
+    /// Has the calling thread note its shard of this pool, and then calls [`Core::try_hit`].
     pub fn note_and_try_hit(self: &Arc<Self>) -> Option<Hit<E>> {
         self.own_shard();
         self.try_hit()
@@ -157,14 +158,14 @@ impl<E: Environment> Core<E> {
 
     /// Has the calling thread note its shard, and returns it.
     ///
-    /// A signal handler or a subscriber may fork between any two steps of a check-out, and its child may go on with the
-    /// check-out. So the look at whether the core is inherited comes after the note: a fork before the look is seen, and at
-    /// a fork after it the child forgets the note.
+    /// A signal handler or a subscriber may fork between any two steps of a check-out, and its child may continue the
+    /// check-out. So the check whether the core is inherited comes after the note: the check sees an earlier fork, and
+    /// at a later fork the child forgets the note.
     #[inline(never)]
     fn note_own_shard(&self) -> &Shard {
         let shard = self.preferred_shard();
         E::with_nearby(|note| {
-            // The fences keep the compiler from changing the order that a signal handler sees.
+            // The fences preserve the order that a signal handler sees.
             note.forget();
             compiler_fence(SignalOrdering::SeqCst);
             note.shard.set(NonNull::from(shard));
@@ -216,7 +217,7 @@ impl<E: Environment> Held<E> {
         let slab = &raw const self.core().slab;
         let is_current = || self.core().state.load().generation == generation;
         let pushed = E::with_nearby(|note| {
-            // The code that tells the connection's condition may have used another pool since.
+            // The code that judges the connection's condition may have used another pool since.
             let is_noted = ptr::eq(note.shard.get().as_ptr(), shard);
             // SAFETY: INV-1: we own the slot. Its core is the shard's and the slab's.
             let (link, with) = unsafe { shard.try_push(slab, self.slot_pointer(), is_current) }.ok()?;

@@ -1,4 +1,4 @@
-//! Available connections that perish in their shard: idle for too long, or of a service that was cleared.
+//! Available connections that perish in their shard: idle for too long, or of a cleared service.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// Returns the reason why an available connection can no longer be used, if there is one.
+    /// Returns the reason why an available connection can no longer be used, if any.
     pub(super) fn perished(&self, held: &Held<E>) -> Option<ConnectionClosedReason> {
         if held.is_stale_member() {
             return Some(ConnectionClosedReason::Stale);

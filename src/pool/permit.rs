@@ -28,9 +28,9 @@ impl<E: Environment> Permit<E> {
 
     /// Creates the connection, in the state "pending", and emits `ConnectionCreated`.
     ///
-    /// This happens under the registry's lock, under which the pool is also marked ready, cleared and closed. So the
-    /// event lies between a `PoolReady` and the next `PoolCleared`, and the ids are in the order of the events
-    /// (orderings 1 and 7).
+    /// This happens under the registry's lock, as do marking the pool ready, clearing and closing it. So the event lies
+    /// between a `PoolReady` and the next `PoolCleared`, and the ids are in the order of the events (orderings 1 and
+    /// 7).
     ///
     /// # Errors
     ///
@@ -61,8 +61,7 @@ impl<E: Environment> Permit<E> {
         core.environment.deliver();
         let held = Held::new(core, slot);
         held.end_hold();
-        // The pending connection takes over the count. It does not take over the reference to the core: the record has
-        // its own.
+        // The pending connection takes over the count, but not the reference to the core: the record has its own.
         let this = ManuallyDrop::new(self);
         // SAFETY: `this` is not used again, and its `Drop` does not run.
         drop(unsafe { std::ptr::read(&raw const this.core) });
@@ -75,16 +74,17 @@ impl<E: Environment> Drop for Permit<E> {
         if self.core.capacity.release(1, 1) {
             self.core.serve_permits();
         }
-        // The permit counted towards `minPoolSize`, and may have been the last that was left of a closed pool.
+        // The permit counted towards `minPoolSize`, and may have been the last part of a closed pool.
         self.core.schedule_population();
     }
 }
 
-/// A [`Permit`] that a check-out shares with the task that will open the connection. It belongs to the first of the two
-/// that takes it.
+/// A [`Permit`] that a check-out shares with the task that will open the connection. The first of the two to take it
+/// owns it.
 ///
-/// The task takes the permit to open a connection. The check-out takes it when another connection has come, and drops
-/// it, so that the next in the queue gets the permit. A permit that neither takes is dropped with the last reference.
+/// The task takes the permit to open a connection. The check-out takes it when it has got another connection, and drops
+/// it, so that the next check-out in the queue gets the permit. A permit that neither takes is dropped with the last
+/// reference.
 pub struct SharedPermit<E: Environment>(Mutex<Option<Permit<E>>>);
 
 impl<E: Environment> SharedPermit<E> {
@@ -100,7 +100,8 @@ impl<E: Environment> SharedPermit<E> {
 }
 
 impl<E: Environment> Core<E> {
-    /// Grants free permits to the waiters, in their order. Displaces a drain if the next waiter lacks only its capacity.
+    /// Grants free permits to the waiters, in order. Displaces a drain if the next waiter lacks only the drain's
+    /// capacity.
     pub(super) fn serve_permits(self: &Arc<Self>) {
         loop {
             let claimed = {

@@ -1,4 +1,4 @@
-//! What connections in use are held for, in load-balanced mode.
+//! The purposes of connections in use, in load-balanced mode.
 
 use std::sync::atomic::Ordering as StatisticOrdering;
 
@@ -15,7 +15,7 @@ impl<E: Environment> Held<E> {
         }
     }
 
-    /// Records and counts what the connection is held for.
+    /// Records and counts the connection's purpose.
     pub(super) fn pin_to(self, purpose: Purpose) {
         let core = self.core();
         let before = self.record_mut(|record| std::mem::replace(&mut record.purpose, purpose));

@@ -1,8 +1,8 @@
-//! The registry: what changes rarely, under one mutex.
+//! The registry: the state that changes rarely, under one mutex.
 //!
 //! Allocating and releasing a slot go through here, and so do marking the pool ready, clearing it and closing it.
-//! Connection ids are given out, and `ConnectionCreated` events emitted, under this lock, so that their orders are the
-//! same.
+//! Connection ids are given out and `ConnectionCreated` events emitted under this lock, so that they have the same
+//! order.
 //!
 //! Lock order: the registry, then the wait list. No thread takes the registry's lock while it holds the wait list's.
 
@@ -26,7 +26,7 @@ pub(super) struct Registry {
     pub(super) drains: DrainQueue,
     /// The services behind a load balancer that have connections.
     pub(super) services: Services,
-    /// What is counted under this lock.
+    /// Counts that change under this lock.
     pub(super) counts: RegistryCounts,
 }
 
@@ -41,7 +41,7 @@ impl Registry {
         self.stale.iter().flat_map(|top| slab.chain(Some(*top)).map(Slot::index))
     }
 
-    /// Takes up to `most` of the stale connections, which are then the caller's to close.
+    /// Takes up to `most` of the stale connections, for the caller to close.
     pub(super) fn take_stale<C>(&mut self, slab: &Slab<C>, most: usize) -> Vec<u32> {
         let mut taken = Vec::new();
         while taken.len() < most {

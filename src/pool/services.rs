@@ -15,14 +15,14 @@ pub(super) struct Services {
     /// Connections of these services up to these generations are still to be interrupted.
     pub(super) interrupt: Vec<(ObjectId, u64)>,
     /// The first generation of the next new entry. It is beyond the generations of all removed entries, so that an
-    /// error of a removed entry is not mistaken for one of a present entry.
+    /// error of a removed entry is never taken for an error of a present entry.
     first_generation: u64,
 }
 
 /// A service behind a load balancer, as long as it has connections.
 struct Service {
     generation: Arc<AtomicU64>,
-    /// The slots of its connections, and the service's generation when each of them was identified.
+    /// The slots of its connections, each with the service's generation when the connection was identified.
     members: HashMap<u32, u64>,
 }
 
@@ -39,8 +39,8 @@ pub(super) struct Membership {
 impl Membership {
     pub(super) fn is_stale(&self) -> bool {
         // Relaxed: a connection is closed as stale under the registry's lock, and so after the `PoolCleared` of the
-        // section that changed this word. `Core::reap` has an Acquire of its own (`Core::service_cleared`), and a push
-        // after its detach has the Acquire of the head.
+        // section that changed this word. `Core::reap` acquires `Core::service_cleared`, and a push after its detach
+        // acquires the head.
         self.current.load(Ordering::Relaxed) != self.generation
     }
 }
@@ -59,8 +59,8 @@ impl Services {
         Membership { service_id, generation, current: service.generation.clone() }
     }
 
-    /// Removes a connection from its service. With the last one, the service's entry goes, and so do its outstanding
-    /// interruptions, which do not apply to the connections of the service's next entry.
+    /// Removes a connection from its service. The last connection takes the service's entry with it, and the
+    /// outstanding interruptions, which do not apply to the service's next entry.
     pub(super) fn quit(&mut self, membership: &Membership, index: u32) {
         let service = self.present.get_mut(&membership.service_id).expect("BUG: a member has no service");
         service.members.remove(&index);

@@ -19,15 +19,15 @@ pub(super) struct Head {
     tag: u64,
 }
 
-/// A head that a shard has had, to be compared with later ones.
+/// A head that a shard has had, for comparison with later heads.
 ///
-/// If the shard still has it, its stack has not changed since. That holds for fewer than 2^43 changes, after which the tag is the
-/// same again: a thread that relies on an older head would have to find exactly that one among all of them.
+/// If the shard still has it, its stack has not changed since. This can be wrong only after a multiple of 2^43 changes,
+/// when the tag is the same again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PastHead(u64);
 
 impl PastHead {
-    /// No shard has this head: it is flagged, and a flagged shard is empty.
+    /// No shard has this head: it is flagged but not empty.
     pub(super) const OF_NO_SHARD: Self = Self(1 << Head::WAITING_SHIFT);
 
     #[inline]
@@ -110,7 +110,7 @@ pub(super) enum Obstacle {
 
 /// A pool's shards. Their number is a power of two.
 ///
-/// They stay where they are, even if the core is moved (INV-16).
+/// They stay in place, even if the core is moved (INV-16).
 pub(super) struct Shards(Box<[CachePadded<Shard>]>);
 
 impl Shards {
@@ -121,9 +121,9 @@ impl Shards {
     #[cfg(any(loom, shuttle))]
     const MOST: usize = 4;
 
-    /// Creates about one shard for each thread (a power of two), but no more than one for every two
-    /// connections. More shards would serve more threads without moving a cache line, but the first check-out to wait flags
-    /// all of them: with a shard for each connection, a nearly saturated pool does up to a half less.
+    /// Creates about one shard for each thread (a power of two), but no more than one for every two connections. With
+    /// more shards, more threads would work without moving a cache line, but the first check-out to wait flags all
+    /// shards: with a shard for each connection, a nearly saturated pool does up to a half less.
     pub(super) fn new(threads: usize, capacity: u32) -> Self {
         Self((0..Self::count(threads, capacity)).map(|_| CachePadded::new(Shard::new())).collect())
     }
@@ -135,7 +135,7 @@ impl Shards {
         wanted.min(1 << affordable.ilog2())
     }
 
-    /// Returns the shard that a hint stands for.
+    /// Returns the shard for a hint.
     #[inline]
     pub(super) fn preferred(&self, hint: usize) -> &Shard {
         &self.0[hint & (self.0.len() - 1)]
@@ -146,7 +146,7 @@ impl Shards {
         self.0.len()
     }
 
-    /// Returns all shards, in the order of the hints that stand for them.
+    /// Returns all shards, in the order of their hints.
     pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = &Shard> {
         self.0.iter().map(|shard| &**shard)
     }
@@ -154,9 +154,9 @@ impl Shards {
 
 /// One shard.
 ///
-/// It is nothing but an atomic. So a reference to it may outlive it, as it does in a push after which other threads free the
-/// core: of what is in a cell, a reference promises nothing. All other references would have to lead to living memory for as long
-/// as a function has them as parameters. So the functions that push take pointers to the slab and the slot.
+/// It is nothing but an atomic, and so a cell: a reference to a cell may outlive it. That happens in a push after which
+/// other threads free the core. Any other reference must lead to living memory for as long as it is a function's
+/// parameter. So the functions that push take pointers to the slab and the slot.
 #[derive(Debug)]
 pub(super) struct Shard(AtomicU64);
 
@@ -167,17 +167,17 @@ impl Shard {
 
     #[inline]
     fn load(&self) -> Head {
-        // ORD: Acquire; pairs with the Release of every change. What the caller reads after this (the top's link and
-        // connection, the pool word) is at least as new as the head.
+        // ORD: Acquire; pairs with the Release of every change. Later reads of the caller (the top's link and
+        // connection, the pool word) are at least as new as the head.
         Head::unpack(self.0.load(unless_mutant("head_acquires_nothing", Ordering::Acquire)))
     }
 
     #[inline]
     fn swap(&self, seen: Head, new: Head) -> Result<(), Head> {
         self.0
-            // ORD: Release on success; pairs with the Acquire in `load`; publishes the slot that a push links, and what
-            // came before a detach. An Acquire would add nothing: the caller has acquired `seen`, and the tag
-            // guarantees that this swap replaces that very head. The Acquire on failure has the purpose of the one in
+            // ORD: Release on success; pairs with the Acquire in `load`; publishes the slot that a push links, and the
+            // steps before a detach. An Acquire would add nothing: the caller has acquired `seen`, and the tag
+            // guarantees that this swap replaces exactly that head. The Acquire on failure has the same purpose as in
             // `load`.
             .compare_exchange_weak(
                 seen.pack(),
@@ -189,13 +189,13 @@ impl Shard {
             .map_err(Head::unpack)
     }
 
-    /// Returns whether the shard has this head, as far as the caller sees.
+    /// Returns whether the caller sees this head on the shard.
     #[inline]
     pub(super) fn is_at(&self, past: PastHead) -> bool {
         self.load().past() == past
     }
 
-    /// Takes a slot that is on top of this head, if the shard has the head. Returns the head since.
+    /// Takes the slot on top of this head, if the shard has the head. Returns the new head.
     #[inline]
     pub(super) fn pop_from<C>(&self, with: PastHead, top: &Slot<C>) -> Option<PastHead> {
         let below = with.head().without(top);
@@ -203,12 +203,12 @@ impl Shard {
         Some(below.past())
     }
 
-    /// Puts a slot back that was taken from the shard when this head came to be, and that has its link still, if the shard has
-    /// the head. Returns the head since.
+    /// Puts a slot back, if the shard has this head. Taking the slot from the shard made the head, and the slot still
+    /// has its link. Returns the new head.
     ///
-    /// The connection, or the one that has its slot now, was taken or created after this head came to be. So it is current,
-    /// unless a clear or a close is under way that has not reached this shard yet. That will detach it with the others, because
-    /// it changes the heads of all shards after the pool word.
+    /// The slot's present connection was taken or created after this head was made. So it is current, unless a clear or
+    /// a close is under way that has not reached this shard yet. The clear then detaches it with the others, because it
+    /// changes the heads of all shards after the pool word.
     ///
     /// # Safety
     ///
@@ -226,14 +226,14 @@ impl Shard {
         Some(above.past())
     }
 
-    /// Takes the top in a single attempt, if it is one of the slab's first slots. Returns the head since, too. If this finds
-    /// nothing, [`Shard::pop`] may still find something.
+    /// Takes the top in a single attempt, if it is one of the slab's first slots. Also returns the new head. If this
+    /// finds nothing, [`Shard::pop`] may still find something.
     ///
     /// Without a loop and a call, the compiler needs few registers and saves none on the stack.
     #[inline]
     pub(super) fn try_pop<'s, C>(&self, slab: &'s Slab<C>) -> Option<(&'s Slot<C>, PastHead)> {
-        // The flag is not checked: a flagged shard is empty. Until the flag of this shard is raised, a check-out that takes
-        // the top counts as earlier than one that is queuing up.
+        // The flag is not checked: a flagged shard is empty. Until this shard's flag is raised, a check-out that takes
+        // the top counts as earlier than a check-out that is queuing up.
         let head = self.load();
         let slot = slab.first_slot(head.top?)?;
         let below = head.without(slot);
@@ -316,7 +316,7 @@ impl Shard {
     }
 
     /// Pushes as [`Shard::push`] does, but in a single attempt, and only onto one of the slab's first slots or onto an
-    /// empty stack. Returns the slot's link and the head since. If it fails, [`Shard::push`] may still push the slot.
+    /// empty stack. Returns the slot's link and the new head. If this fails, [`Shard::push`] may still push the slot.
     ///
     /// # Safety
     ///
@@ -342,7 +342,8 @@ impl Shard {
         unsafe { self.push_onto(head, height, slot, is_current) }
     }
 
-    /// Makes one attempt to push. `height` is that of the stack below `head`. Returns the slot's link and the head since.
+    /// Makes one attempt to push onto this head. `height` is the height of its stack. Returns the slot's link and the
+    /// new head.
     ///
     /// # Safety
     ///
@@ -373,8 +374,8 @@ impl Shard {
         Ok((link, above.past()))
     }
 
-    /// Takes all slots at once, still linked, and returns the top. Changes the head even if the shard is empty, so that
-    /// a push that has read the old head fails.
+    /// Takes all slots at once, still linked, and returns the top. Changes the head even of an empty shard, so that a
+    /// push that has read the old head fails.
     pub(super) fn detach(&self) -> Option<u32> {
         let mut head = self.load();
         loop {
@@ -414,8 +415,9 @@ impl Shard {
     }
 
     /// Calls `f` with the index of each slot, for a caller that does not own the stack. If the stack changes meanwhile,
-    /// begins again, and after some attempts leaves it at that: then `f` may have missed a slot. In any case `f` may have
-    /// been called with slots that were in the stack only for a part of the time. `most`: how many slots the pool has.
+    /// begins again, and gives up after some attempts: then `f` may have missed a slot. In any case, `f` may have been
+    /// called with slots that were in the stack only for part of the time. `most` is the number of slots that the pool
+    /// has.
     pub(super) fn for_each_slot<C>(&self, slab: &Slab<C>, most: u32, mut f: impl FnMut(u32)) {
         const ATTEMPTS: u32 = 64;
         for _ in 0..ATTEMPTS {
@@ -522,7 +524,7 @@ mod tests {
         assert_eq!(shard.len(&slab).0, 0);
     }
 
-    /// A slot keeps its link if that is right, so each part of the link must count.
+    /// A slot keeps its link if the link is right, so each part of the link must count.
     #[test]
     fn slot_that_comes_back_is_linked_to_what_is_below_it_now() {
         let (shard, slab) = (Shard::new(), slab_of(3));
@@ -569,7 +571,7 @@ mod tests {
     }
 
     /// The walk reads links without acquiring them, so a link may lead to a slot whose segment this thread does not see
-    /// yet. Here the segment does not exist at all.
+    /// yet. In this test the segment does not exist at all.
     #[test]
     fn glance_ends_at_a_slot_that_it_does_not_see() {
         let (shard, slab) = (Shard::new(), Slab::<()>::new(1_000));

@@ -1,7 +1,7 @@
 //! The slab: one slot for each connection that exists, in segments that are never deallocated while the pool lives.
 //!
-//! Slots are never deallocated, so reading one by an outdated index is always allowed. The tag of the head that the
-//! index came from decides whether the value that was read still holds.
+//! Slots are never deallocated, so reading one by an outdated index is always allowed. Whether the value still holds is
+//! decided by the tag of the head that the index came from.
 
 mod words;
 
@@ -25,16 +25,16 @@ pub(super) use words::{INDEX_BITS, Link, NO_SLOT, Stamp};
 /// Room for one connection.
 ///
 /// INV-1 (one owner): from its allocation until it is released to the registry, a slot has one owner at a time: a
-/// token, or the stack that it is pushed on. Only the owner touches `record` and `value`.
-/// Ownership passes by the swaps of a shard's head, by a hand-over through the wait list, under the registry's lock, or
-/// by moving a token. Each of these is a release and an acquire.
+/// token, or the stack that it is pushed on. Only the owner touches `record` and `value`. Ownership passes by a swap of
+/// a shard's head, by a hand-over through the wait list, under the registry's lock, or by moving a token. Each of these
+/// releases and acquires.
 #[repr(align(64))]
 pub(super) struct Slot<C> {
-    /// Written by the owner before a push, unless it is right already. Any thread may read it at any time.
+    /// Written by the owner before a push, unless it is already right. Any thread may read it at any time.
     link: AtomicU64,
     /// Written by the owner. Any thread may interrupt the connection, which sets `interrupted` and clears `watched`.
     stamp: AtomicU64,
-    /// When the connection last became available, in nanoseconds since the pool's epoch. During a timed use: when the
+    /// When the connection last became available, in nanoseconds since the pool's epoch. During a timed use, when the
     /// use began, on the environment's stopwatch. Written by the owner.
     since: AtomicU64,
     /// The count of the slot's uses. Written by the owner.
@@ -51,12 +51,12 @@ pub(super) struct Slot<C> {
     /// The core that the slot belongs to, for the owner. Set when a connection is created.
     core: UnsafeCell<CorePointer>,
     record: UnsafeCell<Record>,
-    /// In an allocation of its own, because most slots of a pool that is hardly used never have a connection.
+    /// In a separate allocation, because most slots of a pool that is hardly used never have a connection.
     value: UnsafeCell<Option<Box<C>>>,
     /// The waker to wake when the connection is interrupted.
     ///
     /// INV-6 (waker ownership): while the stamp is `watched`, no thread touches this cell. The thread that clears that
-    /// mark may touch it: the owner or an interrupter. Without the mark, the cell is the owner's, with one exception.
+    /// mark, the owner or an interrupter, may touch it. Without the mark, the cell is the owner's, with one exception.
     /// An interrupter holds the lock `interrupting` from before it sets `interrupted` until it has taken the waker, and
     /// an owner that finds that mark waits for the lock.
     waker: UnsafeCell<Option<Waker>>,
@@ -73,7 +73,7 @@ struct CorePointer(*const ());
 #[allow(unsafe_code)]
 unsafe impl Send for CorePointer {}
 
-/// What the pool knows about a connection.
+/// The pool's record of a connection.
 #[derive(Default)]
 pub(super) struct Record {
     /// When the connection was created, on the environment's stopwatch.
@@ -122,7 +122,7 @@ impl<C> Slot<C> {
     /// forked child, which has no other threads.
     #[inline]
     pub(super) fn known_as(&self) -> (u64, bool) {
-        // Relaxed: the owner reads what it or the previous owner wrote, ordered by what passed the slot on.
+        // Relaxed: the owner reads its own or the previous owner's value, ordered by the step that passed the slot on.
         (self.id.load(UnmodelledOrdering::Relaxed), self.in_use.load(UnmodelledOrdering::Relaxed))
     }
 
@@ -148,8 +148,8 @@ impl<C> Slot<C> {
         started
     }
 
-    /// Forgets that a subscriber was told of a use. Called by any thread: if the owner notes the present use meanwhile, its
-    /// end is told as if no subscriber had listened to its beginning.
+    /// Forgets that a subscriber was told of a use. Any thread may call this: if the owner notes the present use
+    /// meanwhile, its end is reported as if no subscriber had heard of its beginning.
     #[cold]
     pub(super) fn forget_use(&self) {
         // Relaxed: see `known_as`.
@@ -185,32 +185,32 @@ impl<C> Slot<C> {
         Link::unpack(self.link.load(Ordering::Relaxed))
     }
 
-    /// Returns the link, for a reader that compares the head before and after.
+    /// Returns the link, for a reader that compares the heads before and after.
     pub(super) fn link_between_heads(&self) -> Link {
-        // ORD: Acquire; pairs with the Release in `set_link`. A reader that finds the link of a later push then finds
+        // ORD: Acquire; pairs with the Release in `set_link`. If a reader finds the link of a later push, it then finds
         // that the head has changed.
         Link::unpack(self.link.load(unless_mutant("link_acquires_nothing", Ordering::Acquire)))
     }
 
     /// Sets the link. Called by the owner.
     ///
-    /// A slot that comes back to the place that it was taken from has its link already. Then nothing is stored: the swap
-    /// that follows waits for every store before it, and this one would wait until the link below is read.
+    /// A slot that returns to its old position already has its link. Then nothing is stored: the following swap waits
+    /// for every earlier store, and this store would wait until the link below is read.
     #[inline]
     pub(super) fn set_link(&self, link: Link) {
-        // Relaxed: the owner reads what it or the previous owner wrote, ordered by what passed the slot on.
+        // Relaxed: the owner reads its own or the previous owner's value, ordered by the step that passed the slot on.
         if self.link.load(Ordering::Relaxed) == link.pack() {
             return;
         }
-        // ORD: Release; pairs with the Acquire in `link_between_heads`; publishes that the slot was taken before. For
-        // all other readers, the swap of the head publishes the link.
+        // ORD: Release; pairs with the Acquire in `link_between_heads`; publishes that the slot was taken. For all
+        // other readers, the swap of the head publishes the link.
         self.link.store(link.pack(), unless_mutant("link_publishes_nothing", Ordering::Release));
     }
 
     #[inline]
     pub(super) fn stamp(&self) -> Stamp {
-        // ORD: Acquire; pairs with the AcqRel in `interrupt`: an owner that finds the mark then finds the reason for it
-        // (the phase of the pool). The generation that an owner reads is its own.
+        // ORD: Acquire; pairs with the AcqRel in `interrupt`: an owner that finds the mark also finds its reason, the
+        // phase of the pool. An owner reads only its own generation.
         Stamp::unpack(self.stamp.load(unless_mutant("stamp_acquires_nothing", Ordering::Acquire)))
     }
 
@@ -222,12 +222,13 @@ impl<C> Slot<C> {
 
     /// Marks the connection as established. Returns the previous stamp, including any mark of interruption.
     pub(super) fn set_established(&self) -> Stamp {
-        // Relaxed: only the mark counts here. The drop of the `Pending` reads the stamp again, for the reason.
+        // Relaxed: only the mark counts here. The drop of the `Pending` acquires the stamp again before it reads the
+        // reason.
         Stamp::unpack(self.stamp.fetch_and(!Stamp::PENDING, Ordering::Relaxed))
     }
 
-    /// Marks the connection as interrupted, and counts that, if a connection exists, is not marked yet and is one that
-    /// `applies` accepts. Returns the waker to wake.
+    /// Marks the connection as interrupted and counts the interruption, if there is a connection that is not marked yet
+    /// and that `applies` accepts. Returns the waker to wake.
     pub(super) fn interrupt(&self, counter: Option<&Counter>, applies: impl Fn(Stamp) -> bool) -> Option<Waker> {
         let concerned = |stamp: Stamp| stamp.live && !stamp.interrupted && applies(stamp);
         if !concerned(self.stamp()) {
@@ -252,7 +253,7 @@ impl<C> Slot<C> {
 
     /// Completes when the connection is interrupted. Called by the owner.
     ///
-    /// The interruption and the watch are marks in one word, so the later of the two sees the earlier.
+    /// The marks `interrupted` and `watched` are in one word, so the later of the two steps sees the earlier.
     #[inline]
     pub(super) fn poll_interrupted(&self, context: &mut Context<'_>) -> Poll<()> {
         let stamp = self.stamp();
@@ -268,24 +269,23 @@ impl<C> Slot<C> {
     }
 
     /// Leaves a waker for the interruption. Returns whether the connection is already interrupted. Called by the owner,
-    /// which has not left a waker yet.
+    /// which has left no waker yet.
     #[inline]
     fn watch(&self, waker: Waker) -> bool {
         // SAFETY: INV-6: not watched, so the cell is the owner's. An interrupter that sets its mark now finds no watch.
         self.waker.with_mut(|present| unsafe { *present = Some(waker) });
         // ORD: AcqRel; the Release pairs with the Acquire in `interrupt` and publishes the waker. The Acquire has the
-        // purpose of the one in `stamp`.
+        // same purpose as in `stamp`.
         let order = unless_mutant("watch_publishes_nothing", Ordering::AcqRel);
         let before = Stamp::unpack(self.stamp.fetch_or(Stamp::WATCHED, order));
         before.interrupted
     }
 
-    /// Takes back the waker that an interruption would wake. Called by the owner, which drops the waker outside of all
-    /// locks.
+    /// Takes back the waker that an interruption would wake. Called by the owner, which drops it outside of all locks.
     #[inline]
     pub(super) fn take_waker(&self) -> Option<Waker> {
-        // Relaxed: if the mark `watched` was still set, the waker is the owner's own. If an interruption has taken the
-        // waker, the lock that the owner waits for orders the two.
+        // Relaxed: if the mark `watched` was still set, the owner left the waker itself. If an interruption has taken
+        // the waker, the lock that the owner waits for orders the two.
         let before = Stamp::unpack(self.stamp.fetch_and(!Stamp::WATCHED, Ordering::Relaxed));
         if before.interrupted {
             self.await_interrupter();
@@ -293,15 +293,14 @@ impl<C> Slot<C> {
         self.waker_left_by(before)
     }
 
-    /// Takes the waker, if there was one. Called by the thread that has cleared the mark `watched`. `before` is the
-    /// stamp until then.
+    /// Takes the waker, if the stamp `before` had one. Called by the thread that has cleared the mark `watched`.
     #[inline]
     fn waker_left_by(&self, before: Stamp) -> Option<Waker> {
         // SAFETY: INV-6: the caller cleared the mark.
         before.watched.then(|| self.waker.with_mut(|waker| unsafe { (*waker).take() })).flatten()
     }
 
-    /// Waits for the interrupter that set the mark of interruption, and may still be taking the waker.
+    /// Waits for the interrupter that set the mark, and may still be taking the waker.
     #[cold]
     fn await_interrupter(&self) {
         drop(self.interrupting.lock());
@@ -323,8 +322,8 @@ impl<C> Slot<C> {
 
     #[inline]
     pub(super) fn since(&self) -> Duration {
-        // Relaxed: the owner reads what the previous owner wrote, ordered by what passed the slot on. Other threads
-        // only guess.
+        // Relaxed: the owner reads the previous owner's value, ordered by the step that passed the slot on. Other
+        // threads only guess.
         Duration::from_nanos(self.since.load(Ordering::Relaxed))
     }
 
@@ -341,15 +340,15 @@ impl<C> Slot<C> {
 
     /// Sets when a timed use began. Called by the owner, while it uses the connection.
     ///
-    /// It takes the place of the instant since which the connection is available, which the check-in sets again. A
-    /// thread that looks for connections that were idle for too long may guess wrong in between
-    /// (`Shard::guessed_slots`), and then finds out.
+    /// It overwrites the instant since which the connection is available, and the check-in sets that again. Meanwhile a
+    /// search for connections that were idle for too long may guess wrong (`Shard::guessed_slots`), and then corrects
+    /// itself.
     pub(super) fn set_use_began(&self, at: u64) {
         // Relaxed: see `since`.
         self.since.store(at, Ordering::Relaxed);
     }
 
-    /// Returns what [`Slot::set_use_began`] has set. Called by the owner, in a timed use.
+    /// Returns when the present timed use began. Called by the owner.
     pub(super) fn use_began(&self) -> u64 {
         // Relaxed: see `since`.
         self.since.load(Ordering::Relaxed)
@@ -429,9 +428,9 @@ impl<C> Slot<C> {
 
 /// All slots of a pool.
 pub(super) struct Slab<C> {
-    /// The first slots. Most pools have no others, and finding one of these takes one comparison.
+    /// The first slots. Most pools have no others, and one comparison finds such a slot.
     first: Box<[Slot<C>]>,
-    /// Segment `k` follows everything before it and doubles it: it has `2^k` times as many slots as `first`.
+    /// Segment `k` has `2^k` times as many slots as `first`, as many as all slots before it.
     segments: [OnceLock<Box<[Slot<C>]>>; Slab::<()>::SEGMENTS],
     /// The number of slots that were ever handed out.
     len: AtomicU32,
@@ -465,7 +464,7 @@ impl<C> Slab<C> {
         }
     }
 
-    /// Returns the slot if it is one of the first slots, which takes one comparison.
+    /// Returns the slot if it is one of the first slots.
     #[inline]
     pub(super) fn first_slot(&self, index: u32) -> Option<&Slot<C>> {
         // The index is part of what was just read.
@@ -475,7 +474,7 @@ impl<C> Slab<C> {
 
     #[cold]
     fn later_slot(&self, index: u32) -> &Slot<C> {
-        // An index is only ever read from a word that was written after `grow` returned the index, and that was
+        // The index comes from a word that was written after `grow` returned the index, and that the caller has
         // acquired.
         self.visible_slot(index).expect("BUG: an index without a slot")
     }
@@ -497,8 +496,7 @@ impl<C> Slab<C> {
         ((highest - first) as usize, (index - (1 << highest)) as usize)
     }
 
-    /// Hands out a slot that was never handed out before. The caller holds the registry's lock and stays within the
-    /// capacity.
+    /// Hands out a slot for the first time. The caller holds the registry's lock and stays within the capacity.
     pub(super) fn grow(&self) -> u32 {
         // Relaxed: changes are made under the registry's lock.
         let index = self.len.load(Ordering::Relaxed);

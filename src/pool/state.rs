@@ -5,12 +5,12 @@ use crate::sync::unless_mutant;
 
 /// Whether a pool serves check-outs.
 ///
-/// There will be no other phase: the CMAP specification names these three states. So a caller can match on all of them.
+/// The CMAP specification names these three states, and there will be no others. So a caller can match on all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
 pub enum Phase {
-    /// The server is not known to be reachable, so check-outs fail at once with a retryable error. Every pool starts in
-    /// this phase, and every clear returns to it.
+    /// Check-outs fail at once with a retryable error, because the server may be unreachable. Every pool starts in this
+    /// phase, and every clear returns to it.
     Paused,
     /// The pool serves check-outs and opens connections.
     Ready,

@@ -15,7 +15,7 @@ pub struct PoolStatus {
     /// The pool's phase.
     pub phase: Phase,
     /// How many times the pool was cleared. Closing counts as a clear. So does the end of the runtime that the
-    /// connections were registered with, for which no event is emitted.
+    /// connections were registered with, although it emits no event.
     pub generation: u64,
     /// The largest number of connections that may exist (`maxPoolSize`). 0 means no limit.
     pub max_pool_size: u32,
@@ -25,17 +25,17 @@ pub struct PoolStatus {
     pub pending: u32,
     /// Connections that can be checked out (availableConnectionCount).
     pub available: u32,
-    /// Connections that are checked out, that are drained after a check-out, that are being closed, or that are just
-    /// passing from one owner to another.
+    /// Connections that are checked out, are drained after a check-out, are being closed, or are just passing from one
+    /// owner to another.
     pub in_use: u32,
-    /// Those connections in use whose caller has checked them in, and that are drained.
+    /// Connections in use that their callers have checked in, and that are drained.
     pub draining: u32,
-    /// Connections that became stale while they were available, and that are still to be closed.
+    /// Connections that became stale while they were available, and are still to be closed.
     pub stale: u32,
-    /// Check-outs in the queue that neither have a connection of their own on the way nor are about to open one.
+    /// Check-outs in the queue that are neither opening a connection nor about to open one.
     pub waiting: u32,
     /// Whether all numbers are from the same instant. In a pool that changes all the time, a reader may not find such
-    /// an instant within its attempts. Then each number is right, but they are from different instants.
+    /// an instant within its attempts. Then each number is right, but from a different instant.
     pub consistent: bool,
 }
 
@@ -45,9 +45,9 @@ pub struct PoolStatus {
 #[non_exhaustive]
 pub struct ServiceStatus {
     /// The generation of new connections to the service. Each clear raises it. A service that loses its last connection
-    /// and gets another one starts beyond the generations that it had.
+    /// and later gets another starts beyond its earlier generations.
     pub generation: u64,
-    /// Connections to the service that exist, from the time when the handshake has named the service.
+    /// Existing connections to the service. A connection counts once its handshake has named the service.
     pub connections: u32,
 }
 
@@ -58,7 +58,7 @@ impl<E: Environment> Core<E> {
     /// Returns a snapshot. Each attempt takes the wait list's lock for an instant, and while connections are drained the
     /// registry's lock.
     ///
-    /// All words are read twice. Each has a version, so equal readings mean that nothing happened in between.
+    /// All words are read twice. Each has a version, so equal readings mean that nothing changed in between.
     pub fn status(&self) -> PoolStatus {
         let mut last = self.collect();
         for _ in 0..Self::ATTEMPTS {
@@ -71,7 +71,7 @@ impl<E: Environment> Core<E> {
         last.status
     }
 
-    /// Returns the numbers, each of which is right, but possibly from different instants.
+    /// Returns numbers that are each right, but possibly from different instants.
     pub(super) fn rough_status(&self) -> PoolStatus {
         self.collect().status
     }

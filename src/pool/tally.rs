@@ -1,12 +1,12 @@
-//! The count of a slot's uses, and which of them are timed.
+//! The count of a slot's uses, and the choice of the timed uses.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::statistics::{AtomicU64 as StatisticU64, Ordering as StatisticOrdering};
 
 /// Counts the hits of a slot, and chooses the uses whose time is measured.
 ///
-/// Only the slot's owner writes it (INV-1), so a load and a store suffice to count exactly: each owner has acquired what
-/// the previous owner wrote. Slots are never deallocated, so the number never decreases, and any thread may read it.
+/// Only the slot's owner writes it (INV-1), so a load and a store suffice to count exactly: each owner has acquired the
+/// previous owner's writes. Slots are never deallocated, so the number never decreases, and any thread may read it.
 ///
 /// | an owner | the next owner |
 /// | --- | --- |
@@ -23,14 +23,14 @@ use crate::sync::statistics::{AtomicU64 as StatisticU64, Ordering as StatisticOr
 /// | 0 to 7 | how many uses are left until the next timed one |
 /// | 8 to 63 | how many check-outs have found this slot's connection at once |
 ///
-/// A use is timed if its check-out makes the lower number 0. The word changes at check-outs and at the end of a timed use
-/// only, so the check-in sees what the check-out saw. A timed use ends before its owner gives the slot away, so the lower
-/// number is at least 1 when the next use begins.
+/// A use is timed if its check-out makes the lower number 0. The word changes only at check-outs and at the end of a
+/// timed use, so the check-in agrees with the check-out. A timed use ends before its owner gives the slot away, so the
+/// lower number is at least 1 when the next use begins.
 #[derive(Debug)]
 pub(super) struct Tally {
     word: AtomicU64,
-    /// How long all check-outs together have waited that got this slot's connection, in nanoseconds. Here, and not with the
-    /// times' histogram, because the owner counts without a locked instruction.
+    /// How long all check-outs that got this slot's connection have waited together, in nanoseconds. Here and not in
+    /// the histogram, because the owner counts without a locked instruction.
     waited: StatisticU64,
 }
 
@@ -73,8 +73,8 @@ impl Tally {
 
     #[inline]
     fn note_use(&self, hits: u64) -> bool {
-        // Relaxed, here and below: the owner reads what it or the previous owner wrote, ordered by what passed the slot
-        // on. Other threads read a number that publishes nothing.
+        // Relaxed, here and below: the owner reads its own or the previous owner's value, ordered by the step that
+        // passed the slot on. Other threads read a number that publishes nothing.
         let before = self.word.load(Ordering::Relaxed);
         debug_assert_ne!(before & Self::LEFT, 0, "BUG: a timed use has not ended");
         // One addition of a constant, because `hits` is one.
@@ -105,7 +105,7 @@ impl Tally {
     }
 }
 
-/// Returns a number that looks random, and is the same for the same `number` (the finalizer of SplitMix64).
+/// Returns a hash of `number` that looks random (the finalizer of SplitMix64).
 fn scattered(number: u64) -> u64 {
     let mut mixed = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
     mixed = (mixed ^ mixed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -153,7 +153,7 @@ mod tests {
             timed.iter().for_each(|number| of_phase[(number % period) as usize] += 1);
             let expected = timed.len() as f64 / f64::from(period);
             let worst = of_phase.iter().map(|count| (f64::from(*count) - expected).abs()).fold(0.0, f64::max);
-            // Five standard deviations of a sample at random.
+            // Five standard deviations of a random sample.
             assert!(worst < 5.0 * expected.sqrt(), "period {period}: {of_phase:?}");
         }
     }

@@ -1,4 +1,4 @@
-//! Rights as tokens: to open a connection, to hold an available one, to use one.
+//! Rights as tokens: the right to open a connection, to hold an available connection, to use a connection.
 //!
 //! Each token is `#[must_use]` and undoes itself when it is dropped. No other code corrects a count.
 //!
@@ -37,7 +37,7 @@ use crate::sync::{Mutex, discard};
 pub struct Pending<E: Environment>(Held<E>);
 
 impl<E: Environment> Pending<E> {
-    /// Creates the token for a caller that owns the slot of a connection that it has just created.
+    /// Creates the token for a caller that has just created a connection in this slot.
     pub(super) fn of(held: Held<E>) -> Self {
         Self(held)
     }
@@ -52,7 +52,7 @@ impl<E: Environment> Pending<E> {
         self.0.generation()
     }
 
-    /// Adds the connection to its service, in load-balanced mode. From then on it has that service's generation. Does
+    /// Adds the connection to its service, in load-balanced mode, and so gives it the service's generation. Does
     /// nothing in other modes, or when called again.
     pub fn identify(&self, service_id: ObjectId) {
         let core = self.0.core();
@@ -62,7 +62,7 @@ impl<E: Environment> Pending<E> {
         }
     }
 
-    /// Returns the service and the service's generation at the time, once the connection was identified.
+    /// Returns the service and the service's generation when the connection was identified, once it was.
     pub fn service(&self) -> Option<(ObjectId, u64)> {
         self.0.service()
     }
@@ -74,9 +74,9 @@ impl<E: Environment> Pending<E> {
 
     /// Completes the establishment and emits `ConnectionReady`.
     ///
-    /// The connection still counts as pending until the second token is dropped, which must happen after the first has
-    /// been handed on (ordering 2). The event is delivered only then, so that a slow subscriber does not keep the new
-    /// connection from others.
+    /// The connection counts as pending until the second token is dropped, which must happen after the first is handed
+    /// on (ordering 2). The drop also delivers the event, so that a slow subscriber does not keep the new connection
+    /// from others.
     ///
     /// # Errors
     ///
@@ -112,7 +112,7 @@ impl<E: Environment> Pending<E> {
             stages: Arc::new(stages.get().map(|nanos| nanos.map(Duration::from_nanos))),
         });
         held.touch();
-        // Otherwise the task that opened the connection would stay in memory for as long as the connection exists.
+        // Otherwise the opening task would stay in memory for as long as the connection exists.
         discard(held.slot().take_waker());
         let core = Arc::clone(&held.shared_core());
         std::mem::forget(self);
@@ -173,7 +173,7 @@ pub struct Interrupted;
 #[must_use = "dropping it before the connection has been handed on lets others open connections that are not needed"]
 pub struct Opening<E: Environment> {
     core: Arc<Core<E>>,
-    /// Whether a waiter waited for the permit when the connection stopped counting as pending. `None`: it still counts.
+    /// Whether a waiter waited for the permit when the connection stopped counting as pending. `None` while it counts.
     is_awaited: Option<bool>,
 }
 
@@ -181,7 +181,7 @@ impl<E: Environment> Opening<E> {
     /// Makes the connection available, unless a caller has it already (`None`). Only then does it stop counting as
     /// pending (ordering 2).
     ///
-    /// A waiter gets it first, because a waiter would open one more. Openers come after the waiters.
+    /// A waiter gets it first, because a waiter would open another connection. Openers come after the waiters.
     pub fn hand_on(mut self, unclaimed: Option<Idle<E>>) {
         if let Some(idle) = unclaimed {
             let held = ManuallyDrop::new(idle).0;
@@ -190,7 +190,7 @@ impl<E: Environment> Opening<E> {
         drop(self);
     }
 
-    /// Stops counting the connection as pending. The permit is served, and the events are delivered, at the drop.
+    /// Stops counting the connection as pending. The drop serves the permit and delivers the events.
     fn stop_counting(&mut self) {
         let Self { core, is_awaited } = self;
         is_awaited.get_or_insert_with(|| core.capacity.release(0, 1));
@@ -245,7 +245,7 @@ impl<E: Environment> Closing<E> {
             core.serve_permits();
         }
         if *counts_as == CountsAs::Pending {
-            // After an establishment that failed, the next one does not follow at once: the server may be overloaded.
+            // After a failed establishment, the next does not follow at once: the server may be overloaded.
             core.schedule_if_closed();
         } else {
             core.schedule_population();
@@ -265,10 +265,10 @@ impl<E: Environment> fmt::Debug for Closing<E> {
     }
 }
 
-/// An [`Opening`] that the task that opened the connection shares with the check-out that it was opened for.
+/// An [`Opening`] that two share: the task that opened the connection, and the check-out that it was opened for.
 ///
-/// Both end it. So the connection has stopped counting as pending by the time that its check-out returns, and if the
-/// check-out is not polled, the permit is free all the same.
+/// Both end it. So the connection has stopped counting as pending when its check-out returns, and the permit comes free
+/// even if the check-out is not polled.
 pub struct SharedOpening<E: Environment>(Mutex<Option<Opening<E>>>);
 
 impl<E: Environment> SharedOpening<E> {
@@ -292,11 +292,11 @@ impl<E: Environment> SharedOpening<E> {
     pub fn end(&self) {
         let ended = {
             let mut shared = self.0.lock();
-            // Under the lock, so that the second caller finds it done.
+            // Under the lock, so that the second caller finds the count corrected.
             shared.iter_mut().for_each(Opening::stop_counting);
             shared.take()
         };
-        // Outside of the lock, because it runs foreign code.
+        // Outside of the lock, because the drop runs foreign code.
         drop(ended);
     }
 }
@@ -322,8 +322,8 @@ impl<E: Environment> Idle<E> {
         self.0.id()
     }
 
-    /// Returns whether the pool, or the connection's service, has been cleared or closed since the connection was created. A
-    /// connection that was granted to a waiter may have become stale before the waiter was polled.
+    /// Returns whether the pool, or the connection's service, has been cleared or closed since the connection was
+    /// created. A connection may become stale between its grant to a waiter and the waiter's next poll.
     pub fn is_stale(&self) -> bool {
         self.0.is_stale()
     }
@@ -347,7 +347,7 @@ impl<E: Environment> Idle<E> {
     #[cold]
     fn tell(held: Held<E>, started: Started) {
         let (core, connection_id) = (held.core(), held.id());
-        // First, so that the check-in of this use does not take the shortest path.
+        // First, so that the check-in of this use takes the long way.
         core.heed_log();
         held.slot().set_known_as(connection_id, true);
         let now = core.environment.stopwatch();
@@ -359,7 +359,7 @@ impl<E: Environment> Idle<E> {
 
 impl<E: Environment> Drop for Idle<E> {
     fn drop(&mut self) {
-        // A connection that was on its way to its caller may have been taken for one in use.
+        // The accounting may have taken a connection on its way to its caller for a connection in use.
         self.0.end_hold();
         self.0.make_available(self.0.core().preferred_shard());
     }

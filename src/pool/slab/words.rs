@@ -3,7 +3,7 @@
 /// The number of bits of a slot's index.
 pub(in crate::pool) const INDEX_BITS: u32 = 20;
 
-/// In place of a slot's index, if there is no slot.
+/// Stands for no slot, where a slot's index is expected.
 pub(in crate::pool) const NO_SLOT: u32 = (1 << INDEX_BITS) - 1;
 
 /// The slot below, and the height of the stack up to and including this slot.
@@ -14,7 +14,7 @@ pub(in crate::pool) struct Link {
 }
 
 impl Link {
-    /// The same as in the head of a shard, so that an index moves from one to the other as it is.
+    /// The same as in the head of a shard, so that an index moves between the two unchanged.
     const NONE: u32 = NO_SLOT;
 
     #[inline]
