@@ -1,23 +1,23 @@
 //! Waits of seconds that leave no timer in the runtime.
 //!
-//! Even a timer that does not fire has a cost. As long as a runtime has one, each of its threads reads the clock before it
-//! goes to sleep, and the kernel sets and removes a timer of its own for that sleep. A thread that runs commands on a
-//! server goes to sleep after almost each of them, which makes a command up to 4 % dearer. So what waits for seconds in the
-//! background of a client waits for an *alarm*: on Linux for a file descriptor that the kernel makes readable when the time
-//! is up (`timerfd`), elsewhere for tokio's timer.
+//! Even a timer that does not fire has a cost. While a runtime has a timer, each of its threads reads the clock before
+//! it goes to sleep, and the kernel sets and removes a timer for that sleep. A thread that runs commands on a server
+//! goes to sleep after almost every command, which makes a command up to 4 % slower. So a client's background work
+//! waits for an *alarm*: on Linux for a file descriptor that the kernel makes readable when the time is up (`timerfd`),
+//! elsewhere for tokio's timer.
 
 use std::future::Future;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-/// Waits for this long, on a runtime.
+/// Waits for this time, on a runtime.
 ///
 /// # Cancel safety
 ///
 /// Dropping the future ends the wait.
 pub(crate) async fn alarm(after: Duration) {
-    // A test that has paused tokio's clock expects it to be followed.
+    // A test that has paused tokio's clock expects waits to follow it.
     if is_clock_running() && kernel::alarm(after).await.is_ok() {
         return;
     }
@@ -33,7 +33,7 @@ pub(crate) async fn before_alarm<F: Future>(limit: Duration, future: F) -> Optio
     }
 }
 
-/// Returns whether tokio's clock shows what the system's shows: not if a test has paused it, or changed it.
+/// Returns whether tokio's clock agrees with the system's: it does not if a test has paused or advanced it.
 fn is_clock_running() -> bool {
     let before = std::time::Instant::now();
     let shown = Instant::now().into_std();
@@ -53,7 +53,7 @@ mod kernel {
     ///
     /// # Errors
     ///
-    /// The system's, at once: usually that the process has too many open files.
+    /// The system's error, at once: usually the process has too many open files.
     #[allow(deprecated, reason = "tokio 1.48 has nothing else; the timer stays open, because it is owned")]
     pub(super) async fn alarm(after: Duration) -> io::Result<()> {
         let timer = AsyncFd::with_interest(timer(after)?, Interest::READABLE)?;
@@ -93,7 +93,7 @@ mod kernel {
     use std::io;
     use std::time::Duration;
 
-    /// Fails: there is no such timer on this system.
+    /// Fails: this system has no `timerfd`.
     pub(super) async fn alarm(_after: Duration) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }

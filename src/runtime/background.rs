@@ -13,13 +13,13 @@ use super::opening::open;
 use crate::options::BackgroundInterval;
 use crate::pool::{Core, Phase};
 
-/// Runs maintenance until the pool is closed: when the core asks for it, and after each interval if time alone can
-/// leave work.
+/// Runs maintenance until the pool is closed: when the core requests it, and after each interval if time alone can
+/// create work.
 ///
 /// A run never waits. Connections towards `minPoolSize` are opened by separate tasks. When such a task ends, the core
-/// asks for the next run.
+/// requests the next run.
 ///
-/// With [`BackgroundInterval::Never`] the task runs no maintenance. It exists to notice the end of its runtime.
+/// With [`BackgroundInterval::Never`] the task runs no maintenance, and only notices the end of its runtime.
 pub(super) async fn keep<E: Establish>(guard: HomeGuard<E>) {
     let core = &guard.core;
     let mut holds = pin!(holders::watch(core));
@@ -37,9 +37,9 @@ pub(super) async fn keep<E: Establish>(guard: HomeGuard<E>) {
         }
         let asked_for = core.environment().maintenance.notified();
         if core.state().phase == Phase::Closed {
-            // A pool that is closed waits for its connections in use, so their holders matter still.
+            // A closed pool waits for its connections in use, so their holders still matter.
             if core.holds_are_reported_after().is_none() || core.status().total == 0 {
-                // The last check-in may have told of the end of a long use, and `holds` may not have been polled since.
+                // The last check-in may have ended a long use, and `holds` may not have been polled since.
                 holders::tell_news(core);
                 return;
             }
@@ -51,18 +51,18 @@ pub(super) async fn keep<E: Establish>(guard: HomeGuard<E>) {
         }
         tokio::select! {
             () = asked_for => {}
-            // The rest goes on when something was asked for. To begin it anew for each connection that opens would cost more.
+            // A request does not restart the rest: a restart for each connection that opens would cost more.
             () = &mut rest => rest.set(rest_of(core, interval)),
             () = &mut holds => {}
         }
     }
 }
 
-/// Waits until the interval has passed, or for ever if time alone can leave no work.
+/// Waits until the interval has passed, or for ever if time alone cannot create work.
 ///
-/// Even a timer that does not fire has a cost: tokio then reads the clock whenever a thread goes to sleep. So the wait leaves
-/// no timer in the runtime if the pool has a connection. Without one there are no commands, and the runtime may have no I/O
-/// driver, which an alarm needs.
+/// Even a timer that does not fire has a cost: tokio then reads the clock whenever a thread goes to sleep. So if the
+/// pool has a connection, the wait leaves no timer in the runtime. Without a connection there are no commands to slow
+/// down, and the runtime may lack the I/O driver that an alarm needs.
 async fn rest_of<E: Establish>(core: &Core<TokioEnvironment<E>>, interval: Option<Duration>) {
     let Some(interval) = interval.filter(|_| core.options().needs_intervals()) else {
         return std::future::pending().await;
@@ -87,7 +87,7 @@ mod tests {
 
     const INTERVAL: Duration = Duration::from_millis(20);
 
-    /// An establisher whose connections are said to have sockets.
+    /// An establisher that claims to open connections with sockets.
     struct Sockets;
 
     impl Establish for Sockets {
@@ -107,7 +107,7 @@ mod tests {
         pool
     }
 
-    /// Rests on a runtime that can do nothing else.
+    /// Rests on a runtime without the other driver.
     fn rest<E: Establish>(pool: &Pool<E>, on: &Runtime) {
         let begun = std::time::Instant::now();
         on.block_on(rest_of(&pool.core, Some(INTERVAL)));

@@ -1,8 +1,8 @@
-//! Work that blocks a thread: on a blocking thread of the runtime, or at once where there must be no other thread.
+//! Work that blocks a thread: on a blocking thread of the runtime, or at once if there must be no other thread.
 //!
-//! A client on a single thread drives its runtime itself, and promises to start no thread. While it does, its thread is
-//! marked ([`Inline`]), and blocking work runs there. Nothing else runs on that thread meanwhile, so nothing but the call
-//! itself waits for the work.
+//! A client on a single thread drives its runtime itself, and promises to start no thread. Meanwhile its thread is
+//! marked ([`Inline`]), and blocking work runs there. Nothing else runs on that thread, so only the call itself waits
+//! for the work.
 
 use std::cell::Cell;
 use std::io;
@@ -23,7 +23,7 @@ thread_local! {
 #[must_use]
 pub(crate) struct Inline {
     before: bool,
-    /// The mark belongs to the thread.
+    /// Not `Send`: the mark belongs to the thread.
     thread: PhantomData<*const ()>,
 }
 
@@ -53,7 +53,7 @@ pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send 
     if Inline::is_entered() { Ok(work()) } else { spawn_blocking(work).await }
 }
 
-/// Starts work that blocks, and that nothing waits for directly.
+/// Starts blocking work that nothing waits for directly.
 pub(crate) fn start_blocking(work: impl FnOnce() + Send + 'static) {
     if Inline::is_entered() {
         work();
@@ -62,11 +62,11 @@ pub(crate) fn start_blocking(work: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// How many names of a deployment are looked up at a time. A look-up holds one of the runtime's 512 blocking threads until
-/// the system answers, also if nothing waits for the answer any more.
+/// How many names of a deployment are looked up at a time. A look-up holds one of the runtime's 512 blocking threads
+/// until the system answers, even if nothing waits for the answer any more.
 const LOOK_UPS: usize = 8;
 
-/// The right to look names up, of which a few can be used at a time.
+/// The right to look up names. Only a few can be used at a time.
 #[derive(Debug, Clone)]
 struct Permits(Arc<Semaphore>);
 
@@ -81,11 +81,11 @@ impl Default for Permits {
 pub(crate) struct LookUps(PerProcess<Permits>);
 
 impl LookUps {
-    /// Looks up the addresses of a host. An IP address needs no look-up, and does not wait for others.
+    /// Looks up the addresses of a host. An IP address needs no look-up and does not wait for other look-ups.
     ///
     /// # Errors
     ///
-    /// Those of the operating system's look-up.
+    /// The errors of the operating system's look-up.
     pub(crate) async fn look_up(&self, name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
         if let Ok(address) = name.parse() {
             return Ok(vec![SocketAddr::new(address, port)]);

@@ -20,10 +20,9 @@ use crate::pool::Core;
 
 /// Builds a [`Pool`].
 ///
-/// The pool shows what was set: [`Pool::options`], [`Pool::timeout`], [`Pool::slow_check_out`],
-/// [`Pool::accounts_for_holders`], [`Pool::holds_are_reported_after`], [`Pool::runtime`] and [`Pool::tokio_clock`]. It does
-/// not show functions: subscribers, the log, the failure sink and the functions for long holds are code, which only the pool
-/// calls.
+/// The pool returns the settings: [`Pool::options`], [`Pool::timeout`], [`Pool::slow_check_out`],
+/// [`Pool::accounts_for_holders`], [`Pool::holds_are_reported_after`], [`Pool::runtime`] and [`Pool::tokio_clock`]. It
+/// does not return functions: only the pool calls subscribers, the log, the failure sink and the sinks of long holds.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -102,15 +101,16 @@ impl<E: Establish> PoolBuilder<E> {
         self
     }
 
-    /// Sets the log, usually [`telemetry::Log`](crate::telemetry::Log): a subscriber for which no events are built unless
-    /// they are read. They are read while any subscriber of [`tracing`] may want messages at level `DEBUG` with the target
-    /// `wharf::connection`. The log receives each event before the other subscribers do. The default is none.
+    /// Sets the log, usually [`telemetry::Log`](crate::telemetry::Log): a subscriber that causes no events to be built
+    /// unless they are read. They are read while any subscriber of [`tracing`] may want messages at level `DEBUG` with
+    /// the target `wharf::connection`. The log receives each event before the other subscribers do. By default there is
+    /// no log.
     ///
-    /// A log that is switched on while the pool is in use receives the next event of a connection or of the pool itself.
-    /// Check-outs and check-ins follow when the pool has noticed: after at most 191 further uses of a connection, or at
-    /// the next call of [`Pool::ready`], if that comes first. A client makes that call at each check of the server that succeeds,
-    /// every ten seconds by default (`heartbeatFrequencyMS`). A connection that is in use at that time is reported as
-    /// checked in after a use of no duration.
+    /// A log that is switched on while the pool is in use receives the next event of a connection or of the pool
+    /// itself. Check-outs and check-ins follow when the pool has noticed: after at most 191 further uses of a
+    /// connection, or at the next call of [`Pool::ready`], if that comes first. A client makes that call at each check
+    /// of the server that succeeds, every ten seconds by default (`heartbeatFrequencyMS`). A connection that is in use
+    /// at that time is later reported as checked in after zero time.
     pub fn log(mut self, log: impl Subscriber) -> Self {
         self.log = Some(Arc::new(log));
         self
@@ -120,7 +120,7 @@ impl<E: Establish> PoolBuilder<E> {
     /// the server.
     ///
     /// The task that failed to open the connection calls it, outside of all locks. A panic is caught. Without a sink,
-    /// only the check-out that asked for the connection learns of the failure.
+    /// only the check-out that requested the connection learns of the failure.
     ///
     /// A pool that the sink clears stays paused until [`Pool::ready`] is called. The sink does not receive the network
     /// errors of commands on established connections.
@@ -129,8 +129,8 @@ impl<E: Establish> PoolBuilder<E> {
         self
     }
 
-    /// Sets `timeoutMS`: how long a check-out without a deadline of its own may take in total, including the
-    /// establishment of a new connection.
+    /// Sets `timeoutMS`: how long a check-out without its own deadline may take in total, including the establishment
+    /// of a new connection.
     ///
     /// If it is set, `waitQueueTimeoutMS` has no effect. Zero means no limit. By default it is not set (`None`), and
     /// [`PoolOptions::wait_queue_timeout`] limits the time in the queue.
@@ -143,13 +143,13 @@ impl<E: Establish> PoolBuilder<E> {
 
     /// Sets how long a check-out may wait before the pool warns of it. By default (`None`) the pool does not warn.
     ///
-    /// The warning is an event of `tracing` at level `WARN` with the target `wharf::connection`, and is logged when the
-    /// check-out ends: with a connection, an error, or because its caller dropped it (`outcome`). It has the time that
-    /// the check-out waited (`waited_ms`, milliseconds), and the pool's numbers at its end: `in_use`, `available`,
-    /// `pending`, `waiting` and `max` (`maxPoolSize`; 0 means no limit). A pool logs one warning a second at most.
-    /// `suppressed` is the number of slow check-outs since the last warning that were not logged.
+    /// The warning is a `tracing` event at level `WARN` with the target `wharf::connection`, logged when the check-out
+    /// ends: with a connection, with an error, or because its caller dropped it (`outcome`). It has the time that the
+    /// check-out waited (`waited_ms`, milliseconds), and the pool's numbers at its end: `in_use`, `available`,
+    /// `pending`, `waiting` and `max` (`maxPoolSize`; 0 means no limit). A pool logs at most one warning a second.
+    /// `suppressed` counts the slow check-outs since the last warning that were not logged.
     ///
-    /// A check-out that finds a connection at once is not measured, and costs nothing. A check-out that waits reads a
+    /// A check-out that finds a connection at once is not measured and pays nothing. A check-out that waits reads a
     /// clock twice and allocates once more.
     pub fn slow_check_out(mut self, threshold: Option<Duration>) -> Self {
         self.slow_check_out = threshold;
@@ -163,7 +163,8 @@ impl<E: Establish> PoolBuilder<E> {
         self
     }
 
-    /// Sets after what time in use a connection is reported: see [`Pool::report_holds_after`]. The default is `None`.
+    /// Sets the time in use after which a connection is reported: see [`Pool::report_holds_after`]. The default is
+    /// `None`.
     pub fn report_holds_after(mut self, threshold: Option<Duration>) -> Self {
         self.reports_holds_after = threshold;
         self
@@ -182,8 +183,8 @@ impl<E: Establish> PoolBuilder<E> {
         self
     }
 
-    /// Sets whether the durations of events and metrics are measured with tokio's clock, which tests can pause. By default
-    /// the pool reads a clock that takes a third of the time and is never paused.
+    /// Sets whether the durations of events and metrics are measured with tokio's clock, which tests can pause. By
+    /// default the pool reads a clock that is never paused and takes a third of the time to read.
     ///
     /// Idle times and time limits are measured with tokio's clock in any case.
     pub fn tokio_clock(mut self, on: bool) -> Self {
@@ -192,7 +193,7 @@ impl<E: Establish> PoolBuilder<E> {
     }
 
     /// Makes the pool spawn nothing: a check-out opens its connection itself, and a connection that needs a drain is
-    /// closed. Changes that go through [`Pool::conclude`], and the close, do at once what the background task would do.
+    /// closed. The close, and changes that go through [`Pool::conclude`], do the background task's work at once.
     /// `minPoolSize` and the background interval have no effect.
     pub(crate) fn without_tasks(mut self) -> Self {
         self.has_tasks = false;
@@ -203,7 +204,7 @@ impl<E: Establish> PoolBuilder<E> {
     ///
     /// # Errors
     ///
-    /// [`InvalidOption`] if an option is invalid, or if there is no runtime: then the option is `runtime`.
+    /// [`InvalidOption`] if an option is invalid. Without a runtime, it names the option `runtime`.
     ///
     /// ```
     /// // Outside of a tokio runtime.

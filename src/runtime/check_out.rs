@@ -21,7 +21,7 @@ use crate::boxed::boxed;
 use crate::error::CheckOutError;
 use crate::pool::{Acquire, Environment, Grant, Hit, Idle, Phase, Refusal, Started};
 
-/// The line that called for the check-out.
+/// The line that called the check-out.
 type Site = &'static Location<'static>;
 
 type Outcome<E> = Result<Connection<E>, CheckOutError>;
@@ -31,19 +31,19 @@ pin_project! {
     /// waits in the way that `wait` makes.
     ///
     /// It is not an `async fn`, which would set up, look up and tear down its state at each check-out. That would take
-    /// as many instructions as taking the connection. And it is no enum: what is written to a field goes to its place at
-    /// once, where an enum's variant would be built elsewhere and copied. The copy reads in wider parts than were just
-    /// written, and so waits until they are written, which took a twentieth of a hand-over.
+    /// as many instructions as taking the connection. And it is not an enum, whose variants would be built elsewhere
+    /// and copied. Such a copy reads wider parts than were just written, and so waits for the writes, which took a
+    /// twentieth of a hand-over.
     #[project = Parts]
     pub(super) struct CheckOut<'p, E: Establish, W> {
-        // The caller's handle. From when the check-out waits, that of this process.
+        // The caller's handle, or once the check-out waits, the handle of this process.
         pool: &'p Pool<E>,
         site: Site,
         state: CheckOutState,
-        // There from when the check-out waits.
+        // Present once the check-out waits.
         started: MaybeUninit<Started>,
         wait: W,
-        // There while the state is `Waits`. Only `poll_waiting` and `drop_waiting` drop it.
+        // Present while the state is `Waits`. Only `poll_waiting` and `drop_waiting` drop it.
         #[pin]
         waiting: MaybeUninit<Waiting<'p, E>>,
     }
@@ -61,7 +61,7 @@ pin_project! {
 enum CheckOutState {
     Begins,
     Waits,
-    /// Ended after it has waited.
+    /// It has waited and ended.
     Ended,
 }
 
@@ -69,7 +69,7 @@ pin_project! {
     /// How a check-out waits.
     #[project = Way]
     pub(super) enum Waiting<'p, E: Establish> {
-        /// In the queue, without a time limit. Only a check-out that does not wait at all is as frequent.
+        /// In the queue, without a time limit: the most frequent way.
         Queue { #[pin] acquire: Acquire<'p, TokioEnvironment<E>> },
         /// In any other way.
         Otherwise { future: Pin<Box<dyn Future<Output = Acquired<E>> + Send + 'p>> },
@@ -79,8 +79,8 @@ pin_project! {
 impl<'p, E: Establish, W> CheckOut<'p, E, W> {
     /// Drops a check-out that waits.
     ///
-    /// In a forked child, the wait is leaked. Its ticket is in the parent's queue, and the queue's lock may be held by a
-    /// thread that the child does not have. The memory of the future may still be freed, because nothing in the child uses
+    /// In a forked child, the wait is leaked. Its ticket is in the parent's queue, and a thread that the child does not
+    /// have may hold the queue's lock. The memory of the future may still be freed, because nothing in the child uses
     /// that queue.
     ///
     /// A function of its own, so that a check-out that never waited is dropped by one comparison.
@@ -105,7 +105,7 @@ impl<'p, E: Establish, W: Fn(&'p Pool<E>) -> Waiting<'p, E>> CheckOut<'p, E, W> 
         Self { pool, site, state, started: MaybeUninit::uninit(), wait, waiting: MaybeUninit::uninit() }
     }
 
-    /// Does what a poll does that finds no connection at once.
+    /// Does the rest of a poll that finds no connection at once.
     #[inline(never)]
     #[allow(unsafe_code)]
     fn poll_otherwise(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome<E>> {
@@ -116,8 +116,8 @@ impl<'p, E: Establish, W: Fn(&'p Pool<E>) -> Waiting<'p, E>> CheckOut<'p, E, W> 
             CheckOutState::Ended => panic!("a check-out was polled after its end"),
         }
         let pool = parts.pool.here();
-        // The first attempt was of no use if the thread had no note of the pool, or in a forked child, if the handle is the
-        // parent's.
+        // The first attempt was useless if the thread had no note of the pool, or if the handle is the parent's in a
+        // forked child.
         if (!pool.core.is_noted() || !ptr::eq(pool, *parts.pool))
             && let Some(hit) = pool.core.note_and_try_hit()
         {
@@ -133,7 +133,7 @@ impl<'p, E: Establish, W: Fn(&'p Pool<E>) -> Waiting<'p, E>> CheckOut<'p, E, W> 
         let waiting = unsafe { parts.waiting.as_mut().get_unchecked_mut() };
         waiting.write((parts.wait)(pool));
         if traced::is_wanted(pool) {
-            // SAFETY: it has just been written, and was not polled yet, so it may be moved.
+            // SAFETY: it was just written and not polled yet, so it may be moved.
             let observed = traced::observed(pool, unsafe { waiting.assume_init_read() });
             waiting.write(observed);
         }
@@ -181,7 +181,7 @@ impl<'p, E: Establish> Waiting<'p, E> {
         self.poll_with(pool, context, |acquire, context| acquire.poll(context))
     }
 
-    /// Does what [`poll_for`](Self::poll_for) does, of a wait that was polled before.
+    /// Like [`poll_for`](Self::poll_for), for a wait that was polled before.
     #[inline]
     fn poll_again_for(self: Pin<&mut Self>, pool: &'p Pool<E>, context: &mut Context<'_>) -> Poll<Acquired<E>> {
         self.poll_with(pool, context, Acquire::poll_again)
@@ -212,8 +212,8 @@ impl<'p, E: Establish, W: Fn(&'p Pool<E>) -> Waiting<'p, E>> Future for CheckOut
 
     #[inline]
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        // The calls are the last steps, so that no register is saved for those that need none of them. A pool that a forked
-        // child inherits has no hit there.
+        // Every call is a last step, so that paths without a call save no registers. In a forked child, an inherited
+        // pool has no hits.
         if self.state == CheckOutState::Begins
             && let Some(hit) = self.pool.core.try_hit()
         {
@@ -230,7 +230,7 @@ fn begin_timed<E: Establish>(hit: Hit<TokioEnvironment<E>>) -> Poll<Outcome<E>> 
     Poll::Ready(Ok(Connection::new(hit.begin())))
 }
 
-/// A check-out that has started and must end with an event.
+/// A started check-out, which must end with an event.
 struct StartedCheckOut<'p, E: Establish> {
     pool: &'p Pool<E>,
     started: Started,
@@ -247,7 +247,7 @@ impl<'p, E: Establish> StartedCheckOut<'p, E> {
         if let Some(idle) = core.try_take() {
             return Ok(checked_out(idle, started, site));
         }
-        // Before the search on other shards, so that the time of a check-out that then waits is all of its time.
+        // Before the search of the other shards, so that the time of a check-out that waits includes the search.
         Err(if TokioEnvironment::<E>::METERED { started.read(core) } else { started })
     }
 

@@ -21,10 +21,10 @@ type Close = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Has the establisher close a connection, which counts until `closing` is dropped.
 ///
-/// A close that completes at once needs no task. A longer one goes on in a task on the pool's runtime, or on the
-/// caller's if the pool has none. Without a runtime, and in a pool that spawns nothing, the future is dropped.
+/// A close that completes at once needs no task. A longer close continues in a task on the pool's runtime, or else on
+/// the caller's. Without a runtime, and in a pool that spawns nothing, the future is dropped.
 ///
-/// Catches a panic, so that the pool closes its other connections nevertheless. The panic hook has reported it.
+/// Catches a panic, so that the pool still closes its other connections. The panic hook has reported it.
 #[cold]
 pub(super) fn begin<E: Establish>(
     environment: &TokioEnvironment<E>,
@@ -32,7 +32,7 @@ pub(super) fn begin<E: Establish>(
     closing: Closing<TokioEnvironment<E>>,
 ) {
     let Some(runtime) = environment.living_runtime().or_else(|| Handle::try_current().ok()) else {
-        // A part that needs no runtime runs at this call.
+        // The part of `close` that is not async runs in this call.
         contain(|| drop(environment.establish.close(connection)));
         return drop(closing);
     };

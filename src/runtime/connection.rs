@@ -16,9 +16,9 @@ use crate::pool::{Core, Lease, Purpose};
 /// A connection that is checked out of a [`Pool`](crate::Pool). Dropping it checks it in.
 ///
 /// It may be sent to and dropped on any thread, inside or outside of a runtime. Checking in is a function call. It
-/// takes no lock unless a check-out waits, or the connection has to be closed or drained. These locks are held for a
-/// few steps only. It blocks for longer only while a slow subscriber is told that the connection is checked in, which
-/// comes first. A connection keeps its pool's memory alive, but does not keep the pool open.
+/// takes no lock unless a check-out waits, or the connection has to be closed or drained. These locks are held for only
+/// a few steps. Checking in blocks for longer only while a slow subscriber is told of it, which comes first. A
+/// connection keeps its pool's memory alive, but does not keep the pool open.
 ///
 /// It dereferences to the established connection. Here that is a number:
 ///
@@ -69,8 +69,8 @@ impl<E: Establish> Connection<E> {
         self.lease.address()
     }
 
-    /// Returns the generation in which the connection was created: in load-balanced mode the generation of its service,
-    /// otherwise that of the pool.
+    /// Returns the generation in which the connection was created: its service's in load-balanced mode, otherwise the
+    /// pool's.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.lease.service().map_or_else(|| self.lease.generation(), |(_, generation)| generation)
@@ -89,8 +89,8 @@ impl<E: Establish> Connection<E> {
         self.lease.is_stale()
     }
 
-    /// Notes what the connection is held for. In load-balanced mode, time-out errors report how many connections are
-    /// held by cursors, by transactions and for other operations.
+    /// Notes the purpose of the connection's use. In load-balanced mode, time-out errors report how many connections
+    /// cursors, transactions and other operations hold.
     pub fn pin_to(&mut self, purpose: Purpose) {
         self.lease.pin_to(purpose);
     }
@@ -150,7 +150,7 @@ impl<E: Establish> Connection<E> {
             }
             match operation(connection, context) {
                 Poll::Ready(done) => Poll::Ready(Some(done)),
-                // Only an operation that has to wait registers a waker. This is not too late: the mark of interruption
+                // Only an operation that has to wait registers a waker. This is early enough: the mark of interruption
                 // is read again after the waker is registered.
                 Poll::Pending => interruption.poll(context).map(|()| None),
             }

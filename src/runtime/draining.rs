@@ -15,8 +15,8 @@ use crate::sync::{Watch, contain};
 
 /// Spawns a task in which the establisher drains the connection.
 ///
-/// The task runs on the pool's runtime, or on the caller's if the pool has none. If neither exists, or the runtime is
-/// shutting down, or the pool spawns nothing, the connection is closed.
+/// The task runs on the pool's runtime, or else on the caller's. If there is no runtime, or it is shutting down, or the
+/// pool spawns nothing, the connection is closed.
 #[cold]
 pub(super) fn begin<E: Establish>(draining: Draining<TokioEnvironment<E>>) {
     if !draining.environment().has_tasks {
@@ -45,7 +45,7 @@ enum End {
 async fn drain<E: Establish>(mut task: DrainTask<E>) {
     let core = task.draining.core();
     let environment = core.environment();
-    // The lock of the watch's list may be held by a thread that a forked child does not have.
+    // A thread that a forked child does not have may hold the lock of the watch's list.
     let mut change = OfThisProcess::new(Watch::new(&environment.changed));
     let end = {
         let (connection, revocation) = task.draining.revocable();

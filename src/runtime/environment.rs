@@ -26,17 +26,18 @@ use crate::pool::{Closing, Draining, Environment, Nearby, WentStale};
 use crate::sync::contain;
 
 thread_local! {
-    /// The thread's number, or [`UNNUMBERED`]. Without a destructor or a lazy value: on most systems, reading it is one load.
+    /// The thread's number, or [`UNNUMBERED`]. It has no destructor and no lazy value, so that reading it is one load
+    /// on most systems.
     static NUMBER: Cell<usize> = const { Cell::new(UNNUMBERED) };
     /// The shard that the thread used last.
     static NEARBY: Nearby = const { Nearby::new() };
 }
 
-/// In place of the number of a thread that has none yet.
+/// Stands for the number of a thread that was not numbered yet.
 const UNNUMBERED: usize = usize::MAX;
 
-/// Forgets the shard that the thread used last. For the handler of a fork: on systems whose compilers support thread-locals,
-/// it is one store.
+/// Forgets the shard that the thread used last. For the handler of a fork: where the compiler supports thread-locals,
+/// this is one store.
 #[cfg(unix)]
 pub(super) fn forget_nearby() {
     NEARBY.with(Nearby::forget);
@@ -64,20 +65,20 @@ pub struct TokioEnvironment<E: Establish> {
     pub(super) establish: Arc<E>,
     pub(super) publisher: Publisher,
     pub(super) on_failure: Option<Arc<FailureSink>>,
-    /// `timeoutMS`: how long a check-out without a limit of its own may take. Zero means no limit. With `None`,
+    /// `timeoutMS`: how long a check-out without its own limit may take. Zero means no limit. With `None`,
     /// `waitQueueTimeoutMS` applies instead.
     pub(super) timeout: Option<Duration>,
-    /// Decides which slow check-outs are reported. `None`: none.
+    /// Decides which slow check-outs are reported. `None` reports none.
     pub(super) slow_check_outs: Option<SlowCheckOuts>,
     /// Holds the runtime that the pool's tasks run on.
     pub(super) residence: Residence,
-    /// Where the reports of long holds go.
+    /// The sinks for the reports of long holds.
     pub(super) holds: HoldReports,
     /// Wakes the background task.
     pub(super) maintenance: tokio::sync::Notify,
     pub(super) failures: Failures,
-    /// Notifies the tasks that drain connections that the pool was cleared or closed, and the openings that back off that
-    /// the back-off has ended.
+    /// Notifies draining tasks of a clear or a close of the pool, and openings that back off of the end of the
+    /// back-off.
     pub(super) changed: Event,
     pub(super) stopwatch: Stopwatch,
     /// Whether the pool spawns tasks. Without them, a check-out opens its connection itself.
@@ -126,8 +127,8 @@ impl<E: Establish> TokioEnvironment<E> {
     }
 }
 
-// SAFETY: each thread has one note, a thread-local, which all pools share. A thread-local without a destructor never ends before
-// its thread, so `with` does not panic.
+// SAFETY: each thread has one note, a thread-local that all pools share. A thread-local without a destructor lives as
+// long as its thread, so `with` does not panic.
 #[allow(unsafe_code)]
 unsafe impl<E: Establish> Environment for TokioEnvironment<E> {
     type Connection = E::Connection;
@@ -218,7 +219,7 @@ unsafe impl<E: Establish> Environment for TokioEnvironment<E> {
     }
 
     fn connections_went_stale(&self, which: WentStale) {
-        // A refused login clears its own service. The next one would be refused as soon.
+        // A refused login clears its own service, and the next login would be refused just as soon.
         if which == WentStale::All {
             self.failures.reset();
         }

@@ -16,7 +16,7 @@ use crate::pool::Core;
 
 /// Opens, checks and closes the connections of a pool.
 ///
-/// Implement it to pool a connection type of your own. [`Endpoint`](crate::Endpoint) is the implementation for MongoDB
+/// Implement it to pool your own connection type. [`Endpoint`](crate::Endpoint) is the implementation for MongoDB
 /// servers.
 ///
 /// # Panics
@@ -45,30 +45,29 @@ pub trait Establish: Send + Sync + 'static {
     /// An established connection. The pool gives `&mut` access to one caller at a time.
     type Connection: Send + 'static;
 
-    /// Whether pools count and measure what [`metrics`](crate::metrics) documents. `false` only where a benchmark
-    /// compares a pool without metrics.
+    /// Whether pools keep [`metrics`](crate::metrics). `false` only where a benchmark compares a pool without them.
     #[cfg(feature = "unstable")]
     #[doc(hidden)]
     const METERED: bool = true;
 
-    /// Whether an established connection has a socket of tokio, so that the runtime of its pool has an I/O driver.
+    /// Whether an established connection has a tokio socket, so that the pool's runtime has an I/O driver.
     #[doc(hidden)]
     const HAS_SOCKETS: bool = false;
 
     /// Opens one connection completely: transport, handshake and authentication.
     ///
     /// The pool limits how many of these futures run at a time (`maxConnecting`), but not how long one takes. An
-    /// implementation needs a timeout of its own.
+    /// implementation needs its own timeout.
     ///
     /// # Errors
     ///
     /// An [`EstablishError`] tells the stage and the labels. The pool passes it to the failure sink, and to the
-    /// check-out that asked for the connection. The check-outs in the queue keep waiting.
+    /// check-out that requested the connection. The check-outs in the queue keep waiting.
     ///
     /// # Cancel safety
     ///
     /// The future is dropped when the pool is closed or cleared with interruption, or when the runtime shuts down.
-    /// Dropping it must close what it has opened.
+    /// Dropping it must close everything that it has opened.
     fn establish(
         &self,
         connecting: Establishing,
@@ -82,31 +81,31 @@ pub trait Establish: Send + Sync + 'static {
     /// that met an error. If a user can leave a connection with work that can still be completed, return
     /// [`Condition::NeedsDrain`] and implement [`drain`](Self::drain).
     ///
-    /// A reusable connection may stay idle for a long time, so an implementation should also free the memory here that
-    /// only the last user needed.
+    /// A reusable connection may stay idle for a long time, so an implementation should also free memory here that only
+    /// the last user needed.
     fn condition(&self, connection: &mut Self::Connection) -> Condition {
         let _ = connection;
         Condition::Reusable
     }
 
-    /// Returns what is wrong with a connection that is not [reusable](Condition::Reusable), for its `ConnectionClosed`
-    /// event and for the log. Called only if the pool has a subscriber. The default is `None`.
+    /// Returns why a connection is not [reusable](Condition::Reusable), for its `ConnectionClosed` event and for the
+    /// log. Called only if the pool has a subscriber. The default is `None`.
     fn fault(&self, connection: &Self::Connection) -> Option<Cause> {
         let _ = connection;
         None
     }
 
-    /// Completes what the last user of a connection left undone, for example by reading a reply that no caller waits
-    /// for. Called for a connection that [needs it](Condition::NeedsDrain). By default it does nothing.
+    /// Completes the unfinished work of a connection's last user, for example by reading a reply that no caller waits
+    /// for. Called for a connection that [needs a drain](Condition::NeedsDrain). By default it does nothing.
     ///
-    /// The drain runs in a task of its own on the pool's runtime. The connection counts as in use meanwhile. At the
-    /// end, `ConnectionCheckedIn` is emitted and [`condition`](Self::condition) is called again: a reusable connection
+    /// The drain runs in a separate task on the pool's runtime. Meanwhile the connection counts as in use. At the end,
+    /// `ConnectionCheckedIn` is emitted and [`condition`](Self::condition) is called again: a reusable connection
     /// becomes available, any other is closed with the reason "error". The pool does not limit the time of a drain, so
     /// the implementation must.
     ///
-    /// No check-out waits for a drain to succeed. If one would have to wait for the connection's capacity, the pool drops the
-    /// drain's future, the oldest drain's first, and [closes](Self::close) the connection. The check-out gets the capacity
-    /// when the close has run. The pool gives up one drain at a time.
+    /// No check-out waits for a drain to succeed. If a check-out would have to wait for capacity, the pool drops the
+    /// future of the oldest drain and [closes](Self::close) its connection. The check-out gets the capacity when the
+    /// close has run. The pool gives up one drain at a time.
     ///
     /// # Cancel safety
     ///
@@ -120,7 +119,7 @@ pub trait Establish: Send + Sync + 'static {
     /// Closes a connection that has left the pool, for example with a goodbye to the server. By default it drops the
     /// connection.
     ///
-    /// The connection counts as in use until the future has completed or was dropped, so `maxPoolSize` covers it, and
+    /// The connection counts as in use until the future has completed or is dropped, so `maxPoolSize` covers it, and
     /// [`Pool::closed`](crate::Pool::closed) waits for it.
     ///
     /// It must not block. The future is polled once by the caller that closes the connection, and then by a task on the
@@ -135,8 +134,8 @@ pub trait Establish: Send + Sync + 'static {
     /// Gives up a connection in a forked child, while the parent still uses it. By default it leaks the connection's
     /// memory.
     ///
-    /// It must not send anything on the connection or change its state. It must not use the pool, because the pool's
-    /// successor in the child is being made at that time.
+    /// It must not send anything on the connection or change its state. It must not use the pool, because the child is
+    /// just making the pool's successor.
     fn abandon_after_fork(&self, connection: Self::Connection) {
         std::mem::forget(connection);
     }
@@ -188,7 +187,7 @@ impl Establishing {
         self.connection_id
     }
 
-    /// Returns the pool's generation when the connection was created.
+    /// Returns the pool's generation at the creation of the connection.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.generation
@@ -207,15 +206,15 @@ impl Establishing {
     }
 
     /// Reports how long a stage of the establishment took, for [`Pool::metrics`](crate::Pool::metrics) and for the
-    /// [`ConnectionReady`](crate::PoolEvent::ConnectionReady) event. Report each stage when it has ended, whether or not
-    /// a later one fails. Of several reports of a stage, the last one counts.
+    /// [`ConnectionReady`](crate::PoolEvent::ConnectionReady) event. Report each stage when it ends, whether or not a
+    /// later stage fails. If a stage is reported again, the last report counts.
     ///
     /// Reporting is optional. The pool measures the whole establishment itself.
     pub fn stage_took(&self, stage: Stage, took: Duration) {
         self.stages.set(stage, took);
     }
 
-    /// Reads the clock with which the pool measures the whole establishment, in nanoseconds.
+    /// Reads the clock that the pool measures the whole establishment with, in nanoseconds.
     pub(crate) fn stopwatch(&self) -> u64 {
         self.stopwatch.read()
     }
@@ -223,8 +222,8 @@ impl Establishing {
     /// Sets the service that the connection belongs to, in load-balanced mode. Call it as soon as the handshake has
     /// named the service.
     ///
-    /// From then on the connection has the generation of that service. A second call has no effect, and neither has a
-    /// call in another mode.
+    /// From then on the connection has the generation of that service. A second call, or a call in another mode, has no
+    /// effect.
     pub fn identify(&self, service_id: ObjectId) {
         (self.identify)(service_id);
     }

@@ -14,8 +14,8 @@ pub(super) type FailureSink = dyn Fn(&FailedConnection<'_>) + Send + Sync;
 
 /// A connection that could not be established, as the failure sink receives it.
 ///
-/// The sink receives the failures of connections that are opened for check-outs and of those that are opened in the
-/// background. It is called before the connection's `ConnectionClosed` event.
+/// The sink receives the failures of connections that are opened for check-outs or in the background. It is called
+/// before the connection's `ConnectionClosed` event.
 pub struct FailedConnection<'f> {
     pub(super) error: &'f EstablishError,
     pub(super) service: Option<(ObjectId, u64)>,
@@ -44,8 +44,7 @@ impl FailedConnection<'_> {
         self.service.map(|(service_id, _)| service_id)
     }
 
-    /// Returns the generation of the failed connection: that of its service in load-balanced mode, otherwise that of the
-    /// pool.
+    /// Returns the generation of the failed connection: its service's in load-balanced mode, otherwise the pool's.
     pub(crate) fn generation(&self) -> Option<u64> {
         self.service.map(|(_, generation)| generation).or(self.error.generation())
     }
@@ -61,7 +60,7 @@ impl FailedConnection<'_> {
     }
 
     /// Clears the pool, or in load-balanced mode the connection's service, because of this error. Returns whether it
-    /// was cleared: it is not if it has been cleared already since the connection was created.
+    /// was cleared, which it is not if it was already cleared after the connection's creation.
     pub fn clear_pool(&self) -> bool {
         let cause = self.error.cause().clone();
         let cleared = match self.service {

@@ -9,7 +9,7 @@ use event_listener::Event;
 use super::random::random_fraction;
 use crate::sync::Watch;
 
-/// The pause after the second failure. Each further one doubles it.
+/// The pause after the second failure. Each further failure doubles it.
 const FIRST: Duration = Duration::from_millis(10);
 const LONGEST: Duration = Duration::from_secs(1);
 
@@ -17,8 +17,8 @@ const LONGEST: Duration = Duration::from_secs(1);
 #[derive(Default)]
 pub(super) struct Failures(AtomicU64);
 
-/// A reading of [`Failures`]. The upper half counts the back-offs that have ended. So a reading of one back-off never equals
-/// a reading of another, and a failure that began before the end counts for neither.
+/// A reading of [`Failures`]. The upper half counts the back-offs that have ended. So readings of different back-offs
+/// differ, and an opening that began before the end of a back-off counts for neither.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) struct Round(u64);
 
@@ -51,10 +51,11 @@ impl Failures {
 
     /// Counts the failure of an opening that began in `round`. Returns how long to keep its permit.
     ///
-    /// The time is between a half and the whole of the pause, at random, so that several pools do not meet again.
+    /// The time is random, between half and all of the pause, so that several pools do not retry together.
     pub fn add(&self, round: Round) -> Option<Pause> {
         if round.failures() < u32::MAX {
-            // Relaxed: as in `round`. It fails if another opening of the round has failed before, or the back-off has ended.
+            // Relaxed: as in `round`. It fails if another opening of the round has already failed, or the back-off has
+            // ended.
             let _ = self.0.compare_exchange(round.0, round.0 + 1, Ordering::Relaxed, Ordering::Relaxed);
         }
         let present = self.round();

@@ -1,10 +1,10 @@
 //! Detection of a fork.
 //!
-//! A connection is not fork-safe: parent and child would both write to one socket. A child increments a fork counter
-//! that nothing else writes. So the check costs one load of a shared cache line that never changes. A hit and its check-in
-//! need no check: the child also forgets the shard that its thread used last (INV-16).
+//! A connection is not fork-safe: parent and child would both write to one socket. A child increments a fork counter,
+//! which nothing else writes. So the check costs one load of a shared cache line that never changes. A hit and its
+//! check-in need no check: the child also forgets the shard that its thread used last (INV-16).
 //!
-//! A child also inherits futures: those that were polled before the fork, and on a current-thread runtime the pool's
+//! A child also inherits the futures that were polled before the fork, and on a current-thread runtime the pool's
 //! tasks. Their state leads to the parent's sockets, and to the parent's pool, whose locks may be held by threads that
 //! the child does not have. So such a future is neither polled nor dropped in the child: it is leaked
 //! ([`OfThisProcess`]).
@@ -20,18 +20,17 @@ use std::task::{Context, Poll};
 use arc_swap::ArcSwap;
 use thiserror::Error;
 
-/// The number of forks between this process and the process that first used the crate.
+/// The number of forks from the process that first used the crate to this process.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
-/// Returns how many forks lie between this process and the one that first used the crate. It changes only in a child.
+/// Returns the number of forks from the process that first used the crate to this process. It changes only in a child.
 #[inline]
 pub(crate) fn forks() -> u32 {
     // Relaxed: written only in a child, while it has a single thread.
     FORKS.load(Ordering::Relaxed)
 }
 
-/// Starts to count forks. Each pool, each [`PerProcess`] and each pool of sessions calls this when it is
-/// made.
+/// Starts to count forks. Each new pool, [`PerProcess`] and pool of sessions calls this.
 #[cfg(unix)]
 #[allow(unsafe_code)]
 pub(crate) fn watch() {
@@ -41,8 +40,8 @@ pub(crate) fn watch() {
         super::environment::forget_nearby();
     }
     static ONCE: Once = Once::new();
-    // SAFETY: the handler only changes an atomic and a thread-local, which is allowed in a forked child. It is a function of
-    // this crate, so it lives as long as the crate's code.
+    // SAFETY: the handler only changes an atomic and a thread-local, which is allowed in a forked child. It is a
+    // function of this crate, so it lives as long as the crate's code.
     ONCE.call_once(|| unsafe {
         // If this fails (out of memory), forks go unnoticed.
         libc::pthread_atfork(None, None, Some(count_in_child));
@@ -53,7 +52,7 @@ pub(crate) fn watch() {
 #[cfg(not(unix))]
 pub(crate) fn watch() {}
 
-/// The error for a value that is used in a fork of the process that made it.
+/// The error for a value that is used in a forked child of the process that made it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("this process was forked from the one that the pool's connections belong to")]
 pub(crate) struct Forked;
@@ -105,11 +104,11 @@ impl<T> Drop for OfThisProcess<T> {
     }
 }
 
-/// State that a forked child does not share with its parent. The child starts with a fresh value.
+/// A value that a forked child does not share with its parent. The child starts with a fresh value.
 ///
 /// The parent's value may be locked by a thread that the child does not have, or may wait for such a thread. So the
-/// child neither reads nor drops it. It leaks the value: secrets in it are not wiped from the child's memory, because
-/// wiping them takes the lock.
+/// child neither reads nor drops the value, but leaks it. Secrets in it stay in the child's memory, because wiping them
+/// takes the lock.
 #[derive(Debug)]
 pub(crate) struct PerProcess<T> {
     current: ArcSwap<OfThisProcess<T>>,
@@ -130,8 +129,7 @@ impl<T: Default> PerProcess<T> {
         if !present.is_inherited() { present } else { self.renew(&present) }
     }
 
-    /// Replaces the parent's value with a fresh one. If several threads of the child call this, one of them replaces
-    /// it.
+    /// Replaces the parent's value with a fresh one. If several threads of the child call this, only one replaces it.
     #[cold]
     fn renew(&self, inherited: &Arc<OfThisProcess<T>>) -> Arc<OfThisProcess<T>> {
         // Other leaked values may point to this one, so its memory must stay.
@@ -141,11 +139,11 @@ impl<T: Default> PerProcess<T> {
     }
 }
 
-/// Wraps a future so that in a forked child it is neither polled nor dropped. There the wrapper returns [`Forked`] at
-/// its next poll.
+/// Wraps a future so that a forked child neither polls nor drops it. There the wrapper returns [`Forked`] at its next
+/// poll.
 ///
-/// The future is boxed, so that it keeps its memory when it is leaked: a runtime that the child also inherits may still
-/// have the future's timers in its lists.
+/// The future is boxed, so that it keeps its memory when it is leaked: an inherited runtime may still have the future's
+/// timers in its lists.
 pub(crate) fn own<F: Future>(future: F) -> OfThisProcess<Pin<Box<F>>> {
     OfThisProcess::new(Box::pin(future))
 }

@@ -1,4 +1,4 @@
-//! The holders of a pool's connections: what its handles tell of them, and the reports of long holds.
+//! The holders of a pool's connections: their methods on `Pool`, and the reports of long holds.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -49,7 +49,7 @@ impl fmt::Display for LongHold {
     }
 }
 
-/// The sinks of a pool's reports, and what asks for a look at the connections in use.
+/// The sinks of a pool's reports, and the requests for a look at the connections in use.
 #[derive(Default)]
 pub(super) struct HoldReports {
     sinks: ArcSwap<Vec<HoldSink>>,
@@ -83,7 +83,7 @@ impl HoldReports {
         let site = call_site.map(tracing::field::display);
         let ms = u64::try_from(held_for.as_millis()).unwrap_or(u64::MAX);
         let address: &str = address;
-        // A panic of a tracing subscriber must not end the background task, nor keep the report from the sinks.
+        // A panic of a tracing subscriber must neither end the background task nor keep the report from the sinks.
         contain(|| match report.has_ended {
             false => tracing::warn!(
                 target: TARGET, address, driverConnectionId = connection_id, heldMS = ms, callSite = site, taskId = task_id,
@@ -101,7 +101,7 @@ impl HoldReports {
     }
 }
 
-/// Reports long holds. Never completes. Without a threshold it waits for one, which costs nothing.
+/// Reports long holds. Never completes. Without a threshold it waits until there is one, which costs nothing.
 pub(super) async fn watch<E: Establish>(core: &Core<TokioEnvironment<E>>) {
     let reports = &core.environment().holds;
     loop {
@@ -117,7 +117,7 @@ pub(super) async fn watch<E: Establish>(core: &Core<TokioEnvironment<E>>) {
     }
 }
 
-/// Reports what there is to report about long holds now. Returns after what time there may be more.
+/// Reports all news about long holds. Returns how long until there may be more.
 pub(super) fn tell_news<E: Establish>(core: &Core<TokioEnvironment<E>>) -> Option<Duration> {
     let HoldReview { long, ended, threshold, next } = core.review_holds();
     for (holders, has_ended) in [(long, false), (ended, true)] {
@@ -130,23 +130,23 @@ pub(super) fn tell_news<E: Establish>(core: &Core<TokioEnvironment<E>>) -> Optio
 }
 
 impl<E: Establish> Pool<E> {
-    /// Switches on or off that the pool accounts for the holders of its connections: [`Pool::holders`]. Off by default.
+    /// Switches the accounting for the holders of the pool's connections ([`Pool::holders`]) on or off. Off by default.
     ///
-    /// May be switched at any time, in a pool in use as well. Check-outs from then on are noted with their call site and
-    /// task. A connection that was checked out before is listed without them.
+    /// It may be switched at any time, even while the pool is in use. Later check-outs are noted with their call site
+    /// and task. A connection that was checked out earlier is listed without them.
     ///
     /// # Cost
     ///
     /// While it is off, a check-out carries one more pointer. While it is on, a check-out that finds a connection reads
-    /// the clock and writes one cache line of its own, and its check-in makes one more locked instruction. Neither takes
-    /// a lock, but once for each connection that existed at the switch. The
-    /// [guide](crate::guide#holders-of-connections) has figures. Each connection that was checked out since takes 64
-    /// more bytes.
+    /// the clock and writes one cache line, and its check-in executes one more locked instruction. Neither takes a
+    /// lock, except once for each connection that existed at the switch. The
+    /// [guide](crate::guide#holders-of-connections) has figures. Each connection that was checked out since takes
+    /// another 64 bytes.
     pub fn account_for_holders(&self, on: bool) {
         self.here().core.account_for_holders(on);
     }
 
-    /// Returns whether the pool accounts for holders, because of [`Pool::account_for_holders`] or of
+    /// Returns whether the pool accounts for holders, because of [`Pool::account_for_holders`] or
     /// [`Pool::report_holds_after`].
     #[must_use]
     pub fn accounts_for_holders(&self) -> bool {
@@ -156,8 +156,9 @@ impl<E: Establish> Pool<E> {
     /// Returns the connections in use with what is known about each, longest in use first. Empty unless the pool
     /// [accounts for holders](Self::account_for_holders).
     ///
-    /// A connection that is drained is not listed, although [`PoolStatus::in_use`](crate::PoolStatus::in_use) counts it:
-    /// its caller has checked it in. Each entry is right at some instant of the call, but not all at the same.
+    /// A connection that is drained is not listed, although [`PoolStatus::in_use`](crate::PoolStatus::in_use) counts
+    /// it: its caller has checked it in. Each entry is right at some instant during the call, but not all at the same
+    /// instant.
     ///
     /// The call reads all connections of the pool and takes short locks, so use it for monitoring. No check-out or
     /// check-in waits for it, unless connections are listed that were checked out before the pool accounted for holders.
@@ -176,23 +177,22 @@ impl<E: Establish> Pool<E> {
         self.here().core.holders()
     }
 
-    /// Sets after what time in use a connection is reported as held for long. `None`, or zero, reports none, which is
-    /// the default.
+    /// Sets the time in use after which a connection is reported as held for long. With `None` or zero, the default, no
+    /// connection is reported.
     ///
-    /// The report comes once for each use, when the time is up, and once more when the connection is checked in. It goes
-    /// to the [log](Self::on_long_hold) and to the functions of [`Pool::on_long_hold`]. It changes nothing: the connection
-    /// stays with its holder.
+    /// Each long use is reported when its time is up, and again when the connection is checked in. Reports go to the
+    /// [log](Self::on_long_hold) and to the functions of [`Pool::on_long_hold`]. The connection stays with its holder.
     ///
     /// A threshold switches the [accounting](Self::account_for_holders) on for as long as it is set. A connection that was
     /// checked out before counts as checked out when the accounting began.
     ///
-    /// The pool's background task keeps the time. It ends with the pool's runtime, and goes on when the pool has
+    /// The pool's background task keeps the time. It ends with the pool's runtime, and restarts when the pool has
     /// [moved](Self#runtimes).
     pub fn report_holds_after(&self, threshold: Option<Duration>) {
         self.here().core.report_holds_after(threshold);
     }
 
-    /// Returns the threshold that [`Pool::report_holds_after`] has set.
+    /// Returns the threshold of [`Pool::report_holds_after`].
     #[must_use]
     pub fn holds_are_reported_after(&self) -> Option<Duration> {
         self.here().core.holds_are_reported_after()
@@ -200,8 +200,9 @@ impl<E: Establish> Pool<E> {
 
     /// Adds a function that gets the reports of long holds, for as long as the pool exists.
     ///
-    /// The background task calls it, outside of all locks, for one report at a time. The report of a use comes before that
-    /// of its end. It must not block, because the background task also maintains the pool. A panic is caught.
+    /// The background task calls it, outside of all locks, for one report at a time. The report of a use comes before
+    /// the report of its end. The function must not block, because the background task also maintains the pool. A panic
+    /// is caught.
     ///
     /// The reports are also logged, with the target `wharf::holders`: a long hold as a warning, its end as information.
     ///
@@ -227,7 +228,8 @@ pub(super) fn task_id() -> Option<u64> {
     Some(number.0).filter(|number| *number != 0)
 }
 
-/// Takes the number out of a hash of it. Printing and parsing the id would take longer than the rest of the accounting.
+/// A hasher that returns the number that was hashed. Printing and parsing the id would take longer than the rest of the
+/// accounting.
 struct Number(u64);
 
 impl Hasher for Number {

@@ -64,7 +64,7 @@ impl Home {
     }
 }
 
-/// The place for a pool's home. In a forked child it is empty until the pool is first used on a runtime.
+/// Holds a pool's home. In a forked child it is empty until the pool is first used on a runtime.
 #[derive(Default)]
 pub(super) struct Residence(Mutex<Option<Arc<Home>>>);
 
@@ -75,8 +75,8 @@ impl Residence {
         home.as_ref().filter(|home| !home.has_ended()).cloned()
     }
 
-    /// Returns the home. If there is none, or it is known to have ended, makes a new one at `offered` and returns it
-    /// together with the old one.
+    /// Returns the home. If there is no home, or it is known to have ended, makes a new home at `offered` and returns
+    /// it together with the old one.
     fn home_or(&self, offered: impl FnOnce() -> Option<Handle>) -> Option<Settled> {
         let mut present = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(home) = present.as_ref().filter(|home| !home.has_ended()) {
@@ -118,7 +118,7 @@ impl<E: Establish> HomeGuard<E> {
 
 impl<E: Establish> Drop for HomeGuard<E> {
     fn drop(&mut self) {
-        // A forked child may drop what it has inherited, but the pool still belongs to its parent.
+        // A forked child may drop an inherited task, but the pool still belongs to its parent.
         let is_the_parents = self.core.environment().is_the_parents();
         if !self.is_released && !is_the_parents && self.core.state().phase != Phase::Closed {
             self.home.end(&self.core);
@@ -135,7 +135,7 @@ impl<E: Establish> Pool<E> {
             Settled::Already(home) => Some(home),
             Settled::Anew { home, before } => {
                 if let Some(before) = before {
-                    // Before a connection is opened at the new home, because this makes all connections stale.
+                    // Before the new home opens a connection, because this makes all connections stale.
                     before.end(core);
                 }
                 if !core.environment().has_tasks {

@@ -8,7 +8,7 @@ use tracing::metadata::{Kind, Metadata};
 use super::traced::TARGET;
 use crate::logged::may_reach_logger;
 
-/// A message of no content, for which `tracing` keeps whether a subscriber may want it.
+/// An empty message. `tracing` remembers for it whether a subscriber may want it.
 static CALLSITE: DefaultCallsite = DefaultCallsite::new(&METADATA);
 
 static METADATA: Metadata<'static> = tracing::metadata! {
@@ -20,15 +20,15 @@ static METADATA: Metadata<'static> = tracing::metadata! {
     kind: Kind::EVENT,
 };
 
-/// Has `tracing` ask its subscribers from now on. To be called before [`is_there`], outside of all locks.
+/// Makes `tracing` ask its subscribers. Called before [`is_there`], outside of all locks.
 pub(crate) fn watch() {
     CALLSITE.interest();
 }
 
 /// Returns whether any subscriber of the process, on any thread, or a logger may want the events of pools.
 ///
-/// Calls no subscriber, so it may be called under a lock: `tracing` asks each subscriber once, and again when one is added or
-/// the filters are reloaded, and keeps the answers.
+/// Calls no subscriber, so it may be called under a lock: `tracing` asks each subscriber once, and again when one is
+/// added or the filters are reloaded, and keeps the answers.
 #[inline]
 pub(super) fn is_there() -> bool {
     (Level::DEBUG <= STATIC_MAX_LEVEL && Level::DEBUG <= LevelFilter::current() && !CALLSITE.interest().is_never())

@@ -1,4 +1,4 @@
-//! The pool on tokio. It adds what the core does without: a clock, tasks and subscribers.
+//! The pool on tokio: the core with a clock, tasks and subscribers.
 
 mod alarm;
 mod background;

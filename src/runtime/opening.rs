@@ -20,12 +20,12 @@ use crate::sync::contain;
 type SharedCore<E> = Arc<Core<TokioEnvironment<E>>>;
 pub(super) type Acquired<E> = Result<Idle<TokioEnvironment<E>>, CheckOutError>;
 
-/// The error of an establisher that panicked.
+/// The error for an establisher that panicked.
 #[derive(Debug, Error)]
 #[error("the establisher panicked while it opened the connection")]
 pub(super) struct TaskEnded;
 
-/// What a check-out and the task that opens its connection share, besides the channel for the outcome.
+/// The state that a check-out shares with the task that opens its connection, besides the channel for the outcome.
 pub(super) struct OpenRequest<E: Establish> {
     core: SharedCore<E>,
     /// The permit, until it is used or no longer needed.
@@ -51,7 +51,8 @@ impl<E: Establish> OpenRequest<E> {
 
     /// Takes the permit, if the connection has not been created yet.
     ///
-    /// The task takes it to create the connection. The check-out takes it, and drops it, if it got another connection.
+    /// The task takes the permit to create the connection. The check-out takes and drops it if it got another
+    /// connection.
     pub fn take_permit(&self) -> Option<HeldPermit<E>> {
         self.permit.take()
     }
@@ -75,9 +76,9 @@ impl<E: Establish> OpenRequest<E> {
 
 /// Creates a connection and [opens](open) it, for a check-out that holds a permit.
 ///
-/// It yields first, so that tasks that are ready run before it. If one of them checks in a connection, which goes to
-/// the check-out, no new connection is needed. The check-out itself does not yield, because it may not be polled again
-/// for a long time. Until then no other check-out could use the permit.
+/// It yields first, so that tasks that are ready run before it. If one of them checks in a connection, the check-out
+/// gets that, and no new connection is needed. The check-out itself does not yield, because it may not be polled again
+/// for a long time, during which no other check-out could use the permit.
 ///
 /// `cause`: the span of the check-out.
 pub(super) async fn open_for<E: Establish>(
@@ -108,7 +109,7 @@ pub(super) struct Requester<E: Establish> {
     cause: Span,
 }
 
-/// Opens the connection and sends it to the check-out that asked for it. If that check-out is gone, the connection goes
+/// Opens the connection and sends it to the check-out that requested it. If that check-out is gone, the connection goes
 /// to the next waiter or becomes available.
 ///
 /// Dropping this future closes the connection.
@@ -146,7 +147,7 @@ pub(super) async fn open<E: Establish>(
             }
         }
         (None, Ok((idle, opening))) => opening.hand_on(Some(idle)),
-        // The receiver may be gone. The failure sink has been called already.
+        // The receiver may be gone. The failure sink was already called.
         (Some((requester, _)), Err(error)) => drop(requester.send(Err(error))),
         (None, Err(_)) => {}
     }
@@ -154,7 +155,8 @@ pub(super) async fn open<E: Establish>(
     match failed {
         None if has_succeeded => failures.end(&core.environment().changed),
         Some(failed) => {
-            // The permit is kept meanwhile, so the check-outs that would open the next connection are in the queue.
+            // The permit is kept during the pause, so that other check-outs stay in the queue instead of opening the
+            // next connection.
             if let Some(pause) = failures.add(round).filter(|_| core.environment().has_tasks) {
                 failures.pause(pause, &core.environment().changed).await;
             }
@@ -164,7 +166,7 @@ pub(super) async fn open<E: Establish>(
     }
 }
 
-/// The error of an establishment, and the capacity of the connection if it failed rather than being given up.
+/// The error of an establishment, and the connection's capacity unless the establishment was given up.
 type Failed<E> = (CheckOutError, Option<Closing<TokioEnvironment<E>>>);
 
 /// Establishes the connection, for a check-out or, in the background, for `minPoolSize`.
@@ -174,8 +176,8 @@ async fn establish<E: Establish>(
     in_background: bool,
 ) -> Result<Established<TokioEnvironment<E>>, Failed<E>> {
     let (connection_id, generation) = (pending.id(), pending.generation());
-    // The token is shared with the `Establishing`, because the establisher may keep that for longer than this function
-    // keeps the token.
+    // The token is shared with the `Establishing`, because the establisher may keep the `Establishing` longer than this
+    // function keeps the token.
     let shared = Arc::new(Mutex::new(Some(pending)));
     let locked = |shared: &Mutex<Option<_>>| shared.lock().unwrap_or_else(PoisonError::into_inner).take();
     let stages = Arc::new(StageTimes::default());
@@ -214,7 +216,7 @@ async fn establish<E: Establish>(
             let error = failure.in_pool(core.address().clone(), connection_id, generation);
             if let Some(on_failure) = &core.environment().on_failure {
                 let failure = FailedConnection { error: &error, service: pending.service(), pool: &**core };
-                // A panic of the sink must not hide the error from the check-out that asked for the connection.
+                // A panic of the sink must not hide the error from the check-out that requested the connection.
                 contain(|| on_failure(&failure));
             }
             // Closed after the call of the failure sink, as the specification's tests require.

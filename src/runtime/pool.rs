@@ -47,15 +47,15 @@ use crate::sync::Contained;
 /// `maxIdleTimeMS` is set, the pool has a subscriber or accounts for holders). A check-out that finds its connection in
 /// another thread's stack reads the clock.
 ///
-/// The first check-out to wait takes a lock for a few steps, and so do one that gives up, one whose waker changes, and a
-/// check-in that serves the last one. Of 64 check-outs that wait, about two take it if it is free: they look after the memory of
-/// the queue. Such a check-out may allocate a segment of 4 KiB, and what a burst of check-outs needed is given back when it is
-/// over. While a check-out opens a connection, or others wait behind one that gave up, each check-in that serves a
-/// check-out takes it. The number of these steps does not depend on the number of waiters. A thread that finds the lock
-/// held leaves its steps to the thread that holds it, which does up to 32 such steps for others, first come, first
-/// served. If the thread that holds the lock is preempted, other threads back off: they retry after pauses, then yield,
-/// and after about a millisecond sleep for 50 µs at a time. Opening and closing connections, `ready`, `clear`, `close`
-/// and `status` also take short locks.
+/// The first check-out to wait takes a lock for a few steps. So does a check-out that gives up or whose waker changes,
+/// and a check-in that serves the last waiter. About two in 64 waiting check-outs take the lock, if it is free, to
+/// manage the queue's memory. Such a check-out may allocate a segment of 4 KiB, and the memory for a burst of
+/// check-outs is freed when the burst is over. While a check-out opens a connection, or others wait behind a check-out
+/// that gave up, each check-in that serves a check-out takes the lock. The number of these steps does not depend on the
+/// number of waiters. A thread that finds the lock held leaves its steps to the holder, which does up to 32 such steps
+/// for others, first come, first served. If the thread that holds the lock is preempted, other threads back off: they
+/// retry after pauses, then yield, and after about a millisecond sleep for 50 µs at a time. Opening and closing
+/// connections, `ready`, `clear`, `close` and `status` also take short locks.
 ///
 /// # Panics
 ///
@@ -64,17 +64,17 @@ use crate::sync::Contained;
 ///
 /// # Runtimes
 ///
-/// A pool's tasks run on one tokio runtime: that of [`PoolBuilder::runtime`], or the one that the pool was built on.
-/// Its connections are registered there. They can be used from any other runtime as long as the pool's runtime lives,
-/// or, if it is a current-thread runtime, as long as it runs. The runtime needs timers
-/// ([`enable_time`](tokio::runtime::Builder::enable_time)): a connection that could not be opened is followed by a pause.
+/// A pool's tasks run on one tokio runtime: the one given to [`PoolBuilder::runtime`], or the one that the pool was
+/// built on. Its connections are registered there. They can be used from any other runtime as long as the pool's
+/// runtime lives, or, if it is a current-thread runtime, as long as it runs. The runtime needs timers
+/// ([`enable_time`](tokio::runtime::Builder::enable_time)): the pool pauses after a connection could not be opened.
 ///
 /// When the runtime ends, its connections can no longer be used. They become stale, which increments the generation,
 /// and are closed. The pool then moves: the next check-out that opens a connection, or the next call of
 /// [`Pool::ready`], moves the pool to the runtime it is called on, and starts a background task there. So a pool in a
-/// `static` serves one runtime after the other, for example in tests that have a runtime each. Check-outs that wait on
-/// another runtime keep waiting. A command that uses a connection of the ended runtime fails with a network error. If
-/// that must not happen to a pool in a `static`, give the pool a runtime that lives as long as the process.
+/// `static` serves one runtime after the other, for example in tests that each have a runtime. Check-outs that wait on
+/// another runtime keep waiting. A command on a connection of the ended runtime fails with a network error. To rule
+/// that out for a pool in a `static`, give the pool a runtime that lives as long as the process.
 ///
 /// Check-outs may also be polled outside of tokio, by another executor. Then the pool's runtime opens the connections
 /// and keeps the time limits. After it has ended, such check-outs fail with [`CheckOutError::NoRuntime`] until the pool
@@ -91,11 +91,11 @@ use crate::sync::Contained;
 /// child. If the pool was ready, it emits `PoolCleared`. For every inherited connection it emits `ConnectionClosed`
 /// with the reason "stale", preceded by `ConnectionCheckedIn` if the connection was in use. The numbers of new
 /// connections follow the parent's. A call that another thread was making to the pool at the time of the fork emits no
-/// further event in the child. If that call was telling subscribers that it checks a connection out or in, the child
-/// takes the event for delivered.
+/// further event in the child. If that call was telling subscribers of a check-out or a check-in, the child considers
+/// the event delivered.
 ///
-/// Nothing that the parent has begun continues in the child, even if the child inherits a runtime: neither the
-/// background task nor the opening of a connection. A check-out that waited at the time of the fork fails with
+/// The parent's work does not continue in the child, even if the child inherits a runtime: neither the background task
+/// nor the opening of a connection. A check-out that waited at the time of the fork fails with
 /// [`PoolClearedError`](crate::PoolClearedError) when the child polls it. Nothing in the child wakes it, so do not rely
 /// on that. The resources of such futures are leaked: the socket of a connection in establishment stays open in the
 /// child.
@@ -103,11 +103,11 @@ use crate::sync::Contained;
 /// In the child, an [`Endpoint`](crate::Endpoint) derives its keys from the password again, and obtains its own OIDC
 /// tokens. The parent's keys and tokens are leaked in the child, and not wiped from its memory.
 ///
-/// A child that starts threads can hang, whatever it uses them for: the standard library takes a global lock when a thread
-/// begins or ends, and another thread of the parent may hold it at the fork. An endpoint derives its keys, and looks up the
-/// names of hosts, on the blocking threads of the child's runtime. `_Fork` and a raw `clone` run no fork handler, so a pool
-/// does not notice a child that they make; use `fork`. So fork before the parent has threads, or while none of
-/// them begins or ends. [`single::Client`](crate::single::Client) starts none.
+/// A child that starts any thread can hang: the standard library takes a global lock when a thread begins or ends, and
+/// another thread of the parent may hold it at the fork. An endpoint derives its keys, and looks up the names of hosts,
+/// on the blocking threads of the child's runtime. So fork before the parent has threads, or while no thread begins or
+/// ends. Use `fork`: `_Fork` and a raw `clone` run no fork handler, so a pool does not notice their children.
+/// [`single::Client`](crate::single::Client) starts none.
 ///
 /// # Example
 ///
@@ -134,8 +134,8 @@ pub struct Pool<E: Establish> {
 
 /// A handle's copy of the pointer to its pool's core.
 ///
-/// INV-14 (a handle's core is lent): the copy has no count, so that a pool is cloned with one locked instruction. It is
-/// never dropped, and stays beside the `shared` that it was copied from, whose pointer to the core never changes.
+/// INV-14 (a handle's core is lent): the copy is not counted, so that a pool is cloned with one locked instruction. It
+/// is never dropped, and stays beside the `shared` that it was copied from, whose pointer to the core never changes.
 pub(super) struct CoreOfShared<E: Establish>(ManuallyDrop<Arc<Core<TokioEnvironment<E>>>>);
 
 impl<E: Establish> Deref for CoreOfShared<E> {
@@ -147,14 +147,14 @@ impl<E: Establish> Deref for CoreOfShared<E> {
     }
 }
 
-/// What all handles of a pool share. Dropping the last handle closes the pool.
+/// The shared part of a pool's handles. Dropping the last handle closes the pool.
 struct Shared<E: Establish> {
     core: Arc<Core<TokioEnvironment<E>>>,
     /// The pool's successor in a forked child.
     after_fork: OnceLock<Pool<E>>,
 }
 
-/// What is left to do of a change of a pool: see [`Pool::conclude`].
+/// The rest of a change of a pool: see [`Pool::conclude`].
 #[must_use]
 pub(crate) struct PoolChange(Option<Change>);
 
@@ -172,9 +172,9 @@ impl<E: Establish> Pool<E> {
 
     /// Checks out a connection.
     ///
-    /// This is an available connection, or a new one within `maxPoolSize` and `maxConnecting`. Otherwise the check-out
-    /// waits, in the order of arrival, for a connection that comes back. While its new connection is being opened, a
-    /// check-out takes another connection that is checked in sooner.
+    /// The connection is an available one, or a new one within `maxPoolSize` and `maxConnecting`. Otherwise the
+    /// check-out waits, in the order of arrival, for a connection that is checked in. While its new connection is being
+    /// opened, a check-out takes another connection that is checked in sooner.
     ///
     /// `timeoutMS` ([`PoolBuilder::timeout`]) limits the whole check-out. Without it, `waitQueueTimeoutMS` limits the
     /// time in the queue (by default there is no limit), and only the establisher limits the opening of a connection.
@@ -183,7 +183,7 @@ impl<E: Establish> Pool<E> {
     /// If the connection cannot be opened, only the check-out that it was opened for fails. The check-outs in the queue
     /// keep waiting.
     ///
-    /// A check-out fails at once while the pool is paused, as it is before the first [`Pool::ready`].
+    /// A check-out fails at once while the pool is paused, for example before the first [`Pool::ready`].
     ///
     /// ```no_run
     /// # async fn example(pool: wharf::Pool<wharf::Endpoint>) -> Result<(), Box<dyn std::error::Error>> {
@@ -263,14 +263,13 @@ impl<E: Establish> Pool<E> {
     }
 
     /// Pauses the pool and makes all its connections stale. Returns whether it did so: it does nothing if the pool is
-    /// closed, or has another generation than [`Clear::only_at_generation`] names.
+    /// closed, or if its generation differs from [`Clear::only_at_generation`].
     ///
     /// Waiting check-outs fail at once with [`PoolClearedError`](crate::PoolClearedError). Connections in use are
     /// closed when they come back. With [`Clear::interrupt_in_use_connections`] their operations are interrupted. The
     /// pool stays paused until [`Pool::ready`] is called.
     ///
-    /// Clearing a paused pool increments its generation and replaces the cause, even if the new cause is none. It emits
-    /// no event.
+    /// Clearing a paused pool increments its generation and replaces the cause, even by none. It emits no event.
     ///
     /// # Errors
     ///
@@ -280,7 +279,7 @@ impl<E: Establish> Pool<E> {
     }
 
     /// Makes all connections to one service stale, in load-balanced mode. The pool stays ready. Returns whether there
-    /// were any.
+    /// were such connections.
     ///
     /// # Errors
     ///
@@ -303,12 +302,12 @@ impl<E: Establish> Pool<E> {
     /// It does not close the pool, and it waits for as long as a caller holds a connection. For an orderly shutdown,
     /// call [`close`](Self::close), then await this with a time limit.
     ///
-    /// It also waits for the end of each [`Establish::close`]. Those that do not end at once run on the pool's runtime. If that
-    /// is a current-thread runtime, they run only while something blocks on it, so await this there.
+    /// It also waits for the end of each [`Establish::close`]. A close that does not end at once runs on the pool's
+    /// runtime. A current-thread runtime runs it only while something blocks on the runtime, so await this there.
     ///
     /// A check-out that fails because the pool was closed emits its `ConnectionCheckOutFailed` when its task is polled
-    /// next, or when its future is dropped. That may be later. So may the end of a subscriber that is being told that a
-    /// check-out has started.
+    /// next, or when its future is dropped. That may be later. A subscriber that is being told of a started check-out
+    /// may also return later.
     ///
     /// # Cancel safety
     ///
@@ -317,7 +316,7 @@ impl<E: Establish> Pool<E> {
         self.closed_but_for(0).await;
     }
 
-    /// Does the same as [`closed`](Self::closed), except that this many connections may be left.
+    /// Like [`closed`](Self::closed), but up to `kept` connections may be left.
     pub(crate) async fn closed_but_for(&self, kept: u32) {
         // After a fork, this waits for the child's pool.
         while fork::own(self.here().closed_here(kept)).await.is_err() {}
@@ -342,8 +341,8 @@ impl<E: Establish> Pool<E> {
         self.here().core.status()
     }
 
-    /// Returns a snapshot of what the pool counts and measures: its connections and check-outs, how long check-outs
-    /// waited, how long connections were in use, how long it took to open them.
+    /// Returns a snapshot of the pool's metrics: its connections and check-outs, how long check-outs waited, how long
+    /// connections were in use, and how long it took to open them.
     ///
     /// This works without a subscriber. It takes short locks and reads some KiB, so call it every second, not for every
     /// operation. [`metrics`](crate::metrics) says how precise and how consistent the numbers are.
@@ -372,8 +371,7 @@ impl<E: Establish> Pool<E> {
     /// # }
     /// ```
     ///
-    /// A pool that moves to another runtime continues to count. In a forked child, all counts and times begin at zero:
-    /// what the parent did is in the parent's metrics.
+    /// A pool that moves to another runtime continues to count. In a forked child, all counts and times begin at zero.
     #[must_use]
     pub fn metrics(&self) -> PoolMetrics {
         self.here().core.metrics()
@@ -404,26 +402,26 @@ impl<E: Establish> Pool<E> {
         self.core.options()
     }
 
-    /// Returns `timeoutMS`, as [`PoolBuilder::timeout`] has set it.
+    /// Returns `timeoutMS`, as set by [`PoolBuilder::timeout`].
     #[must_use]
     pub fn timeout(&self) -> Option<Duration> {
         self.core.environment().timeout
     }
 
-    /// Returns how long a check-out may wait before the pool warns of it, as [`PoolBuilder::slow_check_out`] has set it.
+    /// Returns how long a check-out may wait before the pool warns of it, as set by [`PoolBuilder::slow_check_out`].
     #[must_use]
     pub fn slow_check_out(&self) -> Option<Duration> {
         self.core.environment().slow_check_outs.as_ref().map(SlowCheckOuts::threshold)
     }
 
-    /// Returns whether durations are measured with tokio's clock, as [`PoolBuilder::tokio_clock`] has set it.
+    /// Returns whether durations are measured with tokio's clock, as set by [`PoolBuilder::tokio_clock`].
     #[must_use]
     pub fn tokio_clock(&self) -> bool {
         matches!(self.core.environment().stopwatch, Stopwatch::Tokio { .. })
     }
 
-    /// Returns the runtime of the pool's tasks: the one of [`PoolBuilder::runtime`], or where the pool has
-    /// [moved](Self#runtimes) since. `None` if that runtime is known to have ended, and the pool has not moved yet.
+    /// Returns the runtime of the pool's tasks: the one that the pool was built with, or the one that it has
+    /// [moved](Self#runtimes) to since. `None` if that runtime is known to have ended, and the pool has not moved yet.
     #[must_use]
     pub fn runtime(&self) -> Option<Handle> {
         self.here().core.environment().living_runtime()
@@ -435,14 +433,14 @@ impl<E: Establish> Pool<E> {
         &self.core.environment().establish
     }
 
-    /// Adds a subscriber. It receives all events from now on, for as long as the pool exists.
+    /// Adds a subscriber, which receives all later events for as long as the pool exists.
     ///
-    /// Only subscribers that were added with [`PoolBuilder::subscriber`] receive the events before, such as
-    /// `PoolCreated`. A subscriber that holds a handle of its own pool keeps the pool open until [`Pool::close`].
+    /// Only subscribers that were added with [`PoolBuilder::subscriber`] receive earlier events, such as `PoolCreated`.
+    /// A subscriber that holds a handle of its own pool keeps the pool open until [`Pool::close`].
     pub fn subscribe(&self, subscriber: impl Subscriber) {
         let core = &self.here().core;
-        // First, so that a thread that finds the subscriber finds the reason to emit events, too. In the other order, a
-        // use could be told to begin and not to end.
+        // First, so that a thread that finds the subscriber also finds the reason to emit events. In the other order,
+        // the subscriber could hear of a use's beginning and not of its end.
         core.heed_listeners();
         core.environment().publisher.subscribe(Arc::new(subscriber));
     }
@@ -498,9 +496,9 @@ impl<E: Establish> Pool<E> {
 
     /// Checks out a connection without a deadline. The limits of the options apply only if `LIMITED`.
     ///
-    /// Two paths must be cheap: finding a connection at once, and waiting for one without a time limit. All other paths
-    /// are boxed, which keeps the future small. A small future matters because most of the time of a hand-over goes
-    /// into moving the waiter's cache lines between CPU cores.
+    /// Two paths must be cheap: finding a connection at once, and waiting for a connection without a time limit. All
+    /// other paths are boxed, which keeps the future small. A small future matters because a hand-over spends most of
+    /// its time moving the waiter's cache lines between CPU cores.
     pub(crate) fn check_out_without_deadline<const LIMITED: bool>(
         &self,
         site: &'static Location<'static>,
@@ -511,7 +509,7 @@ impl<E: Establish> Pool<E> {
         })
     }
 
-    /// Checks out a connection for an operation whose time for it ends at `end`, by this limit.
+    /// Checks out a connection for an operation. `end` is when its time is up, by this limit.
     pub(crate) fn check_out_within_operation(
         &self,
         end: Instant,
@@ -554,7 +552,7 @@ impl<E: Establish> Pool<E> {
             successor.home(|| Handle::try_current().ok());
             successor
         });
-        // Not inside of `get_or_init`: a subscriber that uses the pool also comes here.
+        // Not inside of `get_or_init`: a subscriber that uses the pool also calls this function.
         successor.core.environment().deliver();
         successor.here()
     }
@@ -574,8 +572,8 @@ impl<E: Establish> Pool<E> {
 
 impl<E: Establish> Drop for Shared<E> {
     fn drop(&mut self) {
-        // A forked child neither closes its parent's pool, because the pool's locks may be held by threads that the
-        // child does not have, nor drops it, because its connections belong to the parent.
+        // A forked child does not close its parent's pool, because threads that the child does not have may hold the
+        // pool's locks. And it does not drop the pool, because its connections belong to the parent.
         if self.core.environment().is_the_parents() {
             std::mem::forget(self.core.clone());
         } else {

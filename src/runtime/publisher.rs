@@ -17,25 +17,24 @@ use crate::sync::contain;
 /// A subscriber may be called by several threads at the same time, with events of different check-outs and connections.
 /// It has received one event before it receives the next in these cases:
 ///
-/// - both are of the same check-out, or of the same connection;
-/// - one of them is the pool's own (created, ready, cleared, closed), and the call that emitted the first had returned
-///   before the other one was emitted;
+/// - both belong to the same check-out, or to the same connection;
+/// - one of them is about the pool itself (created, ready, cleared, closed), and the call that emitted the first had
+///   returned before the second was emitted;
 /// - a call of the subscriber itself has emitted the second.
 ///
 /// # What a slow subscriber costs
 ///
-/// The frequent events are those of check-outs (started, failed, checked out), and that a connection is checked in. Each
-/// call delivers its own. So a slow subscriber slows down the calls in proportion, each by its own events, and it
-/// holds the connection that it is told about: a connection that is checked in is available to others only after the
-/// subscribers have been told.
+/// The frequent events are check-outs (started, failed, checked out) and check-ins. Each call delivers its own. So a
+/// slow subscriber slows down the calls in proportion, each by its own events. It also holds the connection that it is
+/// told about: a connection that is checked in is available to others only after the subscribers have been told.
 ///
 /// All other events go through a queue, one at a time, and the callers of the pool take turns to deliver them. A call
-/// that emits such an event delivers at most 32 events before the next such call takes over. If there is no other call,
-/// it delivers the events that are queued at that time. A call may leave up to 32 events behind for another call to
-/// deliver. A call whose event comes after these waits until there is room. A call that has a frequent event to deliver
-/// first waits for the events that are queued already, because they may have to come before it. So the queue does not
-/// grow with time, and a call is delayed at most by the events that were queued before its own, by one turn, and by the
-/// call of a subscriber that has itself caused a queued event.
+/// that emits a queued event delivers at most 32 events before the next such call takes over. If there is no other
+/// call, it delivers all events that are queued. A call may leave up to 32 events behind for another call to deliver. A
+/// call whose event comes after these waits until there is room. A call with a frequent event to deliver first waits
+/// for the events that are already queued, because they may have to come first. So the queue does not grow with time. A
+/// call is delayed at most by the events that were queued before its own, by one turn of 32, and by the call of a
+/// subscriber that has itself caused a queued event.
 ///
 /// A call that waits or delivers blocks its thread, even in an asynchronous runtime. A subscriber that may take long
 /// should therefore pass the event on, for example through an unbounded channel.
@@ -47,9 +46,9 @@ use crate::sync::contain;
 /// It must not wait for another thread or task that uses the same pool, for example by sending to a full channel whose
 /// receiver uses the pool. That other call may be waiting for the subscriber.
 ///
-/// A child that is forked inside of a subscriber must not return from it. The call that delivers the event belongs to
-/// the parent, and may wait forever for a lock that a thread of the parent held. Such a child must execute another
-/// program or exit.
+/// A child that is forked inside a subscriber must not return from it. The call that delivers the event belongs to the
+/// parent, and may wait forever for a lock that a thread of the parent held. Such a child must execute another program
+/// or exit.
 pub trait Subscriber: Send + Sync + 'static {
     /// Receives an event.
     fn on_event(&self, event: &PoolEvent);
@@ -65,14 +64,14 @@ pub(super) type Subscribers = Vec<Arc<dyn Subscriber>>;
 
 /// How callers share the delivery of queued events. The documentation of `Subscriber` states these numbers.
 ///
-/// With them, a subscriber that takes 20 µs delays a caller by about a millisecond at most. A subscriber that only
-/// counts is called often enough in a row to outweigh the cost of a change of threads.
+/// With them, a subscriber that takes 20 µs delays a caller by at most about a millisecond. A subscriber that only
+/// counts is called often enough in a row to outweigh the cost of switching threads.
 const SHARE: Share = Share { turn: 32, room: 32 };
 
 /// The events of a pool, its subscribers, and its log.
 pub(super) struct Publisher {
     subscribers: List,
-    /// Receives events as long as the log is read. It comes before the subscribers.
+    /// Receives events while the log is read. It comes before the subscribers.
     log: Option<Arc<dyn Subscriber>>,
     delivery: Delivery<PoolEvent>,
 }
@@ -101,19 +100,19 @@ impl Publisher {
         self.subscribers.add(subscriber);
     }
 
-    /// Returns whether a subscriber or the log receives events. Otherwise none is built.
+    /// Returns whether a subscriber or the log receives events. Otherwise no event is built.
     #[inline]
     pub(super) fn is_listened_to(&self) -> bool {
         self.has_subscribers() || self.is_logged()
     }
 
-    /// Returns whether a subscriber receives events that is no log.
+    /// Returns whether a subscriber other than the log receives events.
     #[inline]
     pub(super) fn has_subscribers(&self) -> bool {
         !self.subscribers.is_empty()
     }
 
-    /// Returns whether events may be queued: also some that the log was read for and is not any more.
+    /// Returns whether events may be queued, perhaps for a log that is no longer read.
     pub(super) fn may_have_events(&self) -> bool {
         self.has_subscribers() || self.log.is_some()
     }
@@ -160,8 +159,8 @@ impl Publisher {
     }
 }
 
-/// The subscribers, in the order in which they were added. None is ever removed, so reading the list takes one load per
-/// subscriber and one for the end, of lines that do not change.
+/// The subscribers, in the order in which they were added. No subscriber is ever removed, so reading the list takes one
+/// load per subscriber and one for the end, from cache lines that do not change.
 #[derive(Default)]
 struct List(OnceLock<Box<Entry>>);
 
@@ -173,7 +172,7 @@ struct Entry {
 impl List {
     fn add(&self, subscriber: Arc<dyn Subscriber>) {
         let (mut end, mut entry) = (self, Box::new(Entry { subscriber, others: Self::default() }));
-        // Fails where there is an entry already, perhaps one that another thread has just added.
+        // Fails if another thread has just added an entry here.
         while let Err(refused) = end.0.set(entry) {
             entry = refused;
             end = &end.0.get().expect("BUG: a list has neither an end nor an entry").others;

@@ -1,7 +1,7 @@
 //! Random numbers and identifiers that a forked child does not share with its parent or its siblings.
 //!
-//! A generator in memory is copied by a fork: all children of one parent would go on with the same numbers. So each
-//! generator is seeded again in a child, from the operating system.
+//! A fork copies the generators: all children of one parent would draw the same numbers. So in a child, each generator
+//! is seeded again from the operating system.
 
 use std::cell::RefCell;
 use std::collections::hash_map::RandomState;
@@ -15,16 +15,16 @@ use fastrand::Rng;
 
 use super::fork::forks;
 
-/// Where the value of the process stands in an [`ObjectId`]: after the seconds and before the counter.
+/// The position of the process's value in an [`ObjectId`]: after the seconds and before the counter.
 const OF_PROCESS: std::ops::Range<usize> = 4..9;
-/// The lower bits of [`PROCESS`], which are those of [`forks`] plus one. Zero: nothing was drawn yet.
+/// The lower bits of [`PROCESS`]: [`forks`] plus one, or zero if nothing was drawn yet.
 const TAG: u64 = 0xff_ffff;
 
-/// The five random bytes of this process's identifiers, above a tag that tells for which process they were drawn.
+/// The five random bytes of this process's identifiers, above a tag for the process that drew them.
 static PROCESS: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    /// The generator of this thread, and the value of [`forks`] when it was seeded.
+    /// This thread's generator, and the value of [`forks`] when it was seeded.
     static GENERATOR: RefCell<Option<(u32, Rng)>> = const { RefCell::new(None) };
 }
 
@@ -38,8 +38,8 @@ pub(crate) fn random_fraction() -> f64 {
     draw(Rng::f64)
 }
 
-/// Returns a new identifier (BSON ObjectID, "Specification"). Unlike [`ObjectId::new`], it never repeats one of the parent's or
-/// of a sibling's.
+/// Returns a new identifier (BSON ObjectID, "Specification"). Unlike [`ObjectId::new`], it never repeats an identifier
+/// of the parent or of a sibling.
 pub(crate) fn object_id() -> ObjectId {
     // The seconds and the counter, which starts with a random value. Children share the counter's start.
     let mut bytes = ObjectId::new().bytes();
@@ -82,7 +82,7 @@ fn of_process() -> u64 {
         return present;
     }
     let drawn = u64::from_ne_bytes(random_bytes()) & !TAG | tag;
-    // Relaxed: as above. The first thread decides for all.
+    // Relaxed: as above. The first thread to swap decides.
     match PROCESS.compare_exchange(present, drawn, Ordering::Relaxed, Ordering::Relaxed) {
         Ok(_) => drawn,
         Err(other) => other,

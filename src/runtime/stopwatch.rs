@@ -1,4 +1,4 @@
-//! The clock of a pool's durations.
+//! The clock for a pool's durations.
 
 use quanta::Clock;
 use tokio::time::Instant;
@@ -13,8 +13,8 @@ pub(super) enum Stopwatch {
 }
 
 impl Stopwatch {
-    /// Starts a stopwatch with the fast clock. The first one of a process is calibrated against the system's clock. That
-    /// takes about a millisecond, and never more than 200.
+    /// Starts a stopwatch with the fast clock. The first one in a process is calibrated against the system's clock,
+    /// which takes about a millisecond, and never more than 200.
     pub(super) fn fast() -> Self {
         let clock = Clock::new();
         Self::Fast { start: clock.raw(), clock }

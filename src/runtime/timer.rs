@@ -1,7 +1,7 @@
 //! Time limits that work on every executor.
 //!
-//! A tokio timer must be made on a runtime. A pool and its connections know one, so a future that another executor
-//! polls borrows its timer from that runtime.
+//! A tokio timer must be made on a runtime. A pool and its connections know a runtime, so a future that another
+//! executor polls borrows its timer there.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -16,14 +16,14 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 pub(crate) enum Lapse {
     /// The time is up.
     TimeUp,
-    /// The caller is polled outside of a runtime, and the runtime to borrow a timer from does not exist or has ended.
+    /// The caller is polled outside of a runtime, and there is no living runtime to borrow a timer from.
     NoRuntime,
 }
 
 /// Waits for `future` until `at`.
 ///
-/// `lender` returns the runtime whose timer is used if the caller is not on a runtime. If it returns none, `future` is
-/// not polled at all.
+/// `lender` returns the runtime whose timer is used if the caller is not on a runtime. If it returns `None`, `future`
+/// is never polled.
 pub(crate) async fn within<F: Future>(
     at: Instant,
     lender: impl FnOnce() -> Option<Handle>,
@@ -33,7 +33,7 @@ pub(crate) async fn within<F: Future>(
         return timeout_at(at, future).await.map_err(|_| Lapse::TimeUp);
     }
     let runtime = lender().ok_or(Lapse::NoRuntime)?;
-    // The timer is in a task, because a timer panics if it is polled after its runtime has ended. A task is cancelled.
+    // The timer is in a task: a timer panics if it is polled after its runtime has ended, but a task is cancelled.
     let mut timer = AbortedOnDrop(runtime.spawn(sleep_until_there(at)));
     let mut future = pin!(future);
     poll_fn(|context| {

@@ -1,7 +1,7 @@
-//! What `tracing` learns of a pool: spans of check-outs that wait and of establishments, and warnings of slow check-outs.
+//! A pool's use of `tracing`: spans of check-outs that wait and of establishments, and warnings of slow check-outs.
 //!
-//! A check-out that finds a connection at once comes nowhere near this file. Without a subscriber of `tracing` that
-//! wants the spans, a check-out that waits reads one static word, and no span is built.
+//! A check-out that finds a connection at once runs no code of this file. If no subscriber of `tracing` wants the
+//! spans, a check-out that waits reads one static word, and no span is built.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -24,7 +24,7 @@ use crate::printable::PrintableError;
 /// The target of spans and messages: the "connection" component of the logging specification.
 pub(crate) const TARGET: &str = "wharf::connection";
 
-/// How often a pool warns of slow check-outs at most.
+/// The shortest time between two warnings of a pool.
 const PACE: Duration = Duration::from_secs(1);
 
 /// Returns whether a check-out that waits may need what [`observed`] adds.
@@ -33,7 +33,7 @@ pub(super) fn is_wanted<E: Establish>(pool: &Pool<E>) -> bool {
     LevelFilter::current() >= Level::DEBUG || pool.core.environment().slow_check_outs.is_some()
 }
 
-/// Returns a way of waiting with a span, and a warning if it takes long, if either is wanted.
+/// Returns a wait with a span and a warning, as far as they are wanted.
 #[cold]
 #[inline(never)]
 pub(super) fn observed<'p, E: Establish>(pool: &'p Pool<E>, waiting: Waiting<'p, E>) -> Waiting<'p, E> {
@@ -64,8 +64,8 @@ async fn observe<'p, E: Establish>(pool: &'p Pool<E>, waiting: Waiting<'p, E>, s
     acquired
 }
 
-/// Returns the span of an establishment. `cause`: the span of the check-out that asked for the connection. It is no
-/// parent, because an establishment may outlive the check-out.
+/// Returns the span of an establishment. `cause` is the span of the check-out that requested the connection. It is not
+/// the parent, because an establishment may outlive the check-out.
 pub(super) fn establishment(address: &str, connection_id: u64, cause: Option<&Span>) -> Span {
     let span = debug_span!(
         target: TARGET,
@@ -82,7 +82,7 @@ pub(super) fn establishment(address: &str, connection_id: u64, cause: Option<&Sp
     span
 }
 
-/// Notes in the span of an establishment why there is no connection.
+/// Notes the error of an establishment in its span.
 pub(super) fn failed(span: &Span, error: &CheckOutError) {
     span.record("error", display(PrintableError(error)));
 }
@@ -147,8 +147,8 @@ impl SlowCheckOuts {
         Duration::from_nanos(self.threshold)
     }
 
-    /// Notes a check-out that waited for so long and has ended now, both in nanoseconds. If it is to be reported,
-    /// returns how many were not reported since the last report.
+    /// Notes a check-out that ends `now` and has waited for `waited`, in nanoseconds. If it is to be reported, returns
+    /// how many were not reported since the last report.
     fn report(&self, waited: u64, now: u64) -> Option<u64> {
         if waited < self.threshold {
             return None;

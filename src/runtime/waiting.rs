@@ -1,4 +1,4 @@
-//! Waiting of a check-out that finds no connection at once: in the queue, or for a connection that is opened for it.
+//! The wait of a check-out that finds no connection at once: in the queue, or for a connection that is opened for it.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -29,12 +29,12 @@ enum Opened<E: Establish> {
     RuntimeEnded,
 }
 
-/// The limits to the time that a check-out waits.
+/// The time limits of a check-out's wait.
 struct TimeLimits {
     begun: Instant,
-    /// When the whole check-out ends, and by which limit.
+    /// When the whole check-out times out, and by which limit.
     whole: Option<(Instant, TimeLimit)>,
-    /// When the check-out ends if it is still in the queue.
+    /// When the check-out times out if it is still in the queue.
     queue: Option<Instant>,
 }
 
@@ -102,8 +102,8 @@ impl<E: Establish> Pool<E> {
             };
             match granted {
                 // The connection became stale between the grant and this poll. If the pool was cleared or closed, the
-                // check-out is refused as if it were still waiting. If the pool is ready, the connection's runtime has
-                // ended, its service was cleared, or the pool was marked ready again, and the check-out keeps its turn.
+                // check-out is refused as if it were still waiting. Otherwise the connection's runtime has ended, its
+                // service was cleared, or the pool was marked ready again, and the check-out keeps its turn.
                 Grant::Connection(idle) if idle.is_stale() => {
                     grant = Some(self.granted_in_time(core.reacquire(idle), &limits).await?);
                 }
@@ -125,7 +125,7 @@ impl<E: Establish> Pool<E> {
     ) -> Result<Grant<TokioEnvironment<E>>, CheckOutError> {
         let lapsed = {
             let mut acquire = pin!(acquire);
-            // A grant that is there at once needs no timer.
+            // An immediate grant needs no timer.
             if let Poll::Ready(grant) = poll_fn(|context| Poll::Ready(acquire.as_mut().poll(context))).await {
                 return Ok(grant);
             }
@@ -158,11 +158,11 @@ impl<E: Establish> Pool<E> {
     /// Spawns a task that opens a connection, and waits until the limit for it or for a connection that comes back
     /// sooner. In a pool that spawns nothing, the opening is a part of this future.
     ///
-    /// If another connection comes first, or none in time, the new one goes to the next waiter or becomes available
-    /// once it is open. If it has not been created when another connection comes, it is never created.
+    /// If another connection comes first, or the time is up, the new connection goes to the next waiter or becomes
+    /// available once it is open. If it has not been created when another connection comes, it is never created.
     ///
-    /// If both have come, the check-out takes the connection that came back. So it succeeds even if its own could not
-    /// be opened.
+    /// If both have come, the check-out takes the returned connection. So it succeeds even if its own could not be
+    /// opened.
     async fn open(&self, permit: Permit<TokioEnvironment<E>>, limits: &TimeLimits) -> Opened<E> {
         let core = &self.core;
         let mut returned = pin!(self.returned());
@@ -237,7 +237,7 @@ impl<E: Establish> Pool<E> {
             if !idle.is_stale() {
                 return idle;
             }
-            // The pool was cleared or closed between the grant and this poll, so the connection does not count.
+            // The pool was cleared or closed between the grant and this poll, so the connection is skipped.
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Tests that count what waiting check-outs do under the wait list's lock.
+//! Tests that count the work of waiting check-outs under the wait list's lock.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
@@ -22,8 +22,8 @@ async fn pool_of_one() -> (Pool<Numbers>, Connection<Numbers>) {
     (pool, held)
 }
 
-/// The check-out takes the lock once to queue up, and the granter once. The first poll asks for the grant twice,
-/// because it makes the timer in between. The second request takes no lock.
+/// The check-out takes the lock once to queue up, and the granter takes it once. The first poll looks for the grant
+/// twice, because it makes the timer in between. The second look takes no lock.
 #[tokio::test(start_paused = true)]
 async fn check_out_with_a_time_limit_takes_the_lock_once_and_its_granter_once() {
     // Not `Waker::noop()`: two of these are not always equal.

@@ -1,5 +1,5 @@
-//! Tests of a fork while a lock of the pool is held, which only this crate can arrange. The other tests of forks are in
-//! `system-tests/tests/fork/main.rs`.
+//! Tests of a fork while another thread holds the pool's locks, which only this crate can arrange. The other tests of
+//! forks are in `system-tests/tests/fork/main.rs`.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,10 +16,11 @@ fn poll<F: Future + ?Sized>(future: &mut Pin<Box<F>>) -> Poll<F::Output> {
     future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Runs a function in a forked child. Returns the child's exit code, which is 0 if the function succeeds. If a signal
-/// ended the child, because it hung, returns the signal's number negated.
+/// Runs a function in a forked child. Returns the child's exit code, which is 0 if the function succeeds. If the child
+/// hung and a signal ended it, returns the signal's negated number.
 ///
-/// The function must start no thread: std has a global lock for that, and another test's thread may have it at the fork.
+/// The function must start no thread: that takes a global lock of std, which the thread of another test may hold at the
+/// fork.
 #[allow(unsafe_code)]
 pub(crate) fn in_child(run: impl FnOnce() -> Result<(), i32>) -> i32 {
     // SAFETY: only this thread continues in the child. It calls only `run` and `_exit`, and never returns. The C
@@ -75,7 +76,7 @@ fn child_takes_no_lock_that_another_thread_held_at_the_fork() {
         hears.recv().unwrap();
         let code = in_child(|| {
             let ensure = |holds: bool, code: i32| if holds { Ok(()) } else { Err(code) };
-            // One wait is dropped before the child uses the pool, another one after.
+            // One wait is dropped before the child uses the pool, and another after.
             drop(waits[0].take());
             drop(timed.take());
             let status = pool.status();
