@@ -5,23 +5,23 @@
 //! check the code that ships. There are four deliberate exceptions:
 //!
 //! - `Arc`: reference counts guard memory, and no ordering of the pool relies on them.
-//! - A connection's number and the record of its events: they pass on with the ownership of the connection's slot, or
+//! - A connection's number and the record of its events: they pass with the ownership of the connection's slot, or
 //!   change under the registry's lock. They are atomics for a forked child, which only reads them.
 //! - The numbers of pinned connections: statistics for an error message, on which nothing depends.
-//! - The counters and histograms of `metrics`: statistics, too. A slot's count of hits is no exception: it relies on the
-//!   ownership of the slot.
+//! - The counters and histograms of `metrics`: statistics as well. A slot's count of hits uses the facade, because it
+//!   relies on the ownership of the slot.
 //!
 //! # Mutants
 //!
-//! A model is only useful if it fails when the code is wrong. A *mutant* is such a fault, and has a name:
+//! A model is useful only if it fails when the code is wrong. A *mutant* is a named fault of the code:
 //!
-//! - [`unless_mutant`] weakens one ordering. It stands at the access, because the ordering is its whole content.
+//! - [`unless_mutant`] weakens one ordering. It stands at the access, because it changes only the ordering.
 //! - All other mutants are in `loom-tests/src/mutants/`: each names a fragment of this code and its replacement. The
 //!   negative controls build a copy of the crate in which [`mutant`] chooses between the two.
 //!
-//! In every build except those of the models, [`mutant`] is the constant `false`, so the compiler removes it. In the
-//! models' builds it is `false` unless the environment variable `WHARF_MUTANT` names the mutant. The models therefore
-//! check what ships.
+//! In the models' builds, [`mutant`] is `false` unless the environment variable `WHARF_MUTANT` names the mutant. In
+//! every other build it is the constant `false`, so the compiler removes it. The models therefore check the code that
+//! ships.
 
 #[cfg(all(loom, feature = "event-listener-queue"))]
 mod events;
@@ -45,8 +45,8 @@ pub(crate) use simulated::atomic;
 #[cfg(not(any(loom, shuttle, simulated)))]
 pub(crate) use std::sync::atomic;
 
-/// The atomics of statistics, which no model checks: std's. The simulated machine observes them, because their cache
-/// lines move from core to core like any other.
+/// The atomics of statistics are std's: no model checks them. The simulated machine observes them, because their cache
+/// lines move between cores like any other.
 pub(crate) mod statistics {
     #[cfg(simulated)]
     pub(crate) use super::simulated::atomic::{AtomicU64, Ordering, fence};
@@ -78,11 +78,11 @@ pub(crate) use event_listener::{Event, EventListener};
 pub(crate) use events::{Event, EventListener};
 #[cfg(loom)]
 pub(crate) use patience::{Patience, made_progress};
-/// The wait for a step of another thread that calls [`made_progress`] after it.
+/// The wait for another thread's step, after which that thread calls [`made_progress`].
 #[cfg(not(loom))]
 pub(crate) type Patience = Backoff;
 
-/// Tells a model that a thread which waits with [`Patience`] may find what it waits for.
+/// Tells a model that a thread's wait with [`Patience`] may be over.
 #[cfg(not(loom))]
 #[inline(always)]
 pub(crate) fn made_progress() {}
@@ -138,14 +138,14 @@ pub(crate) use backoff::Backoff;
 pub(crate) use foreign::Contained;
 pub(crate) use foreign::{contain, discard, wake};
 
-/// The lock itself, for its own model.
+/// The lock, for its own model.
 #[cfg(loom)]
 pub use brief::BriefLock as ModelledBriefLock;
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) use brief::{BriefGuard, BriefLock};
 #[cfg(loom)]
 pub use explored::unexplored;
-/// In models of other code, the lock is the model checker's, like an atomic.
+/// In models of other code, the lock is a mutex of the model checker.
 #[cfg(any(loom, shuttle))]
 pub(crate) type BriefLock<T> = Mutex<T>;
 #[cfg(any(loom, shuttle))]
@@ -168,8 +168,8 @@ pub(crate) fn follow() {
     simulated::follow();
 }
 
-/// Begins to fetch a cache line that the calling thread is about to read and to write. Does nothing on processors other than
-/// x86-64.
+/// Begins to fetch a cache line that the calling thread is about to read and write. Does nothing on processors other
+/// than x86-64.
 #[inline(always)]
 #[cfg_attr(simulated, track_caller)]
 #[cfg_attr(not(simulated), allow(unused_variables, reason = "not all targets have the instruction"))]
@@ -177,8 +177,8 @@ pub(crate) fn follow() {
 pub(crate) fn fetch_to_write<T>(at: *const T) {
     #[cfg(simulated)]
     simulated::fetch_to_write(at);
-    // With the intrinsic, the compiler emits a prefetch to read, unless it is told that the processor has this instruction. All
-    // 64-bit processors execute it, some of them as one that does nothing.
+    // For the intrinsic, the compiler emits a prefetch to read, unless it knows that the processor has this
+    // instruction. All x86-64 processors accept it, some without any effect.
     #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle, simulated, miri))))]
     // SAFETY: a hint, which changes nothing and may have any address.
     unsafe {
@@ -186,10 +186,10 @@ pub(crate) fn fetch_to_write<T>(at: *const T) {
     }
 }
 
-/// Begins to fetch the cache lines around an address that the calling thread is about to read and to write: that of a waiter,
-/// amid the future of its check-out. The waiter's task usually runs next on this thread, and would find the lines in
-/// another core's cache, one after the other. On an Intel Xeon with two cores, hand-overs take 0.94 of the time with two lines on
-/// either side, 0.98 with one, and no less with three.
+/// Begins to fetch the cache lines around a waiter's address, inside the future of its check-out. The waiter's task
+/// usually runs next on this thread, and would otherwise fetch the lines from another core's cache one by one. On an
+/// Intel Xeon with two cores, hand-overs take 0.94 of the time with two lines on either side, 0.98 with one, and no
+/// less with three.
 ///
 /// The simulated machine charges each line when it is used.
 #[inline(always)]
@@ -202,8 +202,8 @@ pub(crate) fn fetch_surroundings<T>(at: *const T) {
     }
 }
 
-/// Loads what another atomic publishes: which value is read follows from what the caller has acquired. So a model need not
-/// try this load in all orders.
+/// Loads a value that another atomic publishes: the caller's acquire determines which value is read. So a model need
+/// not try this load in all orders.
 macro_rules! published {
     ($atomic:expr) => {{
         #[cfg(loom)]
@@ -224,8 +224,8 @@ pub use front::{Front, Placed};
 pub use slots::{SlotStack, Slots};
 pub use watch::Watch;
 
-/// A mutex that ignores poisoning. No user code runs under a lock of the pool, and the pool's own code panics only
-/// where a count has already gone wrong.
+/// A mutex that ignores poisoning. No user code runs under a lock of the pool, and the pool's own code panics only if a
+/// count is already wrong.
 #[derive(Debug)]
 pub(crate) struct Mutex<T>(sync::Mutex<T>);
 
@@ -308,7 +308,8 @@ impl<T> UnsafeCell<T> {
         f(self.0.get())
     }
 
-    /// As [`with_mut`](Self::with_mut), for a cell with a pointer to what `f` changes. The cell itself is only read.
+    /// Like [`with_mut`](Self::with_mut), for a cell with a pointer. `f` changes the value behind the pointer, and the
+    /// cell is only read.
     #[inline]
     #[cfg_attr(simulated, track_caller)]
     pub(crate) fn with_mut_behind<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {

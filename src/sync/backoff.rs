@@ -4,12 +4,13 @@
 use std::time::Duration;
 
 /// The back-off of a thread that waits for another thread to finish a few stores. It starts with short pauses. If they
-/// do not suffice, the other thread must have been preempted, so this thread yields. That costs nothing that another
-/// thread could use. Only after many yields does it sleep: for the case that the system does not run the other thread
-/// while this one is ready, because this one has a higher priority.
+/// do not suffice, the other thread must have been preempted, so this thread yields, which takes no time from other
+/// threads. It sleeps only after many yields: if this thread has a higher priority, the system may not run the other
+/// thread while this one is ready.
 ///
-/// It must not sleep early. A thread may be given a lock while it sleeps, and then holds up all others until it wakes up.
-/// When threads slept after 64 yields, a nearly saturated pool on 64 simulated cores did a third of what it does now.
+/// It must not sleep early. A thread may be given a lock while it sleeps, and then delays all others until it wakes up.
+/// When threads slept after 64 yields, a nearly saturated pool on 64 simulated cores did a third of its present
+/// throughput.
 #[derive(Debug)]
 pub(crate) struct Backoff {
     #[cfg(not(any(loom, shuttle)))]

@@ -11,59 +11,58 @@ use super::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use super::census;
 use super::{Backoff, UnsafeCell, made_progress, spin_loop, unless_mutant};
 
-/// A lock for short sections that many cores enter constantly. Such a section has a bounded number of steps, and makes
-/// no system call, runs no user code and does not wait. The wait list allocates nothing in its sections; the queue of
-/// events may grow in its own.
+/// A lock for short sections that many cores enter constantly. Such a section has a bounded number of steps, makes no
+/// system call, runs no user code and does not wait. The wait list's sections allocate nothing; a section of the queue
+/// of events may grow the queue.
 ///
 /// # Requests
 ///
-/// A thread that finds the lock held looks after it for about as long as a section or two take. Then, or at once if others
-/// have done so, it leaves a request, and looks at the request only. The holder serves all requests before it releases the
-/// lock, first come, first served:
+/// A thread that finds the lock held watches it for about as long as a section or two take. Then, or at once if others
+/// have left requests, it leaves a request, and watches only that. The holder serves all requests before it releases
+/// the lock, first come, first served:
 ///
-/// - A section that was passed to [`run`](Self::run) is run by the holder. So what the lock guards stays in the holder's
-///   cache, and a section costs the transfer of its request, however many threads wait. A thread that is preempted while
-///   it waits for its section holds up no other.
-/// - A thread that wants the lock for itself ([`lock`](Self::lock)) is given it. It serves the later requests.
-/// - After [`MOST_SERVED`](Self::MOST_SERVED) sections the holder gives the lock to the next thread, which goes on.
+/// - A section that was passed to [`run`](Self::run) is run by the holder. So the guarded value stays in the holder's
+///   cache, and a section costs the transfer of its request, however many threads wait. A thread that is preempted
+///   while it waits for its section delays no other.
+/// - A thread that wants the lock itself ([`lock`](Self::lock)) is given the lock. It serves the later requests.
+/// - After [`MOST_SERVED`](Self::MOST_SERVED) sections, the holder gives the lock to the next thread, which continues.
 ///
-/// A request that comes after the holder's last look at the requests is left behind. The lock is free then, so the
-/// thread of the first such request takes it and serves all. That thread is still there: a holder takes all requests of
-/// the list at once, so the first one of a list is served only after the list was taken.
+/// A request that comes after the holder's last look is left behind. The lock is free then, so the thread of the first
+/// such request takes the lock and serves all of them. That thread is still waiting: a holder takes all requests of the
+/// list at once, so the first request of a list is served only after the list was taken.
 ///
-/// A holder therefore runs the sections of others. They take no lock and panic on their own thread, so the holder may have
-/// other locks, and may be unwinding.
+/// A holder therefore runs other threads' sections. These take no lock, and panic on their own threads, so the holder
+/// may hold other locks, and may be unwinding.
 ///
-/// It is worth its lines where many cores meet. With a lock whose waiters look until it is free, 16, 32 and 64 simulated cores
-/// did 0.48, 0.31 and 0.27 of the operations in the case `edge`, in which the queue is often empty. Up to four cores made no
-/// difference.
+/// It pays where many cores meet. With a plain spin lock, 16, 32 and 64 simulated cores did 0.48, 0.31 and 0.27 of the
+/// operations in the case `edge`, in which the queue is often empty. For up to four cores there was no difference.
 ///
 /// # How long it takes
 ///
-/// A section takes as long as its few cache lines take to arrive: some ten nanoseconds each. A thread with a request waits
-/// for the sections that were requested before its own, and for those of threads that get the lock at their first looks. A
-/// holder serves the requests before it releases the lock, so the latter are few.
+/// A section takes as long as its few cache lines take to arrive: some ten nanoseconds each. A thread with a request
+/// waits for the sections that were requested before its own, and for sections of threads that get the lock without a
+/// request. A holder serves the requests before it releases the lock, so such sections are few.
 ///
 /// If the holder is preempted inside its section, the others also wait until the system runs the holder again. On a
-/// busy machine that takes a time slice, which is milliseconds. A waiting thread yields, and after about a millisecond
-/// sleeps for 50 µs between checks ([`Backoff`]). Short sections make such a preemption rare. A thread that is given the
-/// lock while it is preempted or sleeps holds up the others in the same way.
+/// busy machine that takes a time slice of some milliseconds. A waiting thread yields, and after about a millisecond
+/// sleeps for 50 µs between checks ([`Backoff`]). Short sections make such a preemption rare. A thread that is given
+/// the lock while it is preempted or asleep delays the others in the same way.
 ///
 /// # Layout
 ///
-/// The value begins right after the lock's byte, so that its first fields arrive with the lock's cache line. The
-/// requests come after the value, so that a request does not take that line away from the holder.
+/// The value follows the lock's byte, so that its first fields arrive with the lock's cache line. The requests come
+/// after the value, so that a request does not take that line away from the holder.
 #[derive(Debug)]
 #[repr(C)]
 pub struct BriefLock<T> {
     held: AtomicBool,
     value: UnsafeCell<T>,
-    /// The request that came last, which leads to the earlier ones. Null if there is none.
+    /// The last request, which leads to the earlier ones, or null.
     requests: AtomicPtr<Request<T>>,
 }
 
-// SAFETY: the lock gives access to the value to one thread at a time, hence `T: Send`. What moves from thread to thread
-// with a request is `Send`: see `run`.
+// SAFETY: the lock gives access to the value to one thread at a time, hence `T: Send`. Everything that moves between
+// threads with a request is `Send`: see `run`.
 #[allow(unsafe_code)]
 unsafe impl<T: Send> Sync for BriefLock<T> {}
 // SAFETY: as above. While a lock moves, no thread uses it, so there are no requests.
@@ -78,16 +77,16 @@ pub struct BriefGuard<'l, T> {
     on_this_thread: PhantomData<*mut T>,
 }
 
-/// What a waiting thread wants. It is on that thread's stack, until its state says that it was served.
+/// The request of a waiting thread. It is on that thread's stack until its state says that it was served.
 ///
-/// INV-13 (requests stay): from when it is in the lock's list until its state is no longer `WAITS`, a request stays in
-/// place, and only the holder of the lock touches `next`, and what `run` leads to.
+/// INV-13 (requests stay): while a request is in the lock's list and its state is `WAITS`, it stays in place, and only
+/// the holder of the lock touches `next` and the errand that `run` runs.
 #[derive(Debug)]
 #[repr(C)]
 struct Request<T> {
     /// `WAITS`, `SERVED` or `HOLDS`.
     state: AtomicU32,
-    /// The request before this one. Once a holder has taken the list: the one after it.
+    /// The request before this one, or after it once a holder has taken the list.
     next: UnsafeCell<*const Self>,
     /// Runs the section of the request, which is the first field of an `Errand`. `None` if the thread wants the lock
     /// for itself.
@@ -110,7 +109,7 @@ impl<T> Request<T> {
     }
 }
 
-/// Shows a model that the request is gone: an access of the holder that is not ordered before this one is a race.
+/// Shows a model that the request is gone: any access of the holder that is not ordered before this is a race.
 #[cfg(loom)]
 impl<T> Drop for Request<T> {
     fn drop(&mut self) {
@@ -118,7 +117,7 @@ impl<T> Drop for Request<T> {
     }
 }
 
-/// A section that waits to be run, and its outcome. On cache lines of its own.
+/// A section that waits to be run, and its outcome. On separate cache lines.
 #[repr(C, align(64))]
 struct Errand<T, F, R> {
     request: Request<T>,
@@ -132,7 +131,8 @@ impl<T, F: FnOnce(&mut T) -> R, R> Errand<T, F, R> {
     ///
     /// # Safety
     ///
-    /// `request` is that of an `Errand` of this type, and the caller holds the lock that it is taken from (INV-13).
+    /// `request` belongs to an `Errand` of this type, and the caller holds the lock that the request was left at
+    /// (INV-13).
     unsafe fn run(request: *const Request<T>, value: &mut T) {
         // SAFETY: the caller guarantees it. The request is the first field.
         let this = unsafe { &*request.cast::<Self>() };
@@ -146,13 +146,13 @@ impl<T, F: FnOnce(&mut T) -> R, R> Errand<T, F, R> {
 }
 
 impl<T> BriefLock<T> {
-    /// How many sections of others a holder runs before another thread takes its turn.
+    /// How many sections of other threads a holder runs before it gives the lock away.
     #[cfg(not(loom))]
     const MOST_SERVED: u32 = 32;
-    /// Small, so that the model has it happen.
+    /// Small, so that it happens in the model.
     #[cfg(loom)]
     const MOST_SERVED: u32 = 1;
-    /// How often a thread looks after the lock before it leaves a request. Two threads that meet now and then move fewer
+    /// How often a thread looks at the lock before it leaves a request. Two threads that meet now and then move fewer
     /// cache lines this way.
     #[cfg(not(loom))]
     const LOOKS: u32 = 16;
@@ -178,15 +178,15 @@ impl<T> BriefLock<T> {
         (seems_free && self.try_acquire()).then(|| self.guard(ptr::null()))
     }
 
-    /// Runs a section under the lock, on this thread or on the holder's. Returns what it returns.
+    /// Runs a section under the lock, on this thread or on the holder's, and returns its result.
     ///
-    /// `now` and what `later` returns are the same section. One of them is run: `now` on this thread and at once, so that
-    /// the compiler makes it a part of the caller. `later` may prepare what `now` does under the lock. The section must
-    /// not depend on the thread that runs it.
+    /// `now` and the result of `later` are the same section, and one of them runs. `now` runs at once and on this
+    /// thread, so that the compiler can inline it. `later` may do preparations that `now` does under the lock. The
+    /// section must not depend on the thread that runs it.
     ///
     /// # Panics
     ///
-    /// If the section panics, also if another thread runs it.
+    /// If the section panics, even if another thread runs it.
     #[inline(always)]
     pub fn run<R: Send, F: FnOnce(&mut T) -> R + Send>(
         &self,
@@ -200,7 +200,7 @@ impl<T> BriefLock<T> {
         }
     }
 
-    /// Waits for the lock as long as a section or two take, unless others have left requests.
+    /// Waits for the lock for about as long as a section or two take, unless others have left requests.
     #[cold]
     #[inline(never)]
     fn acquire_soon(&self) -> bool {
@@ -234,8 +234,8 @@ impl<T> BriefLock<T> {
 
     #[inline]
     fn release(&self) {
-        // ORD: Release; pairs with the Acquire in `try_acquire`; publishes the changes made under the lock. A store and
-        // not an exchange, which would wait until the section's writes have reached their cache line. That takes two to
+        // ORD: Release; pairs with the Acquire in `try_acquire`; publishes the changes made under the lock. A store,
+        // because an exchange would wait until the section's writes have reached their cache lines. That takes two to
         // three per cent of a saturated pool's throughput.
         self.held.store(false, unless_mutant("brief_lock_releases_nothing", Ordering::Release));
         made_progress();

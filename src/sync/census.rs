@@ -19,7 +19,7 @@ pub(crate) struct Census {
     pub(crate) sections: u32,
     /// The number of steps of the longest section.
     pub(crate) longest: u32,
-    /// How often it allocated, moved or freed memory inside.
+    /// How often it allocated, moved or freed memory under a lock.
     pub(crate) allocations: u32,
 }
 
@@ -51,8 +51,8 @@ pub(crate) fn step() {
 
 struct Counting;
 
-// SAFETY: every call goes to the system's allocator. Counting allocates nothing: the counters need no initialization
-// and no destructor.
+// SAFETY: every call goes to the system's allocator. Counting allocates nothing: the counters need neither
+// initialization nor a destructor.
 #[allow(unsafe_code)]
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {

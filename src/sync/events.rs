@@ -1,9 +1,9 @@
-//! event-listener's events, with operations that are one step each in a model.
+//! event-listener's events, with operations that are single steps in a model.
 //!
-//! An operation of an event is one section under the event's lock. Before and after it, and before the lock is free
-//! again, event-listener counts references and stores a number, and loom would try to switch threads at each of them.
-//! This tells nothing about wharf, and event-listener has models of its own. So an operation takes a turn here, and loom
-//! runs it to its end. The section still orders what comes before and after it, and nothing else does.
+//! An operation of an event is one section under the event's lock. Around the section and before the lock is free
+//! again, event-listener counts references and stores a number, and loom would try to switch threads at each of these.
+//! That tells nothing about wharf, and event-listener has its own models. So an operation passes a turnstile here, and
+//! loom runs it to its end. Only the section orders the steps before and after it.
 
 use std::future::Future;
 use std::mem::ManuallyDrop;
@@ -45,7 +45,7 @@ impl<T> Event<T> {
 #[derive(Debug)]
 pub(crate) struct EventListener<T> {
     turnstile: Arc<Turnstile>,
-    /// Whether it has received its notification, and has left the event's list.
+    /// Whether it has been notified, and has left the event's list.
     is_over: bool,
     listener: ManuallyDrop<event_listener::EventListener<T>>,
 }

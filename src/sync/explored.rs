@@ -5,16 +5,16 @@
 //! store before A's load. Every compare-and-swap loop begins with a load. Models on plain loom atomics therefore pass
 //! after a handful of executions that miss the interesting ones (seen with loom 0.7.2).
 //!
-//! Here each access first takes a turnstile: a relaxed read-modify-write on a companion of the atomic. Turns depend on each
-//! other, independent of the kind of the access that follows, so loom tries all their orders. Because they are relaxed,
-//! they synchronise nothing, and loom still chooses which of the stores a load reads.
+//! Here each access first passes a *turnstile*: a relaxed read-modify-write on a companion of the atomic. These depend
+//! on each other, whatever kind of access follows, so loom tries all their orders. Because they are relaxed, they
+//! synchronise nothing, and loom still chooses which store a load reads.
 //!
 //! # Steps
 //!
-//! A turn and the access after it are two places at which loom may switch threads. To switch between them finds nothing
-//! that a switch before the turn or after the access does not find. So loom does not explore that switch
-//! ([`Turnstile::step`]), except where it also has to choose what the access reads: at loads, and at read-modify-writes of an
-//! atomic that was also stored to. loom has one mark for both choices.
+//! loom may switch threads at the turnstile and at the access after it. A switch between the two finds nothing that a
+//! switch before or after both does not find. So loom does not explore it ([`Turnstile::step`]), except where it also
+//! has to choose the value that the access reads: at loads, and at read-modify-writes of an atomic that was also stored
+//! to. loom has one mark for both choices.
 
 use std::cell::Cell;
 use std::sync::atomic::AtomicBool as Flag;
@@ -34,8 +34,8 @@ impl Turnstile {
         self.0.fetch_add(0, Ordering::Relaxed);
     }
 
-    /// Takes a turn, and calls `f` without exploring what other threads could do meanwhile. `f` neither waits nor takes
-    /// another turn.
+    /// Passes, and calls `f` without exploring switches to other threads meanwhile. `f` neither waits nor passes
+    /// another turnstile.
     pub(crate) fn step<R>(&self, f: impl FnOnce() -> R) -> R {
         self.pass();
         unexplored(f)
@@ -47,7 +47,7 @@ std::thread_local! {
     static UNEXPLORED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Calls `f` without exploring what other threads could do meanwhile. What they do then is not explored either.
+/// Calls `f` without exploring switches to other threads meanwhile.
 pub fn unexplored<R>(f: impl FnOnce() -> R) -> R {
     struct Explore;
     impl Drop for Explore {
@@ -70,7 +70,7 @@ macro_rules! explored {
         #[derive(Debug)]
         pub(crate) struct $atomic {
             turnstile: Turnstile,
-            /// Set by stores other than those of read-modify-writes. Not part of the model.
+            /// Set by plain stores. Not part of the model.
             stored: Flag,
             value: atomic::$atomic,
         }
@@ -81,10 +81,10 @@ macro_rules! explored {
                 Self { turnstile: Turnstile::new(), stored: Flag::new(false), value: atomic::$atomic::new(value) }
             }
 
-            /// Calls `change`, which reads the newest value. Two stores may both be the newest one.
+            /// Calls `change`, which reads the newest value. Two plain stores may both be the newest.
             fn change<R>(&self, change: impl FnOnce(&atomic::$atomic) -> R) -> R {
                 self.turnstile.pass();
-                // After the turnstile: while this thread waited for it, another one may have stored.
+                // After the turnstile: another thread may have stored while this one waited.
                 if self.stored.load(Ordering::Relaxed) {
                     return change(&self.value);
                 }
@@ -96,7 +96,7 @@ macro_rules! explored {
                 self.value.load(order)
             }
 
-            /// Like `load`, without a turn.
+            /// Like `load`, without the turnstile.
             pub(crate) fn load_past_turnstile(&self, order: Ordering) -> $value {
                 self.value.load(order)
             }
@@ -151,11 +151,11 @@ macro_rules! explored {
     )*};
 }
 
-/// As the others, for a pointer.
+/// Like the others, for a pointer.
 #[derive(Debug)]
 pub(crate) struct AtomicPtr<T> {
     turnstile: Turnstile,
-    /// As that of the others.
+    /// As in the others.
     stored: Flag,
     value: atomic::AtomicPtr<T>,
 }
@@ -165,7 +165,7 @@ impl<T> AtomicPtr<T> {
         Self { turnstile: Turnstile::new(), stored: Flag::new(false), value: atomic::AtomicPtr::new(value) }
     }
 
-    /// As that of the others.
+    /// As in the others.
     fn change<R>(&self, change: impl FnOnce(&atomic::AtomicPtr<T>) -> R) -> R {
         self.turnstile.pass();
         if self.stored.load(Ordering::Relaxed) {
@@ -179,7 +179,7 @@ impl<T> AtomicPtr<T> {
         self.value.load(order)
     }
 
-    /// Like `load`, without a turn.
+    /// Like `load`, without the turnstile.
     pub(crate) fn load_past_turnstile(&self, order: Ordering) -> *mut T {
         self.value.load(order)
     }

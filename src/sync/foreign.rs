@@ -1,9 +1,9 @@
-//! Calls of foreign code: wakers, subscribers, establishers, and drops of values that others own.
+//! Calls of foreign code: wakers, subscribers, establishers, and drops of foreign values.
 //!
-//! A waker belongs to the runtime of the task that it wakes, and that runtime's code may panic. Such a panic is not the
-//! pool's. It usually occurs on a thread that has nothing to do with that task, such as one that checks in, or that
-//! clears the pool and wakes many tasks. The pool therefore catches it. The other tasks still get their wake-ups, the
-//! caller's operation succeeds, and the panic hook has reported the panic.
+//! A waker belongs to the runtime of the task that it wakes, and that runtime's code may panic. Such a panic usually
+//! occurs on a thread that has nothing to do with that task, for example during a check-in, or during a clear that
+//! wakes many tasks. The pool therefore catches it. The other tasks are still woken, the caller's operation succeeds,
+//! and the panic hook has reported the panic.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 #[cfg(any(not(loom), feature = "event-listener-queue"))]
@@ -26,7 +26,7 @@ pub(crate) fn discard(waker: impl Into<Option<Waker>>) {
     }
 }
 
-/// A waker that does not panic, for a list in another library.
+/// A waker that does not panic, for another library's list.
 #[cfg(any(not(loom), feature = "event-listener-queue"))]
 pub(crate) struct Contained(Waker);
 
@@ -61,25 +61,25 @@ impl Drop for Contained {
     }
 }
 
-/// Calls a waker's code. Catches a panic of it.
+/// Calls a waker's code, and catches its panic.
 #[cfg(not(any(loom, shuttle)))]
 fn call(foreign: impl FnOnce()) {
     contain(foreign);
 }
 
-/// Calls a waker's code. A model checker's own panics are failures of the model, so they are not caught.
+/// Calls a waker's code. Panics of the model checker are failures of the model, so they are not caught.
 #[cfg(any(loom, shuttle))]
 fn call(foreign: impl FnOnce()) {
     foreign();
 }
 
-/// Runs foreign code, and catches a panic of it. Returns `None` if it panicked.
+/// Runs foreign code, and catches its panic. Returns `None` if it panicked.
 #[inline]
 pub(crate) fn contain<T>(foreign: impl FnOnce() -> T) -> Option<T> {
     match catch_unwind(AssertUnwindSafe(foreign)) {
         Ok(done) => Some(done),
         Err(panic) => {
-            // The payload's drop is foreign code, too.
+            // The payload's drop is foreign code as well.
             std::mem::forget(panic);
             None
         }

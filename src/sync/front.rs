@@ -1,8 +1,8 @@
-//! Room for one plain value in front of a slower store: a cache of one place, without locks and without `unsafe`.
+//! Room for one plain value in front of a slower store: a cache for a single value, without locks and without `unsafe`.
 //!
-//! Like a slot of [`Slots`](super::Slots), the value consists of atomics that are accessed with relaxed orderings, and
-//! only by the thread that holds the room. A thread holds it for a few loads and stores. Another one that comes meanwhile
-//! goes to the slower store instead of waiting, so an operation has a bounded number of steps.
+//! As in [`Slots`](super::Slots), the value consists of relaxed atomics, which only the thread that holds the room
+//! accesses. A thread holds the room for a few loads and stores. Meanwhile other threads go to the slower store instead
+//! of waiting, so an operation has a bounded number of steps.
 
 use super::atomic::{AtomicU32, Ordering};
 use super::unless_mutant;
@@ -21,14 +21,14 @@ pub struct Front<T> {
     value: T,
 }
 
-/// What became of a value that was put to the front.
+/// The outcome of [`Front::put`].
 #[derive(Debug)]
 pub enum Placed<R> {
-    /// It is there.
+    /// The value is there.
     Alone,
-    /// It is there, and this is what was there before.
+    /// The value is there, and displaced this earlier value.
     Displaced(R),
-    /// It is not there, because another thread holds the room.
+    /// The value is not there, because another thread holds the room.
     Refused,
 }
 
@@ -50,7 +50,7 @@ impl<T: Default> Front<T> {
         Some(taken)
     }
 
-    /// Puts a value there with `write`. What was there before is taken out with `read`.
+    /// Puts a value there with `write`. An earlier value is taken out with `read`.
     #[inline]
     pub fn put<R>(&self, write: impl FnOnce(&T), read: impl FnOnce(&T) -> R) -> Placed<R> {
         let placed = if self.hold(EMPTY) {
@@ -72,8 +72,8 @@ impl<T: Default> Front<T> {
         if self.state.load(Ordering::Relaxed) != state {
             return false;
         }
-        // ORD: Acquire; pairs with the Release in `release`; makes the last holder's writes visible, and keeps this
-        // holder's writes behind the last one's reads.
+        // ORD: Acquire; pairs with the Release in `release`; makes the last holder's writes visible, and orders this
+        // holder's writes after the last holder's reads.
         let order = unless_mutant("front_acquires_nothing", Ordering::Acquire);
         self.state.compare_exchange(state, HELD, order, Ordering::Relaxed).is_ok()
     }

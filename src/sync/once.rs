@@ -3,7 +3,7 @@
 use super::UnsafeCell;
 use super::atomic::{AtomicBool, Ordering};
 
-/// A cell that is set once, with the orderings of std's. A reader sees all of the value or none of it.
+/// A cell that is set once, with std's orderings. A reader sees all of the value or none of it.
 #[derive(Debug)]
 pub(crate) struct OnceLock<T> {
     is_set: AtomicBool,
@@ -22,9 +22,8 @@ impl<T> OnceLock<T> {
     }
 
     pub(crate) fn get(&self) -> Option<&T> {
-        // A value that was set stays set, so its readers need no order among themselves. If this load sees none, the next
-        // one makes sure that loom tries both orders with `set`.
-        // ORD: Acquire; pairs with the Release in `set`.
+        // A value that was set stays set, so its readers need no order among themselves. If this load sees no value,
+        // the next load makes loom try both orders with `set`. ORD: Acquire; pairs with the Release in `set`.
         let is_set = self.is_set.load_past_turnstile(Ordering::Acquire) || self.is_set.load(Ordering::Acquire);
         // SAFETY: the value is set, so it is never written again.
         is_set.then(|| self.value.with(|value| unsafe { (*value).as_ref() })).flatten()
@@ -36,7 +35,7 @@ impl<T> OnceLock<T> {
         if self.is_set.load(Ordering::Relaxed) {
             return Err(value);
         }
-        // SAFETY: the value is not set, so no reference to it exists. The caller's lock excludes other writers.
+        // SAFETY: the value is not set, so there is no reference to it. The caller's lock excludes other writers.
         self.value.with_mut(|present| unsafe { *present = Some(value) });
         // ORD: Release; pairs with the Acquire in `get`; publishes the value.
         self.is_set.store(true, Ordering::Release);

@@ -1,12 +1,12 @@
-//! The backend of `--cfg simulated`: std's primitives, whose accesses a simulated machine observes and orders.
+//! The backend of `--cfg simulated`: std's primitives, with accesses that a simulated machine observes and orders.
 //!
 //! The simulator is in `scale/`. It runs each core of its machine as a coroutine, all of them on one thread, and knows
-//! in which state each core has each cache line. Before an access takes place, it calls [`Machine::access`]. The machine
-//! then runs other cores until it is this access's turn, and adds what the access costs to the core's clock. So the code
-//! of the pool, its layout in memory and its values are those that ship. Only the time is simulated.
+//! the state of each cache line in each core. Each access first calls [`Machine::access`]. The machine then runs other
+//! cores until this access is due, and adds the cost of the access to the core's clock. So the code of the pool, its
+//! layout in memory and its values are the shipping ones. Only the time is simulated.
 //!
-//! Each access names the place in the source that makes it, by which the simulator names the words in its reports.
-//! Without a machine, all of this is std.
+//! Each access names its location in the source, so that the simulator can name the words in its reports. Without a
+//! machine, everything is std's.
 
 use std::panic::Location;
 use std::sync::OnceLock;
@@ -23,10 +23,10 @@ pub enum Access {
     Update,
 }
 
-/// A place in the source.
+/// A location in the source.
 pub type Site = &'static Location<'static>;
 
-/// What the simulator provides. Each function is called on the core that it concerns, and may run other cores before it
+/// The functions of the simulator. Each is called on the core that it concerns, and may run other cores before it
 /// returns.
 pub trait Machine: Sync {
     /// Accesses `bytes` bytes at `address`. The access itself follows at once, before any other core's next one.
@@ -38,7 +38,7 @@ pub trait Machine: Sync {
     /// Gives the mutex at `address` back.
     fn unlock(&self, address: usize, site: Site);
 
-    /// Tells that the next access is to where the last one's value points.
+    /// Tells that the next access is to the address in the last access's value.
     fn follow(&self);
 
     /// Orders the core's earlier stores before its later accesses.
@@ -47,7 +47,7 @@ pub trait Machine: Sync {
     /// Pauses for a moment, as in a loop that spins.
     fn spin(&self);
 
-    /// Lets the system run other threads, of which there are none on this core.
+    /// Lets the system run other threads. There are no others on this core.
     fn yield_now(&self);
 
     /// Sleeps.
@@ -56,7 +56,7 @@ pub trait Machine: Sync {
 
 static MACHINE: OnceLock<&'static dyn Machine> = OnceLock::new();
 
-/// Lets `machine` observe all accesses from now on. The first call counts.
+/// Makes `machine` observe all later accesses. Only the first call has an effect.
 pub fn observe(machine: &'static dyn Machine) {
     MACHINE.get_or_init(|| machine);
 }
@@ -132,7 +132,7 @@ pub(crate) mod atomic {
                 ) -> Result<$value, $value> {
                     let outcome = self.accessed(Update).compare_exchange(seen, new, success, failure);
                     if outcome.is_err() {
-                        // The core has expected the opposite.
+                        // The core has speculated on success.
                         super::follow();
                     }
                     outcome
@@ -171,7 +171,7 @@ pub(crate) mod atomic {
         )*};
     }
 
-    /// As the others, for a pointer.
+    /// Like the others, for a pointer.
     #[derive(Debug)]
     #[repr(transparent)]
     pub(crate) struct AtomicPtr<T>(std::sync::atomic::AtomicPtr<T>);
@@ -250,7 +250,7 @@ pub(crate) mod atomic {
 pub(super) mod cell {
     use super::Access;
 
-    /// A cell whose accesses are closures, as loom's.
+    /// A cell that is accessed through closures, like loom's.
     #[derive(Debug)]
     #[repr(transparent)]
     pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
@@ -260,8 +260,7 @@ pub(super) mod cell {
             Self(std::cell::UnsafeCell::new(value))
         }
 
-        /// Accesses the beginning of a large value: as much as fits into a cache line behind the word of a lock. The code
-        /// that accesses the rest says so (`reads`, `writes`).
+        /// Accesses the beginning of a large value: the part that fits into a cache line behind a lock's word.
         #[track_caller]
         fn accessed(&self, access: Access) {
             super::access_bytes(self.0.get(), size_of::<T>().min(56), access);
@@ -288,7 +287,7 @@ pub(super) mod sync {
 
     use super::{Site, machine};
 
-    /// A mutex for which the machine's cores wait in virtual time. No core finds std's mutex taken.
+    /// A mutex that the machine's cores wait for in virtual time. No core finds std's mutex taken.
     #[derive(Debug)]
     pub(crate) struct Mutex<T>(std::sync::Mutex<T>);
 
@@ -344,7 +343,7 @@ pub(super) mod sync {
         }
     }
 
-    /// A condition variable that wakes up by itself after a while. No case of the simulator waits for one.
+    /// A condition variable that wakes up by itself after a while. No case of the simulator waits for it.
     #[derive(Debug)]
     pub(crate) struct Condvar;
 

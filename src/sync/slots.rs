@@ -1,8 +1,8 @@
 //! Stacks of slots: a pool of plain values without locks, and without `unsafe`.
 //!
-//! [`Slots`] is room for values. Each slot is on a [`SlotStack`], or belongs to the one thread that took it off a stack.
-//! The owner alone writes and reads the slot's value, through shared references: it consists of atomics with relaxed
-//! orderings, and the head of the stack publishes it. So no access can be undefined.
+//! [`Slots`] is room for values. Each slot is on a [`SlotStack`], or belongs to the one thread that took it off a
+//! stack. Only the owner writes and reads the slot's value, through shared references: the value consists of relaxed
+//! atomics, and the head of the stack publishes it. So no access is undefined behaviour.
 //!
 //! # ABA
 //!
@@ -12,20 +12,20 @@
 //! 2. Thread B takes slots 2 and 1, and puts slot 2 back.
 //! 3. A swaps the top, which is slot 2 again, for slot 1, which B owns.
 //!
-//! Therefore each change of the head also counts up its tag, and A's swap fails. It can succeed wrongly only if A rests
-//! between steps 1 and 3 while the head changes 2⁴⁰ times, or a multiple of it, to the last one exactly. At ten million
-//! changes a second, that takes 30 hours.
+//! Therefore each change of the head increments its tag, and A's swap fails. It can succeed wrongly only if the head
+//! changes exactly 2⁴⁰ times, or a multiple, between steps 1 and 3. At ten million changes a second, that takes 30
+//! hours.
 
 use super::atomic::{AtomicU32, AtomicU64, Ordering};
 use super::{OnceLock, unless_mutant};
 
 /// The number of bits of a head that name a slot.
 const INDEX_BITS: u32 = 24;
-/// The index that stands for no slot. All slots have smaller ones.
+/// The index that stands for no slot. All slots have smaller indices.
 const NONE: u32 = (1 << INDEX_BITS) - 1;
-/// The number of slots in the first segment. Each further segment has twice as many as the one before.
+/// The number of slots in the first segment. Each further segment has twice as many as the previous one.
 const FIRST_SEGMENT: u32 = 16;
-/// The number of segments: more slots would have no index.
+/// The number of segments. Further slots would have no index.
 const SEGMENTS: usize = (INDEX_BITS - FIRST_SEGMENT.ilog2()) as usize;
 
 #[derive(Debug)]
@@ -50,7 +50,8 @@ impl<T: Default> Slots<T> {
         Self { segments: std::array::from_fn(|_| OnceLock::new()), used: AtomicU32::new(0) }
     }
 
-    /// Gives out a slot that was never used, with the default value. The caller owns it. `None` if there are 16 million.
+    /// Gives out a slot that was never used, with the default value. The caller owns it. `None` if there are 16 million
+    /// slots.
     pub fn grow(&self) -> Option<u32> {
         // ORD: Relaxed; the number only has to be unique. The segment is published by its `OnceLock`, and the value by the
         // push of the slot.
@@ -62,7 +63,7 @@ impl<T: Default> Slots<T> {
         }
         if self.segments[segment].get().is_none() {
             let slot = || Slot { below: AtomicU32::new(NONE), value: T::default() };
-            // If another thread was faster, its segment stays, and this one is dropped.
+            // If another thread was faster, its segment stays, and this segment is dropped.
             let _ = self.segments[segment].set((0..FIRST_SEGMENT << segment).map(|_| slot()).collect());
         }
         Some(index)
@@ -79,7 +80,7 @@ impl<T: Default> Slots<T> {
         &slots[offset]
     }
 
-    /// Returns the segment of a slot and its place there.
+    /// Returns the segment of a slot and its index there.
     fn locate(index: u32) -> (usize, usize) {
         let shifted = index + FIRST_SEGMENT;
         let segment = shifted.ilog2() - FIRST_SEGMENT.ilog2();
@@ -106,19 +107,19 @@ impl SlotStack {
             if head.top == NONE {
                 return None;
             }
-            // ORD: Relaxed; the pusher wrote it before the head that was just read. A later owner may have changed it since,
-            // but then the head has changed too, and the swap fails.
+            // ORD: Relaxed; the pusher wrote it before the head that was just read. A later owner may have changed it,
+            // but then the head has also changed, and the swap fails.
             let below = slots.slot(head.top).below.load(Ordering::Relaxed);
             Some((below, head.top))
         })
     }
 
-    /// Puts a slot on top, which the caller owns.
+    /// Puts a slot that the caller owns on top.
     pub fn push<T: Default>(&self, slots: &Slots<T>, index: u32) {
         self.push_chain(slots, index, index);
     }
 
-    /// Puts slots on top that the caller owns and that are linked from `first` to `last`.
+    /// Puts slots on top that the caller owns and has linked from `first` to `last`.
     pub fn push_chain<T: Default>(&self, slots: &Slots<T>, first: u32, last: u32) {
         let pushed = self.change(|head| {
             // ORD: Relaxed; published by the swap of the head.
@@ -128,18 +129,18 @@ impl SlotStack {
         debug_assert!(pushed.is_some());
     }
 
-    /// Takes all slots, and returns the one on top. The caller owns them, and follows them with [`below`](Self::below).
+    /// Takes all slots, and returns the top. The caller owns them, and follows their links with [`below`](Self::below).
     pub fn detach(&self) -> Option<u32> {
         self.change(|head| (head.top != NONE).then_some((NONE, head.top)))
     }
 
-    /// Returns the slot below one that the caller has detached, and not pushed since.
+    /// Returns the slot below a slot that the caller has detached and not pushed since.
     pub fn below<T: Default>(slots: &Slots<T>, index: u32) -> Option<u32> {
         // ORD: Relaxed; the caller owns the slot.
         Some(slots.slot(index).below.load(Ordering::Relaxed)).filter(|&below| below != NONE)
     }
 
-    /// Links a slot that the caller owns on top of another one of its own.
+    /// Links one slot of the caller on top of another.
     pub fn link<T: Default>(slots: &Slots<T>, upper: u32, lower: u32) {
         // ORD: Relaxed; the caller owns both slots, and publishes them when it pushes them.
         slots.slot(upper).below.store(lower, Ordering::Relaxed);
@@ -253,7 +254,7 @@ mod tests {
             attempts += 1;
             let below = slots.slot(head.top).below.load(Ordering::Relaxed);
             if attempts == 1 {
-                // Another thread takes both slots, and puts the upper one back alone: the top is the same as before.
+                // Another thread takes both slots, and puts back only the upper one: the top is the same as before.
                 assert_eq!([stack.pop(&slots), stack.pop(&slots)], [Some(upper), Some(lower)]);
                 stack.push(&slots, upper);
             }
