@@ -1,33 +1,34 @@
-//! In-order delivery of events by the threads that emit them, with a limit on each thread's work for others.
+//! In-order delivery of events by the threads that emit them, with a limit on the work of each thread for others.
 //!
 //! There is neither a task nor a thread for events. A [`Delivery`] delivers an event in one of two ways:
 //!
 //! - *Inline* ([`Delivery::deliver_inline`]): the caller calls the subscribers itself, at once and without a lock. This
 //!   is for the frequent events. Each caller delivers its own events, so two callers may be in the subscribers at the
-//!   same time, and a slow subscriber holds only the caller that it is told by.
+//!   same time, and a slow subscriber delays only the caller that calls it.
 //! - From the *queue* ([`Delivery::publish`], or [`Delivery::emit`] and [`Delivery::deliver`]): for all other events,
-//!   which may be emitted under a lock, and for every event that is emitted inside of a subscriber. These arrive one at
-//!   a time, in the order of emission.
+//!   which may be emitted under a lock, and for every event that a subscriber's own call emits. These arrive one at a
+//!   time, in the order of emission.
 //!
 //! # The order
 //!
-//! Event A *precedes* event B in two cases: the call that emitted A happens before the call that emits B, or B is
-//! emitted inside of the delivery of A. Then the delivery of A ends before the delivery of B begins. Other events have
-//! no order, and may be delivered at the same time.
+//! Event A *precedes* event B in two cases: the call that emits A happens before the call that emits B, or B is emitted
+//! inside the delivery of A. Then the delivery of A ends before the delivery of B begins. Other events have no order,
+//! and may be delivered at the same time.
 //!
-//! This is the order that a pool needs. The events of a check-out are emitted one after the other. Those of a
-//! connection are, too, because the thread that emits one of them passes the connection on only afterwards. Of the
-//! pool's own events and any other event, the thread that acts on the change of the pool emits the later one.
+//! This is the order that a pool needs. The events of a check-out are emitted one after the other. So are the events of
+//! a connection, because a thread passes the connection on only after it has emitted its event. When an event of the
+//! pool itself precedes another event, the later one is emitted by a thread that acts on the change of the pool.
 //!
 //! One word joins the two ways. `busy` is true exactly while an event is queued or in delivery from the queue. It
-//! changes only under the lock of the queue. A caller delivers inline if it is false. If it is true, the caller first
-//! waits for the events that are queued at that time ([`Delivery::deliver_inline`]). So frequent events never enter the
-//! queue, and the queue runs empty however many callers emit them: no caller delivers for others in the steady state.
+//! changes only under the lock of the queue. A caller delivers inline if `busy` is false. If it is true, the caller
+//! first waits for the events that are queued at that time ([`Delivery::deliver_inline`]). So frequent events never
+//! enter the queue, and the queue empties however many callers emit them: in the steady state, no caller delivers for
+//! others.
 //!
 //! The four cases of A before B:
 //!
 //! - Both inline: A's call returns after A's delivery.
-//! - A inline, B queued: the same. If B is emitted inside of A's delivery, see "Embargoes" below.
+//! - A inline, B queued: the same. If B is emitted inside A's delivery, see "Embargoes" below.
 //! - Both queued: the queue keeps the order of emission, and delivers one event at a time.
 //! - A queued, B inline. This is the case that needs `busy`:
 //!
@@ -39,26 +40,26 @@
 //! | 4. finds the queue empty, and lowers `busy` (Release), under the lock | c. delivers B |
 //!
 //! Step 1 happens before b, because of 2 and a. So b reads the value of 1 or a later one (coherence; the store in 1 can
-//! be relaxed). If b reads true, the caller goes to the queue, and A is before it there. If b reads false, this is the
-//! value of 4 or a later one. Its Release and the Acquire of b order the delivery of A before c. With a weaker ordering
-//! at either of the two, B's subscriber might not see what A's subscriber has written.
+//! be relaxed). If b reads true, the caller goes to the queue, where A comes before it. If b reads false, it reads the
+//! value of 4 or a later one. The Release of 4 and the Acquire of b order the delivery of A before c. With a weaker
+//! ordering at either, B's subscriber might not see the writes of A's subscriber.
 //!
 //! # Embargoes
 //!
-//! An event that is emitted inside of an inline delivery is queued, and must not be delivered before that delivery has
-//! ended. Another thread may hold the role by then. So the queued event is under an *embargo*:
+//! An event that is emitted inside an inline delivery is queued, and must not be delivered before that delivery has
+//! ended. Another thread may hold the role of the deliverer. So the queued event is under an *embargo*:
 //!
 //! | inline delivery | deliverer |
 //! | --- | --- |
-//! | 1. emits B inside of the subscriber: queues it with an embargo | a. takes the next event; if its embargo is not lifted, reserves the role for its thread and leaves |
+//! | 1. emits B inside the subscriber: queues it with an embargo | a. takes the next event; if its embargo is not lifted, reserves the role for its thread and leaves |
 //! | 2. returns from the subscribers | b. delivers |
 //! | 3. lifts the embargo, and takes the role if it is reserved | |
 //!
 //! - 1, a, 3: the role is reserved at a. At 3 the thread takes it, and B is the first event in the queue.
 //! - 1, 3, a: the embargo is lifted at a, so the deliverer delivers B.
 //!
-//! The thread never waits between 1 and 3, because it is inside of a subscriber. So the role is reserved for as long as
-//! the subscriber runs, and the callers that wait meanwhile wait for that subscriber.
+//! The thread never waits between 1 and 3, because it is inside a subscriber. So the role is reserved while the
+//! subscriber runs, and callers that wait meanwhile wait for that subscriber.
 //!
 //! # The queue
 //!
@@ -69,22 +70,22 @@
 //! - `turn`: a deliverer that has delivered this many events is *tired*. The next caller that emits an event takes over
 //!   the role, after the current event.
 //! - `room`: callers may leave at most this many events behind. A caller whose last event is further back waits until
-//!   it is nearer to the front. A slow subscriber therefore slows down the callers that emit, in proportion. The room of
-//!   a caller that is to deliver inline is zero: it waits until all that was queued before is delivered.
+//!   it is nearer to the front. A slow subscriber therefore slows down the emitting callers in proportion. A caller
+//!   that will deliver inline has no room: it waits until all earlier events are delivered.
 //!
 //! # Invariants
 //!
-//! - D-1 (no event is stranded): while the role is free, each queued event is one whose emitter has yet to call
-//!   `deliver` or to end its inline delivery. The role becomes free only under the lock, with an empty queue. A caller
-//!   that leaves its events behind has found the role held or reserved, under the same lock.
+//! - D-1 (no event is stranded): while the role is free, the emitter of each queued event has yet to call `deliver` or
+//!   to end its inline delivery. The role becomes free only under the lock, with an empty queue. A caller that leaves
+//!   its events behind has found the role held or reserved, under the same lock.
 //! - D-2 (waiting callers are woken): while the role is free, no caller waits. A waiting caller is in `waiting` until
 //!   the deliverer removes it, under the lock, and then gives it exactly one verdict.
-//! - D-3 (the queue is bounded): each event that was left behind was at most `room` places from the front when its
-//!   caller left. The queue therefore holds at most `room` events and those of the calls in progress.
-//! - D-4 (a caller is held up for a bounded number of events): a waiting caller, for at most the events in front of its
-//!   own, which D-3 bounds. A deliverer, for `turn` events and then for those in the queue, which D-3 bounds too: the
+//! - D-3 (the queue is bounded): each event that was left behind was at most `room` positions from the front when its
+//!   caller left. The queue therefore holds at most `room` events, plus the events of the calls in progress.
+//! - D-4 (a caller is delayed by a bounded number of events): a waiting caller, by at most the events in front of its
+//!   own, which D-3 bounds. A deliverer, by `turn` events and then by the queued events, which D-3 also bounds: the
 //!   first caller that queues another event takes over the role. A caller that delivers inline while the queue is idle,
-//!   for its own event only.
+//!   by its own event only.
 //! - D-5 (the flag): at the end of each section under the lock, `busy` is false exactly if the queue is empty and the
 //!   role is free.
 //!
@@ -117,15 +118,15 @@
 //! # Race window
 //!
 //! A deliverer may end its turn, find no waiting caller and continue, just before a caller arrives. That caller finds
-//! the mark and waits for one event. Later callers leave, because one relief is enough.
+//! the mark and waits for one event. Later callers leave, because one successor is enough.
 //!
 //! # What may wait
 //!
 //! A waiting caller blocks its thread, even a thread of an async runtime, because events are emitted where nothing can
-//! be awaited, such as in a `Drop`. It waits for subscribers, and for no lock. A thread inside a subscriber never
-//! waits. The event that it would wait for may be the one that it is delivering, or that of another pool whose
-//! deliverer waits for this thread in turn. So a subscriber's own calls emit all their events into the queue, where
-//! they may exceed `room`; only the subscriber's own behaviour limits them.
+//! be awaited, such as in a `Drop`. It waits for subscribers, and not for a lock. A thread inside a subscriber never
+//! waits. It might wait for the event that it is delivering, or for an event of another pool whose deliverer waits for
+//! this thread. So a subscriber's own calls emit all their events into the queue, where they may exceed `room`; only
+//! the subscriber itself limits them.
 
 mod place;
 mod queue;
@@ -141,7 +142,7 @@ use place::Inside;
 use queue::{Caller, Next, Queue};
 use signal::Verdict;
 
-/// How many events a caller delivers or tolerates for others; see the [module](self).
+/// How many events a caller delivers for others, or leaves to them; see the [module](self).
 #[derive(Debug, Clone, Copy)]
 pub struct Share {
     /// The number of events after which a deliverer is relieved.
@@ -150,16 +151,17 @@ pub struct Share {
     pub room: u32,
 }
 
-/// No embargo: the event was not emitted inside of an inline delivery.
+/// No embargo: the event was not emitted inside an inline delivery.
 const NO_EMBARGO: u64 = 0;
 
 /// The delivery of a pool's events: inline, or from a queue by the caller that has the role of the deliverer.
 pub struct Delivery<T> {
     share: Share,
-    /// Whether an event is queued or in delivery from the queue (D-5). Hardly ever written, so all cores may read it.
+    /// Whether an event is queued or in delivery from the queue (D-5). It hardly ever changes, so all cores can keep a
+    /// copy.
     busy: AtomicBool,
     queue: BriefLock<Queue<T>>,
-    /// Notified when a delivery that has ended may have become idle.
+    /// Notified when an ended delivery may have become idle.
     change: Event,
 }
 
@@ -179,7 +181,7 @@ impl<T> Delivery<T> {
     /// Passes queued events to `on_event`, or leaves them to another caller; see the [module](self). A panic of
     /// `on_event` is caught, and the event counts as delivered.
     ///
-    /// Inside of an inline delivery, leaves them to its end, so that a subscriber is not called inside of its own call.
+    /// Inside an inline delivery, leaves them until its end, so that a subscriber is not called inside its own call.
     pub fn deliver(&self, on_event: impl Fn(&T)) {
         if !place::is_inline_in(self.address()) {
             let (next, caller) = self.locked(|queue| queue.arrive(self.share.room));
@@ -203,15 +205,15 @@ impl<T> Delivery<T> {
     /// caught. The caller must hold no lock.
     ///
     /// Lock-free while no event is queued: one load of a word that hardly ever changes. Otherwise waits for the events
-    /// that are queued at this time, as [`Delivery::deliver`] may.
+    /// that are queued now, as [`Delivery::deliver`] may.
     ///
-    /// Inside of a subscriber, queues a clone of the event instead: it is delivered after the present event.
+    /// Inside a subscriber, queues a clone of the event instead, which is delivered after the present event.
     #[inline]
     pub fn deliver_inline(&self, event: &T, on_event: impl Fn(&T))
     where
         T: Clone,
     {
-        // ORD: Acquire; pairs with the Release in `note`: the deliveries of all events that precede this one have ended.
+        // ORD: Acquire; pairs with the Release in `note`: the deliveries of all preceding events have ended.
         if self.busy.load(unless_mutant("idle_acquires_nothing", Ordering::Acquire)) {
             self.catch_up(&on_event);
         }
@@ -223,7 +225,7 @@ impl<T> Delivery<T> {
         }
     }
 
-    /// Waits until the events that are queued now are delivered, and may deliver them. Returns at once inside of a
+    /// Waits until the events that are queued now are delivered, and may deliver them. Returns at once inside a
     /// subscriber.
     #[cold]
     fn catch_up(&self, on_event: &impl Fn(&T)) {
@@ -241,7 +243,7 @@ impl<T> Delivery<T> {
         self.publish(event.clone(), on_event);
     }
 
-    /// Lifts an embargo, and delivers the events that were emitted inside of the inline delivery.
+    /// Lifts an embargo, and delivers the events that were emitted inside the inline delivery.
     #[cold]
     fn lift(&self, embargo: u64, on_event: impl Fn(&T)) {
         let (next, caller) = self.locked(|queue| queue.lift(embargo, self.share.room));
@@ -303,7 +305,7 @@ impl<T> Delivery<T> {
             return;
         }
         if was_idle {
-            // Relaxed: nothing is published. A caller that knows of the event reads this value or a later one.
+            // Relaxed: nothing is published. A caller that knows of the event reads this value or a later value.
             self.busy.store(true, Ordering::Relaxed);
         } else {
             // ORD: Release; pairs with the Acquire in `deliver_inline`; publishes the end of all deliveries so far.
@@ -311,13 +313,13 @@ impl<T> Delivery<T> {
         }
     }
 
-    /// Returns what tells this delivery from others.
+    /// Returns the address that identifies this delivery.
     #[inline]
     fn address(&self) -> usize {
         std::ptr::from_ref(self).addr()
     }
 
-    /// Records that no new events are expected, so that [`Delivery::poll_ended`] may complete. Later events are still
+    /// Notes that no new events are expected, so that [`Delivery::poll_ended`] may complete. Later events are still
     /// delivered.
     pub fn end(&self) {
         self.queue.lock().ended = true;
@@ -337,7 +339,7 @@ impl<T> Delivery<T> {
     /// Completes when [`Delivery::end`] was called, all queued events so far are delivered, and `is_over` returns true.
     /// [`Delivery::look_again`] makes it call `is_over` again.
     ///
-    /// `is_over` must not become true before the inline deliveries that the end should follow have ended.
+    /// `is_over` must not become true before all inline deliveries that should precede the end have ended.
     pub fn poll_ended(
         &self,
         change: &mut Watch<'_>,

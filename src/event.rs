@@ -14,9 +14,9 @@ use crate::options::PoolOptions;
 
 /// An event of a pool or of one of its connections.
 ///
-/// The names are those of the specification, and so are the fields, except for the errors, for how long a connection was
-/// used, and for how long the stages of its establishment took. Durations are measured with a monotonic clock. [`Subscriber`](crate::Subscriber) states the order in which
-/// events arrive.
+/// The specification defines the names and the fields, except for the errors, the time that a connection was in use,
+/// and the times of the stages of its establishment. Durations are measured with a monotonic clock.
+/// [`Subscriber`](crate::Subscriber) states the order of the events.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum PoolEvent {
@@ -35,7 +35,7 @@ pub enum PoolEvent {
         /// The address that the pool connects to.
         address: Arc<str>,
     },
-    /// `PoolClearedEvent`: all connections became stale, or those of one service in load-balanced mode.
+    /// `PoolClearedEvent`: all connections became stale, or in load-balanced mode the connections of one service.
     #[non_exhaustive]
     PoolCleared {
         /// The address that the pool connects to.
@@ -44,8 +44,8 @@ pub enum PoolEvent {
         service_id: Option<ObjectId>,
         /// Whether connections in use and pending connections are interrupted.
         interrupt_in_use_connections: bool,
-        /// The error that made the clear necessary ([`Clear::because`](crate::Clear::because)), or in a forked child
-        /// the one that says so. `None` if the caller of the clear gave none.
+        /// The error that made the clear necessary ([`Clear::because`](crate::Clear::because)), or in a forked child an
+        /// error that names the fork. `None` if the caller of the clear gave no error.
         error: Option<EventError>,
     },
     /// `PoolClosedEvent`: the pool was closed for good.
@@ -71,10 +71,10 @@ pub enum PoolEvent {
         connection_id: u64,
         /// The time since the connection's `ConnectionCreated` event.
         duration: Duration,
-        /// How long each stage of the establishment took. `None` for a stage that the connection does not have, and for
-        /// one that its [`Establish`](crate::Establish) does not report
-        /// ([`Establishing::stage_took`](crate::Establishing::stage_took)). Those of an [`Endpoint`](crate::Endpoint)
-        /// are at most `duration` in total.
+        /// How long each stage of the establishment took. `None` for a stage that the connection does not have, or that
+        /// its [`Establish`](crate::Establish) does not report
+        /// ([`Establishing::stage_took`](crate::Establishing::stage_took)). The stages of an
+        /// [`Endpoint`](crate::Endpoint) take at most `duration` in total.
         stages: Arc<ByStage<Option<Duration>>>,
     },
     /// `ConnectionClosedEvent`: a connection left the pool.
@@ -86,7 +86,7 @@ pub enum PoolEvent {
         connection_id: u64,
         /// Why it was closed.
         reason: ConnectionClosedReason,
-        /// What was wrong with the connection, if the reason is [`Error`](ConnectionClosedReason::Error).
+        /// The error that closed the connection, if the reason is [`Error`](ConnectionClosedReason::Error).
         error: Option<EventError>,
     },
     /// `ConnectionCheckOutStartedEvent`: a check-out began.
@@ -124,8 +124,8 @@ pub enum PoolEvent {
         address: Arc<str>,
         /// The connection's number.
         connection_id: u64,
-        /// The time since the `ConnectionCheckedOut` event: how long the connection was used, with its drain if there
-        /// was one. Zero if no subscriber listened at the check-out.
+        /// The time since the `ConnectionCheckedOut` event: how long the connection was used, including its drain. Zero
+        /// if no subscriber listened at the check-out.
         duration: Duration,
     },
 }
@@ -167,7 +167,7 @@ impl PoolEvent {
         }
     }
 
-    /// Returns the number of the event's connection, if the event is about one.
+    /// Returns the number of the event's connection, if the event is about a connection.
     #[must_use]
     pub fn connection_id(&self) -> Option<u64> {
         match self {
@@ -192,8 +192,8 @@ impl PoolEvent {
         }
     }
 
-    /// Returns the error behind the event: that of a failed check-out, or the one that closed a connection or made a
-    /// clear necessary.
+    /// Returns the error behind the event: the error of a failed check-out, or the error that closed a connection or
+    /// made a clear necessary.
     #[must_use]
     pub fn error(&self) -> Option<&EventError> {
         match self {
@@ -244,8 +244,8 @@ impl ConnectionClosedReason {
 
 /// Why a check-out failed.
 ///
-/// The specification defines the first three reasons. It has none for a check-out that its caller cancels, as futures
-/// allow.
+/// The specification defines the first three reasons. It does not know check-outs that their callers cancel, which
+/// futures allow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CheckOutFailedReason {
@@ -291,7 +291,7 @@ impl From<Cause> for EventError {
     }
 }
 
-/// Dereferences to the error itself, whose type `downcast_ref` can tell.
+/// Dereferences to the error, so that `downcast_ref` can tell its type.
 impl Deref for EventError {
     type Target = dyn StdError + Send + Sync;
 
@@ -324,7 +324,7 @@ mod tests {
 
     #[test]
     fn events_take_no_more_memory_for_their_rare_values() {
-        // Every event of a queue takes the room of the largest kind, which is the one with the pool's options.
+        // Every event of a queue takes as much memory as the largest kind, which has the pool's options.
         let largest = size_of::<PoolOptions>() + size_of::<Arc<str>>();
         assert!(size_of::<PoolEvent>() <= largest + size_of::<usize>(), "{} bytes", size_of::<PoolEvent>());
     }

@@ -1,4 +1,4 @@
-//! What is known about a connection in use.
+//! Information about a connection in use.
 
 use std::fmt;
 use std::panic::Location;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bson::oid::ObjectId;
 
-/// What a connection in use is held for (load balancer specification, "Connection Tracking").
+/// The purpose that a connection is in use for (load balancer specification, "Connection Tracking").
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Purpose {
@@ -31,8 +31,8 @@ impl Purpose {
     }
 }
 
-/// A connection in use: where and when it was checked out, and what for. From `Pool::holders`, and in the error of a
-/// check-out that timed out.
+/// A connection in use: where and when it was checked out, and for which purpose. Returned by `Pool::holders`, and part
+/// of the error of a check-out that timed out.
 ///
 /// It prints as a phrase: `connection 3 for 5.2s, checked out at src/orders.rs:17:33 (task 12)`.
 ///
@@ -51,7 +51,7 @@ impl Purpose {
 pub struct Holder {
     /// The connection's number.
     pub connection_id: u64,
-    /// How long the connection has been in use. If [`call_site`](Self::call_site) is `None`: how long holders have been
+    /// How long the connection has been in use. If [`call_site`](Self::call_site) is `None`, how long holders have been
     /// accounted for, which is less.
     pub held_for: Duration,
     /// The line that called `check_out`, `check_out_until`, `run` or `run_command`. `None` if the connection was checked
@@ -60,10 +60,10 @@ pub struct Holder {
     /// The number of the tokio task that checked the connection out, as tokio's `Id` prints it. `None` outside of a
     /// task, as in `block_on`, and without a [`call_site`](Self::call_site).
     pub task_id: Option<u64>,
-    /// What the connection is held for, as `Connection::pin_to` says. `None` without a [`call_site`](Self::call_site).
+    /// The purpose of the use, as set by `Connection::pin_to`. `None` without a [`call_site`](Self::call_site).
     pub purpose: Option<Purpose>,
-    /// The generation in which the connection was created: in load-balanced mode that of its service, otherwise that of
-    /// the pool. In load-balanced mode without a [`call_site`](Self::call_site), that of the pool.
+    /// The generation in which the connection was created: its service's in load-balanced mode, otherwise the pool's.
+    /// Without a [`call_site`](Self::call_site), always the pool's.
     pub generation: u64,
     /// The service that the connection belongs to, in load-balanced mode. `None` without a
     /// [`call_site`](Self::call_site).
@@ -102,7 +102,7 @@ impl serde::Serialize for Purpose {
     }
 }
 
-/// The call site is a text, `file:line:column`; the time in use is `held_ms`, in milliseconds.
+/// The call site is a string, `file:line:column`; the time in use is `held_ms`, in milliseconds.
 #[cfg(feature = "serde")]
 impl serde::Serialize for Holder {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

@@ -1,15 +1,15 @@
-//! Where a thread is: outside of all subscribers, or inside of one.
+//! Whether a thread is inside a subscriber.
 
 use std::cell::Cell;
 
 use crate::sync::thread_local;
 
-/// The outermost delivery of a thread, and what was emitted inside of it. A thread delivers inline only if it is
-/// outside of all subscribers, so at most its outermost delivery is an inline one.
+/// The outermost delivery of a thread, and the embargo on events that were emitted inside it. A thread delivers inline
+/// only if it is outside of all subscribers, so only its outermost delivery can be inline.
 struct Nesting {
     /// [`OUTSIDE`], [`FROM_A_QUEUE`], or the address of the delivery that this thread is inline in.
     outermost: Cell<usize>,
-    /// The embargo on the events that were emitted inside of the inline delivery, or 0 if there were none.
+    /// The embargo on the events that were emitted inside the inline delivery, or 0 if there were none.
     embargo: Cell<u64>,
 }
 
@@ -22,8 +22,8 @@ thread_local! {
     static NESTING: Nesting = Nesting { outermost: Cell::new(OUTSIDE), embargo: Cell::new(0) };
 }
 
-/// Returns whether the thread is inside a subscriber. A thread that is ending has no locals any more and counts as
-/// inside, so that it does not wait.
+/// Returns whether the thread is inside a subscriber. A thread that is ending has lost its locals and counts as inside,
+/// so that it does not wait.
 pub(super) fn is_inside() -> bool {
     NESTING.try_with(|nesting| nesting.outermost.get() != OUTSIDE).unwrap_or(true)
 }
@@ -49,8 +49,9 @@ pub(super) fn inline(address: usize, deliver: impl FnOnce()) -> Option<u64> {
     NESTING.try_with(inline).ok().flatten()
 }
 
-/// Returns the embargo of the thread's inline delivery, for an event that is emitted inside of the delivery at this
-/// address. `begin` makes the embargo if there is none yet. Returns 0 if the thread is not in such a delivery.
+/// Returns the embargo of the thread's inline delivery, for an event that is emitted inside the delivery at this
+/// address. `begin` makes the embargo for the first event. Returns 0 if the thread is not in an inline delivery of that
+/// address.
 pub(super) fn embargo_of(address: usize, begin: impl FnOnce() -> u64) -> u64 {
     let embargo_of = |nesting: &Nesting| {
         if nesting.outermost.get() != address {
@@ -64,7 +65,7 @@ pub(super) fn embargo_of(address: usize, begin: impl FnOnce() -> u64) -> u64 {
     NESTING.try_with(embargo_of).unwrap_or(0)
 }
 
-/// Marks the thread as inside a subscriber that is called from a queue. May be nested, in inline deliveries too.
+/// Marks the thread as inside a subscriber that is called from a queue. Marks may be nested, also in inline deliveries.
 pub(super) struct Inside {
     before: Option<usize>,
 }

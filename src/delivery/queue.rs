@@ -1,4 +1,4 @@
-//! The queue of events, and what each caller does next. All of it is under the delivery's lock.
+//! The queue of events, and each caller's next step. All of it is under the delivery's lock.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ pub(super) struct Queue<T> {
     role: Role,
     /// Ordered by `until`.
     waiting: VecDeque<Waiting>,
-    /// The inline deliveries inside of which events were emitted, and which have not ended.
+    /// The embargoes that are not lifted yet.
     embargoes: Vec<u64>,
     last_embargo: u64,
     /// Whether no new events are expected; see [`Delivery::end`](super::Delivery::end).
@@ -40,7 +40,7 @@ enum Role {
 }
 
 struct Waiting {
-    /// The number of delivered events from which this caller may leave.
+    /// The number of delivered events at which this caller may leave.
     until: u64,
     signal: Arc<Signal>,
 }
@@ -50,7 +50,7 @@ pub(super) enum Next<T> {
     Leave,
     Wait(Arc<Signal>),
     Deliver(T),
-    /// The queue is empty. `ended`: and no new events are expected.
+    /// The queue is empty. `ended` says whether no new events are expected.
     Done {
         ended: bool,
     },
@@ -65,12 +65,12 @@ pub(super) struct Caller {
     room: u32,
     /// The number of events left in its turn as a deliverer.
     pub(super) left: u32,
-    /// False inside of a subscriber.
+    /// False inside a subscriber.
     may_wait: bool,
 }
 
 impl Caller {
-    /// Notes whether the caller's deliveries are inside of another one's subscriber.
+    /// Begins the caller's turn as a deliverer. `may_wait` is false inside another delivery's subscriber.
     pub(super) fn with_turn(self, turn: u32, may_wait: bool) -> Self {
         Self { left: turn, may_wait, ..self }
     }
@@ -118,9 +118,9 @@ impl<T> Queue<T> {
         self.emitted += 1;
     }
 
-    /// Decides for a caller that waits for the events so far, but for the last `room`.
+    /// Decides for a caller that waits for all events so far except the last `room`.
     pub(super) fn arrive(&mut self, room: u32) -> (Next<T>, Caller) {
-        // A thread inside a subscriber must not wait: another caller, or its own delivery, may be waiting for it.
+        // A thread inside a subscriber must not wait: another caller, or its own delivery, may wait for it.
         let caller = Caller { mine: self.emitted, room, left: 0, may_wait: !place::is_inside() };
         if self.role == Role::Free {
             return (if self.events.is_empty() { Next::Leave } else { self.go_on(caller) }, caller);
@@ -130,7 +130,7 @@ impl<T> Queue<T> {
         (if waits { self.wait(caller) } else { Next::Leave }, caller)
     }
 
-    /// Ends a embargo, and decides for the thread whose inline delivery has ended.
+    /// Lifts an embargo, and decides for the thread whose inline delivery has ended.
     pub(super) fn lift(&mut self, embargo: u64, room: u32) -> (Next<T>, Caller) {
         self.embargoes.retain(|present| *present != embargo);
         if self.role == Role::Reserved(embargo) {
@@ -153,8 +153,8 @@ impl<T> Queue<T> {
         if caller.may_wait && caller.is_behind(self.delivered) { self.wait(caller) } else { Next::Leave }
     }
 
-    /// Decides for a caller that has the role or finds it free, and finds an event in the queue: it delivers the event,
-    /// unless it must keep the role for the thread that emitted it.
+    /// Decides for a caller that has the role or finds it free, when there is an event in the queue. The caller
+    /// delivers the event, unless it must reserve the role for the thread that emitted it.
     fn go_on(&mut self, caller: Caller) -> Next<T> {
         let embargo = self.events.front().expect("BUG: the deliverer continues without an event").embargo;
         if self.embargoes.contains(&embargo) {
@@ -195,7 +195,7 @@ impl<T> Queue<T> {
         self.let_go(self.waiting.len())
     }
 
-    /// Removes the first waiting callers, which may leave. Usually there are none.
+    /// Removes the first waiting callers, which may leave. Usually `count` is 0.
     #[inline]
     fn let_go(&mut self, count: usize) -> Told {
         if count == 0 {
@@ -204,7 +204,7 @@ impl<T> Queue<T> {
         self.waiting.drain(..count).map(|waiting| (waiting.signal, Verdict::Leave)).collect()
     }
 
-    /// Returns the next event for the deliverer, which knows that there is one.
+    /// Returns the next event for the deliverer. There is one.
     fn next(&mut self) -> T {
         self.events.pop_front().expect("BUG: the deliverer continues without an event").event
     }

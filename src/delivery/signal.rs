@@ -6,7 +6,7 @@ use crate::sync::{Backoff, Condvar, Mutex, unless_mutant};
 /// How a waiting caller proceeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Its events are near enough to the front of the queue: it leaves.
+    /// It leaves: its events are near enough to the front of the queue.
     Leave,
     /// It is now the deliverer.
     Deliver,
@@ -33,8 +33,8 @@ impl Signal {
     }
 
     fn look(&self) -> Option<Verdict> {
-        // ORD: Acquire; pairs with the Release in `give`; a caller that leaves sees that the deliveries that it waited
-        // for have ended.
+        // ORD: Acquire; pairs with the Release in `give`; a caller that leaves sees the end of the deliveries that it
+        // waited for.
         match self.verdict.load(unless_mutant("verdict_acquires_nothing", Ordering::Acquire)) {
             0 => None,
             1 => Some(Verdict::Leave),
@@ -69,8 +69,7 @@ impl Signal {
     /// | 2. checks, and finds no verdict | b. locks `sleeps` |
     /// | 3. sets `sleeps`, and sleeps, which unlocks it | c. wakes the waiter if `sleeps` is set |
     ///
-    /// If 2 finds no verdict, a comes after it or is not visible yet, so b comes after 3, and c wakes the waiter. If b
-    /// comes before 1, 2 finds the verdict.
+    /// If 2 finds no verdict, b comes after 3, and c wakes the waiter. If b comes before 1, 2 finds the verdict.
     pub(super) fn give(&self, verdict: Verdict) {
         let word = match verdict {
             Verdict::Leave => 1,

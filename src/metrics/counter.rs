@@ -2,14 +2,14 @@
 
 use crate::sync::statistics::{AtomicU64, Ordering};
 
-/// A number that only grows. It counts what happens outside of the hot path.
+/// A number that only grows. It counts events outside of the hot path.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 
 impl Counter {
     /// Counts one more.
     pub(crate) fn count(&self) {
-        // ORD: Release; pairs with the Acquire in `get`: a reader that sees an end counted also sees its begin.
+        // ORD: Release; pairs with the Acquire in `get`: a reader that sees an end counted also sees its beginning.
         self.0.fetch_add(1, Ordering::Release);
     }
 

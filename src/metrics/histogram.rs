@@ -1,4 +1,4 @@
-//! Histograms of times: what readers get, and what the pool records into.
+//! Histograms of times: snapshots for readers, and recorders for the pool.
 
 use crate::sync::statistics::{AtomicU64, Ordering, fence};
 use std::fmt;
@@ -9,20 +9,20 @@ use histogram::Config;
 
 /// The buckets: 16 between each power of two nanoseconds and the next, up to 2^44 nanoseconds (4.9 hours).
 ///
-/// A bucket of values from 32 ns on is a sixteenth of its lower bound wide, or less. That takes 656 buckets of 8 bytes.
+/// From 32 ns on, the width of a bucket is at most a sixteenth of its lower bound. That takes 656 buckets of 8 bytes.
 const BUCKETS: Config = match Config::new(4, 44) {
     Ok(config) => config,
     Err(_) => panic!("BUG: the buckets of the histograms are invalid"),
 };
 
-/// The longest time that has a bucket of its own, in nanoseconds. Longer ones are counted as this one.
+/// The longest time with a bucket, in nanoseconds. Longer times are counted as this time.
 const LONGEST: u64 = (1 << 44) - 1;
 
 /// A snapshot of the times that a pool has recorded.
 ///
-/// Each time is counted in a bucket. A bucket is at most a sixteenth of its lower bound wide, so [`quantile`] exceeds
-/// the true value by at most 6.25 %. Times below 32 ns are exact to the nanosecond, and times of more than 4.9 hours
-/// are counted as 4.9 hours. [`count`], [`sum`] and [`max`] are exact.
+/// Each time is counted in a bucket. The width of a bucket is at most a sixteenth of its lower bound, so [`quantile`]
+/// exceeds the true value by at most 6.25 %. Times below 32 ns are exact to the nanosecond, and times of more than 4.9
+/// hours are counted as 4.9 hours. [`count`], [`sum`] and [`max`] are exact.
 ///
 /// Histograms of several pools, or of several kinds of times, can be [merged](Self::merge). All have the same buckets.
 ///
@@ -65,8 +65,8 @@ impl Histogram {
         self.count
     }
 
-    /// Returns the sum of the recorded times, exact to the nanosecond. In a pool in use, it may contain times that
-    /// [`count`](Self::count) does not contain yet, or lack some: those that were recorded during the snapshot.
+    /// Returns the sum of the recorded times, exact to the nanosecond. In a pool in use, it may differ from
+    /// [`count`](Self::count) by the times that were recorded during the snapshot.
     #[must_use]
     pub fn sum(&self) -> Duration {
         Duration::from_nanos(self.sum)
@@ -88,12 +88,12 @@ impl Histogram {
     /// for the 99th percentile. Returns `None` if nothing was recorded.
     ///
     /// The result is at least the true value, and exceeds it by at most 6.25 %. A fraction outside of 0 to 1 counts as
-    /// the nearer of the two, and one that is not a number as 1.
+    /// the nearer of the two, and NaN counts as 1.
     #[must_use]
     pub fn quantile(&self, quantile: f64) -> Option<Duration> {
         let quantile = if quantile.is_nan() { 1.0 } else { quantile.clamp(0.0, 1.0) };
         let bucket = self.buckets.as_ref()?.quantile_bucket(quantile).ok()??;
-        // Of the last bucket, the longest time is known better.
+        // In the last bucket, the longest time is more precise.
         Some(Duration::from_nanos(if bucket.end() >= self.max || bucket.end() == LONGEST {
             self.max
         } else {
@@ -120,8 +120,8 @@ impl Histogram {
         }
     }
 
-    /// Returns the buckets that are not empty, from the shortest times on: the longest time that each counts, and how
-    /// many times it has counted.
+    /// Returns the buckets that are not empty, shortest times first: the longest time of each bucket, and how many
+    /// times it has counted.
     pub fn buckets(&self) -> impl Iterator<Item = (Duration, u64)> + '_ {
         let counted = self.buckets.iter().flat_map(histogram::Histogram::iter).filter(|bucket| bucket.count() > 0);
         counted.map(|bucket| (Duration::from_nanos(bucket.end()), bucket.count()))
@@ -130,13 +130,13 @@ impl Histogram {
 
 #[cfg(feature = "serde")]
 impl Histogram {
-    /// Returns the histogram with these sums, and with so many times in the bucket of each of these times.
+    /// Returns the histogram with these totals. Each pair is a time and the number of times in its bucket.
     pub(super) fn of_parts(count: u64, sum: u64, max: u64, buckets: &[(u64, u64)]) -> Result<Self, &'static str> {
         let total = buckets.iter().try_fold(0_u64, |total, (_, times)| total.checked_add(*times));
         if total != Some(count) {
             return Err("a histogram whose buckets do not add up to its count");
         }
-        // So that thousands of them can be merged.
+        // So that thousands of histograms can be merged.
         if count > 1 << 48 {
             return Err("a histogram with too many times");
         }
@@ -163,25 +163,25 @@ impl fmt::Debug for Histogram {
     }
 }
 
-/// How many buckets are allocated together: those from a time to sixteen times as much.
+/// How many buckets are allocated together: the buckets of a range that spans a factor of sixteen.
 const CHUNK: usize = 64;
 
 /// Records times from any thread.
 ///
-/// The default recorder is for rare times. It allocates some 200 bytes when the first time is recorded, and 512 bytes for each
-/// range of times, from one to sixteen times as much, in which there is a time. All together take 6 KiB. A
-/// [frequent](Self::frequent) one allocates these with the first time.
+/// The default recorder is for rare times. It allocates some 200 bytes when the first time is recorded, and 512 bytes
+/// for each range of times that is in use, where a range spans a factor of sixteen. All ranges together take 6 KiB. A
+/// [frequent](Self::frequent) recorder allocates them with the first time.
 #[derive(Debug, Default)]
 pub(crate) struct Recorder {
     recorded: OnceLock<Box<Recorded>>,
     is_frequent: bool,
 }
 
-/// On cache lines of its own, which no other core's data shares.
+/// On separate cache lines, which share no data with other cores.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Recorded {
-    /// The buckets of [`BUCKETS`], in order. The last ones of the last chunk are none.
+    /// The buckets of [`BUCKETS`], in order. The end of the last chunk is unused.
     chunks: [OnceLock<Box<Chunk>>; BUCKETS.total_buckets().div_ceil(CHUNK)],
     sum: AtomicU64,
     max: AtomicU64,
@@ -224,12 +224,12 @@ impl Recorded {
     }
 }
 
-/// Returns the place of a time's bucket among the [`BUCKETS`].
+/// Returns the index of a time's bucket in [`BUCKETS`].
 fn index_of(nanos: u64) -> usize {
     const GROUPING: u32 = BUCKETS.grouping_power() as u32;
     let power = nanos.checked_ilog2().unwrap_or(0);
     let index = match power.checked_sub(GROUPING) {
-        // The highest bit and the four below it. Each shift further has sixteen buckets of its own.
+        // The highest bit and the four below it. Each further shift has another sixteen buckets.
         Some(shift) => (nanos >> shift) + (u64::from(shift) << GROUPING),
         None => nanos,
     };
@@ -245,7 +245,7 @@ impl Recorder {
 
     /// Records a time in nanoseconds.
     ///
-    /// A reader that finds the time in a snapshot also sees what the calling thread did before.
+    /// A reader that finds the time in a snapshot also sees everything that the calling thread did before.
     pub(crate) fn record(&self, nanos: u64) {
         // Relaxed: a statistic. The fence in `count` publishes it together with the bucket.
         self.recorded().sum.fetch_add(nanos, Ordering::Relaxed);
@@ -256,7 +256,7 @@ impl Recorder {
         self.recorded.get_or_init(|| if self.is_frequent { Recorded::whole() } else { Box::default() })
     }
 
-    /// Like [`record`](Self::record), but leaves it to the caller to add to the sum, before this.
+    /// Like [`record`](Self::record), but the caller adds to the sum itself, before this call.
     pub(crate) fn count(&self, nanos: u64) {
         let recorded = self.recorded();
         let bucket = recorded.bucket(nanos);
@@ -264,14 +264,14 @@ impl Recorder {
         if nanos > recorded.max.load(Ordering::Relaxed) {
             recorded.max.fetch_max(nanos, Ordering::Relaxed);
         }
-        // ORD: Release; pairs with the fence in `add_to`, through the bucket; publishes what came before.
+        // ORD: Release; pairs with the fence in `add_to`, through the bucket; publishes everything before.
         fence(Ordering::Release);
         // Relaxed: see the fence.
         bucket.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Adds what was recorded so far to a snapshot. All that came before each of the recorded times is visible to the
-    /// caller afterwards.
+    /// Adds the recorded times to a snapshot. Afterwards the caller sees everything that happened before each of these
+    /// times was recorded.
     pub(crate) fn add_to(&self, snapshot: &mut Histogram) {
         let Some(recorded) = self.recorded.get() else { return };
         let buckets = recorded.buckets();

@@ -1,7 +1,7 @@
-//! Metrics: what a pool counts and measures about itself, without a subscriber.
+//! Metrics that a pool keeps about itself, without a subscriber.
 //!
 //! [`Pool::metrics`](crate::Pool::metrics) returns a [`PoolMetrics`]. It is plain data: the numbers of one pool at one
-//! time. All counters and histograms start at zero with the pool and only grow.
+//! time. All counters and histograms start at zero when the pool is built, and only grow.
 //!
 //! # Precision
 //!
@@ -12,22 +12,23 @@
 //! | use times | sampled: about one use in 128 is timed, exactly |
 //!
 //! Times are measured in nanoseconds, with a clock that is exact to some tens of nanoseconds. [`Histogram`] sorts them
-//! into buckets, and states the precision of its quantiles. The clock is not tokio's, unless
-//! [`PoolBuilder::tokio_clock`](crate::PoolBuilder::tokio_clock) says so: it goes on while a test has paused tokio's time.
+//! into buckets, and states the precision of its quantiles. Unless
+//! [`PoolBuilder::tokio_clock`](crate::PoolBuilder::tokio_clock) is set, the clock is not tokio's, and keeps running
+//! while a test has paused tokio's time.
 //!
 //! # Consistency
 //!
-//! In every snapshot, no more has ended than has begun: `closed` is at most `created`, and so on. Of two snapshots that
-//! one thread takes one after the other, or that are ordered in another way, the later one has no smaller counter.
-//! [`PoolStatus::consistent`] says whether the numbers in [`PoolMetrics::status`] are from one instant. The counters are
-//! read one after the other. So in a pool that is in use, two of them may differ by what happened in between.
+//! In every snapshot, no more has ended than has begun: `closed` is at most `created`, and so on. If two snapshots are
+//! ordered, for example because one thread takes them one after the other, no counter of the later one is smaller.
+//! [`PoolStatus::consistent`] says whether the numbers in [`PoolMetrics::status`] are from one instant. The counters
+//! are read one after the other. So in a pool that is in use, two counters may differ by the events in between.
 //!
 //! # Cost
 //!
-//! A check-out that finds a connection at once counts itself in a word that only the connection's user writes. It reads
-//! no clock, except in the sample. A check-out that waits reads the clock twice. A histogram takes some 200 bytes from its
-//! first time on, and 512 bytes for each range of times, from one to sixteen times as much, that has one. Wait times and
-//! use times have one for each of the pool's shards, of which there is about one for each CPU core.
+//! A check-out that finds a connection at once is counted in a word that only the connection's user writes. It reads no
+//! clock, except in the sample. A check-out that waits reads the clock twice. A histogram takes some 200 bytes once it
+//! has a time, and 512 bytes for each range of times that is in use, where a range spans a factor of sixteen. Wait
+//! times and use times have a histogram for each of the pool's shards, of which there is about one for each CPU core.
 
 mod counter;
 mod histogram;
@@ -45,29 +46,29 @@ pub(crate) use stages::StageTimes;
 pub use crate::by_stage::ByStage;
 use crate::pool::PoolStatus;
 
-/// The metrics of one pool: its numbers now, and what it has counted and measured so far.
+/// The metrics of one pool: its present numbers, and its counts and times so far.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct PoolMetrics {
     /// The pool's address.
     pub address: Arc<str>,
-    /// The numbers of connections and of check-outs that wait, now.
+    /// The present numbers of connections and of waiting check-outs.
     pub status: PoolStatus,
     /// `minPoolSize`: how many connections the pool keeps open.
     pub min_pool_size: u32,
     /// The check-outs that have ended.
     pub check_outs: CheckOutMetrics,
-    /// How long connections were in use, from the end of the check-out to the begin of the check-in.
+    /// How long connections were in use, from the end of the check-out to the beginning of the check-in.
     ///
-    /// Sampled: about one use in 128 is timed, and its time is exact. The first use of each connection's place in the
-    /// pool is timed. Between two timed uses of it lie 64 to 190 others, a number that is drawn each time, so a pattern
-    /// in the application's uses does not meet the same uses again and again. [`Histogram::count`] is the number of
-    /// timed uses. The number of all uses that have begun is [`CheckOutMetrics::succeeded`].
+    /// Sampled: about one use in 128 is timed, and its time is exact. For each slot that the pool keeps for a
+    /// connection, the first use is timed, and then one use after every 64 to 190 others. That number is drawn each
+    /// time, so that the sample does not follow a pattern in the application's uses. [`Histogram::count`] is the number
+    /// of timed uses. The number of all uses that have begun is [`CheckOutMetrics::succeeded`].
     pub use_time: Histogram,
     /// The connections that were opened and closed.
     pub connections: ConnectionMetrics,
-    /// The drains: what became of connections that came back with something undone.
+    /// The drains of connections that came back with unfinished work.
     pub drains: DrainMetrics,
     /// How many times the pool was cleared while it was ready.
     pub clears: u64,
@@ -77,7 +78,7 @@ pub struct PoolMetrics {
     /// with `interruptInUseConnections`, or because the pool was closed while they were in establishment.
     pub interruptions: u64,
     /// How often [`Pool::run`](crate::Pool::run) or [`run_command`](crate::Pool::run_command) took another connection,
-    /// because the first one turned out to be lost before anything was sent on it.
+    /// because the first was lost before anything was sent on it.
     pub retries: u64,
 }
 
@@ -88,11 +89,12 @@ pub struct PoolMetrics {
 pub struct CheckOutMetrics {
     /// Check-outs that found an available connection at once.
     pub hits: u64,
-    /// The times of the check-outs that had to wait and got a connection that another caller had checked in, or that
-    /// was opened for another check-out or in the background. Exact, from the begin of the check-out.
-    pub waited: Histogram,
-    /// The times of the check-outs that got a connection that was opened for them. Exact, from the begin of the
+    /// The times of the check-outs that waited for a connection that was not opened for them: another caller had
+    /// checked it in, or it was opened for another check-out or in the background. Exact, from the beginning of the
     /// check-out.
+    pub waited: Histogram,
+    /// The times of the check-outs that waited for a connection that was opened for them. Exact, from the beginning of
+    /// the check-out.
     pub opened: Histogram,
     /// Check-outs that got no connection.
     pub failed: CheckOutFailures,
@@ -105,7 +107,7 @@ impl CheckOutMetrics {
         self.hits + self.waited.count() + self.opened.count()
     }
 
-    /// Returns the times of all check-outs that did not find a connection at once and got one: the merged times of
+    /// Returns the times of all successful check-outs that did not find a connection at once: the merged times of
     /// [`waited`](Self::waited) and [`opened`](Self::opened).
     #[must_use]
     pub fn wait_time(&self) -> Histogram {
@@ -148,13 +150,13 @@ impl CheckOutFailures {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct ConnectionMetrics {
-    /// Connections that were created, which is when their establishment begins.
+    /// Connections that were created. A connection is created when its establishment begins.
     pub created: u64,
-    /// The times that the establishment of connections took in total, of those that succeeded. Exact.
+    /// The total times of the establishments that succeeded. Exact.
     pub establish_time: Histogram,
-    /// The times of the stages of establishment. Exact. A stage that has ended counts even if a later one failed. A
-    /// stage that connections do not have, such as TLS without TLS, has no times. An
-    /// [`Establish`](crate::Establish) of your own reports its stages with
+    /// The times of the stages of establishment. Exact. A stage that has ended counts even if a later stage failed. A
+    /// stage that connections skip, such as the TLS handshake without TLS, has no times. Your own
+    /// [`Establish`](crate::Establish) reports its stages with
     /// [`Establishing::stage_took`](crate::Establishing::stage_took).
     pub stage_times: ByStage<Histogram>,
     /// Establishments that failed, by the stage that failed.
@@ -175,8 +177,7 @@ pub struct Closes {
     pub stale: u64,
     /// The connection was available for longer than `maxIdleTimeMS`.
     pub idle: u64,
-    /// The connection met an error, could not be established, or was closed because a check-out needed its capacity while it
-    /// was drained.
+    /// The connection failed or could not be established, or a check-out needed its capacity while it was drained.
     pub error: u64,
     /// The pool was closed.
     pub pool_closed: u64,
@@ -191,17 +192,17 @@ impl Closes {
     }
 }
 
-/// What became of the connections that came back with something undone, such as a reply that no caller read.
+/// The drains of connections that came back with unfinished work, such as a reply that no caller read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct DrainMetrics {
-    /// Drains that have begun. Those that have not ended are [`PoolStatus::draining`].
+    /// Drains that have begun. [`PoolStatus::draining`] counts the ones that have not ended.
     pub begun: u64,
     /// Drains after which the connection was used again.
     pub reused: u64,
-    /// Drains after which the connection was closed, because it still could not be used, or because the code that
-    /// drained it panicked.
+    /// Drains after which the connection was closed, because it still could not be used, or because the draining code
+    /// panicked.
     pub failed: u64,
     /// Drains that were stopped because a check-out needed the connection's capacity.
     pub displaced: u64,

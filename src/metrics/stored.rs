@@ -58,7 +58,7 @@ mod tests {
         }
     }
 
-    /// Returns metrics of which each number is another one.
+    /// Returns metrics whose numbers all differ.
     fn metrics() -> PoolMetrics {
         let last = Cell::new(0_u32);
         let small = || last.replace(last.get() + 1) + 1;
@@ -117,7 +117,7 @@ mod tests {
         }
     }
 
-    /// Returns the paths of all values in some JSON that may be a default.
+    /// Returns the paths of all values in a JSON document that may be defaults.
     fn defaults(path: &str, value: &Value) -> Vec<String> {
         match value {
             Value::Object(fields) => {
