@@ -5,8 +5,8 @@
 //! cargo there with the profile and the flags of the current run. A file that has not changed is not written, so it is
 //! not compiled again.
 //!
-//! The copy has a target directory of its own. In the target directory of the run, cargo would confuse the two builds,
-//! because it identifies packages by their paths in the workspace. The models would then run with the mutants in the
+//! The copy has its own target directory. In the target directory of the run, cargo would confuse the two builds,
+//! because it identifies packages by their paths in the workspace. Then the models would run with the mutants in the
 //! pool.
 
 use std::collections::BTreeSet;
@@ -27,7 +27,8 @@ const READ: [&str; 4] = ["rs", "toml", "lock", "md"];
 ///
 /// # Errors
 ///
-/// Names the fragment of the catalogue that is not in the sources exactly once, or tells why the copy does not compile.
+/// Names the fragments of the catalogue that do not occur exactly once in the sources, or tells why the copy does not
+/// compile.
 pub fn build(test: &str) -> Result<PathBuf, String> {
     let binary = std::env::current_exe().map_err(|error| error.to_string())?;
     // The path is TARGET/PROFILE/deps/NAME.

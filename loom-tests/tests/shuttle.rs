@@ -7,16 +7,17 @@
 //!
 //! Each test runs up to ten threads, or up to 16 with a crowd of users:
 //!
-//! - six or twelve users, which check out, give up waiting, open, fail to open, check in, break, and leave connections undrained;
+//! - six or twelve users, which check out, give up waiting, open, fail to open, check in, break, and leave connections
+//!   undrained;
 //! - a monitor, which clears the pool and marks it ready;
 //! - the background task;
 //! - a watcher, which checks the pool's status;
 //! - in half of the schedules, a thread that closes the pool at a random time.
 //!
-//! Two more tests have 16 threads around one queue: the check-outs have queued up in a known order, some give up while
-//! the connection goes from one to the next, and the others must be served in that order. Both wait lists run them.
+//! Two more tests have 16 threads around one queue. The check-outs have queued up in a known order, some give up while
+//! the connection passes along the queue, and the others must be served in that order. Both wait lists run them.
 //!
-//! Each drain has a thread of its own in addition. shuttle is sequentially consistent. Reordering is the subject of the
+//! In addition, each drain has its own thread. shuttle is sequentially consistent. Reordering is the subject of the
 //! models in `loom/main.rs`.
 //!
 //! In half of the tests the environment listens, and the events of each connection and of the pool must be in a valid
@@ -24,7 +25,7 @@
 //!
 //! | public path | functions | where |
 //! | --- | --- | --- |
-//! | `Core::note_and_try_hit` | `Core::try_hit`, `pop_nearby`, `Shard::pop_from`, `pop_at_once` | `unheard` |
+//! | `Core::note_and_try_hit` | `Core::try_hit`, `pop_nearby`, `Shard::pop_from`, `try_pop` | `unheard` |
 //! | the drop of a `Lease` | `Held::put_back`, `push`, `Shard::try_push`, and `Held::make_available` if they fail | `unheard` |
 //! | the same, with events | `check_in_at_length`, `Held::make_available`, `Shard::push`, `Held::hand_over` | `heard` |
 //! | `Core::try_take`, `Core::acquire`, `Core::acquire_as_opener`, and their drops | `seek`, `queue_up`, `queue_up_as_opener`, `settle`, the wait list | `heard`, `unheard` |
@@ -143,8 +144,8 @@ fn chance(of: u32) -> bool {
     thread_rng().gen_range(0..of) == 0
 }
 
-/// Drains a connection for a while, unless the pool is cleared or closed. One drain in four fails. In one of eight the
-/// connection is closed in either case.
+/// Drains a connection for a while, unless the pool is cleared or closed. One drain in four fails. In one of eight, the
+/// connection is closed in any case.
 fn end_drain(mut draining: Draining<World>) {
     HINT.with(|present| present.set(thread_rng().gen_range(0..10)));
     let (connection, revocation) = draining.revocable();
@@ -185,7 +186,7 @@ fn establish(pool: &Arc<Pool>, pending: Pending<World>) -> Option<Established> {
     pending.established(Connection::default()).ok()
 }
 
-/// Polls a few times, as an opener, for a connection that comes back.
+/// Polls a few times, as an opener, for a returned connection.
 fn look_for_another(pool: &Arc<Pool>) -> Option<Idle<World>> {
     let mut waits = Box::pin(pool.acquire_as_opener());
     for _ in 0..thread_rng().gen_range(1..4) {
@@ -463,7 +464,8 @@ fn crowd_on_two_unheard_connections_in_schedules_with_few_preemptions() {
     run(10_000, with_few_changes_of_priority, (2, 2, 1), CROWD, false);
 }
 
-/// The check-outs in the queue of the tests with 16 threads. Another thread has the connection, and one waits for all.
+/// The check-outs in the queue of the tests with 16 threads. Another thread has the connection, and the last thread
+/// waits for all.
 const QUEUE: u32 = 14;
 
 /// One connection goes through a queue whose order is known. One check-out in three gives up after a few polls: before
@@ -495,7 +497,7 @@ fn queue_is_served_in_order() {
     assert_eq!((status.total, status.pending, status.waiting), (0, 0, 0));
 }
 
-/// Queues a check-out up. Returns the rest of its life.
+/// Queues up a check-out. Returns the rest of its life.
 fn queued_up(pool: &Arc<Pool>, number: u32, served: Arc<Mutex<Vec<u32>>>) -> impl FnOnce() + Send + 'static {
     let pool = pool.clone();
     let mut waits = Box::pin({

@@ -141,7 +141,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "interrupts_without_the_lock",
-        does: "An interruption takes the waker under another lock than the one that the owner waits for.",
+        does: "An interruption takes the waker under a different lock than the one the owner waits for.",
         file: "pool/slab.rs",
         edits: &[Edit {
             within: "fn interrupt",
@@ -230,7 +230,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "displacing_never_ends",
-        does: "After a drain was displaced, the pool takes its capacity for on its way for ever.",
+        does: "After a drain was displaced, the pool expects its capacity for ever.",
         file: "pool/capacity.rs",
         edits: &[Edit {
             within: "fn end_displacing",

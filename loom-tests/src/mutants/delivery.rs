@@ -68,7 +68,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "subscribers_wait_too",
-        does: "A thread inside of a subscriber waits for a subscriber.",
+        does: "A thread inside a subscriber waits for a subscriber.",
         file: "delivery/queue.rs",
         edits: &[Edit { within: "fn arrive", right: "!place::is_inside()", wrong: "true" }],
     },
@@ -118,7 +118,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "subscribers_deliver_inline",
-        does: "An event that is emitted inside of a subscriber is delivered inside of the present delivery.",
+        does: "An event that is emitted inside a subscriber is delivered inside the present delivery.",
         file: "delivery/place.rs",
         edits: &[Edit {
             within: "fn inline",
@@ -128,7 +128,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "inline_delivery_delivers_the_queue",
-        does: "A subscriber that emits an event inside of an inline delivery is called for queued events meanwhile.",
+        does: "A subscriber that emits an event inside an inline delivery is called for queued events meanwhile.",
         file: "delivery.rs",
         edits: &[
             Edit { within: "fn deliver(", right: "!place::is_inline_in(self.address())", wrong: "true" },
@@ -137,25 +137,25 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "embargo_is_ignored",
-        does: "An event that is emitted inside of an inline delivery is delivered before that has ended, by others.",
+        does: "Other threads deliver an event that was emitted inside an inline delivery before that delivery has ended.",
         file: "delivery/queue.rs",
         edits: &[Edit { within: "fn go_on", right: "self.embargoes.contains(&embargo)", wrong: "false" }],
     },
     Mutant {
         name: "reserved_role_is_not_taken",
-        does: "The thread that a role is reserved for does not take it.",
+        does: "A thread does not take the role that is reserved for it.",
         file: "delivery/queue.rs",
         edits: &[Edit { within: "fn lift", right: "self.role = Role::Free;", wrong: "" }],
     },
     Mutant {
         name: "embargo_is_not_lifted",
-        does: "The end of an inline delivery does not release the events that were emitted inside of it.",
+        does: "The end of an inline delivery does not release the events that were emitted inside it.",
         file: "delivery.rs",
         edits: &[Edit { within: "fn deliver_inline", right: "self.lift(embargo, on_event)", wrong: "{}" }],
     },
     Mutant {
         name: "inline_event_is_left_behind",
-        does: "A caller that is to deliver inline leaves its event to the queue, and does not wait for it.",
+        does: "A caller that should deliver inline leaves its event to the queue, and does not wait for it.",
         file: "delivery.rs",
         edits: &[Edit {
             within: "fn deliver_inline",

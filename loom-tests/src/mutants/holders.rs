@@ -17,7 +17,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "hold_is_read_once",
-        does: "A reader does not look whether the record has changed meanwhile.",
+        does: "A reader does not check whether the record has changed meanwhile.",
         file: "pool/hold.rs",
         edits: &[Edit { within: "fn read", right: "self.sequence.load(Ordering::Relaxed) == word", wrong: "true" }],
     },
@@ -49,7 +49,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "earlier_hold_that_ends_meanwhile_is_not_reported",
-        does: "A use that was not noted is reported as ended only, if it ends while it is reported.",
+        does: "A use that was not noted is reported only as ended if it ends while it is reported.",
         file: "pool/holding.rs",
         edits: &[Edit {
             within: "fn report(",
@@ -59,7 +59,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "noted_check_out_ends_no_earlier_hold",
-        does: "A check-out does not look whether its connection was reported on its way.",
+        does: "A check-out does not check whether its connection was reported on its way.",
         file: "pool/holding.rs",
         edits: &[Edit {
             within: "fn begin_hold(",
@@ -73,7 +73,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "check_out_is_noted_after_the_earlier_hold_ends",
-        does: "A check-out looks whether its connection was reported on its way before it is noted.",
+        does: "A check-out checks whether its connection was reported on its way before it is noted.",
         file: "pool/holding.rs",
         edits: &[Edit {
             within: "fn begin_hold(",

@@ -12,8 +12,8 @@
 //! # Fragments
 //!
 //! A fragment is an expression, or statements that end with `;` or `}`. It must occur exactly once in the item that
-//! [`Edit::within`] names. White space and comments are ignored, so the line breaks of a fragment may differ from those
-//! of the source. Fragments may be nested or equal, but must not overlap otherwise.
+//! [`Edit::within`] names. White space and comments are ignored, so a fragment may have other line breaks than the
+//! source. Fragments may be nested or equal, but must not overlap otherwise.
 
 mod clearing;
 mod delivery;
@@ -67,8 +67,8 @@ pub fn catalogue() -> impl Iterator<Item = &'static Mutant> {
     .flatten()
 }
 
-/// Returns whether the pool of this build contains a mutant of the catalogue: each build has one of the two ways to park. A
-/// mutant that is not in the catalogue counts as present.
+/// Returns whether the pool of this build contains a mutant: each build has only one of the two ways to park. A mutant
+/// that is not in the catalogue counts as present.
 pub fn is_present(mutant: &str) -> bool {
     let absent = match cfg!(feature = "event-listener-queue") {
         true => "pool/waitlist/own.rs",
@@ -81,8 +81,8 @@ pub fn is_present(mutant: &str) -> bool {
 ///
 /// # Errors
 ///
-/// Names the mutant, the file and the fragment of each edit whose fragment does not occur exactly once. If there is no
-/// such edit, names those of the first edit whose fragment overlaps with another one.
+/// Names each edit whose fragment does not occur exactly once, with its mutant and file. If all of them do, names the
+/// first edit whose fragment overlaps with another fragment.
 pub fn instrument(file: &Path, source: &str) -> Result<String, String> {
     apply(catalogue().filter(|mutant| Path::new(mutant.file) == file), source)
 }
@@ -138,8 +138,8 @@ fn render<'p>(
     Ok(text)
 }
 
-/// Returns the code that chooses between the two. An expression gets parentheses, because it may be part of another
-/// one.
+/// Returns the code that chooses between the two. An expression gets parentheses, because it may be part of a larger
+/// expression.
 fn guarded(name: &str, wrong: &str, right: &str) -> String {
     let choice = format!("if crate::sync::mutant(\"{name}\") {{ {wrong} }} else {{ {right} }}");
     if right.ends_with([';', '}']) { choice } else { format!("({choice})") }

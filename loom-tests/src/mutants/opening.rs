@@ -48,7 +48,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "created_outside_the_lock",
-        does: "`ConnectionCreated` is emitted after the lock is released under which the connection got its number.",
+        does: "`ConnectionCreated` is emitted after the release of the lock under which the connection got its number.",
         file: "pool/permit.rs",
         edits: &[Edit {
             within: "fn create",
@@ -95,7 +95,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "counted_as_pending_until_after_the_grant",
-        does: "A new connection that is handed to a waiter stops counting as pending only after that.",
+        does: "A new connection that is handed to a waiter stops counting as pending only after the hand-over.",
         file: "pool/held.rs",
         edits: &[Edit {
             within: "fn grant_to",
@@ -130,7 +130,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "return_that_fails_is_lost",
-        does: "A connection whose return on the fast path fails is not returned on the slow path.",
+        does: "A connection that is not pushed at once is lost.",
         file: "pool/nearby.rs",
         edits: &[Edit { within: "fn push(", right: "self.make_available(shard);", wrong: "" }],
     },

@@ -41,25 +41,25 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "slot_from_another_shard_keeps_its_link",
-        does: "A check-in puts a slot back that has been on another shard since it was taken.",
+        does: "A check-in puts a slot back although the slot has been on another shard since it was taken.",
         file: "pool/nearby.rs",
         edits: &[Edit { within: "fn put_back", right: "self.slot().link() == note.link.get()", wrong: "true" }],
     },
     Mutant {
         name: "another_slot_is_put_back_as_the_noted_one",
-        does: "A check-in that puts back a slot with the link of the noted one does not look whether it is the noted one.",
+        does: "A check-in puts back any slot that has the link of the noted slot.",
         file: "pool/nearby.rs",
         edits: &[Edit { within: "fn put_back", right: "note.slot.get() == self.slot_pointer().cast()", wrong: "true" }],
     },
     Mutant {
         name: "note_keeps_the_head_that_a_hit_left_on_another_shard",
-        does: "A thread that notes another shard keeps the head that it has noted when it took a slot from the last one.",
+        does: "A thread that notes another shard keeps the head that it noted when it took a slot from the previous shard.",
         file: "pool/nearby.rs",
         edits: &[Edit { within: "fn note_own_shard", right: "note.without.set(PastHead::OF_NO_SHARD);", wrong: "" }],
     },
     Mutant {
         name: "note_keeps_the_heads_of_another_shard",
-        does: "A thread that notes another shard keeps the heads that it has noted of the last one.",
+        does: "A thread that notes another shard keeps the heads that it noted of the previous shard.",
         file: "pool/nearby.rs",
         edits: &[
             Edit { within: "fn note_own_shard", right: "note.with.set(PastHead::OF_NO_SHARD);", wrong: "" },
@@ -68,7 +68,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "hit_is_counted_before_the_slot_is_owned",
-        does: "A hit counts itself on the top of the stack before it has taken it.",
+        does: "A hit is counted on the top of the stack before the slot is taken.",
         file: "pool/acquire.rs",
         edits: &[
             Edit {
@@ -89,7 +89,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "timed_use_ends_after_the_return",
-        does: "A check-in notes the end of a timed use when others may use the connection already.",
+        does: "A check-in notes the end of a timed use when others may already use the connection.",
         file: "pool/lease.rs",
         edits: &[
             Edit { within: "fn check_in(", right: "held.slot().tally().is_timed()", wrong: "false" },
@@ -107,7 +107,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "link_is_kept_at_another_height",
-        does: "A slot that is pushed onto the slot that its link names keeps the link, although the height differs.",
+        does: "A slot keeps its link if the link names the slot below, although the height differs.",
         file: "pool/slab.rs",
         edits: &[Edit {
             within: "fn set_link",
@@ -194,7 +194,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "search_leaves_out_a_shard",
-        does: "A check-out does not search the last shard of its order.",
+        does: "A check-out does not search the last shard.",
         file: "pool/acquire.rs",
         edits: &[Edit { within: "fn take_any", right: "self.shards.len()", wrong: "self.shards.len() - 1" }],
     },

@@ -56,7 +56,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "brief_lock_reads_a_request_that_was_served",
-        does: "A holder reads which request is next from one that it has served, whose thread may have gone on.",
+        does: "A holder reads the next request from a request that it has served, whose thread may have gone on.",
         file: "sync/brief.rs",
         edits: &[
             Edit { within: "fn serve", right: "left = request.next.with(|next| unsafe { *next });", wrong: "" },
@@ -72,7 +72,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "slot_stack_tag_not_counted",
-        does: "A stack of slots that was changed and changed back looks as before.",
+        does: "A stack of slots that was changed and changed back seems unchanged.",
         file: "sync/slots.rs",
         edits: &[Edit { within: "fn change", right: "head.tag.wrapping_add(1)", wrong: "head.tag" }],
     },

@@ -12,7 +12,7 @@ const WORD: &str = "pool/waitlist/word.rs";
 pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "tickets_are_swapped_without_comparing",
-        does: "Two threads may take the same ticket, or claim it.",
+        does: "Two threads may take or claim the same ticket.",
         file: WORD,
         edits: &[Edit {
             within: "fn swap",
@@ -25,7 +25,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "word_that_became_the_same_again_is_not_acquired",
-        does: "A claim does not acquire a word that changed and became the same again since the granter has read it.",
+        does: "A claim does not acquire a word that changed and changed back since the granter read it.",
         file: WORD,
         edits: &[Edit { within: "fn swap", right: "Ordering::AcqRel", wrong: "Ordering::Release" }],
     },
@@ -37,7 +37,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "claim_ignores_the_generation",
-        does: "A claim without the lock hands a stale connection over.",
+        does: "A claim without the lock hands over a stale connection.",
         file: LIST,
         edits: &[Edit { within: "fn try_claim", right: "!is_current()", wrong: "false" }],
     },
@@ -49,7 +49,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "waiter_is_not_withheld",
-        does: "A waiter that leaves or changes its waker does not keep granters from claiming it without the lock.",
+        does: "A waiter that leaves or changes its waker can be claimed without the lock meanwhile.",
         file: LOCKED,
         edits: &[Edit {
             within: "fn withhold",
@@ -103,7 +103,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "early_grant_is_left_for_a_waiter_that_came",
-        does: "A granter that has found no waiter leaves the grant although the waiter has come meanwhile.",
+        does: "A granter that found no waiter leaves the grant although the waiter has come meanwhile.",
         file: CELL,
         edits: &[Edit {
             within: "fn grant(",
@@ -178,7 +178,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "waiter_does_not_wait_for_its_listener",
-        does: "A waiter takes its grant while the granter is yet to notify its listener.",
+        does: "A waiter takes its grant before the granter notifies its listener.",
         file: EVENT,
         edits: &[Edit {
             within: "fn is_released",

@@ -61,7 +61,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "look_precedes_the_flag",
-        does: "The first waiter raises a shard's flag in a step of its own, after the one that finds the shard empty.",
+        does: "The first waiter raises a shard's flag in a separate step, after the step that finds the shard empty.",
         file: "pool/shard.rs",
         edits: &[Edit {
             within: "fn pop_or_flag",
@@ -105,7 +105,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "check_outs_queued_again_are_not_refused",
-        does: "A clear turns away only the waiters that were never granted anything.",
+        does: "A clear does not turn away waiters that are queued again.",
         file: "pool/waitlist/locked.rs",
         edits: &[Edit {
             within: "fn turn_away",

@@ -1,4 +1,4 @@
-//! Bursts: thousands of check-outs wait at one small pool, so that its wait list takes memory and gives it back.
+//! Bursts: thousands of check-outs wait at one small pool, so that its wait list allocates and frees memory.
 
 use std::sync::Arc;
 use std::task::{Wake, Waker};
@@ -8,9 +8,9 @@ use super::occurrences::Occurrence;
 use super::{Bomb, CheckOut, Dice, MOST_LEAKED, POOLS, Parcels, World, clear, close, hoard, new_pool, owned, poll};
 use wharf::{Connection, Pool};
 
-/// The number of check-outs, and the most more of them.
+/// The smallest number of check-outs, and the most that are added to it.
 const CHECK_OUTS: (u64, u64) = (1_500, 3_000);
-/// The most check-outs that are leaked in bursts, in addition to [`MOST_LEAKED`].
+/// The most check-outs that bursts leak, in addition to [`MOST_LEAKED`].
 const MOST_LEAKED_INSIDE: usize = 100;
 
 /// A waker that does nothing. The sanitizer sees when it is used too late.
@@ -28,7 +28,7 @@ fn new_waker(dice: &mut Dice) -> Waker {
     }
 }
 
-/// Check-outs that wait, in their order.
+/// Check-outs that wait, in order.
 struct Burst<'w> {
     world: &'w World,
     pool: Pool<Parcels>,
@@ -44,7 +44,7 @@ impl World {
         while self.goes_on() {
             let of = dice.roll(POOLS + 1) as usize;
             match self.pools.get(of) {
-                // Others use it, too.
+                // Other threads use it as well.
                 Some(pool) => {
                     let pool = pool.lock().unwrap().clone();
                     self.burst(pool, &mut dice).end(&mut dice);
@@ -92,7 +92,7 @@ impl Burst<'_> {
         }
     }
 
-    /// Passes connections from one to the next.
+    /// Passes connections along the queue.
     fn serve(&mut self, dice: &mut Dice) {
         self.held.clear();
         let most = dice.roll(1 + self.waiting.len() as u64) as usize;
@@ -101,7 +101,7 @@ impl Burst<'_> {
         while let Some(first) = self.waiting.get_mut(served).filter(|_| served < most && patience > 0) {
             match poll(first.as_mut(), &waker) {
                 None => {
-                    // Others have the connections.
+                    // Other threads have the connections.
                     patience -= 1;
                     thread::yield_now();
                 }
@@ -144,7 +144,7 @@ impl Burst<'_> {
         }
     }
 
-    /// Leaks a check-out. Then closes the pool, which the leaked one's handle would keep open.
+    /// Leaks a check-out. Then closes the pool, which the leaked handle would keep open.
     fn leak_inside(&mut self, dice: &mut Dice) {
         let Some(index) = self.stretch(dice).next() else { return };
         if hoard(self.waiting.remove(index), MOST_LEAKED + MOST_LEAKED_INSIDE) {
@@ -174,7 +174,7 @@ impl Burst<'_> {
         drop(pool);
     }
 
-    /// The same, where no other thread has the pool.
+    /// The same, with a pool that no other thread has.
     fn end_with_pool(self, dice: &mut Dice) {
         let Self { mut waiting, held, pool, .. } = self;
         match dice.roll(2) {

@@ -1,15 +1,16 @@
-//! A stress of lifetimes, for AddressSanitizer: models and safe tests do not notice an access to memory that was freed.
+//! A stress test of lifetimes, for AddressSanitizer: models and safe tests do not notice accesses to freed memory.
 //!
 //! ```text
 //! RUSTFLAGS=-Zsanitizer=address CARGO_TARGET_DIR=target/sanitized WHARF_SOAK_SECONDS=60 \
 //!     cargo +nightly test -p wharf-loom-tests --target x86_64-unknown-linux-gnu --test lifetimes
 //! ```
 //!
-//! Threads check out of pools that other threads replace, close and clear meanwhile. They cancel check-outs, leak them while they
-//! wait, and leave wakers that panic. They return connections on other threads, broken or undrained, and after their pool's end.
-//! So a thread's note is often of a pool that is gone. Other threads let thousands of check-outs wait at once: see `bursts`.
+//! Threads check out of pools that other threads replace, close and clear meanwhile. They cancel check-outs, leak
+//! waiting check-outs, and leave wakers that panic. They return connections on other threads, broken or undrained, and
+//! after their pool's end. So a thread's note is often of a pool that is gone. Other threads make thousands of
+//! check-outs wait at once: see `bursts`.
 //!
-//! The test runs for two seconds, or for as many as `WHARF_SOAK_SECONDS` says, and on until all that it counts has happened.
+//! The test runs for two seconds, or for `WHARF_SOAK_SECONDS`, and until each occurrence that it counts has happened.
 #![cfg(not(any(loom, shuttle)))]
 
 mod bursts;
@@ -35,7 +36,7 @@ use occurrences::Occurrence;
 
 /// More than cores, so that threads are interrupted between their steps.
 const THREADS: u64 = 6;
-/// More threads, which let bursts wait.
+/// Further threads, for the bursts.
 const BURSTING: u64 = 2;
 const POOLS: u64 = 3;
 /// The most check-outs that are leaked. Each of them keeps its pool's memory.
@@ -45,14 +46,15 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The number of connections in memory.
 static LIVE: AtomicU64 = AtomicU64::new(0);
-/// Check-outs that wait and are never dropped. Here, so that the sanitizer does not take them for a leak of the pool's.
+/// Waiting check-outs that are never dropped. In a static, so that the sanitizer does not report them as a leak of the
+/// pool.
 static LEAKED: Mutex<Vec<CheckOut>> = Mutex::new(Vec::new());
 
 type Outcome = Result<Connection<Parcels>, CheckOutError>;
 /// A check-out with its own handle of the pool.
 type CheckOut = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
-/// A connection with contents on the heap, which each user writes.
+/// A connection with contents on the heap, which every user writes.
 struct Parcel {
     contents: Box<[u64; 16]>,
     condition: Condition,
@@ -113,8 +115,8 @@ impl Dice {
     }
 }
 
-/// A waker that panics, without the message of a panic. The payload takes no memory, because the pool leaks payloads: their drop is
-/// foreign code, too.
+/// A waker that panics, without the message of a panic. The payload takes no memory, because the pool leaks payloads,
+/// whose drop is foreign code as well.
 struct Bomb;
 
 impl Wake for Bomb {
@@ -124,7 +126,7 @@ impl Wake for Bomb {
     }
 }
 
-/// What the threads share.
+/// The shared state of the threads.
 struct World {
     runtime: Handle,
     pools: [Mutex<Pool<Parcels>>; POOLS as usize],
@@ -162,7 +164,7 @@ fn owned(pool: &Pool<Parcels>) -> CheckOut {
     Box::pin(async move { pool.check_out().await })
 }
 
-/// Leaks a check-out that waits, unless as many were. Returns whether it did so.
+/// Leaks a waiting check-out, unless enough were leaked. Returns whether it did so.
 fn hoard(waits: CheckOut, most: usize) -> bool {
     let mut leaked = LEAKED.lock().unwrap();
     if leaked.len() >= most {
@@ -177,7 +179,7 @@ fn hoard(waits: CheckOut, most: usize) -> bool {
 }
 
 impl World {
-    /// Returns whether the time is not over, or something has not happened yet.
+    /// Returns whether time is left, or some occurrence has not happened yet.
     fn goes_on(&self) -> bool {
         let now = Instant::now();
         now < self.end || now < self.end + PATIENCE && !Occurrence::missing().is_empty()
@@ -224,7 +226,7 @@ impl World {
         }
     }
 
-    /// Waits for a check-out, for a while: a leaked one may have what it waits for.
+    /// Waits for a check-out, but not for ever: a leaked check-out may have the connection.
     fn wait(&self, check_out: impl Future<Output = Outcome>, dice: &mut Dice) -> Option<Outcome> {
         let limit = Duration::from_micros(dice.roll(5_000));
         let outcome = self.runtime.block_on(async { timeout(limit, check_out).await.ok() });
@@ -260,20 +262,20 @@ impl World {
         drop(connection);
     }
 
-    /// Ends a pool, and puts another one in its place.
+    /// Ends a pool, and replaces it.
     fn replace(&self, of: usize, dice: &mut Dice) {
         let new = new_pool(dice);
         let old = std::mem::replace(&mut *self.pools[of].lock().unwrap(), new);
         Occurrence::Replaced.note();
         if dice.roll(2) == 0 {
             close(&old);
-            // For a while: others may have its connections.
+            // For a while: other threads may have its connections.
             let _ =
                 self.runtime.block_on(async { timeout(Duration::from_micros(dice.roll(1_000)), old.closed()).await });
         }
     }
 
-    /// Leaks a check-out that waits, unless enough were.
+    /// Leaks a waiting check-out, unless enough were leaked.
     fn leak(&self, pool: &Pool<Parcels>) {
         let mut waits = owned(pool);
         if poll(waits.as_mut(), Waker::noop()).is_none() {

@@ -1,4 +1,4 @@
-//! What happens in the stress, and how often.
+//! The occurrences in the stress test, and their counts.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -30,7 +30,7 @@ occurrences! {
     Exploded,
     /// A ready pool was cleared.
     Cleared,
-    /// A connection was kept for the next thread that does so, which returned it.
+    /// A connection was kept, and another thread returned it.
     Forwarded,
     /// A pool was replaced by another one.
     Replaced,
@@ -44,7 +44,7 @@ occurrences! {
     CancelledInside,
     /// A check-out of a burst was leaked, and others before and behind it waited on.
     LeakedInside,
-    /// A check-out of a burst was polled with another waker than before, and waited on.
+    /// A check-out of a burst was polled with a new waker, and waited on.
     WakerChanged,
     /// A ready pool was cleared while a burst waited.
     ClearedInBurst,
@@ -68,12 +68,12 @@ impl Occurrence {
         COUNTS[self as usize].load(Ordering::Relaxed)
     }
 
-    /// Returns what has not happened.
+    /// Returns the occurrences that have not happened.
     pub fn missing() -> Vec<Self> {
         ALL.iter().copied().filter(|occurrence| occurrence.count() == 0).collect()
     }
 
-    /// Prints how often each has happened.
+    /// Prints how often each occurrence has happened.
     pub fn print_all() {
         ALL.iter().for_each(|occurrence| println!("{:>12} {occurrence:?}", occurrence.count()));
     }

@@ -17,10 +17,10 @@
 //! of the pool that contains the catalogue's mutants (`loom-tests/src/instrumented.rs`). It runs each mutant in a child
 //! process of that build, and requires that the model fails in time, by an assertion, a race or a deadlock.
 //!
-//! Waiters park in one of two ways, and the feature `event-listener-queue` selects the other one. The models run with
-//! either, and a mutant of one way counts only in the builds that have it. A wait has more steps with events, so
-//! two models have a smaller bound there, in parentheses in the list below. An operation of an event is one step
-//! (`src/sync/events.rs`), and a thread that waits for another one looks twice and then sleeps (`src/sync/patience.rs`).
+//! Waiters park in one of two ways, which the feature `event-listener-queue` selects. The models run with either, and a
+//! mutant of one way counts only in the builds that have it. A wait has more steps with events, so two models have a
+//! smaller bound there, in parentheses in the list below. An operation of an event is one step (`src/sync/events.rs`),
+//! and a thread that waits for another thread looks twice and then sleeps (`src/sync/patience.rs`).
 //!
 //! # A gap in loom
 //!
@@ -81,8 +81,9 @@
 //! | *take front* | `Front::take` | `Front::hold`, `release` |
 //! | *put front* | `Front::put` | the same |
 //!
-//! The threads of the models note their shard and what they have left there (`src/pool/nearby.rs`), as those of an application
-//! do. More tests of the notes are `system-tests/tests/pool/nearby.rs` and `system-tests/tests/fork/`.
+//! The threads of the models note their shard and the stack that they left there (`src/pool/nearby.rs`), as an
+//! application's threads do. More tests of the notes are `system-tests/tests/pool/nearby.rs` and
+//! `system-tests/tests/fork/`.
 //!
 //! | model | runs | bound | mutants |
 //! | --- | --- | --- | --- |

@@ -329,7 +329,7 @@ const CONTROLS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Orderings of the shared code that only one of the two ways to park needs: an event has a lock that orders the same.
+/// Orderings of the shared code that only one of the two ways to park needs: an event's lock provides the same order.
 const ORDERINGS_OF_OWN: &[&str] = &[
     "cell_publishes_no_waiter",
     "cell_acquires_no_waiter",
@@ -353,7 +353,7 @@ fn every_mutant_is_caught() {
         return;
     }
     let binary = &instrumented::build("loom").unwrap_or_else(|why| panic!("the instrumented build failed: {why}"));
-    // For work on some of them: the beginning of the models' names.
+    // For work on some of the controls: the beginning of the models' names.
     let only = std::env::var("WHARF_LOOM_CONTROLS").unwrap_or_default();
     let remaining = CONTROLS.iter().filter(|(mutant, model)| model.starts_with(&only) && is_present(mutant));
     let remaining = Mutex::new(remaining);

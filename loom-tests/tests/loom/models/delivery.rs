@@ -54,8 +54,8 @@ impl Seen {
     }
 }
 
-/// Aborts if loom finds a race inside of a subscriber, whose panic the delivery would catch. The panic hook has reported
-/// it by then.
+/// Aborts if loom finds a race inside a subscriber, because the delivery would catch the panic. The panic hook has
+/// already reported it.
 struct AbortOnPanic;
 
 impl Drop for AbortOnPanic {
@@ -151,8 +151,8 @@ fn call_delivers_at_most_its_turn_and_the_events_left_behind() {
             thread::spawn(move || (1..=3).for_each(|number| _ = events.publish(number)))
         };
         let delivered = events.publish(10);
-        // Its own event, which is its turn, and two that the other caller left behind before it saw the end of the
-        // turn.
+        // Its own event, which is its turn, and two events that the other caller left behind before it saw the end of
+        // the turn.
         assert!(delivered <= 3, "one call has delivered {delivered} events");
         others.join().unwrap();
         assert_eq!(events.seen.numbers().len(), 4);
@@ -254,7 +254,7 @@ fn panicking_subscriber_keeps_no_role_and_loses_no_event() {
         let on_event = |events: &Events, number: &u32| {
             events.seen.add(*number);
             if *number == 1 {
-                // Does not call the panic hook, whose message the harness would take for the model's failure.
+                // Not through the panic hook: the harness would take its message for the model's failure.
                 std::panic::resume_unwind(Box::new(()));
             }
         };
@@ -302,7 +302,7 @@ fn closed_completes_after_the_last_event() {
     });
 }
 
-/// As above, but the last event is that of the pool's last connection.
+/// As above, but the last event is about the pool's last connection.
 #[test]
 fn closed_completes_after_the_event_of_the_last_connection() {
     model("closed_completes_after_the_event_of_the_last_connection", Some(3), || {
@@ -325,7 +325,7 @@ fn closed_completes_after_the_event_of_the_last_connection() {
     });
 }
 
-/// As above, but no event is left, whose delivery would wake the task once more.
+/// As above, but no event is left whose delivery would wake the task again.
 #[test]
 fn closed_completes_when_the_last_connection_is_gone() {
     model("closed_completes_when_the_last_connection_is_gone", None, || {

@@ -22,7 +22,7 @@ fn assert_at_most(pool: &Arc<Pool>, most: usize) {
     }
 }
 
-/// The drain never ends on its own.
+/// The drain never ends by itself.
 #[test]
 fn drain_that_begins_while_a_check_out_queues_up_does_not_delay_it() {
     model("drain_that_begins_while_a_check_out_queues_up_does_not_delay_it", Some(4), || {
@@ -71,8 +71,8 @@ fn drain_that_fails_while_a_check_out_needs_its_capacity_ends_once() {
     });
 }
 
-/// While another connection is pending, the capacity of a drain is of no use to a check-out. Neither the drain nor the
-/// leased connection comes back on its own.
+/// While another connection is pending, a check-out cannot use the capacity of a drain. Neither the drain nor the
+/// leased connection ends by itself.
 #[test]
 fn permit_freed_while_a_check_out_queues_up_displaces_a_drain() {
     model("permit_freed_while_a_check_out_queues_up_displaces_a_drain", Some(4), || {

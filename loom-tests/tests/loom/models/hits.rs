@@ -1,4 +1,4 @@
-//! Models of the hit path: `note_and_try_hit`, and the drop of a lease, with what the thread has noted and without. They run
+//! Models of the hit path: `note_and_try_hit`, and the drop of a lease, with and without the thread's note. They run
 //! concurrently with each other and with every operation that changes a shard's head.
 
 use std::pin::pin;
@@ -160,7 +160,8 @@ fn return_during_a_clear_leaves_no_stale_connection_to_hit() {
     });
 }
 
-/// The thread that returns has taken the connection itself, so it puts it back unless the clear has changed the head.
+/// The thread that returns the connection has also taken it, so it puts the connection back unless the clear has
+/// changed the head.
 #[test]
 fn connection_put_back_during_a_clear_is_not_left_to_hit() {
     model("connection_put_back_during_a_clear_is_not_left_to_hit", Some(6), || {
@@ -221,8 +222,8 @@ fn hit_after_the_use_of_another_pool_takes_no_slot_of_that_pool() {
     });
 }
 
-/// The shard of the other pool comes to have the head that the hits have left on the shard of the first one. The connection that
-/// comes back has the link with which it was last pushed, and the one below it is in use.
+/// The shard of the other pool gets the head that the hits have left on the first pool's shard. The returned connection
+/// still has the link of its last push, and the connection below it is in use.
 #[test]
 fn connection_is_not_put_back_by_the_head_of_another_pool() {
     model("connection_is_not_put_back_by_the_head_of_another_pool", None, || {
@@ -357,7 +358,7 @@ unsafe impl Environment for Metered {
     }
 }
 
-/// The first hit is timed, and the ones after it are not.
+/// Only the first hit is timed.
 #[test]
 fn each_hit_is_counted_once_and_the_timed_one_is_measured() {
     model("each_hit_is_counted_once_and_the_timed_one_is_measured", None, || {

@@ -1,7 +1,7 @@
 //! Models of the inline delivery of events, and of its order with the queue.
 //!
 //! Inline deliveries may overlap, and a subscriber's panic is caught. So the subscribers here do not assert: they note
-//! what is wrong, and the model asserts at its end that nothing was noted.
+//! faults, and the model asserts at its end that they noted none.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -45,7 +45,7 @@ impl Noted {
 fn inline_event_follows_the_queued_event_before_it() {
     model("inline_event_follows_the_queued_event_before_it", Some(3), || {
         let events = Events::new(1, 1);
-        // As a connection that is handed over: a thread that takes it knows that the event was emitted.
+        // Like a connection that is handed over: a thread that takes it knows that the event was emitted.
         let is_handed_over = Arc::new(AtomicBool::new(false));
         let emits = {
             let (events, is_handed_over) = (events.clone(), is_handed_over.clone());
@@ -84,7 +84,7 @@ fn inline_event_is_delivered_before_its_caller_goes_on() {
                 events.deliver_inline(1);
                 assert_eq!(events.seen.numbers(), [1], "the event is not delivered yet");
                 hands_over.send(()).unwrap();
-                // Another event, whose deliverer may take the next one along.
+                // Another event, whose deliverer may also deliver the next one.
                 events.delivery.publish(10, on_event);
             })
         };
@@ -181,7 +181,7 @@ fn panicking_subscriber_ends_its_inline_delivery() {
         let (events, noted) = (Events::new(2, 1), Arc::new(Noted::default()));
         let panics = |noted: &Noted, number: u32| {
             noted.note(number);
-            // Does not call the panic hook, whose message the harness would take for the model's failure.
+            // Not through the panic hook: the harness would take its message for the model's failure.
             resume_unwind(Box::new(()));
         };
         let other = {
@@ -217,7 +217,8 @@ fn caller_that_delivers_inline_is_held_for_a_bounded_number_of_events() {
             here.fetch_add(1, StatisticOrdering::Relaxed);
             noted.note(*number);
         });
-        // Its own, and a turn of one. The others' events are further back than the room, so that their caller relieves it.
+        // Its own event, and a turn of one. The other events are further back than the room, so that their caller
+        // relieves it.
         let here = here.into_inner();
         assert!(here <= 2, "one call has delivered {here} events");
         others.join().unwrap();

@@ -1,4 +1,4 @@
-//! The models by subject, and what they share.
+//! The models by subject, and their shared code.
 
 mod clearing;
 pub mod controls;

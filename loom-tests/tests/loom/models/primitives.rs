@@ -1,4 +1,5 @@
-//! Models of the primitives: the watch for a change, the brief lock, the wait list alone, the stacks of slots, and the front of one value.
+//! Models of the primitives: the watch for a change, the brief lock, the wait list alone, the stacks of slots, and the
+//! front of one value.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -55,7 +56,7 @@ fn watch_never_misses_a_close() {
     });
 }
 
-/// The value is in a loom cell. Two holders at the same time are a race, and so is a holder that does not see the last
+/// The value is in a loom cell. Two simultaneous holders are a race, and so is a holder that does not see the last
 /// holder's writes.
 #[test]
 fn brief_lock_has_one_holder_that_sees_the_last_holders_writes() {
@@ -71,8 +72,8 @@ fn brief_lock_has_one_holder_that_sees_the_last_holders_writes() {
     });
 }
 
-/// Each section gets another number. A section that runs twice takes two, and one that does not run is waited for without
-/// end.
+/// Each section gets its own number. A section that runs twice takes two numbers, and the wait for a section that does
+/// not run never ends.
 #[test]
 fn brief_lock_runs_each_section_once_and_its_thread_sees_the_outcome() {
     model("brief_lock_runs_each_section_once_and_its_thread_sees_the_outcome", Some(3), || {
@@ -88,7 +89,7 @@ fn brief_lock_runs_each_section_once_and_its_thread_sees_the_outcome() {
     });
 }
 
-/// Each wait may find the other one there, or none.
+/// Each wait may or may not find the other.
 #[test]
 fn waiter_and_granter_meet_in_either_order() {
     model("waiter_and_granter_meet_in_either_order", None, || {
@@ -112,7 +113,7 @@ fn taken(list: &ModelledList, waiter: &mut ModelledWaiter, polled: Poll<u32>) ->
     }
 }
 
-/// Waits, is granted something and takes it so often that the cells of the first segment are used again, if they are over.
+/// Waits and takes its grant so often that the cells of the first segment are reused, if they are over.
 fn use_cells_again(list: &ModelledList) {
     for grant in 3..7 {
         let (mut waiter, polled) = list.wait();
@@ -137,7 +138,7 @@ fn cell_is_used_again_only_when_its_ticket_is_over() {
     });
 }
 
-/// The waiters fill three segments. Two of these are kept as spare ones.
+/// The waiters fill three segments, two of which are kept as spares.
 #[test]
 fn segment_is_freed_only_when_its_tickets_are_over() {
     model("segment_is_freed_only_when_its_tickets_are_over", Some(3), || {
@@ -172,7 +173,7 @@ fn cell_is_used_again_only_when_its_granter_is_done() {
     });
 }
 
-/// Two newcomers behind another one need the next segment. One of them installs it.
+/// Two newcomers behind a waiter need the next segment. One of them installs it.
 #[test]
 fn newcomers_find_the_cells_of_their_tickets() {
     model("newcomers_find_the_cells_of_their_tickets", Some(3), || {
@@ -190,7 +191,7 @@ fn newcomers_find_the_cells_of_their_tickets() {
     });
 }
 
-/// Takes the next number. loom sees the accesses to the lock's cells, in which the section and its outcome travel.
+/// Takes the next number. loom sees the accesses to the cells that carry the section and its outcome.
 fn next(lock: &BriefLock<u32>) -> u32 {
     let section = |next: &mut u32| {
         *next += 1;
@@ -214,8 +215,8 @@ fn brief_lock_that_is_given_to_a_thread_is_held() {
     });
 }
 
-/// How the two requests come into the list is the matter of the models above. Here one execution leads there, and what
-/// follows is explored. Otherwise loom would have the two threads that wait pass the turn between them without end.
+/// The models above explore how two requests enter the list. Here a single execution leads there, and the rest is
+/// explored. Otherwise loom would switch between the two waiting threads without end.
 #[test]
 fn brief_lock_is_given_with_the_later_request() {
     model("brief_lock_is_given_with_the_later_request", Some(4), || {
@@ -237,19 +238,19 @@ fn brief_lock_is_given_with_the_later_request() {
     });
 }
 
-/// Counts under the lock, on a thread of its own.
+/// Counts under the lock, on a separate thread.
 fn takes(lock: &Arc<BriefLock<u32>>) -> thread::JoinHandle<()> {
     let lock = lock.clone();
     thread::spawn(move || *lock.lock() += 1)
 }
 
-/// Counts in a section, on a thread of its own.
+/// Counts in a section, on a separate thread.
 fn runs(lock: &Arc<BriefLock<u32>>) -> thread::JoinHandle<()> {
     let lock = lock.clone();
     thread::spawn(move || lock.run(|value| *value += 1, || |value: &mut u32| *value += 1))
 }
 
-/// Two slots on a stack. Each has a value for what its owner stores.
+/// Two slots on a stack. Each has a value for its owner to store.
 struct Room {
     slots: Slots<AtomicU32>,
     stack: SlotStack,
@@ -320,7 +321,7 @@ fn taker_of_a_slot_sees_what_its_last_owner_stored() {
                 }
             }
         });
-        // What was stored before the threads started, or what the other one stored.
+        // The value that was stored before the threads started, or by the other thread.
         let seen = room.pop().map(|slot| (slot, room.slots.value(slot).load(Ordering::Relaxed)));
         other.join().unwrap();
         if let Some((slot, value)) = seen {
@@ -352,7 +353,8 @@ fn slots_pushed_while_others_are_detached_are_not_lost() {
     });
 }
 
-/// Two values in front of which threads take and put. What is taken or displaced is a whole value, and each only once.
+/// Threads take and put two values at the front. Every value that is taken or displaced is whole, and each comes out
+/// only once.
 #[derive(Default)]
 struct Pair([AtomicU32; 2]);
 

@@ -1,4 +1,4 @@
-//! Models of load-balanced mode: which connections the clear of a service reaches, and what maintenance does with the
+//! Models of load-balanced mode: which connections the clear of a service reaches, and how maintenance treats the
 //! others.
 
 use bson::oid::ObjectId;

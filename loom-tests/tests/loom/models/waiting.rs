@@ -75,7 +75,8 @@ fn two_check_outs_are_both_served_by_one_connection() {
     });
 }
 
-/// The first waiter is cancelled while it may be granted what `prepare` returns. The second waiter must get it.
+/// The first waiter is cancelled while it may be granted the connection or permit that `prepare` provides. The second
+/// waiter must get it.
 fn cancelled(name: &'static str, prepare: impl Fn(&Arc<Pool>) -> Box<dyn FnOnce() + Send> + Send + Sync + 'static) {
     model(name, Some(3), move || {
         let pool = unheard(options(1, 1));
@@ -210,7 +211,7 @@ fn stale_connection_is_never_handed_to_a_later_waiter() {
     });
 }
 
-/// A newcomer arrives. `first` must be served before it.
+/// A newcomer arrives, and `first` must be served before the newcomer.
 fn served_before_a_newcomer(pool: &Arc<Pool>, first: impl Future<Output = Grant<World>>) {
     let order = Arc::new(Mutex::new(Vec::new()));
     let newcomer = thread::spawn({
@@ -316,8 +317,8 @@ fn second_waiter_is_never_served_before_the_first() {
         let (mut first, mut second) = (queued(&pool), queued(&pool));
         let returns = thread::spawn(move || leases.into_iter().for_each(check_in));
         if let Some(granted) = poll(&mut second) {
-            // The granter granted the first connection before the second one. The second one is still held here,
-            // because giving it back would serve the first waiter.
+            // The granter granted the first connection before the second. The second is still held here, because
+            // returning it would serve the first waiter.
             drop(connection(poll(&mut first).expect("the second waiter was served first")));
             drop(connection(granted));
         }
@@ -362,8 +363,8 @@ fn waiter_polled_again_with_its_waker_is_woken_when_served() {
 
 /// A clear takes all waiters out of the queue at once, and refuses them one after the other.
 ///
-/// The second waiter is not polled before the end of the clear. It would wait for its grant as the first one does, and
-/// loom would run two threads that wait for a third one in turns without end.
+/// The second waiter is not polled before the end of the clear. It would wait for its grant like the first waiter, and
+/// loom would run two waiting threads alternately without end.
 #[test]
 fn waiter_cancelled_during_a_clear_is_counted_out_once() {
     model("waiter_cancelled_during_a_clear_is_counted_out_once", Some(2), || {
@@ -385,8 +386,8 @@ fn waiter_cancelled_during_a_clear_is_counted_out_once() {
     });
 }
 
-/// The granter may read the wait list's word after two later check-outs have queued up. It came past the shard's flag
-/// while the earlier one waited.
+/// The granter may read the wait list's word after two later check-outs have queued up. It passed the shard's flag
+/// while the earlier check-out waited.
 #[test]
 fn stale_connection_is_never_handed_to_the_first_of_two_later_waiters() {
     model("stale_connection_is_never_handed_to_the_first_of_two_later_waiters", Some(2), || {
@@ -407,7 +408,7 @@ fn stale_connection_is_never_handed_to_the_first_of_two_later_waiters() {
     });
 }
 
-/// One of the newcomers needs the next segment. The one that leaves may be the later one.
+/// One of the newcomers needs the next segment. The later newcomer may be the one that leaves.
 #[test]
 fn newcomer_that_leaves_takes_no_grant_of_one_before_it() {
     model("newcomer_that_leaves_takes_no_grant_of_one_before_it", Some(2), || {

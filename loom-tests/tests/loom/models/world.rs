@@ -47,7 +47,7 @@ impl Connection {
 
 pub struct World {
     listens: bool,
-    /// The events, in the order of the calls. A std mutex, for the reason that `Connection` gives.
+    /// The events, in the order of the calls. A std mutex, for the reason that `Connection` states.
     events: Mutex<Vec<PoolEvent>>,
     /// The number of events that were emitted. It lets loom switch threads at each event. Emitting threads release it
     /// and never acquire it, so it orders nothing between them.
@@ -56,7 +56,7 @@ pub struct World {
     changed: Option<Event>,
     opened: AtomicU32,
     disposed: AtomicU32,
-    /// The connections that need a drain which no model has begun yet.
+    /// The connections whose drains no model has begun yet.
     drains: Mutex<Vec<Drain>>,
     /// The time that has passed, in nanoseconds.
     passed: AtomicU64,
@@ -137,7 +137,7 @@ loom::thread_local! {
     static TASK: Cell<u64> = Cell::new(0);
 }
 
-/// Makes the calling thread run a task of this number from now on.
+/// Makes the calling thread run a task of this number.
 pub fn run_as_task(number: u64) {
     TASK.with(|present| present.set(number));
 }
@@ -145,7 +145,7 @@ pub fn run_as_task(number: u64) {
 /// Makes the calling thread prefer a shard.
 pub fn prefer_shard(hint: usize) {
     HINT.with(|present| present.set(hint));
-    // A thread notes its shard, and otherwise prefers the same one for ever.
+    // Without this, a thread would stay with the shard that it has noted.
     NEARBY.with(Nearby::forget);
 }
 
@@ -154,7 +154,7 @@ pub fn prefer_shard(hint: usize) {
 unsafe impl Environment for World {
     type Connection = Connection;
 
-    // The tally's accesses would multiply the executions. One model has an environment with it.
+    // The tally's accesses would multiply the executions. One model has an environment with a tally.
     const METERED: bool = false;
 
     fn now(&self) -> Instant {
@@ -275,7 +275,7 @@ pub fn queued(pool: &Arc<Pool>) -> Waiter {
     waiter
 }
 
-/// Returns an opener that waits for a connection that comes back sooner than its own.
+/// Returns an opener that waits for a returned connection.
 pub fn opener(pool: &Arc<Pool>) -> Pin<Box<dyn Future<Output = Idle<World>> + Send>> {
     let pool = pool.clone();
     let mut opener = Box::pin(async move { pool.acquire_as_opener().await });
@@ -303,7 +303,7 @@ pub fn connection(grant: Granted) -> Idle<World> {
     }
 }
 
-/// Creates a connection in a pool that is ready and admits one.
+/// Creates a connection in a ready pool with free capacity.
 pub fn pending(pool: &Arc<Pool>) -> Pending<World> {
     permit(poll(&mut waiter(pool)).expect("no permit")).create().expect("the pool is not ready")
 }
@@ -324,8 +324,8 @@ pub fn check_out(pool: &Arc<Pool>, idle: Idle<World>) -> Leased {
     used(idle.check_out(pool.check_out_started()))
 }
 
-/// Checks out on the hit path, as a `CheckOut` does. If the environment does not listen, the drop of any lease is a check-in on
-/// the hit path.
+/// Checks out on the hit path, as a `CheckOut` does. If the environment does not listen, the drop of any lease checks
+/// in on the hit path.
 pub fn hit(pool: &Arc<Pool>) -> Option<Leased> {
     pool.note_and_try_hit().map(|hit| used(hit.begin()))
 }
