@@ -1,6 +1,6 @@
-//! What is simulated: the work of the tasks on each core.
+//! The simulated work of the tasks on each core.
 //!
-//! The first cases are those of the benchmark's series `cores` (`benches/`), so that the two can be compared.
+//! The first cases are also in the benchmark's series `cores` (`benches/`), so that the two can be compared.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -39,7 +39,7 @@ macro_rules! cases {
                 match self { $(Self::$case => concat!($($what,)*).trim_ascii(),)* }
             }
 
-            /// How long the cores run before they are measured, and how long they are measured, in microseconds.
+            /// How long the cores warm up, and how long they are measured, in microseconds.
             fn microseconds(self) -> (u64, u64) {
                 match self { $(Self::$case => ($warm_up, $measured),)* }
             }
@@ -52,7 +52,7 @@ cases! {
     Hit: "hit", 20, 40;
     /// 64 tasks a core hold their connection across a yield; 100 connections a core.
     Yield: "yield", 60, 120;
-    /// As yield, with a runtime of its own for each core: the pool's share.
+    /// As yield, with a separate runtime for each core: the pool's share.
     YieldInPlace: "yield-in-place", 60, 120;
     /// 1,000 tasks on 10 connections, held across a yield.
     Saturated10: "saturated/1000-on-10", 1000, 1000;
@@ -60,13 +60,13 @@ cases! {
     Saturated100: "saturated/10000-on-100", 6000, 3000;
     /// 64 tasks a core on 8 connections a core, held across a yield.
     SaturatedPerCore: "saturated/64-on-8-a-core", 500, 500;
-    /// 8 tasks a core, and half a connection a core less than tasks, held across a yield: the queue is often empty.
+    /// 8 tasks and 7.5 connections a core, held across a yield: the queue is often empty.
     Edge: "edge", 100, 300;
     /// Each core's connections are returned by the next core; 100 connections a core.
     Elsewhere: "elsewhere", 20, 60;
-    /// One half of the cores takes connections, the other half returns them; 100 connections a core.
+    /// Half of the cores take connections, the other half return them; 100 connections a core.
     Apart: "apart", 20, 60;
-    /// One connection exists. A random core takes it, another one returns it.
+    /// One connection exists. A random core takes it, another returns it.
     Cold: "cold", 20, 200;
     /// As hit, while core 0 clears the pool after each 200 of its operations.
     Clear: "clear", 20, 100;
@@ -88,7 +88,7 @@ impl Case {
         Plan { warm_up: warm_up * MICROSECOND, measured: measured * MICROSECOND, ..plan.clone() }
     }
 
-    /// Simulates the case on a design. `None` if the design takes no part in it.
+    /// Simulates the case on a design. `None` if the case leaves out the design.
     pub fn simulate<D: Design>(self, plan: &Plan) -> Option<Outcome> {
         let cores = plan.cores;
         let queues = D::NAME != "single stack";
@@ -113,7 +113,7 @@ impl Case {
     }
 }
 
-/// Runs the tasks of a case, and those of the pool.
+/// Runs the tasks of a case and of the pool.
 fn run_on<D: Design>(plan: &Plan, pool: &Arc<D>, work: Vec<Work>) -> Outcome {
     let of_pool = pool.tasks().into_iter().enumerate();
     let tasks = of_pool.chain(work.into_iter().enumerate()).map(|(number, work)| (number % plan.cores, work));
@@ -152,15 +152,15 @@ fn held<D: Design>(plan: &Plan, tasks: usize, size: usize) -> Outcome {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Direction {
-    /// Each core takes, and returns what the core before it has taken.
+    /// Each core takes connections, and returns the connections that the core before it has taken.
     Around,
-    /// The first half of the cores takes, the second half returns.
+    /// The first half of the cores take, the second half return.
     Across,
 }
 
 /// Handfuls of connections on their way to a core.
 struct Handfuls<G> {
-    /// How many there are.
+    /// How many handfuls there are.
     count: Word,
     handfuls: Mutex<VecDeque<Vec<G>>>,
 }
@@ -217,7 +217,7 @@ fn passed_on<D: Design>(plan: &Plan, direction: Direction) -> Outcome {
             let (own, next) = (&mailboxes[number], &mailboxes[to % cores]);
             while !machine::is_over() {
                 if takes {
-                    // Not more than the other side returns.
+                    // No more than the other side returns.
                     while direction == Direction::Across && next.count.load() > 1 && !machine::is_over() {
                         machine::spin();
                     }
@@ -248,7 +248,7 @@ fn passed_on<D: Design>(plan: &Plan, direction: Direction) -> Outcome {
     outcome
 }
 
-/// Returns a core that is as good as random, the same for the same `number`.
+/// Returns a pseudo-random core for `number`.
 #[cfg_attr(not(simulated), allow(dead_code, reason = "only wharf's own cases draw cores"))]
 fn drawn(number: u64, cores: usize) -> usize {
     (scattered(number) % cores as u64) as usize
@@ -260,7 +260,7 @@ mod of_wharf {
     use crate::designs::wharf::Wharf;
     use wharf::Clear;
 
-    /// The cores take turns. A turn is two steps: a core takes the connection, and then another one returns it.
+    /// The cores take turns. A turn is two steps: one core takes the connection, then another returns it.
     pub fn cold(plan: &Plan) -> Outcome {
         let cores = plan.cores;
         let pool = Wharf::empty(cores, (4 * cores).max(100));
@@ -274,7 +274,7 @@ mod of_wharf {
                 while !machine::is_over() {
                     let step = steps.load();
                     if drawn(step, cores) != number {
-                        // Seldom, because each look at the step costs the simulation as much as an access of the pool's.
+                        // Seldom, because each look at the step costs the simulation as much as an access of the pool.
                         machine::pass(MICROSECOND / 2);
                         continue;
                     }

@@ -1,4 +1,4 @@
-//! Holds simulated figures against measured ones.
+//! Compares simulated figures with measured ones.
 
 use std::fmt::Write;
 
@@ -9,10 +9,10 @@ use crate::machine::Plan;
 use crate::profiles::Measured;
 use crate::report::Figure;
 
-/// By how much the figures of few cores may be off.
+/// The tolerance for the figures of few cores.
 pub const TOLERANCE: f64 = 0.25;
-/// These are few cores: what they do follows from what one core does and what a transfer takes. With more, the placement
-/// of tasks and the machine's own network decide.
+/// For few cores, the throughput follows from the work of one core and the cost of a transfer. For more cores, the
+/// placement of tasks and the machine's network decide.
 const FEW: usize = 2;
 
 /// A simulated figure beside the measured one.
@@ -34,13 +34,13 @@ impl Compared {
         self.simulated / self.measured
     }
 
-    /// Returns whether the ratio is near enough to 1, if it has to be.
+    /// Returns whether the ratio is near enough to 1, for the cores that are checked.
     pub fn holds(&self) -> bool {
         self.cores > FEW || (1.0 - TOLERANCE..=1.0 + TOLERANCE).contains(&self.ratio())
     }
 }
 
-/// Simulates what was measured.
+/// Simulates the measured cases.
 pub fn compare(costs: Costs, seed: u64, measured: &Measured) -> Vec<Compared> {
     let figure = |case: Case, cores: usize| {
         let plan = Plan { cores, sockets: 1, costs, seed, steals: true, warm_up: 0, measured: 1 };

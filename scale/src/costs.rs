@@ -1,4 +1,4 @@
-//! What each step of a simulated core takes. [`profiles`](crate::profiles) says how the costs were found.
+//! The costs of a simulated core's steps. [`profiles`](crate::profiles) says how they were found.
 
 use std::fmt;
 
@@ -10,7 +10,8 @@ pub type Picos = u64;
 /// Declares the costs: name, nanoseconds on each of the [`PROFILES`](crate::profiles::PROFILES), meaning.
 macro_rules! costs {
     ($($(#[$meaning:meta])* $name:ident = $xeon:literal, $epyc:literal;)*) => {
-        /// The costs of a machine, in picoseconds. By default those of the first of the [`PROFILES`](crate::profiles::PROFILES).
+        /// The costs of a machine, in picoseconds. The default is the first of the
+        /// [`PROFILES`](crate::profiles::PROFILES).
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub struct Costs {
             $($(#[$meaning])* pub $name: Picos,)*
@@ -27,7 +28,7 @@ macro_rules! costs {
             ///
             /// # Errors
             ///
-            /// A text that says what is wrong.
+            /// A description of the error.
             pub fn set(&mut self, name: &str, nanos: f64) -> Result<(), String> {
                 if !(0.0..=1e9).contains(&nanos) {
                     return Err(format!("{name} must be 0 to 1e9 nanoseconds, got {nanos}"));
@@ -54,11 +55,12 @@ costs! {
     store = 0.5, 0.5;
     /// A read-modify-write of a line that the core has for itself.
     update = 7.5, 5.0;
-    /// What a line costs in addition that the core has not used for long, because it is in the second level of its cache.
+    /// The additional cost of a line in the second level of the core's cache, because the core has not used it for
+    /// long.
     second = 7.0, 4.0;
     /// The same for a line that is only in the third level.
     third = 25.0, 12.0;
-    /// Fetching a line from another core of the same socket, or taking it away from there.
+    /// Fetching a line from another core of the same socket, or invalidating the copy there.
     transfer = 65.0, 25.0;
     /// The same from another socket.
     across = 150.0, 150.0;
@@ -66,17 +68,17 @@ costs! {
     memory = 80.0, 80.0;
     /// The computation between two accesses.
     step = 1.0, 0.3;
-    /// How far the core comes upon accesses before earlier ones have taken effect.
+    /// How long before the earlier accesses take effect the core can reach an access.
     window = 0.0, 25.0;
     /// A pause in a loop that spins.
     spin = 15.0, 34.0;
     /// A reading of the clock.
     clock = 45.0, 10.0;
-    /// The runtime's computation for a poll of a task, beside its accesses to shared memory.
+    /// The runtime's computation for a poll of a task, besides its accesses to shared memory.
     poll = 40.0, 32.0;
-    /// A look at the runtime's events and timers, by which no other worker can look at them. It does not sleep.
+    /// A poll of the runtime's events and timers, which keeps other workers from polling them. It does not sleep.
     driver = 250.0, 180.0;
-    /// What a worker of the runtime does beside that each time that it runs out of tasks: its statistics, the clock.
+    /// A worker's further work each time that it runs out of tasks: its statistics, the clock.
     batch = 250.0, 190.0;
     /// A system call that does not sleep.
     call = 300.0, 130.0;

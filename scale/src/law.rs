@@ -15,25 +15,25 @@ pub struct Law {
 }
 
 impl Law {
-    /// Fits the law to measurements: numbers of cores, and operations a second. The relative errors count. `None` if
-    /// there are fewer than three.
+    /// Fits the law to measurements: numbers of cores, and operations a second. Minimizes the relative errors. `None`
+    /// if there are fewer than three measurements.
     pub fn fit(measured: &[(usize, f64)]) -> Option<Self> {
         if measured.len() < 3 || measured.iter().any(|&(_, throughput)| throughput <= 0.0) {
             return None;
         }
-        // n / X = (1 + σ(n − 1) + κn(n − 1)) / λ is linear in 1/λ, σ/λ and κ/λ. None of the three is negative: what would
-        // be is left out.
+        // n / X = (1 + σ(n − 1) + κn(n − 1)) / λ is linear in 1/λ, σ/λ and κ/λ. None of the three can be negative: a
+        // coefficient that would be is left out.
         let subsets = [[true, true, true], [true, true, false], [true, false, true], [true, false, false]];
         let laws = subsets.into_iter().filter_map(|terms| {
             let [a, b, c] = least_squares(measured, terms)?;
-            // Less than this is what the arithmetic leaves of zero.
+            // A smaller value is a rounding error of zero.
             let is_allowed = a > 0.0 && b > -1e-9 * a && c > -1e-9 * a;
             is_allowed.then(|| Self { lambda: 1.0 / a, sigma: (b / a).max(0.0) + 0.0, kappa: (c / a).max(0.0) + 0.0 })
         });
         laws.min_by(|one, other| one.error(measured).total_cmp(&other.error(measured)))
     }
 
-    /// Returns the throughput of so many cores.
+    /// Returns the throughput of this many cores.
     pub fn throughput(&self, cores: f64) -> f64 {
         self.lambda * cores / (1.0 + self.sigma * (cores - 1.0) + self.kappa * cores * (cores - 1.0))
     }
@@ -45,7 +45,7 @@ impl Law {
     }
 }
 
-/// Solves the normal equations for those coefficients that are wanted. The others are 0.
+/// Solves the normal equations for the wanted coefficients. The others are 0.
 fn least_squares(measured: &[(usize, f64)], wanted: [bool; 3]) -> Option<[f64; 3]> {
     let mut matrix = [[0.0; 4]; 3];
     for &(cores, throughput) in measured {

@@ -42,7 +42,7 @@ pub enum State {
     Modified,
     /// The only copy, and the same as memory.
     Exclusive,
-    /// Other cores may have copies, too.
+    /// Other cores may have copies as well.
     Shared,
     /// No copy.
     Invalid,
@@ -57,7 +57,7 @@ pub enum Source {
     Memory,
     /// Another core of the socket.
     Near {
-        /// Whether the line is with many, so that the next reader need not wait for this one.
+        /// Whether many cores have the line, so that the next reader need not wait for this one.
         shared: bool,
     },
     /// A core of another socket.
@@ -71,7 +71,7 @@ pub enum Source {
 #[derive(Debug, Clone, Default)]
 pub struct Line {
     holders: Cores,
-    /// Whether the one holder has the line for itself.
+    /// Whether the only holder has the line exclusively.
     exclusive: bool,
     /// Whether the line is newer than memory.
     modified: bool,

@@ -1,37 +1,36 @@
 //! The machine: cores as coroutines, their clocks, and the cache lines between them.
 //!
-//! All cores run on one thread. A core runs until it is about to access shared memory. If another core is earlier by
-//! then, it waits for its turn. So all accesses take place in the order of virtual time, one after another, and a
+//! All cores run on one thread. A core runs until it is about to access shared memory. If another core's clock is
+//! earlier, it waits for its turn. So all accesses take place in the order of virtual time, one after another, and a
 //! simulation with the same seed is the same to the picosecond.
 //!
-//! # What an access takes
+//! # The time of an access
 //!
-//! - A line that the core has, in a state that allows the access, costs a hit; more if it has not used it for long.
-//! - Otherwise the line is fetched, and other copies are made invalid: a transfer. A line serves one transfer at a time,
-//!   first come, first served. Only readers of a line that is shared already are served side by side.
-//! - A core that got a line keeps it for at least half of the next transfer, which is the time in which the request for
-//!   it travels. So a core that fetched a line can use it more than once, however many cores ask for it.
-//! - The accesses of a core take effect in the order of its program, at its clock `now`. A store leaves the line to be
-//!   fetched while the core goes on. An update and a fence wait for the core's earlier stores, as on x86.
+//! - If the core has the line in a state that allows the access, it costs a hit, or more if the core has not used the
+//!   line for long.
+//! - Otherwise the line is fetched, and other copies are made invalid: a transfer. A line serves one transfer at a
+//!   time, first come, first served. Only readers of a shared line are served side by side.
+//! - A core that has fetched a line keeps it for at least half of the next transfer, while the request travels. So it
+//!   can use the line more than once, however many cores request it.
+//! - The accesses of a core take effect in program order, at its clock `now`. The core does not wait for the line of a
+//!   store. An update and a fence wait for the core's earlier stores, as on x86.
 //! - The lines of one access are fetched side by side.
-//! - A core that walks through memory has the lines before it comes there (`Streams`). Those of other cores do not come
-//!   sooner by that.
-//! - Before each access, the core computes for a `step`, more or less by up to a quarter. Without this noise, cores would
-//!   march in step as no real ones do.
+//! - A core that walks through memory has the lines before it needs them (`Streams`), except for lines of other cores.
+//! - Before each access, the core computes for a `step`, more or less by up to a quarter. Without this noise, the cores
+//!   would march in step, unlike real cores.
 //!
 //! # How far a core looks ahead
 //!
-//! A core executes out of order: it asks for the lines of later accesses while it waits for earlier ones, even across
-//! updates. So a core has a second clock, `ahead`, at which it comes upon an access and asks for its line. Computation
-//! and accesses without a transfer advance that clock only. The line arrives a transfer later, and the access takes
-//! effect once the line is there and all earlier accesses have taken effect. An update occupies the core for a while at that
-//! point.
+//! A core executes out of order: it requests the lines of later accesses while it waits for earlier ones, even across
+//! updates. So a core has a second clock, `ahead`, at which it reaches an access and requests its line. Computation and
+//! accesses without a transfer advance only that clock. The line arrives a transfer later, and the access takes effect
+//! once the line is there and all earlier accesses have taken effect. Then an update occupies the core for a while.
 //!
-//! - The core comes upon no access more than a `window` before the earlier ones have taken effect.
-//! - It comes upon what lies behind a pointer only once the pointer has arrived ([`follow`]), and upon what follows a loop
-//!   that spins only once it has left the loop. What an update has written is there once the update has taken effect.
-//! - A core that loads a line and then writes it before it arrives fetches it once.
-//! - What another core has written after this one asked is fetched after that write.
+//! - The core reaches an access at most a `window` before the earlier accesses have taken effect.
+//! - It follows a pointer only once the pointer has arrived ([`follow`]), and passes a loop that spins only once it has
+//!   left the loop. A line is there for later accesses once an update of it has taken effect.
+//! - A core that loads a line and writes it before the line arrives fetches it once.
+//! - If another core writes the line after this core's request, the line is fetched after that write.
 
 use std::cell::RefCell;
 use std::cmp::Reverse;
@@ -44,7 +43,7 @@ use generator::{Generator, Gn};
 use crate::costs::{Costs, Picos};
 use crate::line::{Line, MOST_CORES, Source, State};
 
-/// A place in the source that accesses shared memory.
+/// A location in the source that accesses shared memory.
 pub type Site = &'static Location<'static>;
 
 /// How an access uses a line.
@@ -110,20 +109,20 @@ pub struct Outcome {
     pub operations: u64,
     /// What the accesses came to, by file and line of the source.
     pub sites: BTreeMap<(&'static str, u32), Tally>,
-    /// Accesses in all, warm-up included: what the simulation itself costs.
+    /// All accesses, including the warm-up: the cost of the simulation itself.
     pub accesses: u64,
 }
 
-/// A line that a core has used within so many of its accesses is in the first level of its cache, which has room for 512
-/// to 768 lines. About three accesses in four are to the lines of the last few.
+/// A line that a core has used within this many of its accesses is in the first level of its cache, which has room for
+/// 512 to 768 lines. About three accesses in four are to recently used lines.
 const FIRST_LEVEL: u64 = 3_000;
-/// The same for the second level, which has room for 16,384 lines or more. Over so long a time, one access in eight is to
-/// another line.
+/// The same for the second level, which has room for 16,384 lines or more. In the long run, one access in eight is to a
+/// new line.
 const SECOND_LEVEL: u64 = 130_000;
 /// The bytes of a cache line.
 const LINE: usize = 64;
 
-/// Hashes addresses. std's hasher has a random key, and takes longer.
+/// Hashes addresses. std's hasher has a random key and is slower.
 #[derive(Default)]
 struct Mix(u64);
 
@@ -152,17 +151,17 @@ type ByAddress<V> = HashMap<usize, V, BuildHasherDefault<Mix>>;
 #[derive(Default)]
 struct Busy {
     present: Line,
-    /// The line after all transfers that were asked for.
+    /// The line after all requested transfers.
     promised: Line,
-    /// Until when the line serves them.
+    /// When the line will have served them.
     until: Picos,
-    /// When it leaves its cores for each of them: half of the transfer's time before it arrives.
+    /// When each transfer takes the line from its core: half a transfer before it arrives.
     leaves: VecDeque<Picos>,
-    /// How many accesses the core that used it last had made by then.
+    /// The number of accesses of the core that used it last, at that use.
     used: u64,
     /// When it was last written.
     written: Picos,
-    /// The last fetch of it.
+    /// Its last fetch.
     fetched: Fetch,
     /// Which core has updated it last, where, and when that took effect.
     updated: (usize, usize, Picos),
@@ -191,20 +190,20 @@ impl Busy {
 #[derive(Default)]
 struct Mutex {
     is_locked: bool,
-    /// Cores that sleep until it is unlocked.
+    /// The cores that sleep until it is unlocked.
     sleepers: VecDeque<usize>,
 }
 
 struct Core {
     /// When its last access took effect.
     now: Picos,
-    /// When it comes upon its next access.
+    /// When it reaches its next access.
     ahead: Picos,
-    /// When what its last access has read arrives.
+    /// When the value of its last access arrives.
     read: Picos,
-    /// Whether it spins: it is surprised by what ends the loop.
+    /// Whether it spins: it does not expect the end of the loop.
     spins: bool,
-    /// When the last of its stores will have its line.
+    /// When its last store will have its line.
     stored: Picos,
     noise: u64,
     sleeps: bool,
@@ -217,7 +216,7 @@ struct Core {
 }
 
 impl Core {
-    /// Returns the time, more or less by up to a quarter.
+    /// Returns the time, varied by up to a quarter.
     fn noisy(&mut self, time: Picos) -> Picos {
         if self.noise == 0 {
             return time;
@@ -228,8 +227,8 @@ impl Core {
 }
 
 impl Costs {
-    /// Returns what a line costs in addition that the core has, but not in the first level of its cache, because it has not
-    /// used it in so many accesses.
+    /// Returns the additional cost of a line that the core has, but not in the first level of its cache, because it has
+    /// not used the line for this many accesses.
     fn level(&self, unused: u64) -> Picos {
         if unused <= SECOND_LEVEL { self.second } else { self.third }
     }
@@ -242,7 +241,7 @@ struct Machine {
     turns: BinaryHeap<Reverse<(Picos, usize)>>,
     running: Option<usize>,
     lines: ByAddress<Busy>,
-    /// The stores that wait for their lines: when those arrive, the core, the line.
+    /// The stores that wait for their lines: when the line arrives, the core, the line.
     stores: BinaryHeap<Reverse<(Picos, usize, usize)>>,
     mutexes: ByAddress<Mutex>,
     sites: HashMap<(usize, u32), (Site, Tally), BuildHasherDefault<Mix>>,
@@ -300,7 +299,7 @@ pub fn simulate(plan: Plan, work: impl Fn(usize) + Clone + Send) -> Outcome {
     };
     let count = machine.plan.cores;
     MACHINE.with_borrow_mut(|present| assert!(present.replace(machine).is_none(), "a simulation is running already"));
-    // A core's stack, in words. The system provides what is used of it.
+    // A core's stack, in words. The system provides the used part.
     const STACK: usize = 0x8000;
     let mut coroutines: Vec<Generator<'_, (), ()>> = (0..count)
         .map(|core| {
@@ -346,7 +345,7 @@ impl Machine {
         move |core| core * sockets / cores
     }
 
-    /// Computes for so long, more or less by up to a quarter.
+    /// Computes for this time, varied by up to a quarter.
     fn compute(&mut self, core: usize, time: Picos) {
         let (window, core) = (self.plan.costs.window, &mut self.cores[core]);
         core.ahead = core.ahead.max(core.now.saturating_sub(window)) + core.noisy(time);
@@ -357,15 +356,15 @@ impl Machine {
         now >= self.plan.warm_up && now < self.plan.warm_up + self.plan.measured
     }
 
-    /// Begins an access to all its lines: asks for those that the core does not have. It is the core's turn. If lines
-    /// are on their way, the core takes them by [`arrive`](Self::arrive) when it is its turn again.
+    /// Begins an access to all its lines, and requests the lines that the core does not have. It is the core's turn. If
+    /// lines are on their way, the core takes them with [`arrive`](Self::arrive) at its next turn.
     fn ask(&mut self, core: usize, address: usize, bytes: usize, access: Access, site: Site) {
         let (costs, socket, asked) = (self.plan.costs, self.socket(), self.cores[core].now);
         self.finish_stores(asked);
         let state = &mut self.cores[core];
         state.accesses += 1;
         let (count, ahead, stored) = (state.accesses, state.ahead, state.stored);
-        // What holds up the access, beside the lines: the earlier ones, and for an update also the earlier stores.
+        // Besides the lines, the access waits for the earlier accesses, and an update also for the earlier stores.
         let updates = if access == Access::Update { state.noisy(costs.update) } else { 0 };
         let ready = if access == Access::Update { asked.max(stored) } else { asked };
         let (mut done, mut read) = (ready, ahead);
@@ -376,7 +375,7 @@ impl Machine {
             let source = if hits { Source::Own } else { line.promised.change(core, access == Access::Load, &socket) };
             let (counter, took) = match source {
                 Source::Own => {
-                    // If the line is not there, the core's own store waits for it, and has what it reads.
+                    // If the line is not there, the core's own store waits for it, and provides the value.
                     tally.hits += 1;
                     let unused = count.saturating_sub(std::mem::replace(&mut line.used, count));
                     let is_near = unused <= FIRST_LEVEL || self.cores[core].streams.meets(number);
@@ -390,7 +389,7 @@ impl Machine {
                     read = read.max(there);
                     done = done.max(there);
                     if access == Access::Store {
-                        // Stores become visible in their order.
+                        // Stores become visible in order.
                         line.until = line.until.max(stored);
                     }
                     if access != Access::Load {
@@ -455,7 +454,7 @@ impl Machine {
         }
     }
 
-    /// Takes the lines that were asked for.
+    /// Takes the requested lines.
     fn arrive(&mut self, core: usize, access: Access) {
         let socket = self.socket();
         self.finish_stores(self.cores[core].now);
@@ -468,7 +467,7 @@ impl Machine {
         }
     }
 
-    /// Gives the lines that have arrived by now to the cores whose stores waited for them.
+    /// Gives the lines that have arrived to the cores whose stores waited for them.
     fn finish_stores(&mut self, now: Picos) {
         let socket = self.socket();
         while let Some(&Reverse((arrives, core, number))) = self.stores.peek()
@@ -487,7 +486,7 @@ fn lines(address: usize, bytes: usize) -> impl Iterator<Item = usize> {
     address / LINE..=(address + bytes.max(1) - 1) / LINE
 }
 
-/// Returns a number that looks random, and is the same for the same `number` (the finalizer of SplitMix64).
+/// Returns a hash of `number` that looks random (the finalizer of SplitMix64).
 pub(crate) fn scattered(number: u64) -> u64 {
     let mut mixed = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
     mixed = (mixed ^ mixed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -547,12 +546,12 @@ pub fn random() -> u64 {
     .unwrap_or(0)
 }
 
-/// Computes for as long as `cost` says.
+/// Computes for the time `cost`.
 pub fn compute(cost: impl Fn(&Costs) -> Picos) {
     on_machine(|machine, core| machine.compute(core, cost(&machine.plan.costs)));
 }
 
-/// Waits until all earlier accesses have taken effect, as for a system call, and computes for as long as `cost` says.
+/// Waits until all earlier accesses have taken effect, as for a system call, and computes for the time `cost`.
 pub fn compute_alone(cost: impl Fn(&Costs) -> Picos) {
     on_machine(|machine, core| {
         let state = &mut machine.cores[core];
@@ -569,12 +568,12 @@ pub fn spin() {
     });
 }
 
-/// Returns when what the last access has read arrives.
+/// Returns when the value of the last access arrives.
 pub fn read() -> Picos {
     on_machine(|machine, core| machine.cores[core].read).unwrap_or(0)
 }
 
-/// Comes upon the next access only at `read`, because its address is what was read.
+/// Reaches the next access only at `read`, because its address was read.
 pub fn follow_from(read: Picos) {
     on_machine(|machine, core| {
         let core = &mut machine.cores[core];

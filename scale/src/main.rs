@@ -37,17 +37,17 @@ struct Arguments {
     /// Numbers of sockets. Machines with fewer cores than sockets are left out.
     #[arg(long, value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u16).range(1..=4))]
     sockets: Vec<u16>,
-    /// How long is measured, as a multiple of each case's usual time.
+    /// The time to measure, as a multiple of each case's usual time.
     #[arg(long, default_value_t = 1.0)]
     length: f64,
-    /// The machine whose costs are taken.
+    /// The machine whose costs are used.
     #[arg(long, value_name = "NAME", default_value = PROFILES[0].name, value_parser = machine)]
     machine: &'static Profile,
-    /// Compares wharf's figures with those that were measured on the machine, and fails unless those of one and two cores
-    /// are within 25 %.
+    /// Compares wharf's figures with the machine's measured ones, and fails unless the figures of one and two cores are
+    /// within 25 %.
     #[arg(long)]
     check: bool,
-    /// Compares with what the benchmark's series `cores` has measured, in the file that it has written.
+    /// Compares with the measurements in the file that the benchmark's series `cores` has written.
     #[arg(long, value_name = "FILE", requires = "check")]
     measured: Option<PathBuf>,
     /// A cost in nanoseconds, as in `transfer=60`. May be repeated.
@@ -103,8 +103,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Simulates a case, and again for longer if few operations ended. A design that serves one core at a time takes long
-/// until all cores have begun.
+/// Simulates a case, and repeats it for longer if few operations ended. With a design that serves one core at a time,
+/// it takes long until all cores have begun.
 fn long_enough(case: Case, simulate: Simulate, plan: &Plan, length: f64) -> Option<(Plan, Outcome)> {
     const LONGEST: u32 = 4;
     let mut plan = case.timed(plan, length);
@@ -119,7 +119,7 @@ fn long_enough(case: Case, simulate: Simulate, plan: &Plan, length: f64) -> Opti
     None
 }
 
-/// Compares wharf's figures with measured ones. Returns whether all hold.
+/// Compares wharf's figures with measured ones. Returns whether all are near enough.
 #[cfg(simulated)]
 fn check(arguments: &Arguments, costs: Costs) -> Result<bool, Box<dyn std::error::Error>> {
     use wharf_scale::{check, profiles};
@@ -144,7 +144,7 @@ fn check(_: &Arguments, _: Costs) -> Result<bool, Box<dyn std::error::Error>> {
     Err("only a build with `--cfg simulated` has figures of wharf".into())
 }
 
-/// Does what the command line says. Returns whether all that it checks holds.
+/// Executes the command line. Returns whether all checks pass.
 fn run(arguments: &Arguments) -> Result<bool, Box<dyn std::error::Error>> {
     let mut costs = arguments.machine.costs;
     for (name, nanos) in &arguments.cost {

@@ -1,4 +1,4 @@
-//! Real machines: what their steps take, and what was measured on them.
+//! Real machines: their costs, and measurements on them.
 //!
 //! # How the costs were found
 //!
@@ -15,8 +15,8 @@
 //! | `second`, `third`, `load`, `store`, `memory` | usual values of such processors | the same |
 //! | `across` | does not occur: one socket | a usual value |
 //!
-//! One constant of the runtime belongs to them: how many cache lines a look at the driver moves. It is fitted to the yields
-//! of two cores of `epyc-2`, and is the same for both.
+//! One constant of the runtime is also a cost: how many cache lines a poll of the driver moves. It is fitted to the
+//! yields of two cores of `epyc-2`, and is the same for both.
 
 use std::collections::BTreeMap;
 
@@ -30,21 +30,21 @@ use crate::costs::Costs;
 pub struct Profile {
     /// Its name.
     pub name: &'static str,
-    /// What it is.
+    /// Its description.
     pub what: &'static str,
-    /// What its steps take.
+    /// Its costs.
     pub costs: Costs,
-    /// What was measured: for each case the millions of operations a second on 1, 2, 4 … cores.
+    /// The measurements: for each case, millions of operations a second on 1, 2, 4 … cores.
     measured: &'static [(Case, &'static [f64])],
 }
 
-/// The machines. The costs of the first one are those of a simulation that names none.
+/// The machines. A simulation that names no machine has the costs of the first one.
 pub const PROFILES: &[Profile] = &[
     Profile {
         name: "xeon-16",
         what: "a virtual machine with 16 cores of an Intel Xeon, 2026-11-22",
         costs: Costs::XEON,
-        // Not the saturated cases: what was measured there is a wait list that is gone.
+        // Without the saturated cases, which were measured with an earlier wait list.
         measured: &[
             (Case::Hit, &[25.2, 52.9, 101.0, 198.0, 379.0]),
             (Case::Yield, &[6.4, 9.9, 18.9, 37.2, 56.2]),
@@ -65,7 +65,7 @@ pub const PROFILES: &[Profile] = &[
     },
 ];
 
-/// Throughputs that were measured: for each case, millions of operations a second by the number of cores.
+/// Measured throughputs: for each case, millions of operations a second by the number of cores.
 pub type Measured = Vec<(Case, BTreeMap<usize, f64>)>;
 
 impl Profile {
@@ -74,7 +74,7 @@ impl Profile {
         PROFILES.iter().find(|profile| profile.name == name)
     }
 
-    /// Returns what was measured.
+    /// Returns the measurements.
     pub fn measured(&self) -> Measured {
         let by_cores =
             |figures: &[f64]| figures.iter().enumerate().map(|(power, &figure)| (1 << power, figure)).collect();
@@ -82,11 +82,11 @@ impl Profile {
     }
 }
 
-/// Reads what the benchmark's series `cores` has measured of wharf, from the file that it writes.
+/// Reads the measurements of wharf from the file that the benchmark's series `cores` writes.
 ///
 /// # Errors
 ///
-/// A text that says what is wrong.
+/// A description of the error.
 pub fn read(text: &str) -> Result<Measured, String> {
     let file: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
     let rows = file["rows"].as_array().ok_or("there are no rows")?;

@@ -1,4 +1,4 @@
-//! What a run found, as a table, as JSON and as a chart.
+//! The results of a run, as a table, as JSON and as a chart.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -10,7 +10,7 @@ use crate::law::Law;
 use crate::machine::{Outcome, Plan, Tally};
 use crate::words::word;
 
-/// What one simulation found.
+/// The result of one simulation.
 #[derive(Debug, Clone)]
 pub struct Figure {
     /// The design.
@@ -21,11 +21,11 @@ pub struct Figure {
     pub sockets: usize,
     /// Operations a second.
     pub throughput: f64,
-    /// What each word's accesses came to, over all operations.
+    /// The totals of each word's accesses, over all operations.
     pub words: BTreeMap<String, Tally>,
     /// The same for each line of the source.
     pub sites: BTreeMap<String, Tally>,
-    /// The operations that were measured.
+    /// The number of measured operations.
     pub operations: u64,
 }
 
@@ -48,7 +48,7 @@ impl Figure {
         }
     }
 
-    /// Returns the lines that came from other cores for each operation, for all words or for one.
+    /// Returns the number of lines from other cores for each operation, for all words or for one.
     pub fn transfers(&self, word: Option<&str>) -> f64 {
         let tallies = self.words.iter().filter(|(name, _)| word.is_none_or(|word| word == *name));
         let sum: u64 = tallies.map(|(_, tally)| tally.near + tally.far).sum();
@@ -95,13 +95,13 @@ pub struct Sheet {
 }
 
 impl Sheet {
-    /// Returns the series of one design on so many sockets: numbers of cores, and operations a second.
+    /// Returns the series of one design on this many sockets: numbers of cores, and operations a second.
     fn series(&self, design: &str, sockets: usize) -> Vec<(usize, f64)> {
         let of = self.figures.iter().filter(|figure| figure.design == design && figure.sockets == sockets);
         of.map(|figure| (figure.cores, figure.throughput)).collect()
     }
 
-    /// The designs and numbers of sockets that have figures, in their order.
+    /// The designs and numbers of sockets that have figures, in order.
     fn columns(&self) -> Vec<(&'static str, usize)> {
         let mut columns = Vec::new();
         for figure in &self.figures {
@@ -112,7 +112,7 @@ impl Sheet {
         columns
     }
 
-    /// Returns the table: throughput by cores, the law that fits, and what wharf's words cost.
+    /// Returns the table: throughput by cores, the law that fits, and the costs of wharf's words.
     pub fn table(&self) -> String {
         let mut text = format!("\n{}: {}\n\n", self.case, self.case.what());
         for (design, sockets) in self.columns() {

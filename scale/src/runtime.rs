@@ -1,17 +1,17 @@
-//! A runtime of tasks on the simulated cores, which places them as tokio's multi-threaded one does.
+//! A runtime of tasks on the simulated cores, which places them like tokio's multi-threaded runtime.
 //!
-//! Each core has a worker with a queue, and a place for the task that it woke last, which runs next (the LIFO slot, for
-//! at most three tasks in a row). A task that is woken runs on the core that woke it. A task that yields waits in a list of
-//! the worker. A worker without tasks steals half of another one's queue, beginning with a random one, unless half of the
-//! workers search already. If it finds none, it looks at the driver and then schedules the tasks that have yielded, the last
-//! one first; it does that after every 61 ticks, too. If no task has yielded, it sleeps. A worker whose queue has a task too
-//! many wakes a sleeping one, unless some worker searches.
+//! Each core has a worker with a queue, and a slot for the task that it woke last, which runs next (the LIFO slot, for
+//! at most three tasks in a row). A task that is woken runs on the core that woke it. A task that yields waits in a
+//! list of the worker. A worker without tasks steals half of another worker's queue, beginning with a random worker,
+//! unless half of the workers are already searching. If it finds no tasks, it polls the driver and then schedules the
+//! tasks that have yielded, last in, first out. It also does that after every 61 ticks. If no task has yielded, it
+//! sleeps. A worker with more than one task in its queue wakes a sleeping worker, unless some worker is searching.
 //!
 //! The words that tokio's workers share are words of the simulated machine: the ends and the entries of each queue, the
-//! counts of workers that are awake and that search, the list of sleepers, the lock of the driver, and each task's state
-//! with its count of references. Each poll changes the state twice, and each wake-up three times: the waker was cloned, the
-//! task is scheduled, and the waker is dropped. A wake-up takes place at the end of the poll in which it occurs, so that no
-//! waker runs other cores while its caller holds a lock that the machine does not know.
+//! counts of workers that are awake and that search, the list of sleepers, the lock of the driver, and each task's
+//! state with its count of references. Each poll changes the state twice, and each wake-up three times: the waker was
+//! cloned, the task is scheduled, and the waker is dropped. A wake-up takes effect at the end of the current poll, so
+//! that no waker runs other cores while its caller holds a lock that the machine does not know.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -25,26 +25,26 @@ use crate::costs::Picos;
 use crate::machine::{self, Access, Outcome, Plan};
 use crate::shared::{Lock, Word, touch};
 
-/// What a task does.
+/// The work of a task.
 pub type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Gives a task's memory the alignment that tokio's has.
+/// Gives a task's memory the same alignment as in tokio.
 #[repr(align(128))]
 struct Alignment;
 
 impl Alignment {
-    /// Ends the life of the alignment, so that it is a part of the task until then.
+    /// Uses the alignment, so that it stays a part of the task.
     fn end(self) {}
 }
 
 /// How many tasks in a row run from the LIFO slot.
 const LIFO_POLLS: u32 = 3;
-/// How many tasks run from one look at the driver to the next.
+/// How many tasks run between two polls of the driver.
 const EVENT_INTERVAL: u32 = 61;
 
-/// How many cache lines a look at the driver moves if another worker has looked at it last: the clock, the timers and
-/// their lock, the events, and in the kernel the file, the list of what is ready and its locks. The number is fitted to the
-/// yields of two cores on the machine `epyc-2`.
+/// How many cache lines a poll of the driver moves if another worker polled it last: the clock, the timers and their
+/// lock, the events, and in the kernel the file, the ready list and its locks. The number is fitted to the yields of
+/// two cores on the machine `epyc-2`.
 const DRIVER_LINES: usize = 16;
 
 /// The tasks of a simulation, and the workers that run them.
@@ -55,9 +55,9 @@ pub struct Runtime {
     idle: Word,
     sleepers: Lock<Vec<usize>>,
     driver: Word,
-    /// What a look at the driver reads and writes, in the runtime and in the kernel.
+    /// The memory that a poll of the driver reads and writes, in the runtime and in the kernel.
     driver_state: [Word; DRIVER_LINES],
-    /// Otherwise each worker is a runtime of its own, which has its own driver.
+    /// Otherwise each worker is a separate runtime with its own driver.
     steals: bool,
 }
 
@@ -68,7 +68,7 @@ struct Worker {
     queue: Mutex<VecDeque<Arc<Task>>>,
     /// Stands for the queue's memory, a ring of pointers.
     entries: Entries,
-    /// How many tasks were ever pushed. The last ones of them are in the queue.
+    /// How many tasks were ever pushed. The last of them are in the queue.
     pushed: AtomicUsize,
     lifo: Mutex<Option<Arc<Task>>>,
     /// Whether the LIFO slot is not used at present, because too many tasks in a row have come from it.
@@ -117,7 +117,7 @@ fn own<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Makes a task of a future, in one piece of memory.
+/// Makes a task from a future, in one allocation.
 pub fn task(future: impl Future<Output = ()> + Send + 'static) -> Work {
     Box::pin(async move {
         let alignment = Alignment;
@@ -149,7 +149,7 @@ impl Wake for Task {
     }
 }
 
-/// Runs tasks on the machine: `tasks` has the work of each, and the core on which it starts.
+/// Runs tasks on the machine: `tasks` has the work of each, and its first core.
 pub fn run(plan: &Plan, tasks: Vec<(usize, Work)>) -> Outcome {
     let tasks: Vec<Arc<Task>> = tasks
         .into_iter()
@@ -172,7 +172,7 @@ pub fn run(plan: &Plan, tasks: Vec<(usize, Work)>) -> Outcome {
         task.runtime.set(Arc::downgrade(&runtime)).expect("BUG: a task has two runtimes");
         let worker = &runtime.workers[task.home];
         own(&worker.queue).push_back(Arc::clone(task));
-        // A thief counts one entry too many, and the entry of the first task must not be before the ring's first one.
+        // A thief counts one entry too many, and the first task's entry must not come before the ring's first entry.
         worker.pushed.fetch_add(1, Ordering::Relaxed);
     }
     let outcome = machine::simulate(plan.clone(), |core| runtime.work(core));
@@ -194,7 +194,7 @@ impl Runtime {
                 let is_off = &self.workers[core].is_lifo_off;
                 for polls in 1.. {
                     let Some(task) = own(&self.workers[core].lifo).take() else { break };
-                    // Relaxed: the worker's own, like all that is no word of the machine.
+                    // Relaxed: only the worker uses it, as everything except the machine's words.
                     is_off.store(polls >= LIFO_POLLS, Ordering::Relaxed);
                     self.run(core, task);
                 }
@@ -207,7 +207,7 @@ impl Runtime {
         }
     }
 
-    /// Asks the driver for events, if no other worker does. Then schedules the tasks that have yielded.
+    /// Polls the driver for events, unless another worker does. Then schedules the tasks that have yielded.
     fn look_around(&self, core: usize, searches: bool) {
         machine::compute(|costs| costs.batch);
         if !self.steals {
@@ -232,7 +232,7 @@ impl Runtime {
         }
     }
 
-    /// Takes the next task of the worker's own.
+    /// Takes the worker's next task.
     fn next(&self, core: usize) -> Option<Arc<Task>> {
         let worker = &self.workers[core];
         let first = own(&worker.lifo).take();
@@ -271,7 +271,7 @@ impl Runtime {
         };
         let yields = YIELDS.take();
         if polled.is_pending() {
-            // The reference of the waker, which a queue keeps or the list of tasks that yield.
+            // The waker's reference, which a queue or the list of yielded tasks keeps.
             task.state.add(0);
             if yields {
                 own(&self.workers[core].yielded).push(Arc::clone(&task));
@@ -338,7 +338,7 @@ impl Runtime {
             if own(&victim.queue).is_empty() {
                 continue;
             }
-            // One update claims the tasks, one tells that they are copied.
+            // One update claims the tasks, and another tells that they are copied.
             victim.ends.add(0);
             let half = own(&victim.queue).len().div_ceil(2);
             victim.touch_first(half, Access::Load);
@@ -359,17 +359,17 @@ impl Runtime {
         None
     }
 
-    /// Stops searching, because there is something to do. The last one to stop has another worker search.
+    /// Stops searching, because there is something to do. The last worker to stop makes another worker search.
     fn stop_searching(&self, searches: &mut bool) {
         if std::mem::take(searches) && self.idle.add(-1) & u64::from(u32::MAX) == 1 {
             self.wake_a_sleeper();
         }
     }
 
-    /// Wakes a worker that sleeps, unless some worker searches.
+    /// Wakes a sleeping worker, unless some worker is searching.
     fn wake_a_sleeper(&self) {
         let needs_one = |idle: u64| idle & u64::from(u32::MAX) == 0 && (idle >> 32) < self.workers.len() as u64;
-        // Reads by updates, which order the push of the task before. A worker on its own is awake.
+        // Reads by updates, which order the earlier push of the task. A lone worker is awake.
         if !self.steals || !needs_one(self.idle.add(0)) {
             return;
         }
@@ -432,7 +432,7 @@ impl Worker {
 }
 
 impl Task {
-    /// Returns whether a task that is woken is to be put into a queue.
+    /// Returns whether a woken task must be put into a queue.
     fn becomes_scheduled(&self) -> bool {
         let mut state = self.state.load();
         loop {

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::machine::{self, Access, Site};
 
-/// A word on cache lines of its own.
+/// A word on separate cache lines.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct Word(AtomicU64);
@@ -36,13 +36,13 @@ impl Word {
         self.accessed(Access::Store).store(value, Ordering::Relaxed);
     }
 
-    /// Adds to the word, and returns its value before. Wraps around.
+    /// Adds to the word, and returns its previous value. Wraps around.
     #[track_caller]
     pub fn add(&self, value: i64) -> u64 {
         self.accessed(Access::Update).fetch_add(value as u64, Ordering::Relaxed)
     }
 
-    /// Replaces the word, and returns its value before.
+    /// Replaces the word, and returns its previous value.
     #[track_caller]
     pub fn swap(&self, value: u64) -> u64 {
         self.accessed(Access::Update).swap(value, Ordering::Relaxed)
@@ -52,7 +52,7 @@ impl Word {
     ///
     /// # Errors
     ///
-    /// The word, if it is not.
+    /// The word, if it is different.
     #[track_caller]
     pub fn replace(&self, seen: u64, new: u64) -> Result<(), u64> {
         let word = self.accessed(Access::Update);
@@ -66,7 +66,7 @@ pub fn touch<T: ?Sized>(value: &T, access: Access) {
     machine::access((&raw const *value).addr(), size_of_val(value), access, Location::caller());
 }
 
-/// A mutex on cache lines of its own, with its value beside it, as std's behaves.
+/// A mutex on separate cache lines, with its value beside it. It behaves like std's.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct Lock<T>(Mutex<T>);

@@ -1,7 +1,7 @@
-//! The code's words for what shared memory holds, by the file that accesses it.
+//! Names for the contents of shared memory, by the file that accesses it.
 
-/// The files whose accesses have a name, as paths from the root of the repository, and the names. Of two entries that
-/// match, the first counts.
+/// The names of the files' accesses. The files are paths from the root of the repository. If several entries match, the
+/// first counts.
 pub const WORDS: &[(&str, &str)] = &[
     ("src/pool/shard.rs", "shard head"),
     ("src/pool/state.rs", "pool word"),
@@ -28,7 +28,7 @@ pub const WORDS: &[(&str, &str)] = &[
     ("scale/src/designs/stack.rs", "stack"),
 ];
 
-/// Returns the name of what a file accesses, or the file's path.
+/// Returns the name for a file's accesses, or the file's path.
 pub fn word(file: &str) -> &str {
     WORDS.iter().find(|(path, _)| file.contains(path)).map_or(file, |(_, word)| word)
 }

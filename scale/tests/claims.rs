@@ -1,5 +1,5 @@
-//! What the simulator shows of the pool that ships. The simulations repeat themselves exactly, so these are no
-//! measurements: a change of the pool changes them, or leaves them as they are.
+//! Claims about the pool that ships, tested in the simulator. The simulations are exactly repeatable: only a change of
+//! the pool changes their results.
 //!
 //! ```text
 //! RUSTFLAGS="--cfg simulated" CARGO_TARGET_DIR=target/simulated cargo test --release -p wharf-scale
@@ -43,11 +43,12 @@ fn two_cores_do_twice_the_hits_of_one() {
     assert!(two / one > 1.98, "{one} and {two}");
 }
 
-/// A hand-over changes one word of the wait list and takes no lock. So more cores do more, until the word's line is never
-/// idle.
+/// A hand-over changes one word of the wait list and takes no lock. So more cores do more work, until the word's line
+/// is always busy.
 #[test]
 fn many_cores_serve_a_saturated_pool_faster_than_two() {
-    // When a simulation ends, each task that is dropped hands its connection to the next one, which is dropped inside.
+    // When a simulation ends, each dropped task hands its connection to the next task, which is dropped inside that
+    // call.
     let thread = std::thread::Builder::new().stack_size(64 << 20).spawn(|| {
         for case in [Case::Saturated10, Case::Saturated100, Case::Edge] {
             let [two, many] = [2, 64].map(|cores| simulated(case, cores, 1).throughput);
@@ -57,7 +58,7 @@ fn many_cores_serve_a_saturated_pool_faster_than_two() {
     thread.unwrap().join().unwrap();
 }
 
-/// Otherwise the simulated machines are not the ones that they stand for.
+/// Otherwise the simulated machines do not represent the real ones.
 #[test]
 fn figures_of_one_and_two_cores_are_within_a_quarter_of_the_measured_ones() {
     let thread = std::thread::Builder::new().stack_size(64 << 20).spawn(|| {

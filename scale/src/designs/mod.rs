@@ -1,4 +1,4 @@
-//! The pools that are simulated: wharf, and reference designs.
+//! The simulated pools: wharf, and reference designs.
 
 pub mod channel;
 pub mod mutex;
@@ -22,8 +22,8 @@ pub trait Design: Send + Sync + Sized + 'static {
     /// A connection that is checked out. Dropping it checks it in.
     type Guard: Send;
 
-    /// Creates a pool for a machine with so many cores, with `size` connections. Those that the pool assigns to cores are
-    /// shared evenly by the first `owners` cores.
+    /// Creates a pool for a machine with this many cores, with `size` connections. If the pool assigns connections to
+    /// cores, the first `owners` cores share them evenly.
     fn open(cores: usize, size: usize, owners: usize) -> Arc<Self>;
 
     /// Checks a connection out.
@@ -35,7 +35,7 @@ pub trait Design: Send + Sync + Sized + 'static {
     }
 }
 
-/// A place where a task waits for a connection, on a cache line of its own.
+/// A task's wait for a connection, on a separate cache line.
 #[derive(Debug, Default)]
 struct Mailbox {
     is_full: Word,

@@ -1,7 +1,7 @@
-//! wharf's core, as it ships, in surroundings that open connections at once.
+//! wharf's core as it ships, in an environment that opens connections at once.
 //!
-//! A check-out takes the steps of `wharf::Pool::check_out`, except that the check-out itself opens the connection for
-//! which it gets a permit, instead of a task of its own.
+//! A check-out takes the steps of `wharf::Pool::check_out`, except that the check-out opens its connection itself,
+//! without a task.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -37,14 +37,14 @@ impl Dummy {
     }
 }
 
-/// The surroundings of the core.
+/// The environment of the core.
 #[derive(Debug)]
 pub struct World {
     epoch: Instant,
 }
 
 thread_local! {
-    /// The core that a thread outside of a simulation stands for.
+    /// The core that a thread outside of a simulation represents.
     static STANDS_FOR: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -71,7 +71,7 @@ unsafe impl Environment for World {
     }
 }
 
-/// Passes what the core does on to the machine.
+/// Passes the core's accesses on to the machine.
 struct Observer;
 
 impl simulated::Machine for Observer {
@@ -115,7 +115,7 @@ impl simulated::Machine for Observer {
 }
 
 impl Wharf {
-    /// Creates a pool that has room for `size` connections and has none.
+    /// Creates a pool with room for `size` connections, and without connections.
     pub fn empty(cores: usize, size: usize) -> Arc<Self> {
         static OBSERVED: Once = Once::new();
         OBSERVED.call_once(|| simulated::observe(&Observer));

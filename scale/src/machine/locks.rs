@@ -1,10 +1,10 @@
-//! What cores wait for in their sleep: mutexes, and being woken.
+//! The waits of sleeping cores: for mutexes, and for being woken.
 
 use std::cmp::Reverse;
 
 use super::{Access, Machine, Mutex, Picos, Site, access, compute_alone, is_over, leave, on_machine, spin, turn};
 
-/// Sleeps until another core wakes this one, unless one has already.
+/// Sleeps until another core wakes this one, unless that has already happened.
 fn sleep_until_woken() {
     let sleeps = on_machine(|machine, core| {
         let core = &mut machine.cores[core];
@@ -19,7 +19,7 @@ fn sleep_until_woken() {
 /// How often a core looks at a mutex before it sleeps.
 const LOOKS: u32 = 100;
 
-/// Takes the mutex at `address`, as std's does: spins for a while, and then sleeps.
+/// Takes the mutex at `address` like std's: spins for a while, and then sleeps.
 pub fn lock(address: usize, site: Site) {
     let mut looks = 0;
     loop {
@@ -81,7 +81,7 @@ pub fn sleep() {
     sleep_until_woken();
 }
 
-/// Wakes a core that sleeps, by a system call of the running one.
+/// Wakes a sleeping core, by a system call of the running core.
 pub fn wake(sleeper: usize) {
     compute_alone(|costs| costs.call);
     on_machine(|machine, core| {

@@ -1,12 +1,12 @@
-//! What a processor fetches before it is asked for.
+//! The processor's prefetching.
 
 use std::collections::VecDeque;
 
-/// The walks through memory that a core has noticed: lines that it had not used for long, each after the one before it.
-/// From the third line of a walk on, the line comes into the first level in time.
+/// The walks through memory that a core has noticed: successive lines that it has not used for long. From the third
+/// line of a walk on, each line reaches the first level in time.
 #[derive(Default)]
 pub(super) struct Streams {
-    /// For each, the line after the last one, and whether two lines in a row were used. The latest first.
+    /// For each walk, the line after its last one, and whether two lines in a row were used. The latest walk first.
     walks: VecDeque<(usize, bool)>,
 }
 
@@ -14,7 +14,7 @@ impl Streams {
     /// Processors follow 16 to 32 at a time.
     const MOST: usize = 16;
 
-    /// Takes note of a line that is not in the first level. Returns whether it comes in time.
+    /// Notes a use of a line that is not in the first level. Returns whether the line comes in time.
     pub(super) fn meets(&mut self, line: usize) -> bool {
         let walk = self.walks.iter().position(|&(next, _)| next == line).and_then(|found| self.walks.remove(found));
         self.walks.truncate(Self::MOST - 1);

@@ -1,4 +1,4 @@
-//! Tests of the machine: what accesses cost, in which order they take place, and that a simulation repeats itself.
+//! Tests of the machine: the costs of accesses, their order, and that a simulation can be repeated.
 
 use std::sync::{Mutex as Shared, MutexGuard, PoisonError};
 
@@ -13,7 +13,7 @@ fn plan(cores: usize, sockets: usize) -> Plan {
     Plan { cores, sockets, costs, seed: 0, steals: true, warm_up: 0, measured: 1_000_000 }
 }
 
-/// What the cores tell the test.
+/// The cores' reports to the test.
 fn seen<T>(shared: &Shared<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -76,7 +76,7 @@ fn line_that_was_not_used_for_long_costs_more() {
     assert_eq!(*seen(&times), [load, second, third]);
 }
 
-/// Each core waits for the other one's number, and then writes its own. A hand-over is two transfers: the reader
+/// Each core waits for the other core's number, and then writes its own. A hand-over is two transfers: the reader
 /// fetches the line, and then makes the other copy invalid.
 #[test]
 fn ping_pong_costs_two_transfers_a_hand_over() {
@@ -131,7 +131,8 @@ fn a_line_serves_one_writer_at_a_time_and_readers_side_by_side() {
     assert_eq!(*seen(&last), 2_000_000 + costs.transfer, "at the same time");
 }
 
-/// Two cores update a word as fast as they can. Each keeps it for half of a transfer, in which the line serves it alone.
+/// Two cores update a word as fast as they can. Each keeps the line for half of a transfer, during which it serves only
+/// that core.
 #[test]
 fn core_keeps_a_line_for_half_of_the_next_transfer() {
     let word = Word::default();
