@@ -1,4 +1,4 @@
-//! Applying transitions: the outcome of a check, the failure of an operation or of an establishment.
+//! Applies transitions: the outcome of a check, or the failure of an operation or an establishment.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,13 +30,13 @@ struct Reason {
     interrupts: bool,
 }
 
-/// What is left to do of a transition outside of the lock, because it may call foreign code.
+/// The rest of a transition, done outside the lock because it may call foreign code.
 #[derive(Default)]
 pub(super) struct Afterwards {
     pub(super) created: Vec<Arc<Server>>,
     pub(super) changes: Vec<(Arc<Server>, PoolChange)>,
     pub(super) to_monitor: Vec<Resident>,
-    /// The servers that the options cannot be used with, and why.
+    /// The servers that do not work with the options, and why.
     pub(super) unusable: Vec<(ServerAddress, Cause)>,
     /// Looks up the servers.
     pub(super) to_resolve: Option<SrvResident>,
@@ -55,7 +55,7 @@ impl Afterwards {
             tracing::error!(target: "wharf::topology", address = address.as_str(), %error, "Server cannot be used");
         }
         if let Some(reason) = &self.is_emptied {
-            // Terminal, because only a server of the topology can report others ("Other TopologyTypes").
+            // Terminal, because only a server of the topology can report other servers ("Other TopologyTypes").
             tracing::warn!(target: "wharf::topology", reason = reason.as_deref(), "The last server has left the topology");
         }
         self.created.iter().for_each(|server| server.pool.deliver());
@@ -81,7 +81,7 @@ impl Afterwards {
 }
 
 impl Deployment {
-    /// Applies a transition, and what it asks for. Returns whether there was one.
+    /// Applies a transition, if there is one, and carries out what it asks for. Returns whether there was one.
     fn apply(
         self: &Arc<Self>,
         reason: Option<&Reason>,
@@ -160,8 +160,8 @@ impl Deployment {
         true
     }
 
-    /// Applies the result of a check. Notifies the tasks that wait even if it is ignored: they have asked for a check in
-    /// vain while this one was in progress.
+    /// Applies the result of a check. Notifies the waiting tasks even if the result is ignored, because their requests for
+    /// a check had no effect while this check was in progress.
     fn apply_check(
         self: &Arc<Self>,
         resident: &Resident,
@@ -183,8 +183,8 @@ impl Deployment {
         self.apply_check(resident, None, |_| None);
     }
 
-    /// Applies a successful check of a server. `round_trip` is the time that the reply took, unless the server waited with
-    /// it.
+    /// Applies a successful check of a server. `round_trip` is the time that the reply took, or `None` if the server
+    /// delayed the reply.
     pub(super) fn checked(
         self: &Arc<Self>,
         resident: &Resident,
@@ -198,14 +198,14 @@ impl Deployment {
             }
             let description = with_round_trips(server, description);
             if description.average_round_trip_time.is_none() {
-                // Without one, the server may be outside of the latency window until the next measurement.
+                // Without a round trip, the server may be outside the latency window until the next measurement.
                 server.control.measure.notify_one();
             }
             before.topology.after_check(description)
         });
     }
 
-    /// Adds a round trip that was measured besides the checks. It counts only while the server is known.
+    /// Adds a round trip that was measured separately from the checks. It counts only while the server is known.
     pub(super) fn measured(self: &Arc<Self>, resident: &Resident, round_trip: Duration) {
         let server = &resident.server;
         self.apply(None, |state, before| {
@@ -214,7 +214,7 @@ impl Deployment {
                 return None;
             }
             server.add_round_trip(round_trip);
-            // The next check tells of the new average, unless there was none.
+            // The next check publishes the new average, unless this is the first round trip.
             let is_first = present.average_round_trip_time.is_none();
             is_first.then(|| before.topology.after_check(with_round_trips(server, present.clone())))?
         });
@@ -237,11 +237,11 @@ impl Deployment {
         self.apply_check(resident, None, |before| before.topology.after_check(failed));
     }
 
-    /// Applies the reply to the hello of a connection that the server's pool opens, if it tells something new ("Clients
+    /// Applies the reply to the hello of a connection that the server's pool opens, if it says something new ("Clients
     /// update the topology from each handshake"). `generation` is the connection's.
     ///
-    /// If the server is unknown, its monitor makes it known, with its round-trip time. An invalid reply changes nothing: the
-    /// monitor's check fails with it.
+    /// If the server is unknown, its monitor makes it known, with its round-trip time. An invalid reply changes nothing:
+    /// the monitor's own check fails on it.
     pub(super) fn greeted(self: &Arc<Self>, server: &Server, reply: &RawDocument, generation: u64) {
         let version = TopologyVersion::of_reply(reply);
         let is_news = |snapshot: &Snapshot| {
@@ -264,7 +264,7 @@ impl Deployment {
         });
     }
 
-    /// Applies the servers that were found by a name's records, of which at most `most` are used; 0 means all.
+    /// Applies the servers found in the records of an SRV name. At most `most` of them are used; 0 means all.
     pub(super) fn rescanned(self: &Arc<Self>, found: &[ServerAddress], most: u32) {
         self.apply(None, |_, before| before.topology.after_rescan(&servers_after(&before.topology, found, most)));
     }
@@ -314,9 +314,9 @@ impl Deployment {
         let refusal = refusal(error.cause());
         let kind = refusal.and_then(ServerError::state_change).map_or(ErrorKind::Command, ErrorKind::StateChange);
         if !failed.clears_pool() && kind == ErrorKind::Command {
-            // What the pool may not be cleared for changes nothing else either: the label of an overloaded server, and a
-            // failure before the service of a load balancer is known. Nor is a check requested ("Network error when reading
-            // or writing").
+            // A failure that must not clear the pool changes nothing else either: one with the label of an overloaded
+            // server, or one before the service of a load balancer is known. It requests no check either ("Network error
+            // when reading or writing").
             return;
         }
         let progress = match error.stage() {
@@ -361,7 +361,7 @@ impl Deployment {
         if let (true, Some(scanning)) = (is_applied, self.scanning())
             && matches!(kind, ErrorKind::StateChange(StateChange::NotWritablePrimary | StateChange::ShuttingDown))
         {
-            // Instead of the check that a monitor makes at once. A server that is recovering stays so for a while ("not
+            // Replaces the check that a monitor would make at once. A server that is recovering stays so for a while ("not
             // writable primary and node is recovering").
             scanning.mark_stale();
         }
@@ -379,7 +379,7 @@ fn with_round_trips(server: &Server, description: ServerDescription) -> ServerDe
     ServerDescription { average_round_trip_time, minimum_round_trip_time, ..description }
 }
 
-/// Returns whether an error belongs to a connection of an older generation than the server's pool, or the service, has.
+/// Returns whether an error comes from a connection whose generation is older than the pool's, or the service's.
 fn is_older(server: &Server, reason: &Reason) -> bool {
     let Some(generation) = reason.generation else { return false };
     let present = match reason.service_id {

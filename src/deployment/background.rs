@@ -1,7 +1,7 @@
-//! What is left to do when a call has returned: closing a cursor, aborting a transaction.
+//! Work that remains after a call has returned: closing a cursor, aborting a transaction.
 //!
-//! A client with monitors has a runtime, on which it spawns such work. A client on a single thread runs nothing between
-//! its calls, so it keeps the work, and does it at the end of a call.
+//! A client with monitors has a runtime, on which it spawns such work. A client on a single thread runs nothing between its
+//! calls, so it keeps the work and does it at the end of a call.
 
 use std::mem;
 use std::pin::Pin;
@@ -14,17 +14,17 @@ use crate::runtime::{forks, own};
 
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Where work goes that no call waits for.
+/// Where to put work that no call waits for.
 #[derive(Clone)]
 pub(crate) enum Background {
-    /// It is spawned on the runtime of the monitors.
+    /// Spawned on the runtime of the monitors.
     Spawned(Handle),
-    /// It is kept until a call does it.
+    /// Kept until a call does it.
     Kept(Arc<Kept>),
 }
 
 impl Background {
-    /// Takes the work over. A forked child neither does the work of its parent nor drops it.
+    /// Accepts work. A forked child neither does its parent's work nor drops it.
     pub(crate) fn take(&self, work: impl Future<Output = ()> + Send + 'static) {
         match self {
             Self::Spawned(runtime) => drop(runtime.spawn(own(work))),
@@ -49,7 +49,7 @@ impl Default for Kept {
 impl Kept {
     fn keep(&self, work: Work) {
         if self.forks != forks() {
-            // It belongs to the parent of this process: its connection, and the lock.
+            // It belongs to the parent of this process, and so do its connection and the lock.
             return mem::forget(work);
         }
         self.work.lock().unwrap_or_else(PoisonError::into_inner).push(work);
@@ -59,7 +59,7 @@ impl Kept {
         self.forks != forks() || self.work.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
-    /// Takes what is kept. A forked child gets nothing of its parent's.
+    /// Takes the kept work. A forked child gets none of its parent's work.
     pub(crate) fn take(&self) -> Vec<Work> {
         match self.forks == forks() {
             true => mem::take(&mut *self.work.lock().unwrap_or_else(PoisonError::into_inner)),
@@ -69,7 +69,7 @@ impl Kept {
 }
 
 impl Deployment {
-    /// Returns where work goes that no call waits for. `None` before the first operation.
+    /// Returns where to put work that no call waits for, or `None` before the first operation.
     pub(crate) fn background(&self) -> Option<Background> {
         match self.scanning() {
             Some(scanning) => Some(Background::Kept(scanning.kept.clone())),
@@ -82,7 +82,7 @@ impl Deployment {
         self.scanning().is_some_and(|scanning| !scanning.kept.is_empty())
     }
 
-    /// Takes the work that is kept. Nothing is, unless the client is on a single thread.
+    /// Takes the kept work. Only a client on a single thread keeps any.
     pub(crate) fn kept(&self) -> Vec<Work> {
         self.scanning().map_or_else(Vec::new, |scanning| scanning.kept.take())
     }

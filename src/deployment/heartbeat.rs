@@ -1,4 +1,4 @@
-//! The events about checks: each that starts also ends, whatever becomes of its monitor.
+//! The events about checks. Each check that starts also ends, whatever happens to its monitor.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -20,11 +20,11 @@ pub(super) struct Heartbeats(Mutex<State>);
 #[derive(Default)]
 struct State {
     current: Option<Current>,
-    /// How many checks there were.
+    /// The number of checks so far.
     checks: u64,
-    /// How many connections the monitor has opened.
+    /// The number of connections that the monitor has opened.
     connections: u64,
-    /// Whether the server has left the topology. Nothing comes after its `ServerClosed`.
+    /// Whether the server has left the topology. No event follows its `ServerClosed`.
     is_over: bool,
 }
 
@@ -45,11 +45,11 @@ impl Current {
     }
 }
 
-/// What a check uses.
+/// The connection that a check uses.
 pub(super) enum Line<'l> {
-    /// It opens a connection to this address.
+    /// A new connection to this address.
     New(&'l Arc<str>),
-    /// It uses the latest connection, which has this number at the server.
+    /// The latest connection, to which the server gave this number.
     Latest(&'l Arc<str>, Option<i64>),
 }
 
@@ -64,7 +64,7 @@ impl Heartbeats {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts a check. The events are delivered.
+    /// Starts a check, and delivers its events.
     pub(super) fn start<'h>(&'h self, publisher: &'h Publisher, line: &Line<'_>, awaited: bool) -> Heartbeat<'h> {
         let mut check = 0;
         if publisher.is_listened_to() {
@@ -99,7 +99,7 @@ impl Heartbeats {
         Heartbeat { heartbeats: self, publisher, check }
     }
 
-    /// Ends the check in progress, and lets no other begin. The caller delivers the events.
+    /// Ends the check in progress, and prevents further checks. The caller delivers the events.
     pub(super) fn end(&self, publisher: &Publisher) {
         let mut state = self.lock();
         state.is_over = true;

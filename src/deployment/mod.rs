@@ -1,7 +1,7 @@
 //! A deployment as a client sees it: its servers with their pools and monitors, and what is known about them.
 //!
-//! The modules `topology` and `selection` say what follows from what. This module does it: it monitors the servers,
-//! applies each transition, and finds the server for an operation.
+//! The modules `topology` and `selection` hold the rules. This module carries them out: it monitors the servers, applies
+//! each transition, and finds the server for an operation.
 //!
 //! # Terms
 //!
@@ -20,11 +20,11 @@
 //!   causes. Pools become ready before the snapshot that says so, and are cleared after it (SDAM, "Connection Pool
 //!   Management").
 //! - DEP-2: No foreign code runs under the lock: subscribers and wakers are called when it has been released.
-//! - DEP-3: Selection takes no lock. It reads the snapshot, and the count of operations of at most two servers.
-//! - DEP-4: A monitor that is dropped although its server belongs to the deployment means that its runtime has ended. The
-//!   next operation starts all monitors again, on its own runtime.
-//! - DEP-5: A forked child uses nothing of its parent's deployment that a lock protects. It starts with a deployment of
-//!   its own (`fork.rs`).
+//! - DEP-3: Selection takes no lock. It reads the snapshot, and the operation counts of at most two servers.
+//! - DEP-4: If a monitor is dropped while its server still belongs to the deployment, its runtime has ended. The next
+//!   operation starts all monitors again, on its own runtime.
+//! - DEP-5: A forked child uses nothing of its parent's deployment that a lock protects. It starts with a new deployment
+//!   (`fork.rs`).
 //!
 //! # What runs
 //!
@@ -33,8 +33,8 @@
 //! | a monitor for each server (`monitor`), with the measuring of round trips | with its server | when its server leaves, and at the close |
 //! | the look-ups of an SRV name (`rescan`) | with the first operation | at the close, or once the deployment is of a type that is not looked up again |
 //!
-//! A client on a single thread has neither: its operations scan the servers (`scanning.rs`), and what others would spawn is
-//! kept until the end of a call (`background.rs`).
+//! A client on a single thread has none of these tasks. Its operations scan the servers (`scanning.rs`), and the work that
+//! other clients would spawn is kept until the end of a call (`background.rs`).
 //!
 //! # What writes what
 //!

@@ -14,8 +14,8 @@ use crate::topology::TopologyEvent;
 /// Receives the events of a client's monitoring.
 ///
 /// It receives one event at a time, in order. It is called by a monitor, or by the task that used or closed the client,
-/// and never under a lock. Such a call delivers at most 32 events before another one takes over. A slow subscriber delays
-/// the monitors, so one that may take long should pass the event on, for example through an unbounded channel. A panic is
+/// and never under a lock. One call delivers at most 32 events before another call takes over. A slow subscriber delays the
+/// monitors, so one that may take long should pass the event on, for example through an unbounded channel. A panic is
 /// caught, and the event counts as delivered. Every `Fn(&TopologyEvent)` is a subscriber.
 pub trait TopologySubscriber: Send + Sync + 'static {
     /// Receives an event.
@@ -28,7 +28,7 @@ impl<F: Fn(&TopologyEvent) + Send + Sync + 'static> TopologySubscriber for F {
     }
 }
 
-/// How callers share the delivery. The documentation of [`TopologySubscriber`] states the turn.
+/// How callers share the delivery. [`TopologySubscriber`] documents how many events one call delivers.
 const SHARE: Share = Share { turn: 32, room: 32 };
 
 /// The events of one deployment, its subscribers, and the log.
@@ -36,7 +36,7 @@ pub(crate) struct Publisher {
     topology_id: ObjectId,
     subscribers: Vec<Arc<dyn TopologySubscriber>>,
     delivery: Delivery<TopologyEvent>,
-    /// For the replies in log messages.
+    /// Used for the replies in log messages.
     most_logged: MostLogged,
 }
 
@@ -45,12 +45,12 @@ impl Publisher {
         Self { topology_id: object_id(), subscribers, delivery: Delivery::new(SHARE), most_logged }
     }
 
-    /// Returns a publisher for the deployment of a forked child, which is a topology of its own.
+    /// Returns a publisher for the deployment of a forked child, which is a separate topology.
     pub(super) fn successor(&self) -> Self {
         Self::new(self.subscribers.clone(), self.most_logged)
     }
 
-    /// Returns whether a subscriber or the log receives events. Otherwise none is built.
+    /// Returns whether a subscriber or the log receives events. Otherwise no event is built.
     pub(super) fn is_listened_to(&self) -> bool {
         !self.subscribers.is_empty() || log::is_enabled()
     }

@@ -1,5 +1,4 @@
-//! Looking up the servers of a `mongodb+srv` name: at first, and then again and again (Polling SRV Records for mongos
-//! Discovery).
+//! Looks up the servers of a `mongodb+srv` name, at first and then periodically (Polling SRV Records for mongos Discovery).
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,11 +13,11 @@ use crate::printable::PrintableError;
 use crate::runtime::alarm;
 use crate::topology::TopologyDescription;
 
-/// Looks the servers up until the deployment is closed, or turns out to be none whose servers are looked up again.
+/// Looks the servers up until the deployment is closed, or turns out to be of a type that is not looked up again.
 ///
 /// # Cancel safety
 ///
-/// Dropping the future cancels the look-up. The [`SrvResident`] then starts the deployment anew.
+/// Dropping the future cancels the look-up. The [`SrvResident`] then restarts the deployment.
 pub(super) async fn run(resident: SrvResident) {
     let deployment = &resident.deployment;
     tokio::select! {
@@ -31,7 +30,7 @@ pub(super) async fn run(resident: SrvResident) {
 
 async fn keep_scanning(deployment: &Arc<Deployment>) {
     let mut interval = match deployment.is_resolved() {
-        // By the user, or on another runtime.
+        // Resolved by the user, or on another runtime.
         true => SHORTEST_RESCAN,
         false => resolve(deployment).await,
     };
@@ -56,7 +55,7 @@ async fn keep_scanning(deployment: &Arc<Deployment>) {
     }
 }
 
-/// Looks the servers up for the first time, and returns when to do it again.
+/// Looks the servers up for the first time, and returns the time until the next look-up.
 async fn resolve(deployment: &Arc<Deployment>) -> Duration {
     let given: &Options = deployment.options();
     let pause = given.heartbeat_frequency;
@@ -75,7 +74,7 @@ async fn resolve(deployment: &Arc<Deployment>) -> Duration {
                 deployment.unresolved(error);
             }
         }
-        // Operations that wait ask again, as they ask for checks of servers.
+        // Waiting operations ask for another look-up, as they ask for checks of servers.
         let floor = Instant::now() + SHORTEST_HEARTBEAT;
         tokio::select! {
             () = alarm(pause) => {}
@@ -84,7 +83,7 @@ async fn resolve(deployment: &Arc<Deployment>) -> Duration {
     }
 }
 
-/// Returns the servers that the topology is to have: those that it has and that were found, and new ones as `srvMaxHosts`
+/// Returns the servers that the topology is to have: the current ones that were found again, and new ones as `srvMaxHosts`
 /// allows (`most`; 0 means all).
 pub(super) fn servers_after(topology: &TopologyDescription, found: &[ServerAddress], most: u32) -> Vec<ServerAddress> {
     let present: HashSet<_> = topology.servers().map(|server| &server.address).collect();
@@ -109,8 +108,8 @@ mod tests {
         ports.iter().map(|port| ServerAddress::parse(&format!("a:{port}")).unwrap()).collect()
     }
 
-    /// The specification's prose tests 1 to 5 and 10 to 12: the records at first, afterwards, `srvMaxHosts`, and how many
-    /// of those that were there stay.
+    /// The specification's prose tests 1 to 5 and 10 to 12: the first records, later records, `srvMaxHosts`, and how many
+    /// of the earlier servers stay.
     #[test]
     fn servers_follow_the_records() {
         for (before, found, most, expected) in [

@@ -1,8 +1,8 @@
 //! Scanning: checking the servers inline with operations, where there are no monitors (Server Monitoring,
 //! "Single-threaded monitoring"; Server Selection, "Single-threaded server selection").
 //!
-//! A deployment that scans has one connection for each server, in a pool of one that spawns nothing. Commands and checks
-//! share it: opening it is a check, and so is a hello on it. All servers are checked at once, by one future.
+//! A deployment that scans has one connection for each server, in a pool of size one that spawns nothing. Commands and
+//! checks share it. Opening it counts as a check, and so does a hello on it. One future checks all servers concurrently.
 //!
 //! # When a scan is due
 //!
@@ -13,26 +13,26 @@
 //! | a server has replied that it is not primary or shuts down | before the next selection |
 //! | no server is suitable | then, and with `serverSelectionTryOnce=false` again and again |
 //!
-//! There are 500 ms between two scans. A scan leaves a server alone whose last check failed less than 5 s before
-//! (`cooldownMS`). The failure of a command does not count as a failed check, so that a retry can find a server whose
-//! connection alone was lost.
+//! Scans are at least 500 ms apart. A scan skips a server whose last check failed less than 5 s earlier (`cooldownMS`). The
+//! failure of a command does not count as a failed check, so that a retry can reach a server that lost only its connection.
 //!
-//! An authentication that fails does not count either: the hello before it was answered, and is the result of the check.
-//! If the operation selects the server, its check-out fails with the error of the authentication, which makes the server
-//! unknown and is retried, as when a pool opens a connection. Otherwise, scans leave the server as it is known for 5 s, so
-//! that no password is refused twice a second. If the operation's time ends during an authentication, the check is cut off.
+//! A failed authentication does not count either: the server answered the hello before it, and that reply is the result of
+//! the check. If the operation selects the server, its check-out fails with the authentication error. As when a pool opens
+//! a connection, the error makes the server unknown and the operation is retried. Otherwise, scans leave the server's
+//! description alone for 5 s, so that the server does not refuse the same password twice a second. If the operation's time
+//! ends during an authentication, the check is cut off.
 //!
 //! A server whose connection has not been used for 5 s (`socketCheckIntervalMS`) is checked before its use: when it is
-//! selected, and before the next command of a cursor. A selection ends, because each check counts as a use.
+//! selected, and before the next command of a cursor. A selection terminates, because each check counts as a use.
 //!
 //! # How long a scan takes
 //!
-//! A check takes at most `connectTimeoutMS`, or twice that: if it fails on a connection that was there, it opens a new one.
+//! A check takes at most `connectTimeoutMS`, or twice that if it fails on an existing connection and opens a new one.
 //!
-//! One server that does not answer must not stop operations whose `timeoutMS` is shorter. A scan ends when half of the
-//! operation's time is used up and a server that has answered is suitable. A check that is cut off, then or when the time is
-//! up, counts as failed: the server is unknown. For 5 s, scans ask it again only if no other server is suitable. It may
-//! just need longer than the operation had.
+//! One unresponsive server must not block operations whose `timeoutMS` is shorter. A scan ends once half of the operation's
+//! time is used up and a server that has answered is suitable. A check that is cut off, at that point or when the time is
+//! up, counts as failed: the server becomes unknown. For 5 s, scans ask it again only if no other server is suitable. The
+//! server may merely need more time than the operation had.
 
 use std::future::poll_fn;
 use std::panic::Location;
@@ -63,13 +63,13 @@ use crate::runtime::{Connection, within};
 use crate::topology::{ServerDescription, ServerType, TopologyType};
 use crate::wire::reply::whole_number;
 
-/// How long a server is left alone after a check that failed (`cooldownMS`).
+/// How long scans skip a server after a failed check (`cooldownMS`).
 const COOLDOWN: Duration = Duration::from_secs(5);
 
-/// After what time without use a connection is checked (`socketCheckIntervalMS`).
+/// How long a connection may be unused before its next use begins with a check (`socketCheckIntervalMS`).
 const IDLE_LIMIT: Duration = Duration::from_secs(5);
 
-/// What a deployment that scans knows about its scans.
+/// The state of a deployment's scans.
 #[derive(Default)]
 pub(super) struct Scanning {
     state: Mutex<State>,
@@ -82,7 +82,7 @@ struct State {
     last: Option<Instant>,
     /// Whether the next selection begins with a scan.
     is_stale: bool,
-    /// When the SRV name is to be looked up again.
+    /// When to look up the SRV name again.
     look_up_at: Option<Instant>,
 }
 
@@ -106,7 +106,7 @@ pub(super) struct Uses(Mutex<UseTimes>);
 struct UseTimes {
     /// When the last check failed, unless one has succeeded since.
     failed: Option<Instant>,
-    /// When the last check was cut off or its authentication took too long, unless one has been completed since.
+    /// When the last check was cut off or its authentication took too long, unless a check has been completed since.
     cut_off: Option<Instant>,
     /// When the authentication of the last check failed.
     unauthenticated: Option<Instant>,
@@ -116,7 +116,7 @@ struct UseTimes {
 
 impl Uses {
     fn lock(&self) -> MutexGuard<'_, UseTimes> {
-        // All times are valid at any time.
+        // Every combination of the times is valid.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -124,8 +124,8 @@ impl Uses {
 /// A server, and a future that checks it.
 type Check = (Arc<Server>, Pin<Box<dyn Future<Output = ()> + Send>>);
 
-/// A scan. It also ends when it is dropped, because the operation's time is up: the next operation begins with what is
-/// known by then.
+/// A scan. It also ends when it is dropped because the operation's time is up. The next operation begins with what is known
+/// by then.
 struct InProgress<'s>(&'s Scanning);
 
 impl Drop for InProgress<'_> {
@@ -143,7 +143,7 @@ struct Checking {
     begun: Instant,
 }
 
-/// An operation had no more time for the check of a server.
+/// The operation ran out of time during the check of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("the server did not answer a check for {}, and the operation had no more time for it", Milliseconds(self.after))]
 struct CutOffError {
@@ -172,7 +172,7 @@ impl Drop for Checking {
     }
 }
 
-/// Why there was no server in time.
+/// Why no server was found in time.
 struct TimeLimit {
     at: Instant,
     limit: Duration,
@@ -180,14 +180,14 @@ struct TimeLimit {
 }
 
 impl Deployment {
-    /// Returns the options of a pool that holds the one connection of a server. Behind a load balancer, cursors and
-    /// transactions keep connections of their own.
+    /// Returns the options of a pool that holds a server's only connection. Behind a load balancer, cursors and
+    /// transactions keep separate connections.
     pub(super) fn options_of_one_connection(options: &PoolOptions) -> PoolOptions {
         let options = options.clone().min_pool_size(0);
         if options.load_balanced { options } else { options.max_pool_size(1) }
     }
 
-    /// Selects a server, and scans before and meanwhile as necessary.
+    /// Selects a server, scanning before and during the selection as necessary.
     ///
     /// # Errors
     ///
@@ -242,7 +242,7 @@ impl Deployment {
             match self.try_select(&self.snapshot(), demand) {
                 Ok(Some(selected)) => {
                     if self.was_long_idle(&selected) {
-                        // It may change the server, and so the choice.
+                        // A check may change the server, and thus the choice.
                         self.clone().check(selected.server().clone()).await;
                         continue;
                     }
@@ -282,16 +282,17 @@ impl Deployment {
         state.is_stale || due.is_none_or(|due| due.is_some_and(|due| due <= Instant::now()))
     }
 
-    /// Returns whether the server has a connection that was not used for a while.
+    /// Returns whether the server has a connection that has been unused for a while.
     fn was_long_idle(&self, server: &Server) -> bool {
         let is_checked = self.snapshot().topology.topology_type() != TopologyType::LoadBalanced;
         let used = server.uses.lock().used;
         is_checked && used.is_some_and(|used| used.elapsed() >= IDLE_LIMIT) && server.pool.status().available > 0
     }
 
-    /// Returns what checks a server before a cursor uses its connection, if it was not used for a while. Counts as a use.
+    /// Returns a future that checks a server before a cursor uses its connection, if the connection has been unused for a
+    /// while. The call counts as a use.
     pub(crate) fn check_if_idle(self: &Arc<Self>, server: &Arc<Server>) -> Option<impl Future<Output = ()> + use<>> {
-        // A forked child must not take the lock of a server of its parent.
+        // A forked child must not lock a server that belongs to its parent.
         if self.scanning().is_none() || !self.snapshot().has(server) {
             return None;
         }
@@ -300,8 +301,8 @@ impl Deployment {
         was_long_idle.then(|| Box::pin(self.clone().check(server.clone())))
     }
 
-    /// Checks all servers at once, and those that the checks discover. Ends when all have answered or failed, or after half
-    /// of the time until `deadline` if a server that has answered is suitable.
+    /// Checks all servers at once, including servers that the checks discover. Ends when all have answered or failed, or
+    /// after half of the time until `deadline` if a server that has answered is suitable.
     async fn scan(self: &Arc<Self>, scanning: &Scanning, demand: Demand<'_>, deadline: Option<Instant>) {
         let _in_progress = InProgress(scanning);
         self.look_up(scanning).await;
@@ -356,7 +357,7 @@ impl Deployment {
             .for_each(|scanned| scanned.scan_ended(begun));
     }
 
-    /// Returns whether a server is suitable that none of these checks waits for.
+    /// Returns whether a suitable server exists that none of these checks is waiting for.
     fn has_suitable(&self, demand: Demand<'_>, checks: &[Check]) -> bool {
         let deprioritized: Vec<_> = checks.iter().map(|(server, _)| server.address.clone()).collect();
         let selected = self.try_select(&self.snapshot(), Demand { deprioritized: &deprioritized, ..demand });
@@ -500,7 +501,7 @@ impl Deployment {
     }
 }
 
-/// Returns whether a time is less than 5 s before another one.
+/// Returns whether one time is less than 5 s before another.
 fn is_recent(time: Option<Instant>, now: Instant) -> bool {
     time.is_some_and(|time| now < time + COOLDOWN)
 }
@@ -508,12 +509,12 @@ fn is_recent(time: Option<Instant>, now: Instant) -> bool {
 /// The result of a check.
 struct Checked {
     description: ServerDescription,
-    /// The round trip.
+    /// The round-trip time.
     took: Duration,
     authentication: Authentication,
 }
 
-/// What became of the authentication of a check's connection.
+/// The outcome of authenticating a check's connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Authentication {
     NotFailed,
@@ -538,7 +539,7 @@ fn understood(
     Ok(Checked { description, took, authentication: Authentication::NotFailed })
 }
 
-/// Sends a hello on a connection that commands use, too.
+/// Sends a hello on a connection that commands also use.
 async fn run_hello(connection: &mut Connection<Endpoint>, limit: Duration) -> Result<RawDocumentBuf, Failure> {
     let understands_hello = connection.options().server_api.is_some()
         || matches!(connection.hello().document.get_bool("helloOk"), Ok(true));

@@ -20,21 +20,21 @@ use crate::runtime::within;
 use crate::selection::Access;
 use crate::topology::ServerDescription;
 
-/// What an operation asks of a server.
+/// The requirements of an operation for its server.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Demand<'a> {
     pub(crate) access: Access<'a>,
-    /// Servers that are taken only if no other one is suitable.
+    /// Servers to use only if no other one is suitable.
     pub(crate) deprioritized: &'a [ServerAddress],
     /// The server of a sharded cluster that the operation is pinned to.
     pub(crate) only: Option<&'a ServerAddress>,
     /// For log messages.
     pub(crate) purpose: Purpose<'a>,
-    /// The operation's, for all its selections.
+    /// Shared by all selections of the operation.
     pub(crate) wait_logged: &'a WaitLogged,
 }
 
-/// There is no server for an operation.
+/// No server could be selected for an operation.
 #[derive(Clone, Error)]
 #[non_exhaustive]
 pub enum ServerSelectionError {
@@ -44,15 +44,15 @@ pub enum ServerSelectionError {
     Timeout {
         /// What was wanted, such as a read preference.
         wanted: String,
-        /// The option whose time was up: `serverSelectionTimeoutMS` or `timeoutMS`.
+        /// The option that set the limit: `serverSelectionTimeoutMS` or `timeoutMS`.
         limit_name: &'static str,
         /// The time that was allowed.
         limit: Duration,
         /// What was known about the servers at the end.
         topology: Arc<TopologySummary>,
     },
-    /// One scan found no suitable server, and the option `serverSelectionTryOnce` of a client on a single thread allows
-    /// no other one.
+    /// One scan found no suitable server, and the option `serverSelectionTryOnce` of a client on a single thread allows no
+    /// further scan.
     #[error("no server for {wanted} was found in one scan (serverSelectionTryOnce): {topology}")]
     #[non_exhaustive]
     TriedOnce {
@@ -98,7 +98,7 @@ pub struct TopologySummary {
     topology_type: &'static str,
     /// Address, type, and the error of the last check, or how long there was no answer.
     servers: Vec<(Arc<str>, &'static str, Option<String>)>,
-    /// The server that is none of the deployment, and why.
+    /// The last server that left the deployment, and why.
     left_out: Option<Arc<str>>,
 }
 
@@ -113,7 +113,7 @@ impl TopologySummary {
         let server = |(server, member): (&ServerDescription, Option<&Member>)| {
             let told = match (&server.error, member) {
                 (Some(error), _) => Some(error.to_string()),
-                // Neither a reply nor a failure has come: perhaps something else accepts the connection.
+                // Neither a reply nor a failure has arrived. Perhaps something other than a server accepts the connection.
                 (None, Some(member)) if server.server_type.is_unknown() => {
                     Some(format!("connecting, no answer for {}", Milliseconds(member.server.checked_for())))
                 }
@@ -190,8 +190,7 @@ impl Deployment {
         }
     }
 
-    /// Selects the server that writes go to, if it is the only one to choose and the monitors run. Waits for nothing, and
-    /// logs nothing.
+    /// Selects the server that writes go to, if it is the only candidate and the monitors run. Neither waits nor logs.
     #[inline]
     pub(crate) fn select_at_once(&self, access: Access<'_>) -> Option<Selected> {
         if self.is_running() { self.snapshot().select_writable(access) } else { None }
@@ -210,7 +209,7 @@ impl Deployment {
         outcome
     }
 
-    /// Does what [`select`](Self::select) does where no monitors run: because nothing has started them, or because
+    /// Selects a server as [`select`](Self::select) does when no monitors run: because nothing has started them, or because
     /// operations scan instead.
     async fn start_and_select(
         self: &Arc<Self>,
@@ -227,7 +226,7 @@ impl Deployment {
         }
     }
 
-    /// Selects a server if one is suitable at present. Waits for nothing.
+    /// Selects a server if one is suitable now. Does not wait.
     ///
     /// # Errors
     ///
@@ -292,7 +291,7 @@ impl Deployment {
         }
     }
 
-    /// Returns the error of a selection whose time was up.
+    /// Returns the error of a selection that timed out.
     pub(super) fn not_found_in_time(
         &self,
         demand: Demand<'_>,
@@ -321,7 +320,7 @@ impl Deployment {
     }
 }
 
-/// Names what an operation needs, for an error.
+/// Describes what an operation needs, for an error.
 pub(super) fn wanted(access: Access<'_>) -> String {
     match access {
         Access::Write => "writes".to_owned(),

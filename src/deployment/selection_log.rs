@@ -19,7 +19,7 @@ use crate::topology::{TopologyDescription, TopologyView};
 /// The target of the messages: the component `serverSelection` of the logging specification.
 const TARGET: &str = "wharf::serverSelection";
 
-/// What a server is selected for.
+/// The purpose of a selection.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Purpose<'a> {
     /// A command, with the number of its operation.
@@ -28,7 +28,7 @@ pub(crate) enum Purpose<'a> {
     Named(&'static str, Option<i64>),
 }
 
-/// Whether the log has the message that an operation has to wait: it comes once for all selections of the operation.
+/// Whether the log has the message that an operation has to wait. It is logged once for all selections of the operation.
 #[derive(Debug)]
 pub(crate) struct WaitLogged(AtomicBool);
 
@@ -37,9 +37,9 @@ impl WaitLogged {
         Self(AtomicBool::new(false))
     }
 
-    /// Returns whether the message is to be logged, and notes that it is.
+    /// Returns whether to log the message, and notes that it was logged.
     pub(super) fn is_due(&self) -> bool {
-        // Relaxed: an operation selects one server after the other.
+        // Relaxed: the selections of one operation follow one another.
         logs_waiting() && !self.0.swap(true, Ordering::Relaxed)
     }
 }
@@ -133,7 +133,7 @@ fn described(topology: &TopologyDescription) -> String {
     TopologyView(Arc::new(topology.clone())).to_string()
 }
 
-/// Describes what is asked of a server: the read preference with all its parts.
+/// Describes the requirements: the read preference with all its parts.
 fn selector(Demand { access, only, .. }: Demand<'_>) -> String {
     match (only, access) {
         (Some(only), _) => format!("the server {only}, which the transaction is pinned to"),
@@ -141,7 +141,7 @@ fn selector(Demand { access, only, .. }: Demand<'_>) -> String {
     }
 }
 
-/// Describes the error without the topology, which has a key of its own.
+/// Describes the error without the topology, which has a separate key.
 fn failure(access: Access<'_>, error: &ServerSelectionError) -> String {
     match error {
         ServerSelectionError::Timeout { limit_name, .. } => {

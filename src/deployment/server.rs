@@ -32,13 +32,13 @@ pub(crate) struct Server {
     /// When its monitor, or an operation, began to check it.
     checks_begun: Mutex<Instant>,
     round_trips: Mutex<RoundTrips>,
-    /// The shortest round trip of late, in nanoseconds.
+    /// The shortest recent round trip, in nanoseconds.
     least_round_trip: AtomicU64,
     /// For scans.
     pub(super) uses: Uses,
 }
 
-/// What a monitor is told.
+/// The signals to a monitor.
 #[derive(Default)]
 pub(super) struct Control {
     /// Notified when the server is to be checked at once.
@@ -74,10 +74,10 @@ impl Control {
         self.is_checking.store(on, Ordering::Release);
     }
 
-    /// Takes back a cancellation that no check has noticed. The pool is cleared, so that no other one comes from a
-    /// connection of before.
+    /// Takes back a cancellation that no check has noticed. The pool is already cleared, so connections from before the
+    /// clear can cause no further cancellation.
     pub(super) fn forget_cancellation(&self) {
-        // It takes the notification that is kept, if there is one.
+        // Consumes the stored notification, if there is one.
         pin!(self.cancel.notified()).enable();
     }
 
@@ -95,7 +95,7 @@ impl Control {
 
     /// Completes when the monitor is to end.
     pub(super) async fn ended(&self) {
-        // It is notified from here on, so an end after the question is not missed.
+        // The future receives notifications from here on, so an end after the check below is not missed.
         let end = self.end.notified();
         if !self.has_ended() {
             end.await;
@@ -118,10 +118,10 @@ impl Server {
         }
     }
 
-    /// Notes that its monitor, or an operation, begins to check it.
+    /// Notes that the monitor, or an operation, begins to check this server.
     pub(super) fn begin_checks(&self) {
         self.control.set_checking(true);
-        // Valid at any time, here and below.
+        // Every value is valid, here and below.
         *self.checks_begun.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
@@ -139,7 +139,7 @@ impl Server {
     }
 
     /// Forgets the round-trip times, because the server is unknown. The lock of the deployment is held, so that no check
-    /// applies the times of before.
+    /// applies the old times.
     pub(super) fn forget_round_trips(&self) {
         let mut round_trips = self.round_trips.lock().unwrap_or_else(PoisonError::into_inner);
         *round_trips = RoundTrips::default();
@@ -176,20 +176,20 @@ impl fmt::Debug for Server {
 
 /// A server in a snapshot, with the handles by which operations use it.
 ///
-/// Each operation clones the handle of its thread, and drops it at its end. So the operations in progress are the
-/// references to the handles, and operations of different threads write different cache lines.
+/// Each operation clones the handle of its thread, and drops the clone when it ends. So the number of references to the
+/// handles is the number of operations in progress, and operations of different threads write different cache lines.
 #[derive(Debug)]
 pub(crate) struct Member {
     pub(crate) server: Arc<Server>,
     handles: [Selected; HANDLES],
 }
 
-/// A server that an operation uses. While the operation has it, the operation counts as in progress.
+/// A server that an operation uses. The operation counts as in progress while it holds this value.
 #[derive(Debug, Clone)]
 pub(crate) struct Selected(Arc<CachePadded<Arc<Server>>>);
 
 impl Selected {
-    /// Returns the server, for a use that is no operation in progress, such as an open cursor.
+    /// Returns the server, for a use that does not count as an operation in progress, such as an open cursor.
     pub(crate) fn server(&self) -> &Arc<Server> {
         &self.0
     }

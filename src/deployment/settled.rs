@@ -1,4 +1,4 @@
-//! What follows from the options of a deployment.
+//! The values derived from the options of a deployment.
 
 use std::sync::Arc;
 
@@ -7,12 +7,12 @@ use crate::endpoint::{Endpoints, Handshake};
 use crate::options::{InvalidOption, Options};
 use crate::topology::TopologyDescription;
 
-/// What follows from the options, once the servers are known.
+/// The values derived from the options, once the servers are known.
 pub(super) struct Settled {
     pub(super) options: Arc<Options>,
     /// Makes the endpoints of pools.
     pub(super) endpoints: Endpoints,
-    /// Makes the endpoints of monitors: without a credential, because monitors do not authenticate.
+    /// Makes the endpoints of monitors. They have no credential, because monitors do not authenticate.
     pub(super) probes: Endpoints,
 }
 
@@ -36,7 +36,7 @@ impl Settled {
             Checks::ByOperations => endpoints.for_scans(),
         };
         for server in topology.servers() {
-            // A seed that cannot be used is refused now, and not by the first operation.
+            // Refuses an unusable seed now rather than in the first operation.
             let _ = endpoints.at(&server.address)?;
         }
         Ok((Self { options, endpoints, probes }, topology))

@@ -18,7 +18,7 @@ pub(crate) struct Snapshot {
     /// One for each server of the description, in the same order. `None` before the deployment has started, and if the
     /// options cannot be used with the server's address.
     members: Vec<Option<Arc<Member>>>,
-    /// The place of the only server that writes can go to, if there is one and all servers are compatible.
+    /// The index of the only server that writes can go to, if there is one and all servers are compatible.
     writable: Option<usize>,
 }
 
@@ -51,8 +51,8 @@ impl Snapshot {
         self.topology.servers().zip(self.members.iter().map(Option::as_deref))
     }
 
-    /// Returns how many statements and how many bytes a write command may have (`maxWriteBatchSize`,
-    /// `maxMessageSizeBytes`), on the server that writes go to, or on any of the known servers if there is not exactly one.
+    /// Returns the maximum number of statements and bytes of a write command (`maxWriteBatchSize`, `maxMessageSizeBytes`).
+    /// The limits are those of the server that writes go to, or hold for all known servers if there is not exactly one.
     pub(crate) fn write_limits(&self) -> (usize, usize) {
         let known = self.topology.servers().enumerate().filter(|(place, server)| match self.writable {
             Some(writable) => *place == writable,
@@ -77,7 +77,7 @@ impl Snapshot {
         self.members[place].as_ref()
     }
 
-    /// Returns whether the snapshot has this server, and not another one at the same address.
+    /// Returns whether the snapshot has this server, rather than another one at the same address.
     pub(super) fn has(&self, server: &Server) -> bool {
         self.member(&server.address).is_some_and(|member| std::ptr::eq(&*member.server, server))
     }
@@ -88,8 +88,8 @@ impl Snapshot {
         self.member(address).filter(|_| is_known).map(|member| member.select())
     }
 
-    /// Selects the only server that writes can go to, if that is what is asked for. Usually it is: no allocation, no random
-    /// number.
+    /// Selects the only server that writes can go to, if the request is for such a server. This is the usual case: no
+    /// allocation, no random number.
     #[inline]
     pub(super) fn select_writable(&self, access: Access<'_>) -> Option<Selected> {
         let by_primary = match access {
@@ -100,11 +100,11 @@ impl Snapshot {
         self.members[place].as_deref().map(Member::select)
     }
 
-    /// Selects a server, if one is suitable. `local_threshold` and `heartbeat_frequency` are those of the options.
+    /// Selects a server, if one is suitable. `local_threshold` and `heartbeat_frequency` come from the options.
     ///
     /// # Errors
     ///
-    /// Those of [`selection::suitable`].
+    /// As for [`selection::suitable`].
     pub(super) fn select(
         &self,
         access: Access<'_>,

@@ -27,22 +27,22 @@ use crate::topology::{TopologyDescription, TopologyEvent, TopologyType, events_o
 
 /// The servers of a client, with their pools and monitors.
 pub(crate) struct Deployment {
-    /// The options as given. Those of an SRV name that is not resolved have no servers.
+    /// The options as given. Until an SRV name is resolved, they have no servers.
     given: Arc<Options>,
-    /// The handshake of all connections, which is known before the servers are.
+    /// The handshake of all connections, known before the servers are.
     handshake: Arc<Handshake>,
     /// Set when the servers are known.
     settled: OnceLock<Arc<Settled>>,
-    /// Resolves the SRV name, instead of the system's configuration.
+    /// Resolves the SRV name in place of the system's resolver.
     pub(super) resolver: Option<Resolver>,
-    /// How the servers are checked without monitors. `None`: monitors check them.
+    /// The state of scans, for a deployment without monitors. `None` if monitors check the servers.
     scanning: Option<Box<Scanning>>,
     /// Ends the look-ups of the SRV name.
     pub(super) srv_control: Control,
     subscribers: Vec<Arc<dyn Subscriber>>,
     pub(super) publisher: Publisher,
     pub(super) snapshot: ArcSwap<Snapshot>,
-    /// Which start of the monitors is in force, 0 if they do not run. Each operation reads it.
+    /// The current start of the monitors, or 0 if they do not run. Each operation reads it.
     running: AtomicU64,
     /// Whether the deployment is closed, for a forked child.
     was_closed: AtomicBool,
@@ -53,7 +53,7 @@ pub(crate) struct Deployment {
     changed: Event,
 }
 
-/// What a deployment begins with.
+/// The initial values of a deployment.
 struct Parts {
     given: Arc<Options>,
     handshake: Arc<Handshake>,
@@ -76,22 +76,22 @@ pub(crate) enum Checks {
     ByOperations,
 }
 
-/// What changes under the lock, besides the snapshot.
+/// The state that changes under the lock, besides the snapshot.
 #[derive(Default)]
 pub(super) struct State {
     /// The runtime of the monitors. `None` before the first operation.
     pub(super) residence: Option<Handle>,
-    /// How often the monitors were started.
+    /// The number of times that the monitors were started.
     starts: u64,
     pub(super) is_closed: bool,
-    /// Why the SRV name could not be resolved, the last time.
+    /// Why the last attempt to resolve the SRV name failed.
     unresolved: Option<ResolveError>,
     /// The servers that the deployment had when it was closed.
     closed: Vec<Arc<Server>>,
 }
 
-/// What a monitor's task holds. If the task is dropped although the server belongs to the deployment, the runtime has
-/// ended.
+/// The value that a monitor's task holds. If the task is dropped while the server still belongs to the deployment, the
+/// runtime has ended.
 pub(super) struct Resident {
     pub(super) deployment: Arc<Deployment>,
     pub(super) server: Arc<Server>,
@@ -100,14 +100,14 @@ pub(super) struct Resident {
 }
 
 impl Resident {
-    /// Drops this value without a conclusion about the runtime.
+    /// Drops this value without concluding that the runtime has ended.
     pub(super) fn forget(mut self) {
         self.start = NEVER;
     }
 
-    /// Returns whether the monitors were not started again since.
+    /// Returns whether the monitors have not been restarted since.
     pub(super) fn is_current(&self) -> bool {
-        // ORD: Relaxed; nothing is published. A result that comes too late is refused under the lock.
+        // ORD: Relaxed; nothing is published. A late result is refused under the lock.
         self.deployment.running.load(Ordering::Relaxed) == self.start
     }
 
@@ -116,14 +116,14 @@ impl Resident {
         self.server.heartbeats.start(&self.deployment.publisher, line, awaited)
     }
 
-    /// Returns whether a result of the monitor counts: the monitors were not started again since, and the server still
+    /// Returns whether a result of the monitor counts: the monitors have not been restarted since, and the server still
     /// belongs to the deployment.
     pub(super) fn counts(&self, state: &State, snapshot: &Snapshot) -> bool {
         self.start == state.starts && snapshot.has(&self.server)
     }
 }
 
-/// A start that never happens.
+/// The number of a start that never happens.
 const NEVER: u64 = u64::MAX;
 
 impl Drop for Resident {
@@ -134,14 +134,15 @@ impl Drop for Resident {
     }
 }
 
-/// What the task holds that looks up the servers of an SRV name. What [`Resident`] says holds here too.
+/// The value that the task for looking up an SRV name's servers holds. Dropping it has the same meaning as for
+/// [`Resident`].
 pub(super) struct SrvResident {
     pub(super) deployment: Arc<Deployment>,
     start: u64,
 }
 
 impl SrvResident {
-    /// Drops this value without a conclusion about the runtime.
+    /// Drops this value without concluding that the runtime has ended.
     pub(super) fn forget(mut self) {
         self.start = NEVER;
     }
@@ -160,17 +161,17 @@ impl Deployment {
     fn has_stopped(&self, start: u64) {
         // ORD: Relaxed; nothing is published. If the monitors were started again meanwhile, the exchange fails.
         if self.running.compare_exchange(start, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
-            // Operations that wait start the monitors again, on their own runtimes.
+            // Waiting operations restart the monitors, on their own runtimes.
             self.changed.notify(usize::MAX);
         }
     }
 
-    /// Describes the deployment of the options. Connects to nothing, and looks nothing up.
+    /// Creates the deployment that the options describe. Neither connects nor looks anything up.
     ///
     /// # Errors
     ///
     /// [`InvalidOption`] as for [`Options::endpoints`], and if options about the kind of deployment contradict each
-    /// other. Of an SRV name that is not resolved, only what is known already is checked.
+    /// other. For an SRV name that is not resolved, only the known parts are checked.
     pub(crate) fn new(
         options: Options,
         subscribers: Vec<Arc<dyn Subscriber>>,
@@ -222,7 +223,7 @@ impl Deployment {
             accounts_for_holders,
             checks,
         } = parts;
-        // Here, because pools are made under the lock, where no subscriber of `tracing` may be called.
+        // Done here, because pools are made under the lock, where no subscriber of `tracing` may be called.
         watch_interest();
         let members = topology.servers().map(|_| None).collect();
         Arc::new(Self {
@@ -273,7 +274,7 @@ impl Deployment {
         self.scanning.as_deref()
     }
 
-    /// Returns the options: those that were given, until an SRV name is resolved.
+    /// Returns the options, as given until an SRV name is resolved.
     pub(crate) fn options(&self) -> &Arc<Options> {
         self.settled.get().map_or(&self.given, |settled| &settled.options)
     }
@@ -296,7 +297,7 @@ impl Deployment {
         self.changed.notify(usize::MAX);
     }
 
-    /// Returns why the SRV name could not be resolved, if so.
+    /// Returns why the SRV name could not be resolved, if it could not.
     pub(super) fn resolve_error(&self) -> Option<ResolveError> {
         match self.is_resolved() {
             true => None,
@@ -304,11 +305,11 @@ impl Deployment {
         }
     }
 
-    /// Applies the options with the servers that were found for the SRV name.
+    /// Applies the options with the servers found for the SRV name.
     ///
     /// # Errors
     ///
-    /// Those of [`Deployment::new`].
+    /// As for [`Deployment::new`].
     pub(super) fn settle(self: &Arc<Self>, options: Options) -> Result<(), InvalidOption> {
         let (settled, topology) = Settled::new(options, &self.handshake, self.checks())?;
         let mut after = Afterwards::default();
@@ -320,7 +321,7 @@ impl Deployment {
             }
             let before = self.snapshot.load_full();
             if is_listened_to {
-                // It has opened already.
+                // The event of the opening was already emitted.
                 self.publisher.emit(|topology_id| events_of_opening(topology_id, &topology).into_iter().skip(1));
             }
             self.inhabit(&state, topology, &before, &mut after);
@@ -381,7 +382,7 @@ impl Deployment {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts the monitors on the caller's runtime, unless they run.
+    /// Starts the monitors on the caller's runtime, unless they already run.
     ///
     /// # Errors
     ///
@@ -428,7 +429,7 @@ impl Deployment {
         Ok(())
     }
 
-    /// Returns what a check of the server by an operation holds.
+    /// Returns the value that an operation holds while it checks the server.
     pub(super) fn resident_of(self: &Arc<Self>, server: &Arc<Server>) -> Resident {
         self.resident(&self.lock(), server)
     }
@@ -439,7 +440,7 @@ impl Deployment {
         let is_listened_to = self.publisher.is_listened_to();
         {
             let mut state = self.lock();
-            // ORD: Acquire; pairs with the Release below, by which another operation may have started the monitors.
+            // ORD: Acquire; pairs with the Release below, with which another operation may have started the monitors.
             if self.running.load(Ordering::Acquire) != 0 {
                 return Ok(());
             }
@@ -454,7 +455,7 @@ impl Deployment {
             }
             self.inhabit(&state, before.topology.clone(), &before, &mut after);
             if self.given.srv.is_some() {
-                // It begins with a look-up.
+                // The task begins with a look-up.
                 self.srv_control.set_checking(true);
                 after.to_resolve = Some(SrvResident { deployment: self.clone(), start: state.starts });
             }
@@ -497,7 +498,7 @@ impl Deployment {
                     }
                 }),
             };
-            // ORD: Relaxed; the lock publishes it. A forked child reads it without, in a single thread.
+            // ORD: Relaxed; the lock publishes it. A forked child reads it without the lock, on its only thread.
             let accounts_for_holders = self.accounts_for_holders.load(Ordering::Relaxed);
             let mut builder = endpoint.pool().account_for_holders(accounts_for_holders).log(Log::new());
             if self.scanning.is_some() {
@@ -536,20 +537,20 @@ impl Deployment {
         }
     }
 
-    /// Returns what the server's monitor holds.
+    /// Returns the value that the server's monitor holds.
     fn resident(self: &Arc<Self>, state: &State, server: &Arc<Server>) -> Resident {
         // A monitor begins with a check.
         server.begin_checks();
         Resident { deployment: self.clone(), server: server.clone(), start: state.starts }
     }
 
-    /// Returns whether the server has left the deployment, which has others or may get others.
+    /// Returns whether the server has left a deployment that has, or may get, other servers.
     pub(crate) fn has_lost(&self, server: &Server) -> bool {
         !self.is_closed() && !self.snapshot.load().has(server)
     }
 
-    /// Asks all monitors for a check at once, or for another look-up if the SRV name is not resolved. The task listens to
-    /// [`changed`](Self::changed) already.
+    /// Asks all monitors for a check at once, or for another look-up if the SRV name is not resolved. The calling task must
+    /// already listen to [`changed`](Self::changed).
     pub(crate) fn request_checks(&self) {
         if !self.is_resolved() {
             self.srv_control.ask();
@@ -569,7 +570,7 @@ impl Deployment {
             }
             // ORD: Release; pairs with the Acquire in `start`, so that later operations find the deployment closed.
             self.running.store(0, Ordering::Release);
-            // ORD: Relaxed; a forked child reads it, in a single thread.
+            // ORD: Relaxed; a forked child reads it, on its only thread.
             self.was_closed.store(true, Ordering::Relaxed);
             let before = self.snapshot.load_full();
             // SDAM, "Client closing".
@@ -597,7 +598,7 @@ impl Deployment {
         self.changed.notify(usize::MAX);
     }
 
-    /// Sets whether the pools account for the holders of their connections, those of later servers included.
+    /// Sets whether the pools account for the holders of their connections, including the pools of later servers.
     pub(crate) fn account_for_holders(&self, on: bool) {
         let present = {
             let _state = self.lock();

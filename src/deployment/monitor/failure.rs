@@ -18,7 +18,7 @@ pub(in crate::deployment) enum Failure {
     /// It failed.
     Check {
         cause: Cause,
-        /// Whether the network failed, or the time was up.
+        /// Whether the network failed or the check timed out.
         is_network_error: bool,
         is_timeout: bool,
     },
@@ -49,10 +49,10 @@ impl CheckTimeoutError {
         Failure::Check { cause: Arc::new(Self { limit }), is_network_error: true, is_timeout: true }
     }
 
-    /// Returns the failure of a check whose command failed, and that could take `limit`.
+    /// Returns the failure of a check whose command failed. `limit` is the time that the command was allowed.
     pub(in crate::deployment) fn instead_of(error: CommandError, limit: Duration) -> Failure {
         match error {
-            // The command's own text speaks of an option that does not limit a check.
+            // The command's own text names an option that does not limit a check.
             CommandError::Timeout { .. } => Self::after(limit),
             error => error.into(),
         }

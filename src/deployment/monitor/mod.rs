@@ -13,9 +13,9 @@
 //! | `cancel` | ends the check, and closes the connection | closes the connection; the pause goes on | kept: ends the next check, unless its connection has failed |
 //! | `end` | ends the monitor | ends the monitor | ends the monitor |
 //!
-//! A request is ignored while a check is in progress, because the end of the check meets it: a task that waits for a server
-//! is told the end of each, and may ask again. Several notifications of one kind count as one, so none causes more than one
-//! check.
+//! A request is ignored while a check is in progress, because the end of that check serves it too: every task that waits
+//! for a server is notified of the end and may ask again. Several notifications of one kind count as one, so none causes
+//! more than one check.
 
 pub(super) mod failure;
 mod round_trips;
@@ -34,17 +34,17 @@ use crate::runtime::{alarm, before_alarm};
 use crate::topology::{ServerDescription, TopologyVersion};
 use failure::{CheckTimeoutError, Failure};
 
-/// How many checks may follow one another without a pause. Then there are 500 ms from one to the next on average.
+/// How many checks may follow one another without a pause. Beyond that, checks are 500 ms apart on average.
 ///
 /// A change of the server's state ends an awaited check at once, and so does a server that closes its connections or does
-/// not wait. The monitor must follow an election, which takes a few changes, but not keep up with such a server.
+/// not wait. The monitor must follow an election, which takes a few changes, but need not keep up with such a server.
 const BURST: u32 = 10;
 
 /// Checks the server until it leaves the deployment.
 ///
 /// # Cancel safety
 ///
-/// Dropping the future closes its connections. The [`Resident`] then starts the monitors of the deployment anew.
+/// Dropping the future closes its connections. The [`Resident`] then restarts the deployment's monitors.
 pub(super) async fn run(resident: Resident) {
     let server = &*resident.server;
     let Some(probe) = &server.probe else { return };
@@ -77,13 +77,13 @@ pub(super) async fn run(resident: Resident) {
 struct Monitor<'m> {
     resident: &'m Resident,
     probe: &'m Endpoint,
-    /// Whether to stream from servers that can.
+    /// Whether to stream from servers that support it.
     streams: bool,
-    /// Tells whether round trips are to be measured on a connection of their own.
+    /// Tells whether round trips are to be measured on a separate connection.
     streaming: watch::Sender<bool>,
     /// When the last check ended, or was cancelled. Pauses count from then.
     ended: Instant,
-    /// The time of the next check if there were always 500 ms between two. A burst gets ahead of it.
+    /// The time of the next check if checks were always 500 ms apart. A burst runs ahead of it.
     paced: Instant,
     /// Whether the last check succeeded.
     known: bool,
@@ -94,7 +94,7 @@ struct Monitor<'m> {
 }
 
 impl Monitor<'_> {
-    /// Checks the server until the monitors are started anew.
+    /// Checks the server until the monitors are restarted.
     async fn keep_checking(&mut self) {
         while self.resident.is_current() {
             let Err(failure) = self.check_on_one_connection().await;
@@ -107,7 +107,7 @@ impl Monitor<'_> {
                 Failure::Cancelled => self.resident.deployment.check_cancelled(self.resident),
                 Failure::Check { cause, is_network_error, is_timeout } => {
                     self.resident.deployment.check_failed(self.resident, cause, is_timeout);
-                    // A restart, or a device between the two, may have cost only the connection.
+                    // A restart of the server, or a device on the path, may have cost only the connection.
                     if is_network_error && was_known {
                         // An operation may have failed together with the check.
                         self.resident.server.control.forget_cancellation();
@@ -115,7 +115,8 @@ impl Monitor<'_> {
                     }
                 }
             }
-            // There is no connection that a cancellation could close. After one in a pause, the same pause goes on.
+            // No connection is open for a cancellation to close. After a cancellation during the pause, the same pause goes
+            // on.
             self.pause(OnCancel::Continue).await;
         }
     }
@@ -176,14 +177,14 @@ impl Monitor<'_> {
         hello.append(bson::raw::cstr!("topologyVersion"), version);
         let most = i64::try_from(heartbeat_frequency.as_millis()).unwrap_or(i64::MAX);
         hello.append(bson::raw::cstr!("maxAwaitTimeMS"), most);
-        // The limit is that of `before_alarm`: one of the command would keep a timer in the runtime all the time.
+        // `before_alarm` sets the limit. A limit on the command would keep a timer in the runtime the whole time.
         let command = Command::new("admin", &hello).timeout(Duration::ZERO);
         let number = connection.hello().server_connection_id;
         let resident = self.resident;
         let line = Line::Latest(&resident.server.address.text, number);
         self.keep_pace().await;
         let mut heartbeat = resident.heartbeat(&line, true);
-        // It may have been lost since the last reply.
+        // The connection may have been lost since the last reply.
         let mut replies = match connection.exhaust(command) {
             Ok(replies) => replies,
             Err(error) => return Err(Failure::from(error).reported(heartbeat)),
@@ -199,7 +200,7 @@ impl Monitor<'_> {
             };
             match self.unless_cancelled(next).await {
                 Ok(Some(reply)) => self.checked(heartbeat, &reply, number, None)?,
-                // Not before `is_over` says so.
+                // Cannot happen before `is_over` returns true.
                 Ok(None) => return Ok(()),
                 Err(failure) => return Err(failure.reported(heartbeat)),
             }
@@ -242,8 +243,8 @@ impl Monitor<'_> {
         outcome
     }
 
-    /// Takes note of a reply to a check. `number` is the server's for the connection. `round_trip` is the time that the
-    /// reply took, unless the server waited with it.
+    /// Takes note of a reply to a check. `number` is the server's number for the connection. `round_trip` is the time that
+    /// the reply took, unless the server waited with it.
     fn checked(
         &mut self,
         heartbeat: Heartbeat<'_>,
@@ -269,8 +270,8 @@ impl Monitor<'_> {
         }
     }
 
-    /// Waits until `heartbeatFrequencyMS` have passed since the end of the last check, or until a check is requested, but
-    /// not less than 500 ms after that end. Returns whether it was cut short by a cancellation.
+    /// Waits until `heartbeatFrequencyMS` after the end of the last check, or until a check is requested, but at least
+    /// until 500 ms after that end. Returns whether a cancellation cut the pause short.
     async fn pause(&self, on_cancel: OnCancel) -> bool {
         let floor = self.ended + SHORTEST_HEARTBEAT;
         let rest = self.probe.options().heartbeat_frequency.saturating_sub(self.ended.elapsed());
@@ -299,21 +300,21 @@ impl Monitor<'_> {
             }
         };
         if is_cancelled && is_requested {
-            // For the next pause.
+            // Kept for the next pause.
             control.check.notify_one();
         }
         is_cancelled
     }
 }
 
-/// What a cancellation does to a pause.
+/// The effect of a cancellation on a pause.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum OnCancel {
     Return,
     Continue,
 }
 
-/// Sends a hello that is answered at once.
+/// Sends a hello that the server answers at once.
 async fn run_hello(
     connection: &mut DirectConnection,
     hello: &RawDocument,

@@ -1,4 +1,4 @@
-//! Measures round trips on a connection of its own (Server Monitoring, "Measuring RTT").
+//! Measures round trips on a separate connection (Server Monitoring, "Measuring RTT").
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::run_hello;
 use crate::endpoint::{DirectConnection, Endpoint};
 use crate::runtime::alarm;
 
-/// Measures a round trip every `heartbeatFrequencyMS` while the monitor streams, and at once if the server is known again
+/// Measures a round trip every `heartbeatFrequencyMS` while the monitor streams, and at once if the server becomes known
 /// without one. Failures change nothing: the monitor notices them as well.
 pub(super) async fn keep_measuring(resident: &Resident, probe: &Endpoint, mut streaming: watch::Receiver<bool>) {
     // The sender is in the monitor, which ends together with this future.
@@ -40,7 +40,7 @@ async fn measure(resident: &Resident, probe: &Endpoint) {
     }
 }
 
-/// Measures one round trip. The hello of a new connection's handshake is one.
+/// Measures one round trip. The hello of a new connection's handshake counts as one.
 async fn ping(probe: &Endpoint, connection: &mut Option<DirectConnection>) -> Result<Duration, Failure> {
     let Some(connection) = connection else {
         let (opened, took) = probe.probe().await?;
