@@ -21,8 +21,8 @@ debug_as_sentence!(PoolClosedError, PoolClearedError, WaitQueueTimeoutError, NoR
 ///
 /// The messages of the first three variants begin as the CMAP specification prescribes ("Connection Pool Errors").
 ///
-/// The variants are boxed, so that a check-out's result takes two words. Moving a larger result took three percent of a
-/// successful check-out.
+/// The variants are boxed, so that a check-out's result takes two words. Moving a larger result took three percent of the
+/// time of a successful check-out.
 ///
 /// ```
 /// use wharf::CheckOutError;
@@ -70,7 +70,7 @@ impl CheckOutError {
         }
     }
 
-    /// Returns whether the operation that needed the connection may be retried. It was not sent in any case.
+    /// Returns whether the operation that needed the connection may be retried. It was never sent.
     ///
     /// Pause before a retry: a paused pool refuses at once.
     #[must_use]
@@ -215,9 +215,9 @@ pub struct WaitQueueTimeoutError {
     pub max_pool_size: u32,
     /// How many connections the pool had when the time was up.
     pub total: u32,
-    /// How many of the connections were in use. Those that were drained are among them.
+    /// How many of the connections were in use. This includes connections that were being drained.
     pub in_use: u32,
-    /// How many connections in use had been checked in, and were drained.
+    /// How many of the connections in use had been checked in and were being drained.
     pub draining: u32,
     /// How many of the connections were available: they came free too late.
     pub available: u32,
@@ -225,7 +225,7 @@ pub struct WaitQueueTimeoutError {
     pub pending: u32,
     /// How many other check-outs were waiting.
     pub waiting: u32,
-    /// How long the check-out had waited, in the queue and for a connection of its own.
+    /// How long the check-out had waited, in the queue and for its own connection.
     pub waited: Duration,
     /// The limit that ended the check-out.
     pub limit: TimeLimit,

@@ -99,18 +99,17 @@ impl EstablishError {
         self.changed(|parts| parts.labels = labels)
     }
 
-    /// Returns the error with a different answer to whether it is retryable without a label.
+    /// Returns the error with another decision on whether it is retryable without a label.
     ///
     /// Nothing of the operation was sent, so this only says whether a new attempt may succeed. It may after a network
-    /// error, after a timeout, and after a server error that the retryable reads and writes specifications list. It may
-    /// not after a wrong password.
+    /// error, a timeout, or a server error that the specifications of retryable reads and writes list. It may not after a
+    /// wrong password.
     #[must_use]
     pub fn with_retryable(self, retryable: bool) -> Self {
         self.changed(|parts| parts.retryable = retryable)
     }
 
-    /// Returns the error with a different answer to whether it clears the pool without the label of an overloaded
-    /// server.
+    /// Returns the error with another decision on whether it clears the pool without the label of an overloaded server.
     ///
     /// An error that says that the server is not primary or is recovering does not clear the pool, unless the server is
     /// shutting down (SDAM, "Error handling pseudocode").

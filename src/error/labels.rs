@@ -4,7 +4,7 @@ use std::fmt;
 
 /// A set of the error labels that the specifications define.
 ///
-/// A server may give an error other labels: [`ServerError::has_label`](crate::ServerError::has_label) finds them.
+/// A server may attach other labels to an error: [`ServerError::has_label`](crate::ServerError::has_label) finds them.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Labels(u8);
 
@@ -13,7 +13,7 @@ impl Labels {
     pub const NONE: Self = Self(0);
     /// `SystemOverloadedError`: the server may be overloaded, so this error must not clear the pool, and a retry waits first.
     pub const SYSTEM_OVERLOADED: Self = Self(1);
-    /// `RetryableError`: the operation may be retried, of whatever kind it is.
+    /// `RetryableError`: the operation may be retried, whatever its kind.
     pub const RETRYABLE: Self = Self(2);
     /// `RetryableWriteError`: a write may be repeated with the same transaction number.
     pub const RETRYABLE_WRITE: Self = Self(4);
@@ -23,7 +23,7 @@ impl Labels {
     pub const UNKNOWN_COMMIT_RESULT: Self = Self(16);
     /// `NoWritesPerformed`: the attempt wrote nothing.
     pub const NO_WRITES_PERFORMED: Self = Self(32);
-    /// `ResumableChangeStreamError`: another cursor may continue the change stream.
+    /// `ResumableChangeStreamError`: a new cursor may continue the change stream.
     pub const RESUMABLE_CHANGE_STREAM: Self = Self(64);
 
     const NAMES: [(Self, &'static str); 7] = [
