@@ -14,7 +14,7 @@ const DEFAULT_PORT: u16 = 27017;
 /// The longest host, in bytes. A name of the DNS has at most 253.
 const LONGEST_HOST: usize = 255;
 
-/// The end of a Unix domain socket's path.
+/// The suffix of a Unix domain socket's path.
 const SOCKET: &str = ".sock";
 
 /// A server's address.
@@ -68,14 +68,14 @@ impl ServerAddress {
         Self::read(address).map_err(|allowed| Self::refuse(address, allowed))
     }
 
-    /// Returns the error for an address that is not what is allowed.
+    /// Returns the error for an invalid address.
     pub(crate) fn refuse(address: &str, allowed: &str) -> InvalidOption {
         // A pasted connection string may hold a password, so the error does not repeat it.
         let shown = if is_connection_string(address) { "(a connection string)" } else { address };
         InvalidOption::new("the server's address", allowed, format!("{shown:?}"))
     }
 
-    /// Does the same as [`parse`](Self::parse). The error is what is allowed.
+    /// Same as [`parse`](Self::parse). The error states what is allowed.
     pub(crate) fn read(address: &str) -> Result<Self, &'static str> {
         if is_connection_string(address) {
             return Err("host or host:port of one server; Options::parse reads connection strings");
@@ -123,7 +123,7 @@ impl ServerAddress {
             },
             Some(_) => return Err("host or host:port, where port is 1 to 65535"),
         };
-        // Names of interfaces differ by their case.
+        // Interface names are case-sensitive.
         let host = match zone {
             None => bare.to_lowercase(),
             Some(zone) => format!("{}%{zone}", bare.to_lowercase()),

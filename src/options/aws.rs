@@ -1,4 +1,4 @@
-//! What an application gives to MONGODB-AWS.
+//! The credentials and providers that an application supplies for MONGODB-AWS.
 
 use std::fmt;
 use std::future::Future;
@@ -9,8 +9,8 @@ use super::{CallbackError, CallbackFuture, Credential, Secret};
 
 /// The keys of an identity of Amazon Web Services. Debug output shows neither the secret key nor the token.
 ///
-/// An application that has keys of its own gives them in code, because the specification forbids them in connection
-/// strings. The keys are their own [`AwsCredentialProvider`]:
+/// An application with its own keys sets them in code, because the specification forbids them in connection strings. The
+/// keys also implement [`AwsCredentialProvider`]:
 ///
 /// ```
 /// use wharf::{AwsCredentials, Credential, Mechanism, Options};
@@ -71,8 +71,9 @@ impl AwsCredentials {
 pub trait AwsCredentialProvider: Send + Sync {
     /// Obtains credentials that are valid now.
     ///
-    /// Every connection calls this, and several connections may call it at a time. The provider caches what is costly to
-    /// obtain. The future is dropped when the time for opening the connection is over (`connectTimeoutMS`).
+    /// Every connection calls this, and several connections may call it at a time. The provider should cache credentials
+    /// that are costly to obtain. The future is dropped when the time for opening the connection is up
+    /// (`connectTimeoutMS`).
     ///
     /// # Errors
     ///
@@ -107,7 +108,7 @@ impl fmt::Debug for Provider {
     }
 }
 
-/// A provider is equal to its clones only.
+/// A provider is equal only to its clones.
 impl PartialEq for Provider {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
@@ -124,16 +125,16 @@ impl Credential {
     /// 1. the environment: `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`;
     /// 2. a web identity, which is exchanged for credentials: `AWS_WEB_IDENTITY_TOKEN_FILE`, `AWS_ROLE_ARN`,
     ///    `AWS_ROLE_SESSION_NAME`;
-    /// 3. the container's agent: that of ECS (`AWS_CONTAINER_CREDENTIALS_RELATIVE_URI`) or another
-    ///    (`AWS_CONTAINER_CREDENTIALS_FULL_URI`), such as that of EKS Pod Identity;
+    /// 3. the container's agent: the agent of ECS (`AWS_CONTAINER_CREDENTIALS_RELATIVE_URI`) or another one
+    ///    (`AWS_CONTAINER_CREDENTIALS_FULL_URI`), such as the agent of EKS Pod Identity;
     /// 4. the metadata service of EC2.
     ///
     /// A full URI begins with `https`, or names a loopback address, 169.254.170.2, 169.254.170.23 or `[fd00:ec2::23]`. The
     /// agent gets the token in the file `AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE`, which is read each time, or else the
     /// token in `AWS_CONTAINER_AUTHORIZATION_TOKEN`.
     ///
-    /// A configured source that fails is an error. The next source, such as the role of the machine, would be another
-    /// identity.
+    /// A configured source that fails is an error. Falling back to the next source, such as the role of the machine, would
+    /// use another identity.
     pub fn aws_credential_provider(mut self, provider: impl AwsCredentialProvider + 'static) -> Self {
         self.aws_provider = Some(Provider(Arc::new(provider)));
         self

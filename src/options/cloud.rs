@@ -40,11 +40,11 @@ pub struct CloudEnvironment {
     pub aws_ecs: String,
     /// The metadata service of Amazon's EC2. Default `http://169.254.169.254`.
     pub aws_ec2: String,
-    /// Amazon's Security Token Service, if it is not the service of the region.
+    /// Amazon's Security Token Service, if it is not the region's own.
     ///
     /// `AWS_REGION` names the region, or else `AWS_DEFAULT_REGION`; its service is, for example,
     /// `https://sts.eu-central-1.amazonaws.com`. Without a region it is the global `https://sts.amazonaws.com`. With
-    /// `AWS_STS_REGIONAL_ENDPOINTS=legacy` it is global in the regions that existed before 2019, too.
+    /// `AWS_STS_REGIONAL_ENDPOINTS=legacy` it is also global in the regions that existed before 2019.
     pub aws_sts: Option<String>,
     /// The metadata service of Azure. Default `http://169.254.169.254`.
     pub azure: String,
@@ -134,7 +134,7 @@ impl fmt::Debug for CloudEnvironment {
     }
 }
 
-/// A lookup is equal to its clones only.
+/// A lookup is equal only to its clones.
 impl PartialEq for CloudEnvironment {
     fn eq(&self, other: &Self) -> bool {
         let urls = |of: &Self| (of.aws_sts.clone(), [&of.aws_ecs, &of.aws_ec2, &of.azure, &of.gcp].map(String::clone));
@@ -156,7 +156,7 @@ impl Credential {
         self
     }
 
-    /// Returns the environment variables and cloud services that `MONGODB-AWS` and `MONGODB-OIDC` use: those of
+    /// Returns the environment variables and cloud services that `MONGODB-AWS` and `MONGODB-OIDC` use: as set by
     /// [`cloud_environment`](Self::cloud_environment), or the default.
     pub fn effective_cloud_environment(&self) -> &CloudEnvironment {
         &self.cloud

@@ -2,15 +2,16 @@
 
 use super::{InvalidOption, Secret};
 
-/// A user's name, its proof, and the mechanism that carries it (Authentication specification, "MongoCredential").
+/// A user's name and proof of identity, and the mechanism that carries them (Authentication specification,
+/// "MongoCredential").
 ///
 /// A client does not authenticate with an arbiter, because an arbiter has no users (Authentication specification,
 /// "Authentication Handshake"). So an arbiter does not prove that it knows the password, and a pool refuses its
 /// connections. A connection that [`Endpoint::connect`](crate::Endpoint::connect) opens to an arbiter works;
 /// [`EndpointConnection::is_authenticated`](crate::EndpointConnection::is_authenticated) is false then.
 ///
-/// Nothing is checked until [`Options::validate`](super::Options::validate), which refuses what the mechanism lacks and
-/// what it cannot use.
+/// Nothing is checked until [`Options::validate`](super::Options::validate), which refuses a credential that lacks what the
+/// mechanism needs or has what it cannot use.
 ///
 /// ```
 /// use wharf::{Credential, Mechanism};
@@ -187,7 +188,7 @@ impl Credential {
         self
     }
 
-    /// Returns the database that the user is defined in: the first of these that there is.
+    /// Returns the database that the user is defined in, the first of these that is set or applies:
     ///
     /// 1. [`source`](Self#structfield.source);
     /// 2. `$external` for `MONGODB-X509`, `MONGODB-AWS`, `MONGODB-OIDC` and `GSSAPI`;
@@ -282,7 +283,7 @@ impl Credential {
         }
     }
 
-    /// A property's name as errors show it. It may be the rest of a secret whose comma is not percent-encoded.
+    /// A property's name, as errors show it. It may be the rest of a secret whose comma is not percent-encoded.
     pub(super) fn shown_property(name: &str) -> &str {
         const LONGEST: usize = 32;
         let is_name = name.len() <= LONGEST && name.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'_');

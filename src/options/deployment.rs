@@ -1,4 +1,4 @@
-//! The options of a deployment: those of connection strings, and those that only code sets.
+//! The options of a deployment. Some can be set in connection strings and in code, others only in code.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -63,8 +63,8 @@ pub struct Options {
     /// Default
     /// none.
     pub proxy: Option<ProxyOptions>,
-    /// `compressors`, the preferred first, with `zlibCompressionLevel`. A connection uses the first that the server
-    /// supports, too. Default none.
+    /// `compressors`, the preferred first, with `zlibCompressionLevel`. A connection uses the first one that the server
+    /// also supports. Default none.
     pub compressors: Vec<Compressor>,
     /// The API version to declare with every command. Default none.
     pub server_api: Option<ServerApi>,
@@ -84,13 +84,13 @@ pub struct Options {
     /// `timeoutMS`: how long an operation may take, altogether. Zero means no limit. Default not set.
     ///
     /// If it is not set, the older limits apply: [`socket_timeout`](Self#structfield.socket_timeout), and
-    /// `waitQueueTimeoutMS` of [`pool`](Self#structfield.pool). The default of both is no limit, so without any of the
-    /// three a command waits for a server that hangs as long as the network holds the connection.
+    /// `waitQueueTimeoutMS` of [`pool`](Self#structfield.pool). The default of both is no limit. Without any of the three,
+    /// a command waits for a hanging server as long as the network holds the connection.
     ///
     /// For [`Pool::run`](crate::Pool::run) and [`Pool::run_command`](crate::Pool::run_command) the operation includes
     /// the
-    /// check-out. On a connection that is checked out, the operation is the command alone;
-    /// [`Pool::check_out`](crate::Pool::check_out) has the same time for itself.
+    /// check-out. On a checked-out connection, the operation is the command alone;
+    /// [`Pool::check_out`](crate::Pool::check_out) has the same limit for itself.
     /// [`Command::timeout`](crate::Command::timeout) sets the limit of one command.
     pub timeout: Option<Duration>,
     /// How long a connection is drained in the background after its command was cancelled or timed out, before it is
@@ -100,22 +100,21 @@ pub struct Options {
     /// permit. A cursor that the command turns out to have opened is closed on the server. If the command belongs to a
     /// [`Session`](crate::client::Session), the client stays alive until the drain has ended.
     pub drain_timeout: Duration,
-    /// How many bytes of a reply or of a request's rest a drained connection may have. A connection with more is closed
-    /// instead. Default 4 MiB, about as much work as a new connection. Not part of connection strings.
+    /// How many bytes of a reply, or of the rest of a request, a drained connection may still transfer. A connection with
+    /// more left is closed instead. Default 4 MiB, about as much work as a new connection. Not part of connection strings.
     ///
     /// While it is drained, a reply of more than 64 KiB takes 64 KiB of memory, or up to 1 MiB if it may name a cursor that
     /// has to be closed.
     pub drain_limit: u64,
-    /// How long a command that waits for its reply keeps its thread awake at most, instead of letting it sleep. At most 10
-    /// milliseconds. Default zero: not at all. Not part of connection strings.
+    /// How long, at most, a command that waits for its reply keeps its thread awake instead of letting it sleep. At most 10
+    /// milliseconds. Default zero, which means not at all. Not part of connection strings.
     ///
-    /// For threads that have little else to do and servers that answer within some tens of microseconds. A thread that
-    /// sleeps and wakes spends 10 to 20 µs, and the reply waits that long for it. 50 µs is a good limit. Other tasks run
-    /// meanwhile, and a connection whose replies come later stops trying, but for one of 256 commands. All futures that
+    /// It suits threads that have little else to do, and servers that answer within some tens of microseconds. A thread
+    /// that sleeps and wakes spends 10 to 20 µs, and the reply waits that long for it. 50 µs is a good limit. Other tasks
+    /// run meanwhile. A connection whose replies take longer stops trying, except for one command in 256. All futures that
     /// the command is part of are polled again and again during the wait.
     ///
-    /// In a runtime with several threads that are idle, another thread may hear of the reply first. Then there is less to
-    /// gain.
+    /// In a runtime with several idle threads, another thread may notice the reply first. Then there is less to gain.
     pub busy_poll: Duration,
     /// The options of each server's pool, such as `maxPoolSize`. Each server has its own pool with these options.
     pub pool: PoolOptions,
@@ -154,8 +153,9 @@ pub struct Options {
     pub enable_overload_retargeting: bool,
     /// `heartbeatFrequencyMS`: the time between two checks of a server by its monitor, at least 500 milliseconds. For a
     /// [`Client`](crate::Client). Default 10 seconds. For a [`single::Client`](crate::single::Client), the time between two
-    /// scans of all servers, by default 60 seconds. Set 10 seconds for it with the
-    /// [method](method@Self::heartbeat_frequency) or the connection string: in this field alone, they count as the default.
+    /// scans of all servers, by default 60 seconds. To set 10 seconds for it, use the
+    /// [method](method@Self::heartbeat_frequency) or the connection string: in this field alone, 10 seconds count as the
+    /// default.
     pub heartbeat_frequency: Duration,
     /// Whether the method or the connection string has set `heartbeat_frequency`.
     pub(super) is_heartbeat_set: WasSet,
@@ -210,7 +210,7 @@ impl Options {
 
     /// The deployment whose servers the DNS lists under this name, as after `mongodb+srv://`.
     ///
-    /// It uses TLS, and the default of every other option. [Resolve](Self::resolve) it before use.
+    /// It uses TLS, and the defaults of all other options. [Resolve](Self::resolve) it before use.
     ///
     /// # Errors
     ///
@@ -282,7 +282,7 @@ impl Options {
 
     /// Returns the warnings about the connection string and the TXT record.
     ///
-    /// They were logged, too, with the target `wharf::options`.
+    /// They were also logged, with the target `wharf::options`.
     #[must_use]
     pub fn warnings(&self) -> &[UriWarning] {
         &self.warnings
@@ -393,7 +393,7 @@ impl Options {
         self
     }
 
-    /// Sets [`pool`](Self#structfield.pool). This replaces all pool options of a connection string but
+    /// Sets [`pool`](Self#structfield.pool). This replaces all pool options of a connection string except
     /// `loadBalanced=true`.
     pub fn pool(mut self, options: PoolOptions) -> Self {
         let load_balanced = self.load_balanced == Some(true);

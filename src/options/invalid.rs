@@ -25,7 +25,7 @@ pub struct InvalidOption {
     pub option: &'static str,
     /// The rest of the sentence: what the option must be, or what is wrong with it.
     pub problem: String,
-    /// The value that was given, where it tells more than the problem does. Never a secret.
+    /// The given value, where it tells more than the problem does. Never a secret.
     pub value: Option<String>,
 }
 

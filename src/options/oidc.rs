@@ -1,4 +1,4 @@
-//! What an application gives to MONGODB-OIDC.
+//! The callbacks and tokens that an application supplies for MONGODB-OIDC.
 
 use std::fmt;
 use std::future::Future;
@@ -27,8 +27,8 @@ pub trait OidcCallback: Send + Sync {
     /// Obtains an access token.
     ///
     /// All connections of the same options share one token. At most one call runs at a time, and it begins at least 100 ms
-    /// after the call before it. The future is dropped after [`OidcContext::timeout`], and when no task waits for its
-    /// connection any more.
+    /// after the call before it. The future is dropped after [`OidcContext::timeout`], or once no task waits for its
+    /// connection.
     ///
     /// # Errors
     ///
@@ -50,8 +50,8 @@ where
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct OidcContext {
-    /// How long the callback may take: 5 minutes for a human callback; otherwise 1 minute, or the time that is left of
-    /// `timeoutMS` and `connectTimeoutMS` if `timeoutMS` is set.
+    /// How long the callback may take: 5 minutes for a human callback; otherwise 1 minute, or the rest of `timeoutMS` and
+    /// `connectTimeoutMS` if `timeoutMS` is set.
     pub timeout: Duration,
     /// The version of this interface, which is 1.
     pub version: u32,
@@ -76,7 +76,7 @@ pub struct IdpInfo {
     pub request_scopes: Vec<String>,
 }
 
-/// What an [`OidcCallback`] has obtained. Debug output shows no token.
+/// The tokens that an [`OidcCallback`] has obtained. Debug output does not show them.
 ///
 /// ```
 /// use std::time::Duration;
@@ -93,7 +93,7 @@ pub struct OidcToken {
     pub access_token: Secret,
     /// How long the token is valid. It is not used yet: a token is kept until the server refuses it.
     pub expires_in: Option<Duration>,
-    /// What the callback gets when a new access token is needed. Only for human callbacks.
+    /// The callback gets it when a new access token is needed. Only for human callbacks.
     pub refresh_token: Option<Secret>,
 }
 
@@ -147,7 +147,7 @@ impl fmt::Debug for Callback {
     }
 }
 
-/// A callback is equal to its clones only.
+/// A callback is equal only to its clones.
 impl PartialEq for Callback {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
@@ -182,8 +182,8 @@ impl Credential {
         self
     }
 
-    /// Returns the servers that a human callback may give tokens to: those of [`allowed_hosts`](Self::allowed_hosts), or
-    /// the default.
+    /// Returns the servers that a human callback may give tokens to: the list from [`allowed_hosts`](Self::allowed_hosts),
+    /// or the default.
     #[must_use]
     pub fn effective_allowed_hosts(&self) -> Vec<&str> {
         match &self.oidc.allowed_hosts {
@@ -208,7 +208,7 @@ impl Credential {
 impl OidcOptions {
     /// Refuses contradictions. `environment` is the property of that name.
     ///
-    /// Returns whether there is a callback. Then there must be no environment.
+    /// Returns whether there is a callback. If there is, no environment may be set.
     pub fn validate(&self, environment: Option<&str>) -> Result<bool, InvalidOption> {
         let Self { callback, human_callback, allowed_hosts } = self;
         if callback.is_some() && human_callback.is_some() {

@@ -16,7 +16,7 @@ pub const MAX_CONNECTIONS: u32 = (1 << 20) - 1;
 /// An entry is all that an option needs to be stored, set, read from connection strings, validated, logged, and listed
 /// in events and in the guide. Its first line of documentation is also its description in the guide's table.
 ///
-/// The order is that in which the specification logs the options of a pool that is created.
+/// The entries follow the order in which the specification logs the options of a new pool.
 macro_rules! pool_options {
     ($(
         #[doc = $summary:literal]
@@ -156,8 +156,8 @@ pool_options! {
 
     /// How long a check-out waits for an idle connection or for a permit to open one.
     ///
-    /// Deprecated in favour of `timeoutMS`, and ignored where that is set, for the pool or for the operation. The time
-    /// that a connection's establishment takes does not count: an endpoint limits that by `connectTimeoutMS`. The
+    /// Deprecated in favour of `timeoutMS`, and ignored where that is set, for the pool or for the operation. The time for
+    /// establishing a connection does not count: an endpoint limits that by `connectTimeoutMS`. The
     /// [guide](crate::guide#time-limits) has a table of all limits.
     wait_queue_timeout: Duration {
         uri: "waitQueueTimeoutMS",
@@ -167,11 +167,11 @@ pool_options! {
     }
 }
 
-/// One option of a pool: what documentation, connection strings, validation, events and the log need of it.
+/// One option of a pool, with the facts that documentation, connection strings, validation, events and the log need.
 pub(crate) struct PoolOption {
     /// The name in connection strings, events and logs.
     pub name: &'static str,
-    /// What the option is for, in one line.
+    /// The purpose of the option, in one line.
     #[cfg(not(loom))]
     pub summary: &'static str,
     /// The default, as connection strings write it.
@@ -234,11 +234,11 @@ impl Eq for Specified {}
 pub enum BackgroundInterval {
     /// Maintenance begins this long after the end of the last round, and at once after a clear.
     ///
-    /// Without `minPoolSize` and `maxIdleTimeMS`, time alone leaves nothing to do, and maintenance begins only when
+    /// Without `minPoolSize` and `maxIdleTimeMS`, the passing of time creates no work, and maintenance begins only when
     /// there is work. In load-balanced mode it always begins at intervals.
     Every(Duration),
-    /// No maintenance ever begins. For tests: such a pool does not open connections towards `minPoolSize`, does not
-    /// close idle connections without traffic, and does not interrupt connections in use.
+    /// Maintenance never begins. For tests: such a pool does not open connections towards `minPoolSize`, does not close
+    /// idle connections without traffic, and does not interrupt connections in use.
     Never,
 }
 
@@ -297,10 +297,10 @@ impl PoolOptions {
         self.background_interval
     }
 
-    /// Returns whether time alone can leave work for the background task.
+    /// Returns whether the passing of time alone can create work for the background task.
     ///
-    /// Such work is to close connections that were idle for too long, and to retry to open connections towards
-    /// `minPoolSize`. All its other work follows from a clear, a close or a call of `ready`, and each of these requests
+    /// Such work is closing connections that were idle for too long, and retrying to open connections towards
+    /// `minPoolSize`. All other work follows from a clear, a close or a call of `ready`, and each of these requests
     /// maintenance. In load-balanced mode, maintenance at intervals looks again for connections of cleared services.
     pub(crate) fn needs_intervals(&self) -> bool {
         self.min_pool_size > 0 || !self.max_idle_time.is_zero() || self.load_balanced

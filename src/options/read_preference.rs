@@ -39,11 +39,12 @@ pub struct ReadPreference {
     /// `maxStalenessSeconds`: how far a secondary may lag, at least 90 seconds. By default there is no limit.
     pub max_staleness: Option<Duration>,
     /// `hedge` (deprecated): whether a mongos of MongoDB 4.4 or later may send a read to a second server as well, and take
-    /// the faster reply. By default it may for `nearest`. Not part of connection strings, and not possible for `primary`.
+    /// the faster reply. The default allows it for `nearest` only. Not part of connection strings, and not allowed for
+    /// `primary`.
     pub hedge: Option<bool>,
 }
 
-/// The read preference of operations that name none and are no reads.
+/// The read preference of operations that do not name one and are not reads.
 pub(crate) static PRIMARY: ReadPreference = ReadPreference::new(ReadPreferenceMode::Primary);
 
 /// `readPreference`: whether to read from the primary or from secondaries.
@@ -173,7 +174,7 @@ mod tests {
             assert_eq!(hedged.document(), rawdoc! { "mode": "nearest", "hedge": { "enabled": enabled } });
             hedged.check_together().unwrap();
             let primary = ReadPreference::default().hedge(enabled);
-            // A primary that is known must not keep it from being refused.
+            // It is refused even if a primary is known.
             assert!(!primary.is_default());
             let refused = primary.check_together().unwrap_err().to_string();
             assert!(refused.contains("hedge"), "{refused}");

@@ -1,6 +1,6 @@
-//! Options as serde's data, in the words of connection strings. Secrets are left out.
+//! Serializes options for serde, with the names of connection strings. Secrets are left out.
 //!
-//! `Options` and the types without private fields are taken apart without `..`. So a new field does not compile until it
+//! `Options` and the types without private fields are destructured without `..`. So a new field does not compile until it
 //! is written here, or left out on purpose.
 
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::{
     ProxyOptions, ReadPreference, ServerApi, SrvName, TlsOptions, TlsVersion, WriteConcern,
 };
 
-/// What is written: names and values, in order.
+/// The names and values to write, in order.
 #[derive(Default)]
 struct Written(Vec<(&'static str, Value)>);
 
@@ -60,7 +60,7 @@ fn pool(options: &PoolOptions, load_balanced: bool, written: &mut Written) {
     written.put("backgroundIntervalMS", interval);
 }
 
-/// A map with the names of connection strings. Times are in milliseconds, unless the name says otherwise. What
+/// A map with the names of connection strings. Times are in milliseconds, unless the name says otherwise. An option that
 /// connection strings cannot set has the name of its method, in the same style.
 ///
 /// Passwords, the values of `authMechanismProperties`, the user of `MONGODB-AWS`, and keys and certificates from memory are

@@ -37,17 +37,17 @@ pub struct SrvName {
     pub service_name: String,
     /// `srvMaxHosts`: how many of the servers to choose at random; 0 means all. Default 0.
     pub max_hosts: u32,
-    /// `srvAllowedHostsSuffix`: the domain that the servers must be in, instead of the name's own domain. Case, a dot before
-    /// or after it, and Punycode make no difference.
+    /// `srvAllowedHostsSuffix`: the domain that must contain the servers, instead of the name's own domain. Case, a dot
+    /// before or after it, and Punycode make no difference.
     ///
     /// It has at least two labels, or is a name for private or special use: `corp`, `example`, `home`, `internal`,
     /// `invalid`, `local`, `localhost`, `mail` or `test`. A public suffix, under which the public may register names, such
     /// as `co.uk`, is refused.
     ///
-    /// The option comes from the change DRIVERS-3329 of the text "Initial DNS Seedlist Discovery" by the official drivers.
-    /// wharf follows the specifications of 2026-08-13, which do not have it yet.
+    /// The option comes from the official drivers' change DRIVERS-3329 to "Initial DNS Seedlist Discovery". wharf follows
+    /// the specifications of 2026-08-13, which do not have it yet.
     ///
-    /// This option loosens the protection against forged answers. Give the narrowest domain that holds the servers.
+    /// This option weakens the protection against forged answers. Give the narrowest domain that holds the servers.
     pub allowed_hosts_suffix: Option<String>,
 }
 
@@ -99,7 +99,8 @@ impl SrvName {
         Ok(())
     }
 
-    /// Refuses a suffix that code may have set, and a service without a name of RFC 6335 (section 5.1, but longer).
+    /// Refuses an invalid suffix, which code may have set, and a service name that does not follow RFC 6335 (section 5.1;
+    /// it may be longer).
     pub(super) fn check(&self) -> Result<(), InvalidOption> {
         self.allowed_hosts_suffix.as_deref().map_or(Ok(()), |suffix| read_suffix(suffix).map(drop))?;
         let name = &self.service_name;
@@ -119,7 +120,7 @@ impl SrvName {
     }
 }
 
-/// A name as the DNS has it: in lower case, with labels beyond ASCII in Punycode (IDNA). `None` if that is impossible.
+/// A name as the DNS writes it: in lower case, with labels beyond ASCII in Punycode (IDNA). `None` if that is impossible.
 fn ascii(name: &str) -> Option<String> {
     // The rules for other names would refuse names that are in use.
     if name.is_ascii() {
@@ -131,7 +132,7 @@ fn ascii(name: &str) -> Option<String> {
     Some(name.to_lowercase())
 }
 
-/// Reads a `srvAllowedHostsSuffix`, in the order of DRIVERS-3329: the text of the official drivers' change.
+/// Reads a `srvAllowedHostsSuffix`, with the steps in the order of DRIVERS-3329, the official drivers' change.
 fn read_suffix(suffix: &str) -> Result<String, InvalidOption> {
     let refuse = |must| InvalidOption::new("srvAllowedHostsSuffix", must, format!("{suffix:?}"));
     let domain = ascii(suffix.trim_matches('.')).filter(|domain| SrvName::is_name(domain));
@@ -226,7 +227,7 @@ mod tests {
     #[cfg(feature = "srv")]
     #[test]
     fn public_suffix_is_refused() {
-        // The prose tests of the Public Suffix List that a suffix of two labels can show.
+        // The prose tests of the Public Suffix List that a suffix of two labels can exercise.
         let open = ["com.ac", "b.ck", "abc.nom.br", "xn--55qx5d.cn", "公司.cn", "co.uk", "github.io"];
         for domain in open {
             let error = read_suffix(domain).unwrap_err();

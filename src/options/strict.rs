@@ -1,14 +1,15 @@
-//! Strict parsing, which makes warnings errors, and the options that pools do not apply.
+//! Strict parsing, which turns warnings into errors, and the options that pools do not apply.
 
 use super::uri::nearest_option;
 use super::{InvalidOption, Options, ReadPreferenceMode, UriWarning};
 
 impl Options {
-    /// Reads a connection string like [`parse`](Self::parse), and makes every warning an error.
+    /// Reads a connection string like [`parse`](Self::parse), and turns every warning into an error.
     ///
-    /// [`resolve`](Self::resolve) then does the same for the TXT record of a `mongodb+srv://` name. Options that only a
-    /// [`Client`](crate::Client) applies ([`unapplied`](Self::unapplied)) are errors of [`endpoint`](Self::endpoint) and
-    /// [`endpoints`](Self::endpoints) then, because commands on a pool would not have the promised effect.
+    /// [`resolve`](Self::resolve) then does the same for the TXT record of a `mongodb+srv://` name.
+    /// [`endpoint`](Self::endpoint) and [`endpoints`](Self::endpoints) then refuse options that only a
+    /// [`Client`](crate::Client) applies ([`unapplied`](Self::unapplied)), because commands on a pool would not have the
+    /// promised effect.
     ///
     /// ```
     /// use wharf::Options;
@@ -30,7 +31,7 @@ impl Options {
         Ok(options)
     }
 
-    /// Makes the first warning an error.
+    /// Turns the first warning into an error.
     pub(crate) fn refuse_warnings(&self) -> Result<(), InvalidOption> {
         match self.warnings.first() {
             Some(warning) => Err(warning.to_error()),
@@ -54,8 +55,8 @@ impl Options {
     ///
     /// A pool sends commands as they are. Put `writeConcern`, `readConcern` and `$readPreference` into the commands.
     /// [`endpoint`](Self::endpoint) and [`endpoints`](Self::endpoints) log these warnings with the target
-    /// `wharf::options`, or fail after [`parse_strict`](Self::parse_strict). A [`Client`](crate::Client) applies these options.
-    /// [`warnings`](Self::warnings) does not have them, because the connection string is valid.
+    /// `wharf::options`, or fail after [`parse_strict`](Self::parse_strict). A [`Client`](crate::Client) applies these
+    /// options. [`warnings`](Self::warnings) does not list them, because the connection string is valid.
     #[must_use]
     pub fn unapplied(&self) -> Vec<UriWarning> {
         const WRITE: &str = "a pool sends commands as they are: give each write its writeConcern";
@@ -74,7 +75,7 @@ impl Options {
 }
 
 impl UriWarning {
-    /// The error that strict parsing makes of the warning.
+    /// Returns the error that strict parsing turns the warning into.
     pub(super) fn to_error(&self) -> InvalidOption {
         let shown = |text: &Option<String>| match text {
             Some(text) => format!("{text:?}"),

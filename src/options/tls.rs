@@ -74,7 +74,7 @@ pub(crate) use material::{CaCertificates, ClientCertificate};
 /// wharf asks servers to staple an OCSP response to the handshake, which says whether their certificate was revoked (OCSP
 /// Support specification; RFC 6960). It verifies three things about the response:
 ///
-/// - The certificate's issuer has signed it, or a responder that the issuer has certified for this purpose.
+/// - It is signed by the certificate's issuer, or by a responder that the issuer has certified for this purpose.
 /// - It is about this certificate.
 /// - It is valid now: from a minute before its `thisUpdate` to its `nextUpdate`, or for a day without a `nextUpdate`.
 ///
@@ -89,15 +89,15 @@ pub(crate) use material::{CaCertificates, ClientCertificate};
 ///
 /// wharf asks up to four responders at once, in plain HTTP, if the server staples nothing or "unknown". The first valid
 /// response that says "good" or "revoked" counts, and is kept until it expires. Responders get five seconds, and at most
-/// half of the time that `connectTimeoutMS` leaves. If none has told by then, wharf connects, and does not ask again for
-/// a minute. No responder is asked without the feature `ocsp`, with
+/// half of the time that `connectTimeoutMS` leaves. If none has answered by then, wharf connects, and does not ask again
+/// for a minute. No responder is asked without the feature `ocsp`, with
 /// [`disable_ocsp_endpoint_check`](Self#structfield.disable_ocsp_endpoint_check), or through a proxy, which the request
-/// would go past.
+/// would bypass.
 ///
 /// wharf does not check the following:
 ///
 /// - It reads no revocation list.
-/// - It checks only the server's own certificate, not those of intermediate authorities or of a responder.
+/// - It checks only the server's own certificate, not the certificates of intermediate authorities or responders.
 /// - A resumed session relies on the check of the connection that began it.
 ///
 /// [`disable_certificate_revocation_check`](Self#structfield.disable_certificate_revocation_check) turns the check off,
@@ -113,7 +113,7 @@ pub struct TlsOptions {
     ///
     /// The key is in PKCS#8, PKCS#1 or SEC1. PKCS#8 may be encrypted with AES under PBKDF2 or scrypt. The legacy encryption
     /// of PEM itself is refused. The file, like that of [`ca_file`](Self#structfield.ca_file), is a regular one of at most
-    /// 4 MiB. A warning is logged if others than its owner may write to it.
+    /// 4 MiB. A warning is logged if users other than its owner may write to it.
     pub certificate_key_file: Option<PathBuf>,
     /// `tlsCertificateKeyFilePassword`: the password of the private key. Ignored if the key is not encrypted.
     pub certificate_key_file_password: Option<Secret>,
@@ -121,14 +121,14 @@ pub struct TlsOptions {
     /// network can read and change everything. Default `false`.
     pub allow_invalid_certificates: bool,
     /// `tlsAllowInvalidHostnames`: whether to accept a certificate with another name. The chain to an authority is still
-    /// checked. TLS at a Unix domain socket needs it, unless nothing is checked. Default `false`.
+    /// checked. TLS over a Unix domain socket needs it, unless nothing is checked. Default `false`.
     pub allow_invalid_hostnames: bool,
-    /// `tlsDisableOCSPEndpointCheck`: whether not to ask the certificate authority about revocation (see
+    /// `tlsDisableOCSPEndpointCheck`: whether to skip the questions to the certificate authority about revocation (see
     /// [Revocation](Self#revocation)). A stapled response is still verified. Without the feature `ocsp`, wharf never asks.
     /// Default `false`.
     pub disable_ocsp_endpoint_check: bool,
-    /// `tlsDisableCertificateRevocationCheck`: whether not to check revocation, so that it does not matter what the server
-    /// staples (see [Revocation](Self#revocation)). Default `false`.
+    /// `tlsDisableCertificateRevocationCheck`: whether to skip the revocation check, whatever the server staples (see
+    /// [Revocation](Self#revocation)). Default `false`.
     pub disable_certificate_revocation_check: bool,
     /// The oldest version of TLS to accept. Default TLS 1.2. Not part of connection strings.
     pub min_version: TlsVersion,
@@ -138,7 +138,7 @@ pub struct TlsOptions {
     client_config: Option<Made<ClientConfig>>,
 }
 
-/// A version of TLS. The newer one is the greater.
+/// A version of TLS. A newer version compares as greater.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum TlsVersion {
@@ -183,7 +183,7 @@ impl TlsOptions {
     /// [`certificate_key_file`](Self#structfield.certificate_key_file), which they replace. An encrypted key needs its
     /// [password](Self#structfield.certificate_key_file_password).
     ///
-    /// wharf wipes its copy when it drops it. The caller wipes the caller's copy.
+    /// wharf wipes its copy when it drops it. The caller must wipe its own copy.
     pub fn certificate_key_pem(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.certificate_key = Some(ClientCertificate::Pem(Zeroizing::new(pem.into())));
         self.certificate_key_file = None;
@@ -308,7 +308,7 @@ impl TlsOptions {
             || self.own_config().is_some_and(|config| config.client_auth_cert_resolver.has_certs())
     }
 
-    /// Refuses combinations of which one option would be ignored.
+    /// Refuses combinations in which one option would be ignored.
     pub(super) fn check(&self) -> Result<(), InvalidOption> {
         let refuse = |option, with: &str| Err(InvalidOption::conflict(option, with));
         if self.ca_file.is_some() && self.ca.is_some() {

@@ -16,7 +16,7 @@ const MAX_APP_NAME: usize = 128;
 /// (Server Discovery and Monitoring specification).
 pub(crate) const SHORTEST_HEARTBEAT: Duration = Duration::from_millis(500);
 
-/// The longest [`Options::busy_poll`]. Longer than that, a core is only heated.
+/// The longest [`Options::busy_poll`]. A longer poll would only heat a core.
 const LONGEST_BUSY_POLL: Duration = Duration::from_millis(10);
 
 impl Options {

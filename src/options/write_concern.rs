@@ -7,7 +7,7 @@ use bson::raw::cstr;
 
 use super::InvalidOption;
 
-/// When a write counts as done (Read and Write Concern specification). What is not set is the server's choice.
+/// When a write counts as done (Read and Write Concern specification). The server decides what is not set.
 ///
 /// A pool sends commands as they are. A [`Client`](crate::Client) adds it to writes that have none.
 ///
@@ -46,7 +46,7 @@ pub enum Acknowledgement {
 }
 
 impl WriteConcern {
-    /// A write concern that the majority of a replica set's servers must acknowledge the write.
+    /// A write concern that requires a majority of a replica set's servers to acknowledge the write.
     pub fn majority() -> Self {
         Self::default().w(Acknowledgement::Mode("majority".to_owned()))
     }

@@ -14,7 +14,7 @@ pub(super) enum Rejection {
     NotAllowed,
     /// The value is not percent-encoded. The consequences are the same.
     NotDecoded,
-    /// To go on without the option is not safe, or the specification forbids it.
+    /// Continuing without the option is unsafe, or the specification forbids it.
     Fatal(InvalidOption),
 }
 
@@ -35,7 +35,7 @@ pub(super) struct Draft {
     pub mechanism_properties: Vec<(String, Secret)>,
 }
 
-/// Puts a value that was read in its place.
+/// Stores a value that was read.
 pub(super) fn put<T>(place: &mut T, value: Result<T, Rejection>) -> Result<(), Rejection> {
     *place = value?;
     Ok(())

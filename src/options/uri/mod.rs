@@ -6,7 +6,7 @@
 //! - values whose absence would leave the connection less protected: invalid values of `tls` and other options that
 //!   protect (`Row::protects`), an unknown `authMechanism`, an empty `authSource`, contradictions among TLS options;
 //! - values that the specification allows and wharf cannot honour, such as a `maxPoolSize` of two million;
-//! - all of them, with [`Options::parse_strict`].
+//! - any value with a warning, with [`Options::parse_strict`].
 //!
 //! Errors and warnings never show what may be part of a password. A password that is not percent-encoded can end up in any
 //! other part of the string. So if there is an at-sign outside of the user information, hosts and values are not shown.
@@ -132,7 +132,7 @@ impl Options {
 /// The problem of a text whose percent-encoding is wrong.
 const NOT_ENCODED: &str = "must be percent-encoded, in UTF-8";
 
-/// Returns the name of the option that a misspelt one is most like, if there is one.
+/// Returns the option name that is closest to a misspelt one, if any is close.
 pub(super) fn nearest_option(misspelt: &str) -> Option<&'static str> {
     // A longer text is no name, and would cost time.
     if misspelt.len() > 64 { None } else { Row::nearest(misspelt) }
@@ -208,7 +208,7 @@ impl Reader {
         Ok(finished)
     }
 
-    /// The error without its value, where that may be part of a password. The check that made the error does not know.
+    /// The error without its value, where that may be part of a password. The check that made the error cannot tell.
     fn without_values(&self, error: InvalidOption) -> InvalidOption {
         match error.value {
             Some(_) if !self.shows_values => InvalidOption { value: Some(HIDDEN.to_owned()), ..error },

@@ -46,7 +46,7 @@ pub(super) struct Row {
 pub(super) enum Repetition {
     /// The last value counts, and there is a warning.
     LastCounts,
-    /// Each value adds to those before.
+    /// Each value adds to the earlier ones.
     Adds,
     /// The connection string is refused.
     Refused,
@@ -59,7 +59,7 @@ enum Read {
     Other(fn(&mut Draft, Value<'_>) -> Result<(), Rejection>),
 }
 
-/// Returns how many letters are to be changed, added or left out to make one name the other, in any case.
+/// Returns how many letters must be changed, added or removed to turn one name into the other, ignoring case.
 fn distance(ours: &str, theirs: &str) -> usize {
     let mut row: Vec<usize> = (0..=theirs.len()).collect();
     for (at, our) in ours.bytes().enumerate() {
@@ -84,13 +84,13 @@ impl Row {
         Self::all().find(|row| row.name.eq_ignore_ascii_case(name))
     }
 
-    /// The present name of an option with one of the [`PRESENT_NAMES`], in any case.
+    /// The current name of an option with one of the [`PRESENT_NAMES`], ignoring case.
     pub fn present_name(name: &str) -> Option<&'static str> {
         PRESENT_NAMES.iter().find(|(former, _)| former.eq_ignore_ascii_case(name)).map(|(_, present)| *present)
     }
 
-    /// The present name of an option with a former name, or the name of the option that is most like this one, if it is only
-    /// misspelt: at most two letters are other ones, too many or missing.
+    /// The current name of an option with a former name, or the option name that is closest to a misspelt one: at most two
+    /// letters are wrong, extra or missing.
     pub fn nearest(name: &str) -> Option<&'static str> {
         if let Some(present) = Self::present_name(name) {
             return Some(present);
@@ -178,7 +178,7 @@ fn pool_row(option: &'static PoolOption) -> Row {
 
 /// Reads a number of connections or of milliseconds.
 ///
-/// A number that the specification allows and a pool cannot have is refused, because the default must not replace it.
+/// A number that the specification allows but a pool cannot have is refused, because the default must not replace it.
 fn read_pool_option(option: &PoolOption, pool: &mut PoolOptions, value: &Value<'_>) -> Result<(), Rejection> {
     let number = value.number(*option.range.start(), MAX_INT)?;
     (option.set)(pool, number);
@@ -432,12 +432,12 @@ const SERVERS: [Row; 9] = [
 pub(super) struct OldName {
     /// The option, with its old name.
     pub row: Row,
-    /// The name that replaces it.
+    /// The name that replaces the old one.
     pub replacement: &'static str,
 }
 
 impl OldName {
-    /// The old name that `key` is, in any case.
+    /// The old name that `key` matches, ignoring case.
     pub fn of(key: &str) -> Option<Self> {
         OLD_NAMES.into_iter().find(|old| old.row.name.eq_ignore_ascii_case(key))
     }
@@ -460,8 +460,8 @@ pub(super) const OLD_NAMES: [OldName; 3] = [
     },
 ];
 
-/// Names that options have in other drivers or had in earlier versions of them, with the present names. They are
-/// unknown options, because no specification has them. Warnings about them say the present name.
+/// Names that options have in other drivers, or had in earlier versions of them, with the current names. They are unknown
+/// options, because no specification has them. Warnings about them give the current name.
 const PRESENT_NAMES: [(&str, &str); 22] = [
     ("poolSize", "maxPoolSize"),
     ("sslCAFile", "tlsCAFile"),

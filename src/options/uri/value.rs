@@ -34,7 +34,7 @@ impl Value<'_> {
         self.name().map(|name| Some(name.into()))
     }
 
-    /// Reads the name of a database. Without it, authentication would go to another database.
+    /// Reads the name of a database. If it were ignored, authentication would use another database.
     pub fn source(self) -> Result<String, Rejection> {
         if self.text.is_empty() {
             return Err(Rejection::Fatal(InvalidOption::because(self.option, "must not be empty")));
@@ -42,7 +42,7 @@ impl Value<'_> {
         Ok(self.into_text())
     }
 
-    /// Reads a number: digits, and nothing else.
+    /// Reads a number, which consists of digits only.
     pub fn number<N: TryFrom<u64>>(&self, least: u64, most: u64) -> Result<N, Rejection> {
         let number = match self.text.bytes().all(|byte| byte.is_ascii_digit()) {
             true => self.text.parse().ok().filter(|number| (least..=most).contains(number)),
@@ -87,7 +87,7 @@ impl Value<'_> {
         words.iter().copied().find(|word| name(*word) == self.text.as_str()).ok_or(Rejection::NotAllowed)
     }
 
-    /// Reads a mechanism. Without it, a client would authenticate in another way.
+    /// Reads a mechanism. If it were ignored, the client would authenticate in another way.
     pub fn mechanism(&self) -> Result<Mechanism, Rejection> {
         Mechanism::named(&self.text).ok_or_else(|| {
             let must = format!("one of {}", Mechanism::supported());
