@@ -9,7 +9,7 @@ use bson::{RawDocument, Timestamp};
 use super::elements;
 use crate::wire::element::{self, TIMESTAMP};
 
-/// The longest `$clusterTime` that is kept, in bytes. A server's own is below 200, and every command carries it.
+/// The longest `$clusterTime` that is kept, in bytes. A genuine one is below 200 bytes, and every command carries it.
 const LONGEST: usize = 1_024;
 
 /// A `$clusterTime` that a server sent. Never changed, only replaced.
@@ -59,7 +59,7 @@ impl ClusterTime {
 #[derive(Debug, Default)]
 pub struct SharedClusterTime {
     newest: ArcSwapOption<ClusterTime>,
-    /// A lower bound of the newest time, as [`ordinal`] gives it: what most replies are compared with.
+    /// A lower bound of the newest time, as [`ordinal`] gives it. Most replies are compared with this alone.
     at_least: AtomicU64,
 }
 
@@ -69,20 +69,20 @@ fn ordinal(time: Timestamp) -> u64 {
 }
 
 impl SharedClusterTime {
-    /// Returns the newest cluster time. Writes no memory that another core reads, as long as the value does not change.
+    /// Returns the newest cluster time. While the value stays the same, this writes no memory that another core reads.
     pub fn load(&self) -> impl std::ops::Deref<Target = Option<Arc<ClusterTime>>> {
         self.newest.load()
     }
 
-    /// Makes the `$clusterTime` of a server's reply the newest one, if it is newer. Returns the one to keep in the session:
-    /// the reply's, or `None` if that was not newer, is malformed or too long.
+    /// Makes the `$clusterTime` of a server's reply the newest one, if it is newer. Returns the time to keep in the
+    /// session: the reply's, or `None` if that is not newer, malformed or too long.
     ///
     /// Only what comes directly from a server may be passed: with an invalid time, servers would refuse all commands.
     #[inline]
     pub fn advance(&self, received: &RawDocument) -> Option<Arc<ClusterTime>> {
         let time = ClusterTime::time_of(received)?;
-        // ORD: Acquire; pairs with the Release in `replace_by`; a thread that sees a bound sends a time that is no older. The
-        // bound only grows, so one that was read late is a bound as well. A time of zero is none.
+        // ORD: Acquire; pairs with the Release in `replace_by`; a thread that sees a bound sends a time that is no older.
+        // The bound only grows, so a stale value is still a bound. A time of zero means that there is no time.
         if ordinal(time) <= self.at_least.load(Ordering::Acquire) {
             return None;
         }

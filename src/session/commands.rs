@@ -3,7 +3,7 @@
 use bson::{RawBsonRef, RawDocument};
 
 /// Returns whether a write can be retried with a transaction number: a write of single documents that is acknowledged
-/// (Retryable Writes, "Supported Write Operations"). Commits and aborts are no such writes: they have a rule of their own.
+/// (Retryable Writes, "Supported Write Operations"). Commits and aborts do not count: they have a separate rule.
 ///
 /// `sequences` are the command's arguments outside of its document, by their names: `updates`, `deletes` or `ops`.
 /// `is_unacknowledged` says whether the write concern that applies is `w: 0`.
@@ -31,7 +31,7 @@ pub fn has_no_reply(command: &str) -> bool {
     matches!(command, "insert" | "update" | "delete" | "bulkWrite")
 }
 
-/// Returns whether a statement of this argument touches one document at most.
+/// Returns whether a statement of this argument touches at most one document.
 pub fn is_single(argument: &str, statement: &RawDocument) -> bool {
     match argument {
         "updates" | "ops" => !is_true(statement, "multi"),

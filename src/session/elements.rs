@@ -15,7 +15,7 @@ const LSID: &[u8; 19] = b"\x03lsid\0\x1e\0\0\0\x05id\0\x10\0\0\0\x04";
 
 /// Appends `lsid`.
 pub(super) fn lsid(elements: &mut Vec<u8>, id: SessionId) {
-    // Written at once: each operation does this.
+    // Written in one piece, because each operation does this.
     let mut element = [0; LSID.len() + 16 + 1];
     element[..LSID.len()].copy_from_slice(LSID);
     element[LSID.len()..][..16].copy_from_slice(&id.bytes());
@@ -33,7 +33,7 @@ pub(super) fn transaction_number(elements: &mut Vec<u8>, number: i64) {
     elements.extend_from_slice(&number.to_le_bytes());
 }
 
-/// Appends what commands in a transaction carry. The first one begins it.
+/// Appends the fields of commands in a transaction. The first command begins the transaction.
 pub(super) fn transaction(elements: &mut Vec<u8>, number: i64, begins: bool) {
     transaction_number(elements, number);
     if begins {
@@ -92,7 +92,7 @@ fn append_timestamp(elements: &mut Vec<u8>, name: &[u8], Timestamp { time, incre
     elements.extend_from_slice(&(u64::from(time) << 32 | u64::from(increment)).to_le_bytes());
 }
 
-/// Returns a length as BSON has it. Longer values do not fit in a message, which the encoder reports.
+/// Returns a length as BSON encodes it. Longer values do not fit in a message, which the encoder reports.
 fn length(bytes: usize) -> [u8; 4] {
     i32::try_from(bytes).unwrap_or(i32::MAX).to_le_bytes()
 }

@@ -31,13 +31,14 @@ pub enum SessionError {
     /// The write concern of a transaction, its own or inherited, is `w: 0`.
     #[error("transactions do not support unacknowledged write concerns")]
     UnacknowledgedTransaction,
-    /// A write in a session has the write concern `w: 0`: the server would not tell when the session is free again.
+    /// A write in a session has the write concern `w: 0`, with which the server does not report when the session is free
+    /// again.
     #[error("a session does not support writes with an unacknowledged write concern (w: 0)")]
     UnacknowledgedWrite,
-    /// An operation in a transaction has a read concern of its own.
+    /// An operation in a transaction has its own read concern.
     #[error("Cannot set read concern after starting a transaction.")]
     ReadConcernInTransaction,
-    /// An operation in a transaction has a write concern of its own.
+    /// An operation in a transaction has its own write concern.
     #[error("Cannot set write concern after starting a transaction.")]
     WriteConcernInTransaction,
     /// A read in a transaction does not go to the primary.
@@ -45,7 +46,7 @@ pub enum SessionError {
     ReadPreferenceInTransaction,
     /// Behind a load balancer, the connection of the transaction is lost, because an operation on it was cancelled. The same
     /// holds while a cursor whose last call was cancelled uses that connection, until the cursor goes on or is dropped. The
-    /// error has the label `TransientTransactionError`: abort the transaction, and begin it anew.
+    /// error has the label `TransientTransactionError`: abort the transaction, and start it again.
     #[error(
         "an operation of the transaction was cancelled, and its connection is lost or in use: abort the transaction"
     )]
@@ -60,14 +61,14 @@ pub enum SessionError {
          another one"
     )]
     AbortInProgress,
-    /// An operation inside of `with_transaction` has a time limit of its own, while that of the transaction holds.
+    /// An operation inside `with_transaction` has its own time limit while the transaction's limit applies.
     #[error("timeoutMS cannot be set for an operation inside of withTransaction, whose own timeoutMS holds")]
     TimeoutInTransaction,
     /// A session with `snapshot` starts a transaction.
     #[error("Transactions are not supported in snapshot sessions")]
     SnapshotTransaction,
-    /// An operation in a session with `snapshot` has a read concern of its own. The session sets the level and the point in
-    /// time of each command.
+    /// An operation in a session with `snapshot` has its own read concern. The session sets the level and the point in time
+    /// of each command.
     #[error("a session with snapshot sets the read concern: remove that of the operation")]
     ReadConcernInSnapshot,
     /// A session with `snapshot` meets a server older than 5.0.
@@ -76,8 +77,7 @@ pub enum SessionError {
     /// An explicit session meets a server without sessions: a standalone server before 3.6, or an arbiter.
     #[error("sessions are not supported by the server")]
     Unsupported,
-    /// The document that a session's cluster time was to be advanced to has no timestamp in `clusterTime`, or more than
-    /// 1,024 bytes.
+    /// The document for advancing a session's cluster time has no timestamp in `clusterTime`, or more than 1,024 bytes.
     #[error("a cluster time must have a timestamp in clusterTime, and at most 1024 bytes")]
     InvalidClusterTime,
 }

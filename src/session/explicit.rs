@@ -20,19 +20,19 @@ use crate::options::{InvalidOption, Options, ReadPreference, ReadPreferenceMode}
 /// The first wire version with snapshot reads: 5.0.
 const SNAPSHOT_WIRE_VERSION: i32 = 13;
 
-/// What a session has to know about an operation that uses it.
+/// The facts that a session needs about an operation that uses it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SessionUse<'a> {
     /// Whether the operation reads: then its read preference counts in a transaction. A generic command counts as a read.
     pub is_read: bool,
     /// The level of the operation's read concern, its own or inherited. Not sent in a transaction.
     pub read_concern: Option<&'a str>,
-    /// Whether the application gave this operation a read concern of its own.
+    /// Whether the application gave this operation its own read concern.
     pub has_own_read_concern: bool,
-    /// The operation's own read concern, if it is not a part of the command any more, so that the session sends it with
-    /// what it adds.
+    /// The operation's own read concern, if it was taken out of the command so that the session sends it together with its
+    /// additions.
     pub own_read_concern: Option<&'a RawDocument>,
-    /// Whether the application gave this operation a write concern of its own.
+    /// Whether the application gave this operation its own write concern.
     pub has_own_write_concern: bool,
     /// Whether the write concern, own or inherited, is `w: 0`.
     pub is_unacknowledged: bool,
@@ -43,7 +43,8 @@ pub struct SessionUse<'a> {
     pub takes_after_cluster_time: bool,
     /// The number of a write that may be retried, from [`Session::next_transaction_number`]. Not in a transaction.
     pub transaction_number: Option<i64>,
-    /// Whether the operation is no part of the session's transaction, whatever its state. A change stream resumes this way.
+    /// Whether the operation stays outside the session's transaction, whatever the transaction's state. A change stream
+    /// resumes this way.
     pub is_beside_transaction: bool,
 }
 
@@ -60,17 +61,17 @@ pub struct SessionServer {
     pub is_load_balanced: bool,
 }
 
-/// What the failure of an attempt leads to.
+/// The consequences of a failed attempt.
 #[derive(Debug)]
 #[must_use]
 pub struct Consequence<P> {
-    /// All labels of the error: the server's, and those that the client has to add.
+    /// All labels of the error: from the server, and added by the client.
     pub labels: Labels,
-    /// What the session was pinned to until now. Retries select a server anew.
+    /// The server or connection that the session was pinned to until now. Retries select a new server.
     pub unpinned: Option<P>,
 }
 
-/// An explicit session: a series of operations of one application's task, causally consistent unless told otherwise, or
+/// An explicit session: a series of operations in one task of an application, causally consistent unless told otherwise, or
 /// in transactions.
 ///
 /// The session is a value without I/O. For each operation, the client calls
@@ -80,7 +81,7 @@ pub struct Consequence<P> {
 /// 3. [`replied`](Self::replied) with each reply, and [`failed`](Self::failed) with each failed attempt or
 ///    [`succeeded`](Self::succeeded).
 ///
-/// It can be dropped at any point: what it has noted then is the worst case.
+/// It can be dropped at any point: by then it has noted the worst case.
 ///
 /// A session is for one operation at a time: methods take `&mut self`. `P` is what a transaction is pinned to.
 #[derive(Debug)]
@@ -132,7 +133,7 @@ impl<P> Session<P> {
     ///
     /// # Errors
     ///
-    /// Those of [`new`](Self::new).
+    /// As for [`new`](Self::new).
     pub fn of_operation(now: Moment, options: &SessionOptions, client: &Options) -> Result<Self, InvalidOption> {
         Ok(Self { has_server: false, ..Self::new(ServerSession::new(now), options, client)? })
     }
@@ -153,7 +154,7 @@ impl<P> Session<P> {
         std::mem::take(&mut self.has_server).then_some(server)
     }
 
-    /// Returns the identifier of the server session. Sessions that do not overlap may have the same one.
+    /// Returns the identifier of the server session. Sessions that do not overlap may share an identifier.
     pub fn id(&self) -> SessionId {
         self.server.id()
     }
@@ -173,7 +174,7 @@ impl<P> Session<P> {
         self.snapshot_time
     }
 
-    /// Returns whether operations see what earlier ones of the session have done. Not so with `snapshot`.
+    /// Returns whether operations see the effects of earlier ones in the session. They do not with `snapshot`.
     pub fn is_causally_consistent(&self) -> bool {
         self.is_causally_consistent && !self.is_snapshot
     }
@@ -183,18 +184,18 @@ impl<P> Session<P> {
         self.default_timeout
     }
 
-    /// Advances the cluster time to that of another session, if it is newer. It is used for this session alone.
+    /// Advances the cluster time to another session's, if that is newer. It is used for this session alone.
     ///
     /// # Errors
     ///
-    /// [`SessionError::InvalidClusterTime`] if the document is none.
+    /// [`SessionError::InvalidClusterTime`] if the document is not a cluster time.
     pub fn advance_cluster_time(&mut self, cluster_time: &RawDocument) -> Result<(), SessionError> {
         let time = ClusterTime::read(cluster_time).ok_or(SessionError::InvalidClusterTime)?;
         self.keep_cluster_time(|| Arc::new(time.clone()), time.time());
         Ok(())
     }
 
-    /// Advances the operation time to that of another session, if it is newer.
+    /// Advances the operation time to another session's, if that is newer.
     pub fn advance_operation_time(&mut self, time: Timestamp) {
         self.operation_time = self.operation_time.max(Some(time));
     }
@@ -205,7 +206,7 @@ impl<P> Session<P> {
         }
     }
 
-    /// Gives out the number of a write that may be retried. All attempts have the same one.
+    /// Returns a new number for a write that may be retried. All attempts use the same number.
     pub fn next_transaction_number(&mut self) -> i64 {
         self.server.next_transaction_number()
     }
@@ -215,7 +216,7 @@ impl<P> Session<P> {
         self.transaction.state
     }
 
-    /// Returns whether operations of the session are in a transaction now. Then they are not retried.
+    /// Returns whether operations of the session are currently in a transaction. If so, they are not retried.
     pub fn is_in_transaction(&self) -> bool {
         self.transaction.is_active()
     }
@@ -234,7 +235,7 @@ impl<P> Session<P> {
     }
 
     /// Pins the transaction: to the mongos or the connection of its first command. A commit can be repeated, so it stays
-    /// pinned. Outside of a transaction, the pin comes back.
+    /// pinned. Outside of a transaction, it returns the pin.
     pub fn pin(&mut self, pinned: P) -> Option<P> {
         match self.transaction.state {
             TransactionState::None | TransactionState::Aborted => Some(pinned),
@@ -244,8 +245,8 @@ impl<P> Session<P> {
         }
     }
 
-    /// Pins the transaction of this number again, after a cursor has taken what it was pinned to. That comes back if the
-    /// transaction is over, or if an error has unpinned it.
+    /// Pins the transaction of this number again, after a cursor has taken its pin. Returns the pin if the transaction is
+    /// over, or if an error has unpinned it.
     pub fn pin_again(&mut self, number: i64, pinned: P) -> Option<P> {
         let has_lent_it = self.is_pin_taken() && self.server.transaction_number() == number;
         if has_lent_it { self.pin(pinned) } else { Some(pinned) }
@@ -256,19 +257,19 @@ impl<P> Session<P> {
         std::mem::take(&mut self.transaction.pin).held()
     }
 
-    /// Returns whether the session is pinned, be it to what a command has taken.
+    /// Returns whether the session is pinned, even if a command has taken the pin.
     pub fn is_pinned(&self) -> bool {
         !matches!(self.transaction.pin, Pin::Free)
     }
 
-    /// Returns whether a command has taken what the session is pinned to.
+    /// Returns whether a command has taken the session's pin.
     pub fn is_pin_taken(&self) -> bool {
         matches!(self.transaction.pin, Pin::Taken)
     }
 
-    /// Takes what the session is pinned to, for a command that goes there: an operation of the transaction, or the first
-    /// attempt of its commit or its abort. The caller [pins](Self::pin) it again afterwards, unless the command has unpinned
-    /// the session. A command that is cancelled takes it along.
+    /// Takes the session's pin, for a command that uses it: an operation of the transaction, or the first attempt of its
+    /// commit or its abort. The caller [pins](Self::pin) the session again afterwards, unless the command has unpinned it.
+    /// A cancelled command does not return the pin.
     ///
     /// # Errors
     ///
@@ -277,15 +278,16 @@ impl<P> Session<P> {
         self.transaction.take_pin()
     }
 
-    /// Ends the transaction that the session or its call has left open, and returns whether an abort has to be sent: see
-    /// [`abort_command`](Self::abort_command). Until it [has ended](Self::abort_ended), the session refuses all else.
+    /// Ends the transaction that the session or its call has left open, and returns whether to send an abort: see
+    /// [`abort_command`](Self::abort_command). Until that abort [has ended](Self::abort_ended), the session refuses
+    /// everything else.
     pub fn abandon(&mut self) -> bool {
         let must_abort = self.transaction.abandon();
         self.is_aborting |= must_abort;
         must_abort
     }
 
-    /// Notes that no more is done about the abort of an abandoned transaction. Returns what that was pinned to.
+    /// Notes that the abort of an abandoned transaction is over. Returns the transaction's pin.
     pub fn abort_ended(&mut self) -> Option<P> {
         self.is_aborting = false;
         self.unpin()
@@ -300,7 +302,7 @@ impl<P> Session<P> {
         if self.is_aborting { Err(SessionError::AbortInProgress) } else { Ok(()) }
     }
 
-    /// Starts a transaction. The server learns of it with the first command. Returns what the last one was pinned to.
+    /// Starts a transaction. The server learns of it with the first command. Returns the previous transaction's pin.
     ///
     /// # Errors
     ///
@@ -315,7 +317,7 @@ impl<P> Session<P> {
         Ok(unpinned)
     }
 
-    /// Begins an operation: checks it, and leaves a transaction that has ended. Returns what that was pinned to.
+    /// Begins an operation: checks it, and leaves a transaction that has ended. Returns that transaction's pin.
     ///
     /// # Errors
     ///
@@ -350,8 +352,9 @@ impl<P> Session<P> {
         Ok(None)
     }
 
-    /// Appends what the session adds to a command that is sent now: `lsid`, and as needed `txnNumber`, `startTransaction`,
-    /// `autocommit`, `readConcern` and `$clusterTime`. `client_time` is the newest cluster time of the client.
+    /// Appends what the session adds to a command that is about to be sent: `lsid`, and as needed `txnNumber`,
+    /// `startTransaction`, `autocommit`, `readConcern` and `$clusterTime`. `client_time` is the newest cluster time of the
+    /// client.
     ///
     /// # Errors
     ///
@@ -393,8 +396,8 @@ impl<P> Session<P> {
         Ok(())
     }
 
-    /// Appends what the session adds to a `getMore` or a `killCursors` that is sent now. `opened_in` is the number of the
-    /// transaction that the cursor was opened in: it is sent while that transaction is open.
+    /// Appends what the session adds to a `getMore` or a `killCursors` that is about to be sent. `opened_in` is the number
+    /// of the transaction that the cursor was opened in: it is sent while that transaction is open.
     pub fn append_to_cursor(
         &mut self,
         elements: &mut Vec<u8>,
@@ -409,7 +412,7 @@ impl<P> Session<P> {
         self.append_cluster_time(elements, client_time);
     }
 
-    /// Appends the newer one of the session's cluster time and the client's.
+    /// Appends the newer of the session's cluster time and the client's.
     fn append_cluster_time(&self, elements: &mut Vec<u8>, client_time: Option<&ClusterTime>) {
         let newer = self.cluster_time.as_deref().into_iter().chain(client_time).max_by_key(|time| time.time());
         if let Some(time) = newer {
@@ -417,12 +420,12 @@ impl<P> Session<P> {
         }
     }
 
-    /// Keeps what a reply tells, whether it reports success or not. `advanced` is what
-    /// [`SharedClusterTime::advance`](super::SharedClusterTime::advance) made of the same reply.
+    /// Keeps the times in a reply, whether the reply reports success or not. `advanced` is the result of
+    /// [`SharedClusterTime::advance`](super::SharedClusterTime::advance) for the same reply.
     pub fn replied(&mut self, times: &ReplyTimes<'_>, advanced: Option<&Arc<ClusterTime>>) {
         match (advanced, times.cluster_time) {
             (Some(advanced), _) => self.keep_cluster_time(|| Arc::clone(advanced), advanced.time()),
-            // The client knows a newer one, but this session may not.
+            // The client knows a newer time, but this session may not.
             (None, Some(document)) => {
                 if let Some(time) = ClusterTime::read(document) {
                     self.keep_cluster_time(|| Arc::new(time.clone()), time.time());
@@ -446,7 +449,7 @@ impl<P> Session<P> {
         }
     }
 
-    /// Notes that a command of a cursor has succeeded, which was perhaps opened in the transaction of this number.
+    /// Notes that a command of a cursor has succeeded. The cursor may have been opened in the transaction of this number.
     pub fn cursor_succeeded(&mut self, times: &ReplyTimes<'_>, opened_in: Option<i64>) {
         if opened_in.is_some() && self.open_transaction() == opened_in {
             self.keep_token(times);
@@ -475,8 +478,8 @@ impl<P> Session<P> {
         Consequence { labels, unpinned: if is_transient { self.unpin() } else { None } }
     }
 
-    /// Notes that a command of a cursor, or one beside the transaction, has failed. If the cursor was not opened in the
-    /// transaction that is open now, that one goes on.
+    /// Notes that a command of a cursor, or a command outside the transaction, has failed. If the cursor was not opened in
+    /// the current transaction, that transaction continues.
     pub fn cursor_failed(&mut self, fault: &Fault, opened_in: Option<i64>) -> Consequence<P> {
         if self.open_transaction() == opened_in {
             return self.failed(fault, None, false);
@@ -485,8 +488,8 @@ impl<P> Session<P> {
         Consequence { labels: write_labels(fault, None, false), unpinned: None }
     }
 
-    /// Notes that an operation was cancelled after its command was perhaps sent, and that nothing tells when it ends: no
-    /// other session may use the identifier afterwards.
+    /// Notes that an operation was cancelled after its command may have been sent. Nothing reports when the command ends,
+    /// so no other session may use the identifier afterwards.
     pub fn cut_off(&mut self) {
         self.server.cut_off();
     }
@@ -514,7 +517,7 @@ impl<P> Session<P> {
         self.transaction.commit_command(has_time_limit)
     }
 
-    /// Notes that an attempt to commit has failed. Without a connection there is no `server`.
+    /// Notes that an attempt to commit has failed. If the attempt had no connection, `server` is `None`.
     pub fn commit_failed(&mut self, fault: &Fault, server: Option<SessionServer>) -> Consequence<P> {
         self.mark_dirty(fault);
         self.transaction.commit_failed(fault.is_retryable_overload(), took_effect(fault));
@@ -548,13 +551,13 @@ impl<P> Session<P> {
     }
 
     /// Notes that an attempt to abort has failed. The labels only tell whether to try once more: errors of aborts are not
-    /// reported. After a success, the caller [unpins](Self::unpin) the session, too.
+    /// reported. After a success, the caller also [unpins](Self::unpin) the session.
     pub fn abort_failed(&mut self, fault: &Fault, server: Option<SessionServer>) -> Consequence<P> {
         self.mark_dirty(fault);
         Consequence { labels: write_labels(fault, server, true), unpinned: self.unpin() }
     }
 
-    /// Appends what the session adds to a commit or an abort that is sent now.
+    /// Appends what the session adds to a commit or an abort that is about to be sent.
     pub fn append_ending(&mut self, elements: &mut Vec<u8>, now: Moment, client_time: Option<&ClusterTime>) {
         self.server.append_to(elements, now);
         elements::transaction(elements, self.server.transaction_number(), false);
@@ -562,7 +565,7 @@ impl<P> Session<P> {
     }
 }
 
-/// Returns whether the server may know of the command, or have done something about it.
+/// Returns whether the server may have received the command or acted on it.
 fn took_effect(fault: &Fault) -> bool {
     match fault.kind {
         FaultKind::Network | FaultKind::Malformed | FaultKind::WriteConcern => true,

@@ -1,4 +1,4 @@
-//! What a failed attempt of an operation means for retries and for transactions.
+//! The meaning of a failed attempt of an operation for retries and for transactions.
 
 use std::time::Duration;
 
@@ -30,12 +30,12 @@ pub enum FaultKind {
     CheckOut,
     /// The pool of the selected server was cleared. Nothing was sent.
     PoolCleared,
-    /// No connection could be opened, or the one at hand was lost before the command was sent.
+    /// No connection could be opened, or an existing one was lost before the command was sent.
     NoConnection {
-        /// Whether the network failed, or the server refused with a code of the list of the retryable ones.
+        /// Whether the network failed, or the server refused with a code from the list of retryable codes.
         is_retryable: bool,
     },
-    /// The network failed, or the time was up, after the command was sent, or was perhaps sent.
+    /// The network failed, or the time was up, after the command was sent or may have been sent.
     Network,
     /// The reply breaks the protocol. The command was sent.
     Malformed,
@@ -46,13 +46,13 @@ pub enum FaultKind {
 }
 
 impl FaultKind {
-    /// Returns whether there was a server, and no connection to it.
+    /// Returns whether there was a server, but no connection to it.
     pub fn found_no_connection(self) -> bool {
         matches!(self, Self::CheckOut | Self::PoolCleared | Self::NoConnection { .. })
     }
 }
 
-/// What a failed attempt of an operation means for retries and for transactions.
+/// A failed attempt of an operation, with all that retries and transactions depend on.
 #[derive(Clone, Copy, Debug)]
 pub struct Fault {
     /// How far the attempt came.
@@ -63,9 +63,9 @@ pub struct Fault {
     pub code: i32,
     /// The code of the `writeConcernError`; 0 for none.
     pub write_concern_code: i32,
-    /// `baseBackoffMS`, if it is positive: the server's wish for the pause before a retry.
+    /// `baseBackoffMS`, if it is positive: the pause before a retry that the server asks for.
     pub base_backoff: Option<Duration>,
-    /// Whether the command was not sent because less of its time was left than a round trip takes.
+    /// Whether the command was not sent because the time left was less than a round trip takes.
     pub is_unsent: bool,
 }
 
@@ -75,7 +75,7 @@ impl Fault {
         Self { kind, labels, code: 0, write_concern_code: 0, base_backoff: None, is_unsent: false }
     }
 
-    /// Reads a reply that has `ok: 0` or a `writeConcernError`. Returns `None` for any other one.
+    /// Reads a reply that has `ok: 0` or a `writeConcernError`. Returns `None` for any other reply.
     pub fn of_reply(reply: &RawDocument) -> Option<Self> {
         let write_concern_error = reply.get_document("writeConcernError").ok();
         let succeeded = reply.get("ok").ok().flatten().and_then(number).is_some_and(|ok| ok != 0.0);
@@ -102,7 +102,7 @@ impl Fault {
     }
 
     /// Reads an error of an attempt that had a server. `is_connection_reusable` says whether the connection is reusable
-    /// afterwards: then a command that broke the protocol was not sent.
+    /// afterwards. If so, a command that broke the protocol was not sent.
     pub fn of_error(error: &OperationError, is_connection_reusable: bool) -> Self {
         let kind = match error {
             OperationError::Command(failure) => match failure {
@@ -117,7 +117,7 @@ impl Fault {
                 CommandError::Lost { .. } | CommandError::NotReusable { .. } => {
                     FaultKind::NoConnection { is_retryable: true }
                 }
-                // The server refused the command, because the connection had to authenticate again.
+                // The server refused the command because the connection had to authenticate again.
                 CommandError::Reauthentication { .. } => FaultKind::NoConnection { is_retryable: false },
             },
             OperationError::Interrupted(cleared) if cleared.sent => FaultKind::Network,
@@ -143,7 +143,7 @@ impl Fault {
         self.labels.contains(label)
     }
 
-    /// Returns whether the server is overloaded, so that a retry has to wait.
+    /// Returns whether the server is overloaded, so that a retry must wait.
     pub fn is_overload(&self) -> bool {
         self.has(Labels::SYSTEM_OVERLOADED)
     }
@@ -165,10 +165,10 @@ impl Fault {
         }
     }
 
-    /// Returns the labels, with `RetryableWriteError` where the client has to add it ("RetryableWriteError Labels").
+    /// Returns the labels, with `RetryableWriteError` where the client must add it ("RetryableWriteError Labels").
     ///
-    /// `retries_writes` is `retryWrites`, and true for commits and aborts. The server's kind decides only for servers
-    /// before 4.4; `max_wire_version` is that of the connection, and `None` if there was none.
+    /// `retries_writes` is `retryWrites`, and true for commits and aborts. The server's type decides only for servers
+    /// before 4.4. `max_wire_version` belongs to the connection, and is `None` if there was none.
     pub fn write_labels(&self, retries_writes: bool, max_wire_version: Option<i32>, is_mongos: bool) -> Labels {
         let is_before_labels = max_wire_version.is_some_and(|version| version < LABELLING_WIRE_VERSION);
         let adds = match self.kind {
@@ -214,7 +214,7 @@ impl Fault {
         }
     }
 
-    /// Returns whether the server's time limit was up: such a commit is not repeated by `with_transaction`.
+    /// Returns whether the server's time limit was up. `with_transaction` does not repeat such a commit.
     pub fn is_max_time_expired(&self) -> bool {
         self.code == MAX_TIME_MS_EXPIRED || self.write_concern_code == MAX_TIME_MS_EXPIRED
     }
@@ -224,7 +224,7 @@ impl Fault {
         self.reached_a_server() && !self.has(Labels::NO_WRITES_PERFORMED)
     }
 
-    /// Returns whether the error tells that an attempt reached a server, as errors of reads should (Retryable Reads, "If a
+    /// Returns whether the error shows that an attempt reached a server, as errors of reads should (Retryable Reads, "If a
     /// retry attempt fails").
     pub fn reached_a_server(&self) -> bool {
         match self.kind {

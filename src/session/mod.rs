@@ -1,5 +1,5 @@
-//! Sessions of a client: what commands carry because of them, and what replies change (Driver Sessions, Causal Consistency,
-//! Snapshot Reads, Transactions, Retryable Reads, Retryable Writes and Client Backpressure specifications).
+//! Sessions of a client: the fields that they add to commands, and what they learn from replies (Driver Sessions, Causal
+//! Consistency, Snapshot Reads, Transactions, Retryable Reads, Retryable Writes and Client Backpressure specifications).
 //!
 //! This layer does no I/O, runs no tasks and reads no clock: the caller passes the time and random numbers as arguments.
 //!
@@ -20,13 +20,13 @@
 //! pool has a stack for each core and no lock. The cluster time is read on each command, so it is an immutable value
 //! behind arc-swap: reading it writes no memory that another core uses.
 //!
-//! An explicit session notes the worst case before a command is sent, and the outcome afterwards. So an operation that is
-//! cancelled leaves it in a state that is right, whether the server executed the command or not.
+//! An explicit session notes the worst case before a command is sent, and the outcome afterwards. So a cancelled operation
+//! leaves it in a correct state, whether the server executed the command or not.
 //!
 //! # Forks
 //!
-//! A session belongs to one process. A forked child discards the sessions that it inherits, also those that were in use
-//! during the fork.
+//! A session belongs to one process. A forked child discards the sessions that it inherits, including sessions that were in
+//! use during the fork.
 
 mod cluster_time;
 mod commands;

@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use quanta::Clock;
 
-/// The processor's time stamp counter, or else the system's clock, and what it showed when it was first asked. Sessions
-/// count in minutes, and an operation spends a tenth of the instructions on it that the system's clock takes.
+/// The processor's time stamp counter, or else the system's clock, and its first reading. Sessions count in minutes, and
+/// reading the counter takes a tenth of the instructions that the system's clock takes.
 static CLOCK: OnceLock<(Clock, u64)> = OnceLock::new();
 
-/// A point in time, in nanoseconds since this process first asked for one. They last for 584 years.
+/// A point in time, in nanoseconds since this process first asked for one. They suffice for 584 years.
 ///
-/// Each operation compares several of them, and a slot of the pool holds one. With an integer, both take an instruction.
+/// Each operation compares several moments, and a slot of the pool holds one. With an integer, each of these takes one
+/// instruction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Moment(u64);
 

@@ -16,24 +16,25 @@ use crate::options::{InvalidOption, Options, ReadPreference, WriteConcern};
 /// let consistent = SessionOptions::default().default_transaction_options(transactions);
 /// ```
 ///
-/// A session that waits for more than a minute before its next operation risks that the server has ended it meanwhile.
+/// If a session waits for more than a minute before its next operation, the server may have ended it meanwhile.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 #[must_use]
 pub struct SessionOptions {
     /// `causalConsistency`: whether each operation sees what earlier ones of the session have read and written (Causal
-    /// Consistency). Default: true, except with [`snapshot`](Self#structfield.snapshot). Writes without
-    /// acknowledgement are not seen.
+    /// Consistency). Default: true, except with [`snapshot`](Self#structfield.snapshot). Unacknowledged writes are not
+    /// seen.
     pub causal_consistency: Option<bool>,
     /// `snapshot`: whether all reads of the session see the same point in time (Snapshot Reads). Needs MongoDB 5.0.
     /// Default: false.
     pub snapshot: bool,
-    /// `snapshotTime`: the point in time, from another session's `snapshot_time`. Default: that of the first read.
+    /// `snapshotTime`: the point in time, from another session's `snapshot_time`. Default: the point in time of the first
+    /// read.
     pub snapshot_time: Option<Timestamp>,
-    /// `defaultTransactionOptions`: what transactions use where they do not say otherwise.
+    /// `defaultTransactionOptions`: the options of transactions that do not set their own.
     pub default_transaction_options: TransactionOptions,
     /// `defaultTimeoutMS`: how long a commit, an abort or a whole `with_transaction` may take; zero means no limit.
-    /// Default: that of [`Options::timeout`].
+    /// Default: [`Options::timeout`].
     pub default_timeout: Option<Duration>,
 }
 
@@ -89,7 +90,7 @@ impl SessionOptions {
     }
 }
 
-/// The options of a transaction. What is not set comes from the session's
+/// The options of a transaction. Options that are not set come from the session's
 /// [`default_transaction_options`](SessionOptions#structfield.default_transaction_options), or else from the client.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
@@ -131,7 +132,7 @@ impl TransactionOptions {
         self
     }
 
-    /// Returns these options, with those of `other` where nothing is set.
+    /// Returns these options, filled in from `other` where nothing is set.
     pub(super) fn or(self, other: &Self) -> Self {
         Self {
             read_concern: self.read_concern.or_else(|| other.read_concern.clone()),
@@ -141,7 +142,7 @@ impl TransactionOptions {
         }
     }
 
-    /// Returns what transactions inherit from a client's options.
+    /// Returns the options that transactions inherit from a client's options.
     pub(super) fn of_client(options: &Options) -> Self {
         Self {
             read_concern: options.read_concern.clone(),

@@ -12,30 +12,30 @@ use crate::runtime::{thread_number, watch_forks};
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Front, Placed, SlotStack, Slots};
 
-/// How many sessions one `endSessions` command ends at most (Driver Sessions, "endSessions").
+/// The most sessions that one `endSessions` command ends (Driver Sessions, "endSessions").
 pub const MOST_ENDED_AT_ONCE: usize = 10_000;
 /// The greatest number of shards.
 const MOST_SHARDS: usize = 256;
-/// How often a shard discards the sessions that expire soon, apart from those that are found on top.
+/// How often a shard discards sessions that expire soon, apart from sessions found on top.
 const PRUNING: Duration = Duration::from_secs(60);
 
 /// The server sessions that no operation uses, for reuse (Driver Sessions, "Server Session Pool").
 ///
 /// Each thread prefers one shard, a stack: it takes the session that was given back to it last. If its shard is empty, it
-/// takes one from another shard, so sessions are made only if all shards are empty. Across shards there is no order.
+/// takes a session from another shard, so sessions are made only if all shards are empty. Across shards there is no order.
 ///
-/// The top of a shard's stack is not on the stack of slots but in a place in front of it, because that takes one
+/// The top of a shard's stack is not on the stack of slots but in a separate place in front of it, because that takes one
 /// compare-and-swap instead of two. Most operations end on the thread that begins the next one, and need nothing else.
 ///
-/// Taking a session and giving it back are lock-free and allocate no memory, except that room is allocated when a shard
-/// holds more sessions than ever before. That room is kept, 48 bytes for each session. What is left in a shard until it
-/// expires is discarded by a release to this shard, about once a minute.
+/// Taking a session and giving it back are lock-free. They allocate memory only when a shard holds more sessions than ever
+/// before. That room is kept, 48 bytes for each session. Sessions that stay in a shard until they expire are discarded by a
+/// release to this shard, about once a minute.
 ///
 /// # Race window
 ///
-/// While a shard is pruned, and while a session is on its way from the front to the stack, sessions are in neither. A thread
-/// that searches then may make a session although there is one. If two threads give back at once, the earlier session may
-/// come to lie above the later one. It costs a few bytes on the server until it expires.
+/// While a shard is pruned, or a session is on its way from the front to the stack, the affected sessions are in neither. A
+/// thread that searches then may make a new session although one exists. If two threads give sessions back at once, the
+/// earlier session may end up above the later one. Each case costs a few bytes on the server until the session expires.
 #[derive(Debug)]
 pub struct ServerSessionPool {
     /// A power of two.
@@ -46,7 +46,7 @@ pub struct ServerSessionPool {
 struct Shard {
     /// The top of the stack.
     front: Front<Record>,
-    /// The rest of it.
+    /// The rest of the stack.
     idle: SlotStack,
     /// The slots without a session.
     free: SlotStack,
@@ -67,7 +67,7 @@ impl ServerSessionPool {
         Self { shards: shards.collect() }
     }
 
-    /// Takes a session that was used before, or makes one if there is none.
+    /// Takes a session that was used before, or makes a new one.
     ///
     /// `timeout` is the deployment's `logicalSessionTimeoutMinutes`, and `None` in load-balanced mode, where sessions do not
     /// expire (Load Balancers, "Session Expiration"). A session with less than a minute left is discarded. Call this only
@@ -88,7 +88,7 @@ impl ServerSessionPool {
     }
 
     /// Takes a session back. Discards it if the network failed during one of its commands, if it has less than a minute
-    /// left, or if it belongs to the process that this one was forked from.
+    /// left, or if it belongs to the process that this one forked from.
     pub fn release(&self, session: ServerSession, now: Moment, timeout: Option<Duration>) {
         self.put(thread_number(), session, now, timeout);
     }
@@ -101,16 +101,16 @@ impl ServerSessionPool {
         }
     }
 
-    /// Takes all sessions out, and returns their identifiers, to end them: see [`end_sessions`](Self::end_sessions).
+    /// Takes all sessions out, and returns their identifiers for ending them: see [`end_sessions`](Self::end_sessions).
     ///
-    /// Sessions that are in use come back to the pool later. Dirty and inherited sessions are not in it.
+    /// Sessions that are in use come back to the pool later. Dirty and inherited sessions are not included.
     pub fn drain(&self, now: Moment, timeout: Option<Duration>) -> Vec<SessionId> {
         let sessions = std::iter::from_fn(|| self.take(0, now, timeout));
         sessions.map(|session| session.id).collect()
     }
 
-    /// Returns the commands that end these sessions, each at most 10,000 of them. Their database is `admin`, their replies
-    /// do not matter.
+    /// Returns the commands that end these sessions, each at most 10,000 of them. They run on the database `admin`, and
+    /// their replies do not matter.
     pub fn end_sessions(ids: &[SessionId]) -> impl Iterator<Item = RawDocumentBuf> {
         ids.chunks(MOST_ENDED_AT_ONCE).map(|ids| {
             let mut array = RawArrayBuf::new();
@@ -160,13 +160,13 @@ impl Shard {
     }
 
     fn put_on_stack(&self, session: &ServerSession) {
-        // With 16 million idle sessions, one more is forgotten.
+        // With 16 million idle sessions, a further one is forgotten.
         let Some(slot) = self.free.pop(&self.slots).or_else(|| self.slots.grow()) else { return };
         self.slots.value(slot).store(session);
         self.idle.push(&self.slots, slot);
     }
 
-    /// Prunes the shard if it was not for a minute. Of several threads, one does it.
+    /// Prunes the shard unless it was pruned within the last minute. If several threads try, one of them does it.
     #[inline]
     fn prune_at_times(&self, now: Moment, timeout: Option<Duration>) {
         // ORD: Relaxed, here and in the exchange; they only choose the thread that prunes, and publish nothing.
@@ -177,11 +177,11 @@ impl Shard {
         }
     }
 
-    /// Discards the sessions that expire soon, and keeps the order of the others.
+    /// Discards the sessions that expire soon, and keeps the order of the rest.
     #[cold]
     fn prune(&self, now: Moment, timeout: Option<Duration>) {
         let mut next = self.idle.detach();
-        // The ends of the chain of those that stay.
+        // The ends of the chain of sessions that stay.
         let mut kept: Option<(u32, u32)> = None;
         while let Some(slot) = next {
             next = SlotStack::below(&self.slots, slot);
@@ -203,7 +203,7 @@ impl Shard {
     }
 }
 
-/// An idle session, as it lies in its slot or in front. The owner of the slot, or the holder of the front, alone reads and
+/// An idle session, as stored in its slot or in front. Only the owner of the slot, or the holder of the front, reads and
 /// writes it.
 #[derive(Debug, Default)]
 struct Record {
@@ -217,7 +217,7 @@ struct Record {
 impl Record {
     fn store(&self, session: &ServerSession) {
         let id = u128::from_le_bytes(session.id.bytes());
-        // ORD: Relaxed, for all fields: the push of the slot publishes them, or the release of the front.
+        // ORD: Relaxed, for all fields: the push of the slot, or the release of the front, publishes them.
         self.id[0].store(id as u64, Ordering::Relaxed);
         self.id[1].store((id >> 64) as u64, Ordering::Relaxed);
         self.last_use.store(session.last_use.nanos(), Ordering::Relaxed);
@@ -226,7 +226,7 @@ impl Record {
     }
 
     fn load(&self) -> ServerSession {
-        // ORD: Relaxed, for all fields: the pop of the slot made them visible, or the holding of the front.
+        // ORD: Relaxed, for all fields: the pop of the slot, or the holding of the front, made them visible.
         let [low, high] = [0, 1].map(|half| u128::from(self.id[half].load(Ordering::Relaxed)));
         ServerSession {
             id: SessionId::from_bytes((high << 64 | low).to_le_bytes()),

@@ -1,4 +1,4 @@
-//! Sessions against a real replica set of one member: the server understands what they append.
+//! Sessions against a real replica set of one member: the server understands what they append to commands.
 
 use bson::{RawDocumentBuf, rawdoc};
 use wharf_testbed::replica_set::{ReplicaSet, ReplicaSetOptions};
@@ -24,7 +24,7 @@ const WRITE: SessionUse<'static> = SessionUse {
 };
 const READ: SessionUse<'static> = SessionUse { is_read: true, ..WRITE };
 
-/// What a client has besides its sessions.
+/// The state of a client besides its sessions.
 struct Client {
     connection: DirectConnection,
     cluster_time: SharedClusterTime,
@@ -104,7 +104,7 @@ impl Client {
         }
     }
 
-    /// Returns the number of documents that everyone sees.
+    /// Returns the number of documents that are visible outside the transaction.
     async fn count(&mut self) -> i32 {
         let count = rawdoc! { "count": "c", "query": { "_id": { "$gte": 0 } } };
         self.connection.run_command("bank", &count).await.unwrap().get_i32("n").unwrap()
@@ -135,7 +135,7 @@ async fn server_understands_sessions_retries_and_transactions() {
     }
     assert_eq!(client.count().await, 2);
 
-    // Nothing of a transaction is seen before its commit, which can be repeated.
+    // Nothing in a transaction is visible before its commit, which can be repeated.
     let options = TransactionOptions::default().read_concern("snapshot");
     session.start_transaction(options.clone()).unwrap();
     client.run(&mut session, &WRITE, &insert(2)).await.unwrap();
@@ -157,7 +157,8 @@ async fn server_understands_sessions_retries_and_transactions() {
     client.run(&mut session, &READ, &rawdoc! { "find": "c" }).await.unwrap();
     assert_eq!(client.count().await, 4);
 
-    // The server has no transaction that was aborted behind the session's back. It says that it can be repeated.
+    // The server no longer has a transaction that was aborted behind the session's back. Its error says that the
+    // transaction can be repeated.
     session.start_transaction(options).unwrap();
     client.run(&mut session, &WRITE, &insert(5)).await.unwrap();
     let abort = session.abort_command(false);
@@ -169,7 +170,7 @@ async fn server_understands_sessions_retries_and_transactions() {
     let labels = session.commit_failed(&fault, Some(SERVER)).labels;
     assert!(!labels.contains(Labels::UNKNOWN_COMMIT_RESULT));
 
-    // Another session with the same identifier goes on with the numbers.
+    // Another session with the same identifier continues the numbers.
     let (id, last) = (session.id(), number + 3);
     client.pool.release(session.end(Moment::now()).unwrap(), Moment::now(), None);
     let mut session = client.session(&SessionOptions::default());
@@ -189,7 +190,7 @@ async fn server_understands_sessions_retries_and_transactions() {
 async fn snapshot_session_sees_one_point_in_time() {
     let mut client = Client::connect().await;
     let mut writer = client.session(&SessionOptions::default());
-    // A snapshot read needs a majority that has the collection.
+    // A snapshot read needs a majority of members that have the collection.
     let create = rawdoc! { "insert": "c", "documents": [{ "_id": 0 }], "writeConcern": { "w": "majority" } };
     client.run(&mut writer, &WRITE, &create).await.unwrap();
     let mut reader = client.session(&SessionOptions::default().snapshot(true));
@@ -210,7 +211,7 @@ async fn snapshot_session_sees_one_point_in_time() {
     let values = client.run(&mut reader, &READ, &distinct).await.unwrap();
     assert_eq!(values.get_array("values").unwrap().into_iter().count(), 1);
 
-    // Another session can read at the same time, and a write in such a session is refused by the server.
+    // Another session can read at the same point in time. The server refuses a write in such a session.
     let options = SessionOptions::default().snapshot(true).snapshot_time(time);
     let mut other = client.session(&options);
     assert_eq!(found(&client.run(&mut other, &READ, &find).await.unwrap()), 1);

@@ -1,4 +1,4 @@
-//! Whether a whole transaction, or its commit, is repeated (Convenient API for Transactions).
+//! Whether to repeat a whole transaction, or its commit (Convenient API for Transactions).
 
 use std::time::{Duration, Instant};
 
@@ -6,15 +6,15 @@ use super::retry::transaction_backoff;
 use super::transaction::TransactionState;
 use crate::error::Labels;
 
-/// For how long `with_transaction` repeats a transaction, without a time limit of its own.
+/// How long `with_transaction` repeats a transaction that has no time limit.
 const DEFAULT_LIMIT: Duration = Duration::from_secs(120);
 
-/// What `with_transaction` does next.
+/// The next step of `with_transaction`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum NextStep {
     /// Wait, start a transaction and run the callback.
     RunCallback {
-        /// How long to wait first: nothing before the first run.
+        /// How long to wait first: zero before the first run.
         after: Duration,
     },
     /// Commit.
@@ -27,7 +27,8 @@ pub enum NextStep {
     ReportTimeout,
 }
 
-/// The repetitions of one call of `with_transaction`. Reads no clock and draws no random number: both are arguments.
+/// The repetitions within one call of `with_transaction`. Reads no clock and draws no random number: both come as
+/// arguments.
 #[derive(Clone, Copy, Debug)]
 pub struct Repetitions {
     began: Instant,
@@ -52,7 +53,7 @@ impl Repetitions {
         NextStep::RunCallback { after: Duration::ZERO }
     }
 
-    /// Decides after the callback has returned a value, by the state of the session then.
+    /// Decides after the callback has returned a value, according to the session's state.
     pub fn after_callback(&self, state: TransactionState) -> NextStep {
         match state {
             TransactionState::Starting | TransactionState::InProgress => NextStep::Commit,
@@ -60,7 +61,7 @@ impl Repetitions {
         }
     }
 
-    /// Decides after the callback has returned an error with these labels, and the transaction was aborted if it was still
+    /// Decides after the callback has returned an error with these labels. The transaction has been aborted if it was still
     /// active.
     pub fn after_callback_error(&mut self, labels: Labels, now: Instant, random: f64) -> NextStep {
         if labels.contains(Labels::TRANSIENT_TRANSACTION) { self.repeat(now, random) } else { NextStep::Report }
@@ -137,7 +138,7 @@ mod tests {
         assert_eq!(repetitions.after_callback_error(TRANSIENT, now, 0.5), after(8.4375));
     }
 
-    /// The prose test "Retry Backoff is Enforced", with the two ends of the random numbers.
+    /// The prose test "Retry Backoff is Enforced", with the smallest and the largest random number.
     #[test]
     fn thirteen_repetitions_pause_for_up_to_2_3_seconds_in_all() {
         for (random, expected) in [(0.0, 0.0), (1.0, 2.283)] {
@@ -159,7 +160,7 @@ mod tests {
         assert_eq!(repetitions.after_commit_error(UNKNOWN, true, now, 0.5), NextStep::Report, "MaxTimeMSExpired");
         let both = UNKNOWN.with(TRANSIENT);
         assert_eq!(repetitions.after_commit_error(both, false, now, 0.5), NextStep::Commit);
-        // Such a commit is not repeated, but the label lets the whole transaction be.
+        // The commit is not repeated, but the label allows the whole transaction to be.
         assert_eq!(repetitions.after_commit_error(both, true, now, 0.5), after(3.75));
     }
 
@@ -167,7 +168,7 @@ mod tests {
     fn other_errors_are_reported_at_once() {
         let (mut repetitions, now) = begun(None);
         assert_eq!(repetitions.after_callback_error(Labels::NONE, now, 0.5), NextStep::Report);
-        // The callback must have committed by itself.
+        // The callback must have committed the transaction itself.
         assert_eq!(repetitions.after_callback_error(UNKNOWN, now, 0.5), NextStep::Report);
         assert_eq!(repetitions.after_commit_error(Labels::NONE, false, now, 0.5), NextStep::Report);
     }

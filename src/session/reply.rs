@@ -1,4 +1,4 @@
-//! What replies tell a session.
+//! The session data in replies.
 
 use bson::spec::ElementType;
 use bson::{RawBsonRef, RawDocument, Timestamp};
@@ -16,21 +16,22 @@ pub struct ReplyTimes<'r> {
     pub operation_time: Option<Timestamp>,
     /// `recoveryToken`: how another mongos finds the transaction.
     pub recovery_token: Option<&'r RawDocument>,
-    /// `atClusterTime`: the point in time of a snapshot read. In the reply itself (distinct) or in its `cursor`.
+    /// `atClusterTime`: the point in time of a snapshot read. Either at the top level of the reply (distinct) or in its
+    /// `cursor`.
     pub at_cluster_time: Option<Timestamp>,
     /// Whether there is a `writeConcernError`. The client looks for one in all successful replies.
     pub has_write_concern_error: bool,
 }
 
 impl<'r> ReplyTimes<'r> {
-    /// Reads a reply. Ignores fields of the wrong type, and what follows invalid bytes.
+    /// Reads a reply. Ignores fields of the wrong type, and everything after invalid bytes.
     pub fn read(reply: &'r RawDocument) -> Self {
         let mut times = Self::default();
         let is_all = element::walk(reply, |name, kind, value| times.add(name, kind, value));
         if is_all { times } else { Self::read_strictly(reply) }
     }
 
-    /// Adds a field, if it is one of these.
+    /// Adds a field, if it is one of the above.
     #[inline]
     fn add(&mut self, name: &[u8], kind: u8, value: &'r [u8]) {
         let document = || (kind == DOCUMENT).then(|| RawDocument::from_bytes(value).ok()).flatten();

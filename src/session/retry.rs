@@ -1,4 +1,4 @@
-//! Whether a failed operation is tried once more, after which pause, and which error is reported in the end.
+//! Whether to retry a failed operation, after which pause, and which error to report in the end.
 
 use std::time::Duration;
 
@@ -10,16 +10,16 @@ use crate::options::Options;
 const BASE_BACKOFF: Duration = Duration::from_millis(100);
 /// The longest pause after an overload.
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
-/// The same for the repetitions of a whole transaction ("ClientSession.withTransaction").
+/// The same for repetitions of a whole transaction ("ClientSession.withTransaction").
 const TRANSACTION_BASE_BACKOFF: Duration = Duration::from_millis(5);
 /// The longest pause before a transaction is repeated.
 const TRANSACTION_MAX_BACKOFF: Duration = Duration::from_millis(500);
-/// The longest pause between attempts of which a time limit allows any number.
+/// The longest pause between attempts when a time limit allows any number of them.
 const PACE: Duration = Duration::from_millis(10);
 /// How often an abort with a time limit is retried.
 const ABORT_RETRIES: u32 = 2;
 
-/// What an operation allows.
+/// The kinds of operation, by what may be retried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retryability {
     /// A generic command: only after an overload, and only if both `retryReads` and `retryWrites` are on.
@@ -28,14 +28,14 @@ pub enum Retryability {
     Read,
     /// A write with a transaction number, outside of a transaction.
     Write,
-    /// A read that is not repeated, except after an overload: `getMore`, and all in a transaction.
+    /// A read that is not repeated, except after an overload: `getMore`, and every read in a transaction.
     OtherRead,
-    /// A write that is not repeated, except after an overload: of many documents, an aggregate with `$out` or `$merge`,
-    /// and all in a transaction.
+    /// A write that is not repeated, except after an overload: a write of many documents, an aggregate with `$out` or
+    /// `$merge`, and every write in a transaction.
     OtherWrite,
-    /// A commit: repeated whatever the options say.
+    /// A commit: repeated whatever the options are.
     Commit,
-    /// An abort: the same, but only a few times. The server aborts the transaction itself when its time is up.
+    /// An abort: repeated likewise, but only a few times. The server aborts the transaction itself when its time is up.
     Abort,
 }
 
@@ -46,14 +46,14 @@ pub struct RetryOptions {
     pub reads: bool,
     /// `retryWrites`.
     pub writes: bool,
-    /// `maxAdaptiveRetries`: how often an operation is retried at most, once a server was overloaded.
+    /// `maxAdaptiveRetries`: the most retries of an operation once a server was overloaded.
     pub max_adaptive: u32,
     /// `enableOverloadRetargeting`: whether a retry avoids the server that was overloaded.
     pub retargets: bool,
 }
 
 impl RetryOptions {
-    /// Returns what the client's options say.
+    /// Returns the retry options of the client.
     pub fn of(options: &Options) -> Self {
         Self {
             reads: options.retry_reads,
@@ -64,41 +64,42 @@ impl RetryOptions {
     }
 }
 
-/// What to do after a failed attempt.
+/// The next step after a failed attempt.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Decision {
     /// Report the error.
     GiveUp,
-    /// Report the error as a timeout: another attempt was due, and the time is up.
+    /// Report the error as a timeout: another attempt was due, but the time is up.
     OutOfTime,
-    /// Try once more.
+    /// Try again.
     Retry {
         /// How long to wait first.
         after: Duration,
-        /// Whether server selection avoids the server of this attempt.
+        /// Whether server selection avoids the server of the failed attempt.
         deprioritize: bool,
     },
 }
 
-/// The retries of one operation: the policies of Retryable Reads, Retryable Writes and Client Backpressure in one.
+/// The retries of one operation: the combined policies of Retryable Reads, Retryable Writes and Client Backpressure.
 ///
-/// The text has no token bucket any more: since its version of 2026-03-30 the number of retries is limited instead.
+/// The specification no longer has a token bucket: since its version of 2026-03-30 the number of retries is limited
+/// instead.
 #[derive(Clone, Copy, Debug)]
 pub struct Retries {
     options: RetryOptions,
     retryability: Retryability,
     made: u32,
-    /// `None` for as many as the time allows.
+    /// `None` if as many as the time allows.
     most: Option<u32>,
 }
 
 impl Retries {
     /// Begins with the first attempt. With `timeoutMS`, the operation is retried as often as the time allows, and without
-    /// end if that is zero ("Retryability" of Client Side Operations Timeout). Without it, it is retried once.
+    /// end if the limit is zero ("Retryability" of Client Side Operations Timeout). Without it, it is retried once.
     ///
-    /// The first retry comes at once, except after an overload. Later ones keep a short, constant distance: a server that
-    /// refuses at once would otherwise get tens of thousands of attempts a second from one operation. This is no back-off,
-    /// which only an overload has (Client Backpressure, "Interaction with Other Retry Policies").
+    /// The first retry comes at once, except after an overload. Later ones keep a short, constant distance. Otherwise, a
+    /// server that refuses at once would get tens of thousands of attempts a second from one operation. This is not a
+    /// back-off, which only an overload causes (Client Backpressure, "Interaction with Other Retry Policies").
     pub fn new(options: RetryOptions, retryability: Retryability, has_timeout: bool) -> Self {
         let most = match (has_timeout, retryability) {
             (false, _) => Some(1),
@@ -110,9 +111,10 @@ impl Retries {
 
     /// Decides after a failed attempt.
     ///
-    /// `labels` are those of the error with what the client added, such as [`Consequence::labels`](super::explicit::Consequence).
-    /// `is_sharded` says whether the deployment is a sharded cluster, where a retry always avoids the server that failed.
-    /// `random` is a number from 0 up to 1, `left` the rest of the operation's time limit.
+    /// `labels` are the error's labels together with the client's additions, such as
+    /// [`Consequence::labels`](super::explicit::Consequence). `is_sharded` says whether the deployment is a sharded
+    /// cluster, where a retry always avoids the server that failed. `random` is a number from 0 up to 1, `left` the rest of
+    /// the operation's time limit.
     pub fn after(
         &mut self,
         fault: &Fault,
@@ -161,13 +163,13 @@ impl Retries {
     }
 }
 
-/// Returns the pause between attempts of which a time limit allows any number.
+/// Returns the pause between attempts when a time limit allows any number of them.
 fn pace(random: f64) -> Duration {
     PACE.mul_f64(0.5 + random.clamp(0.0, 1.0) / 2.0)
 }
 
-/// Returns the pause before a retry of an operation after an overload. The first retry is number 1. `base` is the server's
-/// wish.
+/// Returns the pause before a retry of an operation after an overload. The first retry is number 1. `base` is the pause
+/// that the server asks for.
 fn backoff(base: Option<Duration>, retry: u32, random: f64) -> Duration {
     let longest = base.unwrap_or(BASE_BACKOFF).saturating_mul(2_u32.saturating_pow(retry));
     longest.min(MAX_BACKOFF).mul_f64(random.clamp(0.0, 1.0))
@@ -184,15 +186,15 @@ pub fn transaction_backoff(repetition: u32, random: f64) -> Duration {
 /// The error that an operation reports if all its attempts fail ("Executing Retryable Write Commands", and Retryable Reads,
 /// "If a retry attempt fails").
 ///
-/// It is the last one that tells that an attempt was made, or the first one if there is none such: a caller must be able to
-/// infer whether something may have been executed.
+/// It is the last error that shows that an attempt was made, or else the first error: a caller must be able to infer
+/// whether something may have been executed.
 #[derive(Debug)]
 pub struct ErrorToReport<E> {
     error: E,
 }
 
 impl<E> ErrorToReport<E> {
-    /// Adds the error of an attempt to those of the earlier ones, if there were any. `tells_of_attempt` is
+    /// Adds the error of an attempt to the earlier errors, if there were any. `tells_of_attempt` is
     /// [`Fault::may_have_written`] for a write and a generic command, and [`Fault::reached_a_server`] for a read.
     pub fn after(earlier: Option<Self>, error: E, tells_of_attempt: bool) -> Self {
         match earlier {

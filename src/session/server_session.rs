@@ -10,17 +10,18 @@ use super::elements;
 use super::moment::Moment;
 use crate::runtime::{forks, random_bytes};
 
-/// A session with less time left than this is not used any more (Driver Sessions, "Algorithm to acquire").
+/// A session with less time left than this is no longer used (Driver Sessions, "Algorithm to acquire").
 const LEAST_LEFT: Duration = Duration::from_secs(60);
 
-/// The identifier of a server session: a UUID of version 4 that the client draws.
+/// The identifier of a server session: a UUID of version 4 that the client generates.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionId([u8; 16]);
 
 impl SessionId {
-    /// Draws a new identifier.
+    /// Generates a new identifier.
     pub fn new() -> Self {
-        // From the system: an application's features can give the crate `uuid` a generator that a fork copies.
+        // The bytes come from the system: an application's features can give the crate `uuid` a generator that a fork
+        // copies.
         let mut bytes: [u8; 16] = random_bytes();
         bytes[6] = bytes[6] & 0x0f | 0x40;
         bytes[8] = bytes[8] & 0x3f | 0x80;
@@ -57,27 +58,27 @@ impl fmt::Debug for SessionId {
     }
 }
 
-/// A server session in use: by one operation, or by one explicit session at a time.
+/// A server session in use by one operation, or by one explicit session.
 ///
-/// Give it back with [`ServerSessionPool::release`](super::ServerSessionPool::release). One that is dropped instead is
-/// forgotten: the server ends it when it has not been used for its timeout.
+/// Give it back with [`ServerSessionPool::release`](super::ServerSessionPool::release). A session that is dropped instead
+/// is forgotten: the server ends it once it has been unused for its timeout.
 #[derive(Debug)]
 #[must_use]
 pub struct ServerSession {
     pub(super) id: SessionId,
-    /// When the identifier was last sent, or drawn.
+    /// When the identifier was last sent, or generated.
     pub(super) last_use: Moment,
     /// The last transaction number that was given out for this session; 0 for none.
     pub(super) transaction_number: i64,
     pub(super) is_dirty: bool,
-    /// Whether nothing tells when a command of the session ends that was cancelled.
+    /// Whether a command of the session was cancelled and nothing reports when it ends.
     pub(super) is_cut_off: bool,
     /// The value of [`forks`] in the process that the session belongs to.
     pub(super) forks: u32,
 }
 
 impl ServerSession {
-    /// Makes a session that the server does not know yet. The server begins it with the first command.
+    /// Makes a session that is new to the server. The server begins it with the first command.
     pub fn new(now: Moment) -> Self {
         Self {
             id: SessionId::new(),
@@ -89,7 +90,8 @@ impl ServerSession {
         }
     }
 
-    /// Returns a copy, for a command of the same operation that is sent beside the one in flight. Nothing reuses it.
+    /// Returns a copy, for a command of the same operation that is sent beside the command in flight. The copy is never
+    /// reused.
     pub fn copy(&self) -> Self {
         Self { is_dirty: true, ..*self }
     }
@@ -99,7 +101,7 @@ impl ServerSession {
         self.id
     }
 
-    /// Returns when the identifier was last sent, or drawn.
+    /// Returns when the identifier was last sent, or generated.
     pub fn last_use(&self) -> Moment {
         self.last_use
     }
@@ -117,7 +119,7 @@ impl ServerSession {
         self.transaction_number
     }
 
-    /// Appends `lsid` to the elements of a command that is sent now.
+    /// Appends `lsid` to the elements of a command that is about to be sent.
     pub fn append_to(&mut self, elements: &mut Vec<u8>, now: Moment) {
         self.last_use = now;
         elements::lsid(elements, self.id);
@@ -129,17 +131,18 @@ impl ServerSession {
     }
 
     /// Notes that the network failed during a command of this session: the server may still execute it, so no other
-    /// session may use the identifier afterwards. This session may go on.
+    /// session may use the identifier afterwards. This session itself may continue.
     pub fn mark_dirty(&mut self) {
         self.is_dirty = true;
     }
 
-    /// Notes that a command of this session was cancelled after it was perhaps sent, and that nothing tells when it ends.
+    /// Notes that a command of this session was cancelled after it may have been sent, and that nothing reports when it
+    /// ends.
     pub fn cut_off(&mut self) {
         self.is_cut_off = true;
     }
 
-    /// Returns whether the server is to be told that the session has ended, because nothing else becomes of it. A dirty
+    /// Returns whether the server should be told that the session has ended, because it goes back to no pool. A dirty
     /// session is discarded.
     pub fn is_to_be_ended(&self) -> bool {
         self.is_cut_off && !self.is_dirty && self.forks == forks()

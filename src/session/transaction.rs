@@ -9,7 +9,7 @@ use super::error::SessionError;
 use super::options::TransactionOptions;
 use crate::options::{Acknowledgement, WriteConcern};
 
-/// How long a repeated commit may wait for the majority, if its write concern says nothing else.
+/// How long a repeated commit may wait for the majority, if its write concern sets no limit.
 const REPEATED_COMMIT_W_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The states of a session (Transactions, "ClientSession changes").
@@ -22,7 +22,7 @@ pub enum TransactionState {
     Starting,
     /// At least one command of the transaction was sent.
     InProgress,
-    /// The commit was called, whatever came of it, unless the session refused it.
+    /// The commit was called, whatever its outcome, unless the session refused it.
     Committed,
     /// The abort was called.
     Aborted,
@@ -32,14 +32,14 @@ pub enum TransactionState {
 #[derive(Debug)]
 pub(super) struct Transaction<P> {
     pub(super) state: TransactionState,
-    /// The options of the transaction, with what it inherits.
+    /// The options of the transaction, including inherited ones.
     pub(super) options: TransactionOptions,
     pub(super) pin: Pin<P>,
     /// The newest `recoveryToken`, which a mongos sends.
     recovery_token: Option<RawDocumentBuf>,
-    /// Whether the command that is under way began the transaction: it may turn out not to have reached the server.
+    /// Whether the current command began the transaction. The command may turn out not to have reached the server.
     is_beginning: bool,
-    /// Whether any command of the transaction was sent, so that a commit or an abort has to be sent, too.
+    /// Whether any command of the transaction was sent, so that a commit or an abort must be sent as well.
     is_known_to_server: bool,
     commit: CommitAttempts,
 }
@@ -47,18 +47,17 @@ pub(super) struct Transaction<P> {
 /// Where the commands of a transaction go.
 #[derive(Debug, Default)]
 pub(super) enum Pin<P> {
-    /// To any server: the transaction has none yet, or an error has unpinned it.
+    /// To any server: the transaction has no server yet, or an error has unpinned it.
     #[default]
     Free,
-    /// There, and nowhere else.
+    /// To this server or connection only.
     To(P),
-    /// To the connection that a command has taken, which pins it again when it ends. A command that is cancelled never
-    /// does.
+    /// To the connection that a command has taken. The command pins it again when it ends. A cancelled command never does.
     Taken,
 }
 
 impl<P> Pin<P> {
-    /// Returns what the transaction is pinned to, if that is at hand.
+    /// Returns the transaction's pin, if no command has taken it.
     pub(super) fn held(self) -> Option<P> {
         match self {
             Self::To(pinned) => Some(pinned),
@@ -67,15 +66,15 @@ impl<P> Pin<P> {
     }
 }
 
-/// How far the attempts to commit a transaction came.
+/// How far the attempts to commit a transaction have come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Commits {
-    /// There was none, or an overloaded server has refused each.
+    /// There was no attempt, or an overloaded server has refused each.
     #[default]
     None,
-    /// One has failed, and none was sent. From here on, the write concern is `majority`.
+    /// An attempt has failed, and none was sent. From here on, the write concern is `majority`.
     Failed,
-    /// One was sent, and may have been executed.
+    /// An attempt was sent, and may have been executed.
     Sent,
 }
 
@@ -83,7 +82,7 @@ enum Commits {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct CommitAttempts {
     made: Commits,
-    /// What `made` was before the attempt that is under way, of which nothing is known yet.
+    /// The value of `made` before the current attempt, whose outcome is not known yet.
     before: Commits,
 }
 
@@ -116,7 +115,7 @@ impl<P> Transaction<P> {
         }
     }
 
-    /// Starts a transaction, and returns what the last one was pinned to.
+    /// Starts a transaction, and returns the previous transaction's pin.
     pub(super) fn start(&mut self, options: TransactionOptions) -> Result<Option<P>, SessionError> {
         if self.is_active() {
             return Err(SessionError::TransactionInProgress);
@@ -128,7 +127,7 @@ impl<P> Transaction<P> {
         Ok(std::mem::replace(self, started).pin.held())
     }
 
-    /// Leaves a transaction that has ended, because an operation outside of it begins. Returns what it was pinned to.
+    /// Leaves a transaction that has ended, because an operation outside of it begins. Returns its pin.
     pub(super) fn leave(&mut self) -> Option<P> {
         match self.state {
             TransactionState::None | TransactionState::Committed | TransactionState::Aborted => {
@@ -138,13 +137,13 @@ impl<P> Transaction<P> {
         }
     }
 
-    /// Takes what the transaction is pinned to, for a command.
+    /// Takes the transaction's pin, for a command.
     ///
     /// # Errors
     ///
-    /// [`SessionError::TransactionCutOff`] if another command has it still. That one was cancelled, or is a cursor's that is
-    /// under way. An abort may go to any server, and so may a commit that repeats another one (Transactions, "When to
-    /// unpin").
+    /// [`SessionError::TransactionCutOff`] if another command still has it. That command was cancelled, or belongs to a
+    /// cursor and is still running. An abort may go to any server, and so may a commit that repeats an earlier one
+    /// (Transactions, "When to unpin").
     pub(super) fn take_pin(&mut self) -> Result<Option<P>, SessionError> {
         let needs_pin = match self.state {
             TransactionState::Starting | TransactionState::InProgress => true,
@@ -158,10 +157,10 @@ impl<P> Transaction<P> {
         }
     }
 
-    /// Notes that a command of the transaction is sent, and returns whether it begins the transaction. `pins`: whether its
-    /// connection is the one of the transaction.
+    /// Notes that a command of the transaction is about to be sent, and returns whether it begins the transaction. `pins`
+    /// says whether the transaction is pinned to its connection.
     ///
-    /// From here on the server may know the transaction, also if the caller is cancelled and never reports an outcome.
+    /// From here on the server may know the transaction, even if the caller is cancelled and never reports an outcome.
     pub(super) fn command_sent(&mut self, pins: bool) -> bool {
         if pins {
             self.pin = Pin::Taken;
@@ -172,10 +171,10 @@ impl<P> Transaction<P> {
         self.is_beginning
     }
 
-    /// Notes the outcome of a command of the transaction: whether it reached the server, which did something about it.
+    /// Notes the outcome of a command of the transaction: whether it reached the server and had an effect there.
     pub(super) fn command_ended(&mut self, took_effect: bool) {
         if std::mem::take(&mut self.is_beginning) && !took_effect && self.state == TransactionState::InProgress {
-            // Another command, or the same one once more, has to begin the transaction.
+            // Another command, or the same one again, has to begin the transaction.
             self.state = TransactionState::Starting;
             self.is_known_to_server = false;
         }
@@ -183,7 +182,7 @@ impl<P> Transaction<P> {
 
     /// Keeps the token of a successful reply.
     pub(super) fn keep_token(&mut self, token: &RawDocument) {
-        // The server sends the same token most of the time.
+        // The server usually sends the same token.
         if self.recovery_token.as_deref() != Some(token) {
             self.recovery_token = Some(token.to_owned());
         }
@@ -202,7 +201,8 @@ impl<P> Transaction<P> {
         Ok(self.is_known_to_server)
     }
 
-    /// Moves back to the state before the commit, which was refused. If an earlier one was sent, the state stays.
+    /// Moves back to the state before the commit, because the commit was refused. If an earlier commit was sent, the state
+    /// stays.
     pub(super) fn commit_refused(&mut self) {
         if self.state == TransactionState::Committed && self.commit.made != Commits::Sent {
             self.state = TransactionState::InProgress;
@@ -221,7 +221,8 @@ impl<P> Transaction<P> {
         Ok(self.is_known_to_server)
     }
 
-    /// Moves to the aborted state if the transaction is open: no commit of it was sent. Returns whether the server knows it.
+    /// Moves to the aborted state if the transaction is open, which means that no commit was sent. Returns whether the
+    /// server knows the transaction.
     pub(super) fn abandon(&mut self) -> bool {
         if !self.is_open() {
             return false;
@@ -230,8 +231,8 @@ impl<P> Transaction<P> {
         self.is_known_to_server
     }
 
-    /// Returns the command for the next attempt to commit. With a time limit for the whole operation, the server's and
-    /// `wTimeoutMS` are left out.
+    /// Returns the command for the next attempt to commit. With a time limit for the whole operation, the server's limit
+    /// and `wTimeoutMS` are left out.
     pub(super) fn commit_command(&mut self, has_time_limit: bool) -> RawDocumentBuf {
         let before = self.commit.made;
         // If no outcome is ever reported, the commit may have happened.
@@ -246,8 +247,9 @@ impl<P> Transaction<P> {
         command
     }
 
-    /// Notes that an attempt to commit has failed. `is_overload`: the server refused it because it is overloaded, so it counts
-    /// as not made ("Interaction with Client Backpressure"). `took_effect`: it was sent, and not refused like that.
+    /// Notes that an attempt to commit has failed. `is_overload`: the server refused it because of overload, so it does not
+    /// count as an attempt ("Interaction with Client Backpressure"). `took_effect`: it was sent, and not refused because of
+    /// overload.
     pub(super) fn commit_failed(&mut self, is_overload: bool, took_effect: bool) {
         let CommitAttempts { made, before } = self.commit;
         let made = match (is_overload, took_effect) {

@@ -164,7 +164,7 @@ fn newer_one_of_the_two_cluster_times_is_sent() {
     let error = session.advance_cluster_time(&rawdoc! {}).unwrap_err();
     assert_eq!(error, SessionError::InvalidClusterTime);
 
-    // A reply advances both, and a session that is behind the client takes an older one, too.
+    // A reply advances both, and a session that is behind the client also takes an older time.
     let received = rawdoc! { "ok": 1, "$clusterTime": cluster_time(9) };
     let times = ReplyTimes::read(&received);
     session.replied(&times, client.advance(times.cluster_time.unwrap()).as_ref());

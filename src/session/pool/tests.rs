@@ -123,7 +123,7 @@ fn sessions_are_kept_without_a_timeout() {
     let id = session.id();
     fixture.put(0, session);
     fixture.now = fixture.now + Duration::from_secs(100 * 60);
-    // A release would prune what has expired.
+    // A release would prune expired sessions.
     fixture.pool.put(0, fixture.fresh(), fixture.now, None);
     assert!(fixture.pool.take(0, fixture.now, None).is_some());
     assert_eq!(fixture.pool.take(0, fixture.now, None).unwrap().id(), id);
@@ -141,7 +141,7 @@ fn dirty_and_expiring_sessions_are_not_taken_back() {
     assert!(fixture.take(0).is_none());
 }
 
-/// Returns how many sessions a shard holds, whether they can be used or not.
+/// Returns how many sessions a shard holds, whether usable or not.
 fn held(shard: &Shard) -> usize {
     let top = shard.idle.detach();
     let slots: Vec<_> = std::iter::successors(top, |&slot| SlotStack::below(&shard.slots, slot)).collect();
@@ -177,7 +177,7 @@ fn release_discards_what_expires_at_the_bottom_and_keeps_the_order() {
     fixture.put(0, dirty);
     assert_eq!(held(fixture.pool.shard(0)), 3);
     assert_eq!([(); 3].map(|()| fixture.take(0).unwrap().id()), [kept[2], kept[1], kept[0]]);
-    // The slots of those that were discarded are used again. The session in front needs none.
+    // The slots of the discarded sessions are used again. The session in front needs no slot.
     for _ in 0..53 {
         fixture.put(0, fixture.fresh());
     }
@@ -231,7 +231,7 @@ fn child_process_uses_none_of_its_parents_sessions() {
 enum Step {
     /// Takes a session, or makes one.
     Acquire,
-    /// Gives back one of those in use, dirty or not.
+    /// Gives back one of the sessions in use, dirty or not.
     Release { which: prop::sample::Index, dirty: bool },
     /// Lets time pass.
     Wait { seconds: u64 },
@@ -252,7 +252,7 @@ proptest! {
     fn pool_gives_each_session_once_and_the_newest_first(steps in prop::collection::vec(step(), 0..200)) {
         let mut fixture = Fixture::new(1);
         let mut in_use: Vec<ServerSession> = Vec::new();
-        // Identifier, last use, transaction number; the newest last.
+        // Identifier, last use and transaction number, newest last.
         let mut model: Vec<(SessionId, Moment, i64)> = Vec::new();
         for step in steps {
             let is_kept = |last_use: Moment| last_use + Duration::from_secs(29 * 60) >= fixture.now;
@@ -291,7 +291,7 @@ proptest! {
     }
 }
 
-/// Threads take, steal and give back at once, while one shard is pruned again and again: no session is lost or used twice.
+/// Threads take, steal and give back at once, while one shard is pruned repeatedly: no session is lost or used twice.
 #[test]
 fn threads_lose_no_session_and_use_none_twice() {
     const THREADS: usize = 4;

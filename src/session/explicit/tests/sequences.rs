@@ -8,7 +8,7 @@ use super::*;
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Start,
-    /// An operation, and what comes of it. `None`: it is cancelled after it was sent.
+    /// An operation and its outcome. `None`: it is cancelled after it was sent.
     Operation(Option<Outcome>),
     /// A commit, with as many attempts as there are outcomes.
     Commit(Option<Outcome>),
@@ -42,16 +42,16 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What a server knows of the session's transactions. It refuses to continue one that it has not begun.
+/// What a server knows about the session's transactions. It refuses to continue a transaction that it has not begun.
 #[derive(Debug, Default)]
 struct Server {
     number: i64,
-    /// Whether the transaction of this number was begun for certain, for certain not, or perhaps.
+    /// Whether the transaction of this number was begun: yes, no, or perhaps.
     begun: Option<bool>,
 }
 
 proptest! {
-    /// Whatever happens, each transaction is begun once, with a number larger than any before, and its end is sent exactly
+    /// Whatever happens, each transaction is begun once, with a larger number than all before, and its end is sent exactly
     /// if the server may know it.
     #[test]
     fn server_understands_every_command_of_a_session(steps in prop::collection::vec(step(), 0..40)) {
