@@ -1,4 +1,4 @@
-//! What becomes of operations whose connection cannot be authenticated.
+//! Operations whose connection cannot be authenticated.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -23,7 +23,7 @@ fn refused() -> Answer {
     Answer::Reply(doc! { "ok": 0, "code": 18, "codeName": "AuthenticationFailed", "errmsg": "Authentication failed." })
 }
 
-/// Answers everything, but the first authentications in another way.
+/// Answers everything, but the first authentications differently.
 fn after(first: usize, other: Answer) -> impl Fn(&Document, usize) -> Answer + Clone + Send + 'static {
     move |command, number| match name(command).as_str() {
         "saslStart" if number < first => other.clone(),
@@ -37,7 +37,7 @@ fn is_authentication(command: &Document) -> bool {
     name(command) == "saslStart"
 }
 
-/// Answers inserts, and refuses the first one because the server is not primary any more.
+/// Answers inserts, and refuses the first one because the server is no longer primary.
 fn answer_of_insert(number: usize) -> Answer {
     match number {
         0 => Answer::Reply(doc! { "ok": 0, "code": 10_107, "errmsg": "it is not primary" }),
@@ -45,14 +45,14 @@ fn answer_of_insert(number: usize) -> Answer {
     }
 }
 
-/// Returns whether an operation failed because its connection could not be authenticated, as one of a pool does.
+/// Returns whether an operation failed because its connection could not be authenticated, as an operation on a pool would.
 fn is_unauthenticated(error: &ClientError) -> bool {
     matches!(error.operation_error(), Some(OperationError::CheckOut(CheckOutError::Establish(error)))
         if error.stage() == Stage::Authenticate)
 }
 
-/// The failure is one of the connection's handshake, as with a pool (Retryable Reads, "Retryable Error"). It is not one of
-/// the check, after which the server would be left alone for 5 s.
+/// The failure counts as a failure of the connection's handshake, as with a pool (Retryable Reads, "Retryable Error"). It
+/// does not count as a failure of the check, after which scans would skip the server for 5 s.
 #[test]
 fn read_is_retried_if_the_authentication_loses_its_connection() {
     let world = World::new();
@@ -109,17 +109,17 @@ fn refused_password_is_not_retried() {
         let error = client.run(Operation::read("test", &find)).unwrap_err();
         assert!(is_unauthenticated(&error) && error.to_string().contains("Authentication failed."), "{error:?}");
         assert_eq!(server.times(is_authentication).len(), 1);
-        // An administrator has mended it.
+        // An administrator has fixed it.
         client.run(Operation::read("test", &find)).unwrap();
         assert!(close(&server.times(is_hello), &[0, 500]), "{:?}", server.times(is_hello));
     }
 }
 
-/// The check has a result, and then the server is unknown because of its authentication, once.
+/// The check has a result. Then the server becomes unknown once, because of its authentication.
 #[test]
 fn check_succeeds_before_the_authentication_fails() {
     let world = World::new();
-    // The reply to a hello has a part of the authentication, which no subscriber may see.
+    // The reply to a hello includes a part of the authentication, which subscribers must not see.
     let payload = Binary { subtype: BinarySubtype::Generic, bytes: b"r=wrong".to_vec() };
     let speculation = doc! { "conversationId": 1, "done": false, "payload": payload };
     let server = world.server(move |command, number| match after(0, Answer::Close)(command, number) {
@@ -152,8 +152,8 @@ fn check_succeeds_before_the_authentication_fails() {
     assert_eq!(*events.lock().unwrap(), ["ServerHeartbeatSucceeded", "Standalone", "Unknown"]);
 }
 
-/// The check's connection is closed without a clear, because its hello was answered. The pool is cleared by the check-out of
-/// the operation that selects the server, and before the connection of that check-out is closed.
+/// The check's connection is closed without a clear, because its hello was answered. The check-out of the operation that
+/// selects the server clears the pool, before its own connection is closed.
 #[test]
 fn pool_is_cleared_before_the_connection_of_an_operation_is_closed() {
     let world = World::new();
@@ -176,7 +176,7 @@ fn pool_is_cleared_before_the_connection_of_an_operation_is_closed() {
     assert_eq!(*events.lock().unwrap(), expected.concat());
 }
 
-/// Only operations that select a server have to do with its authentication.
+/// Only operations that select a server are affected by its authentication.
 #[test]
 fn server_that_refuses_the_password_stops_no_operation_on_another_one() {
     let world = World::new();
@@ -193,8 +193,8 @@ fn server_that_refuses_the_password_stops_no_operation_on_another_one() {
     assert_eq!(servers[0].times(is_hello).len(), 1, "no operation on the primary causes a scan");
 }
 
-/// The scans after the one that found it out do not wait for it, if another server is suitable: neither while the server
-/// is known by its hello, nor after an operation that has selected it, and has made it unknown.
+/// After the scan that detected the failure, scans do not wait for the server if another one is suitable. This holds while
+/// the server is known by its hello, and also after an operation has selected it and made it unknown.
 #[test]
 fn server_whose_authentication_hangs_does_not_hold_up_each_scan() {
     for is_selected in [false, true] {
@@ -223,7 +223,7 @@ fn server_whose_authentication_hangs_does_not_hold_up_each_scan() {
     }
 }
 
-/// An operation that selects it later opens a connection of its own.
+/// An operation that selects it later opens a new connection.
 #[test]
 fn authentication_that_failed_a_while_ago_is_repeated() {
     let world = World::new();
@@ -237,7 +237,7 @@ fn authentication_that_failed_a_while_ago_is_repeated() {
     let client = world.client(&format!("mongodb://u:p@{addresses}/?{parameters}"));
     let insert = || client.insert("test", "things", [doc! { "_id": 1 }]).run();
     insert().unwrap_err();
-    // Causes a scan, which leaves the other server alone.
+    // Causes a scan, which skips the other server.
     insert().unwrap();
     pass(&client, 100);
     let find = rawdoc! { "find": "things" };

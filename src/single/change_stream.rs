@@ -13,18 +13,18 @@ use crate::client::{self, ClientError};
 
 /// The changes of a collection, a database or the whole cluster, in order.
 ///
-/// As an [`Iterator`] it waits for changes, and yields them as values of type `T`: owned raw documents, or after
-/// [`typed`](Self::typed) what serde reads from them. Other threads can use the client between its batches. It ends after an
-/// event that invalidates it, such as the drop of its collection. [`next_event`](Self::next_event) lends out raw events
-/// without copying them, and returns `None` when the server has none at present.
+/// As an [`Iterator`] it waits for changes and yields values of type `T`: owned raw documents, or after
+/// [`typed`](Self::typed) the values that serde reads from them. Other threads can use the client between its batches. It
+/// ends after an event that invalidates it, such as the drop of its collection. [`next_event`](Self::next_event) lends out
+/// raw events without copying them, and returns `None` while the server has none.
 ///
 /// Dropping a change stream closes its cursor on the server, before the drop returns.
 ///
 /// # Failures
 ///
-/// It resumes as [`ChangeStream`](crate::client::ChangeStream) does. To resume it has to find a server. With
-/// `serverSelectionTryOnce=true`, which is the default, the election of another primary may take longer than the one scan, and
-/// the stream is over. With `serverSelectionTryOnce=false` it waits for `serverSelectionTimeoutMS`.
+/// It resumes as [`ChangeStream`](crate::client::ChangeStream) does. To resume, it must find a server. With
+/// `serverSelectionTryOnce=true`, which is the default, the election of a new primary may outlast the only scan, and the
+/// stream is then over. With `serverSelectionTryOnce=false` it waits for `serverSelectionTimeoutMS`.
 ///
 /// After [`ClientError::OnRuntime`], [`ClientError::EventLoop`] and [`ClientError::InUse`] the stream goes on.
 #[must_use = "a change stream fetches nothing before it is asked to"]
@@ -38,12 +38,13 @@ impl<T> ChangeStream<T> {
         Self { client, stream }
     }
 
-    /// Returns the next event, or `None` if the server has none at present: it then has waited for a while (a second, or
-    /// [`Watch::max_await_time`](crate::client::Watch::max_await_time)). [`is_over`](Self::is_over) tells if there will be none.
+    /// Returns the next event, or `None` if the server has none at present after waiting for a while (a second, or
+    /// [`Watch::max_await_time`](crate::client::Watch::max_await_time)). [`is_over`](Self::is_over) tells whether there can
+    /// be more.
     ///
     /// # Errors
     ///
-    /// Those of [`client::ChangeStream::next`](crate::client::ChangeStream::next), [`ClientError::OnRuntime`],
+    /// As for [`client::ChangeStream::next`](crate::client::ChangeStream::next), and also [`ClientError::OnRuntime`],
     /// [`ClientError::EventLoop`] and [`ClientError::InUse`].
     pub fn next_event(&mut self) -> Result<Option<&RawDocument>, ClientError> {
         let Self { client, stream } = self;
@@ -81,7 +82,7 @@ impl<T: DeserializeOwned> Iterator for ChangeStream<T> {
             return at_once(poll_fn(|context| stream.poll_step(context))).transpose();
         }
         loop {
-            // One call for each batch, because a call keeps other threads from using the client.
+            // One call for each batch, because a call blocks other threads from using the client.
             let waiting = &mut *stream;
             let stepped = client.drive_within(waiting.limit(), move |limit| {
                 waiting.limit_event(Some(limit));
@@ -103,7 +104,7 @@ impl<T: DeserializeOwned> Iterator for ChangeStream<T> {
 
 impl<T> Drop for ChangeStream<T> {
     fn drop(&mut self) {
-        // A call whose time was up has left the close of its cursor.
+        // A call that timed out has left the close of its cursor undone.
         if self.stream.abandon() || self.client.client().has_kept() {
             self.client.finish_kept();
         }

@@ -13,22 +13,22 @@ use super::Client;
 use crate::client::{self, ClientError, PAUSE};
 use crate::endpoint::Limit;
 
-/// How long an iterator pauses between two batches without documents, if the server has waited for documents. Long enough
-/// for a thread that waits for the client. Otherwise it pauses as a stream does.
+/// How long an iterator pauses between two empty batches, if the server has waited for documents. This is long enough for a
+/// thread that waits for the client. If the server has not waited, it pauses as a stream does.
 pub(super) const SHORT_PAUSE: Duration = Duration::from_millis(1);
 
 /// The results of a query.
 ///
-/// As an [`Iterator`] it yields values of type `T`: owned raw documents, or after [`typed`](Self::typed) what serde reads
-/// from them. [`next_document`](Self::next_document) lends out raw documents without copying them. Both ask the server for
-/// the next batch when the present one is used up.
+/// As an [`Iterator`] it yields values of type `T`: owned raw documents, or after [`typed`](Self::typed) the values that
+/// serde reads from them. [`next_document`](Self::next_document) lends out raw documents without copying them. Both ask the
+/// server for the next batch when the current one is used up.
 ///
 /// A cursor stays on its server. Dropping it before its end closes it on the server, before the drop returns. A batch that
 /// could not be fetched is not fetched again: the cursor yields the error, and then ends.
 ///
 /// The iterator of a tailable cursor waits until there is a document. Other threads can use the client between its
-/// batches. `next_document` returns `None` then, and
-/// [`is_over`](Self::is_over) tells whether more can come.
+/// batches. `next_document` returns `None` if there is none yet, and [`is_over`](Self::is_over) tells whether more can
+/// come.
 #[must_use = "a cursor fetches nothing before it is asked to"]
 pub struct Cursor<T = RawDocumentBuf> {
     client: Client,
@@ -57,17 +57,17 @@ impl<T> Cursor<T> {
         })?
     }
 
-    /// Returns whether there are no more documents: neither here nor on the server.
+    /// Returns whether there are no more documents, here or on the server.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.cursor.is_over()
     }
 
     /// Closes the cursor on the server, as dropping it does, with another `timeoutMS`. Zero means no limit at all, not even
-    /// that of a drop. Errors are ignored: the server closes an idle cursor after ten minutes.
+    /// the limit of a drop. Errors are ignored: the server closes an idle cursor after ten minutes.
     pub fn close_within(mut self, timeout: Duration) {
         let cursor = self.cursor.take_typed::<T>();
-        // If this call cannot close it, the next one does.
+        // If this call cannot close it, the next call does.
         let _ = self.client.drive_within(Limit::of(timeout), |limit| cursor.close_by(limit));
     }
 
@@ -86,7 +86,7 @@ impl<T: DeserializeOwned> Iterator for Cursor<T> {
             return at_once(cursor.step());
         }
         loop {
-            // One call for each batch, because a call keeps other threads from using the client.
+            // One call for each batch, because a call blocks other threads from using the client.
             let waiting = &mut *cursor;
             let stepped = client.drive_within(waiting.limit(), move |limit| {
                 waiting.limit_iteration(limit);
@@ -115,7 +115,7 @@ pub(super) fn at_once<T>(future: impl Future<Output = T>) -> T {
 
 impl<T> Drop for Cursor<T> {
     fn drop(&mut self) {
-        // A call whose time was up has left the close of its cursor.
+        // A call that timed out has left the close of its cursor undone.
         if self.cursor.abandon() || self.client.client().has_kept() {
             self.client.finish_kept();
         }

@@ -1,4 +1,4 @@
-//! Cursors of the client on a single thread: how they share the client, and what a dropped one leaves.
+//! Cursors of the client on a single thread: how they share the client, and what a dropped cursor leaves.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +17,7 @@ use super::{Client, Cursor};
 use crate::client::{ClientError, Operation};
 use crate::options::{ReadPreference, ReadPreferenceMode};
 
-/// Drops this inside of a runtime, where nothing can be done, and returns how long the call takes whose end does it.
+/// Drops this inside a runtime, where no cleanup is possible, and returns how long the call that then cleans up takes.
 fn time_to_drop<T>(client: &Client, value: T) -> Duration {
     let begun = client.shared.driver.run(async { Instant::now() }).unwrap();
     client.drive(async { drop(value) }).unwrap();
@@ -170,7 +170,7 @@ fn balanced_cursor_whose_fetch_failed_keeps_its_connection_until_it_is_dropped()
         cursor.next().unwrap().unwrap();
         cursor.next().unwrap().unwrap_err();
         assert!(cursor.next().is_none() && cursor.is_over());
-        // A call, at whose end the cursor would have been closed.
+        // A call that would otherwise have closed the cursor at its end.
         ping(&client).unwrap();
         assert_eq!((in_use(), closed()), (1, 0));
         if closes {
@@ -206,7 +206,7 @@ thread_local! {
 fn call_by_a_destructor_at_the_end_of_a_thread_fails_and_what_it_leaves_is_done_later() {
     let (outcome, outcomes) = mpsc::channel();
     let ending = thread::spawn(move || {
-        // The value that is registered first is destroyed last: after tokio's.
+        // The value that is registered first is destroyed last, after tokio's values.
         LAST.with_borrow_mut(|last| *last = None);
         let world = World::new();
         let server = world.server(|command, _| answer_of_query(command));

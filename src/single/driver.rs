@@ -1,4 +1,4 @@
-//! The private runtime, which runs only inside of calls.
+//! The private runtime, which runs only inside calls.
 
 use std::io;
 use std::mem;
@@ -12,7 +12,7 @@ use crate::client::ClientError;
 use crate::endpoint::Limit;
 use crate::runtime::{Inline, PerProcess, forks};
 
-/// Drives futures on a runtime of its own, one at a time.
+/// Drives futures on a private runtime, one at a time.
 ///
 /// The runtime is made by the first call. A forked child leaks its parent's runtime and makes its own: the two would
 /// otherwise share one epoll instance, and the child would remove the parent's sockets from it.
@@ -21,7 +21,7 @@ pub(super) struct Driver {
     lock: PerProcess<Lock>,
 }
 
-/// A lock around the runtime, for which a call waits no longer than its time limit.
+/// A lock around the runtime. A call waits for it no longer than its time limit.
 #[derive(Default)]
 struct Lock {
     state: Mutex<State>,
@@ -48,7 +48,7 @@ impl Lock {
     ///
     /// # Errors
     ///
-    /// [`ClientError::InUse`] if other calls have it until the limit is reached.
+    /// [`ClientError::InUse`] if other calls hold it until the limit is reached.
     fn take(&self, limit: Limit) -> Result<(Held<'_>, Duration), ClientError> {
         let mut state = self.state();
         let mut waited = Duration::ZERO;
@@ -91,7 +91,7 @@ impl Drop for Held<'_> {
     fn drop(&mut self) {
         let private = mem::take(&mut self.private);
         if self.forks != forks() {
-            // A subscriber has forked inside of the call: the runtime and the lock are the parent's.
+            // A subscriber has forked inside the call: the runtime and the lock belong to the parent.
             return mem::forget(private);
         }
         let mut state = self.lock.state();
@@ -120,7 +120,7 @@ impl Private {
 impl Drop for Private {
     fn drop(&mut self) {
         if let Some(runtime) = self.0.take() {
-            // An ordinary drop panics inside of an asynchronous task. There is no thread to wait for.
+            // An ordinary drop panics inside an asynchronous task. There is no thread to wait for.
             runtime.shutdown_background();
         }
     }
@@ -136,7 +136,7 @@ impl Driver {
         this
     }
 
-    /// Returns how many calls wait for another one.
+    /// Returns how many calls wait for another call.
     #[cfg(test)]
     pub(super) fn waiting(&self) -> usize {
         self.lock.get().state().waiting
@@ -146,24 +146,25 @@ impl Driver {
     ///
     /// # Errors
     ///
-    /// Those of [`run_within`](Self::run_within), without a limit.
+    /// As for [`run_within`](Self::run_within), without a limit.
     #[cfg(test)]
     pub(super) fn run<T>(&self, future: impl Future<Output = T>) -> Result<T, ClientError> {
         self.run_within(Limit::Unset, async |_| future.await)
     }
 
-    /// Blocks until the future has completed. `begin` makes the future, and gets the limit as it has started: before the wait
+    /// Blocks until the future has completed. `begin` makes the future, and gets the limit with its start before the wait
     /// for other calls.
     ///
     /// # Errors
     ///
-    /// [`ClientError::OnRuntime`] inside of a tokio runtime, which may be this one: a subscriber that uses the client would
+    /// [`ClientError::OnRuntime`] inside a tokio runtime, which may be this one: a subscriber that uses the client would
     /// otherwise wait for itself. [`ClientError::EventLoop`] if the runtime cannot be made, or the thread ends.
-    /// [`ClientError::InUse`] if other calls go on until the limit is reached.
+    /// [`ClientError::InUse`] if other calls hold the runtime until the limit is reached.
     pub(super) fn run_within<T>(&self, limit: Limit, begin: impl AsyncFnOnce(Limit) -> T) -> Result<T, ClientError> {
         match Handle::try_current() {
             Ok(_) => return Err(ClientError::OnRuntime),
-            // The caller is the destructor of a thread-local value, after those of tokio's. A runtime would panic.
+            // The caller is the destructor of a thread-local value that runs after tokio's destructors. A runtime would
+            // panic.
             Err(error) if error.is_thread_local_destroyed() => return Err(event_loop(io::Error::other(error))),
             Err(_) => {}
         }
@@ -174,8 +175,8 @@ impl Driver {
         let _inline = Inline::enter();
         Ok(runtime.block_on(async {
             let limit = limit.start_after(waited);
-            // Since the last call nothing has asked the operating system what has happened to the sockets. A server may
-            // have closed one, and a command that finds that out before it is sent takes another connection.
+            // Since the last call, nothing has asked the operating system about the sockets. A server may have closed one.
+            // A command that finds that out before it is sent takes another connection.
             yield_now().await;
             begin(limit).await
         }))
@@ -204,7 +205,7 @@ mod tests {
         assert_eq!(driver.run(async { 1 }).unwrap(), 1);
     }
 
-    /// Runs `other` while a call of another thread is in progress. Then lets that call end, once `is_ready`.
+    /// Runs `other` while a call on another thread is in progress. Then lets that call end, once `is_ready`.
     fn beside_a_call<T: Send>(driver: &Driver, other: impl FnOnce() -> T + Send, is_ready: impl Fn() -> bool) -> T {
         let (begun, has_begun) = mpsc::channel();
         let (end, ends) = mpsc::channel::<()>();

@@ -1,4 +1,4 @@
-//! What `timeoutMS` of a call includes: the wait for calls of other threads, and the work at its end.
+//! What `timeoutMS` of a call includes: the wait for calls on other threads, and the work at its end.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
@@ -102,19 +102,19 @@ fn work_that_a_call_leaves_gets_what_is_left_of_the_next_ones_time() {
     let client = world.client(&format!("mongodb://{}", server.server.address()));
     let cursor = open(&client, false);
     is_dark.store(true, Ordering::SeqCst);
-    // Inside of a runtime nothing can be done.
+    // Inside a runtime, no cleanup is possible.
     client.shared.driver.run(async { drop(cursor) }).unwrap();
     let limit = Duration::from_millis(300);
     let (took, outcome) = time(&client, || client.drive_within(super::Limit::For(limit), |_| async {}));
     outcome.unwrap();
     assert!(close(&[took], &[300]), "{took} ms");
-    // It is given up. Otherwise it would hold the server's only connection.
+    // That work is given up. Otherwise it would hold the server's only connection.
     is_dark.store(false, Ordering::SeqCst);
     ping(&client).unwrap();
     assert_eq!(server.times(is_kill).len(), 1, "{:?}", server.times(|_| true));
 }
 
-/// Runs `call` on a thread of its own while another thread uses the client. Returns the outcome, if it comes meanwhile.
+/// Runs `call` on a separate thread while another thread uses the client. Returns the outcome, if it arrives meanwhile.
 fn beside_a_call<T: Send>(client: &Client, call: impl FnOnce() -> T + Send) -> Option<T> {
     let (begun, has_begun) = mpsc::channel();
     let (end, ends) = mpsc::channel::<()>();
@@ -128,7 +128,7 @@ fn beside_a_call<T: Send>(client: &Client, call: impl FnOnce() -> T + Send) -> O
             client.shared.driver.run(blocking).unwrap();
         });
         has_begun.recv().unwrap();
-        // Without a receiver the call came too late.
+        // Without a receiver, the call finished too late.
         scope.spawn(move || drop(ended.send(call())));
         let outcome = has_ended.recv_timeout(Duration::from_secs(20)).ok();
         end.send(()).unwrap();

@@ -1,4 +1,4 @@
-//! What the client on a single thread logs while it waits.
+//! The messages that the client on a single thread logs while it waits.
 
 use std::fmt;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ impl Visit for Waits {
     }
 }
 
-/// Returns how many selections of a call have said that they wait.
+/// Returns how many selections of a call have logged that they wait.
 fn waits(call: impl FnOnce()) -> usize {
     let waits = Waits::default();
     tracing::subscriber::with_default(waits.clone(), call);
@@ -74,7 +74,7 @@ fn selection_that_waits_for_its_only_scan_says_so_unless_it_begins_with_it() {
     assert_eq!(waits(read), 1);
 }
 
-/// There is no primary before the first command of a bulk write, and none before the second one.
+/// No primary exists before the first command of a bulk write, nor before the second one.
 #[test]
 fn bulk_write_that_waits_twice_says_so_once() {
     let world = World::new();

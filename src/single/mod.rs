@@ -1,4 +1,4 @@
-//! The client on a single thread: blocking, without any thread or background task of its own.
+//! The client on a single thread: blocking, without threads or background tasks.
 //!
 //! It is meant for a language runtime that embeds wharf, and for command-line tools.
 //!
@@ -35,11 +35,11 @@
 //! # How long a call takes
 //!
 //! A scan asks all servers at once, and ends when each has answered or its check has failed. A check takes at most
-//! `connectTimeoutMS`, or twice that: if it fails on the connection that the server has, it opens a new one. A server whose
-//! check has failed is left alone for 5 s, and there are 500 ms between two scans. With `serverSelectionTryOnce=true` (the
+//! `connectTimeoutMS`, or twice that if it fails on the server's existing connection and opens a new one. Scans skip a
+//! server for 5 s after its check has failed, and scans are at least 500 ms apart. With `serverSelectionTryOnce=true` (the
 //! default), the selection of a server takes at most the time of one scan, and perhaps the 500 ms before it. Otherwise it
-//! takes at most `serverSelectionTimeoutMS` and the time of one scan. `timeoutMS` limits all of this. Half of it is enough
-//! for a scan if a server that has answered is suitable, so that a server that does not answer stops no operation.
+//! takes at most `serverSelectionTimeoutMS` and the time of one scan. `timeoutMS` limits all of this. A scan may end after
+//! half of it if a server that has answered is suitable, so that an unresponsive server blocks no operation.
 //!
 //! Names are looked up by the operating system (`getaddrinfo`), one after the other, on the calling thread: no time limit
 //! of wharf applies there.
@@ -47,31 +47,32 @@
 //! # Threads
 //!
 //! The client is [`Send`] and [`Sync`], and clones share everything. A lock lets one call in at a time; the others wait.
-//! So a language runtime may call it from any of its threads. `timeoutMS` of a call includes its wait for the lock: if the time
-//! is up before, the call fails with [`ClientError::InUse`]. Other limits begin when the lock lets the call in.
+//! So a language runtime may call it from any of its threads. `timeoutMS` of a call includes its wait for the lock. If the
+//! time is up before it gets the lock, the call fails with [`ClientError::InUse`]. Other limits begin when the lock lets
+//! the call in.
 //!
-//! Between its calls nothing runs. A cursor or a change stream that is dropped before its end, and a transaction that is open when its session
-//! is dropped, are ended on the server at once, by the thread that drops them. The end of a call takes at most
-//! `connectTimeoutMS` for all such work, or 10 s if that is less or `connectTimeoutMS` is 0. With `timeoutMS` it takes at most what
-//! is left of that. If nothing is left, the next call does the work, or the drop of a cursor or a change stream.
+//! Nothing runs between calls. If a cursor or a change stream is dropped before its end, the thread that drops it closes it
+//! on the server at once. The same holds for a transaction that is open when its session is dropped. The end of a call
+//! spends at most `connectTimeoutMS` on all such work, or 10 s if that is less or `connectTimeoutMS` is 0. With
+//! `timeoutMS`, it spends at most the time that is left. If no time is left, the next call does the work, or the next drop
+//! of a cursor or a change stream.
 //!
 //! # Inside of a tokio runtime
 //!
-//! A call inside of an asynchronous task would block the task's thread, so it fails with
-//! [`ClientError::OnRuntime`]. The same holds for a call from one of the client's own subscribers, from `spawn_blocking`,
-//! and on a thread that has entered a runtime (`Runtime::enter`). A call from the destructor of a thread-local value may
-//! come too late for tokio, and fails with [`ClientError::EventLoop`]. What a dropped cursor or session leaves there is done by the next call.
+//! A call inside an asynchronous task would block the task's thread, so it fails with [`ClientError::OnRuntime`]. The same
+//! holds for a call from one of the client's own subscribers, from `spawn_blocking`, and on a thread that has entered a
+//! runtime (`Runtime::enter`). A call from the destructor of a thread-local value may come too late for tokio, and fails
+//! with [`ClientError::EventLoop`]. The next call does the work that a dropped cursor or session leaves there.
 //!
 //! # Forks
 //!
-//! A forked child starts anew: it opens connections of its own, and leaves those of its parent alone. A cursor or a session
+//! A forked child starts afresh: it opens new connections, and leaves its parent's connections alone. A cursor or a session
 //! of the parent cannot be used in the child.
 //!
 //! # How it works
 //!
-//! The asynchronous client is driven by a private current-thread runtime of tokio, which runs only inside of a call
-//! (`driver.rs`). Its deployment scans instead of having monitors, and the pools of its servers spawn nothing
-//! (`src/deployment/scanning.rs`).
+//! A private current-thread runtime of tokio drives the asynchronous client. It runs only inside calls (`driver.rs`). The
+//! deployment scans instead of running monitors, and the pools of its servers spawn nothing (`src/deployment/scanning.rs`).
 
 #[cfg(test)]
 mod authentication_tests;
@@ -118,16 +119,16 @@ use crate::runtime::Subscriber;
 use crate::telemetry::{Source, sealed};
 use driver::Driver;
 
-/// A client of a MongoDB deployment whose calls block, and that has no thread and no background task.
+/// A client of a MongoDB deployment whose calls block, without threads or background tasks.
 ///
-/// The [module](self) describes it. It is made without any input or output, and connects at its first use. Dropping the
-/// last clone closes all connections.
+/// The [module](self) describes it. Creating it does no I/O; it connects at its first use. Dropping the last clone closes
+/// all connections.
 #[derive(Clone)]
 pub struct Client {
     shared: Arc<Shared>,
 }
 
-/// What all clones share.
+/// The state that all clones share.
 struct Shared {
     // Dropped first: its sockets are registered with the driver's runtime.
     client: client::Client,
@@ -136,7 +137,7 @@ struct Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // What a value that was dropped inside of a runtime has left refers to the client, and would keep it.
+        // The work that a value dropped inside a runtime has left refers to the client, and would keep it alive.
         self.client.forget_kept();
     }
 }
@@ -165,12 +166,12 @@ impl ClientBuilder {
         Self { builder: self.builder.command_subscriber(subscriber) }
     }
 
-    /// Adds a subscriber to the events of the checks and of what the client learns from them.
+    /// Adds a subscriber to the events of checks and of what the client learns from them.
     pub fn topology_subscriber(self, subscriber: impl TopologySubscriber) -> Self {
         Self { builder: self.builder.topology_subscriber(subscriber) }
     }
 
-    /// Sets after how many characters a command or a reply in a log message is cut: see
+    /// Sets the number of characters after which a command or a reply in a log message is cut: see
     /// [`client::ClientBuilder::max_logged_document_length`](crate::ClientBuilder::max_logged_document_length).
     pub fn max_logged_document_length(self, characters: usize) -> Self {
         Self { builder: self.builder.max_logged_document_length(characters) }
@@ -194,7 +195,7 @@ impl ClientBuilder {
 }
 
 impl Client {
-    /// Creates a client from a connection string. Looks nothing up, and connects to nothing.
+    /// Creates a client from a connection string. Neither looks anything up nor connects.
     ///
     /// `heartbeatFrequencyMS` is 60 s by default. An SRV name (`mongodb+srv://`) is looked up at the first use.
     ///
@@ -207,8 +208,9 @@ impl Client {
 
     /// Creates a client with these options. Connects to nothing.
     ///
-    /// A `heartbeatFrequencyMS` that is not set becomes 60 s. 10 s that were assigned to the field
-    /// [`Options::heartbeat_frequency`](Options#structfield.heartbeat_frequency) count as not set: use the method of this name.
+    /// A `heartbeatFrequencyMS` that is not set becomes 60 s. If 10 s were assigned to the field
+    /// [`Options::heartbeat_frequency`](Options#structfield.heartbeat_frequency), they count as not set: use the method of
+    /// this name.
     ///
     /// # Errors
     ///
@@ -217,7 +219,7 @@ impl Client {
         Self::builder(options).build()
     }
 
-    /// Returns a builder for a client with these options, of which [`new`](Self::new) says more.
+    /// Returns a builder for a client with these options. [`new`](Self::new) says more about them.
     pub fn builder(options: Options) -> ClientBuilder {
         ClientBuilder { builder: client::Client::builder(options.without_monitors()) }
     }
@@ -242,7 +244,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// Those of [`run`](Self::run).
+    /// As for [`run`](Self::run).
     #[track_caller]
     pub fn run_command(&self, database: &str, command: &RawDocument) -> Result<RawDocumentBuf, ClientError> {
         self.run_at(Operation::new(database, command), Location::caller())
@@ -368,8 +370,8 @@ impl Client {
         Ok(Session::new(self.clone(), self.client().start_session(options)?))
     }
 
-    /// Connects before it is needed: scans the servers if a scan is due, waits for a server that the read preference of the
-    /// options allows, and opens the connection of each server that has answered and has none.
+    /// Connects ahead of use: scans the servers if a scan is due, waits for a server that the read preference of the
+    /// options allows, and opens a connection to each server that has answered and has none.
     ///
     /// # Errors
     ///
@@ -378,7 +380,7 @@ impl Client {
         self.drive(self.client().warm_up(1, |_, _| {}))?
     }
 
-    /// Returns what is known of the deployment at present: its type, and each server. Sends nothing.
+    /// Returns what is currently known about the deployment: its type, and each server. Sends nothing.
     #[must_use]
     pub fn status(&self) -> ClientStatus {
         self.client().status()
@@ -398,9 +400,9 @@ impl Client {
     /// # Errors
     ///
     /// [`ClientError::OnRuntime`], [`ClientError::EventLoop`], and [`ClientError::InUse`] if another thread used the client
-    /// for all of the time. Then nothing was done.
+    /// for the whole time. Nothing was done then.
     pub fn shutdown(&self, limit: Duration) -> Result<bool, ClientError> {
-        // Zero is no time at all here.
+        // Zero means no time at all here.
         self.drive_within(Limit::For(limit), |limit| self.client().shutdown(limit.left().unwrap_or(Duration::MAX)))
     }
 
@@ -408,7 +410,7 @@ impl Client {
         &self.shared.client
     }
 
-    /// Blocks until the future has completed, and then does what it, or a value that was dropped before, has left.
+    /// Blocks until the future has completed. Then does the work that it, or a value dropped before, has left.
     ///
     /// # Errors
     ///
@@ -417,12 +419,12 @@ impl Client {
         self.drive_within(Limit::Unset, |_| future)
     }
 
-    /// Does the same as [`drive`](Self::drive) within a limit. It starts before the wait for other calls, and `begin` gets it
-    /// as it has started.
+    /// Same as [`drive`](Self::drive), within a limit. The limit starts before the wait for other calls, and `begin` gets
+    /// it with that start.
     ///
     /// # Errors
     ///
-    /// Those of [`drive`](Self::drive), and [`ClientError::InUse`].
+    /// As for [`drive`](Self::drive), and [`ClientError::InUse`].
     fn drive_within<F: Future>(&self, limit: Limit, begin: impl FnOnce(Limit) -> F) -> Result<F::Output, ClientError> {
         let client = self.client();
         self.shared.driver.run_within(limit, async |limit| {
@@ -432,16 +434,16 @@ impl Client {
         })
     }
 
-    /// Runs what is prepared.
+    /// Runs a prepared operation.
     ///
     /// # Errors
     ///
-    /// Those of [`drive_within`](Self::drive_within), and [`ClientError::Session`].
+    /// As for [`drive_within`](Self::drive_within), and [`ClientError::Session`].
     fn run_prepared<P: Limited>(&self, prepared: P) -> Result<P::Output, ClientError> {
         self.drive_within(prepared.limit()?, |limit| prepared.begin(limit))
     }
 
-    /// Does what a dropped value has left. The next call does it if this one cannot.
+    /// Does the work that a dropped value has left. The next call does it if this one cannot.
     fn finish_kept(&self) {
         let _ = self.drive(async {});
     }

@@ -1,4 +1,4 @@
-//! What is prepared with options before it is run.
+//! Operations that are prepared with options before they run.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use crate::client::{self, ClientError, OpenCursor, Query, TypedCommand, Watch, W
 /// An [`OpenCursor`], a [`Query`], a [`TypedCommand`], a [`Write`] or a [`Watch`] of the asynchronous client, which `run`
 /// sends and waits for.
 ///
-/// [`with`](Self::with) sets its options, which are those of the asynchronous client:
+/// [`with`](Self::with) sets its options, which are the options of the asynchronous client:
 ///
 /// ```no_run
 /// # fn example(client: wharf::single::Client) -> Result<(), wharf::ClientError> {
@@ -34,7 +34,7 @@ impl<P> Prepared<P> {
         Self { client, prepared }
     }
 
-    /// Changes what is prepared, by the methods that set its options.
+    /// Changes the prepared operation with the methods that set its options.
     pub fn with(self, change: impl FnOnce(P) -> P) -> Self {
         Self { prepared: change(self.prepared), ..self }
     }
@@ -45,9 +45,9 @@ impl Prepared<OpenCursor<'_>> {
     ///
     /// # Errors
     ///
-    /// [`ClientError::InvalidOption`] for options that exclude each other, [`ClientError::Reply`] if the reply is not that
-    /// of a query, otherwise those of [`Client::run`]. In a session also [`ClientError::Session`] if it does not allow the
-    /// operation.
+    /// [`ClientError::InvalidOption`] for options that exclude each other, [`ClientError::Reply`] if the reply does not
+    /// answer a query, otherwise as for [`Client::run`]. In a session, also [`ClientError::Session`] if it does not allow
+    /// the operation.
     pub fn run(self) -> Result<Cursor, ClientError> {
         let cursor: client::Cursor = self.client.run_prepared(self.prepared)??;
         Ok(Cursor::new(self.client, cursor))
@@ -59,7 +59,7 @@ impl Prepared<Query<'_>> {
     ///
     /// # Errors
     ///
-    /// [`ClientError::Argument`] if serde could not write the filter, the pipeline or the options, otherwise those of
+    /// [`ClientError::Argument`] if serde could not write the filter, the pipeline or the options, otherwise as for
     /// [`Client::run`].
     pub fn run(self) -> Result<Cursor, ClientError> {
         let cursor: client::Cursor = self.client.run_prepared(self.prepared)??;
@@ -72,8 +72,8 @@ impl<'c, R: DeserializeOwned + 'c> Prepared<TypedCommand<'c, R>> {
     ///
     /// # Errors
     ///
-    /// [`ClientError::Argument`] if serde could not write the command as a document, [`ClientError::Reply`] if it could
-    /// not read the reply, otherwise those of [`Client::run`].
+    /// [`ClientError::Argument`] if serde could not write the command as a document, [`ClientError::Reply`] if it could not
+    /// read the reply, otherwise as for [`Client::run`].
     pub fn run(self) -> Result<R, ClientError> {
         self.client.run_prepared(self.prepared)?
     }
@@ -96,7 +96,7 @@ impl Prepared<Watch<'_>> {
     /// # Errors
     ///
     /// [`ClientError::Argument`] if serde could not write the pipeline, the stage or the options,
-    /// [`ClientError::InvalidOption`] if `maxAwaitTimeMS` is not less than `timeoutMS`, otherwise those of [`Client::run`].
+    /// [`ClientError::InvalidOption`] if `maxAwaitTimeMS` is not less than `timeoutMS`, otherwise as for [`Client::run`].
     pub fn run(self) -> Result<ChangeStream, ClientError> {
         let stream = self.client.run_prepared(self.prepared)??;
         Ok(ChangeStream::new(self.client, stream))

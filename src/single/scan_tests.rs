@@ -1,4 +1,4 @@
-//! What causes a scan of the client on a single thread, and what comes before one.
+//! What makes the client on a single thread scan, and what precedes a scan.
 
 use bson::{doc, rawdoc};
 use wharf_testbed::scripted::{Answer, name};
@@ -7,8 +7,8 @@ use super::tests::{PRIMARY_AND_SECONDARY, World, answer_of_query, close, is_hell
 use crate::client::Operation;
 use crate::options::{ReadPreference, ReadPreferenceMode};
 
-/// "Not writable primary" and "node is shutting down" make the topology stale. "Node is recovering" does not, because the node
-/// may be for some time.
+/// "Not writable primary" and "node is shutting down" make the topology stale. "Node is recovering" does not, because that
+/// state may last for some time.
 #[test]
 fn node_that_is_recovering_causes_no_scan() {
     for (code, scans) in [(10_107, true), (11_600, true), (11_602, false), (13_436, false)] {
@@ -52,7 +52,7 @@ mod srv {
 
     const SERVICE: &str = "_mongodb._tcp.db.wharf.test";
 
-    /// Of records that expire before the shortest time between two look-ups.
+    /// For records that expire before the shortest time between two look-ups.
     fn zone(ports: &[u16]) -> Zone {
         ports.iter().fold(Zone::default(), |zone, port| zone.srv(SERVICE, *port, "a.wharf.test")).lasting(1)
     }
@@ -69,7 +69,7 @@ mod srv {
         let mut resolver = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
         resolver.options_mut().cache_size = 0;
         resolver.options_mut().attempts = 0;
-        // A proxy that does not exist either, so that the names of the servers are not resolved.
+        // The proxy does not exist either, so that the names of the servers are not resolved.
         let uri = "mongodb+srv://db.wharf.test/?tls=false&proxyHost=127.0.0.1&proxyPort=1";
         let builder = Client::builder(Options::parse(uri).unwrap().without_monitors());
         let client = world.client_of(builder.resolver(resolver.build().unwrap()));

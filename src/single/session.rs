@@ -12,11 +12,11 @@ use crate::client::{
     TypedCommand, Watch, WatchTarget, Write,
 };
 
-/// A session: operations that see what earlier ones of the session have done (causal consistency), that read the same
-/// point in time (`snapshot`), or that belong to a transaction. It is started with [`Client::start_session`].
+/// A session: operations that see the effects of earlier ones in the session (causal consistency), that read the same point
+/// in time (`snapshot`), or that belong to a transaction. It is started with [`Client::start_session`].
 ///
-/// Its operations are run with its own methods. Dropping it aborts its transaction before the drop returns, and gives its
-/// identifier back for reuse.
+/// Its own methods run its operations. Dropping it aborts its transaction before the drop returns, and gives its identifier
+/// back for reuse.
 ///
 /// ```no_run
 /// # fn example(client: wharf::single::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -52,7 +52,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Those of [`Client::run`], and [`ClientError::Session`] if the session does not allow the operation.
+    /// As for [`Client::run`], and [`ClientError::Session`] if the session does not allow the operation.
     #[track_caller]
     pub fn run<'c>(&'c mut self, operation: impl Into<Operation<'c>>) -> Result<RawDocumentBuf, ClientError> {
         self.client.run(operation.into().session(&mut self.session))
@@ -166,7 +166,7 @@ impl Session {
         self.session.transaction_state()
     }
 
-    /// Advances the cluster time to that of another session, if it is newer.
+    /// Advances the cluster time to another session's, if that is newer.
     ///
     /// # Errors
     ///
@@ -175,8 +175,8 @@ impl Session {
         self.session.advance_cluster_time(cluster_time)
     }
 
-    /// Advances the operation time to that of another session, if it is newer, so that this session sees what the other
-    /// one has done.
+    /// Advances the operation time to another session's, if that is newer, so that this session sees the effects of the
+    /// other.
     pub fn advance_operation_time(&mut self, time: Timestamp) {
         self.session.advance_operation_time(time);
     }
@@ -202,7 +202,8 @@ impl Session {
         self.client.drive_within(session.limit_of_commit(), |limit| session.commit_within(limit))?
     }
 
-    /// Aborts the transaction. Errors of the command are not reported: the server aborts it when its time is up.
+    /// Aborts the transaction. Errors of the command are not reported: the server aborts the transaction when its time is
+    /// up.
     ///
     /// # Errors
     ///
@@ -233,11 +234,11 @@ impl Session {
         self.with_transaction_as(TransactionOptions::default(), body)
     }
 
-    /// Does the same as [`with_transaction`](Self::with_transaction), with options for the transaction.
+    /// Same as [`with_transaction`](Self::with_transaction), with options for the transaction.
     ///
     /// # Errors
     ///
-    /// Those of [`with_transaction`](Self::with_transaction).
+    /// As for [`with_transaction`](Self::with_transaction).
     pub fn with_transaction_options<T>(
         &mut self,
         options: TransactionOptions,
@@ -246,13 +247,12 @@ impl Session {
         self.with_transaction_as(options, body)
     }
 
-    /// Does the same as [`with_transaction_options`](Self::with_transaction_options), and returns the error type of `body`,
-    /// which may be the application's: see
-    /// [`client::Session::with_transaction_as`](crate::client::Session::with_transaction_as).
+    /// Same as [`with_transaction_options`](Self::with_transaction_options), but returns the error type of `body`, which
+    /// may be the application's: see [`client::Session::with_transaction_as`](crate::client::Session::with_transaction_as).
     ///
     /// # Errors
     ///
-    /// Those of [`with_transaction`](Self::with_transaction), converted into the error type of `body`.
+    /// As for [`with_transaction`](Self::with_transaction), converted into the error type of `body`.
     pub fn with_transaction_as<E: BodyError<Kind>, T, Kind>(
         &mut self,
         options: TransactionOptions,

@@ -1,5 +1,5 @@
-//! The client against servers that follow scripts, in virtual time. The servers run on the client's own runtime, which
-//! runs only inside of calls.
+//! The client against servers that follow scripts, in virtual time. The servers run on the client's own runtime, which runs
+//! only inside calls.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -14,12 +14,12 @@ use crate::client::{self, ClientError, Operation, ServerSelectionError};
 use crate::deployment::Checks;
 use crate::options::{Options, ReadPreference, ReadPreferenceMode};
 
-/// What a server replies to a hello.
+/// A server's reply to a hello.
 fn standalone() -> Document {
     doc! { "ok": 1, "isWritablePrimary": true, "helloOk": true, "minWireVersion": 0, "maxWireVersion": 21 }
 }
 
-/// What a member of a replica set replies to a hello.
+/// A replica set member's reply to a hello.
 pub(super) fn member(field: &str, hosts: &[String]) -> Document {
     doc! {
         "ok": 1, "helloOk": true, "minWireVersion": 0, "maxWireVersion": 21, "setName": "rs", field: true,
@@ -39,7 +39,7 @@ pub(super) struct World {
 
 type Arrivals = Arc<Mutex<Vec<(Duration, Document)>>>;
 
-/// A server, and the virtual times of the commands that it has got.
+/// A server, and the virtual times at which it received commands.
 pub(super) struct Server {
     pub(super) server: ScriptedServer,
     arrivals: Arrivals,
@@ -52,8 +52,8 @@ impl World {
         Self { driver, begun }
     }
 
-    /// Starts a server. `answer` gets each command with its number among those of its name, from 0. All hellos count as
-    /// one name.
+    /// Starts a server. `answer` gets each command with its number among the commands of that name, from 0. All hellos
+    /// count as one name.
     pub(super) fn server(&self, answer: impl Fn(&Document, usize) -> Answer + Clone + Send + 'static) -> Server {
         let arrivals = Arrivals::default();
         let (begun, noted) = (self.begun, arrivals.clone());
@@ -72,7 +72,7 @@ impl World {
         Server { server: self.driver.run(start).unwrap().unwrap(), arrivals }
     }
 
-    /// Runs what starts another server.
+    /// Runs the function that starts another server.
     #[cfg(feature = "srv")]
     pub(super) fn run<T>(&self, future: impl Future<Output = T>) -> T {
         self.driver.run(future).unwrap()
@@ -89,7 +89,7 @@ impl World {
 }
 
 impl Server {
-    /// Returns when the commands arrived that are looked for, in milliseconds.
+    /// Returns when the matching commands arrived, in milliseconds.
     pub(super) fn times(&self, is_it: impl Fn(&Document) -> bool) -> Vec<u128> {
         let arrivals = self.arrivals.lock().unwrap();
         arrivals.iter().filter(|(_, command)| is_it(command)).map(|(time, _)| time.as_millis()).collect()
@@ -109,7 +109,7 @@ pub(super) fn close(times: &[u128], expected: &[u128]) -> bool {
 pub(super) const PRIMARY_AND_SECONDARY: [&str; 2] = ["isWritablePrimary", "secondary"];
 
 /// Starts the members of a replica set, of these kinds, and returns them with their addresses. `script` gets the number of
-/// the member, the command, its number among those of its name, and the answer if it is a hello.
+/// the member, the command, its number among the commands of that name, and the answer if it is a hello.
 pub(super) fn replica_set<const MEMBERS: usize>(
     world: &World,
     kinds: [&'static str; MEMBERS],
@@ -136,7 +136,7 @@ pub(super) fn pass(client: &Client, milliseconds: u64) {
     client.drive(async { sleep(Duration::from_millis(milliseconds)).await }).unwrap();
 }
 
-/// A server that is alone and answers everything.
+/// A lone server that answers everything.
 pub(super) fn answer(command: &Document) -> Answer {
     Answer::Reply(if is_hello(command) {
         standalone()
@@ -154,7 +154,7 @@ fn client_connects_on_first_use_and_scans_when_the_heartbeat_has_passed() {
     assert_eq!(server.connections(), 0, "nothing was asked");
     ping(&client).unwrap();
     assert!(close(&server.times(is_hello), &[1_000]), "{:?}", server.times(is_hello));
-    // Each use is less than 5 s after the last one, so only the heartbeat asks for a hello.
+    // Each use is less than 5 s after the previous one, so only the heartbeat asks for a hello.
     for _ in 0..14 {
         pass(&client, 4_000);
         ping(&client).unwrap();
@@ -280,7 +280,7 @@ fn selection_that_tries_once_scans_once() {
 fn all_servers_are_asked_at_once_and_those_that_they_name() {
     let world = World::new();
     let members: Arc<Mutex<Vec<String>>> = Arc::default();
-    // Each replies when all have been asked. The third is discovered by the reply of the others.
+    // Each server replies once all have been asked. The replies of the others reveal the third.
     let asked = Arc::new(tokio::sync::Semaphore::new(0));
     let server = |field: &'static str, waits: bool| {
         let (members, asked) = (members.clone(), asked.clone());
@@ -383,12 +383,12 @@ fn time_limit_of_an_operation_cuts_a_scan_off() {
     let error = ping(&client).unwrap_err();
     let text = error.to_string();
     assert!(error.is_timeout() && text.contains("timeoutMS") && text.contains("did not answer a check"), "{text}");
-    // There is no other server, so this one is asked again, half a second after the scan.
+    // There is no other server, so this one is checked again, half a second after the scan.
     ping(&client).unwrap();
     assert!(close(&server.times(is_hello), &[0, 1_500]), "{:?}", server.times(is_hello));
 }
 
-/// Starts a server that does not answer, and the primary of the replica set of both. Returns them with their addresses.
+/// Starts a server that does not answer, and the primary of a replica set that has both. Returns them with their addresses.
 fn dark_member_and_primary(world: &World) -> (Server, Server, String) {
     let kinds = ["secondary", "isWritablePrimary"];
     let ([dark, primary], addresses) = replica_set(world, kinds, |place, command, _, hello| match place {
@@ -406,7 +406,7 @@ fn dark_member_does_not_stop_operations_with_a_short_time_limit() {
     let client = world.client(&format!("mongodb://{addresses}/?{parameters}"));
     ping(&client).unwrap();
     ping(&client).unwrap();
-    // The next scan does not wait for the dark member again. The one after 5 s does.
+    // The next scan does not wait for the dark member again. The scan after 5 s does.
     pass(&client, 2_000);
     ping(&client).unwrap();
     pass(&client, 3_500);
@@ -427,7 +427,7 @@ fn scan_without_a_suitable_server_waits_until_the_time_is_up() {
     let find = rawdoc! { "find": "things" };
     let error = client.run(Operation::read("test", &find).read_preference(&secondary)).unwrap_err();
     assert!(error.is_timeout() && error.to_string().contains("did not answer a check for 1000 ms"), "{error}");
-    // What the primary has answered is known.
+    // The primary's answer is known.
     ping(&client).unwrap();
     let pings = primary.times(|command| name(command) == "ping");
     assert!(close(&pings, &[1_000]), "{pings:?}");
@@ -480,7 +480,7 @@ fn connection_that_was_idle_is_checked_before_a_cursor_uses_it() {
     let fetched = server.times(|command| name(command) == "getMore");
     assert!(close(&fetched, &[4_000, 8_000, 14_000]), "{fetched:?}");
     assert!(close(&server.times(is_hello), &[0, 14_000]), "{:?}", server.times(is_hello));
-    // A server that does not answer any more fails the check, and not the getMore, which has no time limit.
+    // If the server no longer answers, the check fails rather than the getMore, which has no time limit.
     pass(&client, 6_000);
     cursor.next().unwrap().unwrap_err();
     assert!(close(&server.times(is_hello), &[0, 14_000, 20_000, 21_000]), "{:?}", server.times(is_hello));
