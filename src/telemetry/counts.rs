@@ -13,8 +13,8 @@ const CELLS: usize = 16;
 
 /// Counts events by kind. Clones share their counts.
 ///
-/// Two threads that receive events at the same time do not slow each other down: they count in cache lines of their
-/// own, which a snapshot adds up.
+/// Two threads that receive events at the same time do not slow each other down: they count in separate cache lines, which
+/// a snapshot adds up.
 #[derive(Debug, Clone, Default)]
 pub struct EventCounts(Arc<[CachePadded<Counters>; CELLS]>);
 
@@ -28,7 +28,7 @@ impl EventCounts {
 
 impl Subscriber for EventCounts {
     fn on_event(&self, event: &PoolEvent) {
-        // Relaxed: statistics. A reader that needs to know that an event has been counted learns so by other means.
+        // Relaxed: statistics. A reader that must know that an event has been counted learns it by other means.
         self.0[thread_number() % CELLS].of(event).fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -50,7 +50,7 @@ macro_rules! kinds {
         }
 
         impl EventCounts {
-            /// Returns the counts so far. Each count is exact, but while events arrive, they may be of different
+            /// Returns the counts so far. Each count is exact, but while events arrive, the counts may be of different
             /// moments.
             #[must_use]
             pub fn snapshot(&self) -> Counts {
@@ -75,7 +75,7 @@ macro_rules! kinds {
                 [$((stringify!($event), self.$field),)*].into_iter()
             }
 
-            /// Returns the number of all events.
+            /// Returns the total number of events.
             #[must_use]
             pub fn total(&self) -> u64 {
                 self.iter().map(|(_, count)| count).sum()

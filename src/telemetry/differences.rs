@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::metrics::Histogram;
 
-/// What a histogram had counted when it was read last.
+/// The counts of a histogram at the last reading.
 #[derive(Debug, Default)]
 pub(super) struct LastRead(Vec<(Duration, u64)>);
 
@@ -12,8 +12,8 @@ impl LastRead {
     /// Calls `record` with a time in seconds, and how often to record it, for each bucket that has counted something
     /// since the last call.
     ///
-    /// The time is about the middle of the bucket, which is 3.2 % from each time that the bucket counted, or less. If
-    /// more than `most` times are new, each bucket gets its share of `most`.
+    /// The time is about the middle of the bucket, within 3.2 % of each time that the bucket counted. If more than `most`
+    /// times are new, each bucket gets its share of `most`.
     pub(super) fn take(&mut self, now: &Histogram, most: u64, mut record: impl FnMut(f64, u64)) {
         let now: Vec<_> = now.buckets().collect();
         let mut before = std::mem::take(&mut self.0).into_iter().peekable();

@@ -9,7 +9,7 @@ use super::differences::LastRead;
 use super::readings::{METRICS, MetricKind, Reading, ReadingValue, readings};
 use super::source::{Continued, Metered, PoolName, PoolSnapshot, Series, Source};
 
-/// How many times one call records at most into each histogram.
+/// The most times that one call records into each histogram.
 const MOST: u64 = 10_000;
 
 /// Passes the metrics of a pool, or of all pools of a client, to the recorder of the crate `metrics`, whenever
@@ -43,20 +43,19 @@ const MOST: u64 = 10_000;
 ///
 /// # How exact it is
 ///
-/// Gauges and counters are exact. The facade has no way to pass a histogram on as it is, so each call records the times
-/// since the last call: each with a value that is 3.2 % from the true one or less. If there are more than 10,000 new
-/// times in a histogram, it records 10,000 of them in the same proportions. The times of uses are a sample in any case.
-/// `wharf_pool_check_outs_total` has the exact numbers: its sum is the number of uses that have begun, and
-/// its outcomes count the check-outs that waited.
+/// Gauges and counters are exact. The facade cannot pass a histogram on as it is, so each call records the times since the
+/// last call, each with a value within 3.2 % of the true one. If there are more than 10,000 new times in a histogram, it
+/// records 10,000 of them in the same proportions. The times of uses are only a sample. `wharf_pool_check_outs_total` has
+/// the exact numbers: its sum is the number of uses begun, and its outcomes count the check-outs that waited.
 ///
 /// # A server that leaves
 ///
 /// The facade cannot remove a series. When a server has left the client's deployment, its gauges are set to zero once, and
-/// nothing of it is passed on after that. So a recorder that drops idle series, such as that of Prometheus, drops them. The
-/// counters of a server that comes back continue where they have ended.
+/// nothing more about it is passed on. So a recorder that drops idle series, such as the Prometheus recorder, drops them.
+/// The counters of a server that comes back continue where they ended.
 ///
-/// It keeps neither the pool nor the client open. Clones are cheap, and share what was passed on: a time is recorded once, even if
-/// several of them publish.
+/// It keeps neither the pool nor the client open. Clones are cheap, and share the record of what was passed on: a time is
+/// recorded once, even if several of them publish.
 #[derive(Clone)]
 pub struct FacadeMetrics {
     source: Source,
@@ -64,7 +63,7 @@ pub struct FacadeMetrics {
     series: Arc<Mutex<Series<OfPool>>>,
 }
 
-/// What is kept of one pool, in the order of the readings.
+/// The state kept for one pool, in the order of the readings.
 #[derive(Default)]
 struct OfPool {
     gauges: Vec<(&'static str, Vec<Label>)>,
@@ -73,21 +72,21 @@ struct OfPool {
 }
 
 impl FacadeMetrics {
-    /// Describes the metrics to the recorder, and prepares those of a pool or a client.
+    /// Describes the metrics to the recorder, and prepares the metrics of a pool or a client.
     pub fn new(source: &impl Metered) -> Self {
         describe();
         Self { source: source.source(), name: None, series: Arc::default() }
     }
 
     /// Sets the label `pool` of a pool, or the beginning of each server's label. From then on it shares nothing with its
-    /// clones: the series have another label.
+    /// clones, because the series have another label.
     #[must_use]
     pub fn named(self, name: impl Into<String>) -> Self {
         Self { source: self.source, name: Some(name.into()), series: Arc::default() }
     }
 
-    /// Passes the metrics to the recorder. Returns whether the pool or the client still exists; if not, nothing is passed but
-    /// the end of what was there.
+    /// Passes the metrics to the recorder. Returns whether the pool or the client still exists. If not, only the end of its
+    /// series is passed on.
     ///
     /// The recorder is the one of the calling thread, or else the global one. The first call passes all times since the
     /// pools were built.
@@ -151,7 +150,7 @@ impl OfPool {
     }
 }
 
-/// Returns the next value, which is made if there is none yet.
+/// Returns the next value, creating it if necessary.
 fn nth<'k, T: Default>(kept: &'k mut Vec<T>, next: &mut usize) -> &'k mut T {
     let place = *next;
     *next += 1;

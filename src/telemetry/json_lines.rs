@@ -10,25 +10,24 @@ use crate::options::OptionValue;
 use crate::printable::PrintableError;
 use crate::runtime::Subscriber;
 
-/// The number of bytes that are collected before they are written.
+/// The number of bytes to collect before they are written.
 const CHUNK: usize = 64 * 1024;
 
 /// Writes every event as one line of JSON, in the order of arrival; see [`Subscriber`]. Clones write to the same writer.
 ///
-/// Each line is an object. `type` is [`PoolEvent::name`]; the other fields are those of the event, with their names in
-/// the CMAP specification. They are present where they apply: `address`, `options` (those that differ from the
-/// default), `connectionId`, `serviceId` (24 hexadecimal digits), `interruptInUseConnections`, `reason`, `error` (the
-/// text of the underlying error), `durationMS` (milliseconds with a fraction, exact to the nanosecond) and `stagesMS` (an
-/// object with the milliseconds of each stage of an establishment: `resolve`, `proxy`, `connect`, `tls`, `hello`,
-/// `authenticate`).
+/// Each line is an object. `type` is [`PoolEvent::name`]; the other fields are the event's own, with their names in the
+/// CMAP specification. They are present where they apply: `address`, `options` (only those that differ from the default),
+/// `connectionId`, `serviceId` (24 hexadecimal digits), `interruptInUseConnections`, `reason`, `error` (the text of the
+/// underlying error), `durationMS` (milliseconds with a fraction, exact to the nanosecond) and `stagesMS` (an object with
+/// the milliseconds of each stage of an establishment: `resolve`, `proxy`, `connect`, `tls`, `hello`, `authenticate`).
 ///
 /// ```json
 /// {"type":"ConnectionCheckedOut","address":"localhost:27017","connectionId":1,"durationMS":0.004217}
 /// ```
 ///
 /// Lines are collected and written 64 KiB at a time, and when the last clone is dropped. [`JsonLines::flush`] writes
-/// them at once. The thread that delivers the events calls the writer, so the writer should not block for long. It
-/// needs no buffer of its own.
+/// them at once. The thread that delivers the events calls the writer, so the writer should not block for long. The writer
+/// needs no buffer.
 ///
 /// # Failures
 ///
@@ -69,7 +68,7 @@ impl<W: Write + Send + 'static> JsonLines<W> {
     ///
     /// # Errors
     ///
-    /// Returns the first error that the writer has returned, or [`NotConnected`](io::ErrorKind::NotConnected) if a
+    /// Returns the first error that the writer has returned, or [`NotConnected`](io::ErrorKind::NotConnected) if another
     /// clone was finished before. In both cases the writer is dropped.
     pub fn into_inner(self) -> io::Result<W> {
         let mut lines = self.lines();

@@ -15,25 +15,25 @@ use crate::runtime::{Subscriber, TARGET};
 
 /// Logs every event through [`tracing`], at level `DEBUG` with the target `wharf::connection`.
 ///
-/// The messages and the keys of the values are those of the CMAP specification ("Connection Pool Logging"), in their
-/// structured form: `serverHost`, `serverPort`, `driverConnectionId`, `serviceId`, `reason`, `error`, `durationMS`, and
-/// the options that were set. Some values are wharf's own: the `error` of a cleared pool, the `durationMS` of a
-/// connection that is checked in, which is how long it was used, and the milliseconds of the stages of an
-/// establishment (`resolveMS`, `proxyMS`, `connectMS`, `tlsMS`, `helloMS`, `authenticateMS`). [`Log::unstructured`] logs
-/// the same as sentences without keys. A value that is absent has no key, and no part of the sentence.
+/// The messages and the keys come from the CMAP specification ("Connection Pool Logging"), in structured form:
+/// `serverHost`, `serverPort`, `driverConnectionId`, `serviceId`, `reason`, `error`, `durationMS`, and the options that
+/// were set. Some values are specific to wharf: the `error` of a cleared pool, the `durationMS` of a connection that is
+/// checked in, which is how long it was used, and the milliseconds of the stages of an establishment (`resolveMS`,
+/// `proxyMS`, `connectMS`, `tlsMS`, `helloMS`, `authenticateMS`). [`Log::unstructured`] logs the same as sentences without
+/// keys. An absent value has neither a key nor a part of the sentence.
 ///
 /// `error` is the text of the underlying error and its labels. Control characters in it are escaped, so that a message
 /// is one line.
 ///
-/// A check-out whose caller dropped it is logged with the reason "The caller cancelled the checkout". The specification
-/// has no text for this case, because nothing has timed out.
+/// A check-out that its caller dropped is logged with the reason "The caller cancelled the checkout". The specification has
+/// no text for this case, because nothing has timed out.
 ///
 /// If `tracing` has no subscriber, the messages go to the `log` crate, provided that wharf's feature `log` is enabled.
 ///
-/// The pools of a [`Client`](crate::Client) and of a [`single::Client`](crate::single::Client) log by themselves. Subscribe
-/// this to none of them, or each message comes twice. Give it to any other pool by
-/// [`PoolBuilder::log`](crate::PoolBuilder::log), which builds no event while nothing reads the log. A pool that has it as a
-/// [subscriber](crate::PoolBuilder::subscriber) builds every event.
+/// The pools of a [`Client`](crate::Client) and of a [`single::Client`](crate::single::Client) log by themselves. Do not
+/// subscribe this to any of them, or each message comes twice. Give it to any other pool with
+/// [`PoolBuilder::log`](crate::PoolBuilder::log), which builds no events while nothing reads the log. A pool that has it as
+/// a [subscriber](crate::PoolBuilder::subscriber) builds every event.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Log {
     is_unstructured: bool,
@@ -180,7 +180,7 @@ pub(super) fn why_closed(reason: ConnectionClosedReason) -> &'static str {
     }
 }
 
-/// Returns the specification's text for a reason. `Cancelled` is wharf's own.
+/// Returns the specification's text for a reason. `Cancelled` is specific to wharf.
 pub(super) fn why_failed(reason: CheckOutFailedReason) -> &'static str {
     match reason {
         CheckOutFailedReason::Timeout => "Wait queue timeout elapsed without a connection becoming available",
@@ -195,7 +195,7 @@ pub(crate) fn milliseconds(duration: Duration) -> f64 {
     duration.as_nanos() as f64 / 1e6
 }
 
-/// Splits `host:port` or `[IPv6]:port`. A socket's path, or an address of another form, has no port.
+/// Splits `host:port` or `[IPv6]:port`. A socket's path, or an address in another form, has no port.
 pub(crate) fn host_and_port(address: &str) -> (&str, Option<u16>) {
     match address.rsplit_once(':') {
         Some((host, port)) if !host.contains('/') => match port.parse() {

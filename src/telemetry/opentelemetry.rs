@@ -10,11 +10,11 @@ use super::differences::LastRead;
 use super::source::{Continued, Metered, PoolName, PoolSnapshot, Series, Source};
 use crate::metrics::PoolMetrics;
 
-/// How many times one collection records at most into each histogram.
+/// The most times that one collection records into each histogram.
 const MOST: u64 = 100_000;
 
-/// Bounds of buckets in seconds: those that the conventions advise for the duration of database operations, and one
-/// below. The SDK's own are meant for milliseconds.
+/// Bounds of buckets in seconds: the conventions' advice for the duration of database operations, and one bound below. The
+/// SDK's default bounds are meant for milliseconds.
 const BOUNDS: [f64; 10] = [0.0001, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0];
 
 const POOL: &str = "db.client.connection.pool.name";
@@ -25,9 +25,9 @@ const OUTCOME: &str = "wharf.check_out.outcome";
 
 /// Exports the metrics of a pool, or of all pools of a client, through the API of OpenTelemetry, until it is dropped.
 ///
-/// The names are those of the semantic conventions for database client connections (version 1.44, where all of them
-/// have the status "development"). Each has the attribute `db.client.connection.pool.name`. With a client it also has the
-/// attributes `server.address` and `server.port` (none for a Unix socket).
+/// The names come from the semantic conventions for database client connections (version 1.44, where all of them have the
+/// status "development"). Each has the attribute `db.client.connection.pool.name`. With a client it also has the attributes
+/// `server.address` and `server.port` (none for a Unix socket).
 ///
 /// | | the pool's name | after [`register_as("shop", …)`](Self::register_as) |
 /// | --- | --- | --- |
@@ -49,36 +49,36 @@ const OUTCOME: &str = "wharf.check_out.outcome";
 ///
 /// # How exact the histograms are
 ///
-/// The pool has its own histograms, and OpenTelemetry has no instrument that would take them as they are. So each
-/// collection records the times since the last one: each with a value that is 3.2 % from the true one or less. If there
-/// are more than 100,000 new times in a histogram, it records 100,000 of them in the same proportions. Their number is
-/// then too small. Times between the last collection and the end of the pool are not recorded.
+/// The pool has its own histograms, and no OpenTelemetry instrument takes them as they are. So each collection records the
+/// times since the last one, each with a value within 3.2 % of the true one. If there are more than 100,000 new times in a
+/// histogram, it records 100,000 of them in the same proportions. Their count is then too small. Times between the last
+/// collection and the end of the pool are not recorded.
 ///
 /// Check-outs that find a connection at once are not timed, so `wait_time` does not contain them. They take less than a
 /// microsecond.
 ///
 /// # The number of uses
 ///
-/// The count of `use_time` is not the number of uses, and cannot be made from it exactly: between two timed uses of a
+/// The count of `use_time` is not the number of uses, which cannot be derived from it exactly: between two timed uses of a
 /// connection lie 64 to 190 others ([`PoolMetrics::use_time`]). The exact number is the sum of `wharf.pool.check_outs` over
-/// its outcomes, because each check-out that gets a connection begins one use. It counts the uses that have not ended, too:
-/// at most as many as `db.client.connection.count` shows with the state `used`. In the same way, the outcomes `waited` and
+/// its outcomes, because each check-out that gets a connection begins one use. It also counts the uses that have not ended:
+/// at most as many as `db.client.connection.count` shows with the state `used`. Likewise, the outcomes `waited` and
 /// `opened` have the exact number for `wait_time`.
 ///
 /// # End
 ///
 /// The registration keeps neither the pool nor the client open. It ends when this handle or the last handle of the pool or
-/// the client is dropped: no instrument has a value of it from then on. OpenTelemetry cannot remove the callbacks, so a few
-/// words of memory remain for each registration.
+/// the client is dropped. From then on, no instrument has a value for it. OpenTelemetry cannot remove the callbacks, so a
+/// few words of memory remain for each registration.
 ///
-/// In the same way, no observable instrument has a value of a server that has left the client's deployment. The counters of a
-/// server that comes back continue where they have ended. OpenTelemetry cannot remove the series of a histogram, so those
-/// stay as they are.
+/// Likewise, no observable instrument has a value for a server that has left the client's deployment. The counters of a
+/// server that comes back continue where they ended. OpenTelemetry cannot remove the series of a histogram, so these stay
+/// as they are.
 ///
 /// # Cost
 ///
-/// Nothing between collections. A collection takes one snapshot of each pool ([`Pool::metrics`](crate::Pool::metrics)) for
-/// all instruments, on the thread of the collection.
+/// Between collections it costs nothing. A collection takes one snapshot of each pool
+/// ([`Pool::metrics`](crate::Pool::metrics)) for all instruments, on the thread of the collection.
 ///
 /// ```no_run
 /// use opentelemetry::global;
@@ -99,7 +99,7 @@ pub struct OpenTelemetryMetrics {
 }
 
 impl OpenTelemetryMetrics {
-    /// Exports the metrics of a pool under its address, or those of a client's pools under those of the servers.
+    /// Exports the metrics of a pool under its address, or the metrics of a client's pools under the servers' addresses.
     pub fn register(source: &impl Metered, meter: &Meter) -> Self {
         Self::export(None, source.source(), meter)
     }
@@ -210,7 +210,7 @@ fn observe_all(exported: &Arc<Exported>, meter: &Meter) {
     );
 }
 
-/// `maxPoolSize` is also the most idle connections. Without a limit there is no value.
+/// `maxPoolSize` is also the maximum of idle connections. Without a limit there is no value.
 fn observe_limit(pool: &Observed, observer: &dyn AsyncInstrument<i64>) {
     if pool.metrics.status.max_pool_size > 0 {
         observer.observe(pool.metrics.status.max_pool_size.into(), &pool.attributes);
@@ -235,7 +235,7 @@ fn callback<T: 'static>(
     }
 }
 
-/// What the callbacks of one registration share.
+/// The state that the callbacks of one registration share.
 struct Exported {
     source: Source,
     /// The application's name for the pool or the client.
@@ -246,7 +246,7 @@ struct Exported {
     last: Mutex<Last>,
 }
 
-/// The last collection, and how far it has come.
+/// The last collection, and its progress.
 #[derive(Default)]
 struct Last {
     pools: Option<Arc<[Observed]>>,
@@ -255,7 +255,7 @@ struct Last {
     series: Series<OfPool>,
 }
 
-/// A pool as one collection shows it.
+/// A pool in one collection.
 struct Observed {
     metrics: PoolMetrics,
     attributes: Vec<KeyValue>,
@@ -271,7 +271,7 @@ impl Observed {
     }
 }
 
-/// What is kept of a pool from one collection to the next.
+/// The state kept for a pool between collections.
 #[derive(Default)]
 struct OfPool {
     timeouts: Continued,
@@ -282,15 +282,15 @@ struct OfPool {
 }
 
 impl OfPool {
-    /// Forgets what was recorded of a pool that has ended. Its counts are kept.
+    /// Forgets the recorded times of a pool that has ended. Its counts are kept.
     fn forget_times(&mut self) {
         (self.create_time, self.wait_time, self.use_time) = Default::default();
     }
 }
 
 impl Exported {
-    /// Returns the pools of the present collection. An instrument that asks for the second time begins the next
-    /// collection: new snapshots are taken, and their times are recorded.
+    /// Returns the pools of the current collection. When an instrument asks for the second time, the next collection
+    /// begins: new snapshots are taken, and their times are recorded.
     fn pools_for(&self, instrument: u32) -> Arc<[Observed]> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let Last { pools, seen, series } = &mut *last;

@@ -2,13 +2,13 @@
 
 use crate::metrics::{Histogram, PoolMetrics};
 
-/// What a number is.
+/// The kind of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MetricKind {
     /// Goes up and down.
     Gauge,
-    /// Starts at zero with the pool and only grows.
+    /// Starts at zero with the pool, and only grows.
     Counter,
     /// Times, sorted into buckets.
     Histogram,
@@ -18,10 +18,10 @@ pub enum MetricKind {
 #[derive(Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Metric {
-    /// The metric's name as Prometheus has it: words with underscores, with `_total` at the end of a counter and `_seconds`
+    /// The metric's name in Prometheus style: words with underscores, with `_total` at the end of a counter and `_seconds`
     /// at the end of times.
     pub name: &'static str,
-    /// What the metric is.
+    /// The kind of the metric.
     pub kind: MetricKind,
     /// The unit: `connections`, `check-outs`, `seconds` and so on.
     pub unit: &'static str,
@@ -68,7 +68,7 @@ pub struct Reading<'m> {
     pub value: ReadingValue<'m>,
 }
 
-/// Returns all readings of a pool's metrics, in the order of [`METRICS`]. Readings of the same metric follow each other.
+/// Returns all readings of a pool's metrics, in the order of [`METRICS`]. Readings of the same metric are adjacent.
 ///
 /// An exporter adds a label that names the pool, and passes the readings on: see the [guide](crate::guide#exporters-and-traces).
 pub fn readings(metrics: &PoolMetrics) -> impl Iterator<Item = Reading<'_>> {

@@ -6,15 +6,15 @@ use std::sync::OnceLock;
 use bson::raw::{RawIter, RawJavaScriptCodeWithScopeRef};
 use bson::{Bson, RawBinaryRef, RawBsonRef, RawDocument};
 
-/// The length of a document in a log message, in characters, if nothing else is set.
+/// The default length of a document in a log message, in characters.
 const DEFAULT_LENGTH: usize = 1_000;
 
-/// After how many characters a document in a log message is cut.
+/// The number of characters after which a document in a log message is cut.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MostLogged(usize);
 
 impl MostLogged {
-    /// Takes the number that is given, or that of the environment variable `MONGODB_LOG_MAX_DOCUMENT_LENGTH`, or 1,000.
+    /// Takes the given number, or the environment variable `MONGODB_LOG_MAX_DOCUMENT_LENGTH`, or 1,000.
     pub(crate) fn new(given: Option<usize>) -> Self {
         static OF_ENVIRONMENT: OnceLock<usize> = OnceLock::new();
         let of_environment = || {
@@ -23,7 +23,7 @@ impl MostLogged {
         Self(given.unwrap_or_else(of_environment))
     }
 
-    /// Returns a document as relaxed extended JSON, cut after so many characters.
+    /// Returns a document as relaxed extended JSON, cut after this many characters.
     pub(crate) fn json(self, document: &RawDocument) -> String {
         let mut cut = Cut { text: String::new(), left: self.0 };
         // The only error is that the text is long enough.
@@ -34,7 +34,7 @@ impl MostLogged {
     }
 }
 
-/// Returns the length for a value of the variable. A value that is no length counts as not set.
+/// Returns the length for a value of the variable. An invalid length counts as not set.
 fn of_setting(value: Option<&str>) -> usize {
     match value {
         Some(value) if value.eq_ignore_ascii_case("unlimited") => usize::MAX,
@@ -43,14 +43,14 @@ fn of_setting(value: Option<&str>) -> usize {
     }
 }
 
-/// A text that takes a number of characters, and refuses more.
+/// A text that accepts a number of characters, and refuses more.
 struct Cut {
     text: String,
     left: usize,
 }
 
 impl Cut {
-    /// Returns as much of a text as can be written, and a character more.
+    /// Returns as much of a text as can be written, plus one character.
     fn beginning<'t>(&self, text: &'t str) -> &'t str {
         match text.char_indices().nth(self.left.saturating_add(1)) {
             Some((end, _)) => &text[..end],
@@ -69,7 +69,7 @@ impl Write for Cut {
     }
 }
 
-/// A document or an array of which the beginning is written.
+/// A document or an array whose beginning has been written.
 struct Open<'d> {
     elements: RawIter<'d>,
     is_array: bool,
@@ -97,7 +97,7 @@ fn write_document(document: &RawDocument, cut: &mut Cut) -> fmt::Result {
     let mut open = vec![Open::document(document)];
     cut.write_str("{")?;
     while let Some(innermost) = open.last_mut() {
-        // Commands are well-formed. Of a malformed reply, the part before the error is shown.
+        // Commands are well-formed. For a malformed reply, the part before the error is shown.
         let next = innermost.elements.next().and_then(Result::ok);
         let Some((name, value)) = next.and_then(|element| Some((element.key(), element.value().ok()?))) else {
             cut.write_str(innermost.end)?;
@@ -130,7 +130,7 @@ fn write_document(document: &RawDocument, cut: &mut Cut) -> fmt::Result {
     Ok(())
 }
 
-/// Writes a value that holds no document. Of a long one, only the beginning is converted.
+/// Writes a value that holds no document. Only the beginning of a long one is converted.
 fn write_flat(value: RawBsonRef<'_>, cut: &mut Cut) -> fmt::Result {
     let value = match value {
         RawBsonRef::String(text) => RawBsonRef::String(cut.beginning(text)),
@@ -194,7 +194,7 @@ mod tests {
         }
     }
 
-    /// A thread's stack holds no frame for each of these levels.
+    /// A thread's stack has no frame for each of these levels.
     #[test]
     fn deep_nesting_of_any_kind_is_cut() {
         type Wrap = fn(RawDocumentBuf) -> RawDocumentBuf;
@@ -211,7 +211,7 @@ mod tests {
             assert!(text.starts_with(beginning) && text.ends_with("..."), "{text}");
             assert_eq!(text.len(), 1_003);
             assert!(json(&deep, usize::MAX).ends_with('}'));
-            // The nesting inside of a value that is long before it.
+            // The nesting inside a value that is too long anyway.
             let value = RawJavaScriptCodeWithScope { code: "x".repeat(10_000), scope: deep };
             assert!(json(&rawdoc! { "of": value }, 100).starts_with("{\"of\":{\"$code\":\"xxx"));
         }

@@ -1,4 +1,4 @@
-//! What exporters pass on: the metrics of a pool, or those of a client's pools, which come and go.
+//! The source of exported metrics: a pool, or the pools of a client, which come and go.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -8,18 +8,18 @@ use super::log::host_and_port;
 use crate::metrics::PoolMetrics;
 use crate::runtime::{Establish, Pool};
 
-/// Whose metrics an exporter passes on: a [`Pool`], or a client ([`wharf::Client`](crate::Client) or
+/// The object whose metrics an exporter passes on: a [`Pool`], or a client ([`wharf::Client`](crate::Client) or
 /// [`single::Client`](crate::single::Client)) with the pools of all its servers.
 ///
 /// The servers of a client come and go, and so do their series: an exporter begins to pass on the metrics of a server when
-/// the client has discovered it, and ends when the server has left the deployment. The counters of a server that comes back
-/// continue where they have ended, although its new pool begins at zero.
+/// the client has discovered it, and stops when the server has left the deployment. The counters of a server that comes
+/// back continue where they ended, although its new pool begins at zero.
 pub trait Metered: sealed::Metered {}
 
 impl<T: sealed::Metered> Metered for T {}
 
 pub(crate) mod sealed {
-    /// What [`Metered`](super::Metered) is made of. A reader must not keep open what it reads from.
+    /// The basis of [`Metered`](super::Metered). A reader must not keep its source open.
     pub trait Metered {
         fn source(&self) -> super::Source;
     }
@@ -33,10 +33,10 @@ pub struct Source {
     has_servers: bool,
 }
 
-/// Returns the metrics of the pools that exist, or `None` once there will be none.
+/// Returns the metrics of the existing pools, or `None` if there will never be any again.
 type Read = dyn Fn() -> Option<Vec<PoolSnapshot>> + Send + Sync;
 
-/// The metrics of one pool, and which pool it is: a server that leaves and comes back has another one at the same address.
+/// The metrics of one pool, and its identity: a server that leaves and comes back has a new pool at the same address.
 pub(crate) struct PoolSnapshot {
     pub(crate) pool: Weak<dyn Any + Send + Sync>,
     pub(crate) metrics: PoolMetrics,
@@ -45,7 +45,7 @@ pub(crate) struct PoolSnapshot {
 impl<E: Establish> sealed::Metered for Pool<E> {
     fn source(&self) -> Source {
         let read = self.weak_metrics();
-        // There is only one.
+        // A single pool has no other.
         let pool: Weak<dyn Any + Send + Sync> = Weak::<()>::new();
         Source {
             read: Arc::new(move || Some(vec![PoolSnapshot { pool: pool.clone(), metrics: read()? }])),
@@ -64,8 +64,8 @@ impl Source {
         (self.read)()
     }
 
-    /// Returns the name of the pool at `address`, and host and port if it is that of a client's server. `given` is the
-    /// application's name for the pool or the client.
+    /// Returns the name of the pool at `address`, with host and port if the pool belongs to a client's server. `given` is
+    /// the application's name for the pool or the client.
     pub(super) fn name<'a>(&self, given: Option<&str>, address: &'a str) -> PoolName<'a> {
         let name = match given {
             Some(given) if self.has_servers => format!("{given}/{address}"),
@@ -76,16 +76,16 @@ impl Source {
     }
 }
 
-/// What tells the series of a pool from those of others.
+/// The labels that distinguish a pool's series from others.
 pub(super) struct PoolName<'a> {
     pub(super) name: String,
     pub(super) server: Option<(&'a str, Option<u16>)>,
 }
 
-/// What an exporter keeps for each address.
+/// The state that an exporter keeps for each address.
 ///
-/// The counts of servers that have left are kept, because the monitoring system expects that a counter never falls. They
-/// take about as much memory as the monitoring system's own memory of the series.
+/// The counts of servers that have left are kept, because the monitoring system expects counters never to fall. They take
+/// about as much memory as the monitoring system uses for the series.
 pub(super) struct Series<T>(BTreeMap<Arc<str>, Entry<T>>);
 
 struct Entry<T> {
@@ -101,7 +101,8 @@ impl<T> Default for Series<T> {
 }
 
 impl<T: Default> Series<T> {
-    /// Notes that a pool is present. Returns what is kept for its address, and whether another pool had it before.
+    /// Notes that a pool is present. Returns the state kept for its address, and whether another pool had the address
+    /// before.
     pub(super) fn present(&mut self, snapshot: &PoolSnapshot) -> (&mut T, bool) {
         let PoolSnapshot { pool, metrics } = snapshot;
         let entry = self.0.entry(metrics.address.clone()).or_insert_with(|| Entry {
@@ -115,7 +116,7 @@ impl<T: Default> Series<T> {
         (&mut entry.kept, is_another)
     }
 
-    /// Calls `leave` for each address that was present the last time, and is not among `snapshots`.
+    /// Calls `leave` for each address that was present last time but is not among `snapshots`.
     pub(super) fn leave(&mut self, snapshots: &[PoolSnapshot], mut leave: impl FnMut(&mut T)) {
         for (address, entry) in &mut self.0 {
             if entry.is_present && snapshots.iter().all(|snapshot| snapshot.metrics.address != *address) {
@@ -126,7 +127,7 @@ impl<T: Default> Series<T> {
     }
 }
 
-/// A counter that goes on when another pool counts from zero.
+/// A counter that continues when another pool counts from zero.
 #[derive(Debug, Default)]
 pub(super) struct Continued {
     /// The sum of the last counts of earlier pools.

@@ -16,15 +16,15 @@ const COMPONENTS: [(&str, &str); 4] = [
     ("wharf::connection", "MONGODB_LOG_CONNECTION"),
 ];
 
-/// The variable for all components that have no valid variable of their own.
+/// The variable for all components without a valid variable.
 const ALL: &str = "MONGODB_LOG_ALL";
 
-/// Returns the level of each target that the logging specification's environment variables ask for.
+/// Returns the level of each target according to the logging specification's environment variables.
 ///
 /// The variables are `MONGODB_LOG_COMMAND`, `MONGODB_LOG_TOPOLOGY`, `MONGODB_LOG_SERVER_SELECTION` and
-/// `MONGODB_LOG_CONNECTION`, and `MONGODB_LOG_ALL` for those that are not set. Their values are `off`, `emergency`, `alert`,
-/// `critical`, `error`, `warn`, `notice`, `info`, `debug` and `trace`, in any case. A value that is none of these counts as
-/// not set. A target without a value is off.
+/// `MONGODB_LOG_CONNECTION`. `MONGODB_LOG_ALL` applies where they are not set. Their values are `off`, `emergency`,
+/// `alert`, `critical`, `error`, `warn`, `notice`, `info`, `debug` and `trace`, in any case. Any other value counts as not
+/// set. A target without a value is off.
 ///
 /// `tracing` has no levels above `ERROR`, so `emergency`, `alert` and `critical` stand for `ERROR`, and `notice` for `INFO`.
 ///
@@ -42,8 +42,9 @@ pub fn log_levels() -> [(&'static str, LevelFilter); 4] {
     levels_of(|variable| env::var(variable).ok())
 }
 
-/// Opens where the environment variable `MONGODB_LOG_PATH` asks for log messages: `stdout`, `stderr`, or the path of a file,
-/// to which they are appended. If it is not set, or if the file cannot be opened, it is the standard error.
+/// Opens the destination of log messages that the environment variable `MONGODB_LOG_PATH` names: `stdout`, `stderr`, or the
+/// path of a file, to which they are appended. If it is not set, or if the file cannot be opened, the destination is the
+/// standard error.
 ///
 /// wharf itself writes nothing there: this is for the application's subscriber, for example the writer of
 /// `tracing-subscriber`.
@@ -57,7 +58,7 @@ fn levels_of(value: impl Fn(&'static str) -> Option<String>) -> [(&'static str, 
     COMPONENTS.map(|(target, variable)| (target, level(variable).or_else(|| level(ALL)).unwrap_or(LevelFilter::OFF)))
 }
 
-/// Returns the level for a severity. A severity that `tracing` lacks has the closest level that is less severe.
+/// Returns the level for a severity. A severity that `tracing` lacks gets the closest less severe level.
 fn level_of(severity: &str) -> Option<LevelFilter> {
     Some(match &*severity.to_ascii_lowercase() {
         "off" => LevelFilter::OFF,
@@ -139,7 +140,7 @@ mod tests {
             output_of(Some(path.clone().into())).write_all(text.as_bytes()).unwrap();
         }
         assert_eq!(std::fs::read_to_string(path).unwrap(), "first second");
-        // A path that cannot be opened is no error.
+        // A path that cannot be opened is not an error.
         drop(output_of(Some(folder.path().into())));
         for name in ["stdout", "STDERR"] {
             drop(output_of(Some(name.into())));
