@@ -56,7 +56,7 @@ pub struct TopologyDescription {
     incompatibility: Option<IncompatibleServerError>,
     logical_session_timeout_minutes: Option<i64>,
     has_one_seed: bool,
-    /// The server that was last left out because it is none of the deployment, with the reason. For errors.
+    /// The last server that was left out because it does not belong to the deployment, with the reason. For errors.
     left_out: Option<Arc<str>>,
 }
 
@@ -162,13 +162,13 @@ impl TopologyDescription {
         self.topology_type
     }
 
-    /// Returns the name of the replica set, if it is known.
+    /// Returns the name of the replica set, if known.
     #[must_use]
     pub fn set_name(&self) -> Option<&str> {
         self.set_name.as_deref()
     }
 
-    /// Returns the largest `electionId` that a primary has reported, as compared together with the `setVersion`.
+    /// Returns the largest `electionId` that a primary has reported, compared together with the `setVersion`.
     #[must_use]
     pub fn max_election_id(&self) -> Option<ObjectId> {
         self.max_election_id
@@ -180,13 +180,13 @@ impl TopologyDescription {
         self.max_set_version
     }
 
-    /// Returns `logicalSessionTimeoutMinutes`: the smallest of all data-bearing servers; `None` if any has none.
+    /// Returns `logicalSessionTimeoutMinutes`: the smallest among all data-bearing servers; `None` if any has none.
     #[must_use]
     pub fn logical_session_timeout_minutes(&self) -> Option<i64> {
         self.logical_session_timeout_minutes
     }
 
-    /// Returns why wharf cannot work with the deployment, if so: the first server without a common wire version.
+    /// Returns why wharf cannot work with the deployment, if it cannot: the first server without a common wire version.
     #[must_use]
     pub fn incompatibility(&self) -> Option<&IncompatibleServerError> {
         self.incompatibility.as_ref()
@@ -202,8 +202,8 @@ impl TopologyDescription {
         &self.servers
     }
 
-    /// Returns whether the two descriptions are equal for an application: all that events report, without round-trip
-    /// times.
+    /// Returns whether the two descriptions are equal for an application: equal in all that events report,
+    /// apart from round-trip times.
     pub(super) fn is_equivalent(&self, other: &Self) -> bool {
         // Destructured, so that a new field does not compile until it is considered here.
         let Self {
@@ -212,11 +212,11 @@ impl TopologyDescription {
             max_election_id,
             max_set_version,
             servers,
-            // What follows from the servers.
+            // Derived from the servers.
             incompatibility: _,
             logical_session_timeout_minutes: _,
             has_one_seed: _,
-            // It left with its server.
+            // The name left with its server.
             left_out: _,
         } = self;
         *topology_type == other.topology_type
@@ -227,7 +227,7 @@ impl TopologyDescription {
             && servers.iter().zip(&other.servers).all(|(ours, theirs)| is_equivalent(ours, theirs))
     }
 
-    /// Returns the same topology, of whose servers nothing is known.
+    /// Returns the same topology with unknown servers.
     pub(super) fn with_unknown_servers(&self) -> Self {
         let unknown = |server: &Arc<ServerDescription>| Arc::new(ServerDescription::unknown(server.address.clone()));
         Self { servers: self.servers.iter().map(unknown).collect(), ..self.clone() }
@@ -239,7 +239,7 @@ impl TopologyDescription {
         self.servers().find(|server| server.address == *address)
     }
 
-    /// Returns the primary of a replica set, if it is known.
+    /// Returns the primary of a replica set, if known.
     #[must_use]
     pub fn primary(&self) -> Option<&ServerDescription> {
         self.servers().find(|server| server.server_type == ServerType::RsPrimary)
@@ -263,7 +263,8 @@ impl TopologyDescription {
         }
     }
 
-    /// Returns which server was left out because it is none of the deployment, and why. `None` once there is a primary.
+    /// Returns the server that was left out because it does not belong to the deployment, and why. `None` once there is a
+    /// primary.
     pub(crate) fn left_out(&self) -> Option<&Arc<str>> {
         self.left_out.as_ref()
     }
@@ -297,7 +298,7 @@ impl TopologyDescription {
         self.servers.push(server);
     }
 
-    /// Takes out the servers that do not stay, and returns their addresses.
+    /// Removes the servers that do not stay, and returns their addresses.
     pub(super) fn take_out(&mut self, stays: impl Fn(&ServerAddress) -> bool) -> Vec<ServerAddress> {
         let (stay, gone) = std::mem::take(&mut self.servers).into_iter().partition(|server| stays(&server.address));
         self.servers = stay;
@@ -356,7 +357,7 @@ impl TopologyDescription {
     }
 }
 
-/// Returns whether two descriptions are equal for an application. Most transitions leave most of them as they are.
+/// Returns whether two descriptions are equal for an application. Most transitions leave most servers as they are.
 pub(super) fn is_equivalent(ours: &Arc<ServerDescription>, theirs: &Arc<ServerDescription>) -> bool {
     Arc::ptr_eq(ours, theirs) || ours.is_equivalent(theirs)
 }

@@ -1,4 +1,4 @@
-//! Errors of applications, as far as they indicate a server's state (SDAM, "Application errors").
+//! Errors of applications, to the extent that they indicate a server's state (SDAM, "Application errors").
 
 use bson::RawDocument;
 
@@ -60,8 +60,8 @@ pub struct ApplicationError {
 }
 
 impl ApplicationError {
-    /// Returns whether the error concerns the connection, and not only one command: the connection failed, or its
-    /// handshake was not complete.
+    /// Returns whether the error concerns the connection rather than one command: the connection failed, or its handshake
+    /// was not complete.
     pub(super) fn concerns_the_connection(&self) -> bool {
         match (self.progress, self.kind) {
             // The network may cause a failure before the end of hello, so such a failure changes nothing.

@@ -1,4 +1,4 @@
-//! The events of monitoring (SDAM Logging and Monitoring), and those that follow from a transition.
+//! The events of monitoring (SDAM Logging and Monitoring), and the events that follow from a transition.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use crate::options::ServerAddress;
 
 /// An event of a client's monitoring (SDAM Logging and Monitoring, "Events API").
 ///
-/// The names are those of the specification. `topology_id` tells the clients of a process apart. The events of one client
+/// The names come from the specification. `topology_id` tells the clients of a process apart. The events of one client
 /// arrive one after the other: [`TopologyOpening`](Self::TopologyOpening) is the first, and
 /// [`TopologyClosed`](Self::TopologyClosed) the last. Each [`ServerHeartbeatStarted`](Self::ServerHeartbeatStarted) is
-/// followed by a success or a failure of the same server.
+/// followed by a success or a failure for the same server.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum TopologyEvent {
@@ -81,7 +81,7 @@ pub enum TopologyEvent {
         topology_id: ObjectId,
         /// The connection of the check.
         connection: HeartbeatConnection,
-        /// Whether the server may wait with its reply until its state changes.
+        /// Whether the server may delay its reply until its state changes.
         awaited: bool,
     },
     /// `ServerHeartbeatSucceededEvent`: a server has answered a check.
@@ -91,9 +91,9 @@ pub enum TopologyEvent {
         topology_id: ObjectId,
         /// The connection of the check.
         connection: HeartbeatConnection,
-        /// Whether the server may have waited with its reply. Otherwise `duration` is the round-trip time.
+        /// Whether the server may have delayed its reply. Otherwise `duration` is the round-trip time.
         awaited: bool,
-        /// How long the hello took. Of a check that opened a connection, this is the hello alone.
+        /// How long the hello took. For a check that opened a connection, this is the hello alone.
         duration: Duration,
         /// The server's reply.
         reply: Arc<RawDocumentBuf>,
@@ -105,7 +105,7 @@ pub enum TopologyEvent {
         topology_id: ObjectId,
         /// The connection of the check.
         connection: HeartbeatConnection,
-        /// Whether the server could have waited with its reply.
+        /// Whether the server could have delayed its reply.
         awaited: bool,
         /// The time since the start of the check.
         duration: Duration,
@@ -120,7 +120,7 @@ pub enum TopologyEvent {
 pub struct HeartbeatConnection {
     /// The server, `host:port`.
     pub address: Arc<str>,
-    /// The number of the connection: 1, 2, 3 and so on among those of the server's monitor.
+    /// The number of the connection among the connections of the server's monitor: 1, 2, 3 and so on.
     pub connection_id: u64,
     /// The server's number for the connection, if the server has reported it yet.
     pub server_connection_id: Option<i64>,
@@ -178,7 +178,7 @@ impl TopologyEvent {
 
 /// Returns the events of a topology that opens with this description, in the order of the specification's tests.
 ///
-/// Every server begins as unknown. A load balancer, which is never checked, is then known at once (Load Balancers,
+/// Every server begins as unknown. A load balancer, which is never checked, then becomes known at once (Load Balancers,
 /// "Monitoring").
 #[must_use]
 pub fn events_of_opening(topology_id: ObjectId, topology: &TopologyDescription) -> Vec<TopologyEvent> {

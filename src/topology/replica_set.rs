@@ -39,7 +39,7 @@ impl Step {
         if !self.joins_the_set(server) {
             return self.leave_out_of_set(server);
         }
-        // A primary replaces the list. Without one, members could add to it forever.
+        // A primary replaces the list. Without a primary, members could add to it forever.
         let new = self.new_ones(server.members()).len();
         if new > 0 && self.topology.servers().count() + new > MOST_MEMBERS {
             let error = format!("the servers report more than {MOST_MEMBERS} members of the replica set together");
@@ -106,7 +106,7 @@ impl Step {
         });
     }
 
-    /// Returns whether the server belongs to the replica set. A set without a name takes the server's.
+    /// Returns whether the server belongs to the replica set. A set without a name takes the server's name.
     fn joins_the_set(&mut self, server: &ServerDescription) -> bool {
         if self.topology.set_name().is_none() {
             self.topology.set_set_name(server.set_name.clone());
@@ -115,7 +115,7 @@ impl Step {
     }
 }
 
-/// Returns whether the replica set knows the server by another address than the client.
+/// Returns whether the replica set knows the server by another address than the client does.
 fn goes_by_another_name(server: &ServerDescription) -> bool {
     server.me.as_ref().is_some_and(|me| *me != server.address)
 }

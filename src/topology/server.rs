@@ -144,7 +144,7 @@ pub struct ServerDescription {
     pub topology_version: Option<TopologyVersion>,
     /// `helloOk`: whether later checks may use `hello` instead of the legacy hello.
     pub hello_ok: bool,
-    /// `maxWriteBatchSize`: the most statements in a write command. By default 100,000.
+    /// `maxWriteBatchSize`: the maximum number of statements in a write command. By default 100,000.
     pub max_write_batch_size: u32,
     /// `maxMessageSizeBytes`: the longest message, in bytes. By default 48,000,000.
     pub max_message_size: u32,
@@ -308,7 +308,7 @@ impl ServerDescription {
         self.hosts.iter().chain(&self.passives).chain(&self.arbiters)
     }
 
-    /// Checks that a known server has a wire version in common with wharf.
+    /// Checks that a known server and wharf have a wire version in common.
     ///
     /// # Errors
     ///
@@ -321,10 +321,10 @@ impl ServerDescription {
     }
 }
 
-/// The most members of a replica set that a server may report, in each of its lists and together. Servers allow 50.
+/// The maximum number of replica set members that a server may report, in each of its lists and together. Servers allow 50.
 pub(super) const MOST_MEMBERS: usize = 100;
 
-/// Returns whether two lists, of a hundred addresses at most, have the same ones in any order.
+/// Returns whether two lists of at most a hundred addresses have the same addresses in any order.
 fn is_same_set(ours: &[ServerAddress], theirs: &[ServerAddress]) -> bool {
     ours == theirs
         || ours.iter().all(|address| theirs.contains(address)) && theirs.iter().all(|address| ours.contains(address))
@@ -333,7 +333,7 @@ fn is_same_set(ours: &[ServerAddress], theirs: &[ServerAddress]) -> bool {
 /// Returns the addresses in an array of a hello reply, in lower case; empty if the array is missing.
 fn addresses(reply: &RawDocument, field: &'static str) -> Result<Vec<ServerAddress>, WireError> {
     let Ok(array) = reply.get_array(field) else { return Ok(Vec::new()) };
-    // Before anything is kept of it.
+    // Checked before anything in it is kept.
     match reply::texts(array).count() {
         count if count > MOST_MEMBERS => Err(too_many(field, count)),
         _ => reply::texts(array).map(|text| parse(field, &text)).collect(),
@@ -349,7 +349,7 @@ fn address_of(reply: &RawDocument, field: &'static str) -> Result<Option<ServerA
 }
 
 /// Reads an address that a server reports. Only the application may name a socket of this machine. An address that was not
-/// UTF-8 names no server, so it is refused.
+/// UTF-8 cannot name a server, so it is refused.
 fn parse(field: &'static str, text: &str) -> Result<ServerAddress, WireError> {
     let refuse = |allowed| WireError::ReplyField { field, value: text.into(), allowed };
     match ServerAddress::read(text) {
@@ -360,7 +360,8 @@ fn parse(field: &'static str, text: &str) -> Result<ServerAddress, WireError> {
     }
 }
 
-/// Returns the name of the replica set. Errors and logs show it, and it is compared, so it is refused instead of cut.
+/// Returns the name of the replica set. Errors and logs show the name, and it is compared, so a bad name is refused instead
+/// of cut.
 fn set_name(reply: &RawDocument) -> Result<Option<String>, WireError> {
     let Some(name) = reply::text(reply, "setName") else { return Ok(None) };
     match *PeerText::of(&name) == *name {

@@ -11,7 +11,7 @@ use crate::error::Cause;
 use crate::options::ServerAddress;
 use crate::wire::reply::StateChange;
 
-/// What the caller of a transition must do, in the order of the list.
+/// The duties of the caller of a transition, in the order of the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
     /// The server has joined the topology: start monitoring it.
@@ -28,7 +28,7 @@ pub enum Effect {
     CancelCheck(ServerAddress),
 }
 
-/// A topology description that replaces another one.
+/// A topology description that replaces an earlier one.
 #[derive(Debug, Clone)]
 pub struct Transition {
     /// The new description.
@@ -51,7 +51,7 @@ impl TopologyDescription {
         }
         let (address, server_type) = (server.address.clone(), server.server_type);
         let mut transition = self.replace(server);
-        // Looks at the result instead of the check: a stale primary, or a server of another set, is unknown now.
+        // Looks at the result instead of the check: a stale primary, or a server of another set, is unknown by now.
         let accepted = transition.topology.server(&address).is_some_and(|now| now.server_type == server_type);
         let is_usable = server_type.is_data_bearing()
             || (transition.topology.topology_type() == TopologyType::Single && !server_type.is_unknown());
@@ -108,8 +108,8 @@ impl TopologyDescription {
         matches!(self.topology_type(), TopologyType::Unknown | TopologyType::Sharded)
     }
 
-    /// Returns the topology with these servers: others leave, new ones are unknown. `None` if nothing changes, or the
-    /// topology is not [rescanned](Self::is_rescanned).
+    /// Returns the topology with these servers: all others leave, and new ones are unknown. `None` if nothing changes, or
+    /// the topology is not [rescanned](Self::is_rescanned).
     #[must_use]
     pub fn after_rescan(&self, servers: &[ServerAddress]) -> Option<Transition> {
         if !self.is_rescanned() || servers.is_empty() {
@@ -151,7 +151,7 @@ pub(super) struct Step {
 impl Step {
     fn in_unknown(&mut self, server: &ServerDescription) {
         match server.server_type {
-            // A rescan may have found more servers than the one seed of before.
+            // A rescan may have found more servers than the single seed so far.
             ServerType::Standalone if self.topology.has_one_seed() && self.topology.servers().count() == 1 => {
                 self.topology.set_type(TopologyType::Single)
             }
@@ -210,14 +210,14 @@ impl Step {
         }
     }
 
-    /// Removes all servers but these.
+    /// Removes all other servers.
     pub(super) fn keep_only<'a>(&mut self, addresses: impl Iterator<Item = &'a ServerAddress>) {
         let kept: HashSet<&ServerAddress> = addresses.collect();
         let gone = self.topology.take_out(|address| kept.contains(address));
         self.effects.extend(gone.into_iter().map(Effect::Removed));
     }
 
-    /// Removes a server that is none of the deployment, and notes the reason for the errors of selections.
+    /// Removes a server that does not belong to the deployment, and notes the reason for the errors of selections.
     pub(super) fn leave_out(&mut self, address: &ServerAddress, reason: &str) {
         self.topology.set_left_out(Some(format!("{address} is left out: {reason}").into()));
         self.remove(address);
@@ -229,7 +229,7 @@ impl Step {
     }
 }
 
-/// Says which replica set a server belongs to, if it is not the one that was asked for.
+/// Says which replica set a server belongs to, if it differs from the requested one.
 pub(super) fn of_other_set(server: &ServerDescription, asked: &str) -> String {
     match &server.set_name {
         Some(found) => format!("belongs to the replica set {found:?}, but replicaSet is {asked:?}"),

@@ -15,8 +15,8 @@ pub struct TopologyVersion {
 }
 
 impl TopologyVersion {
-    /// Reads the field `topologyVersion` of a hello reply or an error reply. `None` if the field is missing or invalid;
-    /// the specification lets a client treat both alike, and such a reply then counts as more recent.
+    /// Reads the field `topologyVersion` of a hello reply or an error reply. `None` if the field is missing or invalid. The
+    /// specification lets a client treat both alike, and such a reply then counts as more recent.
     #[must_use]
     pub fn of_reply(reply: &RawDocument) -> Option<Self> {
         Self::of_document(reply.get_document("topologyVersion").ok()?)
@@ -30,20 +30,20 @@ impl TopologyVersion {
         Some(Self { process_id, counter })
     }
 
-    /// Returns whether `new` is more recent than `current` ("topologyVersion Comparison"). A missing version, or one of
-    /// another process, counts as more recent.
+    /// Returns whether `new` is more recent than `current` ("topologyVersion Comparison"). A missing version, or a version
+    /// from another process, counts as more recent.
     #[must_use]
     pub fn is_newer(new: Option<Self>, current: Option<Self>) -> bool {
         Self::comparable(new, current).is_none_or(|(new, current)| new > current)
     }
 
-    /// Returns whether `new` is older than `current`. A missing version, or one of another process, is not older.
+    /// Returns whether `new` is older than `current`. A missing version, or a version from another process, is not older.
     #[must_use]
     pub fn is_older(new: Option<Self>, current: Option<Self>) -> bool {
         Self::comparable(new, current).is_some_and(|(new, current)| new < current)
     }
 
-    /// Returns the two counters, if they belong to the same process.
+    /// Returns the two counters if they belong to the same process.
     fn comparable(new: Option<Self>, current: Option<Self>) -> Option<(i64, i64)> {
         let (new, current) = (new?, current?);
         (new.process_id == current.process_id).then_some((new.counter, current.counter))

@@ -1,4 +1,4 @@
-//! What users see of a topology.
+//! The user's view of a topology.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,10 +13,10 @@ use super::server::{ServerDescription, ServerType};
 use crate::error::Cause;
 use crate::printable::PrintableError;
 
-/// What a client knew about one server at a moment (SDAM, "ServerDescription"). Clones share it.
+/// What a client knew about one server at one moment (SDAM, "ServerDescription"). Clones share it.
 ///
-/// Two are equal if they are for an application: round-trip times and the time of the check do not count (SDAM, "Server
-/// Description Equality").
+/// Two views are equal if an application cannot tell them apart: round-trip times and the time of the check do not count
+/// (SDAM, "Server Description Equality").
 #[derive(Clone)]
 pub struct ServerView(pub(crate) Arc<ServerDescription>);
 
@@ -118,7 +118,7 @@ impl fmt::Debug for ServerView {
     }
 }
 
-/// What a client knew about its deployment at a moment (SDAM, "TopologyDescription"). Clones share it.
+/// What a client knew about its deployment at one moment (SDAM, "TopologyDescription"). Clones share it.
 #[derive(Clone)]
 pub struct TopologyView(pub(crate) Arc<TopologyDescription>);
 
@@ -129,7 +129,7 @@ impl TopologyView {
         self.0.topology_type()
     }
 
-    /// Returns the name of the replica set, if it is known.
+    /// Returns the name of the replica set, if known.
     #[must_use]
     pub fn set_name(&self) -> Option<&str> {
         self.0.set_name()
@@ -140,13 +140,13 @@ impl TopologyView {
         self.0.shared_servers().iter().cloned().map(ServerView)
     }
 
-    /// Returns `logicalSessionTimeoutMinutes`: the smallest of all data-bearing servers; `None` if any has none.
+    /// Returns `logicalSessionTimeoutMinutes`: the smallest among all data-bearing servers; `None` if any has none.
     #[must_use]
     pub fn logical_session_timeout_minutes(&self) -> Option<i64> {
         self.0.logical_session_timeout_minutes()
     }
 
-    /// Returns whether wharf has a wire version in common with all servers that are known.
+    /// Returns whether wharf has a wire version in common with all known servers.
     #[must_use]
     pub fn is_compatible(&self) -> bool {
         self.0.incompatibility().is_none()
