@@ -1,13 +1,13 @@
-//! Futures of rare cases, out of the way of frequent ones.
+//! Boxes the futures of rare cases, so that frequent ones stay small.
 
 use std::pin::Pin;
 
-/// Boxes what `make` returns: a future that is seldom needed, and would make the one that awaits it larger.
+/// Boxes the future that `make` returns. It is seldom needed, and inline it would enlarge the future that awaits it.
 ///
-/// A box alone keeps only the waiting future small. What the rare one does would still be compiled into the function
-/// that polls the frequent case, and so would its making, on the stack before it is moved into its box: each call has a
-/// frame with room for it then, and writes to every page of that. For a command that was 17 KiB, because authenticating
-/// again would fit in. So it is made in a function of its own, and its type is erased.
+/// A box alone shrinks only the waiting future. The code of the rare case would still be compiled into the function that
+/// polls the frequent one. The rare future would also be built on the stack before it moves into its box. Each call would
+/// then have a frame with room for it, and would write to every page of that frame. For a command, that frame was 17 KiB,
+/// because it had room for authenticating again. So a separate function makes the future, and its type is erased.
 #[cold]
 #[inline(never)]
 pub(crate) fn boxed<'f, F>(make: impl FnOnce() -> F) -> Pin<Box<dyn Future<Output = F::Output> + Send + 'f>>

@@ -34,14 +34,14 @@ impl<T> ByStage<T> {
         }
     }
 
-    /// Returns the stages in their order, each with its value.
+    /// Returns the stages in order, each with its value.
     pub fn iter(&self) -> impl Iterator<Item = (Stage, &T)> {
         [Stage::Resolve, Stage::Proxy, Stage::Connect, Stage::Tls, Stage::Hello, Stage::Authenticate]
             .into_iter()
             .map(|stage| (stage, self.of(stage)))
     }
 
-    /// Returns the stages' names, in their order, each with its value.
+    /// Returns the names of the stages in order, each with its value.
     pub(crate) fn named(&self) -> impl Iterator<Item = (&'static str, &T)> {
         let names = ["resolve", "proxy", "connect", "tls", "hello", "authenticate"];
         names.into_iter().zip(self.iter().map(|(_, value)| value))

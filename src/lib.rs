@@ -57,12 +57,12 @@
 //!
 //! # Features
 //!
-//! On by default: `snappy`, `zlib` and `zstd`, one for each [`Compressor`]; `srv`, for `mongodb+srv://`; `aws` and
-//! `oidc`, for the mechanisms `MONGODB-AWS` and `MONGODB-OIDC`; `ocsp`, for questions about revoked certificates. Off by default: `serde`, which implements its traits for
-//! [`PoolStatus`], [`ServiceStatus`], [`metrics`], [`Holder`], [`PoolOptions`] and [`Options`], without secrets;
-//! `opentelemetry` and `metrics`, which export a pool's metrics (see [`telemetry`]); `log`, which also sends log messages
-//! to the `log` crate when `tracing` has no subscriber; `event-listener-queue`, with which waiters park
-//! at events of event-listener, for comparison.
+//! On by default: `snappy`, `zlib` and `zstd`, one for each [`Compressor`]; `srv`, for `mongodb+srv://`; `aws` and `oidc`,
+//! for the mechanisms `MONGODB-AWS` and `MONGODB-OIDC`; `ocsp`, which asks responders about revoked certificates. Off by
+//! default: `serde`, which implements its traits for [`PoolStatus`], [`ServiceStatus`], [`metrics`], [`Holder`],
+//! [`PoolOptions`] and [`Options`], without secrets; `opentelemetry` and `metrics`, which export a pool's metrics (see
+//! [`telemetry`]); `log`, which also sends log messages to the `log` crate when `tracing` has no subscriber;
+//! `event-listener-queue`, with which waiters park on events of event-listener, for comparison.
 // Show which feature an item needs. Works only with nightly rustdoc, which builds the published documentation.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(docsrs, doc(auto_cfg(hide(loom, shuttle, simulated))))]
@@ -154,8 +154,8 @@ pub use runtime::{Connection, Establish, Establishing, FailedConnection, LongHol
 #[doc(no_inline)]
 pub use tokio_rustls::rustls;
 
-/// What this repository's tests, models, benchmarks, fuzz targets and test servers use, with the feature `unstable`. It has no
-/// stability guarantee.
+/// Items for this repository's tests, models, benchmarks, fuzz targets and test servers, behind the feature `unstable`.
+/// They have no stability guarantee.
 #[cfg(feature = "unstable")]
 #[doc(hidden)]
 pub mod unstable {
@@ -171,7 +171,7 @@ pub mod unstable {
     pub mod simulated {
         pub use crate::sync::simulated::*;
     }
-    /// Parts of the pool, for models of them alone.
+    /// Parts of the pool, so that models can test them alone.
     #[cfg(loom)]
     pub mod primitives {
         pub use crate::sync::{Front, ModelledBriefLock as BriefLock, Placed, SlotStack, Slots, Watch, unexplored};
@@ -199,8 +199,8 @@ pub mod unstable {
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-// The first of two definitions of a link counts. These links are for readers of the documentation. The guide's own
-// links name files, for readers of the repository.
+// If a link is defined twice, the first definition counts. These links are for readers of the documentation. The guide's
+// own links name files, for readers of the repository.
 //
 /// [readme]: crate
 /// [repeated]: crate::Operation

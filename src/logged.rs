@@ -29,7 +29,8 @@ pub(crate) fn may_reach_logger(level: Level) -> bool {
             Level::DEBUG => log::Level::Debug,
             _ => log::Level::Trace,
         };
-        // It is off without a subscriber. So is it with one that reads nothing: then messages are built in vain.
+        // The filter is off without a subscriber. It is also off with a subscriber that reads nothing; messages are then
+        // built in vain.
         LevelFilter::current() == LevelFilter::OFF && level <= log::max_level()
     }
     #[cfg(not(feature = "log"))]

@@ -13,10 +13,10 @@ use crate::topology::{ServerDescription, ServerType, TopologyDescription, Topolo
 /// How often an idle primary writes, so that its secondaries' write dates advance (`idleWritePeriodMS`).
 const IDLE_WRITE_PERIOD: Duration = Duration::from_secs(10);
 
-/// The wire version of MongoDB 5.0, from which on secondaries execute aggregations that write their results.
+/// The wire version of MongoDB 5.0, the first in which secondaries execute aggregations that write their results.
 const OUTPUT_ON_SECONDARIES: i32 = 13;
 
-/// What an operation that a server is selected for does.
+/// The kind of operation to select a server for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access<'a> {
     /// It writes.
@@ -67,8 +67,8 @@ pub fn suitable<'t>(
 }
 
 impl TopologyDescription {
-    /// Returns the read preference that selects the server of an aggregation that writes its result: the primary's, as
-    /// long as a server is known whose secondaries may not write (CRUD, "Read preferences and server selection").
+    /// Returns the read preference for an aggregation that writes its result: the primary, as long as a known server is too
+    /// old to write as a secondary (CRUD, "Read preferences and server selection").
     pub(crate) fn for_output<'p>(&self, preference: &'p ReadPreference) -> &'p ReadPreference {
         let is_too_old = |server: &ServerDescription| {
             !server.server_type.is_unknown() && server.max_wire_version < OUTPUT_ON_SECONDARIES
@@ -80,7 +80,7 @@ impl TopologyDescription {
 
 impl TopologyView {
     /// Returns whether a server can be read from with this read preference (SDAM Logging and Monitoring, "Determining If
-    /// A Topology Has Readable/Writable Servers"). Staleness counts as with the default `heartbeatFrequencyMS`. A read
+    /// A Topology Has Readable/Writable Servers"). Staleness is judged by the default `heartbeatFrequencyMS`. A read
     /// preference that is invalid with this topology allows no server.
     #[must_use]
     pub fn has_readable_server(&self, preference: &ReadPreference) -> bool {
@@ -205,7 +205,7 @@ impl<'t> Members<'t, '_> {
         self.preference.tag_sets.iter().map(of_set).find(|matching| !matching.is_empty()).unwrap_or_default()
     }
 
-    /// Returns whether a member lags at most `limit` behind (Max Staleness, "Client"). A member with unknown lag does
+    /// Returns whether a member lags at most `limit` behind (Max Staleness, "Client"). A member whose lag is unknown does
     /// not.
     fn is_fresh(&self, server: &ServerDescription, limit: Duration) -> bool {
         if !is_secondary(server) {

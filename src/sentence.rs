@@ -24,7 +24,7 @@ pub(crate) fn write_sentence(error: &dyn StdError, f: &mut fmt::Formatter<'_>) -
 
 /// Implements `Debug` for errors through [`write_sentence`].
 ///
-/// For an enumeration, `{:#?}` names the variants before the sentence, from the outermost one on. The call lists first the variants
+/// For an enumeration, `{:#?}` names the variants before the sentence, outermost first. The call lists first the variants
 /// that hold another error, then all others.
 macro_rules! debug_as_sentence {
     (enum $error:ident { $($whole:ident(_)),* ; $($variant:ident),* $(,)? }) => {
