@@ -39,7 +39,7 @@ pub(super) const KEPT_CAPACITY: usize = 64 * 1024;
 
 /// The length in bytes, compressed or not, from which a compressed reply is decompressed on a blocking thread.
 ///
-/// A shorter reply takes some milliseconds, or some tens of them if a server has made it to take long.
+/// A shorter reply takes some milliseconds, or some tens of them if a server has crafted it to be slow.
 pub(super) const LONG_TO_DECOMPRESS: usize = 1024 * 1024;
 
 /// A byte stream that carries one request and its reply at a time.
@@ -58,7 +58,7 @@ pub(super) struct Channel {
     appended: Arc<[u8]>,
     /// The compressor that the handshake agreed on.
     compressor: Option<Compressor>,
-    /// The compressors that replies may use: those that were offered.
+    /// The compressors that replies may use: the offered ones.
     pub(super) accepted: compressed::Accepted,
     last_request_id: i32,
     pub(super) state: ExchangeState,
@@ -117,7 +117,7 @@ pub(super) enum ExchangeState {
         /// The number of bytes still to come.
         left: u64,
     },
-    /// The stream failed, or what comes next on it is unknown.
+    /// The stream failed, or the next bytes on it are unknown.
     Broken,
 }
 
@@ -201,8 +201,7 @@ impl Channel {
 
     /// Holds later messages to the server's own limits.
     ///
-    /// Received messages are limited to 48,000,000 bytes in any case. No server sends more, and its announcement may be
-    /// false.
+    /// Received messages are always limited to 48,000,000 bytes. No server sends more, and its announcement may be false.
     pub fn set_limits(&mut self, hello: &HelloReply) {
         let HelloReply { max_message_size, max_document_size, .. } = *hello;
         self.limits = Limits { max_message_size, max_document_size };
@@ -211,7 +210,7 @@ impl Channel {
 
     /// Accepts replies from now on that are compressed with one of the compressors that are `offered`.
     ///
-    /// A server that is offered compressors may compress each of its replies, including the reply to that offer
+    /// A server that was offered compressors may compress each of its replies, including the reply to that offer
     /// (OP_COMPRESSED specification, "MongoDB Handshake Amendment").
     pub fn accept_compressed(&mut self, offered: &[Compressor]) {
         self.accepted = compressed::Accepted::new(offered);
@@ -222,7 +221,7 @@ impl Channel {
         self.compressor = compressor;
     }
 
-    /// Lets the wait for each later reply keep its thread awake for this long at most.
+    /// Lets the wait for each later reply keep its thread awake for at most this long.
     pub fn set_busy_poll(&mut self, limit: Duration) {
         self.busy_poll = BusyPoll::new(limit);
     }
@@ -245,7 +244,7 @@ impl Channel {
         }
     }
 
-    /// Returns what has arrived of the awaited reply.
+    /// Returns the part of the awaited reply that has arrived.
     pub fn received(&self) -> &[u8] {
         &self.incoming
     }

@@ -1,4 +1,4 @@
-//! Commands, and how each is to be run.
+//! Commands, and how each is run.
 
 use std::fmt;
 use std::time::Duration;
@@ -104,12 +104,12 @@ impl Limit {
         }
     }
 
-    /// Returns the whole limit, started anew if it has started before.
+    /// Returns the whole limit, restarted if it has started before.
     pub fn refreshed(self) -> Self {
         self.unstarted().start()
     }
 
-    /// Returns this limit or, if it is unset, one of this length.
+    /// Returns this limit or, if it is unset, a limit of this length.
     #[inline]
     pub fn or(self, timeout: Option<Duration>) -> Self {
         match (self, timeout) {
@@ -118,17 +118,18 @@ impl Limit {
         }
     }
 
-    /// Returns whether `timeoutMS` is set at all, be it to no limit: then it replaces the limits of a single step or retry.
+    /// Returns whether `timeoutMS` is set at all, even to no limit. If so, it replaces the limits of a single step or
+    /// retry.
     pub fn is_set(self) -> bool {
         !matches!(self, Self::Unset)
     }
 
-    /// Starts the time, unless the deadline is beyond the clock's range: that is no limit.
+    /// Starts the time, unless the deadline is beyond the clock's range, which means no limit.
     pub fn start(self) -> Self {
         self.start_after(Duration::ZERO)
     }
 
-    /// Does the same as [`start`](Self::start) for a caller that has waited for this long already.
+    /// Same as [`start`](Self::start), for a caller that has already waited for this long.
     pub fn start_after(self, waited: Duration) -> Self {
         match self {
             Self::For(limit) => match Instant::now().checked_add(limit.saturating_sub(waited)) {
@@ -155,7 +156,7 @@ impl<'a> Command<'a> {
         }
     }
 
-    /// Sets the arguments that are sent as document sequences, outside of the command's document (OP_MSG, "sections").
+    /// Sets the arguments that are sent as document sequences, outside the command's document (OP_MSG, "sections").
     pub fn sequences(mut self, sequences: &'a [OutgoingSequence<'a>]) -> Self {
         self.sequences = sequences;
         self
@@ -219,7 +220,7 @@ impl<'a> Command<'a> {
         self.body
     }
 
-    /// Returns the name: that of the first field. Empty if there is none.
+    /// Returns the name, which is the name of the first field. Empty if there is no field.
     pub(crate) fn name(&self) -> &'a str {
         self.body.iter().next().and_then(Result::ok).map_or("", |(name, _)| name.as_str())
     }
@@ -239,12 +240,12 @@ impl<'a> Command<'a> {
         self.unstarted_limit(options).start()
     }
 
-    /// Returns the limit of the command itself, as it is.
+    /// Returns the limit of the command itself, unchanged.
     pub(crate) fn own_limit(&self) -> Limit {
         self.limit
     }
 
-    /// Returns the limit of the command or, if it has none, of the options, as it is.
+    /// Returns the limit of the command or, if it has none, of the options, unchanged.
     #[inline]
     pub(crate) fn unstarted_limit(&self, options: &Options) -> Limit {
         self.limit.or(options.timeout)
@@ -273,7 +274,7 @@ impl<'a> Command<'a> {
         let milliseconds = for_server.as_nanos().div_ceil(1_000_000);
         match i32::try_from(milliseconds) {
             Ok(milliseconds) if self.sends_max_time => Some(MaxTime::of(milliseconds.into())),
-            // More than a server accepts is as good as no limit.
+            // A limit beyond what a server accepts is as good as no limit.
             _ => Some(MaxTime::NONE),
         }
     }

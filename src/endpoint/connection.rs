@@ -34,8 +34,8 @@ const MOST_ROOM: usize = 1024;
 
 /// An established connection to a MongoDB server. Dropping it closes it.
 ///
-/// A [`Connection`](crate::Connection) of a pool and a [`DirectConnection`](super::DirectConnection) dereference to it. Each
-/// has its own `run`: the former ends when the pool is cleared with `interruptInUseConnections`.
+/// A [`Connection`](crate::Connection) of a pool and a [`DirectConnection`](super::DirectConnection) dereference to it.
+/// Each has its own `run`; the pool's ends when the pool is cleared with `interruptInUseConnections`.
 #[derive(Debug)]
 pub struct EndpointConnection {
     pub(super) identity: Identity,
@@ -44,24 +44,24 @@ pub struct EndpointConnection {
     authentication: Option<Box<Authentication>>,
     /// The runtime that the socket is registered with.
     runtime: Handle,
-    /// Whether a reauthentication was begun and has not ended.
+    /// Whether a reauthentication has begun and not ended.
     reauthenticating: bool,
     /// Whether a command that is cancelled or times out leaves nothing to drain.
     closes_if_cut_short: bool,
     /// Memory for the elements that a client appends to a command.
     room: Vec<u8>,
-    /// What waits for the end of the command that was cut off.
+    /// Waits for the end of the command that was cut off.
     waiting: Option<Box<dyn AwaitsDrain>>,
 }
 
-/// A value that waits until the command has ended that a connection was left with. If it is dropped instead, nothing tells
+/// A value that waits for the end of a command that its connection was left with. If it is dropped instead, nothing reports
 /// when the command ends.
 pub(crate) trait AwaitsDrain: fmt::Debug + Send + Sync {
-    /// The connection was drained: the server has executed the command, or has never got it.
+    /// The connection was drained: the server has executed the command, or has never received it.
     fn drained(self: Box<Self>);
 }
 
-/// What the last user left unfinished so that the connection cannot be used again.
+/// The unfinished work of the last user that makes the connection unusable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 enum LeftUndone {
     #[error("an authentication on the connection did not finish")]
@@ -169,11 +169,11 @@ impl EndpointConnection {
     /// can run another command now.
     ///
     /// Writes the rest of the command, then reads and discards its reply, within [`Options::drain_timeout`] and
-    /// [`Options::drain_limit`]. Does nothing if the connection is reusable already. A cursor that the reply says was
-    /// opened is closed on the server (`killCursors`): no caller knows it.
+    /// [`Options::drain_limit`]. Does nothing if the connection is already reusable. If the reply says that it opened a
+    /// cursor, the cursor is closed on the server (`killCursors`), because no caller knows it.
     ///
-    /// A pool drains connections at check-in by itself. Call this on a connection that is held for several commands,
-    /// such as those of a transaction.
+    /// A pool drains connections at check-in by itself. Call this on a connection that is held for several commands, such
+    /// as those of a transaction.
     ///
     /// # Cancel safety
     ///
@@ -226,7 +226,7 @@ impl EndpointConnection {
     #[cold]
     fn condition_at_check_in_amid_exchange(&mut self) -> Condition {
         if self.closes_if_cut_short {
-            // Whether or not any of it was sent: nothing leads to the transaction any more.
+            // Applies whether or not any of it was sent: nothing refers to the transaction any longer.
             return Condition::Broken;
         }
         let condition = self.condition_amid_exchange();
@@ -239,7 +239,7 @@ impl EndpointConnection {
     #[cold]
     fn condition_amid_exchange(&self) -> Condition {
         match self.channel.condition() {
-            // In the middle of a conversation that determines the identity of the client.
+            // In the middle of a conversation that determines the client's identity.
             _ if self.reauthenticating => Condition::Broken,
             Condition::NeedsDrain if self.closes_if_cut_short || self.options.drain_timeout.is_zero() => {
                 Condition::Broken
@@ -302,7 +302,7 @@ impl EndpointConnection {
         Ok(())
     }
 
-    /// Does the same as [`complete`](Self::complete), for a command that [`is_timed`](Self::is_timed).
+    /// Same as [`complete`](Self::complete), for a command that [`is_timed`](Self::is_timed).
     pub(super) async fn complete_in_time(
         &mut self,
         command: &Command<'_>,
@@ -382,7 +382,7 @@ impl EndpointConnection {
         examined
     }
 
-    /// Does the same as [`outcome`](Self::outcome), but leaves the reply in the buffer.
+    /// Same as [`outcome`](Self::outcome), but leaves the reply in the buffer.
     pub(super) fn take(&mut self, limit: Limit) -> Result<Reply, Box<CommandError>> {
         let reply = self.channel.take_reply().map_err(|error| self.identity.failed(error))?;
         if let Err(failure) = examine(self.channel.body(&reply), limit, &self.identity) {
@@ -440,7 +440,7 @@ impl EndpointConnection {
         Ok(())
     }
 
-    /// Returns the error of a command that has no timer left: it is polled outside of tokio, and the runtime that the
+    /// Returns the error of a command that no longer has a timer: it is polled outside tokio, and the runtime that the
     /// connection is registered with has ended.
     #[cold]
     fn runtime_ended(&self) -> Box<CommandError> {
@@ -474,12 +474,12 @@ impl EndpointConnection {
     }
 
     /// Takes the memory for the elements that are appended to a command: an empty vector, with the capacity that earlier
-    /// commands needed. A command that gives it back spares the next one an allocation.
+    /// commands needed. A command that gives it back saves the next one an allocation.
     pub(crate) fn take_room(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.room)
     }
 
-    /// Gives back what [`take_room`](Self::take_room) returned, if it is of a usual size.
+    /// Gives back the memory from [`take_room`](Self::take_room), if it is of a usual size.
     pub(crate) fn give_room_back(&mut self, mut room: Vec<u8>) {
         if room.capacity() <= MOST_ROOM {
             room.clear();
@@ -497,15 +497,15 @@ impl EndpointConnection {
         !self.reauthenticating && (self.channel.is_idle() || self.channel.is_unsent())
     }
 
-    /// Sets whether the connection is closed, and not drained, if a command is cancelled or times out from now on. Behind a
-    /// load balancer, the server aborts the transaction of a connection when the connection is closed (Load Balancers,
-    /// "Downstream Visible Behavioral Changes"). A connection that was drained would leave the transaction open, and
-    /// nothing leads to it.
+    /// Sets whether the connection is closed rather than drained if a command is cancelled or times out from now on. Behind
+    /// a load balancer, the server aborts the transaction of a connection when the connection is closed (Load Balancers,
+    /// "Downstream Visible Behavioral Changes"). A drained connection would leave the transaction open, and nothing would
+    /// refer to it.
     pub(crate) fn close_if_cut_short(&mut self, closes: bool) {
         self.closes_if_cut_short = closes;
     }
 
-    /// Lets the connection be closed, and not used again, when it is given back.
+    /// Makes the connection close instead of being used again when it is given back.
     pub(crate) fn close_after_use(&mut self) {
         self.channel.mark_broken();
     }
@@ -525,7 +525,7 @@ impl EndpointConnection {
         self.channel.transport().local()
     }
 
-    /// Returns the IP address and port of the other end: those of the server, or of the proxy if there is one.
+    /// Returns the IP address and port of the other end: the server's, or the proxy's if there is one.
     ///
     /// Returns `None` if the connection uses a Unix domain socket, whose path is the [`address`](Self::address).
     #[must_use]
@@ -534,7 +534,7 @@ impl EndpointConnection {
     }
 
     pub(super) fn abandon_after_fork(mut self) {
-        // It belongs to the parent. Its drop would take locks that threads of the parent may hold.
+        // It belongs to the parent. Dropping it would take locks that threads of the parent may hold.
         mem::forget(self.waiting.take());
         self.channel.into_transport().abandon_after_fork();
     }
@@ -550,7 +550,7 @@ fn examine(reply: &RawDocument, limit: Limit, identity: &Identity) -> Result<(),
     examine_further(reply, limit, identity)
 }
 
-/// Does the same as [`examine`], for a reply that does not begin with success.
+/// Same as [`examine`], for a reply that does not begin with success.
 #[inline(never)]
 fn examine_further(reply: &RawDocument, limit: Limit, identity: &Identity) -> Result<(), Box<CommandError>> {
     let expired = |source: Box<ServerError>| {

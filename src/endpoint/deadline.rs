@@ -21,7 +21,7 @@ pub(super) struct Deadline {
 }
 
 impl Deadline {
-    /// Returns the deadline `connectTimeoutMS` from now. There is none if that is zero or beyond the clock's range.
+    /// Returns the deadline `connectTimeoutMS` from now, or none if that is zero or beyond the clock's range.
     pub fn after(limit: Duration) -> Self {
         Self::of(ConnectTimeoutError { limit, option: "connectTimeoutMS" }, false)
     }
@@ -36,7 +36,7 @@ impl Deadline {
         Self { limit, at, each: None, whole }
     }
 
-    /// Returns this deadline with a limit for each command in addition.
+    /// Returns this deadline with an additional limit for each command.
     pub fn with_each(self, each: Option<ConnectTimeoutError>) -> Self {
         Self { each, ..self }
     }

@@ -1,8 +1,8 @@
 //! Decompression of a large reply on a blocking thread.
 //!
 //! Decompressing 48 MB takes a tenth of a second or more, which would block an asynchronous thread. So the buffers move
-//! to a blocking thread and back. The channel is in a state of its own meanwhile, so that the exchange can be paused
-//! and resumed as in any other state.
+//! to a blocking thread and back. Meanwhile the channel is in a separate state, so that the exchange can be paused and
+//! resumed as in any other state.
 
 use std::io;
 use std::pin::Pin;
@@ -47,7 +47,7 @@ impl Drop for Decompressed {
 impl Channel {
     /// Starts to decompress a large reply on a blocking thread.
     ///
-    /// A smaller reply is decompressed when it is taken. So is any reply where there is no blocking thread: outside of a
+    /// A smaller reply is decompressed when it is taken. So is any reply where there is no blocking thread: outside a
     /// runtime, and in a client on a single thread.
     #[cold]
     pub(super) fn begin_decompressing(

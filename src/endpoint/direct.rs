@@ -13,7 +13,7 @@ use crate::condition::Condition;
 
 /// A connection that belongs to no pool, opened by [`Endpoint::connect`](super::Endpoint::connect). Dropping it closes it.
 ///
-/// For a monitor, or for a task that holds one connection for as long as it runs.
+/// Used by a monitor, or by a task that holds one connection for as long as it runs.
 #[derive(Debug)]
 pub struct DirectConnection {
     pub(super) connection: EndpointConnection,
@@ -33,7 +33,7 @@ impl DerefMut for DirectConnection {
     }
 }
 
-/// For an [`Establish`](crate::Establish) that lets an endpoint open and judge its connections.
+/// Used by an [`Establish`](crate::Establish) that lets an endpoint open and judge its connections.
 impl From<DirectConnection> for EndpointConnection {
     fn from(direct: DirectConnection) -> Self {
         direct.connection
@@ -58,11 +58,11 @@ impl DirectConnection {
     ///
     /// # Errors
     ///
-    /// Those of [`run`](Self::run).
+    /// As for [`run`](Self::run).
     ///
     /// # Cancel safety
     ///
-    /// That of [`run`](Self::run).
+    /// As for [`run`](Self::run).
     pub async fn run_command(&mut self, database: &str, command: &RawDocument) -> Result<RawDocumentBuf, CommandError> {
         self.run(Command::new(database, command)).await
     }
@@ -122,11 +122,11 @@ impl DirectConnection {
     ///
     /// # Errors
     ///
-    /// Those of [`run`](Self::run), except [`CommandError::Server`] and the server's own time limit.
+    /// As for [`run`](Self::run), except [`CommandError::Server`] and the server's own time limit.
     ///
     /// # Cancel safety
     ///
-    /// That of [`run`](Self::run).
+    /// As for [`run`](Self::run).
     pub async fn reply_to(&mut self, database: &str, command: &RawDocument) -> Result<&RawDocument, CommandError> {
         let command = Command::new(database, command);
         self.connection
@@ -144,11 +144,11 @@ impl DirectConnection {
     ///
     /// # Errors
     ///
-    /// Those of [`run`](Self::run) that need no reply. The outcome of the command remains unknown.
+    /// As for [`run`](Self::run), where no reply is needed. The outcome of the command remains unknown.
     ///
     /// # Cancel safety
     ///
-    /// That of [`run`](Self::run).
+    /// As for [`run`](Self::run).
     pub async fn send(&mut self, command: Command<'_>) -> Result<(), CommandError> {
         self.connection.send_unanswered(command).await.map_err(|failure| *failure)
     }

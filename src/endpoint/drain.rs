@@ -1,13 +1,13 @@
-//! Drains exchanges that no caller waits for any more, so that their connections can be used again.
+//! Drains exchanges that no caller waits for any longer, so that their connections can be used again.
 //!
-//! A command that was cancelled or timed out leaves behind a request that is half written, or a reply that is unread.
-//! Closing the connection is simpler, and is what the CSOT specification asks for after a timeout. But callers cancel
-//! when the server is slow, and a new connection for each cancelled command slows it down further. So the channel
-//! writes the rest of the request, then reads and discards the reply. It does so within limits, and only as long as no
-//! check-out needs the connection's capacity.
+//! A command that was cancelled or timed out leaves behind a half-written request or an unread reply. Closing the
+//! connection is simpler, and is what the CSOT specification asks for after a timeout. But callers cancel when the server
+//! is slow, and a new connection for each cancelled command slows it down further. So the channel writes the rest of the
+//! request, then reads and discards the reply. It does so within limits, and only as long as no check-out needs the
+//! connection's capacity.
 //!
 //! A reply that no caller has seen may name a cursor that the server has opened. The drain closes that cursor, which the
-//! server would keep for ten minutes otherwise.
+//! server would otherwise keep for ten minutes.
 
 use std::task::{Context, Poll, ready};
 
@@ -29,19 +29,19 @@ const DISCARDED_AT_A_TIME: usize = 64 * 1024;
 /// The length in bytes up to which a reply is kept to be looked into for a cursor. Many connections may drain at a time.
 const LONGEST_LOOKED_INTO: usize = 1024 * 1024;
 
-/// How many bytes of a reply tell whether it may be that of a query: up to the name of the cursor's first field.
+/// How many bytes of a reply show whether it may answer a query: up to the name of the cursor's first field.
 const TELLING: usize = FIRST_OF_CURSOR + NEXT_BATCH.len();
 
-/// Where the body's first field begins: behind the header, the flags, the kind of the section and the body's length.
+/// Where the body's first field begins: after the header, the flags, the kind of the section and the body's length.
 const FIRST_FIELD: usize = header::LENGTH + 4 + 1 + 4;
 
-/// The type and the name of the field that replies with a cursor begin with.
+/// The type and the name of the first field in replies with a cursor.
 const CURSOR: &[u8] = b"\x03cursor\0";
 
-/// Where the first field of the cursor begins, behind the cursor's length.
+/// Where the first field of the cursor begins, after the cursor's length.
 const FIRST_OF_CURSOR: usize = FIRST_FIELD + CURSOR.len() + 4;
 
-/// The type and the name of the field that the cursor of a `getMore` begins with.
+/// The type and the name of the first field in the cursor of a `getMore`.
 const NEXT_BATCH: &[u8] = b"\x04nextBatch\0";
 
 /// Why an exchange was not drained.
@@ -72,13 +72,13 @@ impl From<ExchangeError> for NotDrained {
 impl Channel {
     /// Drains the exchange: writes the rest of its request, then reads and discards its reply.
     ///
-    /// A reply of up to 64 KiB is checked like any other, and so is a larger one that begins like that of a query. Of any
-    /// other reply only the header and the flags are checked.
+    /// A reply of up to 64 KiB is checked like any other, and so is a larger one that begins like the reply to a query. For
+    /// any other reply, only the header and the flags are checked.
     ///
-    /// If the reply names a cursor that was opened, the drain closes the cursor (`killCursors`), and drains that command as
-    /// well. A reply of more than 1 MiB is not looked into, nor a compressed one of more than 64 KiB.
+    /// If the reply names a newly opened cursor, the drain closes the cursor (`killCursors`), and drains that command as
+    /// well. It does not look into a reply of more than 1 MiB, nor into a compressed one of more than 64 KiB.
     ///
-    /// Neither the rest of the request nor the reply may have more than `most` bytes.
+    /// Neither the rest of the request nor the reply may exceed `most` bytes.
     ///
     /// # Errors
     ///
@@ -118,7 +118,7 @@ impl Channel {
                         && self.begin_closing(&database, &body)
                     {
                         has_closed = true;
-                        // What was not begun to be sent is not drained.
+                        // A request of which nothing was sent is not drained.
                         self.advance().await?;
                     }
                 }
@@ -130,7 +130,7 @@ impl Channel {
         }
     }
 
-    /// Looks at what has arrived of the reply, and starts to discard the rest if the reply is large.
+    /// Looks at the part of the reply that has arrived, and starts to discard the rest if the reply is large.
     fn begin_discarding(&mut self, most: u64) -> Result<(), NotDrained> {
         let header = match Header::read(&self.incoming, self.most_received) {
             Ok(Some(header)) => header,
@@ -183,12 +183,12 @@ impl Channel {
     }
 }
 
-/// Returns whether a reply that begins like this may name a cursor that was opened, and not one that was read further.
+/// Returns whether a reply that begins like this may name a newly opened cursor, rather than one that was read further.
 fn may_open_cursor(start: &[u8; TELLING]) -> bool {
     start[FIRST_FIELD..].starts_with(CURSOR) && !start[FIRST_OF_CURSOR..].starts_with(NEXT_BATCH)
 }
 
-/// Returns the database and the command that closes the cursor which a reply says was opened.
+/// Returns the database and the command for closing the cursor that a reply says was opened.
 fn closing_of(reply: &RawDocument) -> Option<(String, RawDocumentBuf)> {
     let cursor = reply.get_document("cursor").ok()?;
     // The reply to a `getMore` has the next batch. Its caller knows the cursor.

@@ -1,4 +1,4 @@
-//! Errors of commands on connections, and what they mean for the server and its pool.
+//! Errors of commands on connections, and their meaning for the server and its pool.
 
 use std::fmt;
 use std::io;
@@ -73,7 +73,7 @@ pub enum CommandError {
     Wire {
         /// The connection and server of the command.
         origin: Box<Origin>,
-        /// What is wrong with the command, or with the reply.
+        /// What is wrong with the command or the reply.
         source: Cause,
     },
     /// While the connection was idle, the server closed it or sent bytes that no request asked for, or the network
@@ -95,8 +95,8 @@ pub enum CommandError {
         /// The connection and server of the command.
         origin: Box<Origin>,
     },
-    /// The server asked the connection to authenticate again (error 391), and that failed. The server refused the
-    /// command with that error, and the command was not run again. The connection is closed.
+    /// The server asked the connection to authenticate again (error 391), and that failed. The server refused the command
+    /// with that error, and the command was not run again. The connection is closed.
     #[error("connection to {origin} could not authenticate again: {source}")]
     #[non_exhaustive]
     Reauthentication {
@@ -128,7 +128,7 @@ crate::error::debug_as_sentence!(enum CommandError {
 #[derive(Clone, Error)]
 #[non_exhaustive]
 pub enum CommandTimeoutError {
-    /// The command was not sent: no time was left, or less than a round trip takes.
+    /// The command was not sent: the time left was zero, or less than a round trip takes.
     #[error("the time was up before the command was sent")]
     Unsent,
     /// The command was sent in part.
@@ -166,8 +166,8 @@ pub struct Origin {
     pub connection_id: Option<u64>,
     /// The server's number for the connection, as in the server's log, if the server reported it.
     pub server_connection_id: Option<i64>,
-    /// The generation of the connection: that of its service in load-balanced mode, otherwise that of its pool. `None`
-    /// if it belongs to no pool. An error of an older generation says nothing about the server as it is now.
+    /// The generation of the connection: its service's in load-balanced mode, otherwise its pool's. `None` if it belongs to
+    /// no pool. An error of an older generation says nothing about the server's current state.
     pub generation: Option<u64>,
     /// The service behind the load balancer.
     pub service_id: Option<ObjectId>,

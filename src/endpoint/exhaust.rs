@@ -65,7 +65,7 @@ impl Replies<'_, DirectConnection> {
     ///
     /// # Errors
     ///
-    /// Those of [`DirectConnection::run`]. After [`CommandError::Timeout`] the stream continues, and the call can be
+    /// As for [`DirectConnection::run`]. After [`CommandError::Timeout`] the stream continues, and the call can be
     /// repeated. After any other error there are no more replies.
     ///
     /// # Cancel safety
@@ -100,12 +100,12 @@ impl Replies<'_, DirectConnection> {
 }
 
 impl Connection<Endpoint> {
-    /// Does the same as [`DirectConnection::exhaust`], but the replies end when the pool is cleared with
+    /// Same as [`DirectConnection::exhaust`], but the replies end when the pool is cleared with
     /// `interruptInUseConnections`.
     ///
     /// # Errors
     ///
-    /// Those of [`DirectConnection::exhaust`].
+    /// As for [`DirectConnection::exhaust`].
     pub fn exhaust(&mut self, command: Command<'_>) -> Result<Replies<'_, Self>, OperationError> {
         let begun = self.begin_exhaust(&command);
         let limit = begun.map_err(|failure| self.placed(*failure))?;
@@ -114,12 +114,12 @@ impl Connection<Endpoint> {
 }
 
 impl Replies<'_, Connection<Endpoint>> {
-    /// Does the same as `next` of the replies of a [`DirectConnection`], but also ends when the pool is cleared with
+    /// Same as `next` of the replies of a [`DirectConnection`], but also ends when the pool is cleared with
     /// `interruptInUseConnections`.
     ///
     /// # Errors
     ///
-    /// The same, and [`OperationError::Interrupted`].
+    /// The same, and also [`OperationError::Interrupted`].
     ///
     /// # Cancel safety
     ///

@@ -9,7 +9,7 @@ use crate::wire::PeerText;
 #[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ForeignProtocolError {
-    /// A TLS record, with which a server refuses a client that does not begin with a TLS handshake.
+    /// A TLS record, which a server sends to refuse a client that does not begin with a TLS handshake.
     #[error("the server answered in TLS: set tls=true")]
     Tls,
     /// An HTTP response.

@@ -1,8 +1,8 @@
 //! The hello handshake: the first exchange on every connection (MongoDB Handshake specification).
 //!
-//! The current specification uses `OP_MSG` for all of it, including the legacy hello, so wharf needs no `OP_QUERY` or
-//! `OP_REPLY`. The command is `hello` if a server API is declared or the connection is in load-balanced mode, otherwise
-//! the legacy hello with `helloOk`.
+//! The current specification uses `OP_MSG` for the whole handshake, including the legacy hello, so wharf needs no
+//! `OP_QUERY` or `OP_REPLY`. The command is `hello` if a server API is declared or the connection is in load-balanced mode,
+//! otherwise the legacy hello with `helloOk`.
 
 use std::io;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::wire::metadata::ClientMetadata;
 use crate::wire::reply::{self, StateChange, Unsuccessful};
 use crate::wire::{HelloReply, ServerError, hello, server_api};
 
-/// The content of hello that all connections with the same options share, also the connections of monitors.
+/// The part of hello that all connections with the same options share, including monitors' connections.
 #[derive(Debug)]
 pub(crate) struct Handshake {
     /// Not behind a lock: after a fork, the child might find it held by a thread that only the parent has.
@@ -154,8 +154,8 @@ fn refusal(unsuccessful: Unsuccessful, is_secret: bool) -> EstablishError {
     }
 }
 
-/// Returns the error with what the server's own error says: exactly its labels, whether to retry, and whether to clear
-/// the pool.
+/// Returns the error adjusted to the server's own error: exactly its labels, whether to retry, and whether to clear the
+/// pool.
 pub(super) fn judged_by(error: &ServerError, failure: EstablishError) -> EstablishError {
     let stays_up = matches!(error.state_change(), Some(StateChange::NotWritablePrimary | StateChange::Recovering));
     // A pool knows no other labels.

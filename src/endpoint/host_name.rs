@@ -1,10 +1,10 @@
-//! Names of hosts in the one form in which they are compared.
+//! Host names in a single form, for comparison.
 
 use std::net::IpAddr;
 
 use crate::options::split_zone;
 
-/// Returns a host's name as certificates and `ALLOWED_HOSTS` have it: in lower case, without the dot at its end, and an IP
+/// Returns a host's name in the form of certificates and `ALLOWED_HOSTS`: in lower case, without a final dot, and an IP
 /// address in its shortest form, without a zone. A zone is this machine's name for the route to the address.
 ///
 /// Returns `None` if the name is not ASCII: such a name has several forms, and none of them is in a certificate.

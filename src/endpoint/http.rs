@@ -1,4 +1,4 @@
-//! A single HTTP/1.1 request to a cloud service or a responder, on a connection of its own.
+//! A single HTTP/1.1 request to a cloud service or a responder, on a new connection.
 //!
 //! Redirects, cookies and proxies are not supported: the services answer directly or not at all. Their answers are
 //! short. A longer answer is refused before it is buffered.
@@ -90,7 +90,7 @@ impl HttpRequest<'_> {
         self.send_trusting(system_trust).await
     }
 
-    /// Does the same as [`send`](Self::send), with the authorities that `trust` returns.
+    /// Same as [`send`](Self::send), with the authorities that `trust` returns.
     async fn send_trusting(self, trust: Trust) -> Result<HttpAnswer, HttpError> {
         let limit = self.limit;
         timeout(limit, self.send_unbounded(trust)).await.map_err(|_| HttpError::Timeout { limit })?

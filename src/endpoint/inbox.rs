@@ -15,7 +15,7 @@ const READ_AHEAD: usize = 4 * 1024;
 /// time at most to twice their number.
 const TRUSTED: usize = 1024 * 1024;
 
-/// Bytes that were received and not used yet. Dereferences to them.
+/// Bytes that were received but not used yet. Dereferences to them.
 ///
 /// The whole allocation is initialised once, when it is made, so that a read can write to it directly. The spare
 /// capacity of a vector would have to be prepared for each read.

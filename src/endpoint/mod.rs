@@ -123,7 +123,7 @@ pub struct Endpoint {
     handshake: Arc<Handshake>,
     /// `None` if the options have no credential.
     authenticator: Option<Arc<Authenticator>>,
-    /// Set if the connections serve checks of the server, too.
+    /// Set if the connections also serve checks of the server.
     scanned: Option<Arc<Scanned>>,
     on_hello: Option<HelloSink>,
 }
@@ -190,7 +190,7 @@ pub(crate) struct Endpoints {
 }
 
 impl Endpoints {
-    /// Reads the files that the options name. The handshake is that of these options, or of options that differ only in
+    /// Reads the files that the options name. The handshake comes from these options, or from options that differ only in
     /// the servers, the credential and the time limits.
     ///
     /// # Errors
@@ -205,7 +205,7 @@ impl Endpoints {
         Ok(Self { options, connectors, handshake, authenticator, serves_scans: false })
     }
 
-    /// Makes endpoints whose pooled connections serve checks of the server, too.
+    /// Makes endpoints whose pooled connections also serve checks of the server.
     pub(crate) fn for_scans(self) -> Self {
         Self { serves_scans: true, ..self }
     }
@@ -238,7 +238,7 @@ impl Endpoint {
     ///
     /// [`InvalidOption`] if the address is malformed; it says what an address must be.
     pub fn new(address: &str) -> Result<Self, InvalidOption> {
-        // Of the default options only the address can be refused. A path is not read before it is used.
+        // With default options, only the address can be refused. A path is not read before it is used.
         let allowed = "a path that a Unix domain socket can have on this platform, if it is a path";
         Options::new([address])?.endpoint().map_err(|_| ServerAddress::refuse(address, allowed))
     }
@@ -270,8 +270,8 @@ impl Endpoint {
     /// Appends a library that wraps wharf to the metadata that connections send with their hello (MongoDB Handshake,
     /// "Metadata updates after MongoClient initialization").
     ///
-    /// This applies to connections that are opened from now on: those of this endpoint, its clones, its pool, and all
-    /// endpoints that were made together with it. A library that is already appended is not appended again.
+    /// This applies to connections that are opened from now on by this endpoint, its clones, its pool, and all endpoints
+    /// that were made together with it. A library that is already appended is not appended again.
     ///
     /// # Errors
     ///
@@ -291,8 +291,8 @@ impl Endpoint {
     /// [`ConnectTimeoutError`], [`AuthenticationError`], and [`ServerError`] for a hello that the server refused.
     ///
     /// A server that says that it is an arbiter has no users, so the connection is not authenticated even if the
-    /// options have a credential: see [`EndpointConnection::is_authenticated`]. A pool refuses such a connection,
-    /// because a server that knows no password can say so, too.
+    /// options have a credential: see [`EndpointConnection::is_authenticated`]. A pool refuses such a connection, because a
+    /// server that does not know the password can say so, too.
     ///
     /// # Cancel safety
     ///
@@ -309,16 +309,16 @@ impl Endpoint {
         Ok(DirectConnection { connection: self.open(context).await? })
     }
 
-    /// Opens a monitor's connection, and returns it with the time that its hello took. A server that has no wire version
-    /// in common with wharf is not refused: the topology says so.
+    /// Opens a monitor's connection, and returns it with the time that its hello took. A server that has no wire version in
+    /// common with wharf is not refused here: the topology reports it.
     ///
     /// # Errors
     ///
-    /// Those of [`connect`](Self::connect).
+    /// As for [`connect`](Self::connect).
     ///
     /// # Cancel safety
     ///
-    /// That of [`connect`](Self::connect).
+    /// As for [`connect`](Self::connect).
     pub(crate) async fn probe(&self) -> Result<(DirectConnection, Duration), EstablishError> {
         let took = OnceLock::new();
         let context = OpenContext {
@@ -438,7 +438,7 @@ impl Endpoint {
 #[error("a connection can only be opened on a tokio runtime")]
 struct NotOnRuntime;
 
-/// What a connection is opened for.
+/// The purpose of a new connection.
 struct OpenContext<'a> {
     /// The connection's number in its pool, or 0.
     connection_id: u64,

@@ -1,4 +1,4 @@
-//! What the client metadata says about the process and its machine.
+//! The client metadata about the process and its machine.
 
 use std::env::consts;
 use std::path::Path;

@@ -38,11 +38,11 @@ impl Pool<Endpoint> {
     ///
     /// # Errors
     ///
-    /// Those of [`run`](Self::run).
+    /// As for [`run`](Self::run).
     ///
     /// # Cancel safety
     ///
-    /// That of [`run`](Self::run).
+    /// As for [`run`](Self::run).
     #[track_caller]
     pub fn run_command<'c>(
         &'c self,
@@ -72,8 +72,8 @@ impl Pool<Endpoint> {
     ///
     /// # Cancel safety
     ///
-    /// That of [`Pool::check_out`] and then that of [`Connection::run`]: nothing is lost, and the connection is drained
-    /// in the background.
+    /// As for [`Pool::check_out`] and then for [`Connection::run`]: nothing is lost, and the connection is drained in the
+    /// background.
     #[track_caller]
     pub fn run(&self, command: Command<'_>) -> impl Future<Output = Result<RawDocumentBuf, OperationError>> + Send {
         self.run_at(command, Location::caller())
@@ -87,7 +87,7 @@ impl Pool<Endpoint> {
     ) -> Result<RawDocumentBuf, OperationError> {
         let limit = command.limit(self.establisher().options());
         let command = command.within(limit);
-        // The last connection that had been created when the first one was found lost.
+        // The last connection that had been created when the first lost one was found.
         let mut last_old = None;
         loop {
             let mut connection = self.check_out_for(limit, None, site).await?;
@@ -102,7 +102,7 @@ impl Pool<Endpoint> {
         }
     }
 
-    /// Checks out a connection for an operation with this limit, which has started. `selection_end`: when the
+    /// Checks out a connection for an operation with this limit, which has started. `selection_end` is when the
     /// `serverSelectionTimeoutMS` of the operation is up, if that limits the check-out as well.
     #[inline]
     pub(crate) async fn check_out_for(
@@ -118,7 +118,7 @@ impl Pool<Endpoint> {
         }
     }
 
-    /// Checks out a connection until the earlier of both limits, one of which is there.
+    /// Checks out a connection until the earlier of both limits, at least one of which is set.
     async fn check_out_within(
         &self,
         limit: Limit,
@@ -128,7 +128,7 @@ impl Pool<Endpoint> {
         let of_selection = self.establisher().options().server_selection_timeout;
         let selection = selection_end.map(|at| (at, of_selection, TimeLimit::ServerSelectionTimeout));
         let whole = limit.deadline().map(|(at, limit)| (at, limit, TimeLimit::Timeout));
-        // If both are up at the same time, it is `timeoutMS` that ends the operation.
+        // If both are up at the same time, `timeoutMS` ends the operation.
         let earlier = [whole, selection].into_iter().flatten().min_by_key(|(at, ..)| *at);
         let Some((at, limit, limited_by)) = earlier else {
             return Ok(self.check_out_without_deadline::<false>(site).await?);
@@ -166,18 +166,18 @@ impl Connection<Endpoint> {
     ///
     /// # Errors
     ///
-    /// Those of [`run`](Self::run).
+    /// As for [`run`](Self::run).
     ///
     /// # Cancel safety
     ///
-    /// That of [`run`](Self::run).
+    /// As for [`run`](Self::run).
     pub async fn run_command(
         &mut self,
         database: &str,
         command: &RawDocument,
     ) -> Result<RawDocumentBuf, OperationError> {
-        // A command without a limit that meets nothing rare needs only its two arguments, which keeps the future small.
-        // `run` handles the rest.
+        // A command without a limit in the usual case needs only its two arguments, which keeps the future small. `run`
+        // handles the rest.
         if self.options().timeout.is_some() || self.is_timed(Limit::Unset) {
             return boxed(|| self.run(Command::new(database, command))).await;
         }
@@ -196,7 +196,7 @@ impl Connection<Endpoint> {
 
     /// Runs `command`, and returns the server's successful reply.
     ///
-    /// Does the same as [`DirectConnection::run`](super::DirectConnection::run), but ends when the pool is cleared with
+    /// Same as [`DirectConnection::run`](super::DirectConnection::run), but ends when the pool is cleared with
     /// `interruptInUseConnections`.
     ///
     /// # Errors
@@ -212,7 +212,7 @@ impl Connection<Endpoint> {
     /// Check-in does not close such a connection. The pool drains it in the background, within
     /// [`Options::drain_timeout`](crate::Options::drain_timeout) and
     /// [`Options::drain_limit`](crate::Options::drain_limit). It counts as in use meanwhile, and is closed as soon as a
-    /// check-out needs its capacity. A connection that was interrupted is closed.
+    /// check-out needs its capacity. An interrupted connection is closed.
     pub async fn run(&mut self, command: Command<'_>) -> Result<RawDocumentBuf, OperationError> {
         let limit = command.limit(self.options());
         let completed = self.complete_unless_interrupted(&command, limit).await?;
@@ -222,16 +222,16 @@ impl Connection<Endpoint> {
         }
     }
 
-    /// Does the same as [`DirectConnection::reply_to`](super::DirectConnection::reply_to), but ends when the pool
-    /// is cleared with `interruptInUseConnections`.
+    /// Same as [`DirectConnection::reply_to`](super::DirectConnection::reply_to), but ends when the pool is cleared with
+    /// `interruptInUseConnections`.
     ///
     /// # Errors
     ///
-    /// Those of [`run`](Self::run), except a command that the server refused, and the server's own time limit.
+    /// As for [`run`](Self::run), except a command that the server refused, and the server's own time limit.
     ///
     /// # Cancel safety
     ///
-    /// That of [`run`](Self::run).
+    /// As for [`run`](Self::run).
     pub async fn reply_to(&mut self, database: &str, command: &RawDocument) -> Result<&RawDocument, OperationError> {
         let command = Command::new(database, command);
         let completed = self.complete_unless_interrupted(&command, command.limit(self.options())).await?;
@@ -279,8 +279,8 @@ impl Connection<Endpoint> {
         self.interrupted(self.channel.has_sent()).into()
     }
 
-    /// Does the same as [`run`](Self::run), for an observer of each attempt: that the server asks the connection to
-    /// authenticate again is an outcome.
+    /// Same as [`run`](Self::run), for an observer of each attempt: the server's request to authenticate again counts as an
+    /// outcome.
     pub(crate) async fn run_once(&mut self, command: Command<'_>) -> Result<RawDocumentBuf, OperationError> {
         let limit = command.limit(self.options());
         let completed = self.complete_unless_interrupted(&command, limit).await?;
@@ -317,16 +317,16 @@ impl Connection<Endpoint> {
         again.map_err(|cleared| self.cut_off(&cleared))?.map_err(|failure| self.placed(*failure))
     }
 
-    /// Does the same as [`DirectConnection::send`](super::DirectConnection::send), but ends when the pool is
-    /// cleared with `interruptInUseConnections`.
+    /// Same as [`DirectConnection::send`](super::DirectConnection::send), but ends when the pool is cleared with
+    /// `interruptInUseConnections`.
     ///
     /// # Errors
     ///
-    /// Those of [`run`](Self::run).
+    /// As for [`run`](Self::run).
     ///
     /// # Cancel safety
     ///
-    /// That of [`run`](Self::run).
+    /// As for [`run`](Self::run).
     pub async fn send(&mut self, command: Command<'_>) -> Result<(), OperationError> {
         let outcome = self.interruptible(async |connection| connection.send_unanswered(command).await).await;
         outcome.map_err(|cleared| self.cut_off(&cleared))?.map_err(|failure| self.placed(*failure))
@@ -474,8 +474,8 @@ impl OperationError {
         }
     }
 
-    /// Returns whether the network failed, or the server closed the connection, other than by a timeout: during the
-    /// command, while its connection was opened, or before, so that the pool was cleared.
+    /// Returns whether the network failed, or the server closed the connection, other than by a timeout. This may have
+    /// happened during the command, while its connection was opened, or earlier, so that the pool was cleared.
     #[must_use]
     pub fn is_network_error(&self) -> bool {
         match self {

@@ -1,4 +1,4 @@
-//! Preparing a command, so that what is sent is known before it is sent.
+//! Preparation of a command, which determines what is sent before it is sent.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use crate::runtime::Connection;
 /// A command's time limit and additions, as determined right before it is sent.
 pub(crate) struct Prepared {
     limit: Limit,
-    /// What the caller appends, and `maxTimeMS`.
+    /// The caller's additions, and `maxTimeMS`.
     appended: Vec<u8>,
 }
 
 impl Prepared {
-    /// Returns the command with what [`Connection::prepare`] has determined.
+    /// Returns the command with the results of [`Connection::prepare`].
     pub(crate) fn command<'a>(&'a self, command: Command<'a>) -> Command<'a> {
         command.within(self.limit).appended(&self.appended).without_max_time()
     }
@@ -28,7 +28,7 @@ impl Prepared {
 }
 
 impl Connection<Endpoint> {
-    /// Determines what is sent for a command: its `maxTimeMS`, by the time that is left now.
+    /// Determines what is sent for a command: its `maxTimeMS` depends on the time that is left now.
     ///
     /// # Errors
     ///

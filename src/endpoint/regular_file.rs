@@ -1,4 +1,4 @@
-//! Files with certificates, keys and tokens, which are regular files and of a bounded length.
+//! Files with certificates, keys and tokens: regular files of a bounded length.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read};
@@ -13,15 +13,15 @@ pub(super) const MAX_PEM: u64 = 4 * 1024 * 1024;
 ///
 /// # Errors
 ///
-/// The file system's error, or one that says that the file is not a regular one or that it is longer.
+/// The file system's error, or an error that the file is not regular or too long.
 pub(super) fn read(path: &Path, most: u64) -> io::Result<(Zeroizing<Vec<u8>>, Metadata)> {
     let file = open(path)?;
-    // Of the open file, because the path may name another one by now.
+    // Asked of the open file, because the path may name another file by now.
     let metadata = file.metadata()?;
     if !metadata.is_file() {
         return Err(io::Error::other("it is not a regular file"));
     }
-    // With capacity for all of it, because growing would leave copies behind that are not wiped.
+    // With capacity for all of it, because growing would leave behind copies that are not wiped.
     let mut bytes = Zeroizing::new(Vec::with_capacity(most as usize + 1));
     file.take(most + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > most {
@@ -39,7 +39,7 @@ fn open(path: &Path) -> io::Result<File> {
     options.open(path)
 }
 
-/// Returns whether others than the file's owner may write to it.
+/// Returns whether users other than the file's owner may write to it.
 pub(super) fn is_writable_by_others(metadata: &Metadata) -> bool {
     #[cfg(unix)]
     return std::os::unix::fs::MetadataExt::mode(metadata) & 0o022 != 0;

@@ -1,4 +1,4 @@
-//! Connections that serve checks of their server, too, where there is no monitor.
+//! Connections that also serve checks of their server, where there is no monitor.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use super::Endpoint;
 use crate::error::EstablishError;
 use crate::options::SHORTEST_HEARTBEAT;
 
-/// What an endpoint and the checks of its server tell each other.
+/// The state that an endpoint shares with the checks of its server.
 #[derive(Debug, Default)]
 pub(crate) struct Scanned {
     /// How long the last hello of a new connection took, in nanoseconds.
@@ -24,11 +24,11 @@ pub(crate) struct Scanned {
     failed: Mutex<Option<FailedAuthentication>>,
 }
 
-/// An authentication that failed in a check. The check itself has a result: the reply to the hello. The next check-out of
-/// this server fails with the error instead of opening a connection, if it comes soon.
+/// An authentication that failed in a check. The check itself has a result, which is the reply to the hello. The next
+/// check-out of this server fails with the error instead of opening a connection, if it comes soon.
 #[derive(Debug)]
 struct FailedAuthentication {
-    /// `None` once the check has it.
+    /// `None` once the check has taken it.
     reply: Option<RawDocumentBuf>,
     error: EstablishError,
     /// When it failed, or when the scan ended.
@@ -48,7 +48,7 @@ impl Scanned {
     }
 
     fn failed(&self) -> MutexGuard<'_, Option<FailedAuthentication>> {
-        // Valid at any time.
+        // Every value is valid.
         self.failed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -84,15 +84,15 @@ impl Scanned {
         }
     }
 
-    /// Takes the failure that a check-out has instead of opening a connection. It is not repeated before the server might be
-    /// checked again.
+    /// Takes the failure that a check-out reports instead of opening a connection. It is not repeated before the server
+    /// might be checked again.
     pub(super) fn take_failure(&self) -> Option<EstablishError> {
         let failed = self.failed().take()?;
         (failed.at.elapsed() < SHORTEST_HEARTBEAT).then_some(failed.error)
     }
 
     /// Sets whether connections may be opened to a server that says that it is an arbiter, although it cannot
-    /// authenticate them. Commands go there only if the server is the only one of the topology.
+    /// authenticate them. Commands go there only if the server is the only one in the topology.
     pub(crate) fn allow_arbiter(&self, allowed: bool) {
         // Relaxed: the thread that opens the connections writes it.
         self.allows_arbiter.store(allowed, Ordering::Relaxed);
@@ -115,7 +115,7 @@ impl Drop for Opening<'_> {
 }
 
 impl Endpoint {
-    /// Returns what the checks of the server need, if the connections serve them.
+    /// Returns the state for checks of the server, if the connections serve them.
     pub(crate) fn scanned(&self) -> Option<&Scanned> {
         self.scanned.as_deref()
     }

@@ -32,14 +32,14 @@ pub enum ResolveError {
     #[error("{name:?} needs an SRV look-up, but wharf was built without its feature `srv`")]
     #[non_exhaustive]
     FeatureMissing {
-        /// The name that was to be resolved.
+        /// The name to resolve.
         name: String,
     },
     /// The system's DNS configuration could not be read.
     #[error("{name:?} cannot be resolved, because the system's DNS configuration cannot be read: {source}")]
     #[non_exhaustive]
     Configuration {
-        /// The name that was to be resolved.
+        /// The name to resolve.
         name: String,
         /// What is wrong with the configuration.
         source: Cause,
@@ -48,7 +48,7 @@ pub enum ResolveError {
     #[error("{name:?} can only be resolved on a tokio runtime")]
     #[non_exhaustive]
     NoRuntime {
-        /// The name that was to be resolved.
+        /// The name to resolve.
         name: String,
     },
     /// The look-up failed, or there are no records. A retry may succeed.
@@ -66,12 +66,12 @@ pub enum ResolveError {
     #[error("{name:?} was not resolved within {limit:?} (connectTimeoutMS)")]
     #[non_exhaustive]
     Timeout {
-        /// The name that was to be resolved.
+        /// The name to resolve.
         name: String,
         /// The time that was allowed.
         limit: Duration,
     },
-    /// An SRV record names a server outside of the name's domain.
+    /// An SRV record names a server outside the name's domain.
     #[error("the SRV records of {name:?} name the server {server:?}, but it must be below {domain:?}")]
     #[non_exhaustive]
     ForeignServer {
@@ -95,7 +95,7 @@ pub enum ResolveError {
         /// The port.
         port: u16,
     },
-    /// The SRV records name more servers than a client connects to: 1,000.
+    /// The SRV records name more than 1,000 servers, the most that a client connects to.
     #[error("the SRV records of {name:?} name {servers} servers, but must name at most {most}, or set srvMaxHosts")]
     #[non_exhaustive]
     TooManyServers {
@@ -103,7 +103,7 @@ pub enum ResolveError {
         name: String,
         /// The number of servers.
         servers: usize,
-        /// How many servers there may be.
+        /// The maximum number of servers.
         most: usize,
     },
     /// There is more than one TXT record.
@@ -146,8 +146,8 @@ impl Options {
         Self::parse(uri)?.resolve().await
     }
 
-    /// Does the same as [`from_uri`](Self::from_uri), but fails where that only warns. Short for
-    /// [`Options::parse_strict`] and [`Options::resolve`].
+    /// Same as [`from_uri`](Self::from_uri), but fails where that only warns. Short for [`Options::parse_strict`] and
+    /// [`Options::resolve`].
     ///
     /// # Errors
     ///
@@ -163,15 +163,15 @@ impl Options {
     /// Looks up the servers in the DNS, if an [`srv`](Self#structfield.srv) name stands for them. Returns other options
     /// unchanged.
     ///
-    /// The servers are the SRV records of `_{srvServiceName}._tcp.{name}`, or `srvMaxHosts` of them, chosen at random.
-    /// There may be 1,000 at most. Their priorities and weights are ignored. The TXT record of the name, if there is one,
-    /// provides defaults for `authSource`, `replicaSet` and `loadBalanced`. If the DNS fails to answer for the TXT record, so
-    /// does this function: without the defaults, the options may mean another deployment. Both look-ups use the system's
-    /// configuration and are limited by `connectTimeoutMS`. Options that are resolved already are resolved again.
+    /// The servers are the SRV records of `_{srvServiceName}._tcp.{name}`, or `srvMaxHosts` of them, chosen at random. At
+    /// most 1,000 are allowed. Their priorities and weights are ignored. The TXT record of the name, if there is one,
+    /// provides defaults for `authSource`, `replicaSet` and `loadBalanced`. If the DNS fails to answer for the TXT record,
+    /// so does this function: without the defaults, the options may mean another deployment. Both look-ups use the system's
+    /// configuration and are limited by `connectTimeoutMS`. Options that are already resolved are resolved again.
     ///
     /// # Errors
     ///
-    /// [`ResolveError`] if the options are invalid, also together with the records, or the look-up fails.
+    /// [`ResolveError`] if the options are invalid, alone or together with the records, or the look-up fails.
     ///
     /// # Cancel safety
     ///
@@ -186,11 +186,11 @@ impl Options {
         }
     }
 
-    /// Does the same as [`resolve`](Self::resolve), with your own resolver instead of the system's configuration.
+    /// Same as [`resolve`](Self::resolve), with your own resolver instead of the system's configuration.
     ///
     /// # Errors
     ///
-    /// [`ResolveError`] if the options are invalid, also together with the records, or the look-up fails.
+    /// [`ResolveError`] if the options are invalid, alone or together with the records, or the look-up fails.
     ///
     /// # Cancel safety
     ///
@@ -201,10 +201,10 @@ impl Options {
     }
 }
 
-/// What resolves names, instead of the system's configuration.
+/// The resolver to use instead of the system's configuration.
 #[cfg(feature = "srv")]
 pub(crate) type Resolver = hickory_resolver::TokioResolver;
-/// Without the feature `srv` there is none.
+/// Without the feature `srv`, there is none.
 #[cfg(not(feature = "srv"))]
 #[derive(Debug, Clone)]
 pub(crate) enum Resolver {}
@@ -212,11 +212,11 @@ pub(crate) enum Resolver {}
 /// The shortest time between two look-ups (Polling SRV Records, "rescanSRVIntervalMS").
 pub(crate) const SHORTEST_RESCAN: Duration = Duration::from_secs(60);
 
-/// Does the same as [`Options::resolve`], and returns for how long the SRV records are valid.
+/// Same as [`Options::resolve`], and returns for how long the SRV records are valid.
 ///
 /// # Errors
 ///
-/// Those of [`Options::resolve`].
+/// As for [`Options::resolve`].
 pub(crate) async fn resolve_first(
     options: Options,
     resolver: Option<&Resolver>,
@@ -230,12 +230,12 @@ pub(crate) async fn resolve_first(
     };
 }
 
-/// Looks the servers up again: all that the name's domain allows, and for how long the records are valid. Others are
-/// logged.
+/// Looks the servers up again. Returns all servers that the name's domain allows, and for how long the records are valid.
+/// Other servers are logged.
 ///
 /// # Errors
 ///
-/// Those of [`Options::resolve`], also if no record is left.
+/// As for [`Options::resolve`], and also if no record is left.
 pub(crate) async fn resolve_again(
     options: &Options,
     resolver: Option<&Resolver>,
@@ -288,7 +288,7 @@ mod look_up {
     use super::{Options, ResolveError, SHORTEST_RESCAN, choose};
     use crate::options::{ServerAddress, SrvName};
 
-    /// The most servers that the SRV records of a name may name, or `srvMaxHosts` may choose of them.
+    /// The maximum number of servers that the SRV records of a name may list, or that `srvMaxHosts` may choose.
     const MOST_SERVERS: usize = 1_000;
 
     pub(super) async fn by_system(options: Options) -> Result<Options, ResolveError> {
@@ -305,7 +305,7 @@ mod look_up {
     ) -> Result<(Options, Duration), ResolveError> {
         let Some(name) = options.srv.clone() else { return Ok((options, SHORTEST_RESCAN)) };
         check_runtime(&name)?;
-        // Options that are invalid in any case need no look-up.
+        // Options that are invalid regardless of the records need no look-up.
         options.validate()?;
         let resolver = resolver_or_system(resolver, &name)?;
         let both = async { tokio::try_join!(servers(&resolver, &name), defaults(&resolver, &name)) };
@@ -377,7 +377,7 @@ mod look_up {
         Ok(Cow::Owned(resolver))
     }
 
-    /// Reads the system's configuration. What libc accepts is accepted.
+    /// Reads the system's configuration. Whatever libc accepts is accepted.
     fn builder_of_system() -> Result<ResolverBuilder<TokioRuntimeProvider>, NetError> {
         #[cfg(all(unix, not(any(target_os = "android", target_vendor = "apple"))))]
         return match std::fs::read("/etc/resolv.conf") {
@@ -393,8 +393,8 @@ mod look_up {
         TokioResolver::builder_tokio()
     }
 
-    /// Reads a `resolv.conf` as libc does: without a name server it asks the local one, a time limit of 0 s means 1 s, and a
-    /// search domain is not checked. All names here end with a dot, so search domains are left out.
+    /// Reads a `resolv.conf` as libc does: without a name server it asks the local one, a time limit of 0 s means 1 s, and
+    /// a search domain is not checked. All names here end with a dot, so search domains are left out.
     #[cfg(all(unix, not(any(target_os = "android", target_vendor = "apple"))))]
     fn settings_of(text: &[u8]) -> Result<(ResolverConfig, ResolverOpts), NetError> {
         let is_used = |line: &&[u8]| !line.starts_with(b"search") && !line.starts_with(b"domain");
@@ -424,7 +424,7 @@ mod look_up {
 
     /// The SRV records of a name.
     struct Found {
-        /// Each as a server, or why it is none.
+        /// Each as a server, or the reason why it is not one.
         servers: Vec<Result<ServerAddress, ResolveError>>,
         /// The lowest of their times to live.
         valid_for: Duration,
@@ -456,7 +456,7 @@ mod look_up {
             // In Punycode if it is not ASCII, like the domain that it is compared with.
             let target = record.target.to_ascii().to_ascii_lowercase();
             let server = target.strip_suffix('.').unwrap_or(&target);
-            // The labels of a record may contain any bytes, those of a name may not.
+            // The labels of a record may contain any bytes, but the labels of a name may not.
             if !SrvName::is_name(server) || record.port == 0 {
                 let server = server.to_owned();
                 return Err(ResolveError::InvalidServer { name: name.host.clone(), server, port: record.port });

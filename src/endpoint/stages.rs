@@ -14,7 +14,7 @@ use crate::runtime::Establishing;
 #[derive(Clone, Copy)]
 pub(super) struct Stages<'e>(Measured<'e>);
 
-/// What is measured.
+/// The kind of measurement.
 #[derive(Clone, Copy)]
 enum Measured<'e> {
     Nothing,
@@ -25,21 +25,21 @@ enum Measured<'e> {
 }
 
 impl<'e> Stages<'e> {
-    /// Of a connection that belongs to no pool.
+    /// Measures nothing, for a connection that belongs to no pool.
     pub(super) const UNMEASURED: Self = Self(Measured::Nothing);
 
     pub(super) fn of(connecting: &'e Establishing) -> Self {
         Self(Measured::All(connecting))
     }
 
-    /// Of a monitor's connection: writes the time of the hello.
+    /// For a monitor's connection: writes the time of the hello.
     pub(super) fn hello(took: &'e OnceLock<Duration>) -> Self {
         Self(Measured::Hello(took))
     }
 
     /// Runs a stage, and reports its time if it succeeds.
     ///
-    /// The stage is boxed: a future that passes through a function lies in memory twice, and without optimisation several
+    /// The stage is boxed: a future that passes through a function exists twice in memory, and without optimisation several
     /// of these do not fit on a thread's stack.
     pub(super) async fn timed<T>(
         self,
@@ -51,13 +51,13 @@ impl<'e> Stages<'e> {
             Measured::Hello(took) if stage == Stage::Hello => {
                 let begun = Instant::now();
                 let done = run.await?;
-                // Set once: a connection has one hello.
+                // Set once, because a connection has one hello.
                 let _ = took.set(begun.elapsed());
                 return Ok(done);
             }
             Measured::Hello(_) | Measured::Nothing => return run.await,
         };
-        // The pool's clock, so that the stages are never longer than the whole.
+        // Uses the pool's clock, so that the stages are never longer than the whole.
         let begun = connecting.stopwatch();
         let done = run.await?;
         connecting.stage_took(stage, Duration::from_nanos(connecting.stopwatch().saturating_sub(begun)));

@@ -82,7 +82,8 @@ async fn connection_without_load_balancing_has_no_service() {
     assert_eq!(connection.hello().service_id, None);
 }
 
-/// It belongs to the parent of a forked child: to drop it would take a lock that a thread of the parent may hold.
+/// The waiting value belongs to the parent of a forked child: dropping it would take a lock that a thread of the parent may
+/// hold.
 #[tokio::test]
 async fn connection_that_is_abandoned_after_a_fork_leaves_alone_what_waits_for_its_drain() {
     #[derive(Debug)]
@@ -192,7 +193,7 @@ async fn long_reply_takes_memory_as_it_arrives() {
     }
 }
 
-/// Polls once, and returns whether the future is pending. Drops it then.
+/// Polls once, returns whether the future is pending, and drops it.
 async fn is_left_waiting<F: Future>(future: F) -> bool {
     let mut future = std::pin::pin!(future);
     std::future::poll_fn(|context| std::task::Poll::Ready(future.as_mut().poll(context).is_pending())).await

@@ -16,7 +16,7 @@ mod sources;
 
 use sources::Unavailable;
 
-/// The database of users that the server does not store itself.
+/// The database of users that are not stored in the server.
 const DATABASE: &str = "$external";
 
 /// How long before their expiry credentials are no longer used.

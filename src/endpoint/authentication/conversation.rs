@@ -40,8 +40,8 @@ impl<'a> Conversation<'a> {
         }
     }
 
-    /// Does the same as [`run`](Self::run), and wipes the command in any case, because it holds a secret. The server's
-    /// error does not show its text, which may repeat that secret.
+    /// Same as [`run`](Self::run), but always wipes the command, because it holds a secret. The server's error does not
+    /// show its text, which may repeat that secret.
     pub async fn run_secret(&mut self, database: &str, command: RawDocumentBuf) -> Result<&RawDocument, Cause> {
         let command = Wiped::new(command);
         self.run(database, command.document()).await.map_err(|cause| match cause {
@@ -51,8 +51,8 @@ impl<'a> Conversation<'a> {
     }
 }
 
-/// Returns the error without its text, and wipes the text. What is left are the code, its name and the labels, as in the
-/// events of sensitive commands, and `topologyVersion`.
+/// Returns the error without its text, and wipes the text. The code, its name, the labels and `topologyVersion` remain, as
+/// in the events of sensitive commands.
 pub(in crate::endpoint) fn without_text(mut error: ServerError) -> ServerError {
     const KEPT: [&str; 5] = ["ok", "code", "codeName", "errorLabels", "topologyVersion"];
     let mut reply = RawDocumentBuf::new();

@@ -39,7 +39,7 @@ pub struct AuthenticationError {
     pub database: String,
     /// Why authentication failed.
     pub(crate) cause: AuthenticationCause,
-    /// Whether the database is that of the connection string's path, because there is no `authSource`.
+    /// Whether the database comes from the connection string's path, because there is no `authSource`.
     pub(crate) is_database_of_path: bool,
 }
 

@@ -12,17 +12,17 @@ use crate::runtime::{PerProcess, start_blocking};
 use crate::wire::auth::scram::{Challenge, Hash, Keys, prepare_password};
 
 /// How many keys are cached. A user has one salt per mechanism on all members of a replica set. More than two keys are
-/// needed only if the servers have users of their own, or after a change of the password.
+/// needed only if the servers have separate users, or after a change of the password.
 const KEPT: usize = 16;
 
 /// The keys of one user.
 ///
 /// Deriving a key takes milliseconds of CPU time, so it is done on a blocking thread, and once for all connections that
-/// wait for it. A caller that cancels does not stop it for the others.
+/// wait for it. Cancelling one caller does not stop it for the others.
 pub(super) struct KeyCache {
     username: String,
     password: crate::options::Secret,
-    /// Oldest first. A forked child has its own, because it lacks the threads that derive the parent's keys.
+    /// Oldest first. A forked child has a separate list, because it lacks the threads that derive the parent's keys.
     entries: PerProcess<Mutex<Vec<Entry>>>,
 }
 
@@ -184,7 +184,7 @@ mod tests {
     #[test]
     fn end_of_a_runtime_leaves_no_unfinished_keys_to_wait_for() {
         let cache = cache("pencil");
-        // What a derivation leaves behind if its runtime ends before it runs.
+        // The result of a derivation whose runtime ends before it runs.
         let (_, keys) = watch::channel(None);
         let entry = Entry { hash: Hash::Sha256, salt: challenge("AAAA", 4096).salt().to_vec(), iterations: 4096, keys };
         cache.entries.get().lock().unwrap().push(entry);
@@ -201,10 +201,10 @@ mod tests {
         assert!(!format!("{cache:?}").contains("a\u{7}b"));
     }
 
-    /// Derives keys in a forked child, on a runtime of its own. Returns the child's exit code.
+    /// Derives keys in a forked child, on a new runtime. Returns the child's exit code.
     ///
-    /// The child starts no thread. Each thread of std takes a global lock when it begins and when it ends. If another thread
-    /// of the parent has that lock at the fork, the first thread that the child starts waits for it for ever.
+    /// The child starts no thread. Each thread of std takes a global lock when it begins and when it ends. If another
+    /// thread of the parent holds that lock at the fork, the first thread that the child starts waits for it forever.
     #[cfg(unix)]
     fn derive_in_child(cache: &KeyCache, challenge: &Challenge) -> i32 {
         in_child(|| {
@@ -219,7 +219,7 @@ mod tests {
     fn child_forked_while_a_key_is_derived_derives_its_own() {
         let cache = cache("pencil");
         let challenge = challenge("AAAA", 4096);
-        // The thread that derives the key is the parent's. In the child, the sender is never dropped.
+        // The thread that derives the key belongs to the parent. In the child, the sender is never dropped.
         let (sender, keys) = watch::channel(None);
         let entry = Entry { hash: Hash::Sha256, salt: challenge.salt().to_vec(), iterations: 4096, keys };
         cache.entries.get().lock().unwrap().push(entry);

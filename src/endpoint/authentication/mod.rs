@@ -1,7 +1,7 @@
 //! Authentication of every connection before it is used (Authentication specification).
 //!
-//! An [`Authenticator`] is made once for all endpoints with the same options. It holds what connections share: the keys
-//! derived from a password, and what the clouds' mechanisms cache. Each connection
+//! An [`Authenticator`] is made once for all endpoints with the same options. It holds the state that connections share:
+//! the keys derived from a password, and the caches of the cloud mechanisms. Each connection
 //!
 //! 1. sends the mechanism's first message along with hello ([`Authenticator::speculation`]), which saves a round trip,
 //! 2. completes the conversation ([`Authenticator::authenticate`]), and keeps the resulting [`Authentication`],
@@ -178,7 +178,7 @@ impl Authenticator {
         Speculation { supported_mechanisms_of: None, command: command.map(Wiped::new), state }
     }
 
-    /// Authenticates a new connection after its hello. `speculation` is what was sent along with that hello.
+    /// Authenticates a new connection after its hello. `speculation` was sent along with that hello.
     ///
     /// Returns `None` if the server is an arbiter: it has no users, and the handshake is complete without
     /// authentication. If the connection `is_pooled`, that is an error. Otherwise operations that rely on the

@@ -31,7 +31,7 @@ use tokens::{Limit, Tokens};
 
 pub(super) use tokens::Token;
 
-/// The database of users that the server does not store itself.
+/// The database of users that are not stored in the server.
 const DATABASE: &str = "$external";
 
 /// The version of [`OidcContext`].
@@ -59,7 +59,7 @@ pub(super) struct Oidc {
     allowed_hosts: Option<Vec<String>>,
     /// `timeoutMS`.
     timeout: Option<Duration>,
-    /// A forked child has its own. The callback that the parent awaits never ends in the child. An issuer may also
+    /// A forked child has separate state. The callback that the parent awaits never ends in the child. An issuer may also
     /// regard a refresh token as stolen if two processes use it.
     tokens: PerProcess<Tokens>,
 }
@@ -84,8 +84,8 @@ impl Oidc {
         })
     }
 
-    /// Returns the command to send along with hello (`saslStart`, with `db`), and the token that it carries. Returns
-    /// `None` if there is no token yet, or none for this server.
+    /// Returns the command to send along with hello (`saslStart`, with `db`), and the token that it carries. Returns `None`
+    /// if there is no token yet, or none for this server.
     pub fn speculation(&self, address: &ServerAddress) -> Option<(RawDocumentBuf, Token)> {
         self.require_allowed(address).ok()?;
         let token = self.tokens.get().current()?;
@@ -94,7 +94,7 @@ impl Oidc {
         Some((command, token))
     }
 
-    /// Authenticates a new connection. `speculated` is what was sent along with hello, and the server's answer to it.
+    /// Authenticates a new connection. `speculated` was sent along with hello, and comes with the server's answer.
     pub async fn authenticate(
         &self,
         conversation: &mut Conversation<'_>,

@@ -1,9 +1,9 @@
 //! Busy polling: a task that waits for a reply keeps its thread awake for a short time.
 //!
 //! A thread that falls asleep and wakes up again spends 10 to 20 µs of CPU time, and its task gets the reply that much
-//! later. If the reply comes sooner than that, not to sleep costs nothing. Otherwise all of the wait is lost, so a
+//! later. If the reply comes sooner than that, staying awake costs nothing. Otherwise the whole wait is wasted, so a
 //! connection whose replies come late stops trying: after each miss it lets twice as many commands pass before it tries
-//! again. One command of 256 still tries, and notices when replies have become fast.
+//! again. One command in 256 still tries, and notices when replies have become fast.
 
 use std::pin::pin;
 use std::task::Context;
@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 
 use tokio::task::yield_now;
 
-/// What a connection knows about how soon its replies come.
+/// How soon a connection's replies come, as far as it knows.
 #[derive(Debug)]
 pub(super) struct BusyPoll {
     /// How long a wait may keep its thread awake. Zero: not at all.
     limit: Duration,
     /// The request whose reply is awaited.
     request: i32,
-    /// When the present wait lets its thread sleep; `None` if it does so at once or already has.
+    /// When the current wait lets its thread sleep; `None` if it does so at once or already has.
     until: Option<Instant>,
     /// How many commands to let pass after the next miss.
     step: u8,
@@ -32,12 +32,12 @@ impl BusyPoll {
         Self { limit, request: 0, until: None, step: 1, to_pass: 0 }
     }
 
-    /// Called when the reply to `request` has not come yet. Makes the task run again as soon as the runtime has run
-    /// others and has looked for events, if this wait keeps its thread awake.
+    /// Called when the reply to `request` has not come yet. If this wait keeps its thread awake, makes the task run again
+    /// as soon as the runtime has run others and has looked for events.
     #[inline]
     pub fn wait(&mut self, request: i32, context: &mut Context<'_>) {
         if !self.limit.is_zero() && self.stays_awake(request, Instant::now()) {
-            // The first poll asks for the next one and is pending. Nothing is lost with the rest of the future.
+            // The first poll asks for the next one and is pending. Dropping the rest of the future loses nothing.
             let _pending = Future::poll(pin!(yield_now()), context);
         }
     }
@@ -51,7 +51,7 @@ impl BusyPoll {
             Some(_) => {
                 self.until = None;
                 self.to_pass = self.step;
-                // Ends at 255.
+                // Stops at 255.
                 self.step = self.step.saturating_mul(2);
                 false
             }
@@ -62,13 +62,13 @@ impl BusyPoll {
     /// Begins the wait for another reply.
     fn begin(&mut self, request: i32, now: Instant) {
         self.request = request;
-        // The wait before has not run out, so its reply came in time.
+        // The previous wait has not run out, so its reply came in time.
         if self.until.take().is_some() {
             self.step = 1;
         }
         match self.to_pass.checked_sub(1) {
             Some(left) => self.to_pass = left,
-            // A time beyond the clock's range is no time to wait for.
+            // A time beyond the clock's range never comes, so there is no wait.
             None => self.until = now.checked_add(self.limit),
         }
     }
@@ -95,7 +95,7 @@ mod tests {
         let mut busy_poll = BusyPoll::new(LIMIT);
         assert_eq!(awake(&mut busy_poll, 1, LIMIT / 2), LIMIT / 2);
         assert_eq!(awake(&mut busy_poll, 2, LIMIT * 9), LIMIT);
-        // Polled once more for another reason, it stays asleep.
+        // If it is polled once more for another reason, it stays asleep.
         assert_eq!(awake(&mut busy_poll, 2, LIMIT * 9), Duration::ZERO);
     }
 

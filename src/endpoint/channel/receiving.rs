@@ -25,7 +25,7 @@ pub(in crate::endpoint) struct Body<'c> {
     pub more_to_come: bool,
 }
 
-/// A reply that lies in one of the channel's buffers until the channel is used again. See [`Channel::body`].
+/// A reply that stays in one of the channel's buffers until the channel is used again. See [`Channel::body`].
 #[derive(Debug)]
 pub(in crate::endpoint) struct Reply {
     /// The range of the body within the buffer.
@@ -101,7 +101,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Takes the reply. This ends the exchange or, if more replies follow, continues with the next of them.
+    /// Takes the reply. This ends the exchange or, if more replies follow, continues with the next one.
     ///
     /// # Errors
     ///
@@ -110,7 +110,7 @@ impl Channel {
     #[inline(always)]
     pub fn take_body(&mut self) -> Result<Body<'_>, ExchangeError> {
         let ExchangeState::Received { awaited, header } = self.state else { return Err(ExchangeError::NotReusable) };
-        // Until the message turns out to be a valid reply.
+        // Broken until the message turns out to be a valid reply.
         self.state = ExchangeState::Broken;
         let length = header.message_length as usize;
         // The next reply of a stream may have been read along with this one.
@@ -150,7 +150,7 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// Those of [`take_body`](Self::take_body).
+    /// As for [`take_body`](Self::take_body).
     pub fn take_reply(&mut self) -> Result<Reply, ExchangeError> {
         let Body { document, is_plain, more_to_come } = self.take_body()?;
         let (at, length) = (document.as_bytes().as_ptr().addr(), document.as_bytes().len());

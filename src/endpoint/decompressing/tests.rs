@@ -1,4 +1,4 @@
-//! Where large compressed replies are decompressed, and what happens to an exchange that is left meanwhile.
+//! Where large compressed replies are decompressed, and what happens to an exchange that is abandoned meanwhile.
 
 use std::future::poll_fn;
 use std::sync::mpsc;
@@ -46,7 +46,7 @@ fn packed(response_to: i32, body: &RawDocumentBuf, compressor: Compressor) -> Ve
     packed
 }
 
-/// Sends a command, and answers it with what `answer` returns for its request ID.
+/// Sends a command, and answers it with the result of `answer` for its request ID.
 async fn exchange(channel: &mut Channel, server: &mut TcpStream, answer: impl Fn(i32) -> Vec<u8>) {
     let ping = rawdoc! { "ping": 1 };
     let request = Request { database: "admin", body: &ping, sequences: &[], flags: Flags::NONE, appended: [&[], &[]] };

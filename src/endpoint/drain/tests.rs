@@ -104,7 +104,7 @@ async fn reply_can_be_left_at_any_byte() {
         server.write_all(&bytes[..prefix]).await.unwrap();
         read_prefix(&mut channel, prefix).await;
         assert_eq!(channel.condition(), Condition::NeedsDrain, "{prefix}");
-        // A drain that is cancelled itself loses nothing, either.
+        // A drain that is cancelled itself loses nothing either.
         tokio::select! {
             biased;
             drained = channel.drain(PLENTY) => panic!("nothing more was sent: {drained:?}"),
@@ -121,7 +121,7 @@ async fn reply_can_be_left_at_any_byte() {
 async fn large_reply_is_discarded_without_buffering_and_can_be_left() {
     let (mut channel, mut server) = pair().await;
     let body = rawdoc! { "ok": 1, "much": "x".repeat(5_000_000) };
-    // In the header, in the flags, just behind them, and far into the body.
+    // In the header, in the flags, just after them, and far into the body.
     for prefix in [0, 7, 16, 19, 20, 21, 300_000, 4_000_000] {
         send_ping(&mut channel).await;
         let number = Header::read(&receive(&mut server).await, 48_000_000).unwrap().unwrap().request_id;
@@ -233,7 +233,7 @@ async fn reply_that_breaks_the_protocol_ends_the_drain() {
         send_ping(&mut channel).await;
         let (drained, _) = tokio::join!(channel.drain(PLENTY), async {
             server.write_all(&bytes).await.unwrap();
-            // All that was sent can be read.
+            // Everything that was sent can be read.
             server.shutdown().await.unwrap();
         });
         assert!(matches!(drained, Err(NotDrained::Failed(ExchangeError::Wire(_)))), "{drained:?}");
@@ -258,7 +258,7 @@ async fn cursor_that_a_reply_without_a_caller_has_opened_is_closed() {
             rawdoc! { "firstBatch": batch(length), "id": 7_i64, "ns": "test.some.name" },
             rawdoc! { "id": 7_i64, "ns": "test.some.name", "firstBatch": batch(length) },
         ] {
-            // At once, and with a part of the reply that does not tell yet.
+            // At once, and with a part of the reply that is not conclusive yet.
             for prefix in [0, TELLING - 1] {
                 send_ping(&mut channel).await;
                 let number = Header::read(&receive(&mut server).await, 48_000_000).unwrap().unwrap().request_id;
@@ -267,7 +267,7 @@ async fn cursor_that_a_reply_without_a_caller_has_opened_is_closed() {
                 read_prefix(&mut channel, prefix).await;
                 let serve = async {
                     server.write_all(&bytes[prefix..]).await.unwrap();
-                    // The server says that it has opened another one, which is not believed.
+                    // The server claims to have opened another one, which is not believed.
                     answer(&mut server, &rawdoc! { "cursor": cursor.clone(), "ok": 1 }).await
                 };
                 let (drained, sent) = tokio::join!(channel.drain(PLENTY), serve);

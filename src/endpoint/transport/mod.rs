@@ -1,9 +1,9 @@
 //! The byte stream to a server: TCP or a Unix domain socket, optionally through a proxy or in TLS.
 //!
-//! [`Connectors`] reads what the options of a deployment say, files included. A [`Connector`] opens streams to one of
-//! its servers, and a [`Transport`] is such a stream.
+//! [`Connectors`] reads the options of a deployment, including files. A [`Connector`] opens streams to one of its servers,
+//! and each stream is a [`Transport`].
 //!
-//! Dropping a stream closes it, at any time and place: no runtime is needed, and nothing is sent. A TLS stream is
+//! Dropping a stream closes it, at any time and in any place: no runtime is needed, and nothing is sent. A TLS stream is
 //! therefore closed without the `close_notify` that tells the peer that no bytes are missing. It is not needed here,
 //! because a message of the wire protocol states its length.
 
@@ -38,7 +38,7 @@ pub use tls::TlsError;
 use socket::Socket;
 use tls::{Identity, Tls, TlsStream};
 
-/// What all connections of one deployment share.
+/// The state that all connections of one deployment share.
 #[derive(Debug)]
 pub(super) struct Connectors {
     look_ups: Arc<LookUps>,
@@ -194,7 +194,7 @@ pub(super) fn stream_failed(stage: Stage, error: io::Error) -> EstablishError {
 
 /// Adds a guess to the error, if the server has ended the stream.
 ///
-/// An overloaded server ends streams, too, so the guess changes neither the error's kind nor its labels.
+/// Overloaded servers also end streams, so the guess changes neither the error's kind nor its labels.
 pub(super) fn with_guess(error: io::Error, guess: &str) -> io::Error {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
     match error.kind() {
@@ -247,9 +247,9 @@ impl Transport {
     /// Nothing was written if this returns `Pending`.
     ///
     /// With TLS the bytes may still lie in the stream's own buffer. The next call of this function or of
-    /// [`poll_read`](Self::poll_read) sends them. A caller that waits for a reply need not care. A caller that does not
-    /// must call [`poll_flush`](Self::poll_flush).
-    #[inline(always)] // As its one caller is.
+    /// [`poll_read`](Self::poll_read) sends them. A caller that waits for a reply does not need to do anything. A caller
+    /// that does not wait must call [`poll_flush`](Self::poll_flush).
+    #[inline(always)] // Because its only caller is inlined.
     pub fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = match &mut self.stream {
             // A socket nearly always has room for a request, so try to write before registering for readiness.
@@ -281,7 +281,7 @@ impl Transport {
     /// Nothing was read if this returns `Pending`: the bytes stay in the stream.
     ///
     /// The end of the stream is an error, because every reader expects at least one more byte.
-    #[inline(always)] // As its one caller is.
+    #[inline(always)] // Because its only caller is inlined.
     pub fn poll_read(&mut self, context: &mut Context<'_>, room: &mut [u8]) -> Poll<io::Result<usize>> {
         let mut buffer = ReadBuf::new(room);
         match &mut self.stream {
@@ -294,8 +294,8 @@ impl Transport {
         })
     }
 
-    /// Takes what has arrived on a stream that no exchange reads, as far as the runtime has noticed, and returns the
-    /// number of bytes. For a plain socket on which nothing has arrived, this makes no system call.
+    /// Takes the bytes that have arrived on a stream that no exchange reads, as far as the runtime has noticed, and returns
+    /// their number. For a plain socket on which nothing has arrived, this makes no system call.
     ///
     /// # Errors
     ///

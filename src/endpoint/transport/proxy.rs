@@ -19,8 +19,8 @@ use crate::runtime::LookUps;
 
 /// Connects to the server through `proxy`. The proxy resolves the server's name.
 ///
-/// Any failure is a network error, also a refusal of the login or by rule ("Connection Establishment"). It says nothing about
-/// the server's load, even if the proxy reports that the server refused, so no error has a label.
+/// Any failure is a network error, including a refusal of the login or by rule ("Connection Establishment"). It says
+/// nothing about the server's load, even if the proxy reports that the server refused, so no error has a label.
 pub(super) async fn connect(
     proxy: &ProxyOptions,
     look_ups: &LookUps,
@@ -54,8 +54,8 @@ pub(super) async fn connect(
     }
 }
 
-/// The first bytes that a proxy sends: the method, the outcome of a login if any, and its reply. The library reports
-/// the reply's code in words, and not every code.
+/// The first bytes that a proxy sends: the method, the outcome of a login if there is one, and its reply. The library
+/// reports the reply's code in words, but not every code.
 #[derive(Default)]
 struct Heard {
     bytes: [u8; 6],

@@ -38,7 +38,7 @@ pub(super) fn check_path(path: &Path) -> Result<(), InvalidOption> {
 /// A connected socket.
 #[derive(Debug)]
 pub(super) enum Socket {
-    /// A TCP socket.
+    /// A connected socket.
     Tcp(TcpStream),
     /// A Unix domain socket.
     #[cfg(unix)]
@@ -101,9 +101,9 @@ impl Socket {
 
     /// Drops the socket in a forked child without any effect on the parent's socket.
     ///
-    /// An ordinary drop would remove the socket from tokio's epoll instance, which parent and child share, and the
-    /// parent would never again hear of its own socket. Closing only the child's descriptor leaves the registration
-    /// alone: it belongs to the open socket, which the parent keeps open. The memory of the registration is leaked.
+    /// An ordinary drop would remove the socket from tokio's epoll instance, which parent and child share. The parent would
+    /// then never hear of its own socket again. Closing only the child's descriptor leaves the registration alone: it
+    /// belongs to the open socket, which the parent keeps open. The memory of the registration is leaked.
     #[cfg(unix)]
     pub fn abandon_after_fork(self) {
         use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};

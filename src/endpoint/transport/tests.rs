@@ -74,7 +74,7 @@ async fn fill(transport: &mut Transport) -> usize {
             Ok(length) => written += length.unwrap(),
             Err(_) => cancelled += 1,
         }
-        // Bytes that are on their way through this process keep moving.
+        // Bytes on their way through this process keep moving.
         tokio::task::yield_now().await;
     }
     written

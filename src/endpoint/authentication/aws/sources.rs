@@ -1,7 +1,7 @@
 //! Sources of AWS credentials (Authentication specification, "Credential Fetching Order").
 //!
-//! `AWS_CONTAINER_CREDENTIALS_FULL_URI` goes beyond the specification. Without it, a pod on EKS would get the node's
-//! role instead of its own. Profiles and shared files are not supported: an application that needs them supplies the
+//! `AWS_CONTAINER_CREDENTIALS_FULL_URI` goes beyond the specification. Without it, a pod on EKS would get the node's role
+//! instead of the pod's role. Profiles and shared files are not supported: an application that needs them supplies the
 //! provider of an AWS SDK.
 //!
 //! A variable that is set but unusable is an error, because the next source would yield another identity.
@@ -104,7 +104,7 @@ fn text(cloud: &CloudEnvironment, name: &'static str) -> Result<Option<String>, 
     cloud.variable(name).map(OsString::into_string).transpose().map_err(refuse)
 }
 
-/// A service, and what to request from it.
+/// A service, and the request to it.
 #[derive(Clone, Copy)]
 struct Question<'a> {
     service: &'static str,
@@ -212,7 +212,7 @@ async fn from_ec2(cloud: &CloudEnvironment) -> Result<AwsCredentials, Unavailabl
     question.read_credentials(&mut value, "Token")
 }
 
-/// The characters that names of roles consist of are not encoded.
+/// The characters that role names consist of are not encoded.
 const PATH_SEGMENT: &percent_encoding::AsciiSet =
     &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b'+').remove(b'=').remove(b'@');
 
@@ -243,7 +243,7 @@ async fn from_web_identity(
 
 /// Returns the parameters as a body. In the URL they might be logged.
 fn web_identity_form(name: &str, role: &str, token: &Secret) -> Zeroizing<Vec<u8>> {
-    // Encoding turns a byte into three at most. Growing would leave a copy of the token behind.
+    // Encoding turns one byte into at most three. Growing would leave a copy of the token behind.
     let length = 128 + 3 * (name.len() + role.len() + token.reveal().len());
     let mut form = Zeroizing::new(Vec::with_capacity(length));
     let fields = [("RoleSessionName", name), ("RoleArn", role), ("WebIdentityToken", token.reveal())];

@@ -26,7 +26,7 @@ impl Token {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limit {
     pub time: Duration,
-    /// Whether the time covers both the wait for other calls and the call itself, or each of them.
+    /// Whether the time covers the wait for other calls and the call itself together, or each of them separately.
     pub together: bool,
 }
 
@@ -187,7 +187,7 @@ mod tests {
         // The virtual clock ticks in milliseconds.
         assert!((100..=101).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
 
-        // A failed call counts. A call that was long ago delays nothing.
+        // A failed call counts. A call from long ago delays nothing.
         tokens.invalidate(&tokens.current().unwrap());
         sleep(Duration::from_millis(70)).await;
         let begun = Instant::now();

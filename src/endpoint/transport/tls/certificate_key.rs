@@ -22,8 +22,8 @@ use crate::wire::ocsp::{Certificate, PublicKey};
 #[derive(Debug)]
 pub(super) struct CertificateKey<'a> {
     origin: Origin<'a>,
-    /// The client's certificate first, then those of the authorities between it and the authority that the server
-    /// trusts.
+    /// The client's certificate first, then the certificates of the authorities between it and the authority that the
+    /// server trusts.
     chain: Vec<CertificateDer<'static>>,
     key: Zeroizing<PrivateKeyDer<'static>>,
 }
@@ -93,7 +93,7 @@ impl CertificateKey<'_> {
     /// one.
     ///
     /// The input is wiped afterwards. *ring* does not wipe its own form of the key when it is dropped. Another provider
-    /// gets a copy, whose handling is up to that provider.
+    /// gets a copy, and is responsible for it.
     pub fn into_resolver(self, provider: Option<&CryptoProvider>) -> Result<SingleCertAndKey, InvalidOption> {
         let refuse = |error: Error| self.origin.refuse(&error.to_string());
         let key = match provider {

@@ -29,7 +29,7 @@ pub enum TlsError {
     #[error("the system has no certificate authorities ({}); set tlsCAFile", reasons.join("; "))]
     #[non_exhaustive]
     NoTrustedAuthority {
-        /// The errors of looking for them. May be empty.
+        /// The errors of the search for them. May be empty.
         reasons: Vec<String>,
     },
     /// The server presents the certificate of an authority (`CA:TRUE`) as its own, and `tlsCAFile` does not hold it as
@@ -62,7 +62,7 @@ pub enum TlsError {
     #[error("the server's certificate is not valid before {}: correct this machine's clock ({source})", Date(*.until))]
     #[non_exhaustive]
     NotValidYet {
-        /// The begin of its validity.
+        /// The beginning of its validity.
         until: SystemTime,
         /// The error of the TLS library.
         source: rustls::Error,

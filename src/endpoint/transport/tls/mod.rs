@@ -9,9 +9,9 @@
 //! (`revocation`; OCSP Support specification, "Suggested OCSP Behavior", steps 1 to 3 and 10). rustls asks every server
 //! for a response and passes it on.
 //!
-//! With the feature `ocsp`, the responders that the certificate names are asked after a handshake that says nothing conclusive,
-//! unless `tlsDisableOCSPEndpointCheck` forbids it or a proxy is set, past which no request may go (`responders`; steps 4 and 7).
-//! What they say is kept until it expires.
+//! With the feature `ocsp`, the responders that the certificate names are asked after an inconclusive handshake. This is
+//! not done if `tlsDisableOCSPEndpointCheck` forbids it, or if a proxy is set, which no request may bypass (`responders`;
+//! steps 4 and 7). Their answers are kept until they expire.
 //!
 //! Revocation lists are not read (steps 5 and 6), which a SHOULD permits. A resumed session relies on the check of its first
 //! connection.
@@ -55,12 +55,11 @@ use trust::Verifier;
 /// The TLS configuration from the options. Holds the sessions that later connections resume.
 pub(super) struct Tls {
     config: Arc<ClientConfig>,
-    /// `None` if the application supplied the configuration, with a verifier of its own.
+    /// `None` if the application supplied the configuration, with its own verifier.
     verifier: Option<Arc<Verifier>>,
 }
 
-/// The name that a server's certificate must contain. Only a DNS name is sent to the server (SNI), an IP address is
-/// not.
+/// The name that a server's certificate must contain. Only a DNS name is sent to the server (SNI), not an IP address.
 pub(super) type Identity = ServerName<'static>;
 
 impl Tls {
@@ -165,7 +164,7 @@ impl Tls {
 
 #[cfg(feature = "ocsp")]
 impl Tls {
-    /// Refuses the certificate of a new session, if the responders that it names say that it was revoked.
+    /// Refuses the certificate of a new session if the responders that it names say that it was revoked.
     async fn ask_responders(&self, stream: &client::TlsStream<Socket>, deadline: Deadline) -> io::Result<()> {
         let session = stream.get_ref().1;
         let Some(verifier) =
@@ -230,7 +229,7 @@ fn is_no_tls(error: &io::Error) -> bool {
     matches!(invalid, InvalidMessage::InvalidContentType | InvalidMessage::UnknownProtocolVersion)
 }
 
-/// Returns whether TLS itself failed and not the network below it: a certificate that one end does not accept, an
+/// Returns whether TLS itself failed rather than the network below it: a certificate that one end does not accept, an
 /// alert, or bytes that are not TLS.
 pub(super) fn is_refusal(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|source| source.is::<Error>())

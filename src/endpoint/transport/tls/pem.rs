@@ -1,7 +1,7 @@
 //! PEM files (RFC 7468): sections of base64 between a BEGIN line and an END line.
 //!
-//! Parsed here rather than by a library, because they may hold private keys: every copy that is made of a key on the
-//! way is wiped from memory when it is dropped.
+//! Parsed here rather than by a library, because they may hold private keys: every copy of a key that is made on the way is
+//! wiped from memory when it is dropped.
 
 use std::fmt;
 
@@ -45,7 +45,7 @@ pub(super) struct MalformedPem {
 /// The byte order mark of UTF-8, with which some editors begin a file.
 const MARK: &[u8] = "\u{feff}".as_bytes();
 
-/// Returns the sections of a file, in order. Text outside of them is ignored.
+/// Returns the sections of a file, in order. Text outside them is ignored.
 pub(super) fn sections(file: &[u8]) -> Result<Vec<Section>, MalformedPem> {
     let file = file.strip_prefix(MARK).unwrap_or(file);
     let mut sections = Vec::new();

@@ -23,10 +23,11 @@ use crate::printable::{Printable, PrintableError};
 use crate::runtime::TARGET;
 use crate::wire::ocsp::CertificateId;
 
-/// How long responders are waited for at most.
+/// The longest wait for responders.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// How long responders without a conclusive answer are not asked again, in seconds. Each connection would wait for them.
+/// How long responders without a conclusive answer are not asked again, in seconds. Otherwise, each connection would wait
+/// for them.
 const PAUSE: u64 = 60;
 
 /// How many of a certificate's responders are asked.
@@ -35,7 +36,7 @@ const MOST_RESPONDERS: usize = 4;
 /// How many certificates are remembered. A deployment has a few.
 const MOST_KNOWN: usize = 1_024;
 
-/// What is known of certificates, from responders and from stapled responses.
+/// The known states of certificates, from responders and from stapled responses.
 #[derive(Debug, Default)]
 pub(super) struct Responders {
     /// Not behind a lock: after a fork, the child might find it held by a thread that only the parent has.
@@ -43,8 +44,8 @@ pub(super) struct Responders {
 }
 
 impl Responders {
-    /// Remembers what was concluded, unless what is known lasts longer. That a certificate was revoked is not forgotten for
-    /// anything else before its time: another connection may have had no answer meanwhile.
+    /// Remembers a conclusion, unless the known one lasts longer. A revocation is not replaced by any other conclusion
+    /// before its time: another connection may have had no answer meanwhile.
     pub fn learn(&self, id: &CertificateId, conclusion: Conclusion) {
         let now = UnixTime::now().as_secs();
         self.known.rcu(|known| {
@@ -62,8 +63,8 @@ impl Responders {
         });
     }
 
-    /// Returns whether a certificate was revoked, as far as that is known or a responder tells. `left`: the time until the
-    /// connection must be open, of which responders get half at most.
+    /// Returns whether a certificate was revoked, as far as that is known or a responder answers. `left` is the time until
+    /// the connection must be open, of which responders get at most half.
     pub async fn is_revoked(&self, issued: &Issued<'_>, algorithms: &Algorithms, left: Option<Duration>) -> bool {
         let (id, now) = (issued.id(), UnixTime::now());
         let known = self.known.load().get(&id).copied().filter(|known| known.until > now.as_secs());

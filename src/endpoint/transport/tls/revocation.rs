@@ -19,7 +19,7 @@ use crate::wire::ocsp::{Certificate, OcspError, OcspResponse, PublicKey, Status}
 /// id-kp-OCSPSigning (RFC 6960, section 4.2.2.2): the right to sign on behalf of an issuer.
 const OCSP_SIGNING: &[u8] = &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x03, 0x09];
 
-/// How many certificates in a response are verified at most, so that a response cannot slow the handshake down.
+/// The maximum number of certificates in a response that are verified, so that a response cannot slow the handshake down.
 const MAX_RESPONDERS: usize = 4;
 
 pub(super) type Algorithms = [&'static dyn SignatureVerificationAlgorithm];
@@ -38,7 +38,7 @@ pub(super) struct Issued<'a> {
     issuer: TrustAnchor<'static>,
 }
 
-/// What a valid response says of a certificate, if the responder knows it.
+/// The content of a valid response about a certificate, if the responder knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Conclusion {
     pub is_revoked: bool,
@@ -46,8 +46,8 @@ pub(super) struct Conclusion {
     pub until: u64,
 }
 
-/// Refuses a certificate that was revoked, whose stapled response is invalid, or that demands a response and has none.
-/// A responder that does not know the certificate is no reason to refuse. Returns what the response says, if it is
+/// Refuses a certificate that was revoked, whose stapled response is invalid, or that demands a response and has none. A
+/// responder that does not know the certificate is no reason to refuse. Returns what the response says, if it is
 /// conclusive.
 ///
 /// The certificate and its chain were verified before, with the same arguments.
@@ -125,7 +125,7 @@ impl<'a> Issued<'a> {
         })
     }
 
-    /// Returns how requests and caches name the certificate.
+    /// Returns the name of the certificate in requests and caches.
     #[cfg(feature = "ocsp")]
     pub fn id(&self) -> CertificateId {
         CertificateId::of(&self.parts, self.issuer_key())
@@ -193,7 +193,7 @@ fn refusal(error: OcspError) -> Error {
     Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(error))))
 }
 
-/// Returns why [`check`] refused a certificate, if that failed the handshake. A revoked certificate is an error of
+/// Returns why [`check`] refused a certificate, if that made the handshake fail. A revoked certificate is an error of
 /// rustls itself.
 pub(super) fn refused_in(error: &io::Error) -> Option<&OcspError> {
     match error.get_ref()?.downcast_ref()? {

@@ -39,7 +39,7 @@ static SYSTEM_AUTHORITIES: OnceCell<RootCertStore> = OnceCell::const_new();
 pub(super) struct Verifier {
     check: Check,
     algorithms: WebPkiSupportedAlgorithms,
-    /// `None` if no responder is to be asked.
+    /// `None` if no responder may be asked.
     #[cfg(feature = "ocsp")]
     responders: Option<Responders>,
 }
@@ -98,8 +98,7 @@ impl Verifier {
     }
 
     /// Refuses a server's certificate if its responders say that it was revoked. `presented` is what the server sent in a
-    /// handshake that has succeeded: its certificate, then intermediate ones. `left` is the time until the connection must
-    /// be open.
+    /// successful handshake: its certificate, then intermediate ones. `left` is the time until the connection must be open.
     #[cfg(feature = "ocsp")]
     pub async fn ask_responders(&self, presented: &[CertificateDer<'_>], left: Option<Duration>) -> Result<(), Error> {
         let (Some(responders), [certificate, intermediates @ ..]) = (&self.responders, presented) else {
@@ -234,8 +233,8 @@ fn is_of_authority(error: &Error) -> bool {
 
 /// Accepts the certificate of an authority as a server's own, if it is self-signed and one of the trusted certificates.
 ///
-/// For such a certificate there is nothing more to prove than that it is the same one. The handshake proves that the
-/// server has its key. Its validity period and its purpose are checked as usual.
+/// For such a certificate, it is enough to prove that it is the same one. The handshake proves that the server has its key.
+/// Its validity period and its purpose are checked as usual.
 fn verify_pinned(certificate: &CertificateDer<'_>, pins: &[CertificateDer<'_>], now: UnixTime) -> Result<(), Error> {
     let bad_encoding = |_| CertificateError::BadEncoding;
     let parts = Certificate::read(certificate).map_err(bad_encoding)?;
@@ -256,7 +255,7 @@ fn verify_pinned(certificate: &CertificateDer<'_>, pins: &[CertificateDer<'_>], 
     }
 }
 
-/// Returns why [`verify_pinned`] refused a certificate, if that failed the handshake and rustls's own message would not
+/// Returns why [`verify_pinned`] refused a certificate, if that made the handshake fail and rustls's own message would not
 /// help.
 pub(super) fn refused_in(error: &io::Error) -> Option<TlsError> {
     match error.get_ref()?.downcast_ref()? {

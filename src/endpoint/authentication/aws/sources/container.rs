@@ -1,7 +1,7 @@
-//! The agents that give containers their credentials: those of ECS and of EKS Pod Identity.
+//! The agents that give containers their credentials: the ECS agent and the EKS Pod Identity agent.
 //!
-//! The specification describes the agent of ECS ("ECS endpoint"). The agent of EKS, and the token that either may
-//! require, follow the container credential provider of the AWS SDKs.
+//! The specification describes the ECS agent ("ECS endpoint"). The EKS agent, and the token that either agent may require,
+//! follow the container credential provider of the AWS SDKs.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -17,7 +17,7 @@ const FULL_URI: &str = "AWS_CONTAINER_CREDENTIALS_FULL_URI";
 const TOKEN: &str = "AWS_CONTAINER_AUTHORIZATION_TOKEN";
 const TOKEN_FILE: &str = "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE";
 
-/// The allowed URIs. Plain HTTP is allowed only for addresses at which no other machine answers, because the token and
+/// The allowed URIs. Plain HTTP is allowed only for addresses that no other machine can answer at, because the token and
 /// the credentials are sent unencrypted.
 const ALLOWED_URI: &str = "an https URL, or an http URL of a loopback address, 169.254.170.2, 169.254.170.23 or \
                            [fd00:ec2::23]";

@@ -8,7 +8,7 @@ use crate::options::CloudEnvironment;
 
 const GLOBAL: &str = "https://sts.amazonaws.com";
 
-/// The longest name of a region: that of a DNS label.
+/// The longest name of a region, which is also the longest DNS label.
 const MAX_REGION: usize = 63;
 
 /// The regions for which `AWS_STS_REGIONAL_ENDPOINTS=legacy` selects the global endpoint.
@@ -31,7 +31,7 @@ const LEGACY_REGIONS: [&str; 16] = [
     "us-west-2",
 ];
 
-/// The partitions outside of `amazonaws.com`: the prefix of their regions, and their domain.
+/// The partitions outside `amazonaws.com`: the prefix of their regions, and their domain.
 const PARTITIONS: [(&str, &str); 6] = [
     ("cn-", "amazonaws.com.cn"),
     ("eusc-", "amazonaws.eu"),
@@ -41,7 +41,7 @@ const PARTITIONS: [(&str, &str); 6] = [
     ("us-isof-", "csp.hci.ic.gov"),
 ];
 
-/// Returns the service's URL: the application's own, or that of the environment's region.
+/// Returns the service's URL: from the application, or for the region in the environment.
 pub(super) fn url(cloud: &CloudEnvironment) -> Result<String, Unavailable> {
     if let Some(url) = &cloud.aws_sts {
         return Ok(url.clone());
