@@ -107,11 +107,11 @@ pub struct HelloReply {
     /// `maxMessageSizeBytes`: the longest request, in bytes. By default 48,000,000.
     ///
     /// The specification lets the server set this limit ("MongoDB Handshake"). wharf accepts values from 1,024 to
-    /// 2,147,483,647, and applies the limit once the connection is established. Until then, no message may be longer
-    /// than 1 MiB.
+    /// 2,147,483,647, and applies the limit once the connection is established. Until then, no message may be longer than 1
+    /// MiB.
     ///
     /// Replies may be at most 48,000,000 bytes long, or less if the server says so, compressed or not. No server sends
-    /// longer ones, and this limits the memory of a connection. A reply takes memory as its bytes arrive, and not by
+    /// longer ones, and this limits the memory of a connection. A reply takes memory as its bytes arrive, rather than by
     /// its declared length. A compressed reply takes its declared uncompressed length, if its bytes can yield that.
     pub max_message_size: u32,
     /// `maxBsonObjectSize`: the largest document, in bytes. By default 16,777,216.
@@ -122,7 +122,7 @@ pub struct HelloReply {
     pub logical_session_timeout_minutes: Option<i64>,
     /// `helloOk`: whether later commands may be `hello` instead of the legacy hello.
     pub hello_ok: bool,
-    /// What kind of server this is, as far as it stays the same while the connection is open.
+    /// The kind of server, as far as it stays the same while the connection is open.
     pub(crate) role: Role,
     /// `connectionId`: the server's number for the connection.
     pub server_connection_id: Option<i64>,
@@ -133,17 +133,17 @@ pub struct HelloReply {
     /// `saslSupportedMechs`: the mechanisms of the user in the request, known or not; `None` if there is no such user,
     /// or the request named none.
     pub sasl_supported_mechanisms: Option<Vec<String>>,
-    /// The whole reply. That of an established connection lacks `speculativeAuthenticate`, which only concerned the
-    /// authentication. That of a pool's connection has at most 16 KiB: of a longer reply, some elements are left out.
+    /// The whole reply. The reply of an established connection lacks `speculativeAuthenticate`, which only concerned the
+    /// authentication. The reply of a pool's connection has at most 16 KiB: some elements of a longer reply are left out.
     pub document: RawDocumentBuf,
 }
 
-/// What kind of server a connection leads to. A server changes it only by a new start.
+/// The kind of server that a connection leads to. It changes only when the server restarts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     /// A server without a replica set.
     Standalone,
-    /// A member of a replica set, also before the set is initiated.
+    /// A member of a replica set, even before the set is initiated.
     Member,
     /// A mongos.
     Mongos,
@@ -186,8 +186,7 @@ impl HelloReply {
         Ok(Self {
             min_wire_version: version("minWireVersion")?,
             max_wire_version: version("maxWireVersion")?,
-            // The minimum is what a command needs around its own content, so that the limit cannot forbid every
-            // command.
+            // The minimum is what a command needs around its own content, so that the limit cannot forbid every command.
             max_message_size: limit("maxMessageSizeBytes", DEFAULT_MAX_MESSAGE_SIZE, 1024, "1024 to 2147483647")?,
             max_document_size: limit("maxBsonObjectSize", 16 * 1024 * 1024, 1024, "1024 to 2147483647")?,
             max_write_batch_size: limit("maxWriteBatchSize", 100_000, 1, "1 to 2147483647")?,
@@ -344,7 +343,7 @@ pub(crate) fn check_wire_versions(least: i32, most: i32, address: &str) -> Resul
     Ok(())
 }
 
-/// The maximum length of a hello's document on an idle connection, in bytes. That of a large replica set has some 5
+/// The maximum length of a hello's document on an idle connection, in bytes. The document of a large replica set has some 5
 /// KiB.
 const KEPT_DOCUMENT: usize = 16 * 1024;
 

@@ -68,8 +68,8 @@ pub struct FunctionEnvironment {
 }
 
 impl ClientMetadata {
-    /// Appends a library that wraps wharf ("Appending metadata"), unless the same one was appended before. An empty
-    /// field counts as not given.
+    /// Appends a library that wraps wharf ("Appending metadata"), unless it was appended before. An empty field counts as
+    /// not given.
     ///
     /// # Errors
     ///
@@ -110,7 +110,7 @@ impl ClientMetadata {
     ///
     /// Excess fields are left out in the specification's order: first all of `env` but its name, then all of `os` but
     /// its type, then `env`, and at last the end of `platform`. The names and versions of libraries are never left out,
-    /// which is why [`append`](Self::append) refuses those that are too long.
+    /// which is why [`append`](Self::append) refuses libraries that are too long.
     #[must_use]
     pub fn to_document(&self) -> RawDocumentBuf {
         let fits = |document: &RawDocumentBuf| document.as_bytes().len() <= MAX_METADATA;
@@ -331,7 +331,7 @@ mod tests {
         DriverInfo { name: name.to_owned(), version: owned(version), platform: owned(platform) }
     }
 
-    /// Returns the name, the version and the platform, without wharf's own.
+    /// Returns the name, the version and the platform, without wharf's own values.
     fn libraries(metadata: &ClientMetadata) -> [String; 3] {
         let document = document(metadata);
         let driver = document.get_document("driver").unwrap();

@@ -83,7 +83,7 @@ pub enum WireError {
         /// The number of bytes.
         count: u64,
     },
-    /// The message has another operation than the expected one.
+    /// The message has an unexpected operation.
     #[error("opCode must be {allowed}, got {value}")]
     OpCode {
         /// The operation in the header.
@@ -91,7 +91,7 @@ pub enum WireError {
         /// The operation that was expected.
         allowed: i32,
     },
-    /// A compressed message contains another operation than the expected one.
+    /// A compressed message contains an unexpected operation.
     #[error("originalOpcode must be {allowed}, got {value}")]
     OriginalOpCode {
         /// The operation in the message.
@@ -195,7 +195,7 @@ pub enum WireError {
 
 crate::error::debug_as_sentence!(WireError);
 
-/// Returns what [`WireError::ReplyField`] says of its field.
+/// Returns the text of [`WireError::ReplyField`] about its field.
 fn requirement(value: &PeerText, allowed: &str) -> String {
     match value.as_str() {
         "missing" => "is missing".to_owned(),

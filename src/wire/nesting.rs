@@ -1,4 +1,4 @@
-//! How deep the documents in a document are.
+//! The depth of nested documents.
 
 use bson::raw::{RawElement, RawIter};
 use bson::spec::ElementType;
@@ -11,10 +11,10 @@ pub(crate) const MOST_LEVELS: usize = 200;
 /// The length in bytes of a level: a type, an empty name, a length and an end.
 const SMALLEST_LEVEL: usize = 7;
 
-/// Returns whether a document has more than [`MOST_LEVELS`], itself included.
+/// Returns whether a document has more than [`MOST_LEVELS`], including itself.
 ///
 /// serde uses some of the thread's stack for each level, so it must not read such a document. Looks at each element once,
-/// and at none of a document that is too short for so many levels.
+/// and at no element of a document that is too short for so many levels.
 pub(crate) fn is_too_deep(document: &RawDocument) -> bool {
     if document.as_bytes().len() < MOST_LEVELS * SMALLEST_LEVEL {
         return false;

@@ -34,7 +34,7 @@ pub struct ServerError {
     pub message: String,
     /// The error labels that the specifications define.
     pub labels: Labels,
-    /// The reply's `writeConcernError`, if it has one besides.
+    /// The reply's `writeConcernError`, if it also has one.
     pub write_concern_error: Option<Box<WriteConcernError>>,
     /// The whole reply, including `topologyVersion` and all other fields.
     pub reply: RawDocumentBuf,
@@ -146,7 +146,7 @@ impl StateChange {
         }
     }
 
-    /// Returns the state that a code means. The message only counts if there is no code, which is 0.
+    /// Returns the state that a code means. The message only counts if the code is 0, which means that there is none.
     fn of(code: i32, message: &str) -> Option<Self> {
         match code {
             91 | 11600 => Some(Self::ShuttingDown),
@@ -186,8 +186,8 @@ fn label_names(reply: &RawDocument) -> impl Iterator<Item = String> {
     reply.get_array("errorLabels").ok().into_iter().flat_map(texts)
 }
 
-/// Returns the text in a field, if it is one. Servers cut their messages in the middle of characters: what is not UTF-8
-/// becomes U+FFFD.
+/// Returns the text in a field, if it is one. Servers cut their messages in the middle of characters, so bytes that are not
+/// UTF-8 become U+FFFD.
 pub(crate) fn text(document: &RawDocument, field: &str) -> Option<String> {
     let mut elements = document.iter_elements().map_while(Result::ok);
     lossy(&elements.find(|element| element.key() == field)?)
@@ -258,7 +258,7 @@ const DOUBLE: u8 = ElementType::Double as u8;
 /// The value of `ok` in every successful reply of a server.
 const SUCCESS: [u8; 8] = 1.0_f64.to_le_bytes();
 
-/// Returns whether the reply begins with a successful `ok`, as a reply does that returns nothing else.
+/// Returns whether the reply begins with a successful `ok`, as a reply that returns nothing else does.
 #[inline]
 pub(crate) fn begins_with_success(reply: &RawDocument) -> bool {
     // Right after the document's length.
@@ -303,10 +303,10 @@ fn check_strictly(reply: &RawDocument) -> Result<(), Unsuccessful> {
     if succeeded { Ok(()) } else { Err(Unsuccessful::Command(Box::new(ServerError::read(reply)))) }
 }
 
-/// Returns whether a document has a field, for a fraction of what [`RawDocument::get`] costs. What follows invalid bytes does
-/// not count.
+/// Returns whether a document has a field, for a fraction of what [`RawDocument::get`] costs. Anything after invalid bytes
+/// does not count.
 pub(crate) fn has_field(document: &RawDocument, field: &str) -> bool {
-    // The document's length and end, and of the element the type and the end of the name.
+    // The document's length and end, and the type and the end of the name of the element.
     if document.as_bytes().len() < 4 + 1 + 2 + field.len() {
         return false;
     }
@@ -455,7 +455,7 @@ mod tests {
         assert_eq!(StateChange::of_reply(&rawdoc! { "ok": 1 }), None);
     }
 
-    /// Replaces the placeholder `~` by the first bytes of a character of three.
+    /// Replaces the placeholder `~` with the first bytes of a three-byte character.
     fn cut_inside_a_character(document: &RawDocument) -> RawDocumentBuf {
         let bytes = document.as_bytes().iter().map(|&byte| if byte == b'~' { 0xe2 } else { byte });
         RawDocumentBuf::from_bytes(bytes.collect()).unwrap()

@@ -38,7 +38,7 @@ pub fn start(mechanism: Mechanism, payload: &[u8], options: Option<&RawDocument>
 
 /// Returns the command that continues a conversation.
 ///
-/// `conversation_id` is that of the server's first reply ([`SaslReply::conversation_id`]).
+/// `conversation_id` comes from the server's first reply ([`SaslReply::conversation_id`]).
 #[must_use]
 pub fn advance(conversation_id: &RawBson, payload: &[u8]) -> RawDocumentBuf {
     let mut command = document_with_room(AROUND + payload.len());

@@ -55,9 +55,9 @@ pub const MAX_ITERATIONS: u32 = 1_000_000;
 /// The hash function, in which the two mechanisms differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Hash {
-    /// That of SCRAM-SHA-1.
+    /// The hash function of SCRAM-SHA-1.
     Sha1,
-    /// That of SCRAM-SHA-256.
+    /// The hash function of SCRAM-SHA-256.
     Sha256,
 }
 
@@ -92,7 +92,7 @@ where
     owned
 }
 
-/// How much of the stack is overwritten after a computation with secrets, in bytes. The deepest one uses less, also without
+/// How much of the stack is overwritten after a computation with secrets, in bytes. The deepest one uses less, even without
 /// optimisation.
 const STACK: usize = 16 * 1024;
 

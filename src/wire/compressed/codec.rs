@@ -5,8 +5,8 @@ use crate::options::Compressor;
 use crate::wire::header::{self, Header};
 use crate::wire::{WireError, op_msg};
 
-/// The compressors' contexts, reused for one message after the other. Each context is created on first use; before
-/// that, a codec takes some tens of bytes.
+/// The compressors' contexts, reused for one message after another. Each context is created on first use; before that, a
+/// codec takes some tens of bytes.
 #[derive(Default)]
 pub struct Codec {
     #[cfg(feature = "snappy")]
@@ -54,7 +54,7 @@ impl Codec {
     ///
     /// # Errors
     ///
-    /// Those of [`compress`](super::compress).
+    /// As for [`compress`](super::compress).
     pub fn compress(
         &mut self,
         message: &[u8],
@@ -91,7 +91,7 @@ impl Codec {
     ///
     /// # Errors
     ///
-    /// Those of [`decompress`](super::decompress).
+    /// As for [`decompress`](super::decompress).
     pub fn decompress(&mut self, bytes: &[u8], max_message_size: u32, buffer: &mut Vec<u8>) -> Result<(), WireError> {
         let envelope = Envelope::read(bytes, max_message_size)?;
         let start = buffer.len();
@@ -164,12 +164,12 @@ impl Codec {
 
 /// Returns the maximum length in bytes of compressed content that yields `length` bytes.
 ///
-/// No compressor makes content so much longer. A longer one has blocks that yield nothing, and only takes time.
+/// No compressor makes content so much longer. Longer content has blocks that yield nothing, and only takes time.
 fn most_compressed(length: usize) -> usize {
     length.saturating_add(length / 4).saturating_add(1024)
 }
 
-/// Returns the reason for refusing a compressed message that has another length than declared.
+/// Returns the reason for refusing a compressed message whose length differs from the declared one.
 pub(super) fn yields(length: usize, expected: usize) -> String {
     format!("it yields {length} bytes instead of {expected}")
 }
@@ -223,7 +223,7 @@ fn is_compiled_in(compressor_id: u8) -> bool {
     NAMES.iter().any(|(id, _, is_there)| *id == compressor_id && *is_there)
 }
 
-/// Returns the error for a compressor that is not one of the `allowed`.
+/// Returns the error for a compressor that is not among the `allowed` ones.
 pub(super) fn unsupported(compressor_id: u8, allowed: impl Fn(u8) -> bool) -> WireError {
     let value = match NAMES.iter().find(|(id, ..)| *id == compressor_id) {
         Some((id, name, _)) => format!("{id} ({name})"),

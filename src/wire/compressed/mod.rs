@@ -57,9 +57,8 @@ const NEVER_COMPRESSED: [&[u8]; 12] = [
     b"copydb",
 ];
 
-/// Returns whether `command` may be compressed, by its name: that of its first element, as servers spell it
-/// (OP_COMPRESSED, "Messages not allowed to be compressed"). Once a compressor is negotiated, all other commands must
-/// be.
+/// Returns whether `command` may be compressed, by its name, which is the name of its first element, as servers spell it
+/// (OP_COMPRESSED, "Messages not allowed to be compressed"). Once a compressor is negotiated, all other commands must be.
 ///
 /// ```
 /// use bson::rawdoc;
@@ -123,7 +122,7 @@ pub fn compress(
 ///
 /// - [`WireError::Length`] if the message, compressed or not, is longer than `max_message_size` bytes.
 /// - [`WireError::Truncated`] or [`WireError::Unasked`] if `bytes` are not one whole message.
-/// - [`WireError::OpCode`] or [`WireError::OriginalOpCode`] if the operation, outside or inside, is another one.
+/// - [`WireError::OpCode`] or [`WireError::OriginalOpCode`] if the operation, outside or inside, is a different one.
 /// - [`WireError::Compressor`] if the compressor is unknown or not compiled in.
 /// - [`WireError::Compressed`] if the compressed bytes are invalid, yield more or fewer bytes than declared, or are
 ///   followed by further bytes.
@@ -137,7 +136,7 @@ pub(crate) fn announced_size(bytes: &[u8]) -> Option<usize> {
     usize::try_from(i32::from_le_bytes(*size)).ok()
 }
 
-/// The compressors that a peer may use: those that were offered to it. The no-op is never among them.
+/// The compressors that a peer may use: the ones that were offered to it. The no-op is never among them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Accepted(u8);
 
@@ -146,7 +145,7 @@ impl Accepted {
         Self(offered.iter().fold(0, |all, one| all | 1 << codec::id(*one)))
     }
 
-    /// Returns whether there is none.
+    /// Returns whether the set is empty.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
@@ -166,7 +165,7 @@ impl Accepted {
     }
 }
 
-/// Lends this thread's codec, taken out of its place for the call. A thread that is ending has no place any more, and
+/// Lends this thread's codec, taken out of its place for the call. A thread that is ending no longer has a place, and
 /// creates a codec each time.
 fn with_codec<T>(run: impl FnOnce(&mut Codec) -> T) -> T {
     thread_local! {

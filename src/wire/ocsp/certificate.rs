@@ -149,7 +149,7 @@ impl<'a> Certificate<'a> {
         Ok(responders)
     }
 
-    /// Returns whether a TLS server may use the key. What the certificate does not mention is allowed.
+    /// Returns whether a TLS server may use the key. Anything that the certificate does not mention is allowed.
     ///
     /// # Errors
     ///

@@ -22,7 +22,7 @@ pub use response::OcspResponse;
 
 use element::Hash;
 
-/// The length of the longest response that is read, in bytes. Those of current authorities have 300 to 5,000.
+/// The length of the longest response that is read, in bytes. Responses of current authorities have 300 to 5,000 bytes.
 pub const MAX_LENGTH: usize = 32 * 1024;
 
 /// How far a responder's clock may be ahead of the client's, in seconds: a client with a slow clock must not refuse a

@@ -155,21 +155,20 @@ impl<'a> From<&'a Vec<RawDocumentBuf>> for OutgoingDocuments<'a> {
 /// - [`WireError::Identifier`] if a sequence's identifier is empty, contains a zero byte, or occurs twice.
 pub fn encode(message: &Outgoing<'_>, max_message_size: u32, buffer: &mut Vec<u8>) -> Result<(), WireError> {
     match message.sequences {
-        // Most messages. The compiler makes this a function of its own, without the code for sequences and extra
-        // elements.
+        // Most messages. The compiler makes a separate function of this, without the code for sequences and extra elements.
         [] => encode_parts(&Outgoing { sequences: &[], ..*message }, &[], max_message_size, buffer),
         _ => encode_with(message, &[], max_message_size, buffer),
     }
 }
 
-/// Like [`encode`], with further elements appended to the body after `$db`: those that a client adds to every command.
+/// Like [`encode`], with further elements appended to the body after `$db`: the ones that a client adds to every command.
 ///
 /// Each slice is any number of consecutive BSON elements, without a document around them. They are copied unchanged, so
 /// they must be well-formed.
 ///
 /// # Errors
 ///
-/// Those of [`encode`].
+/// As for [`encode`].
 pub fn encode_with(
     message: &Outgoing<'_>,
     appended: &[&[u8]],

@@ -11,7 +11,7 @@ struct Example {
     server_final: &'static str,
 }
 
-/// For SHA-1, MongoDB's example, in which the password is digested; for SHA-256, that of RFC 7677. User name and
+/// For SHA-1, MongoDB's example, in which the password is digested; for SHA-256, the example of RFC 7677. User name and
 /// password are `user` and `pencil`.
 const EXAMPLES: [Example; 2] = [
     Example {
