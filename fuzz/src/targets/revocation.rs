@@ -33,7 +33,7 @@ fn ocsp(bytes: &[u8]) -> bool {
     let said = match response.responder {
         ResponderId::Name(said) | ResponderId::KeyHash(said) => said,
     };
-    // The responder and the statuses are part of what is signed.
+    // The signature covers the responder and the statuses.
     assert!(is_within(said, response.signed));
 
     let authority = Certificate::read(CERTIFICATES[0]).expect("the certificate is refused");
