@@ -1,6 +1,6 @@
 //! A pool of connections to something other than MongoDB: `cargo run --example own_connections`.
 //!
-//! All that a pool needs is an [`Establish`]: how to open a connection, when not to use it again, and how to close it.
+//! A pool only needs an [`Establish`]: how to open a connection, when not to use it again, and how to close it.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,7 +18,7 @@ struct Echo {
 /// A connection to the echo server.
 struct EchoConnection {
     stream: BufReader<TcpStream>,
-    /// Whether an exchange was started and not completed. What comes next on the stream is unknown then.
+    /// Whether an exchange was started but not completed. The next bytes on the stream are then unknown.
     is_broken: bool,
 }
 

@@ -60,7 +60,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Returns a future that completes at SIGTERM or Ctrl-C, from the time of this call on.
+/// Returns a future that completes at SIGTERM or Ctrl-C. It notices signals from this call on.
 fn end_signal() -> std::io::Result<impl Future<Output = ()>> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     Ok(async move { tokio::select!(_ = terminate.recv() => {}, _ = interrupt.recv() => {}) })
@@ -116,7 +116,8 @@ async fn totals(State(client): State<Client>) -> Result<Json<Vec<Total>>, Failur
     Ok(Json(all(&client, || client.aggregate(DATABASE, "accounts", &pipeline)).await?))
 }
 
-/// Reads all batches in a transaction: at one moment, and again from the first one if the cursor is lost with its server.
+/// Reads all batches in a transaction: at one point in time, and again from the first one if the cursor is lost with its
+/// server.
 async fn all<T: DeserializeOwned>(client: &Client, query: impl Fn() -> Query<'static>) -> Result<Vec<T>, ClientError> {
     let read =
         async |mut session: Session| query().batch_size(100).session(&mut session).await?.typed().try_collect().await;

@@ -1,8 +1,8 @@
 // A monitor of one server, to copy into an application. It marks the pool ready when the server answers and clears it
 // when it does not.
 //
-// It sends `hello` on a connection of its own every `heartbeatFrequencyMS`, at once when anything clears the pool, and
-// every 500 ms while the pool is paused. So the pool is ready at most half a second after its server is back.
+// It sends `hello` on a separate connection every `heartbeatFrequencyMS`, at once when anything clears the pool, and every
+// 500 ms while the pool is paused. So the pool is ready at most half a second after its server is back.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +32,7 @@ impl Monitor {
     /// The monitor subscribes to the pool's events. So it learns of every clear: by the failure sink, after a command's
     /// error, or by any other part of the service.
     pub fn new(mut options: Options, pool: Pool<Endpoint>) -> Result<Self, InvalidOption> {
-        // Monitors do not authenticate: a server answers hello without it.
+        // Monitors do not authenticate: a server answers hello without authentication.
         options.credential = None;
         let endpoint = options.endpoint()?;
         let asked = Arc::new(Notify::new());
@@ -63,8 +63,8 @@ impl Monitor {
                 Err(failed) => {
                     connection = None;
                     println!("No answer: {}", failed.cause);
-                    // Commands may wait forever for a server that hangs. If a server closes its connections, they end
-                    // by themselves.
+                    // Commands may wait forever for a hanging server. If a server closes its connections, they end by
+                    // themselves.
                     let clear = Clear::new().because(failed.cause).interrupt_in_use_connections(failed.is_timeout);
                     self.pool.clear(clear).expect("only a pool in load-balanced mode cannot be cleared as a whole");
                     if failed.is_first {

@@ -10,9 +10,9 @@ use wharf::{InvalidOption, Options, PoolOptions};
 
 /// Puts a wharf client under load and reports the results.
 ///
-/// Many tasks share the client. Each runs one command after the other (`ping`; every tenth time `find` by _id), until the
-/// time is up. The client selects a server for each, checks out a connection to it, and repeats a `find` that fails with the
-/// server. The servers and their pools are shown live.
+/// Many tasks share the client. Each runs one command after another (`ping`; every tenth time `find` by _id), until the
+/// time is up. The client selects a server for each, checks out a connection to it, and repeats a `find` that fails with
+/// the server. The servers and their pools are shown live.
 ///
 /// By default the server runs inside this process. If the environment variable MONGODB_URI is set, the deployment is the
 /// one that this connection string names (mongodb:// or mongodb+srv://, with users, TLS and all other options; nothing
@@ -37,7 +37,7 @@ pub struct Arguments {
     /// 100]
     #[arg(long, value_name = "N")]
     max_pool_size: Option<u32>,
-    /// minPoolSize: how many connections are kept open at least (0 to maxPoolSize) [default: MONGODB_URI's, or 0]
+    /// minPoolSize: the minimum number of connections to keep open (0 to maxPoolSize) [default: MONGODB_URI's, or 0]
     #[arg(long, value_name = "N")]
     min_pool_size: Option<u32>,
     /// maxConnecting: how many connections may be established at a time (1 to 1048575) [default: MONGODB_URI's, or 2]
@@ -101,7 +101,7 @@ impl Arguments {
         let argument = match invalid.option {
             "maxPoolSize" if self.max_pool_size.is_some() => "--max-pool-size",
             "minPoolSize" if self.min_pool_size.is_some() => "--min-pool-size",
-            // minPoolSize exceeds the maxPoolSize of the command line, but not the one of the connection string.
+            // minPoolSize exceeds the maxPoolSize of the command line, but not that of the connection string.
             "minPoolSize" if self.max_pool_size.is_some() => {
                 return Mistake(format!("--max-pool-size: below the minPoolSize of MONGODB_URI: {invalid}"));
             }

@@ -10,22 +10,21 @@ use crossbeam::queue::ArrayQueue;
 use wharf::telemetry::JsonLines;
 use wharf::{PoolEvent, Subscriber};
 
-/// How many events may wait for the writer: those of about a tenth of a second at a million events a second.
+/// How many events may wait for the writer: about a tenth of a second's worth at a million events a second.
 pub const ROOM: usize = 1 << 17;
-/// How often an idle writer looks for events. It looks by itself, so that no task of the load has to wake it.
+/// How often an idle writer looks for events. It polls, so that no task of the load has to wake it.
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// A file that receives every event as a line of JSON.
 ///
-/// The tasks of the load put their events into a queue, which takes tens of nanoseconds. A thread of its own turns the
-/// events into text and writes them. The tasks never wait for it: while the queue is full, further events are dropped
-/// and counted.
+/// The tasks of the load put their events into a queue, which takes tens of nanoseconds. A separate thread turns the events
+/// into text and writes them. The tasks never wait for it: while the queue is full, further events are dropped and counted.
 pub struct EventFile {
     queue: Arc<Queue>,
     thread: JoinHandle<io::Result<Written>>,
 }
 
-/// What was written.
+/// The totals of what was written.
 pub struct Written {
     pub events: u64,
     pub bytes: u64,
@@ -129,7 +128,7 @@ mod tests {
 
     use super::*;
 
-    /// A writer that blocks at each call until it is let go.
+    /// A writer that blocks at each call until it is released.
     struct Gate {
         reached: Sender<()>,
         let_go: Receiver<()>,
@@ -139,7 +138,7 @@ mod tests {
     impl Write for Gate {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             let _ = self.reached.send(());
-            // An error when the test has ended its gate: from then on the writer does not block.
+            // An error once the test has ended its gate: from then on the writer does not block.
             let _ = self.let_go.recv();
             self.text.lock().unwrap().extend_from_slice(bytes);
             Ok(bytes.len())

@@ -89,7 +89,7 @@ async fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
     load.cancel().await;
     let took = started.elapsed();
 
-    // The sessions that are ended with the client are no part of the load.
+    // The sessions that are ended with the client are not part of the load.
     let (status, metrics) = (client.status(), client.metrics());
     if !client.shutdown(GRACE).await {
         eprintln!("Connections in use did not come back within {GRACE:?}.");
@@ -128,7 +128,7 @@ async fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
 /// Shows the progress until the time is over or Ctrl-C is pressed. Returns whether Ctrl-C was pressed.
 async fn watch_the_clock(load: &Load, client: &Client, time: Duration) -> bool {
     let mut progress = Progress::new(time);
-    // One future for the whole time: a new one in each iteration would miss a Ctrl-C between two.
+    // One future for the whole time: a new one in each iteration would miss a Ctrl-C between iterations.
     let (end, interrupt, started) = (tokio::time::sleep(time), tokio::signal::ctrl_c(), Instant::now());
     tokio::pin!(end, interrupt);
     let mut ticks = tokio::time::interval(progress.pace());

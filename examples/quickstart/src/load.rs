@@ -61,7 +61,7 @@ impl Load {
         }
     }
 
-    /// Cancels the tasks that are left.
+    /// Cancels the remaining tasks.
     pub async fn cancel(&mut self) {
         self.tasks.shutdown().await;
     }
@@ -101,8 +101,8 @@ impl Results {
     }
 }
 
-/// The times at which operations succeeded, as a bit for each [`SLOT`] from the start of the load. Tasks write bits of
-/// their own recorders, so that they share nothing.
+/// The times at which operations succeeded, as a bit for each [`SLOT`] from the start of the load. Each task writes bits of
+/// its own recorder, so that tasks share nothing.
 #[derive(Default)]
 pub struct Successes(Vec<u64>);
 
@@ -111,7 +111,7 @@ const SLOT: Duration = Duration::from_millis(10);
 
 impl Successes {
     fn note(&mut self, elapsed: Duration) {
-        // A run takes a day at most, which are 9 million bits.
+        // A run takes at most a day, which is 9 million bits.
         let slot = (elapsed.as_millis() / SLOT.as_millis()) as usize;
         if self.0.len() <= slot / 64 {
             self.0.resize(slot / 64 + 1, 0);
@@ -141,7 +141,7 @@ impl Successes {
     }
 }
 
-/// One task: runs one operation after the other, until it is told to stop.
+/// One task: runs one operation after another, until it is told to stop.
 async fn work(client: Client, number: u32, begun: Instant, stop: Arc<AtomicBool>, recorder: Arc<Mutex<Results>>) {
     let ping = rawdoc! { "ping": 1 };
     let find = rawdoc! { "find": COLLECTION, "filter": { "_id": i64::from(number % DOCUMENTS) } };

@@ -16,7 +16,7 @@ use crate::load::Results;
 /// The width of a terminal that the report fits.
 const COLUMNS: usize = 80;
 
-/// Live lines on a terminal, and otherwise lines every second: one of the load, and one of each server. They go to standard
+/// Live lines on a terminal, or else lines every second: one for the load, and one for each server. They go to standard
 /// error.
 pub struct Progress {
     bar: Option<ProgressBar>,
@@ -82,7 +82,7 @@ pub struct Table<'r> {
     pub took: Duration,
     /// The number of tasks that used the client.
     pub tasks: u32,
-    /// `maxPoolSize`: how many connections to a server they shared at most. 0: no limit.
+    /// `maxPoolSize`: the most connections to one server that the tasks shared. 0: no limit.
     pub most: u32,
 }
 
@@ -131,7 +131,7 @@ impl fmt::Display for Table<'_> {
 }
 
 impl Table<'_> {
-    /// Returns how many attempts were repetitions: those that got a connection beyond one for each operation.
+    /// Returns how many attempts were repetitions: the attempts that got a connection, less one for each operation.
     fn repeated(&self) -> u64 {
         let attempts: u64 = self.pools.iter().map(|pool| pool.check_outs.succeeded()).sum();
         let sent = |kind: &str| kind.starts_with("command: ");
@@ -145,10 +145,11 @@ impl Table<'_> {
         (!operations.is_empty()).then(|| operations.value_at_quantile(quantile))
     }
 
-    /// Returns the time that the fraction of all check-outs does not exceed, those included that found a connection at once.
+    /// Returns the time that the fraction of all check-outs does not exceed, including check-outs that found a connection
+    /// at once.
     ///
-    /// It is 3.2 % above the true one at most. Without errors, each check-out is a part of an operation, whose time is more
-    /// exact: then it is not above that.
+    /// It exceeds the true time by at most 3.2 %. Without errors, each check-out is part of an operation, whose time is
+    /// more exact: the result is then at most that time.
     fn check_out_time(&self, quantile: f64) -> Option<String> {
         let most = self.operation_time(quantile).filter(|_| self.results.errors.is_empty()).unwrap_or(u64::MAX);
         let (mut at_once, mut others) = (0, Times::default());
@@ -167,7 +168,7 @@ impl Table<'_> {
         }
     }
 
-    /// Says why operations take long, where tasks share connections.
+    /// Explains why operations take long, where tasks share connections.
     fn explain(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (tasks, most) = (self.tasks, self.most);
         if most == 0 || tasks < most.saturating_mul(2) || self.results.operations.is_empty() {
@@ -184,7 +185,7 @@ impl Table<'_> {
     }
 }
 
-/// What became of the events, as it is printed.
+/// The outcome of the events, as it is printed.
 pub struct Events<'e> {
     pub written: &'e Written,
     pub path: &'e Path,

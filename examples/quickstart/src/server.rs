@@ -91,7 +91,7 @@ impl Server {
     }
 }
 
-/// Runs what blocks the thread.
+/// Runs a function that blocks the thread.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, tokio::task::JoinError> {
     tokio::task::spawn_blocking(work).await
 }

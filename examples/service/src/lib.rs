@@ -1,4 +1,4 @@
-//! A live view of pools: the example `top`, and what the example `service` has for it.
+//! A live view of pools: the example `top`, and the part of it that the example `service` uses.
 
 pub mod http;
 pub mod pools;

@@ -1,10 +1,10 @@
-//! What `/pools` says about each pool, and what `top` shows of it.
+//! The data that `/pools` returns about each pool, and that `top` shows.
 
 use serde::{Deserialize, Serialize};
 use wharf::metrics::PoolMetrics;
 use wharf::{Endpoint, Phase, Pool};
 
-/// A pool at one time. The counters are those since the pool was built.
+/// A pool at one time. The counters start when the pool is built.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct PoolRow {
     /// `host:port`, or the path of a socket.

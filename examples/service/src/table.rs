@@ -26,7 +26,7 @@ pub struct Line {
 pub fn lines(before: &[PoolRow], now: &[PoolRow], elapsed: Duration) -> Vec<Line> {
     let compare = |now: &PoolRow| {
         let unused = PoolRow::default();
-        // A smaller counter means that the service has started anew.
+        // A smaller counter means that the service has restarted.
         let earlier = before.iter().find(|row| row.address == now.address && row.hits <= now.hits).unwrap_or(&unused);
         let hits = now.hits.saturating_sub(earlier.hits);
         let all = hits + now.others.saturating_sub(earlier.others);
@@ -94,12 +94,12 @@ const COLUMNS: [Column; 11] = [
 const ADDRESS: usize = 8;
 /// The rank of the last of the most important columns.
 const IMPORTANT: u8 = 2;
-/// The least room for an address of that length beside other columns: that of `127.0.0.1:27017`.
+/// The least room for an address of that length beside other columns: the width of `127.0.0.1:27017`.
 const WHOLE_ADDRESS: usize = 15;
 
 /// Renders the table for a terminal of `width` columns. The first line has the titles. No line is wider than the
 /// terminal: columns that do not fit are left out, the least important first, and a long address is cut in its middle, so
-/// that its port remains. The longest holders follow below the pools, a line each.
+/// that its port remains. The longest holders follow below the pools, one per line.
 #[must_use]
 pub fn render(lines: &[Line], width: usize) -> Vec<String> {
     let mut columns: Vec<&Column> = COLUMNS.iter().collect();
@@ -130,7 +130,7 @@ pub fn render(lines: &[Line], width: usize) -> Vec<String> {
     std::iter::once(titles).chain(rows).chain(holders).collect()
 }
 
-/// Brings a number to a width: cut with `~` at its end, or with spaces before it.
+/// Fits a number to a width: cut with `~` at its end, or padded with spaces before it.
 fn fitted(text: &str, width: usize) -> String {
     let mut letters = letters(text);
     if letters.len() > width {
@@ -142,7 +142,7 @@ fn fitted(text: &str, width: usize) -> String {
     format!("{:>width$}", letters.into_iter().collect::<String>())
 }
 
-/// Brings a text to a width at most: `~` stands for what is left out of its middle.
+/// Fits a text into a width: `~` replaces the part cut from its middle.
 fn shortened(text: &str, width: usize) -> String {
     let mut letters = letters(text);
     if letters.len() > width {
@@ -156,8 +156,8 @@ fn shortened(text: &str, width: usize) -> String {
     letters.into_iter().collect()
 }
 
-/// Returns a text's characters. Those that may have another width than one column become `?`, but the sign for
-/// millionths, which some terminals lack, becomes `u`.
+/// Returns a text's characters. Characters that may not be one column wide become `?`, except the sign for millionths,
+/// which some terminals lack: it becomes `u`.
 fn letters(text: &str) -> Vec<char> {
     let letter = |c: char| match c {
         'µ' => 'u',

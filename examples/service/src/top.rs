@@ -95,7 +95,7 @@ async fn live(source: &Source, interval: Duration) -> Result<(), Box<dyn Error>>
     }
 }
 
-/// Completes when a signal asks the process to end. From the call on, such a signal does not end it in another way.
+/// Completes when a signal asks the process to end. From this call on, such a signal has no other effect.
 fn end_signal() -> io::Result<impl Future<Output = ()>> {
     #[cfg(unix)]
     {
@@ -123,7 +123,7 @@ enum Key {
     End,
 }
 
-/// Reads keys on a thread of its own, which ends with the process.
+/// Reads keys on a separate thread, which ends with the process.
 fn keys() -> mpsc::UnboundedReceiver<Key> {
     let (sender, receiver) = mpsc::unbounded_channel();
     std::thread::spawn(move || {
@@ -142,7 +142,7 @@ fn keys() -> mpsc::UnboundedReceiver<Key> {
     receiver
 }
 
-/// The terminal's other screen. Dropping it brings back the first one.
+/// The terminal's alternate screen. Dropping it brings back the main screen.
 struct Screen;
 
 impl Screen {
@@ -171,7 +171,7 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // There is no terminal left to tell of an error.
+        // There is no terminal left for reporting an error.
         let _ = execute!(io::stdout(), terminal::LeaveAlternateScreen, cursor::Show);
         let _ = terminal::disable_raw_mode();
     }

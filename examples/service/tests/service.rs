@@ -56,7 +56,7 @@ struct Running {
 }
 
 impl Running {
-    /// Starts the service on a port of its own.
+    /// Starts the service on a port that nothing else uses.
     async fn start(uri: &str) -> Self {
         let mut command = example("service");
         command.args(["--listen", "127.0.0.1:0"]).env("MONGODB_URI", uri);
@@ -137,7 +137,7 @@ fn queries(value: &Value) -> Vec<&str> {
     }
 }
 
-/// Runs what blocks the thread.
+/// Runs a function that blocks the thread.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(work).await.unwrap()
 }
@@ -256,8 +256,8 @@ const TURNS: i64 = 20;
 /// When each request of a task began and ended.
 type Times = Vec<(Instant, Instant)>;
 
-/// Money moves from one account to another while the primary is killed: no request fails, and each transfer and each new
-/// account that was acknowledged is there once. Other requests read several batches meanwhile, and miss nothing.
+/// Money moves from one account to another while the primary is killed. No request fails, and each acknowledged transfer
+/// and each acknowledged new account is there once. Other requests read several batches meanwhile, and miss nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn service_survives_the_loss_of_its_primary() {
     let set = blocking(|| Arc::new(ReplicaSet::start(ReplicaSetOptions::default()).unwrap())).await;
@@ -293,7 +293,7 @@ async fn service_survives_the_loss_of_its_primary() {
         while let Some(done) = writers.join_next().await {
             let (writer, turns, times) = done.unwrap();
             turns_of[writer] = turns;
-            // The primary still answers for a moment after `begun`, so this writer's request may have begun since.
+            // The primary still answers for a moment after `begun`, so this writer's request may have begun since then.
             met += usize::from(times.into_iter().any(|(from, to)| from < lost && to > lost));
         }
         assert!(met > 0, "no write was in progress when the primary was killed");
@@ -346,7 +346,7 @@ async fn write(
         times.push((begun, Instant::now()));
         times.push(open(format!("{writer}:{turns}"), owner.clone()).await);
         turns += 1;
-        // While the primary may be killed, writers do nothing but write.
+        // While the primary may be killed, writers only write.
         if turns < TURNS || after > 0 {
             assert_eq!(service.accounts(&owner).await.len() as i64, 2 + turns);
         }
@@ -354,8 +354,8 @@ async fn write(
     (writer, turns, times)
 }
 
-/// Sends the same request again and again, for the last time after the election, and checks each response. Returns the
-/// times of the requests.
+/// Sends the same request repeatedly, for the last time after the election, and checks each response. Returns the times of
+/// the requests.
 async fn read(
     path: &str,
     service: Arc<Running>,
@@ -451,7 +451,7 @@ async fn service_completes_its_requests_before_it_ends() {
     }
 }
 
-/// The service is held up when it says where it listens, which comes before its first connection.
+/// The service is blocked when it prints where it listens, which precedes its first connection.
 #[tokio::test]
 async fn signal_before_the_first_connection_ends_the_service() {
     let (mut lines, mut full) = UnixStream::pair().unwrap();
@@ -483,7 +483,7 @@ async fn signal_before_the_first_connection_ends_the_service() {
 
 #[tokio::test]
 async fn service_ends_although_a_request_does_not() {
-    // No request gets as far as the database.
+    // No request reaches the database.
     let service = Running::start("mongodb://127.0.0.1:1").await;
     let mut stuck = TcpStream::connect(&service.address).await.unwrap();
     let head = "POST /accounts HTTP/1.1\r\nHost: bank\r\nContent-Type: application/json\r\nContent-Length: 100\r\n";

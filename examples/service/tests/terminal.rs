@@ -25,7 +25,7 @@ fn example(name: &str) -> PathBuf {
     example
 }
 
-/// `top` with its demo in a terminal of its own. Dropping it ends it.
+/// `top` with its demo, in a terminal of its own. Dropping it ends it.
 struct Shown {
     top: Child,
     keyboard: File,
@@ -78,7 +78,7 @@ impl Shown {
                 Some(status) => return status.success(),
                 None => assert!(begun.elapsed() < AGES, "top does not end"),
             }
-            // What it prints must be read, or else it waits for that.
+            // Its output must be read, or else it waits for that.
             self.seen.extend(self.printed.recv_timeout(Duration::from_millis(10)).unwrap_or_default());
         }
     }
@@ -86,7 +86,7 @@ impl Shown {
 
 impl Drop for Shown {
     fn drop(&mut self) {
-        // It has ended already if the test has succeeded.
+        // It has already ended if the test succeeded.
         let _ = self.top.kill();
         let _ = self.top.wait();
     }
@@ -96,7 +96,7 @@ impl Drop for Shown {
 fn table_fits_the_terminal_and_is_no_wider() {
     for (columns, rows) in [(40, 12), (80, 24), (200, 60), (9, 2)] {
         let mut shown = Shown::start(columns, rows);
-        // Three tables, of which the last two have numbers of an interval.
+        // Three tables, of which the last two have numbers for an interval.
         let mut at = 0;
         for _ in 0..3 {
             at = shown.wait_for("POO", at);
@@ -105,7 +105,7 @@ fn table_fits_the_terminal_and_is_no_wider() {
         assert!(shown.ends());
         let text = String::from_utf8(shown.seen.clone()).unwrap();
         let mut drawn = 0;
-        // What follows each movement of the cursor to a row: `ESC [ row ; 1 H`.
+        // The text that follows each movement of the cursor to a row: `ESC [ row ; 1 H`.
         for part in text.split("\x1b[").collect::<Vec<_>>().windows(2) {
             let Some(row) = part[0].strip_suffix(";1H") else { continue };
             assert!(row.parse::<u16>().unwrap() <= rows, "{row}");
