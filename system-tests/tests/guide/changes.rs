@@ -16,7 +16,7 @@ pub struct Order {
 }
 
 /// Calls `each` for every new order, until the collection is dropped or `each` returns false. `token` says where to begin,
-/// and afterwards where to go on. Store it together with what `each` does.
+/// and is updated to where to continue. Store it together with the results of `each`.
 pub async fn new_orders(
     client: &Client,
     token: &mut Option<RawDocumentBuf>,

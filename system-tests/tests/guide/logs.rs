@@ -3,7 +3,7 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
 use wharf::telemetry::{log_levels, log_output};
 
-/// Logs what the environment variables ask for.
+/// Logs at the levels that the environment variables ask for.
 pub fn begin() {
     let levels = Targets::new().with_targets(log_levels());
     let lines = tracing_subscriber::fmt::layer().with_writer(Mutex::new(log_output()));

@@ -55,7 +55,7 @@ fn credential_in_code_is_the_same_as_in_a_connection_string() {
     assert_eq!(in_code.tls, in_a_string.tls);
 }
 
-/// Says to the child which server to use.
+/// Tells the child which server to use.
 const SERVER: &str = "WHARF_TEST_LOGGED_SERVER";
 
 #[test]

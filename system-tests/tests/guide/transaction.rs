@@ -2,7 +2,7 @@ use bson::doc;
 use wharf::client::{Session, SessionOptions, TransactionOptions};
 use wharf::{Client, ClientError, Collection, WriteConcern};
 
-/// Moves money from one account to another. Either both change, or none.
+/// Moves money from one account to another. Either both change, or neither.
 pub async fn transfer(client: &Client, from: &str, to: &str, amount: i64) -> Result<(), ClientError> {
     if amount <= 0 {
         return Err(ClientError::other("the amount must be positive"));

@@ -11,7 +11,7 @@ pub struct Order {
     pub price: i64,
 }
 
-/// What a customer has to pay.
+/// The amount that a customer has to pay.
 #[derive(Debug, PartialEq, Deserialize)]
 pub struct Total {
     #[serde(rename = "_id")]
