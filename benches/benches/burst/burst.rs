@@ -18,9 +18,9 @@ use super::timing::Longest;
 pub enum End {
     /// The connection goes from one to the next.
     Served,
-    /// Each is dropped, from the first to the last.
+    /// Each is dropped, from first to last.
     CancelledInOrder,
-    /// Each is dropped, from the last to the first.
+    /// Each is dropped, from last to first.
     CancelledInReverse,
     /// Every second one is dropped, then the others are served.
     EverySecondCancelled,
@@ -33,12 +33,12 @@ impl End {
         [Self::Served, Self::CancelledInOrder, Self::CancelledInReverse, Self::EverySecondCancelled, Self::Refused];
 }
 
-/// What a burst took.
+/// The cost of a burst.
 pub struct Burst {
-    /// Of the first polls, each of which begins to wait.
+    /// The longest of the first polls, each of which begins to wait.
     pub poll: Longest,
-    /// The longest step of the end: a check-in with the next one's poll, or a cancellation. Refusing is one step for all,
-    /// and does not count.
+    /// The longest step of the end: a check-in with the next waiter's poll, or a cancellation. Refusing is one step for
+    /// all, and does not count.
     pub step: Longest,
     /// The most memory, in bytes above the start. The futures and their wakers do not count.
     pub peak: usize,
@@ -59,12 +59,13 @@ const NONE: usize = usize::MAX;
 
 impl Wake for Bell {
     fn wake(self: Arc<Self>) {
-        // Relaxed: the threads that the burst has used are joined before any waiter is woken.
+        // Relaxed: the threads of the burst are joined before any waiter is woken.
         self.last.store(self.number, Ordering::Relaxed);
     }
 }
 
-/// Check-outs. A future that has ended gives its own memory back with the last one, so that it does not count.
+/// Check-outs. A future that has ended gives back its own memory together with the last one, so that its memory does not
+/// count.
 struct Waiters<F> {
     futures: Vec<Pin<Box<Option<F>>>>,
     wakers: Vec<Waker>,
@@ -77,7 +78,7 @@ pub fn run<S: Subject>(waiters: usize, threads: usize, end: End) -> Burst {
     let _inside = runtime.enter();
     let pool = S::open();
     let Ok(mut held) = runtime.block_on(pool.check_out()) else { panic!("the pool is closed") };
-    // What is built for the first waiter, ever, is not the burst's.
+    // Memory that is allocated once for the first waiter of all does not belong to the burst.
     let mut few = Waiters::new(16, || pool.check_out());
     few.begin(1);
     held = few.serve(0, held, &mut Longest::default());
@@ -157,7 +158,7 @@ impl<G: Send, R: Send, F: Future<Output = Result<G, R>> + Send> Waiters<F> {
         })
     }
 
-    /// Passes the connection from one to the next, until all but those that were `cancelled` had it.
+    /// Passes the connection from one to the next, until all have had it except the `cancelled` ones.
     fn serve(&mut self, cancelled: usize, guard: G, longest: &mut Longest) -> G {
         (cancelled..self.futures.len()).fold(guard, |guard, _| {
             let outcome = longest.time(|| {

@@ -1,4 +1,4 @@
-//! Bursts: what it takes to let very many check-outs wait for one connection, and what is left of it.
+//! Bursts: the cost of letting very many check-outs wait for one connection, and what remains of it.
 //!
 //! `cargo bench --bench burst` lets 100,000 and 400,000 check-outs wait, on wharf and on deadpool, and prints a table:
 //!
@@ -11,8 +11,9 @@
 //! | `left` | the memory that the pool has kept when the burst is over, in KiB |
 //!
 //! The check-outs are polled by hand, by one thread or by two at the same time. They end in several ways ([`End`]), each
-//! with a fresh pool. A time is the lowest of the rounds' longest times: what the pool does, it does in each round, and what
-//! else happens on the machine, mostly not. In the row `nothing`, a poll does nothing: its times are those of the machine.
+//! with a fresh pool. A time is the lowest of the rounds' longest times: the pool's own work recurs in each round, and
+//! disturbances of the machine mostly do not. In the row `nothing`, a poll does nothing, so its times belong to the
+//! machine.
 //!
 //! A filter, as in `-- wharf/100000`, applies as a part of "subject/waiters/threads". `cargo test --benches` runs a small
 //! burst of each kind.

@@ -22,14 +22,14 @@ pub trait Subject: Send + Sync + Sized {
 
     fn check_out(&self) -> impl Future<Output = Result<Self::Guard, Self::Refused>> + Send;
 
-    /// Refuses all check-outs that wait.
+    /// Refuses all waiting check-outs.
     fn refuse_all(&self);
 }
 
 /// wharf with default options except for the size. It refuses by a clear.
 pub struct Wharf(Pool<Opener>);
 
-/// deadpool's managed pool without timeouts and hooks. It has nothing that refuses those that wait, except for its end.
+/// deadpool's managed pool without timeouts and hooks. It cannot refuse waiting check-outs, except when it is closed.
 pub struct Deadpool(managed::Pool<Opener>);
 
 /// Opens dummies.

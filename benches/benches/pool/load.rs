@@ -1,7 +1,7 @@
 //! The saturated cases: many more tasks than connections, so that nearly every check-out waits.
 //!
-//! Every task loops: check out, yield once while holding the connection, check in. There is no other work, so the
-//! numbers are those of the queue: how quickly a connection passes from task to task, and how fairly.
+//! Every task loops: check out, yield once while holding the connection, check in. There is no other work, so the numbers
+//! describe the queue: how quickly a connection passes from task to task, and how fairly.
 //!
 //! Two kinds of rounds measure this, because recording every operation slows it down. [`throughput`] only counts.
 //! [`waits`] takes tickets and reads the clock, and its speed is not evaluated.
@@ -9,28 +9,28 @@
 //! # What an overtake is
 //!
 //! An overtake is a check-out that is served although an older one still waits. A check-out's age is its ticket, taken
-//! from a global counter right before the first poll. Its service is a place, taken from another counter right after
-//! the check-out returned and before the connection is checked in. Neither is taken at the moment when the pool
-//! decides, so some inversions mean nothing. When a check-out takes its place, these older ones may be without theirs
-//! although the pool serves first come, first served:
+//! from a global counter right before the first poll. Its service is a place, taken from another counter right after the
+//! check-out has returned and before the connection is checked in. The pool decides at a slightly different moment, so some
+//! inversions mean nothing. When a check-out takes its place, the following older check-outs may have none although the
+//! pool serves first come, first served:
 //!
 //! - Check-outs that have been granted a connection, but whose task has not run since. Each holds a connection, and so
 //!   does the check-out in question: there are at most `size - 1` of them.
-//! - Check-outs whose ticket was taken, but which had not queued up yet when the check-out in question did (or was
-//!   served at once), so they are rightly behind it. No task is suspended between its ticket and its place in the
-//!   queue, so each of them occupied a worker thread then, as did the check-out in question: there are at most `workers
+//! - Check-outs whose ticket was taken, but which had not queued up yet when the check-out in question did (or was served
+//!   at once), so they are rightly behind it. No task is suspended between its ticket and its place in the queue, so each
+//!   of them occupied a worker thread then, as did the check-out in question: there are at most `workers
 //!   - 1`.
 //!
 //! All others had queued up before the check-out in question, and had no connection when it had one: they were passed
-//! over. So a check-out counts as an overtake if more than `size - 1 + workers - 1` older ones are without a place. A
-//! pool that serves first come, first served has exactly none, however its tasks are scheduled. A pool that does not
-//! may have more than are counted.
+//! over. So a check-out counts as an overtake if more than `size - 1 + workers - 1` older ones are without a place. A pool
+//! that serves first come, first served has exactly none, however its tasks are scheduled. A pool that does not may have
+//! more overtakes than are counted.
 //!
 //! # Lost waiters
 //!
 //! A pool that loses a wake-up leaves tasks behind that wait forever. They get some time after the end, and are then
-//! abandoned and counted. The time that they have waited by then counts as a wait, because leaving it out would reward
-//! the loss.
+//! abandoned and counted. The time that they have waited by then counts as a wait, because leaving it out would reward the
+//! lost wake-up.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -62,7 +62,7 @@ pub const LOADS: [Load; 2] = [
     Load { name: "saturated/10000-on-100", tasks: 10_000, size: 100, workers: 2 },
 ];
 
-/// The same on twice as many workers. On two cores, a worker is often interrupted in the midst of a hand-over.
+/// The same on twice as many workers. On two cores, a worker is often interrupted in the middle of a hand-over.
 pub const LOADS_ON_FOUR_WORKERS: [Load; 2] = [
     Load { name: "saturated/1000-on-10/4-workers", workers: 4, ..LOADS[0] },
     Load { name: "saturated/10000-on-100/4-workers", workers: 4, ..LOADS[1] },
@@ -113,7 +113,7 @@ pub fn throughput_on<S: Source>(runtime: Runtime, load: Load, length: Length) ->
     }
 }
 
-/// Measures what is left without a pool, see [`Turns`].
+/// Measures what remains without a pool: see [`Turns`].
 pub fn floor_on(runtime: Runtime, load: Load, length: Length) -> Throughput {
     assert_eq!(load.tasks, TASKS_IN_A_CIRCLE * load.size, "BUG: the circles do not have room for this load");
     throughput_on::<Turns>(runtime, load, length)
@@ -136,7 +136,7 @@ pub fn waits<S: Queue>(load: Load, length: Length) -> Waits {
         for note in notes.notes.iter().filter(|note| note.counted) {
             histogram.record(note.waited.into()).expect("a histogram that resizes takes every value");
         }
-        // The task was still waiting when it was abandoned: it has a ticket and no place.
+        // The task was still waiting when it was abandoned: it has a ticket but no place.
         if let Some((_, since)) = notes.waiting {
             let waited = outcome.end.saturating_duration_since(since).as_nanos();
             histogram.record(waited as u64).expect("a histogram that resizes takes every value");
@@ -195,7 +195,7 @@ impl Prefixes {
     }
 }
 
-/// What a task records at both ends of a check-out.
+/// Called by a task at both ends of a check-out.
 trait Record: Send + 'static {
     /// Right before the first poll.
     fn arrive(&mut self);
@@ -241,8 +241,8 @@ struct Note {
     place: u32,
     /// In nanoseconds, up to four seconds.
     waited: u32,
-    /// Served after the warm-up. Check-outs that are served while the tasks wind down count too. To leave out the
-    /// longest waits would flatter a pool that lets some tasks wait for long.
+    /// Served after the warm-up. Check-outs that are served while the tasks wind down count too. Leaving out the longest
+    /// waits would flatter a pool that makes some tasks wait for long.
     counted: bool,
 }
 
@@ -299,10 +299,10 @@ struct Outcome<R> {
     workers: usize,
 }
 
-/// Switches the phases, from a thread that is not a worker. Returns how long the measured one was.
+/// Switches the phases, from a thread that is not a worker. Returns the length of the measured phase.
 pub fn measure(phase: &AtomicU8, length: Length) -> Duration {
     thread::sleep(length.warm_up);
-    // ORD: Relaxed here and below; a phase publishes nothing, and a few operations more or less do not matter.
+    // ORD: Relaxed here and below; a phase publishes nothing, and a few more or fewer operations do not matter.
     phase.store(MEASURE, Ordering::Relaxed);
     let start = Instant::now();
     thread::sleep(length.measured);

@@ -13,7 +13,7 @@
 //! | `create-and-close` | the cost of opening and closing, without the connection itself | `micro::create_and_close` |
 //! | `clear/1000-idle` | how long a clear blocks its caller | `micro::clear_1000_idle` |
 //!
-//! A subject that does not support a case takes no part in it. Its module says why.
+//! A subject does not take part in cases that it does not support. Its module says why.
 //!
 //! A second series of rounds, `observed`, measures the same cases with metrics and subscribers: see `observed`. A third
 //! one, `cores`, measures how they scale from one core to all of them: see `cores`.
@@ -24,7 +24,7 @@
 //! criterion's `--quick` is the same as 60, and also makes criterion itself stop early. A filter, as in `cargo bench
 //! --bench pool -- hit`, applies to criterion's groups as a regular expression and to the rounds as a part of
 //! "case/subject". In the second series the cases begin with "observed/" and in the third with "cores/", so the filter
-//! `observed` or `cores` selects that series alone. `cargo test --benches` runs every case once, as a check.
+//! `observed` or `cores` selects only that series. `cargo test --benches` runs every case once, as a check.
 
 mod cores;
 mod load;
@@ -44,7 +44,7 @@ use micro::Run;
 use rounds::{Plan, Sheet};
 use subjects::{Clear, Create, Queue, Subject};
 
-/// The subjects, and the cases that each takes part in besides the hits. Their order is that of the columns.
+/// The subjects, and the cases that each takes part in besides the hits. The columns have the same order.
 fn entries() -> Vec<Entry> {
     vec![
         Entry::of::<subjects::wharf::Wharf>().queues().creates().clears().done(),
@@ -85,7 +85,7 @@ fn main() {
     }
 }
 
-/// Prints what was measured, if anything was, and writes it to a file in the target directory.
+/// Prints the measurements, if there are any, and writes them to a file in the target directory.
 fn report(sheet: &Sheet, title: &str, file: &str) {
     if sheet.is_empty() {
         return;
@@ -209,7 +209,7 @@ impl<S: Subject> EntryOf<S> {
         self
     }
 
-    /// Shows in the saturated cases what the runtime alone takes.
+    /// Shows in the saturated cases the cost of the runtime alone.
     fn runs_alone(mut self) -> Self {
         self.entry.throughput = Some(load::floor);
         self
@@ -236,7 +236,7 @@ impl<S: Subject> EntryOf<S> {
     }
 }
 
-/// What to do after criterion's groups.
+/// The step after criterion's groups.
 enum Task {
     /// Nothing: criterion was asked to list, to profile, or to compare with saved results.
     CriterionOnly,

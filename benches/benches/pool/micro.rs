@@ -22,7 +22,7 @@ pub type Run = Box<dyn FnMut(u64) -> Duration>;
 const SIZE: usize = 100;
 const WORKERS: usize = 2;
 
-/// One task checks out and in, again and again, on a current-thread runtime.
+/// One task repeatedly checks out and in, on a current-thread runtime.
 ///
 /// The pool holds 100 available connections, so a check-out never waits and never opens one. This is what a pool costs
 /// a single-threaded program, with its lines in the cache and without contention.
@@ -43,10 +43,10 @@ pub fn hit_one_task<S: Subject>() -> Run {
 ///
 /// The pairs of both tasks are counted against the wall clock, from the first start to the last end. A pool that scales
 /// takes half as long per pair as with one task. A pool whose threads write a common line takes longer. The tasks take
-/// pairs from a common counter, a thousand at a time, so that both end together. With a fixed share for each, a core
-/// that another process uses for a moment would count twice.
+/// pairs from a common counter, a thousand at a time, so that both end together. With a fixed share for each, a core that
+/// another process uses for a moment would count twice.
 ///
-/// Each task is guaranteed a worker of its own: see [`Gate`].
+/// Each task is guaranteed a separate worker: see [`Gate`].
 pub fn hit_two_tasks<S: Subject>() -> Run {
     const HANDFUL: u64 = 1_000;
     let bed = Bed::<S>::warm(two_workers(), SIZE);
@@ -124,9 +124,9 @@ pub fn create_and_close<S: Create>() -> Run {
 
 /// One call drops 1,000 available connections.
 ///
-/// Measured is how long the call blocks its caller: in MongoDB the caller is the monitor, which holds the topology's
-/// lock. A pool that closes the connections later, in the background, is not charged for that here. Refilling the pool
-/// is not measured.
+/// The measured time is how long the call blocks its caller: in MongoDB the caller is the monitor, which holds the
+/// topology's lock. A pool that closes the connections later, in the background, is not charged for that here. Refilling
+/// the pool is not measured.
 pub fn clear_1000_idle<S: Clear>() -> Run {
     const IDLE: usize = 1_000;
     let bed = Bed::<S>::empty(current_thread(), IDLE);
@@ -146,7 +146,7 @@ pub fn clear_1000_idle<S: Clear>() -> Run {
     })
 }
 
-/// Gives each of several tasks a worker of its own: a task spins on its worker before the next one is spawned, so that the
+/// Gives each of several tasks a separate worker: a task spins on its worker before the next one is spawned, so that the
 /// next one can only run on another worker.
 pub struct Gate {
     spinning: AtomicUsize,
@@ -154,7 +154,7 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// Creates a gate for so many tasks.
+    /// Creates a gate for this many tasks.
     pub fn new(expected: usize) -> Self {
         Self { spinning: AtomicUsize::new(0), expected }
     }
@@ -168,8 +168,8 @@ impl Gate {
         }
     }
 
-    /// Waits until so many tasks have come. Sleeps, because there may be no more cores than workers, and the workers
-    /// need all of them.
+    /// Waits until this many tasks have come. Sleeps, because there may be no more cores than workers, and the workers need
+    /// all of them.
     pub fn wait_for(&self, number: usize) {
         while self.spinning.load(Ordering::Relaxed) < number {
             thread::sleep(Duration::from_micros(20));
@@ -223,7 +223,7 @@ pub fn two_workers() -> Runtime {
     workers(WORKERS)
 }
 
-/// Returns a runtime with so many workers.
+/// Returns a runtime with this many workers.
 pub fn workers(count: usize) -> Runtime {
     Builder::new_multi_thread().worker_threads(count).enable_all().build().expect("the runtime cannot be built")
 }

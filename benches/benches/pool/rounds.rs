@@ -7,9 +7,9 @@
 //! slows all subjects down.
 //!
 //! Virtual machines also have levels of speed, depending on where the host puts their processors. A neighbour on the
-//! same physical core slows one of them down, and two processors that are far apart make every shared line expensive.
-//! The row of speed-ups shows what the second core was worth. The floor's threads share nothing, so its speed-up is
-//! that of the machine.
+//! same physical core slows one of them down, and two processors that are far apart make every shared line expensive. The
+//! row of speed-ups shows the value of the second core. The floor's threads share nothing, so its speed-up is the
+//! machine's.
 
 use std::fs;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ use crate::load::{Length, Load};
 use crate::micro::Run;
 use crate::{Case, Entry};
 
-/// How much to measure.
+/// The amount of measuring.
 #[derive(Clone)]
 pub struct Plan {
     pub rounds: usize,
@@ -118,7 +118,7 @@ impl Timed {
 pub struct Sheet {
     subjects: Vec<&'static str>,
     rows: Vec<Row>,
-    /// What else goes into the file.
+    /// Further entries of the file.
     about: Map<String, Value>,
 }
 
@@ -129,12 +129,12 @@ struct Row {
     values: Vec<Vec<f64>>,
 }
 
-/// The row of the times, and of how much faster two tasks are than one.
+/// The row of the times, and the row that shows how much faster two tasks are than one.
 pub const TIME: &str = "ns per operation";
 pub const SPEED_UP: &str = "speed-up";
 const LOST: &str = "lost tasks";
 
-/// The baseline that the others are divided by: the first of these that takes part in the case.
+/// The baseline that divides the others: the first of these that takes part in the case.
 const BASELINES: [&str; 4] = ["unmetered", "wharf", "floor", "deadpool"];
 
 impl Sheet {
@@ -158,7 +158,7 @@ impl Sheet {
         self.rows[at].values[column].push(value);
     }
 
-    /// Records how much faster each subject is in one case than in another: the value of further cores.
+    /// Records how much faster each subject is in one case than in another, which is the value of further cores.
     pub fn note_speed_up(&mut self, one: &str, more: &str) {
         let times = |case: &str| self.rows.iter().find(|row| row.case == case && row.what == TIME);
         let (Some(slow), Some(fast)) = (times(one), times(more)) else { return };

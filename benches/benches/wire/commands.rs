@@ -12,7 +12,7 @@ use super::Case;
 /// The bytes of a ping and its reply: two headers with flags and the section's kind, and the two documents.
 const BYTES: usize = 50 + 38;
 
-/// Where the commands run. The server has its own thread, so that its allocations are not counted.
+/// The place where the commands run. The server has its own thread, so that its allocations are not counted.
 struct Place {
     client: Runtime,
     pool: Pool<Endpoint>,

@@ -41,7 +41,7 @@ fn allocations_of_one(case: &mut Case) -> f64 {
 
 /// Returns the nanoseconds of one run.
 fn measure(case: &mut Case, slice: Duration) -> f64 {
-    // As many runs between two clock readings as make the cost of a reading negligible.
+    // Enough runs between two clock readings to make the cost of a reading negligible.
     let started = Instant::now();
     (case.run)();
     let batch = (Duration::from_micros(50).as_nanos() / started.elapsed().as_nanos().max(1)).clamp(1, 10_000) as u32;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
 
-/// What the series runs on.
+/// The machine that the series runs on.
 pub struct Machine {
     /// The processor's name, if the system tells it.
     processor: Option<String>,
@@ -20,7 +20,7 @@ impl Machine {
     /// Describes this machine.
     pub fn this() -> Self {
         let mut seen = Vec::new();
-        // The how-manieth of its physical core each logical core is.
+        // The rank of each logical core among the siblings of its physical core.
         let mut ranked: Vec<(usize, usize)> = system::cores()
             .into_iter()
             .map(|core| {
@@ -38,13 +38,13 @@ impl Machine {
         }
     }
 
-    /// Returns 1, 2, 4 … up to the number of cores, which comes last even if it is no power of two.
+    /// Returns 1, 2, 4 … up to the number of cores, which comes last even if it is not a power of two.
     pub fn steps(&self) -> Vec<usize> {
         let all = self.cores.len();
         (0..).map(|power| 1 << power).take_while(|&step| step < all).chain([all]).collect()
     }
 
-    /// Returns a runtime with `workers` workers, each pinned to a core of its own.
+    /// Returns a runtime with `workers` workers, each pinned to a separate core.
     pub fn runtime(&self, workers: usize) -> Runtime {
         let (cores, started) = (self.cores[..workers].to_vec(), AtomicUsize::new(0));
         Builder::new_multi_thread()

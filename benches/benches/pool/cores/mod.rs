@@ -1,8 +1,8 @@
 //! The series `cores`: how pools scale from one core to all of them.
 //!
 //! Each case runs with N workers of tokio on N cores, for N = 1, 2, 4 … up to all cores of the machine. Each worker is
-//! pinned to a core of its own, and siblings of the same physical core come last. A turn has a fresh pool on a fresh
-//! runtime. In each round the subjects take one turn in each case.
+//! pinned to a separate core, and siblings of the same physical core come last. A turn has a fresh pool on a fresh runtime.
+//! In each round the subjects take one turn in each case.
 //!
 //! | case | what runs on N cores |
 //! | --- | --- |
@@ -12,11 +12,12 @@
 //! | `cores/saturated/10000-on-100/N` | 10,000 tasks on 100 connections, held across a yield |
 //! | `cores/elsewhere/N` | N tasks on a pool of 100·N; each connection is returned by the next worker's task |
 //!
-//! The time of an operation is the wall-clock time divided by the operations of all tasks. So with N cores it is an Nth
-//! of the time with one core if the case scales. The speed-up is the throughput divided by that on one core in the same
-//! round.
+//! The time of an operation is the wall-clock time divided by the operations of all tasks. So with N cores, it is an Nth of
+//! the time with one core if the case scales. The speed-up is the throughput divided by the throughput on one core in the
+//! same round.
 //!
-//! qp loses waiters, so it takes no part in the saturated cases. There floor is turns that are passed on, see `floor::Turns`.
+//! qp loses waiters, so it takes no part in the saturated cases. In these cases, the floor consists of turns that are
+//! passed on: see `floor::Turns`.
 
 mod machine;
 mod tasks;
@@ -29,7 +30,7 @@ use crate::subjects::{self, Queue, Subject};
 use crate::{Arguments, report};
 use machine::Machine;
 
-/// Runs a case on so many cores. Returns nanoseconds per operation.
+/// Runs a case on this many cores. Returns nanoseconds per operation.
 type Run = fn(&Machine, usize, Length) -> f64;
 
 /// A subject without its type: the cases that it takes part in, each with a function that was compiled for it.
@@ -78,7 +79,7 @@ fn entries() -> Vec<Entry> {
 
 const CASES: [&str; 5] = ["hit", "yield", LOADS[0].name, LOADS[1].name, "elsewhere"];
 
-/// Measures and prints what the filter selects.
+/// Measures and prints the cases that the filter selects.
 pub fn measure(arguments: &Arguments, plan: &Plan) {
     let machine = Machine::this();
     let sheet = rounds(&machine, plan, |case, subject| arguments.selects(&format!("cores/{case}/{subject}")));
@@ -139,7 +140,7 @@ pub fn test() {
     }
 }
 
-/// Returns the name of a case on so many cores.
+/// Returns the name of a case on this many cores.
 fn on(case: &str, cores: usize) -> String {
     format!("{case}/{cores}")
 }

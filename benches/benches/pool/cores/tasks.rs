@@ -14,7 +14,7 @@ use crate::load::{self, LOADS, Length, Load, MEASURE, STOP, WARM_UP};
 use crate::micro::Gate;
 use crate::subjects::{Queue, Subject};
 
-/// How many operations a task performs from one look at the phase to the next.
+/// How many operations a task performs between looks at the phase.
 const HANDFUL: usize = 16;
 
 /// One task on each worker checks out and in on a pool of 100.
@@ -29,7 +29,7 @@ pub fn hit<S: Subject>(machine: &Machine, cores: usize, length: Length) -> f64 {
         async move {
             let mut counted = 0;
             loop {
-                // ORD: Relaxed; a phase publishes nothing, and a few operations more or less do not matter.
+                // ORD: Relaxed; a phase publishes nothing, and a few more or fewer operations do not matter.
                 let now = phase.load(Ordering::Relaxed);
                 if now == STOP {
                     return counted;
@@ -45,14 +45,13 @@ pub fn hit<S: Subject>(machine: &Machine, cores: usize, length: Length) -> f64 {
 
 /// One task on each worker takes connections and hands them to the next worker's task, which returns them.
 ///
-/// A handful at a time, so that the hand-over itself costs little: a handful is a vector that goes round in the circle of
-/// tasks. There are as many vectors as tasks, so no mailbox overflows, and at most 16 connections of 100 for each task
-/// are in use.
+/// They go in batches, so that the hand-over itself costs little: a batch is a vector that circulates among the tasks.
+/// There are as many vectors as tasks, so no mailbox overflows, and each task uses at most 16 of the 100 connections.
 pub fn elsewhere<S: Subject>(machine: &Machine, cores: usize, length: Length) -> f64 {
     type Mailbox<S> = ArrayQueue<Vec<<S as Subject>::Guard<'static>>>;
 
     let runtime = machine.runtime(cores);
-    // A guard that goes to another task may not borrow from its own task, so the pool is leaked. It is small.
+    // A guard that goes to another task cannot borrow from its own task, so the pool is leaked. It is small.
     let subject: &'static S = Box::leak(Box::new(runtime.block_on(S::open(100 * cores))));
     runtime.block_on(subject.warm(100 * cores));
     let mailboxes: Arc<[Mailbox<S>]> = (0..cores).map(|_| ArrayQueue::new(cores)).collect();
@@ -79,13 +78,14 @@ pub fn elsewhere<S: Subject>(machine: &Machine, cores: usize, length: Length) ->
             }
         }
     });
-    // Some pools need a runtime to take back what is left in the mailboxes.
+    // Some pools need a runtime to take back the contents of the mailboxes.
     let _context = runtime.enter();
     drop(mailboxes);
     nanos
 }
 
-/// Waits for a message until the phase is the last one. Most come soon, and other tasks of the worker run meanwhile.
+/// Waits for a message until the phase is the last one. Most messages come soon, and other tasks of the worker run
+/// meanwhile.
 async fn received<M>(mailbox: &ArrayQueue<M>, phase: &AtomicU8) -> Option<M> {
     const SPINS: usize = 100;
     loop {
@@ -119,7 +119,7 @@ pub fn saturated_floor<const LOAD: usize>(machine: &Machine, cores: usize, lengt
     load::floor_on(machine.runtime(cores), LOADS[LOAD], length).nanos_per_op
 }
 
-/// Runs a task on each worker through the phases. Returns nanoseconds per operation of those that they counted.
+/// Runs a task on each worker through the phases. Returns nanoseconds per operation, for the operations that they counted.
 fn one_on_each_worker<T>(
     runtime: &Runtime,
     workers: usize,

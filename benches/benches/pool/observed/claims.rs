@@ -1,4 +1,4 @@
-//! What wharf claims about the cost of observing it, next to what was measured.
+//! wharf's claims about the cost of observing it, next to the measurements.
 
 use crate::Case;
 use crate::load::LOADS;
@@ -10,7 +10,7 @@ use crate::subjects::observed::{Closure, Counts, Metered, Observed, Unmetered};
 pub fn print(sheet: &Sheet) {
     println!("\nClaims");
     let metrics = |case| sheet.ratio_of(case, Observed::<Metered>::NAME, Observed::<Unmetered>::NAME);
-    // A wait is timed with two readings of the clock, which take 10 ns each. Its count and its time are exact for that.
+    // A wait is timed with two readings of the clock, which take 10 ns each. Its count and its time are exact in return.
     for case in [Case::Hit1Task.name(), Case::Hit2Tasks.name()].into_iter().chain(LOADS.map(|load| load.name)) {
         at_most(case, "metrics to no metrics", metrics(case), 1.10, "");
     }

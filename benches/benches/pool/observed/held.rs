@@ -1,12 +1,12 @@
-//! How long a call of the pool is held up to deliver the events of others.
+//! How long a call of the pool is held up by delivering the events of others.
 //!
 //! 64 tasks on two workers check out, yield, and check in, from a pool in which no check-out waits. The subscriber keeps
 //! its thread busy for 20 µs. Each call of the pool is timed on its thread: each poll of a check-out, and each check-in.
-//! The subscriber counts, for its thread, how many events it received. A check-out and check-in emit three events, so
-//! what a task received in the course of them beyond three was delivered for others.
+//! The subscriber counts, for its thread, how many events it has received. A check-out and check-in emit three events, so
+//! any further events that a task received during them were delivered for others.
 //!
-//! A call may take longer than the subscriber does because the machine stops the thread, or because the call waits for
-//! another thread. The 99.9th percentile shows the usual longest call, the maximum includes such accidents.
+//! A call may take longer than the subscriber because the machine stops the thread, or because the call waits for another
+//! thread. The 99.9th percentile shows the usual longest call, and the maximum includes such accidents.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -35,19 +35,19 @@ thread_local! {
     static DELIVERED: Cell<(u64, Duration)> = const { Cell::new((0, Duration::ZERO)) };
 }
 
-/// What the tasks observed.
+/// The observations of the tasks.
 pub struct Held {
     measured: Duration,
     check_outs: u64,
     /// The durations of calls, in nanoseconds.
     calls: Histogram<u64>,
-    /// The most events that were delivered for others in the course of one check-out and check-in.
+    /// The most events that were delivered for others during one check-out and check-in.
     most_events: u64,
     /// The longest time that one task spent delivering for others in the whole run.
     most_time: Duration,
 }
 
-/// What one task observed.
+/// The observations of one task.
 struct Task {
     check_outs: u64,
     calls: Histogram<u64>,

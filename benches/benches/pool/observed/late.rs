@@ -1,12 +1,12 @@
 //! How far check-outs exceed their time limit if the subscriber is slow.
 //!
 //! 32 callers share 4 connections, and hold each for 5 ms. The subscriber sleeps for 5 ms, and check-outs have a limit of
-//! 50 ms. Every caller is a thread of its own, so that no caller waits for another one's turn on a worker: what delays a
-//! check-out is the pool. The pool's own tasks run on a runtime without callers.
+//! 50 ms. Every caller has a separate thread, so that no caller waits for another one's turn on a worker: any delay of a
+//! check-out comes from the pool. The pool's own tasks run on a runtime without callers.
 //!
-//! At its time limit, a check-out still delivers the event that it failed, and the limit may have passed while it
-//! delivered the event that it began. So the events of its own account for twice the subscriber's time. The machine's
-//! scheduler has to wake the caller's thread, for which the claim allows as much again.
+//! At its time limit, a check-out still delivers the event that it failed. The limit may have passed while it delivered the
+//! event that it began. So its own events account for twice the subscriber's time. The machine's scheduler has to wake the
+//! caller's thread, for which the claim allows as much again.
 
 use std::sync::Arc;
 use std::thread::{self, sleep};
@@ -31,7 +31,7 @@ const ALLOWED: Duration = SUBSCRIBER.saturating_mul(4);
 pub struct Late {
     succeeded: u64,
     failed: u64,
-    /// Microseconds from the time limit to the end, or 0 for a check-out that ended before.
+    /// Microseconds from the time limit to the end, or 0 for a check-out that ended before the limit.
     late: Histogram<u64>,
 }
 

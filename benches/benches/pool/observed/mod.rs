@@ -1,7 +1,7 @@
 //! The cost of observing a pool: metrics, events, holder accounting.
 //!
-//! The first part measures cases of the comparison again, in interleaved rounds of their own: hits, tasks that yield,
-//! and saturated pools. The subjects are:
+//! The first part measures cases of the comparison again, in separate interleaved rounds: hits, tasks that yield, and
+//! saturated pools. The subjects are:
 //!
 //! | subject | what observes it |
 //! | --- | --- |
@@ -14,7 +14,7 @@
 //! | `bb8` | its statistics, which are always on |
 //! | `model` | a model of the official driver's pool, without I/O, with a trivial event handler |
 //!
-//! The claims that wharf makes follow from the table, and stand below it with the measured values.
+//! wharf's claims follow from the table, and stand below it with the measured values.
 //!
 //! The second part consists of two scenarios with a slow subscriber: how long a call is held up for others (`held`),
 //! and how far a check-out exceeds its time limit (`late`).
@@ -50,7 +50,7 @@ fn entries() -> Vec<Entry> {
     ]
 }
 
-/// Measures and prints what the filter selects.
+/// Measures and prints the cases that the filter selects.
 pub fn measure(arguments: &Arguments, plan: &Plan) {
     let plan = &Plan { loads: LOADS.to_vec(), ..plan.clone() };
     let sheet = rounds::run(&entries(), plan, |case, subject| arguments.selects(&format!("observed/{case}/{subject}")));

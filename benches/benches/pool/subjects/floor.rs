@@ -1,13 +1,13 @@
-//! The floor: what sharded stacks of connections cost with nothing around them.
+//! The floor: the cost of sharded stacks of connections with nothing around them.
 //!
 //! No pool that takes a connection from a shared structure can do less: one CAS to take, one to give
 //! back, both on a line that only the calling thread writes as long as its shard is not empty. A pool can only know more: a
-//! thread that notes the heads that it has left behind need not wait for the load of a head. There is no capacity,
+//! thread that notes the heads that it leaves behind does not need to wait for the load of a head. There is no capacity,
 //! generation, waiter or event, and not even a connection: an index is handed out. The floor shows how much of a pool's
-//! cost is the pool's own.
+//! cost comes from the pool itself.
 //!
 //! It has no queue, so a caller that finds nothing yields and tries again. It has nothing to open, so it takes no part in
-//! `create-and-close`. In the saturated cases, [`Turns`] stands for it.
+//! `create-and-close`. In the saturated cases, [`Turns`] takes its place.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -75,11 +75,11 @@ impl Clear for Floor {
     }
 }
 
-/// What is left of a saturated pool without the pool: turns that go round in circles of tasks.
+/// What remains of a saturated pool without the pool: turns that circulate among tasks.
 ///
-/// There are as many circles as connections. The task that has the turn passes it on to the next task of the circle and waits for
-/// it to come round. So each operation wakes one task, in a fixed order, and nothing is shared by circles: no queue, no
-/// counter, no search. The two tasks meet at one word, which each of them changes once. What a pool takes beyond that is
+/// There are as many circles as connections. The task that has the turn passes it on to the next task of the circle and
+/// waits for it to come round. So each operation wakes one task, in a fixed order, and circles share nothing: no queue, no
+/// counter, no search. The two tasks meet at one word, which each of them changes once. Any cost of a pool beyond that is
 /// its own.
 pub struct Turns {
     circles: usize,
@@ -89,19 +89,19 @@ pub struct Turns {
 /// How many tasks each circle has.
 pub const TASKS_IN_A_CIRCLE: usize = 100;
 
-/// Where a task waits for its turn.
+/// The place where a task waits for its turn.
 struct Seat {
     state: AtomicU8,
-    /// The waker of the task, which remains the same.
+    /// The waker of the task, which stays the same.
     waker: OnceLock<Waker>,
 }
 
-/// What is known of a turn.
+/// The state of a turn.
 const AWAY: u8 = 0;
 const WAITING: u8 = 1;
 const GRANTED: u8 = 2;
 
-/// A task's turn. Dropping it passes it on.
+/// A task's turn. Dropping it passes the turn on.
 pub struct Turn<'a>(&'a Seat);
 
 impl Source for Turns {
@@ -127,8 +127,8 @@ impl Seat {
     fn poll(&self, context: &Context<'_>) -> Poll<()> {
         let waker = self.waker.get_or_init(|| context.waker().clone());
         debug_assert!(waker.will_wake(context.waker()), "BUG: the task has another waker than before");
-        // ORD: AcqRel; pairs with the one in `grant`. Release publishes the waker, Acquire takes over what the task before
-        // has done.
+        // ORD: AcqRel; pairs with the one in `grant`. Release publishes the waker, and Acquire takes over the work of the
+        // previous task.
         if self.state.swap(WAITING, Ordering::AcqRel) == GRANTED {
             // ORD: Relaxed; the next grant follows a whole circle of grants, which starts with this task's.
             self.state.store(AWAY, Ordering::Relaxed);

@@ -39,7 +39,7 @@ impl Subject for Kanal {
 
 impl Queue for Kanal {}
 
-/// Clears with `drain_into`, and drops what was drained.
+/// Clears with `drain_into`, and drops the drained connections.
 impl Clear for Kanal {
     fn clear(&self) {
         let mut drained = Vec::new();

@@ -1,9 +1,9 @@
 //! The subjects of the comparison: one adapter per pool, all with the same dummy connection.
 //!
 //! Every adapter is configured for the least that its pool allows, because wharf does no more by default: no test of a
-//! connection at check-out, no maximum lifetime, no idle timeout, no reaper, no metrics sink. What cannot be turned off
-//! is part of the pool and is measured with it: sqlx's and bb8's timeout around every check-out, sqlx's clock readings,
-//! and the task that sqlx spawns for every check-in. The harness boxes nothing: the loops are compiled once per
+//! connection at check-out, no maximum lifetime, no idle timeout, no reaper, no metrics sink. Anything that cannot be
+//! turned off is part of the pool and is measured with it: sqlx's and bb8's timeout around every check-out, sqlx's clock
+//! readings, and the task that sqlx spawns for every check-in. The harness boxes nothing: the loops are compiled once per
 //! subject.
 
 use std::future::Future;
@@ -75,7 +75,8 @@ pub trait Subject: Send + Sync + Sized + 'static {
     }
 }
 
-/// Where the tasks of a saturated case get their connections: any subject, or [`floor::Turns`], which go to tasks by number.
+/// The source of connections for the tasks of a saturated case: any subject, or [`floor::Turns`], which go to tasks by
+/// number.
 pub trait Source: Send + Sync + Sized + 'static {
     /// A checked-out connection. Dropping it is the check-in.
     type Guard<'a>: Send;
@@ -130,7 +131,7 @@ pub trait Clear: Subject {
     }
 }
 
-/// Is called for each event, on the thread that delivers it.
+/// Called for each event, on the thread that delivers it.
 pub type Handler = Arc<dyn Fn() + Send + Sync>;
 
 /// A subject that calls a handler for its events: three for a check-out and check-in.

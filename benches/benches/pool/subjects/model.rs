@@ -1,12 +1,12 @@
-//! A model of the official driver's pool: one task owns the pool's state, and everything reaches it through channels.
+//! A model of the official driver's pool: one task owns the pool's state, and everything else reaches it through channels.
 //!
-//! This is the design of the crate `mongodb` 3.x (`src/cmap`), written anew without I/O, errors, clears, pinning and
-//! service ids. It serves to compare designs; the crate itself is compared on a real server by `perf/`. What the model
-//! keeps is the work of a check-out and a check-in:
+//! This is the design of the crate `mongodb` 3.x (`src/cmap`), written from scratch without I/O, errors, clears, pinning
+//! and service ids. It serves to compare designs; the crate itself is compared on a real server by `perf/`. The model keeps
+//! the work of a check-out and a check-in:
 //!
 //! - A check-out emits its first event, sends a request with a one-shot channel to the owner, and waits for the answer.
 //! - The owner takes check-ins before requests, queues the requests, and after each message serves the oldest one that
-//!   it can serve. A connection that must be opened is opened by a task of its own, which the check-out awaits.
+//!   it can serve. A separate task opens a connection when one is needed, and the check-out awaits that task.
 //! - A check-in is a message that carries the connection.
 //! - The handler is called with an owned event: for a check-out by its caller, for a check-in by the owner. Each event
 //!   clones the server's address, which is a string.
@@ -67,13 +67,13 @@ enum Answer {
     Opening(JoinHandle<Lent>),
 }
 
-/// What the owner takes before requests.
+/// Messages that the owner takes before requests.
 enum Message {
     CheckIn(Box<Pooled>),
     Opened,
 }
 
-/// A connection in use, which its drop sends back.
+/// A connection in use, which is sent back when it is dropped.
 pub struct Lent {
     id: u32,
     pooled: Option<Box<Pooled>>,
@@ -89,7 +89,7 @@ impl Lent {
 impl Drop for Lent {
     fn drop(&mut self) {
         if let Some(pooled) = self.pooled.take() {
-            // The owner ends with the pool. Then the connection is dropped with the message.
+            // The owner ends with the pool. The connection is then dropped with the message.
             let _ = self.messages.send(Message::CheckIn(pooled));
         }
     }

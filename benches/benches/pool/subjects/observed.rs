@@ -20,7 +20,7 @@ pub trait Observation: Send + Sync + 'static {
     /// Opens the dummies. Each type compiles the pool anew, so most observations share one.
     type Opener: Establish<Connection = Dummy> + Default;
 
-    /// Adds what observes the pool from its beginning.
+    /// Adds the observers that the pool has from its beginning.
     fn observe(builder: PoolBuilder<Self::Opener>) -> PoolBuilder<Self::Opener> {
         builder
     }
@@ -71,8 +71,8 @@ impl<O: Observation> Handled for Observed<O> {
 
 /// Opens dummies for a pool with or without metrics.
 ///
-/// The pools that are compared for their metrics have an opener each, which no other subject uses. So both are compiled
-/// once for one user, and the compiler has the same reasons to inline in both.
+/// Each of the pools that are compared for their metrics has a separate opener, which no other subject uses. So both are
+/// compiled once for one user, and the compiler has the same reasons to inline in both.
 #[derive(Default)]
 pub struct Alone<const METERED: bool>;
 

@@ -1,4 +1,4 @@
-//! qp: a crossbeam `ArrayQueue` of connections behind a semaphore of its own.
+//! qp: a crossbeam `ArrayQueue` of connections behind its own semaphore.
 
 use std::convert::Infallible;
 
