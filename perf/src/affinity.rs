@@ -1,7 +1,7 @@
 //! The cores that the server and the clients run on.
 //!
-//! On shared cores, server and clients disturb each other, and the scheduler decides which of them runs. That costs
-//! more than what is measured. So each side gets cores of its own.
+//! On shared cores, server and clients disturb each other, and the scheduler decides which of them runs. That costs more
+//! than the measured operations. So each side gets separate cores.
 
 use std::io;
 
@@ -14,7 +14,7 @@ pub struct Placement {
     pub client: Vec<usize>,
 }
 
-/// Why server and clients cannot get cores of their own.
+/// Why server and clients cannot get separate cores.
 #[derive(Debug, thiserror::Error)]
 pub enum CannotPlace {
     /// There is only one core, or the clients were given all of them.

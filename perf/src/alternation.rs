@@ -1,4 +1,4 @@
-//! Subjects that take turns, each in a process of its own.
+//! Subjects that take turns, each in a separate process.
 
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Write};
@@ -80,7 +80,7 @@ pub struct Measurement<R> {
     pub result: R,
 }
 
-/// What a child process is asked to measure.
+/// The measurement that a child process is asked for.
 #[derive(Debug, Clone, Copy)]
 pub struct Asked {
     pub round: u32,
@@ -115,8 +115,8 @@ impl Asked {
     }
 }
 
-/// A child process that measures one subject when it is its turn. It ends with its standard input, so that no child is
-/// left behind in any case.
+/// A child process that measures one subject when it is its turn. It ends with its standard input, so that no child is ever
+/// left behind.
 pub struct Competitor {
     asked: Asked,
     child: Child,

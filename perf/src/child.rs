@@ -25,7 +25,7 @@ pub struct CellResult {
     pub p99_nanos: u64,
     /// Connections opened during the turn. Above zero, the pool had not settled.
     pub opened: i64,
-    /// The server's CPU time for each command, if it tells, in seconds.
+    /// The server's CPU time for each command in seconds, if the server reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server_cpu_seconds: Option<f64>,
 }
@@ -47,7 +47,7 @@ impl TryFrom<Outcome> for CellResult {
     }
 }
 
-/// What a child prints when it is ready.
+/// The line that a child prints when it is ready.
 pub const READY: &str = "ready";
 
 /// Prepares the load, then takes a turn for each line of standard input and prints its [`CellResult`].

@@ -11,7 +11,7 @@ use crate::subjects::Kind;
 /// How much worse than the floor wharf may be.
 const TOLERANCE: f64 = 0.05;
 
-/// A claim and its verdict.
+/// `None` if it was not measured.
 pub struct Claim {
     text: String,
     found: String,

@@ -1,4 +1,4 @@
-//! The comparison: every subject in a process of its own, and all of them in turn.
+//! The comparison: every subject in a separate process, and all of them in turn.
 
 use crate::Failure;
 use crate::alternation::{Alternation, Asked, Competitor, Measurement, Turns};
@@ -16,7 +16,7 @@ pub struct Measurements {
     pub cells: Turns<CellResult>,
     /// With server and clients on shared cores.
     pub cold_starts: Turns<ColdResult>,
-    /// With server and clients on cores of their own. Empty if they have none.
+    /// With server and clients on separate cores. Empty if there are too few cores.
     pub cold_starts_apart: Turns<ColdResult>,
 }
 

@@ -51,7 +51,7 @@ fn build(arguments: &Cores, target: &Path) -> Result<PathBuf, Failure> {
 pub fn built(options: &[&str], flags: &str, target: &Path) -> Result<PathBuf, Failure> {
     let mut cargo = Command::new(tool("CARGO", "cargo"));
     cargo.args(options).args(["--message-format", "json"]);
-    // With a target, the flags are only for the executable, and not for build scripts and macros.
+    // With a target, the flags apply only to the executable, not to build scripts and macros.
     cargo.args(["--target", &host()?, "--target-dir"]).arg(target);
     if !flags.is_empty() {
         cargo.env("RUSTFLAGS", flags);
@@ -77,12 +77,12 @@ fn host() -> Result<String, Failure> {
     Ok(host.ok_or("rustc -vV names no host")?.to_owned())
 }
 
-/// Returns the tool that an environment variable names, which cargo sets, or else the usual one.
+/// Returns the tool that an environment variable names, as set by cargo, or else the usual one.
 fn tool(variable: &str, usual: &str) -> OsString {
     std::env::var_os(variable).unwrap_or_else(|| usual.into())
 }
 
-/// Returns the executable that cargo's messages name, one in JSON a line.
+/// Returns the executable that cargo's messages name, one JSON object per line.
 fn executable(messages: &str) -> Option<PathBuf> {
     let parsed = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     parsed.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).next_back()

@@ -1,7 +1,7 @@
 //! A server that costs less than any client: one thread, and for each command one `read`, one `write`, and a share of an
 //! `epoll_wait`.
 //!
-//! It answers hello and `ping`, says in `serverStatus` what it cost, and understands no other command. Each of its
+//! It answers hello and `ping`, reports its cost in `serverStatus`, and understands no other command. Each of its
 //! connections has one command in flight.
 
 #[cfg(target_os = "linux")]
@@ -21,7 +21,7 @@ use crate::Failure;
 pub const CPU_NANOS: &CStr = cstr!("cpuNanos");
 pub const COMMANDS: &CStr = cstr!("commands");
 
-/// A frugal server in a process of its own.
+/// A frugal server in a separate process.
 pub struct Frugal {
     child: Child,
     pub address: String,

@@ -1,4 +1,4 @@
-//! Tasks that run operations one after another, and what that costs.
+//! Tasks that run operations one after another, and the cost of that.
 
 use std::mem;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
@@ -26,7 +26,7 @@ pub struct Outcome {
     pub cpu: Duration,
     /// The number of connections that the server accepted during the turn.
     pub opened: i64,
-    /// The server's CPU time for each command, if it tells, in seconds.
+    /// The server's CPU time for each command in seconds, if the server reports it.
     pub server_cpu: Option<f64>,
 }
 
@@ -35,7 +35,7 @@ pub fn runtime(workers: usize) -> Result<Runtime, Failure> {
     Ok(Builder::new_multi_thread().worker_threads(workers).enable_all().build()?)
 }
 
-/// How often the load warms up at most while connections are still being opened.
+/// The maximum number of warm-ups of the load while connections are still being opened.
 const WARM_UPS: u32 = 20;
 
 /// Tasks that run one operation after another while it is their turn, and rest in between.
@@ -99,7 +99,7 @@ impl<'r> Load<'r> {
         self.runtime.block_on(join(self.running)).map(drop)
     }
 
-    /// Lets the tasks run, and returns when each has ended an operation.
+    /// Lets the tasks run, and returns once each has ended an operation.
     fn resume(&mut self) -> Result<(), Failure> {
         self.gate.moving.store(0, Ordering::Relaxed);
         self.gate.resting.store(0, Ordering::Relaxed);
@@ -117,7 +117,7 @@ impl<'r> Load<'r> {
     }
 }
 
-/// What the tasks of a load must do.
+/// The tasks' current duty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 enum Phase {
@@ -162,7 +162,7 @@ impl Gate {
         }
     }
 
-    // Relaxed, here and below: one operation more or less does not matter, and waiting tasks are notified separately.
+    // Relaxed, here and below: one more or fewer operation does not matter, and waiting tasks are notified separately.
     fn set(&self, phase: Phase) {
         self.phase.store(phase as u8, Ordering::Relaxed);
         self.announced.send_replace(phase);

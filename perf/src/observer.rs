@@ -1,4 +1,4 @@
-//! What the server itself reports about its connections.
+//! The server's own report about its connections.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// How long it may take to settle.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A connection of its own, opened before the connections that it observes.
+/// A separate connection, opened before the connections that it observes.
 pub struct Observer {
     connection: DirectConnection,
 }
@@ -27,16 +27,16 @@ pub struct Connections {
     pub created: i64,
 }
 
-/// The server's counts that go on while it is observed.
+/// The server's counts that continue while it is observed.
 #[derive(Debug, Clone, Copy)]
 pub struct Counts {
     pub connections: Connections,
-    /// The server's CPU time in nanoseconds, and the number of its commands. A mongod does not tell.
+    /// The server's CPU time in nanoseconds, and the number of its commands. A mongod does not report them.
     work: Option<(i64, i64)>,
 }
 
 impl Counts {
-    /// Returns the CPU time in seconds that the server took for each command since then.
+    /// Returns the CPU time in seconds that the server has taken for each command since then.
     pub fn cpu_since(self, before: Self) -> Option<f64> {
         let ((nanos, commands), (nanos_before, commands_before)) = (self.work?, before.work?);
         Some((nanos - nanos_before) as f64 / 1e9 / (commands - commands_before).max(1) as f64)

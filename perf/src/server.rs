@@ -17,7 +17,7 @@ pub struct Server {
     started: Started,
 }
 
-/// What was started here.
+/// The server that was started here.
 enum Started {
     Nothing,
     Mongod(Mongod),

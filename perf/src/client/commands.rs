@@ -1,4 +1,4 @@
-//! Commands: what the client adds to its pool, and how many it runs beside the official driver.
+//! Commands: what the client adds to its pool, and how many it runs compared with the official driver.
 
 use super::{Client, apart};
 use crate::Failure;
@@ -43,7 +43,7 @@ fn on_mongod(arguments: &Client) -> Result<Vec<Claim>, Failure> {
         .collect())
 }
 
-/// Measures beside the official driver, where the client is the limit.
+/// Measures it against the official driver, where the client is the limit.
 fn on_frugal(arguments: &Client) -> Result<Vec<Claim>, Failure> {
     let server = Server::frugal(&arguments.machine)?;
     println!("\nCommands, where the client is the limit: {}", server.describe());
@@ -52,8 +52,9 @@ fn on_frugal(arguments: &Client) -> Result<Vec<Claim>, Failure> {
     print(arguments, &turns, &subjects, &[CPU, SERVER_CPU, THROUGHPUT, P50, P99], Kind::OfficialRaw);
     let mut claims = Vec::new();
     for &tasks in &arguments.tasks {
-        // With one task, server and client wait for each other. Without busy polling both go to sleep after each message, and
-        // the client's share of the round trip is too small for such a difference: the table shows it, no claim is made.
+        // With one task, server and client wait for each other. Without busy polling, both sleep after each message, and
+        // the client's share of the round trip is too small for such a difference. The table shows it, but there is no
+        // claim.
         let judged = match tasks {
             1 => &[Kind::ClientBusyPolling][..],
             _ => &[Kind::Client, Kind::ClientBusyPolling],

@@ -33,7 +33,7 @@ pub const WRITTEN: &str = "written";
 const TURNS: u32 = 20;
 const QUERIES: u32 = 4;
 
-/// What is done with many documents.
+/// The operations on many documents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Work {
     Find,
@@ -56,10 +56,10 @@ pub struct Documents {
     pub child: crate::arguments::Child,
     #[arg(long, value_enum)]
     work: Work,
-    /// Number of documents of an operation.
+    /// Number of documents per operation.
     #[arg(long)]
     pub documents: u32,
-    /// Number of documents in a batch of a query.
+    /// Number of documents per batch of a query.
     #[arg(long)]
     pub batch: u32,
     /// Number of operations in a turn.

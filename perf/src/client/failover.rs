@@ -37,10 +37,11 @@ const BEFORE: Duration = Duration::from_secs(3);
 const AFTER: Duration = Duration::from_secs(8);
 /// How long a set may take to have a primary again.
 const ELECTION: Duration = Duration::from_secs(60);
-/// The length of the interval in which the throughput must be usual again, and how much of the usual one that is.
+/// The length of the interval in which the throughput must be back to usual, and the fraction of the usual throughput that
+/// suffices.
 const WINDOW: Duration = Duration::from_millis(500);
 const USUAL: f64 = 0.9;
-/// How long after the loss the stall begins at the latest.
+/// The latest time after the loss at which the stall begins.
 const UNTIL_STALL: Duration = Duration::from_secs(1);
 
 const SUBJECTS: [Kind; 2] = [Kind::Client, Kind::OfficialRaw];
@@ -48,7 +49,7 @@ const SUBJECTS: [Kind; 2] = [Kind::Client, Kind::OfficialRaw];
 /// How the primary is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Loss {
-    /// It hands its office to another member.
+    /// It steps down in favour of another member.
     StepDown,
     /// Its process is killed.
     Kill,
@@ -82,12 +83,12 @@ pub struct FailoverResult {
     pub stall_seconds: f64,
     /// The longest time of one operation.
     pub longest_seconds: f64,
-    /// From the loss to the first interval with usual throughput. `None` if there is none.
+    /// From the loss to the first interval with usual throughput. `None` if there is no such interval.
     pub usual_after_seconds: Option<f64>,
     pub usual_per_second: f64,
 }
 
-/// A value of each loss: its name, and how it is read.
+/// A value of each loss: its name, and how to read it.
 type Value = (&'static str, fn(&FailoverResult) -> f64);
 
 /// How much longer a time may be and still count as no worse: a little more than the time between two operations of a task.
@@ -281,9 +282,9 @@ async fn under_load<S: Store>(opening: impl Future<Output = Result<S, Failure>>,
     Ok(())
 }
 
-/// Every other task inserts, and the others read what those insert, one operation every [`PACE`]. None does both: a new
-/// primary answers reads about a second before it knows that a majority has a write, so a stall would depend on what all
-/// were doing at the loss.
+/// Every other task inserts, and the others read the inserted documents, one operation every [`PACE`]. No task does both: a
+/// new primary answers reads about a second before it knows that a majority has a write, so a stall would depend on what
+/// all tasks were doing at the loss.
 async fn keep_pace<S: Store>(store: Arc<S>, task: i64, goes_on: Arc<AtomicBool>) -> Result<Vec<Done>, Failure> {
     let mut pace = tokio::time::interval(PACE);
     pace.set_missed_tick_behavior(MissedTickBehavior::Delay);

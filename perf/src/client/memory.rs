@@ -1,4 +1,4 @@
-//! What idle clients keep in memory.
+//! The memory that idle clients keep.
 
 use std::fs;
 use std::thread;
@@ -22,7 +22,7 @@ use crate::subjects::Kind;
 
 /// The pause between two looks at the memory, which must be the same for the clients to be idle.
 const PAUSE: Duration = Duration::from_millis(500);
-/// How many looks there are at most.
+/// The maximum number of looks.
 const LOOKS: u32 = 20;
 /// Number of members of the replica set.
 const MEMBERS: usize = 3;
@@ -119,7 +119,7 @@ fn result<C>(clients: u32, make: impl Fn() -> Result<C, Failure>, end: impl Fn(C
     Ok(MemoryResult { bytes: (after - before) / f64::from(clients) })
 }
 
-/// Returns the resident memory of this process without files, in bytes, once it does not change any more.
+/// Returns the resident memory of this process without files, in bytes, once it no longer changes.
 fn settled() -> Result<f64, Failure> {
     let mut last = resident()?;
     for _ in 0..LOOKS {

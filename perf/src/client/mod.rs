@@ -1,7 +1,7 @@
-//! The client, beside the pool that it uses and beside the official driver.
+//! The client, compared with the pool that it uses and with the official driver.
 //!
-//! Each section is a measurement of its own. All subjects have the same connection string, and get what is cheapest for
-//! them: raw commands, raw documents, batches of the same size.
+//! Each section is a separate measurement. All subjects have the same connection string, and use the cheapest calls that
+//! they offer: raw commands, raw documents, batches of the same size.
 
 mod commands;
 mod documents;
@@ -21,10 +21,10 @@ use crate::Failure;
 use crate::arguments::{Machine, seconds};
 use crate::claims::Claim;
 
-/// What is measured.
+/// The sections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Section {
-    /// `Client::run_command`, beside the pool on a mongod and beside the official driver on a server that costs less
+    /// `Client::run_command`, compared with the pool on a mongod and with the official driver on a server that costs less
     /// than a client.
     Commands,
     /// A query of many documents in batches.
@@ -39,7 +39,7 @@ pub enum Section {
 
 #[derive(Debug, Args)]
 pub struct Client {
-    /// What is measured. By default everything.
+    /// The sections to measure. By default all of them.
     #[arg(value_enum)]
     pub sections: Vec<Section>,
     /// Number of rounds. Every round measures everything with new processes, and medians are shown.
@@ -82,7 +82,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Returns what is to be measured, with the lengths of a short run if it is one.
+    /// Returns the measurements to make, with short lengths if the run is short.
     fn resolved(&self) -> Self {
         let sections = match &self.sections[..] {
             [] => Section::value_variants().to_vec(),
@@ -133,7 +133,7 @@ pub fn run(arguments: &Client) -> Result<bool, Failure> {
     Ok(claims.iter().all(|claim| claim.holds == Some(true)))
 }
 
-/// Measures on a thread of its own: a thread that has moved to the clients' cores stays there.
+/// Measures on a separate thread: a thread that has moved to the clients' cores stays there.
 fn apart<R: Send>(measure: impl FnOnce() -> Result<R, Failure> + Send) -> Result<R, Failure> {
     std::thread::scope(|scope| match scope.spawn(measure).join() {
         Ok(measured) => measured,

@@ -18,7 +18,7 @@ const OPERATION: i32 = 2013;
 const BEFORE_BODY: usize = 16 + 4 + 1;
 /// No request to this server is longer: the longest is hello.
 const REQUEST_CAPACITY: usize = 16 * 1024;
-/// The numbers of what is no connection, in events.
+/// The numbers in events that do not stand for connections.
 const LISTENER: u64 = u64::MAX;
 const INPUT: u64 = u64::MAX - 1;
 
@@ -89,8 +89,8 @@ impl Server {
         Ok(())
     }
 
-    /// Reads from a connection, and answers the request if it is complete. A connection on which anything goes wrong is
-    /// closed.
+    /// Reads from a connection, and answers the request if it is complete. A connection is closed if anything goes wrong on
+    /// it.
     fn answer(&mut self, number: usize) -> Result<(), Failure> {
         let Some(connection) = &mut self.connections[number] else { return Ok(()) };
         let Connection { stream, request, length } = connection;
@@ -117,13 +117,13 @@ impl Server {
         Ok(())
     }
 
-    /// Answers a connection's request. Returns whether the connection is still of use.
+    /// Answers a connection's request. Returns whether the connection can still be used.
     fn reply(&mut self, number: usize, length: usize) -> Result<bool, Failure> {
         let open = self.connections.len() - self.free.len();
         let Some(Connection { stream, request, .. }) = &mut self.connections[number] else { return Ok(false) };
         let request = &request[..length];
         let mut other;
-        // Most requests, first. The name is the first key of the body.
+        // Most requests come first. The name is the first key of the body.
         let reply = if field(request, 12) != OPERATION {
             return Ok(false);
         } else if request[BEFORE_BODY + 5..].starts_with(b"ping\0") {

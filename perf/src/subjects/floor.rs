@@ -3,9 +3,8 @@
 //! This is hand-written code that does nothing but the round trip: as many streams as the semaphore has permits, the
 //! stream used last on top because its memory is still warm, the request's bytes encoded once, one write, and one read
 //! into a buffer that belongs to the stream. It has no states, generations, events, deadlines or documents, and it
-//! waits forever. It is an honest floor all the same. It does not lose connections when a task is cancelled. It checks
-//! that the reply is complete, answers the request and reports success. It closes connections on which anything went
-//! wrong.
+//! waits forever. It is still an honest floor. It does not lose connections when a task is cancelled. It checks that the
+//! reply is complete, answers the request and reports success. It closes connections on which anything went wrong.
 
 use std::io::{Error, ErrorKind};
 use std::sync::{Mutex, PoisonError};

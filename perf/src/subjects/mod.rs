@@ -65,9 +65,9 @@ pub enum Kind {
     PoolInSession,
     /// The client of this library.
     Client,
-    /// The same, which keeps its thread awake while it waits for a reply.
+    /// The same, but it keeps its thread awake while it waits for a reply.
     ClientBusyPolling,
-    /// The official driver with what costs it least: raw commands, raw documents, raw batches.
+    /// The official driver with its cheapest calls: raw commands, raw documents, raw batches.
     OfficialRaw,
 }
 

@@ -52,7 +52,7 @@ impl Subject for Official {
     }
 }
 
-/// The official driver with a raw command, which it need not encode first.
+/// The official driver with a raw command, which it does not need to encode first.
 pub struct OfficialRaw {
     client: Client,
     admin: Database,

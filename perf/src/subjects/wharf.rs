@@ -54,10 +54,10 @@ impl Subject for PoolCommand {
     }
 }
 
-/// The same with commands that name a session, as the client's do: the pool, for the price of the client's bytes.
+/// The same with commands that name a session, as the client's commands do: the pool at the cost of the client's bytes.
 pub struct PoolInSession {
     pool: PoolCommand,
-    /// One for each session.
+    /// One command for each session.
     pings: Vec<RawDocumentBuf>,
     next: AtomicUsize,
 }

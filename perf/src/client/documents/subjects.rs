@@ -22,8 +22,8 @@ pub trait Transfer: Send + Sync + Sized + 'static {
         async { Ok(()) }
     }
 
-    /// Reads or writes the documents, and returns their number. A document that is read is looked at as a document whose
-    /// length is known.
+    /// Reads or writes the documents, and returns their number. Each document that is read is viewed as a document of known
+    /// length.
     fn transfer(&self) -> impl Future<Output = Result<u64, Failure>> + Send;
 }
 
