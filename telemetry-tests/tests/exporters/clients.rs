@@ -17,7 +17,7 @@ use super::{Collecting, Kept};
 struct Set {
     primary: ScriptedServer,
     secondary: ScriptedServer,
-    /// The addresses of the members, as all members say.
+    /// The addresses of the members, as all members report them.
     members: Arc<Mutex<Vec<String>>>,
     client: Client,
     /// The number of the topology's events so far.
@@ -40,7 +40,7 @@ impl Set {
 
     async fn join(&mut self) {
         self.change(&[self.primary.address(), self.secondary.address()]).await;
-        // Opens a connection, and finds it again.
+        // Opens a connection, and uses it once more.
         let preference = ReadPreference::new(ReadPreferenceMode::Secondary);
         for _ in 0..2 {
             drop(self.client.check_out(&preference).await.unwrap());
@@ -59,7 +59,7 @@ impl Set {
         self.events.wait_for(|_| client.status().servers.len() == members.len()).await.unwrap();
     }
 
-    /// Returns a text with the roles of the members instead of their addresses, and of their ports.
+    /// Returns a text with the members' roles in place of their addresses and ports.
     fn told(&self, text: &str) -> String {
         let mut told = text.to_owned();
         for (server, role) in [(&self.primary, "primary"), (&self.secondary, "secondary")] {
@@ -121,7 +121,7 @@ async fn series_of_each_server_begin_and_end_with_it() {
     // Its new pool has counted one of each.
     set.join().await;
     assert_eq!(collected(&set, &collecting), expected(&[primary, ("secondary", [2.0, 2.0, 100.0])]));
-    // Between two collections, too.
+    // The same holds if the server leaves and joins between two collections.
     set.leave().await;
     set.join().await;
     assert_eq!(collected(&set, &collecting), expected(&[primary, ("secondary", [3.0, 3.0, 100.0])]));

@@ -16,7 +16,7 @@ use opentelemetry_sdk::metrics::{InMemoryMetricExporter, PeriodicReader, SdkMete
 use wharf::telemetry::{FacadeMetrics, METRICS, MetricKind, OpenTelemetryMetrics};
 use wharf::{Establish, EstablishError, Establishing, Pool, PoolOptions};
 
-/// Opens connections that are nothing.
+/// Opens dummy connections.
 struct Plain;
 
 impl Establish for Plain {
@@ -34,7 +34,7 @@ fn pool_of(most: u32) -> Pool<Plain> {
     pool
 }
 
-/// Has one check-out opened, `hits` find their connection at once, and one time out.
+/// Makes one check-out open a connection, `hits` check-outs find it at once, and one time out.
 async fn use_it(pool: &Pool<Plain>, hits: u32) {
     for _ in 0..=hits {
         drop(pool.check_out().await.unwrap());
@@ -58,7 +58,7 @@ impl Collecting {
         Self { exporter, provider: SdkMeterProvider::builder().with_reader(reader).build() }
     }
 
-    /// Collects once. Returns each value under its name, its unit and its attributes but the pool's name.
+    /// Collects once. Returns each value under its name, its unit and its attributes except the pool's name.
     fn collect(&self) -> BTreeMap<String, f64> {
         let found = self.collect_named().into_iter().map(|((pool, name), value)| {
             assert_eq!(pool, "here:1", "{name}");
