@@ -1,4 +1,4 @@
-//! The value of an option by its name in connection strings, as the suites' JSON has it.
+//! The value of an option by its name in connection strings, as the suites' JSON writes it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -79,7 +79,7 @@ pub fn value_of(options: &Options, name: &str) -> Option<Value> {
     }
 }
 
-/// The properties of an authentication mechanism, as the suites have them.
+/// The properties of an authentication mechanism, as the suites write them.
 pub fn properties(properties: &[(String, Secret)]) -> Value {
     let properties: BTreeMap<_, _> =
         properties.iter().map(|(name, value)| (name.clone(), json!(value.reveal()))).collect();

@@ -79,8 +79,8 @@ pub struct MongodTls {
     pub certificate_key_file: PathBuf,
     /// The authorities that the server trusts to sign clients' certificates.
     pub ca_file: PathBuf,
-    /// Whether clients must present a certificate (the server's default). Otherwise the server only checks those that
-    /// are presented (`--tlsAllowConnectionsWithoutCertificates`).
+    /// Whether clients must present a certificate (the server's default). Otherwise the server only checks certificates
+    /// that are presented (`--tlsAllowConnectionsWithoutCertificates`).
     pub require_client_certificate: bool,
 }
 
@@ -166,7 +166,7 @@ impl Mongod {
         self.scratch.log()
     }
 
-    /// Ends the process with `SIGKILL`, also one that is paused. Keeps its data and its port for [`restart`](Self::restart).
+    /// Ends the process with `SIGKILL`, even if it is paused. Keeps its data and its port for [`restart`](Self::restart).
     /// Does nothing to a process that has ended.
     ///
     /// # Errors
@@ -196,11 +196,11 @@ impl Mongod {
     }
 
     /// Starts the server again on the same port with the same data, and waits until it accepts connections. A process that
-    /// runs is ended first, as by [`stop`](Self::stop). The log begins anew.
+    /// runs is ended first, as by [`stop`](Self::stop). The log starts over.
     ///
     /// # Errors
     ///
-    /// [`StartError`]. Then no process runs, and a later call may succeed.
+    /// [`StartError`]. No process runs then, and a later call may succeed.
     pub fn restart(&mut self) -> Result<(), StartError> {
         self.process.end().map_err(StartError::Wait)?;
         self.process = spawn(&self.binary, &self.options, self.port, &self.scratch)?;
@@ -231,7 +231,7 @@ impl Mongod {
 ///
 /// # Errors
 ///
-/// Those of [`Mongod::start`]; the next call retries.
+/// As for [`Mongod::start`]; the next call retries.
 pub fn shared() -> Result<Arc<Mongod>, StartError> {
     static SHARED: Mutex<Weak<Mongod>> = Mutex::new(Weak::new());
     // A poisoned lock is still valid: its value is replaced only after a successful start.
@@ -335,7 +335,7 @@ fn spawn(
         .map_err(|source| StartError::Spawn { path: binary.path().to_path_buf(), source })
 }
 
-/// Returns a port that was free a moment ago. Only binding can tell, and `mongod` cannot take the socket over. The port is
+/// Returns a port that was free a moment ago. Only binding can tell, and `mongod` cannot take over the socket. The port is
 /// drawn at random, because servers that start side by side would all find the first one free.
 fn free_port() -> Result<u16, StartError> {
     let range = u64::try_from(PORTS.len()).expect("the range has fewer than 65536 ports");

@@ -70,7 +70,7 @@ pub fn suite(name: &str) -> Result<PathBuf, ProvisionError> {
     Environment::of_this_process().suite(name)
 }
 
-/// Returns the folder of all suites that are downloaded, also where `WHARF_SUITES` names others.
+/// Returns the folder of all downloaded suites, even where `WHARF_SUITES` names others.
 ///
 /// # Errors
 ///

@@ -10,8 +10,8 @@
 //! # Time
 //!
 //! A start takes about three seconds, a step-down less than one. After the kill of a primary, the others elect one after
-//! [`ReplicaSetOptions::election_timeout`]. All methods block the calling thread, and run what is asynchronous on a
-//! thread of their own: on a tokio runtime, call them in `spawn_blocking` or `block_in_place`.
+//! [`ReplicaSetOptions::election_timeout`]. All methods block the calling thread, and run asynchronous work on a separate
+//! thread: on a tokio runtime, call them in `spawn_blocking` or `block_in_place`.
 
 mod admin;
 
@@ -32,7 +32,7 @@ use admin::{Admin, Role};
 const START_DEADLINE: Duration = Duration::from_secs(90);
 /// How long a primary that steps down waits until a secondary has caught up.
 const CATCH_UP: Duration = Duration::from_secs(20);
-/// How long a member that stepped down is no candidate. The server wants more than [`CATCH_UP`].
+/// How long a member that stepped down cannot stand for election. The server requires more than [`CATCH_UP`].
 const STEPPED_DOWN: Duration = Duration::from_secs(30);
 
 /// How a replica set is started.
@@ -42,8 +42,8 @@ pub struct ReplicaSetOptions {
     pub members: usize,
     /// The name of the set. Default: `rs`.
     pub name: String,
-    /// `electionTimeoutMillis`: for how long the members must not hear from the primary before they elect another one.
-    /// Default: 2 s instead of the server's 10 s. A shorter time leads to elections when the machine is busy.
+    /// `electionTimeoutMillis`: how long the members must not hear from the primary before they elect another one. Default:
+    /// 2 s instead of the server's 10 s. A shorter time leads to elections when the machine is busy.
     pub election_timeout: Duration,
     /// `heartbeatIntervalMillis`: how often members ask each other for their state. Default: 500 ms instead of the
     /// server's 2 s.
@@ -73,7 +73,7 @@ pub struct ReplicaSet {
     name: String,
     /// In the order of the members, and never changed.
     addresses: Vec<SocketAddr>,
-    /// Each locked for as long as its process is started or ended. No admin command runs under these locks.
+    /// Each is locked while its process is started or ended. No admin command runs under these locks.
     members: Vec<Mutex<Mongod>>,
 }
 
@@ -93,7 +93,7 @@ impl ReplicaSet {
         let deadline = Instant::now() + START_DEADLINE;
         set.run(0, "admin", doc! { "replSetInitiate": set.configuration(&options) })?;
         let primary = set.elect_at_once(deadline)?;
-        // Each member must have the write, so afterwards none has to catch up.
+        // Each member must have the write, so afterwards no member has to catch up.
         let note = doc! {
             "appendOplogNote": 1,
             "data": { "started": set.name.as_str() },
@@ -126,14 +126,14 @@ impl ReplicaSet {
     ///
     /// # Panics
     ///
-    /// Panics if there is no such member.
+    /// Panics if the set has no member of this number.
     pub fn pid(&self, member: usize) -> u32 {
         self.member(member).pid()
     }
 
-    /// Returns the primary, if there is one. A member that does not answer within a second is none.
+    /// Returns the primary, if there is one. A member that does not answer within a second does not count.
     ///
-    /// Of several members that call themselves primary, it is the one that was elected last.
+    /// Of several members that call themselves primary, it is the one elected last.
     ///
     /// # Errors
     ///
@@ -142,7 +142,7 @@ impl ReplicaSet {
         Ok(admin::primary(&self.roles()?))
     }
 
-    /// Returns the secondaries. A member that does not answer within a second is none.
+    /// Returns the secondaries. A member that does not answer within a second does not count.
     ///
     /// # Errors
     ///
@@ -161,7 +161,7 @@ impl ReplicaSet {
         self.wait_for("a primary", deadline, admin::primary)
     }
 
-    /// Waits until a member is a secondary, as after its [`restart`](Self::restart).
+    /// Waits until a member is a secondary, for example after its [`restart`](Self::restart).
     ///
     /// # Errors
     ///
@@ -169,23 +169,23 @@ impl ReplicaSet {
     ///
     /// # Panics
     ///
-    /// Panics if there is no such member.
+    /// Panics if the set has no member of this number.
     pub fn wait_for_secondary(&self, member: usize, deadline: Instant) -> Result<(), ReplicaSetError> {
         self.wait_for("the secondary", deadline, |roles| matches!(roles[member], Role::Secondary).then_some(()))
     }
 
     /// Makes the primary step down, and returns the next primary, which is another member if there is one.
     ///
-    /// The primary hands its office to a secondary that has caught up. It keeps its clients' connections.
+    /// The primary hands over to a secondary that has caught up. It keeps its clients' connections.
     ///
     /// # Errors
     ///
-    /// [`ReplicaSetError`], also if there is no primary, or if no secondary can become one.
+    /// [`ReplicaSetError`], including the cases that there is no primary, or that no secondary can become one.
     pub fn step_down(&self) -> Result<usize, ReplicaSetError> {
         let deadline = Instant::now() + START_DEADLINE;
         let primary = self.wait_for_primary(deadline)?;
         let alone = self.addresses.len() == 1;
-        // A member without others can only be forced to step down, and becomes primary again when the time is over.
+        // The only member of a set must be forced to step down, and becomes primary again when the time is up.
         let (stepped_down, catch_up) = if alone { (1, 0) } else { (STEPPED_DOWN.as_secs(), CATCH_UP.as_secs()) };
         let step_down = doc! {
             "replSetStepDown": i64::try_from(stepped_down).expect("a minute at most"),
@@ -196,7 +196,7 @@ impl ReplicaSet {
         self.wait_for_primary(deadline)
     }
 
-    /// Kills a member's process (`SIGKILL`), also one that is paused. Its data and its port stay for
+    /// Kills a member's process (`SIGKILL`), even if it is paused. Its data and its port stay for
     /// [`restart`](Self::restart).
     ///
     /// # Errors
@@ -205,7 +205,7 @@ impl ReplicaSet {
     ///
     /// # Panics
     ///
-    /// Panics if there is no such member.
+    /// Panics if the set has no member of this number.
     pub fn kill(&self, member: usize) -> Result<(), ReplicaSetError> {
         self.member(member).kill().map_err(ReplicaSetError::Process)
     }
@@ -218,12 +218,12 @@ impl ReplicaSet {
     ///
     /// # Panics
     ///
-    /// Panics if there is no such member.
+    /// Panics if the set has no member of this number.
     pub fn stop_process(&self, member: usize) -> Result<(), ReplicaSetError> {
         self.member(member).pause().map_err(ReplicaSetError::Process)
     }
 
-    /// Lets the process of a member run on after [`stop_process`](Self::stop_process).
+    /// Lets the process of a member continue after [`stop_process`](Self::stop_process).
     ///
     /// # Errors
     ///
@@ -231,7 +231,7 @@ impl ReplicaSet {
     ///
     /// # Panics
     ///
-    /// Panics if there is no such member.
+    /// Panics if the set has no member of this number.
     pub fn continue_process(&self, member: usize) -> Result<(), ReplicaSetError> {
         self.member(member).resume().map_err(ReplicaSetError::Process)
     }
@@ -245,12 +245,12 @@ impl ReplicaSet {
     ///
     /// # Panics
     ///
-    /// Panics if there is no such member.
+    /// Panics if the set has no member of this number.
     pub fn restart(&self, member: usize) -> Result<(), ReplicaSetError> {
         Ok(self.member(member).restart()?)
     }
 
-    /// Runs a command on a member, on a connection of its own, and returns the reply: a fail point, a count.
+    /// Runs a command on a member, on a separate connection, and returns the reply: a fail point, a count.
     ///
     /// # Errors
     ///
@@ -258,7 +258,7 @@ impl ReplicaSet {
     ///
     /// # Panics
     ///
-    /// Panics if there is no such member.
+    /// Panics if the set has no member of this number.
     pub fn command(
         &self,
         member: usize,
@@ -281,7 +281,7 @@ impl ReplicaSet {
     /// refuses or loses until it is a secondary and the others have the configuration.
     fn elect_at_once(&self, deadline: Instant) -> Result<usize, ReplicaSetError> {
         loop {
-            // A member that cannot be elected leaves it to the others.
+            // If a member cannot be elected, the others are.
             let _ = self.run(0, "admin", doc! { "replSetStepUp": 1 });
             match self.wait_for_primary(Instant::now()) {
                 Err(ReplicaSetError::Deadline { .. }) if Instant::now() < deadline => thread::sleep(POLL),
@@ -290,7 +290,7 @@ impl ReplicaSet {
         }
     }
 
-    /// Asks all members for their roles until `reached` finds what it looks for.
+    /// Asks all members for their roles until `reached` finds the wanted state.
     fn wait_for<T: Send>(
         &self,
         what: &'static str,
@@ -313,7 +313,7 @@ impl ReplicaSet {
     }
 
     fn member(&self, member: usize) -> MutexGuard<'_, Mongod> {
-        // A poisoned lock is still valid: a start that panics leaves a process that has ended or runs.
+        // A poisoned lock is still valid: after a panic, the process of a start has ended or runs.
         self.members[member].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -336,7 +336,7 @@ impl ReplicaSet {
 
 impl Drop for ReplicaSet {
     fn drop(&mut self) {
-        // Nothing needs the data any more, and members that end in good order wait for each other.
+        // The data is no longer needed, and members that end gracefully wait for each other.
         for member in 0..self.members.len() {
             let _ = self.kill(member);
         }
@@ -345,12 +345,12 @@ impl Drop for ReplicaSet {
 
 /// Returns the set of three members that the tests of this process share, starting it if no test holds it.
 ///
-/// What [`mongod::shared`](crate::mongod::shared) says about tests that run side by side holds here too. A test that kills
-/// or pauses a member starts a set of its own.
+/// The remarks of [`mongod::shared`](crate::mongod::shared) about concurrent tests apply here too. A test that kills or
+/// pauses a member starts a separate set.
 ///
 /// # Errors
 ///
-/// Those of [`ReplicaSet::start`]; the next call retries.
+/// As for [`ReplicaSet::start`]; the next call retries.
 pub fn shared() -> Result<Arc<ReplicaSet>, ReplicaSetError> {
     static SHARED: Mutex<Weak<ReplicaSet>> = Mutex::new(Weak::new());
     // A poisoned lock is still valid: its value is replaced only after a successful start.
@@ -385,14 +385,14 @@ pub enum ReplicaSetError {
     /// The members did not reach a state in time.
     #[error("the replica set did not have {what} in time; its members: {roles}")]
     Deadline {
-        /// What was waited for.
+        /// The state that was waited for.
         what: &'static str,
         /// The members' last states.
         roles: String,
     },
 }
 
-/// Starts all members side by side. A failure ends those that did start.
+/// Starts all members side by side. A failure ends the members that did start.
 fn start_members(options: &ReplicaSetOptions) -> Result<Vec<Mongod>, StartError> {
     let start = || {
         Mongod::start(MongodOptions {

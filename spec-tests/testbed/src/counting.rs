@@ -17,9 +17,9 @@ thread_local! {
     static ALLOCATED: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Counts an allocation of so many bytes, in place of others.
+/// Counts an allocation of this many bytes, in place of others.
 fn count(bytes: usize, before: usize) {
-    // A thread that is ending has no locals any more, and no test measures it.
+    // A thread that is ending no longer has locals, and no test measures it.
     let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
     let _ = ALLOCATED.try_with(|count| count.set(count.get() + bytes));
     add(bytes as isize - before as isize);
@@ -54,7 +54,7 @@ unsafe impl GlobalAlloc for CountingAllocator {
     }
 }
 
-/// Runs `run`, and returns how often this thread allocated in it, and its result.
+/// Runs `run`, and returns the number of this thread's allocations in it, and its result.
 pub fn allocations<T>(run: impl FnOnce() -> T) -> (usize, T) {
     let before = ALLOCATIONS.get();
     let result = run();
@@ -109,7 +109,7 @@ pub fn peak_of_all<T>(run: impl FnOnce() -> T) -> (usize, T) {
 }
 
 fn grow(bytes: usize) {
-    // Relaxed, like all here: a test that compares the numbers has joined the threads that it measures.
+    // Relaxed, like all accesses here: a test that compares the numbers has joined the threads that it measures.
     let now = TOTAL.fetch_add(bytes, Ordering::Relaxed) + bytes;
     MOST.fetch_max(now, Ordering::Relaxed);
 }

@@ -109,7 +109,7 @@ pub struct Question {
 /// The records, which [`DnsServer::replace`] may replace.
 type Shared = Arc<Mutex<Zone>>;
 
-/// A running name server. Dropping it stops the server.
+/// A running name server. Starts a name server for `zone`, on a separate port.
 #[derive(Debug)]
 pub struct DnsServer {
     address: SocketAddr,

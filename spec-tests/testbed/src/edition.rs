@@ -1,8 +1,8 @@
 //! The two editions of the official suites, and all differences between them.
 //!
-//! The tests fetch the copy in PyMongo's source package. Its files are those of an earlier commit, and some are edited.
-//! `WHARF_SUITES` may name the files of the specifications' newest commit instead, in the same folders. [`DIFFERENCES`] is the
-//! one list of what differs, with the reasons. The test `suites` compares it with the files, where it has both editions.
+//! The tests fetch the copy in PyMongo's source package. Its files come from an earlier commit, and some are edited.
+//! `WHARF_SUITES` may name the files of the specifications' newest commit instead, in the same folders. [`DIFFERENCES`]
+//! lists all differences, with the reasons. The test `suites` compares it with the files, where it has both editions.
 
 use std::path::PathBuf;
 
@@ -69,7 +69,7 @@ pub enum Kind {
 pub struct Difference {
     /// How they differ.
     pub kind: Kind,
-    /// What the paths of the files begin with.
+    /// The beginning of the files' paths.
     pub path: &'static str,
     /// What differs, why, and what a test does about it.
     pub reason: &'static str,

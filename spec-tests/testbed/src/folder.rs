@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A folder that is removed on drop. Other users cannot read it, and its path is short enough for a Unix domain socket.
-/// A process that is killed leaves its folders behind.
+/// A folder that is removed on drop. Other users cannot read it, and its path is short enough for a Unix domain socket. A
+/// killed process leaves its folders behind.
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,

@@ -72,7 +72,7 @@ pub enum Delegate {
     Authorized,
     /// Like `Authorized`, expired in 2001.
     Expired,
-    /// Another right only.
+    /// Only another right.
     ForServers,
     /// No rights at all.
     Unspecified,
@@ -166,7 +166,7 @@ impl OcspAuthority {
         Self::with_responders(&[])
     }
 
-    /// Does the same as [`create`](Self::create), with certificates that name these URLs of responders.
+    /// Same as [`create`](Self::create), with certificates that name these URLs of responders.
     ///
     /// # Errors
     ///
@@ -304,7 +304,8 @@ impl OcspAuthority {
             element(0x30, &[&responder, &produced, &element(0x30, &[&entries]), &extension(Place::Response)]);
         let signature = key.sign(&signed)?;
         if options.forged {
-            // Flip a bit in the last digit before the Z of the signing time: another second, and all else stays valid.
+            // Flip a bit in the last digit before the Z of the signing time: this gives another second, and everything else
+            // stays valid.
             let end = signed.windows(produced.len()).position(|bytes| bytes == produced).ok_or("it holds its time")?;
             signed[end + produced.len() - 2] ^= 1;
         }

@@ -1,4 +1,4 @@
-//! A relay that cuts or stalls the connections through it: after a set number of bytes, or all at once. It can also refuse
+//! A relay that cuts or stalls the connections through it, after a set number of bytes or all at once. It can also refuse
 //! connections.
 
 use std::future;
@@ -28,14 +28,14 @@ enum Fault {
     Hang(Direction, u64),
 }
 
-/// What passes on all connections.
+/// Which bytes pass on all connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Passage {
-    /// What the fault of each connection lets pass.
+    /// The bytes that each connection's fault lets pass.
     Free,
-    /// Nothing, in silence.
+    /// No bytes, in silence.
     BlackHole,
-    /// Nothing: there is no connection.
+    /// No bytes, because there is no connection.
     Partition,
 }
 
@@ -109,14 +109,14 @@ impl Relay {
     }
 
     /// Closes all connections and refuses later ones, until [`heal`](Self::heal). Returns when no connection is open. The
-    /// port stays the relay's.
+    /// relay keeps its port.
     pub async fn partition(&self) {
         self.passage.send_replace(Passage::Partition);
         self.until(|relayed| relayed.open == 0).await;
     }
 
-    /// Ends the [black hole](Self::black_hole) or the [partition](Self::partition). What the relay has read from an end of a
-    /// connection in the black hole passes now.
+    /// Ends the [black hole](Self::black_hole) or the [partition](Self::partition). Bytes that the relay has read from
+    /// either end of a connection in the black hole pass now.
     pub fn heal(&self) {
         self.passage.send_replace(Passage::Free);
     }
@@ -149,7 +149,7 @@ impl Drop for Relay {
     }
 }
 
-/// What all connections through a relay share.
+/// The state that all connections through a relay share.
 #[derive(Clone)]
 struct Line {
     passage: watch::Receiver<Passage>,
@@ -181,7 +181,7 @@ impl Line {
     }
 }
 
-/// Accepts connections until the task is aborted, which ends them too.
+/// Accepts connections until the task is aborted, which also ends them.
 async fn accept(mut listener: TcpListener, server: SocketAddr, fault: Arc<Mutex<Option<Fault>>>, line: Line) {
     let mut connections = JoinSet::new();
     loop {

@@ -17,7 +17,7 @@ use wharf::unstable::wire::{Flags, Header, Limits, Message, Outgoing, op_msg};
 
 const LIMITS: Limits = Limits { max_message_size: 48_000_000, max_document_size: 16 * 1024 * 1024 };
 
-/// What the server does after a command.
+/// The server's action after a command.
 #[derive(Debug, Clone)]
 pub enum Answer {
     /// Reply with this document.
@@ -103,7 +103,7 @@ impl Drop for ScriptedServer {
     }
 }
 
-/// Returns a command's name: that of its first field.
+/// Returns a command's name, which is the name of its first field.
 #[must_use]
 pub fn name(command: &Document) -> String {
     command.keys().next().cloned().unwrap_or_default()

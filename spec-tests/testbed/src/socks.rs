@@ -106,7 +106,7 @@ impl Drop for SocksProxy {
     }
 }
 
-/// Accepts connections until the task is aborted, which ends them too.
+/// Accepts connections until the task is aborted, which also ends them.
 async fn accept(listener: TcpListener, options: Arc<SocksOptions>, requests: Arc<Mutex<Vec<SocksRequest>>>) {
     let mut connections = JoinSet::new();
     loop {

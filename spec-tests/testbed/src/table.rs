@@ -1,7 +1,7 @@
 //! The table of the official suites. The tests print it although they pass.
 //!
-//! Each test binary prints its own rows, and keeps them in a file of its own beside the binaries. The tests of this package are
-//! the last ones of `cargo test --workspace`, and print the rows of all.
+//! Each test binary prints its own rows, and keeps them in a separate file beside the binaries. The tests of this package
+//! are the last ones of `cargo test --workspace`, and print the rows of all.
 
 use std::fmt;
 use std::fs;
@@ -57,8 +57,8 @@ impl fmt::Display for Row<'_> {
     }
 }
 
-/// Prints rows, and the reasons of skipped cases, and keeps both for [`whole`]. The harness would keep back what `print!`
-/// writes.
+/// Prints rows, and the reasons of skipped cases, and keeps both for [`whole`]. `print!` would leave the text with the
+/// harness.
 pub fn show<'r>(rows: impl IntoIterator<Item = Row<'r>>, reasons: &str) {
     let (mut text, mut kept) = (String::from("\n"), String::new());
     for row in rows {
@@ -67,14 +67,14 @@ pub fn show<'r>(rows: impl IntoIterator<Item = Row<'r>>, reasons: &str) {
     }
     print(&(text + reasons));
     kept.extend(reasons.lines().map(|reason| format!("{REASON}{reason}\n")));
-    // A folder that cannot be written to is no failure of the suite.
+    // If the folder cannot be written to, the suite does not fail.
     let _ = keep(&kept);
 }
 
-/// What a line begins with that is no row.
+/// The beginning of a line that is not a row.
 const REASON: char = '#';
 
-/// Adds lines to the file of this binary. The first of a process replace what an earlier one has left.
+/// Adds lines to the file of this binary. The first lines of a process replace those from an earlier one.
 fn keep(lines: &str) -> io::Result<()> {
     static BEGUN: Mutex<bool> = Mutex::new(false);
     let mut begun = BEGUN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -89,7 +89,7 @@ fn keep(lines: &str) -> io::Result<()> {
 }
 
 /// Returns the folder of the rows, which is beside the folder of the test binaries, and the name of this binary, which
-/// stays the same when it is built anew.
+/// stays the same when it is rebuilt.
 fn place() -> io::Result<(PathBuf, String)> {
     let missing = || io::Error::from(io::ErrorKind::NotFound);
     let binary = std::env::current_exe()?;
@@ -98,7 +98,7 @@ fn place() -> io::Result<(PathBuf, String)> {
     Ok((folder, name.rsplit_once('-').map_or(name, |(name, _)| name).to_owned()))
 }
 
-/// Returns what all binaries of one `cargo test` have in common, and no others: their parent, and when it began.
+/// Returns what all binaries of one `cargo test` run, and only these, have in common: their parent, and when it began.
 fn run() -> String {
     #[cfg(unix)]
     let parent = std::os::unix::process::parent_id();
@@ -111,8 +111,8 @@ fn run() -> String {
     format!("{parent} {begun} {}", of_linux("/proc/sys/kernel/random/boot_id").trim())
 }
 
-/// Returns the rows that all binaries of this run have kept, with their sum, and the reasons of skipped cases. `None`: there
-/// are none.
+/// Returns the rows that all binaries of this run have kept, with their sum, and the reasons of skipped cases. `None` if
+/// there are none.
 #[must_use]
 pub fn whole() -> Option<String> {
     whole_of(&place().ok()?.0, &run())
@@ -122,7 +122,7 @@ fn whole_of(folder: &Path, run: &str) -> Option<String> {
     let mut paths: Vec<_> = fs::read_dir(folder).ok()?.filter_map(|entry| Some(entry.ok()?.path())).collect();
     paths.sort();
     let texts: Vec<_> = paths.iter().filter_map(|path| fs::read_to_string(path).ok()).collect();
-    // Those of another run are not of this one's tests.
+    // Rows from another run do not belong to this run's tests.
     let present = texts.iter().filter_map(|text| text.split_once('\n')).filter(|(of, _)| *of == run);
     let lines: Vec<_> = present.flat_map(|(_, lines)| lines.lines()).collect();
     let (mut rows, mut sum) = (String::new(), Row::passed("total", 0));
@@ -140,7 +140,7 @@ fn whole_of(folder: &Path, run: &str) -> Option<String> {
 
 /// Prints a text past the harness.
 pub fn print(text: &str) {
-    // A closed output is no failure of the suite.
+    // A closed output does not make the suite fail.
     let _ = io::stdout().lock().write_all(text.as_bytes());
 }
 
@@ -175,14 +175,14 @@ mod tests {
         let (folder, binary) = place().unwrap();
         fs::create_dir_all(&folder).unwrap();
         fs::write(folder.join(&binary), "6\nuri\t8\t8\t8\t0\t0\n").unwrap();
-        // No row, so that the whole table has none of this test.
+        // Not a row, so that this test adds none to the whole table.
         for _ in 0..2 {
             keep("").unwrap();
         }
         assert_eq!(fs::read_to_string(folder.join(binary)).unwrap(), format!("{}\n", run()));
     }
 
-    /// Asserts nothing: its output is what `cargo test --workspace` says last of the suites.
+    /// Asserts nothing: its output is the summary of the suites at the end of `cargo test --workspace`.
     #[test]
     fn whole_table_is_printed() {
         print(&whole().unwrap_or_default());

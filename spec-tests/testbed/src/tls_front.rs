@@ -34,8 +34,8 @@ pub struct TlsFront {
 
 impl TlsFront {
     /// Starts a server on 127.0.0.1, on a port that the operating system chooses, with the certificate and key in a PEM
-    /// file and one version of TLS. It runs on the current tokio runtime. With `client_authority`, clients must present
-    /// a certificate of that authority; a client without one gets an alert.
+    /// file and one version of TLS. It runs on the current tokio runtime. With `client_authority`, clients must present a
+    /// certificate from that authority; a client without a certificate gets an alert.
     ///
     /// # Errors
     ///
@@ -57,7 +57,7 @@ impl TlsFront {
     ///
     /// # Errors
     ///
-    /// Those of [`start`](Self::start).
+    /// As for [`start`](Self::start).
     ///
     /// # Panics
     ///
@@ -114,7 +114,7 @@ impl Drop for TlsFront {
     }
 }
 
-/// Accepts connections until the task is aborted, which ends them too.
+/// Accepts connections until the task is aborted, which also ends them.
 async fn accept(
     listener: TcpListener,
     acceptor: TlsAcceptor,

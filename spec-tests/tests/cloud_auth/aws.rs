@@ -1,4 +1,4 @@
-//! MONGODB-AWS: the sources of credentials, and what the client does with them.
+//! MONGODB-AWS: the sources of credentials, and their use by the client.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,5 +1,5 @@
-//! The prose tests of MONGODB-AWS, "Cached Credentials". The endpoints of the same options share a cache, so a new
-//! endpoint stands for the specification's cleared cache. Connections stand for its clients.
+//! The prose tests of MONGODB-AWS, "Cached Credentials". The endpoints of the same options share a cache, so a new endpoint
+//! corresponds to the specification's cleared cache. Connections correspond to its clients.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -92,7 +92,7 @@ async fn failure_clears_the_cache() {
     run(&endpoint).await.unwrap();
     assert_eq!(agent.asked(), 2);
 
-    // Any failure clears the cache, not only that of the proof.
+    // Any failure clears the cache, not only a failure of the proof.
     server.state().failures.push_back(("saslStart", 0));
     shown(&run(&endpoint).await.unwrap_err());
     run(&endpoint).await.unwrap();

@@ -22,7 +22,7 @@ impl Seen {
     }
 }
 
-/// What the service does with a request.
+/// The service's action on a request.
 #[derive(Debug, Clone)]
 pub enum Answer {
     /// Answers with a status and a body.

@@ -99,7 +99,7 @@ async fn callback_is_cancelled_with_its_connection() {
     });
     let endpoint = options(&server, credential).endpoint().unwrap();
     for _ in 0..2 {
-        // The second connection makes its own call: nothing of the first call is left.
+        // The second connection makes a new call: nothing of the first call is left.
         let connecting = tokio::spawn({
             let endpoint = endpoint.clone();
             async move { endpoint.connect().await.map(drop) }
@@ -151,7 +151,8 @@ async fn command_timeout_limits_its_callback() {
     assert!(failure.is_timeout() && !failure.is_network_error() && !failure.clears_pool(), "{failure}");
 }
 
-/// Runs a command within [`LIMIT`] on a connection that must reauthenticate, and returns the failure of that.
+/// Runs a command within [`LIMIT`] on a connection that must reauthenticate, and returns the failure of the
+/// reauthentication.
 async fn refused_once(server: &Server, credential: Credential, silent_at: Option<&'static str>) -> CommandError {
     let mut connection = connect(server, credential).await.unwrap();
     server.state().silent_at = silent_at;

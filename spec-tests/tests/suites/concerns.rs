@@ -1,5 +1,5 @@
-//! The parts of the suite `read_write_concern` that are not in the unified format: what connection strings mean, and what
-//! is sent for it.
+//! The parts of the suite `read_write_concern` that are not in the unified format: the meaning of connection strings, and
+//! what is sent for it.
 
 use std::time::Duration;
 
@@ -74,7 +74,7 @@ fn connection_strings_have_the_concerns_of_the_suite() {
     show([Row { files: 2, ..Row::passed(folder, count) }], "");
 }
 
-/// Answers what is acknowledged, and nothing else.
+/// Answers only acknowledged commands.
 fn answer(command: &Document, address: &str) -> Answer {
     let concern = command.get_document("writeConcern");
     match name(command).as_str() {

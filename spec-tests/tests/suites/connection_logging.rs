@@ -1,7 +1,7 @@
 //! The suite `connection_logging`, run by a client against a real server.
 //!
-//! The runner of the unified suites has no server with authentication, which a case needs, and runs several clients at a
-//! time, whose connections it could not tell apart: their messages name the server and no client. Here, one client at a
+//! The runner of the unified suites has no server with authentication, which a case needs. It also runs several clients at
+//! a time, and could not tell their connections apart: their messages name the server but no client. Here, one client at a
 //! time is the only one in the process.
 //!
 //! The fetched copy has one list in an earlier order, which the runner changes (`wharf_testbed::edition`).
@@ -80,7 +80,7 @@ impl Client {
         }
         let seen = Arc::new(Mutex::new(BTreeMap::new()));
         let builder = wharf::Client::builder(Options::parse(uri.trim_end_matches('&')).unwrap());
-        // A subscriber would have the events built, whether the log is read or not.
+        // A subscriber would make the pool build events, whether the log is read or not.
         let builder = match client["observeEvents"].is_null() {
             true => builder,
             false => {

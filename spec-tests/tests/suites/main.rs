@@ -84,7 +84,7 @@ fn every_suite_is_run() {
     }
 }
 
-/// Needs both editions, so it does nothing where only the fetched one is there.
+/// Needs both editions, so it does nothing where only the fetched one exists.
 #[test]
 fn editions_differ_as_listed() {
     if Edition::present() == Edition::Fetched {

@@ -1,14 +1,16 @@
-//! The prose tests of the specifications: each has a test here, or a reason why not. `prose.txt` is the list.
+//! The prose tests of the specifications: each has a test here, or a reason for having none. `prose.txt` is the list.
 //!
 //! A line that begins with `==` names a text of the specifications: its path, the heading above its prose tests, and where
 //! their titles are. These are the innermost `headings`, the `sections` (headings of the next level), numbered `items`, or
 //! lines with `emphasis`; the heading `itself` is one test. `none` says that the text has no prose tests.
 //!
 //! Below it, each prose test has a line with its title, which may be cut. Each test that runs it follows in an indented
-//! line: the file, a space and the function. `not:` begins the reason why there is none, `but:` what the tests leave out.
+//! line: the file, a space and the function. `not:` begins the reason why there is none, and `but:` lists what the tests
+//! leave out.
 //!
-//! The suites' package has no prose. `WHARF_SPECIFICATIONS` names the folder `source` of the specifications' repository;
-//! with it, the titles are compared, and each text is listed that is among the tests or has a test plan or prose tests.
+//! The suites' package has no prose. `WHARF_SPECIFICATIONS` names the folder `source` of the specifications' repository.
+//! With it, the titles are compared, and the list must have each text that is among the tests or has a test plan or prose
+//! tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -140,7 +142,7 @@ fn titles_are_those_of_the_specifications() {
         let markdown = fs::read_to_string(folder.join(text.path)).unwrap();
         let titles = titles(&markdown, text.under, text.kind);
         assert!(!titles.is_empty(), "{} has no {:?} with {}", text.path, text.under, text.kind);
-        // A title that begins another one comes before it in the text, so each takes the first that is left.
+        // If a title is the beginning of another, it comes first in the text, so each takes the first one that is left.
         let mut left: Vec<_> = titles.iter().map(String::as_str).collect();
         for test in &text.tests {
             match left.iter().position(|title| title.starts_with(test.title)) {
@@ -171,7 +173,8 @@ fn markdown_files(folder: &Path) -> Vec<String> {
     files
 }
 
-/// Returns what the list lacks of a text: the text itself, or a heading above prose tests. `listed` are the text's entries.
+/// Returns the parts of a text that the list lacks: the text itself, or a heading above prose tests. `listed` are the
+/// text's entries.
 fn unlisted(path: &str, markdown: &str, listed: &[&Text]) -> Vec<String> {
     let mut is_code = false;
     let headings = markdown.lines().filter(|line| {
@@ -224,7 +227,7 @@ fn titles(markdown: &str, under: &str, kind: &str) -> Vec<String> {
         }
         section.push(line);
     }
-    // Those that the text no longer has keep their numbers.
+    // Prose tests that the text no longer has keep their numbers.
     section.retain(|line| !line.contains("*Removed*") && !line.contains("REMOVED"));
     let is_item = |line: &&str| {
         line.split_once(". ")

@@ -1,4 +1,4 @@
-//! One case: its entities, its operations in order, and what is expected at the end ("Executing a Test").
+//! One case: its entities, its operations in order, and its expectations at the end ("Executing a Test").
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -29,7 +29,7 @@ use crate::{operations, sessions};
 /// How long a case may take.
 const CASE_LIMIT: Duration = Duration::from_secs(60);
 
-/// What the operations of a case share.
+/// The state that the operations of a case share.
 pub struct Case {
     pub environment: Arc<Environment>,
     /// The kind of its clients.
@@ -43,7 +43,7 @@ pub struct Case {
     has_fail_points: bool,
     /// Whether an operation starts a transaction, which may be open at the end.
     starts_transactions: bool,
-    /// Whether the machine's load decides if an expected timeout comes.
+    /// Whether the machine's load decides if an expected timeout occurs.
     timeout_by_chance: bool,
 }
 
@@ -55,7 +55,7 @@ pub struct Database {
     pub options: CommonOptions,
 }
 
-/// A collection with its options, which are those of its database where it has none.
+/// A collection with its options. Its database's options apply where it has none.
 #[derive(Clone)]
 pub struct Collection {
     pub database: Database,
@@ -77,7 +77,7 @@ pub enum Held {
     Topology(ClientStatus),
     Thread(Arc<Thread>),
     Session(HeldSession),
-    /// A bucket, which cases may create without using it. Its operations are lacking.
+    /// A bucket, which cases may create without using it. Its operations are not supported.
     Bucket,
 }
 
@@ -94,10 +94,10 @@ pub struct Thread {
     pub task: Mutex<Option<JoinHandle<Result<(), Stop>>>>,
 }
 
-/// What an operation returns.
+/// The result of an operation.
 pub enum Returned {
     Nothing,
-    /// A value, which is matched as a root-level document if it is one.
+    /// A value. It is matched as a root-level document if it is a document.
     Value(Bson),
     /// The documents of a cursor, each of which is matched as a root-level document.
     Documents(Vec<Document>),
@@ -123,8 +123,8 @@ impl Entities for Case {
 }
 
 impl Case {
-    /// Runs a case. `Err` says why it failed or what it lacks. With `timeout_by_chance`, an operation may succeed instead of
-    /// the timeout that the case expects, and more events may follow then. All else is checked.
+    /// Runs a case. `Err` says why it failed, or which feature is missing. With `timeout_by_chance`, an operation may
+    /// succeed instead of the timeout that the case expects, and more events may follow then. Everything else is checked.
     pub async fn run(
         environment: &Arc<Environment>,
         which: Which,
@@ -148,20 +148,20 @@ impl Case {
             has_fail_points: test.operations.iter().any(|operation| operation.name == "failPoint"),
             timeout_by_chance,
         });
-        // Before the case makes its primary step down: the next one would find a set without a primary.
+        // Done before the case makes its primary step down: the next case would find a set without a primary.
         if which == Which::Single && test.operations.iter().any(|operation| operation.name == "waitForPrimaryChange") {
             return Err(Stop::Lacks("a monitor, which learns of another primary without an operation"));
         }
         for data in file.initial_data.iter().flat_map(|data| &data.0) {
             environment.set_up(data).await?;
         }
-        // Without initial data, a file that the other client has run before would find its documents.
+        // Without initial data, a file that the other client has run before would find those documents.
         if file.initial_data.is_none() {
             for collection in &file.collections() {
                 environment.set_up(collection).await?;
             }
         }
-        // A secondary compares the collections that it writes to with those that it knows.
+        // A secondary compares the collections that it writes to with the ones that it knows.
         let writes_a_result = |operation: &Operation| {
             let pipeline = operation.arguments.get("pipeline").map(Value::to_string).unwrap_or_default();
             pipeline.contains("$out") || pipeline.contains("$merge")
@@ -180,7 +180,7 @@ impl Case {
         };
         let has_logs = test.expect_log_messages.is_some();
         let ended = match has_logs {
-            // Only what runs in this task is kept: the commands of the case, and not those of the runner's monitors.
+            // Only messages from this task are kept: the commands of the case, but not those of the runner's monitors.
             true => tokio::time::timeout(CASE_LIMIT, whole.with_subscriber(case.messages.clone())).await,
             false => tokio::time::timeout(CASE_LIMIT, whole).await,
         };
@@ -192,8 +192,8 @@ impl Case {
         ended
     }
 
-    /// Returns how long an event is waited for. A single client does nothing between its calls, so there is none to come
-    /// unless another thread is in a call.
+    /// Returns how long to wait for an event. A single client does nothing between its calls, so no event can come unless
+    /// another thread is in a call.
     pub fn patience(&self) -> Duration {
         let has_threads = self.entities.lock().unwrap().values().any(|held| matches!(held, Held::Thread(_)));
         if self.which == Which::Single && !has_threads { Duration::ZERO } else { PATIENCE }
@@ -333,8 +333,8 @@ impl Case {
         self.execute_and_return_error(operation).await.map(drop)
     }
 
-    /// Runs an operation, and checks its result or error. Returns the error that it has raised as expected, for the callback
-    /// of a transaction.
+    /// Runs an operation, and checks its result or error. Returns the error that it has raised as expected, for the
+    /// callback of a transaction.
     pub fn execute_and_return_error<'c>(
         self: &'c Arc<Self>,
         operation: &'c Operation,
@@ -354,7 +354,7 @@ impl Case {
             }
             match (outcome, &operation.expect_error) {
                 (Err(error), Some(expected)) => error.check(expected, &**self).map_err(place)?,
-                // In a callback, the error of an operation without expectations is that of the transaction.
+                // In a callback, the error of an operation without expectations becomes the transaction's.
                 (Err(error), None) if !operation.is_in_callback => return Err(place(error.describe())),
                 (Err(_), None) => {}
                 (Ok(_), Some(expected)) if self.timeout_by_chance && expected.is_timeout_error == Some(true) => {}
@@ -501,7 +501,7 @@ impl Case {
         matches(&Bson::Document(document(&expected.data)), Some(&values.into()), true, self)?;
         let failure = actual.values.get("failure").and_then(Bson::as_str);
         match (expected.failure_is_redacted, failure) {
-            // A failure that is shown has the server's message, which begins with the place of the failure.
+            // A failure shows the server's message, which begins with the place of the failure.
             (Some(is_redacted), Some(text)) if is_redacted != text.starts_with("the server refused the command") => {
                 Err(format!("failureIsRedacted must be {is_redacted}, got {text}"))
             }

@@ -25,7 +25,7 @@ pub enum Which {
     Single,
 }
 
-/// Runs what blocks on a thread outside of the runtime, with the log messages going where those of this task go.
+/// Runs a function that blocks on a thread outside the runtime, with its log messages going where this task's messages go.
 fn apart<T: Send>(run: impl FnOnce() -> T + Send) -> T {
     let messages = dispatcher::get_default(Clone::clone);
     let run = || dispatcher::with_default(&messages, run);
@@ -33,7 +33,7 @@ fn apart<T: Send>(run: impl FnOnce() -> T + Send) -> T {
     joined.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
-/// A value whose drop may send commands, and so must not happen inside of the runtime.
+/// A value whose drop may send commands, and so must not happen inside the runtime.
 pub struct Apart<T: Send>(Option<T>);
 
 impl<T: Send> Apart<T> {
@@ -81,7 +81,7 @@ pub enum Changes {
 
 type Take<E> = Arc<dyn Fn(&E) + Send + Sync>;
 
-/// What takes a client's events, if it observes any of the kind.
+/// The receivers of a client's events, if it observes any of the kind.
 #[derive(Default)]
 pub struct Subscribers {
     pub commands: Option<Take<CommandEvent>>,
@@ -92,7 +92,7 @@ pub struct Subscribers {
 /// Builds a client of either kind: the builders have the same methods.
 macro_rules! build {
     ($client:ty, $options:expr, $subscribers:expr) => {{
-        // Log messages are compared whole.
+        // Log messages are compared in full.
         let mut builder = <$client>::builder($options).max_logged_document_length(1_000_000);
         if let Some(take) = $subscribers.commands {
             builder = builder.command_subscriber(move |event: &CommandEvent| take(event));
@@ -314,7 +314,7 @@ impl Session {
                 let runtime = tokio::runtime::Handle::current();
                 apart(|| {
                     session.value().with_transaction_options(options, |lent| {
-                        // The operations of the body look the session up by its name, so it changes its place.
+                        // The operations of the body look the session up by its name, so the session moves.
                         let stand_in = lent.client().start_session(&SessionOptions::default())?;
                         let moved = Session::single(std::mem::replace(lent, stand_in));
                         let (ended, back) = runtime.block_on(body(moved));

@@ -89,7 +89,7 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// Adds what the collection or database asks of a command of this kind.
+    /// Adds the fields that the collection or database requires in a command of this kind.
     pub fn new(
         database: &str,
         kind: Kind,
@@ -157,7 +157,7 @@ impl Prepared {
         self.cursor_with(client, operation, session, |opening| opening).await
     }
 
-    /// Opens a cursor with these options, too.
+    /// Opens a cursor with these additional options.
     async fn cursor_with<'a>(
         &'a self,
         client: &Client,
@@ -297,7 +297,7 @@ pub async fn on_database(
                 Some("tailableAwait") => Some(CursorType::TailableAwait),
                 Some(other) => return Err(Stop::Broken(format!("{other} is not a cursorType"))),
             };
-            // Without the argument, the server decides (zero), and not the command's own field.
+            // Without the argument, the server decides (zero), rather than the command's own field.
             let size = operation.arguments.get("batchSize").and_then(|size| size.as_i64()).unwrap_or(0);
             let size = i32::try_from(size).map_err(|error| error.to_string())?;
             let time = operation.arguments.get("maxTimeMS").and_then(|time| time.as_u64());
@@ -374,7 +374,7 @@ pub async fn on_database(
             allow(operation, &["collection", "timeoutMS"])?;
             let drop = doc! { "drop": text(operation, "collection")? };
             match Prepared::new(name, Kind::Write, drop, options, limit)?.run(client, session).await {
-                // Dropping what is not there succeeds.
+                // Dropping something that does not exist succeeds.
                 Err(Stop::Raised(error)) if error.server_error().is_some_and(|error| error.code == 26) => {}
                 outcome => _ = outcome?,
             }
@@ -387,7 +387,7 @@ pub async fn on_database(
     }
 }
 
-/// Allows all arguments but a session.
+/// Allows all arguments except a session.
 fn allow_any(operation: &Operation) -> Result<(), Stop> {
     let all: Vec<&str> = operation.arguments.keys().map(String::as_str).collect();
     allow(operation, &all)

@@ -433,7 +433,7 @@ async fn find_and_modify(
     let is_unacknowledged = concern.and_then(|concern| concern.get("w")).is_some_and(|w| w == 0);
     let prepared = collection.prepare(Kind::Write, command, operation)?;
     let reply = prepared.run(collection.database.client(), session).await?;
-    // The server replies all the same, which a driver's method for this command does not tell.
+    // The server still replies, but a driver's method for this command does not return the reply.
     let value = reply.get("value").filter(|_| !is_unacknowledged).cloned();
     Ok(Returned::Value(value.unwrap_or(Bson::Null)))
 }

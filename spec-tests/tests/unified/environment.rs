@@ -1,4 +1,4 @@
-//! The deployments that cases run on, and which cases can run there.
+//! The deployments that cases run on, and the rules for which case can run where.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub struct Environment {
     /// The connection string, with a question mark in it.
     pub uri: String,
-    /// That of the load balancer in front of two services.
+    /// The connection string of the load balancer in front of two services.
     pub uri_of_two: Option<String>,
     pub topology: Topology,
     /// Whether clients authenticate.
@@ -52,7 +52,7 @@ impl TestFile {
     }
 }
 
-/// Returns a document as it is sent.
+/// Returns a document in the form in which it is sent.
 pub fn raw(document: &Document) -> RawDocumentBuf {
     RawDocumentBuf::try_from(document).expect("no name has a zero byte")
 }
@@ -91,7 +91,7 @@ impl Environment {
         Ok(owned(&reply.map_err(|error| format!("the runner's command: {error}"))?))
     }
 
-    /// Returns why the requirements are not met, if so.
+    /// Returns why the requirements are not met, if they are not.
     pub fn refuses(&self, requirements: &[RunOnRequirement]) -> Option<String> {
         let refusals: Vec<_> = requirements.iter().map(|requirement| self.refuses_one(requirement)).collect();
         match refusals.iter().any(Option::is_none) || refusals.is_empty() {
@@ -176,7 +176,7 @@ impl Environment {
             create.extend(create_options.as_ref().map(document).unwrap_or_default());
             create.insert("writeConcern", &majority);
             while let Err(error) = self.run(database, create.clone()).await {
-                // An unacknowledged write of the case before has come in between.
+                // An unacknowledged write of the previous case has interfered.
                 if !error.contains("NamespaceExists") {
                     return Err(error);
                 }
@@ -191,7 +191,7 @@ impl Environment {
         Ok(())
     }
 
-    /// Waits until all members of the set have executed what was written before.
+    /// Waits until all members of the set have executed all earlier writes.
     pub async fn wait_for_all_members(&self) -> Result<(), String> {
         let members = i32::try_from(self.servers.len()).map_err(|error| error.to_string())?;
         if members == 1 {

@@ -1,4 +1,4 @@
-//! The structure of test files, as the schema of the unified test format has it. A file that breaks it is refused.
+//! The structure of test files, according to the schema of the unified test format. A file that breaks it is refused.
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
@@ -569,7 +569,7 @@ impl TestFile {
         Ok(file)
     }
 
-    /// Checks what the types do not say.
+    /// Checks what the types cannot express.
     fn check(&self) -> Result<(), String> {
         let all = self.run_on_requirements.iter().chain(self.tests.0.iter().flat_map(|test| &test.run_on_requirements));
         for requirement in all.flat_map(|requirements| &requirements.0) {
@@ -642,5 +642,5 @@ impl Operation {
     }
 }
 
-/// Whether a value is one that the format allows.
+/// Whether the format allows a value.
 type Check = fn(&Value) -> bool;

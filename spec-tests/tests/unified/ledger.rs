@@ -1,20 +1,20 @@
-//! The cases that fail, each with the reason. They are run all the same, and the test fails if one of them passes. A case
-//! whose timeout comes by chance must pass, with or without it.
+//! The cases that fail, each with the reason. They still run, and the test fails if one of them passes. A case that times
+//! out by chance must pass, with or without the timeout.
 
 use wharf_testbed::edition::Edition;
 
 use crate::clients::Which;
 
-/// Cases of a file that fail.
+/// Failing cases of a file.
 pub struct Entry {
     /// The path without its ending.
     file: &'static str,
     /// The descriptions of the cases.
     cases: &'static [&'static str],
     pub reason: &'static str,
-    /// The clients that fail.
+    /// The clients with which they fail.
     clients: &'static [Which],
-    /// Whether the timeout that the cases expect comes by chance. Such cases must pass, but for that timeout.
+    /// Whether the timeout that the cases expect occurs by chance. Such cases must pass apart from that timeout.
     pub timeout_by_chance: bool,
     /// The editions of the suites in which the cases fail.
     editions: &'static [Edition],
@@ -23,7 +23,7 @@ pub struct Entry {
 const EITHER: &[Edition] = &[Edition::Fetched, Edition::Newest];
 const NEWEST: &[Edition] = &[Edition::Newest];
 
-/// Returns the entries for the edition that is run.
+/// Returns the entries for the current edition.
 fn ledger() -> impl Iterator<Item = &'static Entry> {
     let edition = Edition::present();
     LEDGER.iter().filter(move |entry| entry.editions.contains(&edition))
@@ -264,7 +264,7 @@ pub const LEDGER: &[Entry] = &[
     ),
 ];
 
-/// What wharf or the runner lacks, by the words of `Stop::Lacks`, with the reason why.
+/// The features that wharf or the runner lacks, in the words of `Stop::Lacks`, with the reasons.
 const LACKS: &[(&str, &str)] = &[
     ("GridFS", "wharf has commands, cursors and sessions, and no interface of files above them"),
     (
@@ -281,7 +281,7 @@ const LACKS: &[(&str, &str)] = &[
     ("public view of what a session is pinned to", "it is no part of the public interface"),
 ];
 
-/// What only cases of the newest edition lack.
+/// The features that only cases of the newest edition need.
 const NEWER_LACKS: &[(&str, &str)] =
     &[("spans of operations and commands", "wharf counts, logs and has events, and makes no spans of OpenTelemetry")];
 
@@ -289,13 +289,13 @@ fn lacking() -> impl Iterator<Item = &'static (&'static str, &'static str)> {
     LACKS.iter().chain(Edition::present().pick(&[][..], NEWER_LACKS))
 }
 
-/// Returns what is lacking, with the reason.
+/// Returns the missing features, with the reasons.
 pub fn lack(what: &str) -> Option<String> {
     let (_, reason) = lacking().find(|(listed, _)| *listed == what)?;
     Some(format!("needs {what}: {reason}"))
 }
 
-/// Returns all that is listed as lacking.
+/// Returns all features that are listed as missing.
 pub fn lacks() -> impl Iterator<Item = &'static str> {
     lacking().map(|(what, _)| *what)
 }

@@ -1,15 +1,15 @@
 //! The official suites in the unified test format, run against real servers: a standalone, three replica sets of three
-//! members, a replica set of one member behind a load balancer that the runner has, and a standalone and a replica set of one
-//! member that require authentication. Both clients run all suites: the asynchronous one, and the single one, whose rows and
+//! members, a replica set of one member behind the runner's load balancer, and a standalone and a replica set of one member
+//! that require authentication. Both clients run all suites: the asynchronous one, and the single one, whose rows and
 //! failures name it.
 //!
-//! A case runs on a replica set if its requirements allow that, otherwise on the standalone. A file waits for the replica
-//! set that is free first, because most of the time of a case is spent on waiting. The servers with authentication run only
-//! the cases that require it. A case that needs what
-//! wharf or this runner lacks is skipped with the reason, and so is one that needs another deployment. A case that fails
-//! is in the [`ledger`] with its reason; it is run all the same, and the test fails if it passes. `WHARF_UNIFIED` limits
-//! the run to the files and cases whose names contain it, and prints the failures without judging them. With `WHARF_CHANGED`,
-//! only files run that the fetched copy lacks or has with another content.
+//! A case runs on a replica set if its requirements allow that, otherwise on the standalone. A file waits for the first
+//! replica set that becomes free, because most of the time of a case is spent waiting. The servers with authentication run
+//! only the cases that require it. A case that needs a feature that wharf or this runner lacks is skipped with the reason,
+//! and so is a case that needs another deployment. A case that fails is in the [`ledger`] with its reason; it still runs,
+//! and the test fails if it passes. `WHARF_UNIFIED` limits the run to the files and cases whose names contain it, and
+//! prints the failures without judging them. With `WHARF_CHANGED`,
+//! it runs only the files that the fetched copy lacks or has with another content.
 
 #![cfg(not(any(loom, shuttle)))]
 
@@ -82,14 +82,14 @@ const NEWER_SUITES: &[&str] = &["causal_consistency", "gridfs", "index_managemen
 const ON_THE_STANDALONE: &[&str] = &["crud", "retryable_reads"];
 
 /// The files, by the beginnings of their names, whose cases allow their commands a few tens of milliseconds, or a handshake
-/// that computes a key 250 ms. On a busy machine such a limit ends before the command that should have ended in time, so a
-/// case that fails is run again, and must pass in most of [`RUNS`] runs. The tests print which were.
+/// that computes a key 250 ms. On a busy machine such a limit ends before the command that should have ended in time. So a
+/// failing case is run again, and must pass in most of [`RUNS`] runs. The tests print which cases were run again.
 const WITH_SHORT_LIMITS: &[&str] = &["csot/", "discovery_and_monitoring/unified/auth-network-timeout-error"];
 
 const RUNS: usize = 5;
 
-/// At most one case in so many may be run again. A busy machine of two cores needs about one in a hundred. A limit that
-/// ends at times too early concerns all cases of its option, such as `socketTimeoutMS`, which are about one in ten.
+/// At most one case in this many may be run again. A busy machine of two cores needs about one in a hundred. A limit that
+/// sometimes ends too early affects all cases of its option, such as `socketTimeoutMS`, which are about one in ten.
 const ONE_RUN_AGAIN_IN: usize = 20;
 
 /// The error of a member that is not the primary, or not yet.
@@ -97,7 +97,7 @@ const NOT_WRITABLE_PRIMARY: i32 = 10107;
 
 const CLIENTS: [Which; 2] = [Which::Pooled, Which::Single];
 
-/// The suites of which the single client prefers the standalone, whose cases with the other client end first.
+/// The suites for which the single client prefers the standalone, because their cases end first with the other client.
 const SINGLE_ON_THE_STANDALONE: &[&str] = &["client-backpressure", "csot", "handshake/unified"];
 
 /// The log messages about topologies, of all clients of this process.
@@ -133,7 +133,7 @@ struct Loaded {
 }
 
 impl Loaded {
-    /// Returns the file's name, with the client's if it is not the usual one.
+    /// Returns the file's name, with the client's name if it is not the usual one.
     fn name(&self, which: Which) -> String {
         match which {
             Which::Pooled => self.name.clone(),
@@ -223,8 +223,8 @@ fn place<'e>(
             .or_else(|| environment.refuses(requirements(&test.run_on_requirements)));
         match refusal {
             None => return Ok(environment),
-            // What a deployment of the right topology lacks says more than that another one has the wrong topology. Of
-            // such reasons, the last one is that of servers with users, which lack nothing else.
+            // If a deployment has the right topology, its missing features say more than another deployment's wrong
+            // topology. Among such reasons, the last one comes from the servers with users, which lack nothing else.
             Some(refusal) if why.as_deref().is_none_or(is_of_topology) || !is_of_topology(&refusal) => {
                 why = Some(refusal)
             }
@@ -243,7 +243,7 @@ struct Servers {
     // Fields drop in this order.
     /// The last two require authentication.
     environments: Vec<Arc<Environment>>,
-    /// As the first environment.
+    /// Same as the first environment.
     other_sets: [Arc<Environment>; 2],
     _balancers: [Balancer; 2],
     _sets: [ReplicaSet; 3],
@@ -254,7 +254,7 @@ struct Servers {
 
 /// Starts a server that requires authentication, with the user `root`: a standalone, or the one member of a replica set.
 fn start_with_users(is_member: bool) -> Mongod {
-    // The fewest iterations, because each connection of a new client computes the key.
+    // The minimum number of iterations, because each connection of a new client computes the key.
     let extra_args = ["--setParameter", "scramSHA256IterationCount=5000"].map(Into::into).to_vec();
     let repl_set = is_member.then(|| "users".to_owned());
     let options = MongodOptions { auth: true, repl_set, extra_args, ..MongodOptions::default() };
@@ -269,7 +269,7 @@ fn start_with_users(is_member: bool) -> Mongod {
         if is_member {
             first.run_command("admin", &environment::raw(&initiate)).await.unwrap();
         }
-        // The server accepts writes when it has elected itself, and refuses them before.
+        // The server accepts writes once it has elected itself, and refuses them before.
         while let Err(error) = first.run_command("admin", &environment::raw(&user)).await {
             assert!(error.server_error().is_some_and(|error| error.code == NOT_WRITABLE_PRIMARY), "{error}");
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -342,7 +342,7 @@ fn unified_suites_pass() {
     let lacking: Mutex<BTreeSet<&str>> = Mutex::default();
     let newer = Edition::present().pick(&[][..], NEWER_SUITES);
     let files: Vec<Loaded> = SUITES.iter().chain(newer).flat_map(|suite| load(suite)).collect();
-    // Those of a file together, by environment.
+    // The cases of a file together, by environment.
     let mut queues: Vec<Queue<'_>> = servers.environments.iter().map(|_| VecDeque::new()).collect();
     for (loaded, which) in files.iter().flat_map(|loaded| CLIENTS.map(|which| (loaded, which))) {
         let mut rows = rows.lock().unwrap();
@@ -377,7 +377,7 @@ fn unified_suites_pass() {
         }
     }
     let queues: Vec<_> = queues.into_iter().map(Mutex::new).collect();
-    // The cases of one deployment share its fail points, so they run one after the other.
+    // The cases of one deployment share its fail points, so they run one after another.
     let mut lanes: Vec<_> = servers.environments.iter().zip(&queues).collect();
     lanes.extend(servers.other_sets.iter().map(|set| (set, &queues[0])));
     std::thread::scope(|scope| {
@@ -474,7 +474,7 @@ fn has_failed(ended: &Result<(), Stop>) -> bool {
     ended.as_ref().is_err_and(|stop| !matches!(stop, Stop::Lacks(_)))
 }
 
-/// Runs a case again whose first run ended like this, until most of [`RUNS`] runs have passed or have failed. Returns how
+/// Repeats a case whose first run ended like this, until most of [`RUNS`] runs have passed or have failed. Returns how
 /// these ended, and describes the failures.
 fn by_majority(first: Result<(), Stop>, run: impl Fn() -> Result<(), Stop>) -> (Result<(), Stop>, String) {
     let (mut ended, mut failures, mut passed) = (first, Vec::new(), 0);
@@ -527,7 +527,7 @@ fn report(rows: &Rows) {
     table::show(printed, &reasons);
 }
 
-/// What the failures say of the cases that must fail, by their files.
+/// The failures of the cases that must fail, by their files.
 const WAYS_TO_FAIL: &[(&str, &[&str])] = &[
     (
         "assertNumberConnectionsCheckedOut",
@@ -595,7 +595,7 @@ fn cases_that_must_fail_do_fail() {
             }
             match runtime.block_on(Case::run(&environment, Which::Pooled, &file, test, false)) {
                 Ok(()) => panic!("{name}: {} passes", test.description),
-                // These fail, but not for the reason that their files are about.
+                // These fail, but not for the reason that their files test.
                 Err(Stop::Lacks(what)) => {
                     assert!(["client-side encryption"].contains(&what), "{name} lacks {what}");
                     skipped += 1;

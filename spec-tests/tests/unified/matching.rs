@@ -17,7 +17,7 @@ pub fn document(object: &Object) -> Document {
     }
 }
 
-/// What operators look up.
+/// The values that operators look up.
 pub trait Entities {
     /// Returns the BSON value of an entity.
     fn bson(&self, name: &str) -> Option<Bson>;
@@ -78,7 +78,7 @@ fn documents_match(
     }
 }
 
-/// Returns the operator that a document is, if it is one.
+/// Returns the operator that a document contains, if it is one.
 fn operator(document: &Document) -> Option<(&str, &Bson)> {
     let (name, operand) = document.iter().next()?;
     (document.len() == 1 && name.starts_with("$$")).then_some((name, operand))
@@ -185,7 +185,7 @@ fn is_equal(expected: &Bson, actual: &Bson) -> bool {
     }
 }
 
-/// Compares the contents of collections: exactly, but for the order of fields.
+/// Compares the contents of collections exactly, except for the order of fields.
 pub fn is_same(expected: &Bson, actual: &Bson) -> bool {
     match (expected, actual) {
         (Bson::Document(expected), Bson::Document(actual)) => {

@@ -1,4 +1,4 @@
-//! Client entities, and what is observed of them.
+//! Client entities, and the observations of them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -38,7 +38,8 @@ pub struct ObservedClient {
     pub events: Arc<Mutex<Vec<Observed>>>,
     pub topology_id: Arc<Mutex<Option<ObjectId>>>,
     pub observes_logs_of: Vec<Component>,
-    /// Whether a case may expect that creating the client leads to a check of the servers, and it has no monitors for it.
+    /// Whether a case may expect that creating the client leads to a check of the servers, although the client has no
+    /// monitors for it.
     connects_late: bool,
 }
 
@@ -210,7 +211,7 @@ impl ObservedClient {
         let observes_topology = subscribes_to_topology || !observes_logs_of.is_empty();
         let connects_late = which == Which::Single && observes_topology;
         let observed = Self { client, events, topology_id, observes_logs_of, connects_late };
-        // Creating a client of the specification starts its monitors. wharf's are started by the first use.
+        // Creating a client of the specification starts its monitors. The first use starts wharf's.
         if which == Which::Pooled && (!observed_kinds_are_of_commands || observes_topology) {
             let client = observed.client.clone();
             tokio::spawn(async move { client.connect().await });
@@ -221,13 +222,13 @@ impl ObservedClient {
         Ok(observed)
     }
 
-    /// Has a single client check its servers, if the case looks at what has happened and no operation has used it. The
+    /// Makes a single client check its servers, if the case looks at past events and no operation has used the client. The
     /// check may fail.
     pub async fn connect_late(&self) {
         let is_used = self.topology_id.lock().unwrap().is_some();
         if self.connects_late && !is_used {
             let client = self.client.clone();
-            // The log messages of this task are those of the case.
+            // The log messages of this task belong to the case.
             _ = tokio::spawn(async move { client.connect().await }).await;
         }
     }
@@ -275,7 +276,7 @@ impl ObservedClient {
     }
 }
 
-/// Waits until a condition holds. There is no event for it, so it is looked at again and again.
+/// Waits until a condition holds. It has no event, so it is polled.
 pub async fn until(limit: Duration, holds: impl Fn() -> bool) -> Result<(), ()> {
     let end = Instant::now() + limit;
     while !holds() {
@@ -343,7 +344,7 @@ impl Subscriber for Kept {
         let mut values = Values::default();
         event.record(&mut values);
         let (level, target) = (*event.metadata().level(), event.metadata().target());
-        // Those of topologies come from many tasks, and stay in their order.
+        // Messages about topologies come from many tasks, and stay in order.
         let kept = if target == TOPOLOGY { crate::topology_messages() } else { &*self.messages };
         kept.lock().unwrap().push(Message { level, target, values: values.0 });
     }

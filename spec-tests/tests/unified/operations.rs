@@ -40,7 +40,7 @@ pub async fn run(case: &Arc<Case>, operation: &Operation) -> Result<Returned, St
     });
     // Servers before 8.2 do not know the field. The option must not be sent to them.
     let raw_data = operation.arguments.get("rawData") == Some(&Value::Bool(true)) && case.environment.has_raw_data();
-    // In a transaction, its own options hold (Transactions, "Interaction with Read Concern" and others).
+    // In a transaction, its own options apply (Transactions, "Interaction with Read Concern" and others).
     let of_transaction = |mut database: Database| {
         if is_in_transaction {
             // In a callback, the limit of the session replaces the one that would be inherited.

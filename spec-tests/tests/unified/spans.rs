@@ -1,10 +1,10 @@
-//! The structure of what a case expects of spans, which this runner only checks: wharf has no spans of operations.
+//! The structure of the expected spans, which this runner only checks: wharf has no spans of operations.
 
 use serde::Deserialize;
 
 use crate::format::{Filled, Object, set};
 
-/// What a client's spans are to have.
+/// The expected spans of a client.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ObserveTracing {

@@ -15,7 +15,7 @@ pub enum Stop {
     Raised(Box<ClientError>),
     /// The arguments of the operation are refused, which the case may expect.
     Refused(String),
-    /// wharf, or this runner, lacks what the case needs.
+    /// wharf, or this runner, lacks a feature that the case needs.
     Lacks(&'static str),
     /// The case has failed.
     Broken(String),
@@ -99,7 +99,7 @@ impl Stop {
         let fails = |what: String| Err(format!("{what}: {}", self.describe()));
         let responses = self.responses();
         if let Some(is_client_error) = expected.is_client_error {
-            // The server's own time limit is the server's error, too.
+            // The server's own time limit is also an error of the server.
             let is_server_error = !responses.is_empty();
             if is_client_error == is_server_error && !(is_client_error && self.is_timeout()) {
                 return fails(format!("isClientError must be {is_client_error}"));

@@ -1,4 +1,4 @@
-//! Official cases that the fetched suites lack. Where the newest ones are run, they have these cases, and `suites` runs them.
+//! Official cases that the fetched suites lack. The newest suites have these cases, and `suites` runs them there.
 
 use serde_json::json;
 use wharf_testbed::edition::Edition;

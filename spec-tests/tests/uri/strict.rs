@@ -4,7 +4,7 @@ use wharf::{Client, Options};
 
 use super::parse;
 
-/// Returns the message of the error that strict parsing makes of a warning.
+/// Returns the message of the error that strict parsing turns a warning into.
 fn refusal(uri: &str) -> String {
     match Options::parse_strict(uri) {
         Ok(options) => panic!("{uri} is accepted: {options:?}"),

@@ -55,7 +55,7 @@ pub fn check(case: &Value) {
     for (name, expected) in case["options"].as_object().into_iter().flatten() {
         assert_eq!(value_of(&options, name).as_ref(), Some(expected), "{uri}: {name}");
     }
-    // After a value that is not allowed, the option has its default.
+    // A value that is not allowed leaves the option at its default.
     let default = Options::parse("mongodb://example.com").unwrap();
     for warning in options.warnings() {
         if let UriWarning::InvalidValue { error, .. } = warning

@@ -1,7 +1,7 @@
 //! The official suite with a client, on servers that follow scripts.
 //!
-//! The suite's servers are at names and ports of their own, with TLS. Here, a SOCKS5 proxy knows these names and ports, and
-//! leads to servers that do not exist outside of this process.
+//! The suite's servers have special names and ports, with TLS. Here, a SOCKS5 proxy knows these names and ports, and leads
+//! to servers that do not exist outside this process.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
@@ -112,7 +112,7 @@ impl Deployment {
         }
     }
 
-    /// Leads the client of these options here.
+    /// Directs the client of these options here.
     fn lead(&self, options: Options) -> Options {
         let (proxy, tls) = match options.tls {
             Some(_) => (&self.with_tls, Some(TlsOptions::default().insecure(true))),
@@ -145,17 +145,17 @@ async fn succeed(case: &Value, client: Client, mut events: watch::Receiver<usize
     assert!(found.is_ok(), "{:?} instead of {case}", known(&client));
 }
 
-/// What has become of a case.
+/// The outcome of a case.
 enum Ran {
     /// The client has found its servers.
     Passed,
-    /// No client could be made, as the case has it.
+    /// No client could be made, as the case requires.
     Refused,
-    /// The client is to fail with this error.
+    /// The client should fail with this error.
     Fails(Client, String),
 }
 
-/// Runs a case, but for the failure of a client.
+/// Runs a case, apart from the failure of a client.
 async fn run(case: &Value, deployment: &Deployment, dns: &DnsServer) -> Ran {
     let uri = case["uri"].as_str().unwrap();
     let fails = case["error"].as_bool() == Some(true);
@@ -188,7 +188,7 @@ async fn run(case: &Value, deployment: &Deployment, dns: &DnsServer) -> Ran {
 async fn client_finds_the_hosts_of_every_case_and_pings_them() {
     let dns = start(zone()).await;
     let (mut passed, mut deployments) = (0, HashMap::new());
-    // Together, because each waits for the end of its selection.
+    // Run together, because each waits for the end of its selection.
     let mut failing = JoinSet::new();
     for file in files() {
         let folder = file.parent().unwrap().file_name().unwrap().to_str().unwrap().to_owned();

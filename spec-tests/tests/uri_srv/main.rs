@@ -1,7 +1,7 @@
 //! Deployments that the DNS lists: the official cases, the prose tests, and further cases.
 //!
 //! A name server in this process has the records that the suite's README lists. One test runs all cases of the suite
-//! `srv_seedlist` and asserts the seeds and the options. Another one runs them with a client, on servers that follow
+//! `srv_seedlist` and asserts the seeds and the options. Another test runs them with a client, on servers that follow
 //! scripts, and asserts the servers that the client finds and a ping (`hosts`, `numHosts`, `ping`).
 //!
 //! The prose tests of the name `localhost` are in `src/options/srv.rs`, because the resolver answers for that name (RFC

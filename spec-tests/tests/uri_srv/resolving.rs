@@ -108,11 +108,12 @@ async fn suffix_replaces_the_domain_of_the_name() {
     let service = "_mongodb._tcp.cluster.internal";
     let zone = |target: &str| Zone::default().srv(service, 27017, target);
     let uri = |suffix: &str| format!("mongodb+srv://cluster.internal/?srvAllowedHostsSuffix={suffix}");
-    // Prose tests 12 and 10. `src/options/srv.rs` has the test of `localhost`, for which the resolver asks no server.
+    // Prose tests 12 and 10. `src/options/srv.rs` has the test for `localhost`, which the resolver answers without asking a
+    // server.
     for (suffix, target) in [
         ("internal", "db.cluster.internal"),
         (".internal.", "db.internal"),
-        // Without the suffix, a server must have one label more than a name of two labels.
+        // Without the suffix, a server must have one more label than a name of two labels.
         ("internal", "cluster.internal"),
         (".EXAMPLE.net", "DB.example.NET"),
     ] {
@@ -168,7 +169,7 @@ async fn every_pair_of_servers_can_be_chosen() {
     let server = start(zone).await;
     let resolver = resolver(&server);
     let mut pairs = BTreeSet::new();
-    // Each of the six pairs has a chance of one in six. One pair is missing after 300 times with a chance of 1e-23.
+    // Each of the six pairs has a chance of one in six. The chance that a pair is missing after 300 times is 1e-23.
     for _ in 0..300 {
         let options = Options::parse("mongodb+srv://cluster.example.com/?srvMaxHosts=2").unwrap();
         let resolved = options.resolve_with(&resolver).await.unwrap();
@@ -237,7 +238,7 @@ async fn failed_look_up_names_the_record_and_the_reason() {
     assert!(other.starts_with(&start_of("SRV", &format!("{SERVICE}."))), "{other}");
     let failing = error(one_server().failing(SERVICE), URI).await.to_string();
     assert!(failing.starts_with(&start_of("SRV", &format!("{SERVICE}."))), "{failing}");
-    // Without the TXT record its options are unknown.
+    // Without the TXT record, its options are unknown.
     let failing = error(one_server().failing(NAME), URI).await.to_string();
     assert!(failing.starts_with(&start_of("TXT", NAME)), "{failing}");
 }

@@ -11,7 +11,7 @@ use wharf_testbed::dns::Zone;
 use super::values::value_of;
 use super::{hosts, resolve, start};
 
-/// The records that the suite's README lists, and those that newer cases need besides.
+/// The records that the suite's README lists, and further ones that newer cases need.
 pub(super) fn zone() -> Zone {
     const HERE: &str = "localhost.test.build.10gen.cc";
     let service = |number: u8| format!("_mongodb._tcp.test{number}.test.build.10gen.cc");
@@ -69,7 +69,7 @@ pub(super) fn files() -> Vec<PathBuf> {
     let mut files: Vec<_> = list(suite).filter(|path| path.is_dir()).flat_map(list).collect();
     files.retain(|file| file.extension().is_some_and(|extension| extension == "json"));
     files.sort();
-    // PyMongo's copy has 13 cases more: those of `srvAllowedHostsSuffix`, which the text of 2026-08-13 does not have yet.
+    // PyMongo's copy has 13 more cases, about `srvAllowedHostsSuffix`, which the text of 2026-08-13 does not have yet.
     assert!(matches!(files.len(), 53 | 66), "{} files", files.len());
     files
 }

@@ -17,7 +17,7 @@ pub const COLLECTION: &str = "documents";
 /// The number of documents in the first batch if the command does not set `batchSize`.
 const DEFAULT_BATCH: u64 = 101;
 
-/// The elements of `find` that the server executes, and those that do not change its result here.
+/// The elements of `find` that the server executes, and the elements that do not change its result here.
 const FIND_ELEMENTS: [&str; 14] = [
     "find",
     "filter",

@@ -84,7 +84,7 @@ impl Refusal {
 pub(super) struct Course {
     /// How long to wait first.
     pub pause: Duration,
-    /// What to do then.
+    /// What to do next.
     pub effect: Effect,
 }
 
@@ -101,7 +101,7 @@ pub(super) enum Effect {
     Hang,
 }
 
-/// Counts a command, and consults the faults and the fail point for what to do with it.
+/// Counts a command, and asks the faults and the fail point what to do with it.
 pub(super) fn receive(command: &Command<'_>, client: &mut Client, shared: &Shared) -> Course {
     let handshake = if command.is_hello() { hello::greet(command, client, shared) } else { None };
     shared.counters.send_modify(|counters| {

@@ -41,7 +41,7 @@ impl Drop for OpenConnection {
     }
 }
 
-/// What the server knows of the client on a connection.
+/// The server's knowledge of the client on a connection.
 #[derive(Debug)]
 pub(super) struct Client {
     /// The connection's number.
@@ -116,7 +116,7 @@ async fn answer(
         Effect::Reply(reply) => Ok(Some(reply)),
         Effect::Close => Ok(None),
         Effect::Hang => {
-            // All further messages stay unanswered too, but the copy ends when the client closes the connection.
+            // All further messages also stay unanswered, but the copy ends when the client closes the connection.
             tokio::io::copy(stream, &mut tokio::io::sink()).await?;
             Ok(None)
         }

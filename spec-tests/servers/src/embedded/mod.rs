@@ -48,7 +48,7 @@ pub struct EmbeddedOptions {
     pub service_ids: Vec<ObjectId>,
     /// `minWireVersion` in the reply to hello. Default 0.
     pub min_wire_version: i32,
-    /// `maxWireVersion` in the reply to hello. Default 21, that of MongoDB 7.0.
+    /// `maxWireVersion` in the reply to hello. Default 21, as in MongoDB 7.0.
     pub max_wire_version: i32,
 }
 
@@ -182,7 +182,7 @@ struct Shared {
     counters: watch::Sender<Counters>,
 }
 
-/// Accepts connections until the task is aborted, which ends them too.
+/// Accepts connections until the task is aborted, which also ends them.
 async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     let mut connections = JoinSet::new();
     let mut next_id = 0;

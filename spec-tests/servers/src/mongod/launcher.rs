@@ -58,14 +58,14 @@ fn die_with_this_process(command: &mut Command) {
     let prepare = move || {
         // `SIGKILL`, because no process is left to follow up when `SIGTERM` has no effect.
         set_pdeathsig(Signal::SIGKILL)?;
-        // A parent that died before the line above does not send the signal any more.
+        // A parent that died before the line above can no longer send the signal.
         if getppid() != parent {
             return Err(io::Error::from(io::ErrorKind::BrokenPipe));
         }
         Ok(())
     };
-    // SAFETY: between fork and exec only async-signal-safe calls are allowed, and no allocation. `prctl` and `getppid`
-    // are system calls without state of their own. An error made from an `Errno` or an `ErrorKind` allocates nothing.
+    // SAFETY: between fork and exec only async-signal-safe calls are allowed, and no allocation. `prctl` and `getppid` are
+    // system calls without state of their own. An error made from an `Errno` or an `ErrorKind` allocates nothing.
     unsafe {
         command.pre_exec(prepare);
     }

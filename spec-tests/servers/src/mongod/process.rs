@@ -32,7 +32,7 @@ impl Process {
         self.kill()
     }
 
-    /// Sends `SIGKILL` and waits for the process, also if it is paused. Returns the exit status of one that had ended.
+    /// Sends `SIGKILL` and waits for the process, even if it is paused. Returns the exit status if it had already ended.
     pub(super) fn kill(&mut self) -> io::Result<ExitStatus> {
         self.0.kill()?;
         self.0.wait()
@@ -50,7 +50,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // A test that is unwinding has a more important error to report. The next start removes what is left.
+        // A test that is unwinding has a more important error to report. The next start removes the remains.
         let _ = self.end();
     }
 }
@@ -58,11 +58,11 @@ impl Drop for Process {
 /// A signal to a server.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Signal {
-    /// Ends it in good order.
+    /// Ends it gracefully.
     Terminate,
     /// Stops all its threads where they are.
     Pause,
-    /// Lets them run on.
+    /// Lets them continue.
     Continue,
 }
 
@@ -81,7 +81,7 @@ impl Signal {
         Ok(kill(Pid::from_raw(pid), signal)?)
     }
 
-    /// Elsewhere there is nothing gentler than the end, and nothing pauses a process.
+    /// Elsewhere, the only signal is the kill, and nothing pauses a process.
     #[cfg(not(unix))]
     fn send(self, child: &mut Child) -> io::Result<()> {
         match self {

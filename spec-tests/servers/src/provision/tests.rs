@@ -38,7 +38,7 @@ impl Drop for TestFolder {
     }
 }
 
-/// Returns a wheel with two files, of which one is needed. Every process gets the same bytes.
+/// Returns a wheel with two files, one of which is needed. Every process gets the same bytes.
 fn wheel() -> Vec<u8> {
     let mut writer = zip::ZipWriter::new(Cursor::new(Vec::new()));
     for (name, bytes) in [("package/library.so", LIBRARY), ("package/other", b"not needed")] {

@@ -1,4 +1,4 @@
-//! What a replica set's members are asked, over connections of wharf.
+//! The questions to a replica set's members, over connections of wharf.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -14,10 +14,10 @@ use wharf::{Command, DirectConnection, Endpoint};
 
 use super::ReplicaSetError;
 
-/// How long a member may take to say its role.
+/// How long a member may take to report its role.
 const ROLE_LIMIT: Duration = Duration::from_secs(1);
 
-/// What a member says it is.
+/// The role that a member reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     /// Accepts writes, with the identifier of its election. Later elections have greater ones.
@@ -39,7 +39,7 @@ pub(super) fn primary(roles: &[Role]) -> Option<usize> {
     primaries.max().map(|(_, member)| member)
 }
 
-/// Runs a future to its end on a thread and a runtime of their own, so that the caller may be on a runtime itself.
+/// Runs a future to its end on a separate thread and runtime, so that the caller may be on a runtime itself.
 ///
 /// # Errors
 ///
@@ -52,18 +52,18 @@ pub(super) fn block_on<F: Future<Output: Send> + Send>(future: F) -> Result<F::O
     })
 }
 
-/// Runs a command on a connection of its own.
+/// Runs a command on a separate connection.
 pub(super) async fn run(
     address: SocketAddr,
     database: &str,
     command: &RawDocument,
 ) -> Result<RawDocumentBuf, ReplicaSetError> {
     let mut connection = endpoint(address).connect().await?;
-    // A command that changes the replica set takes as long as it takes.
+    // A command that changes the replica set may take any time.
     Ok(connection.run(Command::new(database, command).without_max_time()).await?)
 }
 
-/// Connections to all members, kept from one question to the next.
+/// Connections to all members, kept between questions.
 #[derive(Debug)]
 pub(super) struct Admin {
     connections: Vec<(SocketAddr, Option<DirectConnection>)>,
@@ -81,7 +81,7 @@ impl Admin {
             let (address, mut connection) = (*address, connection.take());
             asked.spawn(async move {
                 let role = timeout(ROLE_LIMIT, ask(address, &mut connection)).await;
-                // Without an answer the connection is no use any more.
+                // Without an answer, the connection can no longer be used.
                 match role {
                     Ok(Ok(role)) => (member, role, connection),
                     Ok(Err(_)) | Err(_) => (member, Role::Silent, None),
