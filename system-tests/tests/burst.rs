@@ -1,4 +1,5 @@
-//! What a burst of check-outs takes: no poll pays for the others, each waiter takes little memory, and the pool gives it back.
+//! The cost of a burst of check-outs: no poll pays for the others, each waiter takes little memory, and the pool gives it
+//! back.
 
 #![cfg(not(loom))]
 
@@ -16,9 +17,9 @@ static ALLOCATOR: CountingAllocator = CountingAllocator;
 /// The most bytes that one step allocates: a segment of the wait list.
 const AT_ONCE: usize = 16 * 1024;
 /// The most bytes for each waiter besides its future. With event-listener, a waiter also has a listener and the list of an
-/// event, each an allocation of that library.
+/// event, each allocated by that library.
 const FOR_EACH: usize = if cfg!(feature = "event-listener-queue") { 256 } else { 128 };
-/// The most bytes that a pool keeps of a burst: a few segments, with event-listener also the list of each cell's event.
+/// The most bytes that a pool keeps of a burst: a few segments, and with event-listener also the list of each cell's event.
 const KEPT: usize = if cfg!(feature = "event-listener-queue") { 128 } else { 64 } * 1024;
 
 struct Numbers;
@@ -45,21 +46,21 @@ enum End {
 const ENDS: [End; 5] =
     [End::Served, End::CancelledInOrder, End::CancelledInReverse, End::EverySecondCancelled, End::Cleared];
 
-/// What a burst took, in bytes.
+/// The cost of a burst, in bytes.
 #[derive(Debug)]
 struct Burst {
     waiters: usize,
     #[expect(dead_code, reason = "a failure shows it")]
     end: End,
-    /// The most that one step allocated: a poll, a cancellation, or a check-in with the next one's poll.
+    /// The most that one step allocated: a poll, a cancellation, or a check-in with the next waiter's poll.
     at_once: usize,
     /// The most memory besides the futures.
     peak: usize,
-    /// What the pool has kept.
+    /// The memory that the pool has kept.
     kept: isize,
 }
 
-/// Check-outs, whose own memory is freed with the last one.
+/// Check-outs, whose own memory is freed together with the last one.
 struct Waiters<F> {
     futures: Vec<Pin<Box<Option<F>>>>,
     at_once: usize,

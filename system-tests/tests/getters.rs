@@ -1,4 +1,4 @@
-//! Everything that can be set in options can be read: a public field of the same name, or a method.
+//! Everything that can be set in options can be read: through a public field of the same name, or a method.
 #![cfg(not(any(loom, shuttle)))]
 
 use std::collections::BTreeSet;
@@ -25,8 +25,8 @@ const TYPES: [&str; 12] = [
     "WriteConcern",
 ];
 
-/// Methods that set something, and the field or method that shows it, where their names differ. What an application gives
-/// as code, as a key or as certificates is not shown: only whether it was given.
+/// Methods that set something, and the field or method that shows it, where their names differ. Values that an application
+/// supplies as code, as a key or as certificates are not shown: only whether they were given.
 const GETTERS: [(&str, &str); 22] = [
     ("CloudEnvironment::variables", "CloudEnvironment::has_own_variables(&self)"),
     ("Credential::allowed_hosts", "Credential::effective_allowed_hosts(&self)"),
@@ -53,7 +53,7 @@ const GETTERS: [(&str, &str); 22] = [
     ("TlsOptions::insecure", "TlsOptions::allow_invalid_certificates:"),
 ];
 
-/// Methods that take functions, which nothing shows. The documentation of `PoolBuilder` says so.
+/// Methods that take functions, which cannot be read back. The documentation of `PoolBuilder` says so.
 const FUNCTIONS: [&str; 4] =
     ["PoolBuilder::log", "PoolBuilder::on_failure", "PoolBuilder::on_long_hold", "PoolBuilder::subscriber"];
 

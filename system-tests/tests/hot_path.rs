@@ -1,4 +1,4 @@
-//! What the common paths allocate: nothing, except that a command allocates its reply.
+//! The allocations of the common paths: none, except that a command allocates its reply.
 
 #![cfg(not(loom))]
 
@@ -112,7 +112,7 @@ fn waiting_allocates_at_most_once_per_waiter() {
     let timed = forever.clone().wait_queue_timeout(Duration::from_secs(60));
     for options in [forever, timed] {
         with_pool(options.clone(), async |pool| {
-            // In the second round, the queue has its full size already.
+            // In the second round, the queue already has its full size.
             for round in 0..2 {
                 let mut held = Some(pool.check_out().await.unwrap());
                 let mut waiters: Vec<CheckOut<'_>> = (0..WAITERS).map(|_| Box::pin(pool.check_out()) as _).collect();

@@ -1,5 +1,5 @@
-//! What an available connection keeps in memory, and what an idle client does: never more than a stated bound. That of a
-//! connection is independent of what was sent over it.
+//! The memory that an available connection and an idle client keep: never more than a stated bound. A connection's memory
+//! does not depend on what was sent over it.
 #![cfg(not(loom))]
 
 use std::io::{Read, Write};
@@ -21,18 +21,18 @@ static ALLOCATOR: TotalAllocator = TotalAllocator;
 /// rest. It also covers the test's server.
 const BOUND: usize = 256 * 1024;
 
-/// What a client of one server keeps after one command, with three connections: two of its monitor, and one in the pool.
-/// Measured: 71 KiB, of which the slots of the pool take 25, its shards 8 and the connections 12. The rest of the bound is for
-/// machines with more than two cores, where a pool has more shards, and for the test's server.
+/// The memory that a client of one server keeps after one command, with three connections: two of its monitor, and one in
+/// the pool. Measured: 71 KiB, of which the slots of the pool take 25, its shards 8 and the connections 12. The rest of the
+/// bound allows for machines with more than two cores, where a pool has more shards, and for the test's server.
 const CLIENT_BOUND: usize = 100 * 1024;
 
-/// What a client keeps for each further server, with the two connections of its monitor. Measured: 54 KiB.
+/// The memory that a client keeps for each further server, with the two connections of its monitor. Measured: 54 KiB.
 const SERVER_BOUND: usize = 80 * 1024;
 
-/// The number of clients that are measured.
+/// The number of measured clients.
 const CLIENTS: usize = 20;
 
-/// Tests take turns, because the allocator counts the bytes of all.
+/// Tests take turns, because the allocator counts all bytes.
 static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 /// The maximum number of connections.
@@ -49,8 +49,7 @@ fn message(body: &RawDocumentBuf) -> Vec<u8> {
     bytes
 }
 
-/// Starts a server that keeps nothing of what it receives. Its hello has `padding`, and so have its answers to large
-/// requests.
+/// Starts a server that keeps nothing that it receives. Its hello has `padding`, and so have its answers to large requests.
 fn serve(hello: RawDocumentBuf) -> SocketAddr {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = listener.local_addr().unwrap();
@@ -58,12 +57,12 @@ fn serve(hello: RawDocumentBuf) -> SocketAddr {
     address
 }
 
-/// What a server tells the test.
+/// The server's messages to the test.
 #[derive(Debug, PartialEq)]
 enum Told {
     /// It answers the first hello of a connection.
     Connected,
-    /// It has got a hello that it is to answer when its state changes, and leaves it open.
+    /// It has received a hello that it should answer when its state changes, and leaves it open.
     Awaited,
 }
 
@@ -93,7 +92,7 @@ fn answer(mut stream: TcpStream, answers: &[Vec<u8>; 3], told: &UnboundedSender<
             rest -= stream.read(&mut ignored[..rest.min(4096)]).unwrap();
         }
         let says = |word: &[u8]| start.windows(word.len()).any(|window| window == word);
-        // The tests of connections do not listen.
+        // The tests of connections ignore these messages.
         let answer = match () {
             () if says(b"topologyVersion") => {
                 let _ = told.send(Told::Awaited);
@@ -179,7 +178,7 @@ fn request(body: &RawDocumentBuf) -> RawDocumentBuf {
     request
 }
 
-/// Makes clients of so many servers, and runs a command with each. Returns how many bytes each client keeps.
+/// Makes clients of this many servers, and runs a command with each. Returns how many bytes each client keeps.
 async fn kept_by_a_client(servers: usize) -> usize {
     let (sender, mut told) = unbounded_channel();
     let listeners: Vec<_> = (0..servers).map(|_| TcpListener::bind(("127.0.0.1", 0)).unwrap()).collect();

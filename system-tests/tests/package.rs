@@ -1,4 +1,4 @@
-//! What the published package contains, what it needs, and where the links of its documentation lead.
+//! The contents of the published package, its needs, and the targets of the links in its documentation.
 #![cfg(not(loom))]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,7 +9,7 @@ use std::process::Command;
 use serde_json::Value;
 use wharf_system_tests::root;
 
-/// Returns what cargo prints.
+/// Returns cargo's output.
 fn cargo(arguments: &[&str]) -> String {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo).args(arguments).current_dir(root()).output().unwrap();
@@ -29,7 +29,7 @@ fn version(text: &str) -> [u32; 3] {
     std::array::from_fn(|_| numbers.next().unwrap_or(0))
 }
 
-/// For this platform, with all features. A package that does not say what it needs is left out.
+/// For this platform, with all features. A package that does not state its minimum is left out.
 #[test]
 fn locked_dependencies_build_with_the_minimum_rust_version() {
     let host = cargo(&["-vV"]).lines().find_map(|line| line.strip_prefix("host: ").map(str::to_owned)).unwrap();

@@ -1,5 +1,5 @@
-//! When a pool builds events for its log. The tests have a process of their own, because they ask for the filters of all
-//! threads, and run one after the other.
+//! When a pool builds events for its log. The tests have a separate process, because they ask for the filters of all
+//! threads, and run one after another.
 #![cfg(not(any(loom, shuttle)))]
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -53,7 +53,7 @@ impl World {
     fn new() -> Self {
         static ALONE: Mutex<()> = Mutex::new(());
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        // Without a subscriber that an earlier test has left.
+        // Without a subscriber from an earlier test.
         tracing::callsite::rebuild_interest_cache();
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         let events = Arc::new(Mutex::new(Vec::new()));
@@ -79,7 +79,7 @@ impl World {
         self.take().iter().map(PoolEvent::name).collect()
     }
 
-    /// Uses the pool until it tells its log of a whole use.
+    /// Uses the pool until its log has a whole use.
     fn use_until_noticed(&self) {
         let uses = (1..=MOST_UNNOTICED + 1).find(|_| {
             self.use_once();
@@ -146,7 +146,8 @@ fn log_that_is_switched_off_costs_nothing_soon_and_forgets_uses() {
     drop(held);
     (0..2 * MOST_UNNOTICED).for_each(|_| world.use_once());
     assert_eq!(world.names(), [""; 0]);
-    // The end of a use that began unheard has no duration, although an earlier use of the connection was heard to begin.
+    // The end of a use that began unheard has no duration, although the beginning of an earlier use of the connection was
+    // heard.
     let held = world.runtime.block_on(world.pool.check_out()).unwrap();
     tracing::subscriber::with_default(Reader("wharf::connection"), || {
         world.pool.ready();

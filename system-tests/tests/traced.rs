@@ -1,4 +1,4 @@
-//! What `tracing` learns of pools: spans of check-outs that wait and of establishments, and warnings.
+//! What `tracing` receives about pools: spans of waiting check-outs and of establishments, and warnings.
 #![cfg(not(any(loom, shuttle)))]
 
 use std::collections::BTreeMap;
@@ -135,7 +135,7 @@ impl tracing::Subscriber for Collector {
     }
 }
 
-/// Opens connections that are nothing, or fails.
+/// Opens dummy connections, or fails.
 struct Plain {
     fails: bool,
 }
@@ -234,7 +234,7 @@ async fn nothing_is_built_for_a_subscriber_of_higher_levels() {
 async fn slow_check_out_is_reported_with_the_pools_numbers() {
     let collector = Collector::up_to(Level::WARN);
     let _guard = tracing::subscriber::set_default(collector.clone());
-    // The opening of the first connection is slow, so all that is slow within a second after it is only counted.
+    // The opening of the first connection is slow, so anything slow within a second after it is only counted.
     let pool = pool_of(1, false, Some(Duration::ZERO));
     let held = pool.check_out().await.unwrap();
     let told = std::mem::take(&mut *collector.messages.lock().unwrap());

@@ -1,6 +1,6 @@
 //! Memory that contained a secret is overwritten before it is freed.
 //!
-//! The servers hold the secrets, too. They run on a thread of their own whose memory is not searched.
+//! The servers also hold the secrets. They run on a separate thread, whose memory is not searched.
 #![cfg(not(loom))]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -96,7 +96,7 @@ fn connection_strings() {
     }
 }
 
-/// A server on a thread of its own.
+/// A server on a separate thread.
 struct Server {
     address: String,
     // Dropped to stop the server.

@@ -1,4 +1,4 @@
-//! What messages allocate when their buffers are reused: nothing. `hot_path` shows the same for whole commands.
+//! The allocations of messages whose buffers are reused: none. `hot_path` shows the same for whole commands.
 #![cfg(not(loom))]
 
 use bson::{RawDocumentBuf, rawdoc};
@@ -101,7 +101,8 @@ fn bomb(size: u32, blocks: usize) -> Vec<u8> {
     message
 }
 
-/// A small message that announces much takes memory only if it delivers it, and never more than a message may have.
+/// A small message that announces a large size takes that memory only if it delivers it, and never more than a message may
+/// have.
 #[cfg(feature = "zstd")]
 #[test]
 fn decompression_bomb_takes_no_memory() {
@@ -121,7 +122,7 @@ fn decompression_bomb_takes_no_memory() {
         let (accepted, peak) = decompressing(&bomb(size, 366));
         assert!(!accepted && peak < 64 * 1024, "{peak} bytes for {size}");
     }
-    // A message that delivers what it announces takes that much memory, once.
+    // A message that delivers the announced size takes that much memory, once.
     let (accepted, peak) = decompressing(&bomb(366 * 128 * 1024, 366));
     assert!(accepted && peak <= MOST + 64 * 1024, "{peak} bytes");
 }

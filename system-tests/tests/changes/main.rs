@@ -35,7 +35,7 @@ async fn next<S: Stream + Unpin>(stream: &mut S) -> Option<S::Item> {
 async fn resume_token_follows_the_events_and_the_batches() {
     let watched = Watched::new("tokens").await;
     let mut changes = watched.client.watch(watched.target(), ()).await.unwrap();
-    // An empty batch has a token of its own.
+    // An empty batch has its own token.
     assert_eq!(changes.resume_token(), watched.last_batch_token().as_deref());
     watched.insert(0..1).await;
     let first = event(&mut changes).await;
@@ -144,7 +144,7 @@ async fn cancelled_next_loses_no_event() {
     watched.fail(["getMore"], 2, doc! { "closeConnection": true }).await;
     let (mut expected, mut cancelled) = (0, 0);
     while expected < 30 {
-        // Dropped after one poll unless it is ready.
+        // Dropped after one poll, unless it is ready.
         let mut once = pin!(changes.next());
         let polled = poll_fn(|context| Poll::Ready(once.as_mut().poll(context).map(|next| next.unwrap().map(id))));
         match polled.await {

@@ -1,4 +1,4 @@
-//! What a change stream does after failures.
+//! The behaviour of a change stream after failures.
 
 use std::sync::Arc;
 
@@ -76,7 +76,7 @@ async fn failed_aggregate_is_not_resumed() {
     let error = watched.client.watch(watched.target(), ()).await.unwrap_err();
     assert_eq!(error.server_error().unwrap().code, 6);
     assert_eq!(watched.stages().len(), 1);
-    // Nor is the one that resumes.
+    // Nor is the aggregate that resumes.
     let mut changes = watched.client.watch(watched.target(), ()).await.unwrap();
     watched.fail(["getMore", "aggregate"], 2, resumable()).await;
     let error = changes.next().await.unwrap_err();
@@ -118,7 +118,7 @@ async fn stream_resumes_on_a_server_that_its_read_preference_allows() {
     watched.insert(0..1).await;
     assert_eq!(id(&event(&mut changes).await), 0);
     let aggregates = watched.started("aggregate");
-    // The other secondary has the fail point, too.
+    // The other secondary also has the fail point.
     assert!((2..=3).contains(&aggregates.len()), "{aggregates:?}");
     for (address, command) in aggregates {
         assert_ne!(*address, *primary);

@@ -34,7 +34,7 @@ async fn watch(max_wire_version: i32, replies: Vec<Document>) -> (ScriptedServer
     (server, changes)
 }
 
-/// Polls a future once, which must wait then.
+/// Polls a future once, and asserts that it waits.
 async fn begin<F: Future + Unpin>(future: &mut F) {
     let is_waiting = poll_fn(|context| Poll::Ready(Pin::new(&mut *future).poll(context).is_pending())).await;
     assert!(is_waiting);
@@ -49,7 +49,7 @@ async fn stream_takes_its_session_when_it_has_a_connection() {
     client.run_command("admin", &ping).await.unwrap();
     let primary = ReadPreference::default();
     let held = client.check_out(&primary).await.unwrap();
-    // Both wait for the connection. The stream, which waits behind the other command, leaves it the idle session.
+    // Both wait for the connection. The stream, which waits behind the other command, leaves the idle session to it.
     let mut second = Box::pin(client.run_command("admin", &ping));
     let mut stream = client.watch(WatchTarget::Collection("test", "later"), ()).into_future();
     begin(&mut second).await;
@@ -77,7 +77,7 @@ fn failure(code: i32, labels: &[&str]) -> Document {
     doc! { "ok": 0, "code": code, "errmsg": "it failed", "errorLabels": labels }
 }
 
-/// Returns the stages `$changeStream` that the server has got.
+/// Returns the stages `$changeStream` that the server has received.
 fn stages(server: &ScriptedServer) -> Vec<Document> {
     let stage = |command: &Document| {
         let first = command.get_array("pipeline").ok()?.first().and_then(Bson::as_document)?;
@@ -122,7 +122,7 @@ async fn errors_are_resumable_by_label_or_on_old_servers_by_code() {
     }
 }
 
-/// The error says that the server is overloaded, which is not resumable, but then there was no connection any more.
+/// The error says that the server is overloaded. It is not resumable, but by then there was no connection any longer.
 #[tokio::test(start_paused = true)]
 async fn stream_resumes_if_the_repetition_of_its_get_more_finds_no_connection() {
     let overload = failure(462, &["SystemOverloadedError", "RetryableError"]);
@@ -258,7 +258,7 @@ async fn token_of_a_batch_is_kept_after_its_last_event_and_without_events() {
     assert_eq!(stages(&server)[1], doc! { "resumeAfter": { "token": 5 } });
 }
 
-/// A server would abort the transaction if the `aggregate` of the stream were a part of it.
+/// A server would abort the transaction if the stream's `aggregate` were part of it.
 #[tokio::test(start_paused = true)]
 async fn stream_that_resumes_leaves_the_transaction_of_its_session_alone() {
     for (is_begun, is_committed) in [(false, false), (true, false), (true, true)] {

@@ -12,10 +12,10 @@ use wharf_testbed::replica_set::{self, ReplicaSet};
 
 const DATABASE: &str = "changes";
 
-/// The name by which fail points know the client that watches.
+/// The name by which fail points recognise the watching client.
 const APP_NAME: &str = "watcher";
 
-/// The fail point at which a server waits between a command's execution and its answer.
+/// The fail point at which a server waits between executing a command and answering it.
 const KEEPS_ANSWERS: &str = "waitAfterCommandFinishesExecution";
 
 /// Tests take turns: a server has one fail point for commands.
@@ -55,7 +55,7 @@ impl Watched {
         Self::with(name, |options| options).await
     }
 
-    /// `change` changes the options of the client that watches.
+    /// `change` modifies the options of the watching client.
     pub async fn with(name: &'static str, change: impl FnOnce(Options) -> Options) -> Self {
         let set = tokio::task::spawn_blocking(|| replica_set::shared().unwrap()).await.unwrap();
         Self::on(set, name, change).await
@@ -73,7 +73,7 @@ impl Watched {
             .unwrap();
         let other = Client::from_uri(&set.uri()).unwrap();
         let watched = Self { client, set, other, name, events, _turn: turn };
-        // A test before this one may have left its fail point on a member that it did not use.
+        // An earlier test may have left its fail point on a member that it did not use.
         watched.configure(doc! { "configureFailPoint": "failCommand", "mode": "off" }).await;
         watched.answer().await;
         watched.run(doc! { "drop": name, "writeConcern": { "w": "majority" } }).await;
@@ -106,14 +106,14 @@ impl Watched {
         self.run(doc! { "drop": self.name }).await;
     }
 
-    /// Makes commands of the client that watches fail, on all members.
+    /// Makes commands of the watching client fail, on all members.
     pub async fn fail<const N: usize>(&self, commands: [&str; N], times: i32, how: Document) {
         let mut data = doc! { "failCommands": commands.to_vec(), "appName": APP_NAME };
         data.extend(how);
         self.configure(doc! { "configureFailPoint": "failCommand", "mode": { "times": times }, "data": data }).await;
     }
 
-    /// Makes the servers keep their answers to this command on the collection until [`answer`](Self::answer).
+    /// Makes the servers withhold their answers to this command on the collection until [`answer`](Self::answer).
     pub async fn keep_answers(&self, command: &str) {
         let data = doc! { "ns": format!("{DATABASE}.{}", self.name), "commands": [command] };
         self.configure(doc! { "configureFailPoint": KEEPS_ANSWERS, "mode": "alwaysOn", "data": data }).await;

@@ -15,7 +15,7 @@ use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
 use super::repetitions::{primary, service, start};
 
-/// Polls a future this many times, and drops it then. `None`: it was not ready by then.
+/// Polls a future this many times, and then drops it. `None` if it was not ready by then.
 pub(super) async fn cancel_after<F: Future>(polls: usize, future: F) -> Option<F::Output> {
     let (mut future, mut left) = (pin!(future), polls);
     poll_fn(|context| {
@@ -50,7 +50,7 @@ async fn free(client: &Client, what: &str) {
     .await;
 }
 
-/// A server with one connection for each client. `hello` tells of what kind it is.
+/// A server with one connection for each client. `hello` says which kind it is.
 async fn server(hello: Document) -> (ScriptedServer, Client) {
     let kind = if hello.contains_key("serviceId") { "loadBalanced=true" } else { "directConnection=true" };
     let (server, _) = start(hello, |command, _| {
@@ -68,7 +68,7 @@ async fn server(hello: Document) -> (ScriptedServer, Client) {
     (server, client)
 }
 
-/// Cancels an operation after one poll, after two and so on, until it is ready. Each time, its only connection has to become
+/// Cancels an operation after one poll, after two and so on, until it is ready. Each time, its only connection must become
 /// free.
 async fn cancel_at_each_point<T>(client: &Client, what: &str, operation: impl AsyncFn() -> T) -> T {
     let mut polls = 0;

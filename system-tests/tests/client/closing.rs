@@ -1,5 +1,5 @@
-//! Cursors of transactions behind a load balancer that are dropped right before something else of the transaction. Their
-//! connection is the only way to them.
+//! Cursors of transactions behind a load balancer, dropped right before another step of the transaction. Their connection
+//! is the only way to them.
 
 use std::future::IntoFuture;
 use std::time::Duration;
@@ -24,7 +24,7 @@ async fn find(client: &Client, session: &mut Session) -> Cursor {
     cursor
 }
 
-/// Returns the names of the commands. All have to be on the first connection.
+/// Returns the names of the commands. All must be on the first connection.
 fn on_one_connection(balancer: &Balancer) -> Vec<String> {
     let arrived = balancer.arrived();
     assert!(arrived.iter().all(|(_, number)| *number == 0), "{arrived:?}");
@@ -222,7 +222,7 @@ async fn cursors_after_one_that_loses_the_connection_are_not_closed_on_another_o
         let mut session = session_of(&client);
         let cursors = (find(&client, &mut session).await, find(&client, &mut session).await);
         drop(cursors);
-        // The application does not learn of the loss. A real server does not know the transaction then.
+        // The application does not hear of the loss. A real server would not know the transaction then.
         match next {
             "insert" => insert(&client, &mut session).await.unwrap(),
             _ => session.commit_transaction().await.unwrap(),

@@ -1,4 +1,4 @@
-//! Deployments of several servers that follow one script, and what a client tells of its commands.
+//! Deployments of several servers that follow one script, and what a client reports about its commands.
 
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -14,14 +14,14 @@ use super::repetitions::standalone;
 /// The servers of a deployment. In a replica set, the first one is the primary.
 pub(super) struct Cluster {
     pub(super) servers: Vec<ScriptedServer>,
-    /// The commands that the servers have got, except hello, each with the number of its server.
+    /// The commands that the servers have received, except hello, each with the number of its server.
     arrived: Arc<Mutex<Vec<(usize, Document)>>>,
     is_replica_set: bool,
 }
 
 impl Cluster {
-    /// Starts so many mongos. `answer` gets the number of the server, the command, and the command's number, from 0, among
-    /// those of the same name on this server.
+    /// Starts this many mongos. `answer` gets the number of the server, the command, and the command's number, from 0,
+    /// among the commands of the same name on this server.
     pub(super) async fn of_mongos(
         servers: usize,
         answer: impl Fn(usize, &Document, usize) -> Answer + Clone + Send + 'static,
@@ -29,7 +29,7 @@ impl Cluster {
         Self::start(servers, false, answer).await
     }
 
-    /// Starts a replica set of so many members.
+    /// Starts a replica set of this many members.
     pub(super) async fn replica_set(
         servers: usize,
         answer: impl Fn(usize, &Document, usize) -> Answer + Clone + Send + 'static,
@@ -69,7 +69,7 @@ impl Cluster {
         Self { servers, arrived, is_replica_set }
     }
 
-    /// Returns a client of all servers, which knows all of them, and its commands' events.
+    /// Returns a client that knows all servers, and its commands' events.
     pub(super) async fn client(&self, parameters: &str) -> (Client, Told) {
         let hosts: Vec<_> = self.servers.iter().map(ScriptedServer::address).collect();
         let set = if self.is_replica_set { "replicaSet=rs&" } else { "" };
@@ -91,7 +91,7 @@ impl Cluster {
     }
 }
 
-/// Returns what a server says of itself: a mongos, or a member of a set with these hosts.
+/// Returns a server's description of itself: a mongos, or a member of a set with these hosts.
 fn hello(server: usize, hosts: Option<&Vec<String>>) -> Document {
     let mut hello = standalone();
     match hosts {
@@ -113,7 +113,7 @@ fn hello(server: usize, hosts: Option<&Vec<String>>) -> Document {
     hello
 }
 
-/// Returns a client, its commands' events and those of its monitoring.
+/// Returns a client, its commands' events and the events of its monitoring.
 pub(super) fn client(uri: &str) -> (Client, Told, Events) {
     let (told, events) = (Told::default(), Events::default());
     let of_commands = told.clone();
@@ -167,7 +167,7 @@ impl Told {
         events.iter().filter(is_it).map(|event| event.source().address.to_string()).collect()
     }
 
-    /// Forgets what was told.
+    /// Forgets the recorded events.
     pub(super) fn forget(&self) {
         self.0.lock().unwrap().clear();
     }

@@ -145,7 +145,7 @@ async fn cancelled_next_loses_no_document() {
     let mut cancelled = 0;
     for expected in 0..60 {
         loop {
-            // Dropped after one poll unless it is ready.
+            // Dropped after one poll, unless it is ready.
             let mut once = pin!(cursor.next());
             let polled = poll_fn(|context| {
                 Poll::Ready(once.as_mut().poll(context).map(|next| next.unwrap().unwrap().get_i32("_id").unwrap()))
@@ -173,7 +173,7 @@ async fn cursor_dropped_while_it_fetches_is_closed() {
     for _ in 0..2 {
         cursor.next().await.unwrap().unwrap();
     }
-    // The server keeps its answer until the cursor is dropped.
+    // The server withholds its answer until the cursor is dropped.
     let keep = rawdoc! {
         "configureFailPoint": "waitAfterCommandFinishesExecution", "mode": "alwaysOn",
         "data": { "ns": "cursors.fetching", "commands": ["getMore"] },

@@ -82,8 +82,8 @@ pub(super) fn is_cut_off<T>(outcome: Result<T, ClientError>) {
     assert!(cause.is_some_and(is_refused), "{error}");
 }
 
-/// Cancels an operation after each number of polls, first as the first one of a transaction and then as the second one,
-/// and lets `then` look at what is left.
+/// Cancels an operation after each number of polls, first as the first one of a transaction and then as the second one, and
+/// lets `then` look at what remains.
 async fn cancelled_at_each_point<F: Future>(
     operation: impl AsyncFn(&Client, &mut Session) -> Result<(), ClientError>,
     then: impl Fn(Arc<Balancer>, Client, Session) -> F,
@@ -189,7 +189,7 @@ async fn operation_that_times_out_takes_its_connection_along_and_unpins_the_tran
     let error = slow.unwrap_err();
     assert!(error.is_timeout() && error.has_label("TransientTransactionError"), "{error}");
     until("the connection is closed", || connections(&client) == 0).await;
-    // An error has unpinned the transaction, so the server says what became of it.
+    // An error has unpinned the transaction, so the server reports its outcome.
     session.commit_transaction().await.unwrap();
     assert_eq!(balancer.arrived().last(), Some(&("commitTransaction".to_owned(), 1)));
 }
@@ -221,7 +221,7 @@ async fn transaction_is_cut_off_as_long_as_a_cancelled_fetch_has_its_connection(
     cursor.next().await.unwrap().unwrap();
     assert!(cancel_after(1, cursor.next()).await.is_none());
     is_cut_off(insert(&client, &mut session).await);
-    // The cursor goes on where it was, and pins the connection again.
+    // The cursor continues where it was, and pins the connection again.
     cursor.next().await.unwrap().unwrap();
     insert(&client, &mut session).await.unwrap();
     session.commit_transaction().await.unwrap();

@@ -1,4 +1,5 @@
-//! What the specification of discovery and monitoring asks of checks, errors and waiting operations, in virtual time.
+//! The requirements of the specification of discovery and monitoring for checks, errors and waiting operations, in virtual
+//! time.
 
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -101,7 +102,7 @@ async fn awaited_check_has_no_time_limit_if_connections_have_none() {
 async fn failed_measurement_of_a_round_trip_changes_nothing_and_is_repeated() {
     let server = Server::start(|command, number| match (is_awaitable(command), number) {
         (true, _) => Answer::Hang,
-        // The handshake of the monitor comes before. These are a handshake for round trips, and a hello after another.
+        // The handshake of the monitor comes before. These are a handshake for round trips, and one hello after another.
         (false, 1 | 3) => Answer::Close,
         (false, _) => Answer::Reply(member("isWritablePrimary", 1)),
     })
@@ -128,7 +129,7 @@ async fn server_that_accepts_few_connections_at_a_time_does_not_clear_the_pool()
     let of_pool = Arc::new(Mutex::new(0));
     let accepted = of_pool.clone();
     let server = Server::start(move |command, _| {
-        // Those of the pool, and not of the monitor.
+        // The attempts of the pool, not of the monitor.
         if is_handshake(command) && command.contains_key("backpressure") {
             let mut accepted = accepted.lock().unwrap();
             *accepted += 1;
@@ -171,8 +172,8 @@ async fn server_that_accepts_few_connections_at_a_time_does_not_clear_the_pool()
     assert_eq!(events.count("ServerDescriptionChanged"), changes, "the server stays known");
 }
 
-/// What the unified files `logging-sharded` and `sharded-emit-topology-changed-before-close` check on a real cluster, which the
-/// testbed lacks.
+/// The checks of the unified files `logging-sharded` and `sharded-emit-topology-changed-before-close` on a real cluster,
+/// which the testbed lacks.
 #[tokio::test(start_paused = true)]
 async fn events_of_a_sharded_topology_are_in_order() {
     let cluster = Cluster::of_mongos(2, |_, _, _| ok()).await;
@@ -291,7 +292,7 @@ async fn handshake_of_a_connection_older_than_the_last_clear_changes_nothing() {
     let server = Server::start(move |command, number| match (name(command).as_str(), number) {
         ("ping", 0) => Answer::After(Duration::from_secs(1), Box::new(Answer::Close)),
         ("ping", _) => ok(),
-        // After a check, and the handshake of the connection that is lost.
+        // After a check, and the handshake of the lost connection.
         (_, 2) => Answer::After(Duration::from_secs(3), Box::new(Answer::Reply(other.clone()))),
         _ => Answer::Reply(standalone()),
     })
@@ -310,7 +311,7 @@ async fn handshake_of_a_connection_older_than_the_last_clear_changes_nothing() {
     let (first, second, ()) =
         tokio::join!(client.run_command("admin", &ping), client.run_command("admin", &ping), later);
     assert!(first.is_err() || second.is_err(), "no connection was lost, so the pool was not cleared");
-    // The check, both connections, and the one that replaces the late one.
+    // The check, both connections, and the connection that replaces the late one.
     assert_eq!(server.times(is_handshake).len(), 4);
     assert_eq!(client.status().servers[0].server_type, "Standalone");
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use wharf::client::{TopologyEvent, TopologySubscriber};
 
-/// How long a test waits for an event at most, on tokio's clock. Servers are looked up again after a minute.
+/// The longest wait of a test for an event, on tokio's clock. Servers are looked up again after a minute.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Records all events.
@@ -30,7 +30,7 @@ impl Events {
         self.0.borrow().len()
     }
 
-    /// Waits until an event after the mark is what is looked for, and returns it.
+    /// Waits until an event after the mark matches, and returns it.
     pub async fn after(&self, mark: usize, is_it: impl Fn(&TopologyEvent) -> bool) -> TopologyEvent {
         let mut changes = self.0.subscribe();
         let is_there = |events: &Vec<TopologyEvent>| events[mark..].iter().any(&is_it);

@@ -1,5 +1,5 @@
 //! A client in a function of a cloud provider, which may freeze at any time: it polls (Server Monitoring,
-//! "serverMonitoringMode"). It tells the server so in its handshake (MongoDB Handshake, "client.env").
+//! "serverMonitoringMode"). It tells the server about this in its handshake (MongoDB Handshake, "client.env").
 
 use std::process::Command;
 use std::time::Duration;
@@ -11,15 +11,15 @@ use wharf_testbed::mongod;
 
 use super::events::Events;
 
-/// Says to the child which server to monitor.
+/// Tells the child which server to monitor.
 const SERVER: &str = "WHARF_TEST_FUNCTION_SERVER";
-/// Says to the child which function it is, as JSON of the field `env` of its handshakes. Absent: it is none.
+/// Tells the child which function it is, as JSON of the field `env` of its handshakes. Absent if it is not a function.
 const FUNCTION: &str = "WHARF_TEST_FUNCTION";
 
 #[test]
 fn client_in_a_function_says_so_and_polls_without_a_connection_for_round_trips() {
     let server = mongod::shared().unwrap();
-    // The size and the region belong to the provider: the others must not take them from there.
+    // The size and the region belong to the provider: other children must not take them from there.
     let of_lambda = [("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "1024"), ("AWS_REGION", "us-east-2")];
     let functions = [
         (
@@ -60,7 +60,7 @@ async fn in_a_process_of_its_own() {
     let options = Options::parse(&format!("mongodb://{address}/?heartbeatFrequencyMS=500")).unwrap();
     let client = Client::builder(options.app_name(&name)).topology_subscriber(events.clone()).build().unwrap();
     client.connect().await.unwrap();
-    // Three more checks, or one that waits: then all connections are there that there will be.
+    // Three more checks, or one that waits: by then all connections exist.
     for _ in 0..3 {
         let next = |event: &TopologyEvent| match event {
             TopologyEvent::ServerHeartbeatStarted { awaited, .. } => is_function || *awaited,
@@ -94,8 +94,8 @@ async fn in_a_process_of_its_own() {
     assert_eq!(counted.await.unwrap(), vec![env; expected]);
 }
 
-/// Returns what a connection has said of its environment, as the server tells it. A container is left out: the test may run
-/// in one.
+/// Returns what a connection has said about its environment, as the server reports it. Containers are left out: the test
+/// may run in one.
 fn env_of(operation: RawBsonRef<'_>) -> Option<Document> {
     let metadata = operation.as_document().unwrap().get_document("clientMetadata").unwrap();
     let mut env = Document::try_from(metadata.get_document("env").ok()?).unwrap();

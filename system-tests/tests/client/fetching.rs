@@ -222,7 +222,7 @@ async fn recovery_tokens_of_batches_and_commits_are_kept() {
     let tokens: Vec<_> = commits.iter().map(|commit| commit.get_document("recoveryToken").unwrap()).collect();
     let expected = [("getMore", 0), ("commitTransaction", 0)];
     assert_eq!(tokens, expected.map(|(of, number)| doc! { "of": of, "number": number as i64 }).each_ref());
-    // A batch that comes after the transaction has none for the next one.
+    // A batch that arrives after the transaction has no token for the next one.
     cursor.next().await.unwrap();
     session.start_transaction(TransactionOptions::default()).unwrap();
     cursor.next().await.unwrap();
@@ -235,7 +235,7 @@ async fn recovery_tokens_of_batches_and_commits_are_kept() {
 /// Retryable Writes, "Executing Retryable Write Commands": the retry of a commit avoids the mongos that has failed.
 #[tokio::test(start_paused = true)]
 async fn repeated_commit_avoids_the_mongos_that_has_failed() {
-    // The choice between two is right by chance once in two times.
+    // The choice between two is right by chance half of the time.
     for _ in 0..20 {
         let cluster = Cluster::of_mongos(2, |_, command, number| match (name(command).as_str(), number) {
             ("commitTransaction", 0) => failure(6, &["RetryableWriteError"]),

@@ -1,4 +1,4 @@
-//! A client in a forked child of the process that has used it.
+//! A client in a forked child of a process that has used it.
 #![cfg(unix)]
 #![allow(unsafe_code, reason = "only the operating system's interface forks")]
 
@@ -14,10 +14,10 @@ use wharf_testbed::{mongod, replica_set};
 
 use super::events::Events;
 
-/// After this many seconds a child is ended.
+/// A child is ended after this many seconds.
 const DEADLINE: libc::c_uint = 30;
 
-/// Runs this in a forked child, and returns its exit code: 0 if `run` returns true, 99 if it panics.
+/// Runs a function in a forked child, and returns its exit code: 0 if `run` returns true, 99 if it panics.
 fn in_child(run: impl FnOnce() -> bool) -> libc::c_int {
     // SAFETY: only this thread continues in the child. It calls nothing but `run` and `_exit` and never returns. The C
     // library keeps its own locks (`malloc`) usable in the child.
@@ -77,7 +77,7 @@ fn forked_child_monitors_anew_and_the_parent_continues() {
 #[test]
 fn child_that_drops_its_parents_session_leaves_the_transaction_alone() {
     let set = replica_set::shared().unwrap();
-    // A lock could be held by a thread that the child does not have.
+    // A thread that the child does not have could hold a lock.
     let aborts = Arc::new(AtomicU32::new(0));
     let seen = aborts.clone();
     let client = Client::builder(Options::parse(&set.uri()).unwrap())
@@ -161,7 +161,7 @@ fn siblings_and_their_parent_give_documents_different_ids() {
     let client = Client::new(Options::parse(&format!("mongodb://{}", server.address())).unwrap()).unwrap();
     let documents = [rawdoc! { "n": 1 }, rawdoc! { "n": 2 }];
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    // The children inherit what generates identifiers after its first use.
+    // The children inherit the generators of identifiers after their first use.
     runtime.block_on(async {
         let _ = client.run(Operation::write("forks", &rawdoc! { "drop": "ids" })).await;
         client.insert("forks", "ids", &documents).await.unwrap();

@@ -38,7 +38,7 @@ async fn monitored_only() -> ScriptedServer {
     server.await.unwrap()
 }
 
-/// Shuts a client down in a task of its own.
+/// Shuts a client down in a separate task.
 fn shut_down(client: &Client) -> tokio::task::JoinHandle<bool> {
     let client = client.clone();
     tokio::spawn(async move { client.shutdown(LONG).await })

@@ -19,7 +19,7 @@ fn batch(field: &str, id: i64) -> Answer {
     Answer::Reply(doc! { "ok": 1, "cursor": { "id": id, "ns": "test.c", field: [{ "_id": 1 }] } })
 }
 
-/// Waits until the server has got this command, and returns it with the time that it took.
+/// Waits until the server has received this command, and returns it with the time that it took.
 async fn arrival(server: &ScriptedServer, wanted: &str) -> (Document, Duration) {
     let begun = Instant::now();
     loop {
@@ -49,7 +49,7 @@ fn tailing() -> bson::RawDocumentBuf {
     rawdoc! { "find": "c", "tailable": true, "awaitData": true }
 }
 
-/// Polls a future once, which must not be ready.
+/// Polls a future once, and asserts that it is not ready.
 async fn poll_once(future: impl Future) {
     let mut future = pin!(future);
     poll_fn(|context| {
@@ -189,7 +189,7 @@ async fn operations_of_a_callback_share_the_limit_of_the_transaction() {
     assert!(error.is_timeout(), "{error}");
     let (abort, _) = arrival(&server, "abortTransaction").await;
     assert!(abort.get_i64("maxTimeMS").unwrap() > 90, "the abort has the whole time: {abort}");
-    // The limit ends with the call.
+    // The limit ends together with the call.
     let own = Operation::write("test", &insert).session(&mut session).timeout(Duration::from_secs(1));
     client.run(own).await.unwrap();
 }
@@ -264,7 +264,7 @@ async fn client_tells_which_line_holds_a_connection() {
     let client = client(&server, "timeoutMS=300&maxPoolSize=1");
     let holders = || client.status().servers[0].holders.clone();
     let (preference, ping) = (ReadPreference::default(), rawdoc! { "ping": 1 });
-    // Before there is any pool.
+    // Before any pool exists.
     client.account_for_holders(true);
     let line = line!() + 1;
     let held = client.check_out(&preference).await.unwrap();
@@ -272,7 +272,7 @@ async fn client_tells_which_line_holds_a_connection() {
     assert!(site.file().ends_with("limits.rs") && site.line() == line, "{site}");
     let error = client.run_command("admin", &ping).await.unwrap_err().to_string();
     assert!(error.contains(&format!("limits.rs:{line}")), "{error}");
-    // And while there is one.
+    // And while a pool exists.
     client.account_for_holders(false);
     assert_eq!(holders(), []);
     let error = client.run_command("admin", &ping).await.unwrap_err().to_string();
@@ -326,7 +326,8 @@ async fn cursor_takes_its_collection_from_the_newest_batch() {
     assert_eq!(collections.collect::<Vec<_>>(), ["first.c", "second.c", "second.c"]);
 }
 
-/// CSOT, "Server Selection": with `timeoutMS`, be it 0, `serverSelectionTimeoutMS` limits the selection and the check-out.
+/// CSOT, "Server Selection": with `timeoutMS`, even if it is 0, `serverSelectionTimeoutMS` limits the selection and the
+/// check-out.
 #[tokio::test(start_paused = true)]
 async fn check_out_ends_with_the_server_selection_timeout_if_timeout_is_set() {
     for parameters in ["timeoutMS=0", "timeoutMS=60000"] {
@@ -364,8 +365,8 @@ async fn check_out_ends_with_the_server_selection_timeout_if_timeout_is_set() {
     }
 }
 
-/// CSOT, "Command Execution": `maxTimeMS` is what is left less the shortest round trip. A command that has not even that
-/// is not sent.
+/// CSOT, "Command Execution": `maxTimeMS` is the time left minus the shortest round trip. A command with less time left
+/// than that is not sent.
 #[tokio::test(start_paused = true)]
 async fn shortest_round_trip_is_left_out_of_the_time_of_the_server() {
     const ROUND_TRIP: i64 = 100;
@@ -378,7 +379,7 @@ async fn shortest_round_trip_is_left_out_of_the_time_of_the_server() {
     let server = server.await.unwrap();
     let parameters = "directConnection=true&serverMonitoringMode=poll&heartbeatFrequencyMS=500";
     let (client, told, events) = cluster::client(&format!("mongodb://{}/?{parameters}", server.address()));
-    // It opens the connection of all commands.
+    // It opens the connection for all commands.
     client.run_command("admin", &rawdoc! { "buildInfo": 1 }).await.unwrap();
     // The second sample is there when the third check begins.
     while events.count("ServerHeartbeatStarted") < 3 {

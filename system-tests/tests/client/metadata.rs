@@ -1,4 +1,4 @@
-//! What libraries append to the metadata of a client that exists already (MongoDB Handshake, "Client Metadata Update Prose
+//! Libraries that are appended to the metadata of an existing client (MongoDB Handshake, "Client Metadata Update Prose
 //! Tests"). The servers follow scripts, and note the metadata of the connection on which a ping arrives.
 
 use std::sync::{Arc, Mutex};
@@ -57,7 +57,7 @@ impl Server {
 /// The metadata of a connection.
 #[derive(Debug, PartialEq)]
 struct Metadata {
-    /// Name, version and platform, without wharf's own.
+    /// Name, version and platform, without wharf's own values.
     libraries: [String; 3],
     /// All other fields.
     rest: Document,
@@ -91,8 +91,8 @@ fn framework() -> DriverInfo {
     info("framework", Some("2.0"), Some("Framework Platform"))
 }
 
-/// Makes a client, appends one library after the other, and returns the metadata of a new connection after each step that
-/// has one in the text: at first if a library is given to the options, and after each that is appended.
+/// Makes a client, appends one library after another, and returns the metadata of a new connection after each step where
+/// the text has one: at first if the options name a library, and after each appended library.
 async fn updated(initial: Option<DriverInfo>, appended: &[DriverInfo]) -> Vec<Metadata> {
     let server = Server::start().await;
     let mut seen = Vec::new();
@@ -100,7 +100,7 @@ async fn updated(initial: Option<DriverInfo>, appended: &[DriverInfo]) -> Vec<Me
     let client = Client::new(server.options(initial)).unwrap();
     let ping = async || {
         client.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap();
-        // The connection has been idle for too long then, and the next ping opens another one.
+        // By then the connection has been idle for too long, and the next ping opens another one.
         tokio::time::advance(Duration::from_millis(5)).await;
         server.last_pinged()
     };
@@ -111,7 +111,7 @@ async fn updated(initial: Option<DriverInfo>, appended: &[DriverInfo]) -> Vec<Me
         client.clone().append_metadata(library.clone()).unwrap();
         seen.push(ping().await);
     }
-    // Test 9: each handshake has the field, those of monitors included.
+    // Test 9: each handshake has the field, including those of monitors.
     let handshakes: Vec<_> =
         server.server.commands().into_iter().filter(|command| command.contains_key("client")).collect();
     assert!(handshakes.len() > seen.len(), "{handshakes:?}");
@@ -121,7 +121,7 @@ async fn updated(initial: Option<DriverInfo>, appended: &[DriverInfo]) -> Vec<Me
     seen
 }
 
-/// Returns the values of two libraries as they are joined. A field that is not given leaves the other.
+/// Returns the values of two libraries as they are joined. A field that is not given leaves the other one alone.
 fn joined(first: &DriverInfo, second: &DriverInfo) -> [String; 3] {
     let joined =
         |first: Option<&str>, second: Option<&str>| [first, second].into_iter().flatten().collect::<Vec<_>>().join("|");

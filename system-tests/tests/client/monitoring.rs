@@ -30,7 +30,7 @@ fn becomes(event: &TopologyEvent, address: &str) -> Option<ServerType> {
     }
 }
 
-/// Runs what blocks the thread.
+/// Runs a function that blocks the thread.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(work).await.unwrap()
 }
@@ -59,7 +59,7 @@ async fn events_tell_of_a_standalone_from_the_first_use_to_the_end() {
     // The check that found the server, and the next one, which waits.
     events.after(0, |event| matches!(event, TopologyEvent::ServerHeartbeatStarted { awaited: true, .. })).await;
     assert!(client.shutdown(Duration::from_secs(5)).await);
-    // The pools are closed, and the monitor ends in a task of its own.
+    // The pools are closed, and the monitor ends in a separate task.
     events.after(0, |event| matches!(event, TopologyEvent::TopologyClosed { .. })).await;
     let names: Vec<_> = events.all().iter().map(TopologyEvent::name).collect();
     assert_eq!(
@@ -93,7 +93,7 @@ async fn events_tell_of_a_standalone_from_the_first_use_to_the_end() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn step_down_is_known_as_soon_as_it_happens_while_streaming() {
     let set = replica_set::shared().unwrap();
-    // No pause of the monitors is short enough to find it.
+    // The monitors' pauses are too long for this to be found.
     let (client, events) = client_of(&set.uri(), |options| options.heartbeat_frequency(Duration::from_secs(300)));
     client.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap();
     let all_known = |event: &TopologyEvent| match event {
@@ -123,7 +123,7 @@ async fn two_connections_monitor_each_server_while_streaming_and_one_while_polli
             options.server_monitoring_mode(mode).app_name(&name).heartbeat_frequency(Duration::from_millis(500))
         });
         client.connect().await.unwrap();
-        // Each server is checked five times, so that all connections are there that there will be.
+        // Each server is checked five times, so that all connections exist by then.
         let checks = |address: &str| {
             let is_it = |event: &&TopologyEvent| matches!(event, TopologyEvent::ServerHeartbeatSucceeded { connection, .. } if *connection.address == *address);
             events.all().iter().filter(is_it).count()
@@ -134,7 +134,7 @@ async fn two_connections_monitor_each_server_while_streaming_and_one_while_polli
         }
         let counted = set.clone();
         let counts = blocking(move || (0..3).map(|member| connections_of(&counted, member, &name)).collect::<Vec<_>>());
-        // The commands that count have connections of their own, without the name.
+        // The counting commands have separate connections, without the name.
         assert_eq!(counts.await, [each; 3], "{mode:?}");
         assert!(client.shutdown(Duration::from_secs(5)).await);
     }
@@ -166,7 +166,7 @@ async fn killed_primary_is_replaced_by_the_next() {
     let of_killed = metrics.iter().find(|pool| *pool.address == *address).unwrap();
     assert!(of_killed.check_outs.wait_time().count() > 0 && of_killed.clears > 0, "{of_killed:?}");
 
-    // A server that hangs is noticed by the time limit of its check, and operations on it are interrupted.
+    // The time limit of its check detects a hanging server, and operations on it are interrupted.
     let survivor = set.primary().unwrap().unwrap();
     let (client, events) = client_of(&set.uri(), |options| {
         options.connect_timeout(Duration::from_millis(1000)).heartbeat_frequency(Duration::from_millis(500))
@@ -208,7 +208,7 @@ async fn members_that_leave_and_join_are_followed() {
     let address = set.addresses()[(primary + 1) % 3].to_string();
     client.connect().await.unwrap();
     events.after(0, |event| becomes(event, &address) == Some(ServerType::RsSecondary)).await;
-    // Changes the members, and returns those before.
+    // Changes the members, and returns the previous ones.
     let reconfigure = async |change: Box<dyn Fn(Vec<Bson>) -> Vec<Bson> + Send>| {
         let set = set.clone();
         blocking(move || {

@@ -1,11 +1,11 @@
-//! What the client does otherwise on servers of earlier versions, and without sessions.
+//! What the client does differently on servers of earlier versions, and without sessions.
 
 use bson::{Document, doc, rawdoc};
 use wharf::client::{IndexModel, WatchTarget};
 use wharf::{Acknowledgement, Client, Operation, ReadPreference, ReadPreferenceMode, WriteConcern};
 use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
-/// Starts the members of a replica set, the primary first, each of its wire version.
+/// Starts the members of a replica set, the primary first, each with its wire version.
 async fn members<const N: usize>(max_wire_versions: [i32; N]) -> ([ScriptedServer; N], Client) {
     let addresses = std::sync::Arc::new(std::sync::OnceLock::<Vec<String>>::new());
     let mut servers = Vec::new();
@@ -44,7 +44,7 @@ async fn all_known(client: &Client) {
     }
 }
 
-/// CRUD, "getMore": not before MongoDB 4.4.
+/// CRUD, "getMore": only from MongoDB 4.4 on.
 #[tokio::test]
 async fn comment_goes_with_the_further_batches_from_wire_version_9_on() {
     for (version, is_sent) in [(8, false), (9, true)] {
@@ -101,7 +101,7 @@ async fn change_stream_without_sessions_has_none() {
         let sent = named(&server, of);
         assert!(sent.len() == 1 && !sent[0].contains_key("lsid"), "{sent:?}");
     }
-    // That of the application is an error.
+    // The application's session is an error.
     let mut session = client.start_session(&wharf::client::SessionOptions::default()).unwrap();
     let refused = client.watch(WatchTarget::Collection("test", "c"), ()).session(&mut session).await.unwrap_err();
     assert!(matches!(refused, wharf::ClientError::Session(_)), "{refused}");
@@ -118,7 +118,7 @@ async fn command_on_a_direct_connection_to_a_secondary_may_read() {
         let sent = named(server, "count").pop().unwrap();
         let preference = sent.get_document("$readPreference").cloned().ok();
         assert_eq!(preference, is_direct.then(|| doc! { "mode": "primaryPreferred" }));
-        // The last one of two would count.
+        // Of two preferences, the last one would count.
         client.run_command("test", &rawdoc! { "count": "c", "$readPreference": { "mode": "nearest" } }).await.unwrap();
         let sent = named(server, "count").pop().unwrap();
         assert_eq!(sent.get_document("$readPreference").unwrap(), &doc! { "mode": "nearest" });
@@ -133,7 +133,7 @@ async fn options_that_servers_before_wire_version_9_ignore_are_refused() {
         let test = client.database("test");
         let (acknowledged, c) = (test.collection::<Document>("c"), test.collection::<Document>("c"));
         let c = c.write_concern(WriteConcern::default().w(Acknowledgement::Servers(0)));
-        // With an acknowledgement, the server says what it does not have.
+        // With an acknowledgement, the server reports what it does not support.
         acknowledged.delete_one(doc! {}).hint("a_1").await.unwrap();
         acknowledged.create_index(IndexModel::new(doc! { "a": 1 })).await.unwrap();
         let index = acknowledged.create_index(IndexModel::new(doc! { "a": 1 })).commit_quorum(1).await.map(drop);

@@ -1,4 +1,4 @@
-//! What operations report in the end, and what is sent until then, on servers that follow scripts.
+//! What operations report in the end, and what they send until then, on servers that follow scripts.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::repetitions::{client, count, primary, standalone, start};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Starts a server that takes so long for a hello.
+/// Starts a server that takes this long for a hello.
 async fn distant(hello: Document, pause: u64, answer: impl Fn() -> Answer + Clone + Send + 'static) -> ScriptedServer {
     let server = ScriptedServer::start(move || {
         let (hello, answer) = (hello.clone(), answer.clone());
@@ -25,7 +25,7 @@ async fn distant(hello: Document, pause: u64, answer: impl Fn() -> Answer + Clon
     server.await.unwrap()
 }
 
-/// CSOT, "Retryability": less than a round trip is left for the last attempt, which is therefore not made.
+/// CSOT, "Retryability": less than a round trip is left for the last attempt, so it is not made.
 #[tokio::test(start_paused = true)]
 async fn time_that_retries_use_up_is_a_timeout() {
     let server = distant(standalone(), 30, || after(35, failure(134, &[]))).await;
@@ -40,7 +40,7 @@ async fn time_that_retries_use_up_is_a_timeout() {
     assert!(error.to_string().contains("timeoutMS"), "{error}");
 }
 
-/// The server gives in after so many refusals, so that the test ends.
+/// The server gives in after this many refusals, so that the test ends.
 const ENDLESS: usize = 1_000;
 
 fn refusing(wanted: &'static str, code: i32) -> impl Fn(&Document, usize) -> Answer + Clone + Send + 'static {
@@ -107,7 +107,7 @@ async fn write_whose_concern_was_not_met_in_time_keeps_its_result() {
     }
 }
 
-/// Retryable Writes, "RetryableWriteError Labels": the servers before 4.4 give none.
+/// Retryable Writes, "RetryableWriteError Labels": servers before 4.4 attach none.
 #[tokio::test(start_paused = true)]
 async fn unmet_concern_of_a_command_has_the_label_that_the_client_gives() {
     for (version, is_labelled) in [(8, true), (9, false)] {
@@ -132,7 +132,7 @@ async fn let_of_a_mixed_bulk_does_not_go_to_inserts() {
     let options = doc! { "let": { "v": 1 }, "comment": "c" };
     let bulk = client.write("test", "c").insert(rawdoc! {}).update(rawdoc! { "q": {}, "u": {} });
     bulk.delete(rawdoc! { "q": {}, "limit": 1 }).options(&options).await.unwrap();
-    // The server says what is wrong with it.
+    // The server reports what is wrong with it.
     client.insert("test", "c", [doc! {}]).options(&options).await.unwrap();
     let arrived = arrived.lock().unwrap();
     let have_let: Vec<_> = arrived.iter().map(|command| (name(command), command.contains_key("let"))).collect();
@@ -170,7 +170,7 @@ async fn max_time_of_a_command_is_left_out_with_a_time_limit() {
         let query = client.find("test", "c", doc! {}).options(doc! { "maxTimeMS": 7 });
         drop(match limit {
             None => query.await.unwrap(),
-            // The client sends no time either, because it would limit the whole cursor.
+            // The client does not send a time either, because it would limit the whole cursor.
             Some(limit) => query.timeout(limit).timeout_mode(TimeoutMode::Iteration).await.unwrap(),
         });
         let sent = arrived.lock().unwrap().pop().unwrap();

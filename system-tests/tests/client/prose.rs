@@ -44,7 +44,7 @@ async fn heartbeat_starts_before_its_socket_is_created() {
     server.abort();
 }
 
-/// Sets the fail point on a connection of its own.
+/// Sets the fail point on a separate connection.
 async fn fail_point(address: &str, command: &RawDocumentBuf) {
     let mut connection = wharf::Endpoint::new(address).unwrap().connect().await.unwrap();
     connection.run_command("admin", command).await.unwrap();
@@ -53,14 +53,15 @@ async fn fail_point(address: &str, command: &RawDocumentBuf) {
 /// "RTT Tests": the round-trip time follows the server's while the monitor streams.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn round_trip_time_is_continuously_updated() {
-    // A fail point is the whole server's.
+    // A fail point applies to the whole server.
     let server = Mongod::start(MongodOptions::default()).unwrap();
     let address = server.address().to_string();
     let uri = format!("mongodb://{address}/?heartbeatFrequencyMS=500&appName=streamingRttTest");
     let events = Events::default();
     let client = Client::builder(Options::parse(&uri).unwrap()).topology_subscriber(events.clone()).build().unwrap();
     client.run_command("test", &rawdoc! { "find": "things" }).await.unwrap();
-    // "Sleep for 2 seconds. This must be long enough for multiple heartbeats to succeed." So it waits for these.
+    // "Sleep for 2 seconds. This must be long enough for multiple heartbeats to succeed." So the test waits for these
+    // heartbeats.
     for _ in 0..3 {
         events.after(events.mark(), |event| event.name() == "ServerHeartbeatSucceeded").await;
     }
@@ -91,10 +92,10 @@ async fn round_trip_time_is_continuously_updated() {
     client.shutdown(Duration::from_secs(5)).await;
 }
 
-/// "Connection Pool Management": a check that fails clears the pool, one that succeeds makes it ready.
+/// "Connection Pool Management": a failed check clears the pool, and a successful one makes it ready.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pool_is_cleared_after_a_failed_check_and_ready_after_the_next() {
-    // A fail point is the whole server's.
+    // A fail point applies to the whole server.
     let server = Mongod::start(MongodOptions::default()).unwrap();
     let address = server.address().to_string();
     let parameters = "directConnection=true&heartbeatFrequencyMS=500&appName=SDAMPoolManagementTest";
@@ -137,7 +138,7 @@ async fn heartbeats_of_a_stream_are_as_frequent_as_the_options_say() {
     let (server, set) = (mongod::shared().unwrap(), replica_set::shared().unwrap());
     let of_set: Vec<_> = set.addresses().iter().map(ToString::to_string).collect();
     let alone = vec![server.address().to_string()];
-    // The first of the five heartbeats may be on its way. The set may step down for a test beside this one, and tell of it.
+    // The first of the five heartbeats may be on its way. The set may step down for a concurrent test, and report it.
     for (uri, servers, least) in [
         (format!("mongodb://{}/?", server.address()), alone, Duration::from_secs(2)),
         (set.uri(), of_set, Duration::ZERO),
@@ -210,7 +211,7 @@ async fn primary_that_fails_a_write_is_unknown_until_it_is_checked() {
         (Answer::Reply(shutting_down), Some(91), 1),
         // Not writable primary: the server has become a secondary.
         (failure(10107, &[]), Some(10107), 0),
-        // It is changing its state.
+        // It is changing state.
         (failure(11602, &[]), Some(11602), 0),
         (Answer::Close, None, 1),
     ] {
@@ -250,7 +251,7 @@ async fn primary_that_fails_a_write_is_unknown_until_it_is_checked() {
 /// Versioned API, "Testing with required API version", on the commands that the client makes itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn server_that_requires_an_api_version_accepts_a_client_that_declares_it() {
-    // The parameter is the whole server's.
+    // The parameter applies to the whole server.
     let server = Mongod::start(MongodOptions::default()).unwrap();
     let uri = format!("mongodb://{}", server.address());
     let require = rawdoc! { "setParameter": 1, "requireApiVersion": true };
@@ -269,7 +270,7 @@ async fn server_that_requires_an_api_version_accepts_a_client_that_declares_it()
     assert!(left_open.next().await.unwrap().is_some());
     left_open.close().await;
     drop(client.aggregate("test", "api", [doc! { "$match": {} }]).await.unwrap());
-    // It ends its sessions, too.
+    // It also ends its sessions.
     assert!(client.shutdown(Duration::from_secs(5)).await);
     // Without a version, not even a handshake is accepted.
     let undeclared = Client::from_uri(&format!("{uri}/?serverSelectionTimeoutMS=200")).unwrap();

@@ -1,4 +1,4 @@
-//! The log messages of a client: those of monitoring and of its pools, and the prose tests of Command Logging and Monitoring.
+//! The log messages of a client: about monitoring and its pools, and the prose tests of Command Logging and Monitoring.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -69,7 +69,7 @@ impl Visit for Fields {
     }
 }
 
-/// The unified tests `logging-standalone`, on the messages of a whole life.
+/// The unified tests `logging-standalone`, on the messages of a whole lifetime.
 #[test]
 fn log_has_the_messages_and_keys_of_the_specification() {
     let server = mongod::shared().unwrap();
@@ -114,7 +114,7 @@ fn log_has_the_messages_and_keys_of_the_specification() {
     assert!(messages[5]["newDescription"].starts_with("Single with 127.0.0.1:"), "{:?}", messages[5]);
 }
 
-/// "Connection Pool Logging", on the messages of a whole life.
+/// "Connection Pool Logging", on the messages of a whole lifetime.
 #[test]
 fn pools_of_a_client_log_by_themselves() {
     let server = mongod::shared().unwrap();
@@ -171,7 +171,7 @@ fn operation_that_waits_again_for_its_retry_says_so_once() {
     tracing::subscriber::with_default(kept.clone(), || {
         runtime.block_on(async {
             let set = Cluster::replica_set(1, |_, _, number| match number {
-                // The second attempt waits as well, because the server is unknown then.
+                // The second attempt also waits, because the server is unknown then.
                 0 => Answer::Close,
                 _ => ok(),
             })
@@ -222,7 +222,7 @@ fn lengths(messages: &[Message], text: &str, field: &str) -> Vec<usize> {
     with_text.map(|message| message[field].chars().count()).collect()
 }
 
-/// The ellipsis of a text that was cut.
+/// The ellipsis of a truncated text.
 const ELLIPSIS: usize = "...".len();
 
 /// "Test 1: Default truncation limit".

@@ -11,7 +11,7 @@ use wharf_testbed::scripted::{Answer, name};
 
 use super::cluster::{Cluster, after, batch, failure, ok};
 
-/// How often a test is repeated whose outcome could be right by chance, once in two times.
+/// How often to repeat a test whose outcome could be right by chance half of the time.
 const ROUNDS: usize = 20;
 
 fn find() -> RawDocumentBuf {
@@ -22,7 +22,7 @@ fn insert() -> RawDocumentBuf {
     rawdoc! { "insert": "c", "documents": [{ "_id": 1 }] }
 }
 
-/// A read that may be retried, and a write that may be.
+/// A retryable read, and a retryable write.
 const OPERATIONS: [(&str, &[&str]); 2] = [("find", &[]), ("insert", &["RetryableWriteError"])];
 
 async fn run(client: &Client, name: &str) -> Result<RawDocumentBuf, ClientError> {
@@ -32,7 +32,7 @@ async fn run(client: &Client, name: &str) -> Result<RawDocumentBuf, ClientError>
     }
 }
 
-/// Answers finds with one document, and all else with success.
+/// Answers finds with one document, and everything else with success.
 fn answer(command: &Document) -> Answer {
     if name(command) == "find" { batch("firstBatch", 0, 1) } else { ok() }
 }
@@ -235,7 +235,7 @@ async fn cursor_has_one_session_in_every_topology_with_every_read_preference() {
     }
 }
 
-/// The primary as a client sees it that is given the secondary only.
+/// The primary as seen by a client that was given only the secondary.
 async fn write_by_way_of_the_secondary(parameters: &str) -> (Result<RawDocumentBuf, ClientError>, Vec<usize>) {
     let set = Cluster::replica_set(2, |server, _, _| match server {
         0 => ok(),

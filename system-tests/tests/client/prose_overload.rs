@@ -1,6 +1,6 @@
-//! The prose tests of Client Backpressure, and those of retries that are about overload, on a server that follows a script,
-//! in virtual time. The random numbers of the pauses are real, so a test repeats an operation until its pauses show their
-//! bounds; the unit tests of `src/session/retry.rs` have the two ends of the random numbers.
+//! The prose tests of Client Backpressure, and the prose tests of retries that concern overload, on a server that follows a
+//! script, in virtual time. The random numbers of the pauses are real, so a test repeats an operation until its pauses show
+//! their bounds; the unit tests of `src/session/retry.rs` have the two ends of the random numbers.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use wharf_testbed::scripted::{Answer, name};
 use super::cluster::{Cluster, failure, ok};
 
 const OVERLOAD: &[&str] = &["SystemOverloadedError", "RetryableError"];
-/// How often an operation is repeated, so that its pauses come within a sixth of both bounds but once in 10^12 times.
+/// How often an operation is repeated, so that its pauses come within a sixth of both bounds except once in 10^12 times.
 const ROUNDS: usize = 400;
 
 async fn insert(client: &Client) -> Result<RawDocumentBuf, ClientError> {

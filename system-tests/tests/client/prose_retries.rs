@@ -13,20 +13,20 @@ use wharf_testbed::replica_set::{ReplicaSet, ReplicaSetOptions};
 
 const DATABASE: &str = "prose";
 
-/// What a client has told.
+/// The events of a client.
 #[derive(Debug, Clone)]
 enum Told {
     Pool(PoolEvent),
     Command(CommandEvent),
 }
 
-/// A replica set of its own, because a fail point is the whole server's.
+/// A separate replica set, because a fail point applies to the whole server.
 async fn start(members: usize) -> Arc<ReplicaSet> {
     let options = ReplicaSetOptions { members, ..ReplicaSetOptions::default() };
     Arc::new(tokio::task::spawn_blocking(|| ReplicaSet::start(options).unwrap()).await.unwrap())
 }
 
-/// Returns a client, and what it tells of pools and commands. `hook` sees each event of a command first.
+/// Returns a client, and its events about pools and commands. `hook` sees each event of a command first.
 fn client_of(
     set: &ReplicaSet,
     change: impl FnOnce(Options) -> Options,
@@ -45,13 +45,13 @@ fn client_of(
     (client, told)
 }
 
-/// Lets each pool have one connection only.
+/// Limits each pool to one connection.
 fn one_connection(mut options: Options) -> Options {
     options.pool.max_pool_size = 1;
     options
 }
 
-/// Sets the fail point of commands on a member, also from within a runtime.
+/// Sets the fail point of commands on a member, even from within a runtime.
 fn fail(set: &ReplicaSet, mode: &RawDocument, data: &RawDocument) {
     let command = rawdoc! { "configureFailPoint": "failCommand", "mode": mode.to_owned(), "data": data.to_owned() };
     let run = || set.command(set.primary().unwrap().unwrap(), "admin", &command).unwrap();
@@ -298,9 +298,9 @@ async fn slow_server_is_selected_less_often() {
         let run = || set.command(slow, "admin", &command).unwrap();
         std::thread::scope(|scope| scope.spawn(run).join().unwrap());
     };
-    // The specification has 40 to 60 % for two servers that are equally fast. Two members of a set on a busy machine are not:
-    // one that answers half as fast is rightly selected half as often. What the choice does with equal servers is asserted
-    // by the suite `in_window`; here, that a server which was slow is selected again.
+    // The specification asks for 40 to 60 % for two servers that are equally fast. Two members of a set on a busy machine
+    // are not: a member that answers half as fast is rightly selected half as often. The suite `in_window` asserts the
+    // choice among equal servers; this test asserts that a slow server is selected again.
     for (times, each, range) in [(10_000, 10, 0.0..0.25), (0, 100, 0.05..0.95)] {
         point(rawdoc! { "times": times });
         told.lock().unwrap().clear();

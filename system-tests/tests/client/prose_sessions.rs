@@ -144,7 +144,7 @@ async fn every_method_refuses_the_session_of_another_client() {
     assert!(told.0.lock().unwrap().is_empty(), "nothing is sent");
 }
 
-/// Tests 8 and 9, and what 10 asks of them.
+/// Tests 8 and 9, and what test 10 requires of them.
 #[tokio::test(start_paused = true)]
 async fn cursor_returns_its_implicit_session_with_the_last_batch() {
     for (first, more) in [(2, 0), (3, 2)] {
@@ -167,7 +167,7 @@ async fn cursor_returns_its_implicit_session_with_the_last_batch() {
     }
 }
 
-/// Starts a server that knows no sessions, and returns a client of it with its events.
+/// Starts a server that has no sessions, and returns a client of it with its events.
 async fn without_sessions() -> (ScriptedServer, Client, cluster::Told) {
     let mut hello = standalone();
     hello.remove("logicalSessionTimeoutMinutes");
@@ -232,7 +232,7 @@ async fn cluster_time_of_a_check_is_neither_sent_nor_kept() {
     assert!(checks.len() >= 3 && checks.iter().all(|check| !check.contains_key("$clusterTime")), "{checks:?}");
 }
 
-/// A deployment whose replies have an operation time, that of the command's number.
+/// A deployment whose replies have an operation time: the number of the command.
 async fn with_operation_times() -> (Cluster, Client, cluster::Told) {
     let times = Arc::new(AtomicU32::new(100));
     let set = Cluster::replica_set(1, move |_, command, _| {

@@ -39,7 +39,7 @@ async fn cleared_pool_is_a_transient_error_of_a_transaction() {
     assert!(error.has_label("TransientTransactionError"), "{error:?}");
 }
 
-/// "Options Inside Transaction Prose Tests" 1.0. wharf has no collections with options, so those of the client are meant.
+/// "Options Inside Transaction Prose Tests" 1.0. wharf has no collections with options, so the test uses the client's.
 #[tokio::test(start_paused = true)]
 async fn write_concern_of_the_client_does_not_reach_into_a_transaction() {
     let set = Cluster::replica_set(1, |_, _, _| ok()).await;
@@ -121,7 +121,8 @@ async fn transaction_is_not_repeated_after_two_minutes() {
     }
 }
 
-/// "Retry Backoff is Enforced", with real random numbers. `src/session/repetition.rs` has the two ends of them.
+/// "Retry Backoff is Enforced", with real random numbers. `src/session/repetition.rs` tests with the smallest and the
+/// largest random number.
 #[tokio::test(start_paused = true)]
 async fn repetitions_of_a_transaction_pause() {
     const ROUNDS: u32 = 100;
@@ -138,7 +139,7 @@ async fn repetitions_of_a_transaction_pause() {
         assert!(begun.elapsed() < Duration::from_millis(2_300), "{:?}", begun.elapsed());
     }
     assert_eq!(told.started("commitTransaction").len(), 14 * ROUNDS as usize);
-    // Half of 2.28 s. The mean of so many differs by more than 0.15 s but once in ten million times.
+    // Half of 2.28 s. The mean of this many differs by more than 0.15 s only once in ten million times.
     let mean = (begun.elapsed() / ROUNDS).as_millis();
     assert!((990..1_300).contains(&mean), "{mean} ms");
 }

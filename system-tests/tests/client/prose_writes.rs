@@ -1,4 +1,4 @@
-//! The prose tests of CRUD, and those of SOCKS5 proxies.
+//! The prose tests of CRUD and of SOCKS5 proxies.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -84,7 +84,7 @@ async fn generated_identifier_is_the_first_field() {
     }
 }
 
-/// Which servers a connection string of the SOCKS5 prose test names.
+/// The servers that a connection string of the SOCKS5 prose test names.
 #[derive(Clone, Copy, Debug)]
 enum At {
     /// A name that only the proxy resolves.
@@ -136,7 +136,7 @@ async fn client_reaches_its_servers_through_a_proxy_if_it_may_log_in() {
                 .unwrap();
             let outcome = client.run_command("admin", &rawdoc! { "hello": 1 }).await;
             assert_eq!(outcome.is_ok(), succeeds, "{at:?} {login:?}: {outcome:?}");
-            // The events name the server, and not the proxy.
+            // The events name the server rather than the proxy.
             let expected = match at {
                 _ if !succeeds => Vec::new(),
                 At::Mapped => vec!["localhost:12345".to_owned()],

@@ -30,7 +30,7 @@ pub(super) fn service() -> Document {
     hello
 }
 
-/// A server that greets as `hello` and answers other commands by `answer`, with the commands that it has got.
+/// A server that answers hello with `hello` and other commands with `answer`, and the commands that it has received.
 pub(super) async fn start(
     hello: Document,
     answer: impl Fn(&Document, usize) -> Answer + Clone + Send + 'static,
@@ -296,7 +296,8 @@ async fn unmet_write_concern_of_a_server_that_shuts_down_clears_its_pool() {
     }
 }
 
-/// A primary that closes the connection of a commit, and hangs from then on. Also returns whether it has got the commit.
+/// A primary that closes the connection of a commit, and hangs from then on. Also returns whether it has received the
+/// commit.
 pub(super) async fn lost_with_a_commit() -> (ScriptedServer, Arc<AtomicBool>) {
     let has_committed = Arc::new(AtomicBool::new(false));
     let noted = has_committed.clone();
@@ -431,7 +432,7 @@ async fn unacknowledged_write_carries_the_cluster_time() {
     assert!(!insert.contains_key("lsid"), "{insert}");
 }
 
-/// Retryable Writes, "RetryableWriteError Labels": the servers before 4.4 give none.
+/// Retryable Writes, "RetryableWriteError Labels": servers before 4.4 attach none.
 #[tokio::test(start_paused = true)]
 async fn label_that_the_client_gives_an_unmet_write_concern_is_that_of_the_writes() {
     for (version, is_labelled) in [(8, true), (9, false)] {
@@ -467,7 +468,7 @@ async fn own_read_concern_in_a_snapshot_session_is_refused() {
     assert_eq!(arrived[0].get_document("readConcern").unwrap(), &doc! { "level": "snapshot" });
 }
 
-/// Retryable Writes 1, for any storage engine without them.
+/// Retryable Writes 1, for any storage engine without retryable writes.
 #[tokio::test(start_paused = true)]
 async fn write_on_a_deployment_without_retryable_writes_says_what_to_do() {
     let (server, _) = start(primary(), |_, _| {

@@ -12,7 +12,7 @@ use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
 use super::events::Events;
 
-/// Returns the reply of a server that is alone.
+/// Returns the reply of a standalone server.
 pub(super) fn standalone() -> Document {
     doc! { "ok": 1, "isWritablePrimary": true, "helloOk": true, "minWireVersion": 0, "maxWireVersion": 21 }
 }
@@ -38,15 +38,15 @@ pub(super) fn is_awaitable(command: &Document) -> bool {
     command.contains_key("maxAwaitTimeMS")
 }
 
-/// A server, and the virtual times of the commands that it has got.
+/// A server, and the virtual times at which it received commands.
 pub(super) struct Server {
     pub(super) server: ScriptedServer,
     arrivals: Arc<Mutex<Vec<(Duration, Document)>>>,
 }
 
 impl Server {
-    /// `answer` gets each command with its number, from 0, among those of its kind on all connections. A hello that may be
-    /// answered later is a kind of its own.
+    /// `answer` gets each command with its number, from 0, among the commands of its kind on all connections. A hello that
+    /// may be answered later is a separate kind.
     pub(super) async fn start(answer: impl Fn(&Document, usize) -> Answer + Clone + Send + 'static) -> Self {
         let arrivals = Arc::<Mutex<Vec<(Duration, Document)>>>::default();
         let (start, noted) = (Instant::now(), arrivals.clone());
@@ -68,7 +68,7 @@ impl Server {
         Self { server: server.await.unwrap(), arrivals }
     }
 
-    /// Returns when the commands arrived that are looked for, in milliseconds.
+    /// Returns when the matching commands arrived, in milliseconds.
     pub(super) fn times(&self, is_it: impl Fn(&Document) -> bool) -> Vec<u128> {
         let arrivals = self.arrivals.lock().unwrap();
         arrivals.iter().filter(|(_, command)| is_it(command)).map(|(time, _)| time.as_millis()).collect()
@@ -101,7 +101,7 @@ async fn requested_checks_keep_half_a_second_apart_and_end_with_the_request() {
     // The last one was asked for just before the time was up.
     let times = server.times(is_hello);
     assert!(close(&times, &[0, 500, 1000, 1500, 2000]), "{times:?}");
-    // The connection of the first check is used for all.
+    // The connection of the first check is used for all of them.
     assert_eq!(server.times(is_handshake).len(), 1);
     sleep(Duration::from_secs(55)).await;
     let times = server.times(is_hello);
@@ -138,7 +138,7 @@ async fn request_during_a_check_is_met_by_its_end() {
     let parameters = "replicaSet=rs&serverMonitoringMode=poll&heartbeatFrequencyMS=30000&serverSelectionTimeoutMS=1000";
     let (client, _) = server.client(parameters);
     client.run(Operation::read("test", &rawdoc! { "ping": 1 })).await.unwrap_err();
-    // The operation had asked while the check was in progress, and was gone when it ended.
+    // The operation had asked while the check was in progress, and was gone when the check ended.
     sleep(Duration::from_secs(20)).await;
     let times = server.times(is_hello);
     assert!(close(&times, &[0, 500]), "{times:?}");
@@ -179,7 +179,7 @@ async fn refused_check_clears_the_pool_and_pauses() {
     sleep(Duration::from_secs(12)).await;
     let times = server.times(|command| is_hello(command) && !command.contains_key("backpressure"));
     assert!(close(&times, &[10_000]), "{times:?}");
-    // The next check opens a connection: those before were of the monitor and of the pool.
+    // The next check opens a connection: the earlier ones belonged to the monitor and the pool.
     let times = server.times(is_handshake);
     assert!(close(&times, &[0, 0, 20_000]), "{times:?}");
 }
@@ -360,7 +360,7 @@ fn runtime_may_end_at_any_point_of_a_check() {
             }));
             let parameters = format!("directConnection=true&serverMonitoringMode={mode}&heartbeatFrequencyMS=500");
             let (client, events) = server.client(&parameters);
-            // Those that hang come as far as the check that hangs.
+            // A hanging case gets as far as the check that hangs.
             let enough = |events: &Events| match hanging {
                 0 => events.count("ServerHeartbeatStarted") > 0,
                 1 | 2 => events.count("ServerHeartbeatSucceeded") > 0,

@@ -21,7 +21,7 @@ async fn empty(client: &Client, name: &str) {
 }
 
 async fn count(client: &Client, name: &str) -> i32 {
-    // Without a query, the server would count what is not committed.
+    // Without a query, the server would also count uncommitted documents.
     let count = rawdoc! { "count": name, "query": { "_id": { "$gte": 0 } } };
     client.run(Operation::read("sessions", &count)).await.unwrap().get_i32("n").unwrap()
 }

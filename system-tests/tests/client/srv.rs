@@ -1,5 +1,5 @@
-//! A client whose servers are looked up in the DNS, in virtual time. The servers themselves do not exist: a proxy that does
-//! not exist either stands in front of them, so that their names are not resolved.
+//! A client whose servers are looked up in the DNS, in virtual time. The servers do not exist, and neither does the proxy
+//! in front of them, which is there so that their names are not resolved.
 #![cfg(feature = "srv")]
 
 use std::time::Duration;
@@ -16,7 +16,7 @@ use super::events::Events;
 
 const SERVICE: &str = "_mongodb._tcp.db.wharf.test";
 
-/// Returns a resolver that asks this server only, and caches nothing.
+/// Returns a resolver that asks only this server, and caches nothing.
 fn resolver(server: &DnsServer) -> TokioResolver {
     let mut connection = ConnectionConfig::udp();
     connection.port = server.address().port();
@@ -57,7 +57,7 @@ fn at(ports: &[u16]) -> Vec<String> {
 async fn members_change(events: &Events, mark: usize) {
     let is_member = |event: &TopologyEvent| matches!(event.name(), "ServerOpening" | "ServerClosed");
     events.after(mark, is_member).await;
-    // All events of one change are delivered together, and the description has changed before.
+    // All events of one change are delivered together, and the description has changed by then.
     events.after(mark, |event| event.name() == "TopologyDescriptionChanged").await;
 }
 
@@ -105,7 +105,7 @@ async fn look_up_that_fails_changes_nothing_and_is_repeated_sooner() {
         }
         assert_eq!(servers(&client), at(&[17]));
     }
-    // Not after a minute, because the last one has failed.
+    // Not after a minute, because the last look-up has failed.
     let (mark, start) = (events.mark(), Instant::now());
     dns.replace(zone(&[18]));
     members_change(&events, mark).await;

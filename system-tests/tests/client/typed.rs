@@ -29,7 +29,7 @@ async fn collection(name: &str) -> (Arc<Mongod>, Client) {
     (server, client)
 }
 
-/// What serde cannot write.
+/// A value that serde cannot write.
 struct Unwritable;
 
 impl Serialize for Unwritable {
@@ -239,7 +239,7 @@ async fn aggregate_with_out_gets_the_write_concern_of_the_options() {
     assert!(strict.aggregate("typed", "written", &out).await.unwrap_err().server_error().is_some());
     let own = doc! { "writeConcern": { "w": 1 } };
     let _ = strict.aggregate("typed", "written", &out).options(own).await.unwrap();
-    // One that only reads has no write concern.
+    // A command that only reads has no write concern.
     let _ = strict.aggregate("typed", "copied", [doc! { "$match": {} }]).await.unwrap();
     let count: RawDocumentBuf = client.run_typed("typed", doc! { "count": "copied" }).await.unwrap();
     assert_eq!(count.get_i32("n").unwrap(), 10);

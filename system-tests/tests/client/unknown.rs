@@ -1,4 +1,4 @@
-//! Servers that become unknown, and how their monitors go on, in virtual time.
+//! Servers that become unknown, and how their monitors continue, in virtual time.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
@@ -43,7 +43,7 @@ async fn average_round_trip_time_begins_anew_after_an_operation_made_the_server_
     client.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap_err();
     assert_eq!(average(), None);
     client.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap();
-    // The first sample since. A fifth of it and the rest of the old average would be 240 ms at least.
+    // The first sample since then. A fifth of it and the rest of the old average would be at least 240 ms.
     assert!(average().unwrap() < Duration::from_millis(100), "{:?}", average());
 }
 
@@ -51,10 +51,10 @@ async fn average_round_trip_time_begins_anew_after_an_operation_made_the_server_
 async fn round_trip_of_a_streaming_server_is_measured_at_once_when_it_is_known_again() {
     let server = Server::start(|command, number| match name(command).as_str() {
         "ping" => Answer::Reply(doc! { "ok": 0, "code": 10107, "errmsg": "not primary" }),
-        // It tells of its new role a second later.
+        // It reports its new role a second later.
         _ if is_awaitable(command) && number == 0 => after(1_000, Answer::More(member("secondary", 2))),
         _ if is_awaitable(command) => Answer::Hang,
-        // The handshake of the monitor, and those of the pool and of the measurements.
+        // The handshake of the monitor, and the handshakes of the pool and of the measurements.
         _ if number < 3 => after(300, Answer::Reply(member("isWritablePrimary", 1))),
         _ => Answer::Reply(member("isWritablePrimary", 1)),
     })
@@ -79,7 +79,7 @@ async fn round_trip_of_a_streaming_server_is_measured_at_once_when_it_is_known_a
     assert!(average < Duration::from_millis(100) && begun.elapsed() < Duration::from_secs(1), "{average:?}");
 }
 
-/// A client that polls every ten seconds, and whose operation loses its connection at six.
+/// A client that polls every ten seconds, and whose operation loses its connection after six.
 async fn lost_in_a_pause() -> (Server, Client, Events) {
     let server = Server::start(|command, number| match name(command).as_str() {
         "ping" if number == 0 => Answer::Close,
@@ -108,7 +108,7 @@ async fn lost_connection_does_not_put_off_a_requested_check() {
     let (server, client, events) = lost_in_a_pause().await;
     let begun = Instant::now();
     client.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap();
-    // The last check has ended six seconds before.
+    // The last check ended six seconds earlier.
     assert!(begun.elapsed() < Duration::from_millis(20), "{:?}", begun.elapsed());
     assert_eq!((server.times(is_handshake).len(), events.count("ServerHeartbeatFailed")), (4, 0));
 }
@@ -124,7 +124,7 @@ async fn operation_that_fails_together_with_a_check_does_not_cancel_the_next_one
             tokio::task::block_in_place(|| ping_may_close.lock().unwrap().recv().unwrap());
             Answer::Close
         }
-        // The check after those of the handshakes of the monitor and of the pool.
+        // The check after the handshakes of the monitor and of the pool.
         _ if number == 2 => Answer::Close,
         _ => Answer::Reply(standalone()),
     })
@@ -229,7 +229,7 @@ async fn server_that_ends_each_awaited_check_at_once_is_checked_twice_a_second()
         client.connect().await.unwrap();
         sleep(Duration::from_secs(20)).await;
         let (started, unreported) = heartbeats(&events);
-        // Two a second, and ten at the start.
+        // Two per second, and ten at the start.
         assert!((40..=52).contains(&started), "{what}: {started} heartbeats");
         assert_eq!(unreported, 0, "{what}: {:#?}", events.all());
         client.shutdown(Duration::from_secs(1)).await;

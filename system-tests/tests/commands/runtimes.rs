@@ -14,7 +14,7 @@ fn runtime() -> Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
 }
 
-/// Starts a server on a runtime of its own, which the test keeps.
+/// Starts a server on a separate runtime, which the test keeps.
 fn serving() -> (Runtime, EmbeddedServer) {
     let runtime = runtime();
     let server = runtime.block_on(start());

@@ -140,7 +140,7 @@ async fn connection_that_is_drained_has_no_holder() {
     pool.account_for_holders(true);
     give_up(&pool, &mock, &events).await;
     assert_eq!(pool.holders(), []);
-    // Nor has one of which nothing was noted.
+    // Nor does a command of which nothing was noted.
     pool.account_for_holders(false);
     pool.account_for_holders(true);
     assert_eq!((pool.status().draining, pool.holders()), (1, vec![]));
@@ -357,7 +357,7 @@ async fn drain_that_panics_when_called_closes_even_a_reusable_connection() {
 /// Its `condition` panics once a connection is drained.
 struct Choosy;
 
-/// Whether the last user has left something undone, and whether that was drained.
+/// Whether the last user has left something unfinished, and whether that was drained.
 #[derive(Default)]
 struct Chosen {
     is_undone: bool,
@@ -508,7 +508,7 @@ fn runtime_that_ends_during_the_drain_makes_the_connection_stale() {
     }
 }
 
-/// Returns the number of drains that have begun, and what became of them: reused, failed, displaced, given up.
+/// Returns the number of drains that have begun, and their outcomes: reused, failed, displaced, given up.
 fn drains<E: Establish>(pool: &Pool<E>) -> (u64, [u64; 4]) {
     let drains = pool.metrics().drains;
     let ends = [drains.reused, drains.failed, drains.displaced, drains.given_up];

@@ -111,7 +111,7 @@ impl Scene {
         answered
     }
 
-    /// Asserts that the counts from events are right now, and stayed within the limit in between.
+    /// Asserts that the counts from events are correct now, and stayed within the limit in between.
     fn assert_counted(&self, max_pool_size: u32) {
         let (status, counted) = (self.pool.status(), self.counted.lock().unwrap());
         assert_eq!((counted.total, counted.checked_out), (status.total, status.in_use), "{status:?}");

@@ -1,4 +1,4 @@
-//! What an error of the handshake means for the operation that needs the connection, and for the pool.
+//! The meaning of a handshake error for the operation that needs the connection, and for the pool.
 
 use std::sync::{Arc, Mutex};
 
@@ -7,7 +7,7 @@ use wharf_testbed::scripted::{Answer, Script, ScriptedServer, name};
 
 use super::*;
 
-/// The error of a check-out, and what the failure sink was told about the pool.
+/// The error of a check-out, and what the failure sink heard about the pool.
 struct Failed {
     error: CheckOutError,
     clears_pool: bool,

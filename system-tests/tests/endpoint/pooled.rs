@@ -5,7 +5,7 @@ use wharf::{Clear, Command, Connection, ConnectionClosedReason, OperationError, 
 
 use super::*;
 
-/// Returns a ready pool for the server, and the reason for which a connection was last closed.
+/// Returns a ready pool for the server, and the reason why a connection was last closed.
 fn pool(server: &EmbeddedServer) -> (Pool<Endpoint>, watch::Receiver<Option<ConnectionClosedReason>>) {
     pool_of(endpoint(server))
 }
@@ -57,7 +57,7 @@ async fn command_runs_in_a_task_of_its_own() {
     for task in tasks {
         assert_eq!(task.await.unwrap(), 1);
     }
-    // A connection may still be pending: the check-out that had it opened may have been served with another one.
+    // A connection may still be pending: the check-out that caused its opening may have been served with another one.
     let status = pool.status();
     assert_eq!((status.total, status.in_use), (status.available + status.pending, 0));
 }
@@ -159,7 +159,7 @@ async fn command_started_on_an_interrupted_connection_is_not_sent() {
     }
     drop(connection);
     assert_eq!(why_closed(reason).await, ConnectionClosedReason::Stale);
-    // A command that was sent before would be executed before this one.
+    // An earlier command would be executed before this one.
     connect(&server).await.run_command("admin", &rawdoc! { "buildInfo": 1 }).await.unwrap();
     assert_eq!(server.counters().commands("ping"), 0);
 }

@@ -1,4 +1,4 @@
-//! 64 tasks that read and write through one client, and what became of their operations.
+//! 64 tasks that read and write through one client, and the outcomes of their operations.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -12,27 +12,27 @@ use tokio::task::JoinHandle;
 use wharf::client::ClientStatus;
 use wharf::{Client, ClientError, Operation};
 
-/// The number of tasks: more than the pools of the tests may have connections.
+/// The number of tasks, which exceeds the connections that the tests' pools may have.
 const TASKS: usize = 64;
 /// The database of the load. Its collection `inserted` has a document for each insert, `counters` one for each task.
 const DATABASE: &str = "faults";
-/// The database of the load that a new client has beside it.
+/// The database of the load that a new client runs beside it.
 const DATABASE_BESIDE: &str = "beside";
 /// How long an operation may still take when the load is to stop: less than the time limit of the server selection.
 const LAST_OPERATION: Duration = Duration::from_secs(15);
-/// How long the pools may take until their counts are back.
+/// How long the pools may take to return to their counts.
 const SETTLING: Duration = Duration::from_secs(10);
-/// The pause between two looks at what can only be asked for.
+/// The pause between two polls.
 const POLL: Duration = Duration::from_millis(10);
-/// For how long the usual rate is measured.
+/// How long the usual rate is measured.
 const USUAL: Duration = Duration::from_secs(2);
-/// How often the load looks whether the rate is back.
+/// How often the load checks whether the rate is back.
 const RATE_STEP: Duration = Duration::from_millis(100);
 const SECOND: Duration = Duration::from_secs(1);
 /// The code of the error of a second insert with the same `_id`.
 const DUPLICATE_KEY: i32 = 11000;
 
-/// What an operation does.
+/// The kind of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Inserts a document with an `_id` that no other operation uses.
@@ -63,7 +63,7 @@ struct Record {
     uncertain_increments: i64,
 }
 
-/// What the pools must come back to.
+/// The counts that the pools must return to.
 #[derive(Debug, PartialEq, Eq)]
 struct Counts {
     /// The largest number of connections of each server's pool.
@@ -82,7 +82,7 @@ impl Counts {
         }
     }
 
-    /// Returns whether the tasks have all connections that they may have.
+    /// Returns whether the tasks have all the connections that they may have.
     fn is_full(&self) -> bool {
         self.total.is_some_and(|total| self.max.values().all(|max| *max == total))
     }
@@ -111,7 +111,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// Starts the tasks, on collections that are empty, and waits until they have as many connections as they may have.
+    /// Starts the tasks, on empty collections, and waits until they have as many connections as they may have.
     pub async fn start(client: &Client) -> Self {
         Self::start_in(client, DATABASE).await
     }
@@ -148,10 +148,10 @@ impl Load {
     /// Waits until the throughput is back. Returns `None` if it is not within `limit`.
     ///
     /// A replica set may be slower for every client after an election: another member is the primary, and the secondaries
-    /// may read from other members than before. So in the second half of the time, a new client has the same load beside
-    /// the old one. Then it is also enough if the old client does at least 90 % of what the new one does in the same second, and
-    /// both together at least half of the usual, which is about a quarter for the old one. The comparison takes at least two
-    /// seconds, however long the new client needs to begin.
+    /// may read from other members than before. So in the second half of the time, a new client runs the same load beside
+    /// the old one. Then it is also enough if the old client reaches at least 90 % of the new client's rate in the same
+    /// second, and both together at least half of the usual rate, which is about a quarter for the old one. The comparison
+    /// takes at least two seconds, however long the new client needs to begin.
     pub async fn regains(&self, usual: f64, limit: Duration) -> Option<Regained> {
         let from = Instant::now();
         if self.has_second(|| 0.0, |own, _, seconds| own >= 0.9 * usual * seconds, from + limit / 2).await {
@@ -159,7 +159,7 @@ impl Load {
         }
         let new = Client::new(self.client.options().clone()).unwrap();
         let beside = Self::start_in(&new, DATABASE_BESIDE).await;
-        // Not the first thousand operations of a new client.
+        // The first thousand operations of a new client do not count.
         beside.progress(1000).await;
         let until = (from + limit).max(Instant::now() + 2 * SECOND);
         let is_enough = |own: f64, new: f64, seconds: f64| own >= 0.9 * new && own + new >= 0.5 * usual * seconds;
@@ -171,8 +171,8 @@ impl Load {
         regained
     }
 
-    /// Waits for a second in which enough operations succeed, in comparison with those that others have done meanwhile and
-    /// with the seconds that have passed. Returns whether there was one until then.
+    /// Waits for a second in which enough operations succeed, in comparison with what others have done meanwhile and with
+    /// the seconds that have passed. Returns whether there was one in time.
     async fn has_second(
         &self,
         others: impl Fn() -> f64,
@@ -200,7 +200,7 @@ impl Load {
         f64::from(u32::try_from(*self.successes.borrow()).unwrap())
     }
 
-    /// Stops the load once the counts are what they were before the fault. Fails if a task hangs.
+    /// Stops the load once the counts are back to their values before the fault. Fails if a task hangs.
     pub async fn stop(self) -> Outcome {
         counts(&self.client, |counts| *counts == self.counts).await;
         self.goes_on.store(false, Ordering::Relaxed); // ORD: Relaxed; it publishes nothing.
@@ -219,7 +219,7 @@ impl Load {
     }
 }
 
-/// Waits until the counts of the client's pools are what the load looks for, and returns them.
+/// Waits until the counts of the client's pools match, and returns them.
 async fn counts(client: &Client, is_reached: impl Fn(&Counts) -> bool) -> Counts {
     let deadline = Instant::now() + SETTLING;
     loop {
@@ -251,7 +251,7 @@ async fn run(
     for turn in 0_i64.. {
         let id = task * 1_000_000 + turn;
         for kind in [Kind::Insert, Kind::Increment, Kind::Read] {
-            // ORD: Relaxed; a task that sees it late does one operation more.
+            // ORD: Relaxed; a task that sees it late does one more operation.
             if !goes_on.load(Ordering::Relaxed) {
                 return record;
             }
@@ -300,7 +300,7 @@ fn found(reply: &RawDocumentBuf) -> usize {
     reply.get_document("cursor").unwrap().get_array("firstBatch").unwrap().into_iter().count()
 }
 
-/// A load that is over.
+/// A finished load.
 pub struct Outcome {
     client: Client,
     database: &'static str,
@@ -338,7 +338,7 @@ impl Outcome {
         self.operations().map(|done| done.ended - done.begun).max().unwrap()
     }
 
-    /// Checks on the server that each acknowledged write is there, and that none was executed twice.
+    /// Checks on the server that each acknowledged write is there, and that no write was executed twice.
     pub async fn check_writes(&self) {
         let mut inserted = HashSet::new();
         for document in self.documents("inserted").await {

@@ -24,12 +24,12 @@ async fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().await
 }
 
-/// Runs a scenario, which must be over within its bound.
+/// Runs a scenario, which must end within its bound.
 async fn within<T>(bound: Duration, scenario: impl Future<Output = T>) -> T {
     tokio::time::timeout(bound, scenario).await.unwrap_or_else(|_| panic!("not over within {bound:?}"))
 }
 
-/// Runs what blocks the thread.
+/// Runs a function that blocks the thread.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(work).await.unwrap()
 }

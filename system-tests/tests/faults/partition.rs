@@ -14,7 +14,7 @@ use super::load::Load;
 use super::replica_set::{check, client, is_new_primary, primary, throughput};
 use super::{blocking, turn, within};
 
-/// The reads that go on while there is no primary.
+/// The reads that continue while there is no primary.
 const READS: usize = 100;
 
 /// How the client is cut off.
@@ -32,7 +32,7 @@ async fn partition_from_the_primary_fails_no_operation() {
     within(Duration::from_secs(90), async {
         let set = Arc::new(blocking(|| ReplicaSet::start(ReplicaSetOptions::default()).unwrap()).await);
         let member = primary(&set).await;
-        // The client goes through a proxy, and from there through a relay to each member. The members do not.
+        // The client goes through a proxy, and from there through a relay to each member. The members do not use them.
         let mut relays = Vec::new();
         for &address in set.addresses() {
             relays.push(Relay::start(address).await.unwrap());
@@ -76,7 +76,7 @@ async fn partition_from_the_primary_fails_no_operation() {
         let outcome = load.stop().await;
         outcome.print("partition of the client from the primary", &further);
         check(&outcome).await;
-        // Operations wait for the primary, and not for longer than they must.
+        // Operations wait for the primary, but no longer than they must.
         let stall = outcome.longest_stall();
         assert!(stall > longest / 2, "the client was cut off for {longest:?}: {outcome}");
         assert!(stall < longest + Duration::from_secs(5), "the client was cut off for {longest:?}: {outcome}");

@@ -121,7 +121,7 @@ async fn primary_that_hangs_is_left_for_the_next() {
         let mut held = client.check_out(&ReadPreference::default()).await.unwrap();
         let (mark, stopped) = (events.mark(), Instant::now());
         set.stop_process(hanging).unwrap();
-        // One waits for its reply on a connection in use. The signal may come after others.
+        // One waits for its reply on a connection in use. The signal may come after other replies.
         let ping = loop {
             if let Err(error) = held.run_command("admin", &rawdoc! { "ping": 1 }).await {
                 break error;
@@ -144,9 +144,9 @@ async fn primary_that_hangs_is_left_for_the_next() {
         let outcome = load.stop().await;
         outcome.print("SIGSTOP and SIGCONT of the primary", &further);
         check(&outcome).await;
-        // The stall of 3 to 14 s is the replica set's. Its election takes 2 s; the new primary then waits until its own
-        // heartbeats to the one that hangs have timed out (`catchUpTimeoutMillis`); and writes with the write concern
-        // majority wait until the other secondary stops to read the oplog of the one that hangs, which takes up to 10 s.
+        // The stall of 3 to 14 s comes from the replica set. Its election takes 2 s. The new primary then waits until its
+        // own heartbeats to the hanging member have timed out (`catchUpTimeoutMillis`). Writes with the write concern
+        // majority wait until the other secondary stops reading the oplog of the hanging member, which takes up to 10 s.
         assert!(outcome.longest_stall() < Duration::from_secs(30), "{outcome}");
         assert!(client.shutdown(Duration::from_secs(5)).await);
     })

@@ -30,7 +30,7 @@ async fn sockets(set: &Arc<ReplicaSet>, app_name: &'static str) -> [usize; 3] {
     blocking(move || [0, 1, 2].map(of)).await
 }
 
-/// Asks the members until the counts are these.
+/// Asks the members until the counts match.
 async fn reaches(set: &Arc<ReplicaSet>, app_name: &'static str, expected: [usize; 3]) {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
@@ -77,12 +77,12 @@ async fn sockets_are_as_many_as_promised() {
         assert!(used.shutdown(Duration::from_secs(5)).await);
         reaches(&set, "used", [0; 3]).await;
 
-        // Each pool has its minimum, also that of a member that no operation uses.
+        // Each pool has its minimum, even for a member that no operation uses.
         let kept = client(&set, "kept", "minPoolSize=3&heartbeatFrequencyMS=500");
         kept.connect().await.unwrap();
         reaches(&set, "kept", [5; 3]).await;
 
-        // Idle sockets are closed at once, those in use as they come back.
+        // Idle sockets are closed at once, and those in use when they come back.
         let held = kept.check_out(&ReadPreference::new(ReadPreferenceMode::Primary)).await.unwrap();
         assert!(!kept.shutdown(Duration::ZERO).await, "a connection is in use");
         reaches(&set, "kept", each(primary, 1, 0)).await;
@@ -170,7 +170,7 @@ async fn idle_sockets_are_closed_without_traffic() {
         let mut opened = (0, 0);
         client.warm_up(5, |open, wanted| opened = (open, wanted)).await.unwrap();
         assert_eq!(opened, (15, 15));
-        // The monitors' two stay.
+        // The monitors' two connections stay.
         reaches(&set, "idle", [2; 3]).await;
         assert!(client.shutdown(Duration::from_secs(5)).await);
         reaches(&set, "idle", [0; 3]).await;

@@ -26,7 +26,7 @@ fn is_lost(event: &TopologyEvent) -> bool {
     matches!(event, TopologyEvent::ServerDescriptionChanged { new, .. } if new.server_type() == ServerType::Unknown)
 }
 
-/// Checks which operations may fail: each task loses at most the write that was in flight.
+/// Checks which operations may fail: each task loses at most the write in flight.
 async fn check(outcome: &Outcome) {
     outcome.check_pools().await;
     outcome.check_writes().await;
@@ -78,7 +78,7 @@ async fn black_hole_is_noticed_and_healed() {
         let mark = events.mark();
         relay.black_hole();
         events.after(mark, is_lost).await;
-        // The next check, on a connection of its own, does not get through either.
+        // The next check, on a separate connection, does not get through either.
         let mark = events.mark();
         events.after(mark, |event| event.name() == "ServerHeartbeatFailed").await;
         relay.heal();

@@ -13,11 +13,11 @@ use super::load::Load;
 use super::replica_set::{check, client};
 use super::{blocking, turn, within};
 
-/// Says to the child which replica set to use.
+/// Tells the child which replica set to use.
 const SET: &str = "WHARF_TEST_STOPPED_CLIENT_SET";
-/// For how long the client is stopped. A check of a server takes 20 s at most, a server selection 30 s.
+/// How long the client is stopped. A check of a server takes at most 20 s, a server selection at most 30 s.
 const STOPPED: Duration = Duration::from_secs(30);
-/// What the child says when its load runs.
+/// The child's message that its load runs.
 const RUNS: &str = "the load runs";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -69,7 +69,7 @@ async fn in_a_process_of_its_own() {
         let outcome = load.stop().await;
         outcome.print("SIGSTOP and SIGCONT of the client", "");
         check(&outcome).await;
-        // A reply that came in time counts, although it is read after the time limit.
+        // A reply that arrived in time counts, although it is read after the time limit.
         assert_eq!(events.count("ServerHeartbeatFailed"), 0, "the servers have answered");
         let stall = outcome.longest_stall();
         assert!(stall > STOPPED - Duration::from_secs(1), "the client was not stopped: {outcome}");

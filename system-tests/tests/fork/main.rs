@@ -105,7 +105,7 @@ impl Establish for Mock {
     }
 }
 
-/// The number of connections in a parent's pool. One of them is held all the time.
+/// The number of connections in a parent's pool. One of them is always held.
 const SIZE: u32 = 8;
 const FORKS: usize = 20;
 
@@ -122,7 +122,7 @@ fn forked_child_starts_over_and_the_parent_continues() {
     nearby::child_of_a_thread_with_a_note_gets_no_connection_of_the_parent();
     nearby::child_that_goes_on_with_a_check_out_keeps_no_note_of_the_parents_pool();
     events::child_reports_the_end_of_every_connection_of_a_large_pool();
-    // With few tasks some connections are always available, with many there is always a queue.
+    // With few tasks some connections are always available, and with many there is always a queue.
     for (tasks, forks) in [(0, 1), (4, FORKS / 2), (20, FORKS / 2)] {
         let mut parent = Parent::new(tasks);
         for number in 0..forks {
@@ -136,7 +136,7 @@ fn forked_child_starts_over_and_the_parent_continues() {
     }
 }
 
-/// As when a pool is cleared that is paused or closed: no event is emitted.
+/// As when a paused or closed pool is cleared: no event is emitted.
 fn paused_pool_stays_paused_and_closed_pool_stays_closed() {
     let parent = Parent::new(0);
     let counters = parent.mock.0.clone();
@@ -166,7 +166,7 @@ fn paused_pool_stays_paused_and_closed_pool_stays_closed() {
     });
 }
 
-/// The child uses its pool before it has a runtime. Once it has one, the pool is populated all the same.
+/// The child uses its pool before it has a runtime. Once it has one, the pool is still populated.
 fn child_without_a_runtime_gets_its_background_task_later() {
     let parent = Parent::with_options(0, PoolOptions::default().max_pool_size(SIZE).min_pool_size(3));
     in_child("no runtime at first", || {
@@ -185,7 +185,7 @@ fn child_without_a_runtime_gets_its_background_task_later() {
     parent.end();
 }
 
-/// The parent's connection in use is not the child's, and the child accounts for holders as the parent does.
+/// The parent's connection in use does not belong to the child, and the child accounts for holders as the parent does.
 fn child_accounts_for_holders_of_its_own() {
     let parent = Parent::new(0);
     parent.pool.account_for_holders(true);
@@ -477,7 +477,7 @@ async fn within<F: Future>(limit: Duration, future: F) -> F::Output {
     tokio::time::timeout(limit, future).await.expect("the parent hangs")
 }
 
-/// What went wrong in a child. The number is the child's exit code.
+/// The failure of a child. The number is the child's exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(i32)]
 enum Wrong {

@@ -27,7 +27,7 @@ fn pool(subscriber: Option<fn(&PoolEvent)>) -> (Runtime, Pool<Mock>, Connection<
     (runtime, pool, held, mock)
 }
 
-/// Checks that a connection of the parent and the parent's pool are given up in a child.
+/// Checks that the child gives up a connection of the parent and the parent's pool.
 fn gives_up(runtime: &Runtime, pool: &Pool<Mock>, held: Connection<Mock>, mock: &Mock) -> Result<(), Wrong> {
     drop(held);
     if (read(&mock.0.abandoned), read(&mock.0.closed), read(&mock.0.violated)) != (1, 0, 0) {
@@ -43,7 +43,7 @@ fn gives_up(runtime: &Runtime, pool: &Pool<Mock>, held: Connection<Mock>, mock: 
     }
 }
 
-/// The first thing that the child does with the pool is a check-out, or a check-in.
+/// The child's first use of the pool is a check-out or a check-in.
 pub fn child_of_a_thread_with_a_note_gets_no_connection_of_the_parent() {
     let (runtime, pool, held, mock) = pool(None);
     let mut held = Some(held);
@@ -55,7 +55,7 @@ pub fn child_of_a_thread_with_a_note_gets_no_connection_of_the_parent() {
     assert_eq!((pool.status().in_use, pool.status().available), (1, 1));
 }
 
-/// What `fork` has returned in the subscriber. One before it forks, and minus one before it may.
+/// The result of `fork` in the subscriber: one before it forks, and minus one before it may.
 static FORKED: AtomicI32 = AtomicI32::new(-1);
 const MAY_FORK: i32 = 1;
 
@@ -67,7 +67,7 @@ fn forks(event: &PoolEvent) {
     }
 }
 
-/// A subscriber forks in the midst of a check-out, after the check-out has looked for a fork. The child goes on with it.
+/// A subscriber forks in the middle of a check-out, after the check-out has looked for a fork. The child continues it.
 #[allow(unsafe_code)]
 pub fn child_that_goes_on_with_a_check_out_keeps_no_note_of_the_parents_pool() {
     let (runtime, pool, held, mock) = pool(Some(forks));
@@ -78,7 +78,7 @@ pub fn child_that_goes_on_with_a_check_out_keeps_no_note_of_the_parents_pool() {
     if pid == 0 {
         // SAFETY: the signal has no handler, so it ends the process.
         unsafe { libc::alarm(DEADLINE) };
-        // It may be the parent's.
+        // It may belong to the parent.
         std::mem::forget(outcome);
         let wrong = gives_up(&runtime, &pool, held, &mock).err().unwrap_or(Wrong::Nothing);
         // SAFETY: `_exit` may be called at any time.

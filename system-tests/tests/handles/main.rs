@@ -38,8 +38,8 @@ async fn collection<T>(name: &str) -> (Arc<Mongod>, Collection<T>) {
     (server, collection)
 }
 
-/// Starts a primary that answers commands other than `hello` by `answer`, and a client of it. `answer` gets the command's
-/// number among those of its name.
+/// Starts a primary that answers commands other than `hello` with `answer`, and a client of it. `answer` gets the command's
+/// number among the commands of its name.
 async fn scripted(
     parameters: &str,
     answer: impl Fn(&Document, usize) -> Answer + Clone + Send + 'static,
@@ -65,7 +65,7 @@ async fn scripted(
     (server, client)
 }
 
-/// Returns the commands that have arrived, without `hello` and what the client adds to each command.
+/// Returns the commands that have arrived, without `hello` and without the client's additions to each command.
 fn arrived(server: &ScriptedServer) -> Vec<Document> {
     let mut commands = server.commands();
     commands.retain(|command| !matches!(name(command).as_str(), "hello" | "isMaster" | "ismaster" | "endSessions"));

@@ -1,4 +1,4 @@
-//! What the methods of handles send.
+//! The commands that the methods of handles send.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
 use super::{Order, arrived, scripted};
 
-/// Answers as a server without documents does.
+/// Answers like a server without documents.
 fn empty(command: &Document) -> Answer {
     Answer::Reply(match name(command).as_str() {
         "find" | "aggregate" => doc! { "ok": 1, "cursor": { "id": 0_i64, "ns": "shop.orders", "firstBatch": [] } },

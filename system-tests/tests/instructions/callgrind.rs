@@ -18,13 +18,13 @@ const ROUNDS: &str = "WHARF_INSTRUCTIONS_ROUNDS";
 const FEW: u64 = 20_000;
 const MANY: u64 = 2 * FEW;
 
-/// What one round of a program executes.
+/// The cost of one round of a program.
 pub struct Cost {
     /// Instructions, inside the program and outside.
     pub instructions: f64,
     /// The program's locked instructions, by address.
     pub locked: Vec<Locked>,
-    /// The program's functions and their instructions. What not every round executes is left out.
+    /// The program's functions and their instructions. Anything that not every round executes is left out.
     pub inside: BTreeMap<String, u64>,
     /// Functions of other objects (libc, the system's) and their instructions.
     pub outside: BTreeMap<String, u64>,

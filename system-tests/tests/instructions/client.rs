@@ -1,7 +1,7 @@
 //! What the client adds to a command of its pool: the selection of a server, the session, and the rest of an operation.
 //!
-//! The session's share is the difference between a server that has sessions and one that has none. The selection's share
-//! is the difference between a check-out through the client and one of the pool.
+//! The session's share is the difference between a server with sessions and a server without. The selection's share is the
+//! difference between a check-out through the client and one from the pool.
 
 use std::hint::black_box;
 use std::io::{Read, Write};
@@ -18,11 +18,12 @@ use wharf::{Client, Endpoint, Options, Pool, ReadPreference};
 
 use crate::callgrind::{Cost, begin_counting, cost_of_a_round};
 
-/// The functions that belong to the library, or to what it uses for selection.
+/// The functions that belong to the library, or that it uses for selection.
 const OWN: [&str; 5] = ["wharf::", "bson::", "arc_swap::", "client::rounds", "poll_fn::PollFn"];
 
-/// Measures rounds of a program on a server with or without sessions, prints what they cost, and asserts at most `most`
-/// instructions of the library. That is up to 15 % more than was measured with rustc 1.95, for the sake of other compilers.
+/// Measures rounds of a program on a server with or without sessions, prints their cost, and asserts at most `most`
+/// instructions of the library. The bound is up to 15 % above the measurement with rustc 1.95, to allow for other
+/// compilers.
 fn measure<F: Future<Output = ()> + 'static>(
     test: &str,
     has_sessions: bool,
@@ -33,7 +34,7 @@ fn measure<F: Future<Output = ()> + 'static>(
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let address = listener.local_addr().unwrap();
         thread::spawn(move || {
-            // The monitor has a connection of its own.
+            // The monitor has a separate connection.
             while let Ok((stream, _)) = listener.accept() {
                 thread::spawn(move || answer(stream, has_sessions));
             }
@@ -51,7 +52,7 @@ fn measure<F: Future<Output = ()> + 'static>(
     for (function, instructions) in &cost.outside {
         println!("  outside, {instructions} of {function}");
     }
-    // tokio's, which a thread calls before it goes to sleep if its runtime has a timer.
+    // A function of tokio, which a thread calls before it goes to sleep if its runtime has a timer.
     let sleeps_with_timer = cost.inside.keys().any(|function| function.contains("park_thread_timeout"));
     assert!(!sleeps_with_timer, "the runtime has a timer, which makes each operation dearer: see src/runtime/alarm.rs");
     assert!(own <= most, "{own} instructions, more than {most}: {cost}");
@@ -137,7 +138,7 @@ fn check_out_through_the_client() {
     measure("client::check_out_through_the_client", true, 655, rounds_of_selections);
 }
 
-/// Answers hello, and every other command like a member of a replica set, but without a look at the command.
+/// Answers hello, and answers every other command like a member of a replica set, but without looking at the command.
 fn answer(mut stream: TcpStream, has_sessions: bool) {
     stream.set_nodelay(true).unwrap();
     let mut hello = rawdoc! {

@@ -16,8 +16,8 @@ use wharf::{Endpoint, Pool};
 
 use crate::callgrind::{begin_counting, cost_of_a_round};
 
-/// A command on a pooled connection, without the work that tokio and the system do for it. Measured: 1268, with rustc
-/// 1.95. The bound leaves 15 % to other compilers.
+/// A command on a pooled connection, without the work that tokio and the system do for it. Measured: 1268, with rustc 1.95.
+/// The bound leaves 15 % to other compilers.
 const COMMAND_INSTRUCTIONS: u64 = 1_458;
 
 #[test]
@@ -51,7 +51,7 @@ const STACK: u64 = 4;
 /// The size of a command's future in bytes, which is part of its task's memory. Measured: 136, with rustc 1.95.
 const FUTURE: usize = 152;
 
-/// A command's frames have room for what every command does, and none for what is rare.
+/// A command's frames have room for what every command does, and none for rare work.
 #[test]
 #[ignore = "of optimised code; CI runs it"]
 fn command_needs_little_stack() {

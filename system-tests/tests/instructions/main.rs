@@ -5,8 +5,8 @@
 //! runs under callgrind with N and with 2N rounds. The difference belongs to N rounds, because start-up, warm-up and
 //! the test harness cancel out.
 //!
-//! Linux on `x86_64` only: the bounds, and what a locked instruction is, belong to that architecture. The tests need
-//! valgrind and objdump, so they are ignored by default:
+//! Linux on `x86_64` only: the bounds, and the definition of a locked instruction, belong to that architecture. The tests
+//! need valgrind and objdump, so they are ignored by default:
 //!
 //! ```sh
 //! cargo test --profile bench --test instructions -- --ignored
@@ -49,7 +49,7 @@ fn pair_on_the_core() {
     assert_hit_path(&cost, CORE_INSTRUCTIONS);
 }
 
-/// What the metrics cost is the difference to the test before.
+/// The cost of the metrics is the difference from the test before.
 #[test]
 #[ignore = "needs valgrind and objdump; CI runs it"]
 fn pair_on_the_core_without_metrics() {
@@ -76,7 +76,7 @@ fn pair_on_the_pool() {
     assert_hit_path(&cost, POOL_INSTRUCTIONS);
 }
 
-/// What the metrics cost is the difference to the test before.
+/// The cost of the metrics is the difference from the test before.
 #[test]
 #[ignore = "needs valgrind and objdump; CI runs it"]
 fn pair_on_the_pool_without_metrics() {
@@ -119,8 +119,7 @@ fn clone_of_a_pool() {
     assert!(cost.outside.is_empty(), "calls of other code: {cost}");
 }
 
-/// The measurement must see what the other tests rule out: both kinds of locked instructions, the allocator, and the
-/// clock.
+/// The measurement must see what the other tests rule out: both kinds of locked instructions, the allocator, and the clock.
 #[test]
 #[ignore = "needs valgrind and objdump; CI runs it"]
 fn measurement_sees_what_it_rules_out() {
@@ -199,7 +198,7 @@ unsafe impl<const METERED: bool> Environment for Alone<METERED> {
     }
 }
 
-/// Connections that are numbers.
+/// Connections that are just numbers.
 struct Numbers<const METERED: bool>;
 
 impl<const METERED: bool> Establish for Numbers<METERED> {

@@ -70,7 +70,7 @@ async fn pool_works_through_the_whole_chain() {
     let options = chain.options("", "").await.unwrap();
     assert_eq!(use_pool(options.clone()).await.as_deref(), Some("app"));
     let requests = chain.proxy.requests();
-    // One request for each of the pool's connections, and no other.
+    // One request for each of the pool's connections, and no more.
     assert_eq!(requests.len(), 3);
     assert!(requests.iter().all(|asked| (&*asked.host, asked.port, asked.by_name) == (SERVER_NAME, 4711, true)));
 

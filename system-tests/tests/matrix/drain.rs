@@ -6,7 +6,7 @@ const CONNECTIONS: u32 = 4;
 
 #[tokio::test]
 async fn cancelled_commands_cost_no_connection_with_or_without_compression() {
-    // A server of its own, because the test counts the connections of all clients.
+    // A separate server, because the test counts the connections of all clients.
     let secured = Secured::start(false).await;
     let root = secured.root().await;
     let mut all: Vec<Vec<Compressor>> =

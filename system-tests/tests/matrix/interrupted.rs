@@ -53,7 +53,7 @@ async fn attempt(endpoint: &Endpoint) -> Outcome {
         }
     };
     if outcome != Outcome::Success {
-        // A connection that failed is not kept.
+        // A failed connection is not kept.
         let empty = async {
             while pool.status().total > 0 {
                 tokio::task::yield_now().await;
@@ -65,7 +65,7 @@ async fn attempt(endpoint: &Endpoint) -> Outcome {
 }
 
 /// Opens a connection without a fault. The server gives it tickets to resume its session, and each later attempt uses
-/// one. So every attempt after this transfers the same number of bytes.
+/// one. So every attempt after this one transfers the same number of bytes.
 async fn warm(relay: &Relay, endpoint: &Endpoint) {
     relay.pass();
     // With a short time limit, a busy machine may need more than one attempt.

@@ -1,8 +1,8 @@
 //! Every real component in a pool, and in combination with the others.
 //!
-//! This is the plan of all tests that run against real components, in any file: for each component, what must work, and
-//! what must be reported when it does not. Tests of this file are named by their module, others by file and module,
-//! without `spec-tests/`.
+//! This is the plan of all tests that run against real components, in any file. It says, for each component, what must
+//! work, and what must be reported when it does not. Tests of this file are named by their module, others by file and
+//! module, without `spec-tests/`.
 //!
 //! | what | component | test |
 //! | --- | --- | --- |
@@ -119,7 +119,7 @@ impl Secured {
                 tls: Some(tls),
                 socket_folder: Some(folder.path().to_path_buf()),
                 // The client certificates have the same organisation as the server's own. By default the server would
-                // take such a client for a member of its cluster.
+                // mistake such a client for a member of its cluster.
                 extra_args: vec!["--setParameter".into(), "enforceUserClusterSeparation=false".into()],
                 ..MongodOptions::default()
             });
@@ -206,7 +206,7 @@ async fn run(pool: &Pool<Endpoint>, database: &str, command: Document) -> Result
 }
 
 /// Uses a pool with these options like an application: several connections at a time, commands on each, and again after
-/// they were checked in. Returns the user as which the server authenticated them.
+/// they were checked in. Returns the user that the server authenticated them as.
 async fn use_pool(options: Options) -> Option<String> {
     const AT_A_TIME: u32 = 3;
     let counts = EventCounts::new();
@@ -247,8 +247,8 @@ fn user_of(status: &RawDocument) -> Option<String> {
     Some(user.get_str("user").unwrap().to_owned())
 }
 
-/// Returns the error for which a pool with these options provides no connection, and whether its failure sink was told
-/// to clear it. Asserts that no connection is left.
+/// Returns the error with which a pool with these options provides no connection, and whether its failure sink was told to
+/// clear it. Asserts that no connection is left.
 async fn refused(options: Options) -> (EstablishError, bool) {
     let clears = Arc::new(Mutex::new(Vec::new()));
     let told = Arc::clone(&clears);
@@ -281,7 +281,7 @@ async fn assert_refused(options: Options, stage: Stage, labels: Labels) -> Estab
 /// safe and may succeed.
 fn is_of_network(error: &EstablishError) -> bool {
     match error.stage() {
-        // SOCKS5 Support: each failure at the proxy is that of a network.
+        // SOCKS5 Support: each failure at the proxy counts as a network failure.
         Stage::Resolve | Stage::Proxy => true,
         Stage::Authenticate => error.cause().downcast_ref().is_some_and(|failed: &AuthenticationError| {
             matches!(reason(failed), AuthenticationCause::Network(_) | AuthenticationCause::Timeout(_))

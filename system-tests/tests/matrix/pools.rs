@@ -54,7 +54,7 @@ async fn required_client_certificate_also_authenticates() {
         assert_refused(secured.options().tls(tls).credential(certified()), Stage::Hello, OVERLOADED).await;
     }
     assert_refused(secured.as_user().tls(secured.trust()), Stage::Hello, OVERLOADED).await;
-    // A server's certificate passes as a client's, but its subject is no user's.
+    // A server's certificate passes as a client's, but its subject is not a user.
     let unknown = secured.options().tls(with(Pem::Server)).credential(certified());
     let error = assert_refused(unknown, Stage::Authenticate, Labels::NONE).await;
     let failed: &AuthenticationError = cause(&error);
@@ -80,7 +80,7 @@ async fn pool_works_over_a_unix_socket() {
 #[tokio::test]
 async fn wrong_user_or_wrong_authority_is_not_overload() {
     let secured = Secured::shared().await;
-    // The subject of a server's certificate is no user's.
+    // The subject of a server's certificate is not a user.
     let unknown = secured.trust().certificate_key_file(secured.certificates.file(Pem::Server));
     for credential in [
         Credential::new("app", "wrong"),

@@ -19,7 +19,7 @@ fn name_not_resolved_in_time_says_nothing_about_the_server() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(1).build().unwrap();
     let (release, released) = std::sync::mpsc::channel::<()>();
     runtime.block_on(async {
-        // The operating system's resolver blocks, so it gets a thread of its own. The only such thread is busy.
+        // The operating system's resolver blocks, so it gets a separate thread. The only such thread is busy.
         let busy = tokio::task::spawn_blocking(move || released.recv());
         let options = Options::new(["nonexistent.invalid"]).unwrap().connect_timeout(LIMIT);
         let error = assert_refused(options, Stage::Resolve, Labels::NONE).await;

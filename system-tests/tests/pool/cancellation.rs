@@ -36,7 +36,7 @@ struct World {
     held: Option<Connection<Mock>>,
 }
 
-/// How the check-out is made. Each kind has await points of its own.
+/// How the check-out is made. Each kind has different await points.
 #[derive(Debug, Clone, Copy)]
 enum Kind {
     Plain,
@@ -128,7 +128,7 @@ async fn enumerate(
         };
         let at = format!("{name}, {kind:?}, dropped after turn {last}");
         drop(check_out.take());
-        // The steps that remain run without the check-out.
+        // The remaining steps run without the check-out.
         for step in steps {
             step(&mut world);
             settle().await;
@@ -241,8 +241,8 @@ async fn waiter_behind_a_cancelled_one_is_served() {
             drop(held.take());
             assert_eq!(wakes.0.load(Ordering::SeqCst), 0, "the first waiter is served first");
             if polls_after_grant == 1 {
-                // By now the first check-out has the connection or is opening one. Either goes to the second if the
-                // first is dropped.
+                // By now the first check-out has the connection or is opening one. Either goes to the second one if the
+                // first one is dropped.
                 let _ = first.as_mut().poll(&mut context);
             }
             drop(first);
@@ -291,7 +291,7 @@ async fn storm_of_cancellations_loses_nothing() {
     for task in tasks {
         tokio::time::timeout(Duration::from_secs(60), task).await.expect("a task hangs").unwrap();
     }
-    // Establishments may outlive their cancelled check-outs. What they open becomes available.
+    // Establishments may outlive their cancelled check-outs. The connections that they open become available.
     let deadline = Instant::now() + Duration::from_secs(10);
     while pool.status().pending > 0 && Instant::now() < deadline {
         tokio::task::yield_now().await;

@@ -10,7 +10,7 @@ use wharf::{Condition, Establish, EstablishError, Establishing, Pool, PoolOption
 
 use super::mock::{poll_once, settle};
 
-/// Says goodbye to each connection that it closes, for which it waits.
+/// Says goodbye to each connection that it closes, and waits for that.
 #[derive(Clone)]
 struct Polite(Arc<Shared>);
 

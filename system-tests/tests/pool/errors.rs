@@ -1,4 +1,4 @@
-//! What errors and events contain.
+//! The contents of errors and events.
 
 use std::error::Error;
 use std::io;

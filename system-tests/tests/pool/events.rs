@@ -60,7 +60,7 @@ fn delivered_here_during<R>(operation: impl FnOnce() -> R) -> (R, u64) {
 async fn slow_subscriber_holds_each_caller_for_a_bounded_number_of_events() {
     const EACH: u64 = 2_000;
     let pool = filled(THREADS as u32).await;
-    // The threads' events. Each event is counted when the call that emitted it has returned.
+    // The threads' events. Each event is counted once the call that emitted it has returned.
     let left_behind = Arc::new(AtomicU64::new(0));
     let (delivered, most_queued) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     pool.subscribe({
@@ -168,7 +168,7 @@ async fn callers_wait_for_an_event_of_the_pool_and_then_deliver_only_their_own()
     std::thread::scope(|scope| {
         let clears = scope.spawn(|| pool.clear(Clear::new()).unwrap());
         stopped.reached.recv().unwrap();
-        // The clear has begun before these, so its event comes before theirs.
+        // The clear has begun before these calls, so its event comes before theirs.
         let givers: Vec<_> = held.into_iter().map(|connection| scope.spawn(move || drop(connection))).collect();
         stopped.go_on.send(()).unwrap();
         clears.join().unwrap();

@@ -164,7 +164,7 @@ async fn connection_in_use_has_its_holder_through_a_clear_and_a_close() {
     let held = pool.check_out().await.unwrap();
     let third = pool.check_out().await.unwrap();
     drop(third);
-    // The available connection is stale now, and not closed yet: no background task does it.
+    // The available connection is stale by now, but not closed yet: no background task closes it.
     pool.clear(Clear::new()).unwrap();
     let ids = |pool: &Pool<Mock>| pool.holders().iter().map(|holder| holder.connection_id).collect::<Vec<_>>();
     assert_eq!(ids(&pool), [held.id(), early.id()]);
@@ -369,7 +369,7 @@ async fn threshold_that_is_set_in_use_applies_to_connections_in_use() {
     assert_eq!(reports.take(), [""; 0]);
 }
 
-/// The accounting takes a connection for one in use that is granted to a check-out and that the check-out has not taken.
+/// For the accounting, a connection that is granted to a check-out counts as in use before the check-out has taken it.
 #[tokio::test(start_paused = true)]
 async fn connection_on_its_way_at_the_switch_that_is_reported_as_long_is_reported_as_ended() {
     for gives_up in [false, true] {
@@ -390,7 +390,7 @@ async fn connection_on_its_way_at_the_switch_that_is_reported_as_long_is_reporte
         assert_eq!(reports.take(), ["back 1 11s unknown"], "gives up: {gives_up}");
         assert_eq!(pool.holders().len(), usize::from(!gives_up));
         let Some(held) = held else { continue };
-        // The use that was noted is another one.
+        // The use that was noted is a different one.
         tokio::time::sleep(11 * SECOND).await;
         drop(held);
         settle().await;

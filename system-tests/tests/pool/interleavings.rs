@@ -1,5 +1,5 @@
-//! Interleavings of the core and its callers, told step by step. The environment and the wakers run code where another
-//! thread could run.
+//! Interleavings of the core and its callers, step by step. The environment and the wakers run code where another thread
+//! could run.
 
 use std::future::Future;
 use std::pin::pin;

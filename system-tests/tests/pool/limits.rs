@@ -122,7 +122,7 @@ async fn collect(check_outs: Vec<JoinHandle<Result<(), CheckOutError>>>) -> Vec<
     outcomes
 }
 
-/// At a server's connection limit, for example.
+/// For example, at a server's connection limit.
 #[tokio::test(start_paused = true)]
 async fn openings_that_fail_one_after_another_back_off_until_one_succeeds() {
     let mock = Mock::new([Attempt::Fails; 1_000]);
@@ -145,7 +145,7 @@ async fn openings_that_fail_one_after_another_back_off_until_one_succeeds() {
     assert_eq!(failed.count(), log.count("ConnectionCreated"), "each attempt fails its own check-out");
     mock.forget_instructions();
     let _in_use = pool.check_out_until(Instant::now() + 2_000 * MS).await.unwrap();
-    // A single failure makes no pause again.
+    // A single failure causes no pause again.
     mock.instruct([Attempt::Fails]);
     let begun = Instant::now();
     pool.check_out().await.unwrap_err();
@@ -153,7 +153,7 @@ async fn openings_that_fail_one_after_another_back_off_until_one_succeeds() {
     assert_eq!(begun.elapsed(), Duration::ZERO);
 }
 
-/// A refused login, for example, which clears its service.
+/// For example, a refused login, which clears its service.
 #[tokio::test(start_paused = true)]
 async fn openings_that_clear_their_service_one_after_another_back_off() {
     let mock = Mock::new([Attempt::Fails; 1_000]);

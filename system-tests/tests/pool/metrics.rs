@@ -77,8 +77,8 @@ async fn check_outs_count_the_same_on_every_path() {
     }
 }
 
-/// An opener that takes a connection that comes back has waited. Its own connection then serves a check-out that did
-/// not open it.
+/// An opener that takes a connection that comes back has waited. Its own connection then serves a check-out that did not
+/// open it.
 #[tokio::test(start_paused = true)]
 async fn opener_that_takes_another_connection_has_waited() {
     let mock = Mock::new([]);
@@ -267,7 +267,7 @@ async fn clears_count_while_the_pool_is_ready() {
     assert_eq!((metrics.clears, metrics.interruptions), (2, 1), "the connection in use is interrupted");
 }
 
-/// Nothing is interrupted where a connection is idle.
+/// Nothing is interrupted if a connection is idle.
 #[tokio::test(start_paused = true)]
 async fn idle_connections_do_not_count_as_interrupted() {
     for load_balanced in [false, true] {
@@ -306,7 +306,7 @@ async fn snapshot_has_the_pools_numbers() {
     drop(connection);
 }
 
-/// Of two snapshots, the later has no smaller counter, and in each no more has ended than has begun.
+/// Of two snapshots, the later one has no smaller counter, and in each, no more has ended than has begun.
 #[test]
 fn snapshots_under_load_are_consistent_and_never_decrease() {
     const TASKS: usize = 8;
@@ -357,7 +357,7 @@ fn snapshots_under_load_are_consistent_and_never_decrease() {
     assert!(seen[..7].iter().all(|number| *number > 0), "{seen:?}");
 }
 
-/// Returns all numbers that must not decrease, first those that the load must have changed.
+/// Returns all numbers that must not decrease, starting with those that the load must have changed.
 fn numbers(metrics: &PoolMetrics) -> Vec<u64> {
     let PoolMetrics { check_outs, connections, .. } = metrics;
     let mut numbers = vec![

@@ -57,7 +57,7 @@ impl Mock {
         self.attempts.lock().unwrap().clear();
     }
 
-    /// Returns the number of connections in memory. The pool's own count has no part in it.
+    /// Returns the number of connections in memory. The pool's own count does not enter into it.
     pub fn live(&self) -> usize {
         self.live.load(Ordering::SeqCst)
     }
@@ -84,7 +84,7 @@ impl Establish for Mock {
     type Connection = MockConnection;
 
     async fn establish(&self, connecting: Establishing) -> Result<MockConnection, EstablishError> {
-        // Counted from the start of the attempt, as a socket would exist from then on.
+        // Counted from the start of the attempt, because a socket would exist from then on.
         self.live.fetch_add(1, Ordering::SeqCst);
         let connection = MockConnection { broken: false, live: self.live.clone() };
         if connecting.is_load_balanced() {

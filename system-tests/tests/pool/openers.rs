@@ -126,7 +126,7 @@ async fn check_out_that_is_not_polled_does_not_block_openings() {
     assert_eq!((not_polled.await.unwrap().id(), log.count("ConnectionCreated")), (2, 2));
 }
 
-/// Otherwise a caller that cancels its check-out again and again would never be served.
+/// Otherwise a caller that repeatedly cancels its check-out would never be served.
 #[tokio::test(start_paused = true)]
 async fn opening_completes_after_its_check_out_is_dropped() {
     let mock = Mock::new([]);
@@ -184,7 +184,7 @@ fn check_out_continues_on_its_own_runtime_when_its_opening_is_cancelled() {
     }
 }
 
-/// The specification's test of `minPoolSize` and `maxConnecting` demands it: the pool creates no more connections than
+/// The specification's test of `minPoolSize` and `maxConnecting` requires it: the pool creates no more connections than
 /// needed.
 #[tokio::test(start_paused = true)]
 async fn new_connection_goes_to_a_waiter_that_would_open_another() {
@@ -384,7 +384,7 @@ async fn populating_takes_all_permits_until_one_connection_is_missing() {
     }
 }
 
-/// A check-out that comes while the background has all permits gets the first connection that is ready.
+/// A check-out that comes while the background task has all permits gets the first connection that is ready.
 #[tokio::test(start_paused = true)]
 async fn check_out_takes_the_first_connection_that_populating_opens() {
     let mock = Mock::new([Attempt::Held; 3]);
@@ -402,7 +402,7 @@ type Counts = (u32, u32, u32, u32, u32);
 
 type InProgress = Pin<Box<dyn Future<Output = CheckedOut> + Send>>;
 
-/// Polls a check-out within the call that wakes it, as another thread might, and keeps the pool's counts at its end.
+/// Polls a check-out within the call that wakes it, as another thread might, and keeps the pool's counts from its end.
 struct PolledAtOnce {
     pool: Pool<Mock>,
     check_out: Mutex<Option<InProgress>>,

@@ -1,6 +1,8 @@
-//! Many tasks in random order: check-outs that wait, that are cancelled, whose connections break, while the pool is cleared.
+//! Many tasks in random order: check-outs wait or are cancelled, their connections break, and the pool is cleared
+//! meanwhile.
 //!
-//! The test runs for two seconds, or for as many as `WHARF_SOAK_SECONDS` says. CONTRIBUTING.md has the command for a long run.
+//! The test runs for two seconds, or for the number of seconds in `WHARF_SOAK_SECONDS`. CONTRIBUTING.md has the command for
+//! a long run.
 
 use std::io;
 use std::sync::Arc;
@@ -15,7 +17,7 @@ use wharf::{CheckOutError, Clear, Condition, Establish, EstablishError, Establis
 /// More workers than cores, so that threads are interrupted between their steps.
 const WORKERS: usize = 6;
 const TASKS: u64 = 300;
-/// How long the last tasks may take to end. One that lost its turn in the queue would wait for ever.
+/// How long the last tasks may take to end. A task that lost its turn in the queue would wait forever.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A connection that notices a second user.
@@ -75,7 +77,7 @@ async fn work(pool: Pool<Moody>, number: u64, end: Instant) -> u64 {
     let (mut dice, mut served) = (Dice(number << 32), 0);
     while Instant::now() < end {
         let checked_out = match dice.roll(8) {
-            // Cancelled after a while, often in the midst of the queue or of its grant.
+            // Cancelled after a while, often in the middle of the queue or of its grant.
             0 => timeout(Duration::from_micros(dice.roll(2_000)), pool.check_out()).await.ok(),
             // Cancelled after its first poll.
             1 => {
@@ -148,7 +150,7 @@ fn nothing_is_lost_or_given_twice_while_all_goes_on_at_once() {
         let (served, metrics) = soak(connections, seconds / 3.0);
         let check_outs = &metrics.check_outs;
         let counted = check_outs.hits + check_outs.waited.count() + check_outs.opened.count();
-        // A check-out that is cancelled may have its connection already, which is then counted.
+        // A cancelled check-out may already have its connection, which is then counted.
         assert!(served > 100 && counted >= served, "{connections}: served {served}, counted {counted}");
         let closed: u64 = metrics.connections.closed.total();
         assert_eq!(closed, metrics.connections.created, "{metrics:?}");

@@ -128,7 +128,7 @@ fn run_ends_with_a_table_that_matches_its_events() {
                     matches!(state.as_deref(), Some("ConnectionReady" | "ConnectionCheckedIn"))
                 }
                 "ConnectionCheckedIn" => state.as_deref() == Some("ConnectionCheckedOut"),
-                // The pool may be closed while it opens a connection that no caller waits for any more.
+                // The pool may be closed while it opens a connection that no caller waits for any longer.
                 "ConnectionClosed" => {
                     matches!(state.as_deref(), Some("ConnectionCreated" | "ConnectionReady" | "ConnectionCheckedIn"))
                 }
@@ -175,7 +175,7 @@ fn gap(output: &str) -> Duration {
 fn times(output: &str, row: &str) -> Vec<Duration> {
     let line = output.lines().find_map(|line| line.trim_start().strip_prefix(row));
     let words: Vec<_> = line.unwrap_or_else(|| panic!("no row {row:?} in\n{output}")).split_whitespace().collect();
-    // "at once" is no time.
+    // "at once" is not a time.
     words
         .chunks(2)
         .map(|time| if time == ["at", "once"] { Duration::ZERO } else { duration(time[0], time[1]) })
@@ -184,7 +184,7 @@ fn times(output: &str, row: &str) -> Vec<Duration> {
 
 #[test]
 fn check_outs_take_no_longer_than_the_operations_that_they_are_a_part_of() {
-    // Each operation waits for 63 others, so that its check-out is nearly all of it.
+    // Each operation waits for 63 others, so its check-out takes nearly all of its time.
     let output = quickstart().args(["--seconds", "1", "--tasks", "64", "--max-pool-size", "1"]).output().unwrap();
     assert_orderly(&output);
     let stdout = text(&output.stdout);
@@ -309,7 +309,7 @@ async fn command_line_overrides_options_of_the_connection_string() {
     assert_eq!(hello.get_array("compression").unwrap(), &["zlib".into()]);
 }
 
-/// The load goes on while the primary of three is killed, and the table names the new one.
+/// The load continues while the primary of three is killed, and the table names the new one.
 #[cfg(unix)]
 #[test]
 fn replica_set_is_started_and_its_loss_survived() {
@@ -332,7 +332,7 @@ fn replica_set_is_started_and_its_loss_survived() {
     let signal = |signal: &str, process: &str| {
         assert!(Command::new("kill").args([signal, process]).status().unwrap().success(), "{signal} {process}");
     };
-    // Each second has a line of the load, and one of each server. An operation may wait for the new primary.
+    // Each second has a line for the load, and a line for each server. An operation may wait for the new primary.
     let mut primaries: Vec<String> = Vec::new();
     let mut shown = String::new();
     while primaries.len() < 2 {
@@ -361,7 +361,7 @@ fn replica_set_is_started_and_its_loss_survived() {
     let in_table = |address: &str| {
         stdout.lines().find(|line| line.trim_start().starts_with(address)).unwrap_or_else(|| panic!("{stdout}"))
     };
-    // Operations were in progress on the primary, and none succeeded before there was another one.
+    // Operations were in progress on the primary, and none succeeded before there was a new one.
     assert!(number(&stdout, "repeated") > 0, "{stdout}");
     assert!(gap(&stdout) > Duration::from_secs(1), "{stdout}");
     assert!(in_table(&primaries[0]).contains("Unknown") && in_table(&primaries[1]).contains("RSPrimary"), "{stdout}");
@@ -456,7 +456,7 @@ fn ctrl_c_ends_a_run_early_in_the_same_order() {
     }
     let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(killed.success());
-    // The rest is a few lines at most and fits into the pipe.
+    // The rest is at most a few lines and fits into the pipe.
     stderr.read_to_string(&mut line).unwrap();
     let output = child.wait_with_output().unwrap();
     assert_orderly(&output);

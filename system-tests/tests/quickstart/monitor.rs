@@ -153,7 +153,7 @@ async fn pool_is_cleared_when_its_server_fails_and_ready_when_it_is_back() {
     server.until(|counters| counters.commands("ping") > 0).await;
     server.faults().cut_replies_after(Some(0));
     running.until("PoolCleared").await;
-    // The monitor keeps trying, and a paused pool is not announced as cleared once more.
+    // The monitor keeps trying, and a paused pool is not announced as cleared again.
     let refused = server.counters().connections_opened + 2;
     let opens = async {
         while server.counters().connections_opened < refused {

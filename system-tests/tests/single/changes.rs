@@ -13,13 +13,13 @@ use wharf_testbed::replica_set::{self, ReplicaSet, ReplicaSetOptions};
 
 use super::builder;
 
-/// The name by which fail points know the client that watches.
+/// The name by which fail points recognise the watching client.
 const APP_NAME: &str = "single watcher";
 
 /// Tests take turns: a server has one fail point for commands.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// A collection, the client that watches it, and its commands.
+/// A collection, the client that watches it, and that client's commands.
 struct Watched {
     set: Arc<ReplicaSet>,
     client: Client,
@@ -70,7 +70,7 @@ impl Watched {
         }
     }
 
-    /// Lets the next `getMore` of the client fail.
+    /// Makes the client's next `getMore` fail.
     fn lose_connection(&self) {
         let data = rawdoc! { "failCommands": ["getMore"], "appName": APP_NAME, "closeConnection": true };
         self.configure(rawdoc! { "configureFailPoint": "failCommand", "mode": { "times": 1 }, "data": data });
@@ -180,7 +180,7 @@ fn stream_that_is_dropped_is_closed_before_the_drop_returns() {
     next_id(&mut changes);
     drop(changes);
     assert_eq!(watched.sent("killCursors").len(), 1);
-    // The other half of a typed stream is none.
+    // The original that `typed` consumes closes no second cursor.
     drop(watched.watch().typed::<Change>());
     assert_eq!(watched.sent("killCursors").len(), 2);
 }

@@ -1,4 +1,4 @@
-//! Connecting before the first operation, and what the client tells of its connections.
+//! Connecting before the first operation, and what the client reports about its connections.
 
 use bson::rawdoc;
 use wharf::ClientError;
@@ -40,7 +40,7 @@ fn warm_client_behind_a_load_balancer_has_a_connection() {
     let server = mongod::shared().unwrap();
     let balancer = runtime.block_on(Balancer::start(server.address(), 1)).unwrap();
     let client = Client::from_uri(&format!("mongodb://{}/?loadBalanced=true", balancer.address())).unwrap();
-    // There is no scan that would have opened it.
+    // No scan would have opened it.
     client.warm_up().unwrap();
     assert_eq!(connections(&client), [(1, 1)]);
 }

@@ -58,7 +58,7 @@ fn cursor_that_is_dropped_early_is_closed_before_the_drop_returns() {
     assert!(cursor.next().unwrap().is_ok() && !cursor.is_over());
     drop(cursor);
     assert_eq!(sent.take(), ["find", "killCursors"]);
-    // One that has ended, or whose other half goes on, is not closed.
+    // A cursor that has ended, or whose other half continues, is not closed.
     let all = client.cursor(Operation::read("single", &find("dropped"))).run().unwrap();
     assert_eq!(all.typed::<Thing>().count(), 10);
     assert_eq!(sent.take(), ["find", "getMore", "getMore"]);

@@ -1,4 +1,4 @@
-//! The client on a single thread, on real servers. What depends on time is tested beside its code, in virtual time.
+//! The client on a single thread, on real servers. Time-dependent behaviour is tested beside its code, in virtual time.
 #![cfg(not(any(loom, shuttle)))]
 
 mod changes;

@@ -1,4 +1,4 @@
-//! What the client needs of its process: sockets, no thread, and forks.
+//! What the client needs from its process: sockets, no thread, and forks.
 //!
 //! A forked child has one thread, whatever the other tests do meanwhile. So threads and sockets are counted there.
 #![allow(unsafe_code, reason = "only the operating system's interface forks")]
@@ -13,10 +13,10 @@ use wharf::{Operation, ReadPreference, ReadPreferenceMode};
 use wharf_testbed::mongod::{self, Mongod, MongodOptions};
 use wharf_testbed::replica_set;
 
-/// After this many seconds a child is ended.
+/// A child is ended after this many seconds.
 const DEADLINE: libc::c_uint = 30;
 
-/// Runs this in a forked child, and fails if it panics there.
+/// Runs a function in a forked child, and fails if it panics there.
 fn in_child(run: impl FnOnce()) {
     // SAFETY: only this thread continues in the child. It calls nothing but `run` and `_exit` and never returns. The C
     // library keeps its own locks (`malloc`) usable in the child.
@@ -41,7 +41,7 @@ fn threads() -> usize {
     fs::read_dir("/proc/self/task").unwrap().count()
 }
 
-/// Returns the number of TCP sockets. tokio has a local one of its own.
+/// Returns the number of TCP sockets. tokio has a local socket itself.
 fn sockets() -> usize {
     let table = fs::read_to_string("/proc/self/net/tcp").unwrap();
     let inodes: Vec<_> = table.lines().skip(1).filter_map(|line| line.split_whitespace().nth(9)).collect();
@@ -77,7 +77,7 @@ fn client_has_one_socket_for_each_server_and_no_thread() {
         let touch = rawdoc! { "find": "nothing" };
         session.with_transaction(|session| session.run(Operation::read("single", &touch)).map(drop)).unwrap();
         drop(session);
-        // A reply that is worth a thread of its own to decompress.
+        // A reply that is large enough to be decompressed on a separate thread.
         let text = "many words ".repeat(200_000);
         let echo =
             rawdoc! { "aggregate": 1, "pipeline": [{ "$documents": [{ "text": text.as_str() }] }], "cursor": {} };
@@ -128,7 +128,7 @@ fn forked_child_starts_anew_and_the_parent_continues() {
             ping(&client);
             let own = client.cursor(Operation::read("single", &find)).run().unwrap();
             assert_eq!(own.count(), 10);
-            // The parent's cursor cannot be used here, and what becomes of it here does not matter to the parent.
+            // The parent's cursor cannot be used here, and its fate here does not matter to the parent.
             cursor.next_document().unwrap();
             while matches!(cursor.next(), Some(Ok(_))) {}
             assert!(client.shutdown(Duration::from_secs(5)).unwrap());

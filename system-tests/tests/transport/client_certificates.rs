@@ -15,7 +15,7 @@ async fn mongod_accepts_every_form_of_key() {
         (Pem::ClientRsaPkcs1, None),
         (Pem::ClientRsaEncrypted, Some(KEY_PASSWORD)),
         (Pem::ClientRsaEncryptedScrypt, Some(KEY_PASSWORD)),
-        // An unencrypted key with a needless password.
+        // An unencrypted key with an unneeded password.
         (Pem::Client, Some("needless")),
     ];
     for (pem, password) in forms {
@@ -55,7 +55,7 @@ async fn refusal_by_an_alert_has_no_labels() {
 }
 
 /// A mongod completes the handshake before it checks the certificate, and then closes without an alert, in TLS 1.2 too.
-/// The stream ends during hello. That has the labels of overload, because an overloaded server may do the same.
+/// The stream ends during hello. This has the labels of overload, because an overloaded server may do the same.
 #[tokio::test]
 async fn refusal_by_mongod_is_the_end_of_the_stream() {
     let secured = Secured::start(true);

@@ -9,7 +9,7 @@ use wharf::unstable::endpoint::TlsError;
 
 use super::*;
 
-/// Runs in a process of its own, because the limit of open files is per process.
+/// Runs in a separate process, because the limit of open files is per process.
 #[cfg(target_os = "linux")]
 #[test]
 fn too_many_open_files_is_a_local_failure() {

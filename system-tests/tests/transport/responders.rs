@@ -17,7 +17,7 @@ struct Responder {
     listener: TcpListener,
 }
 
-/// What a responder answers.
+/// The answer of a responder.
 #[derive(Clone)]
 enum Answer {
     Body(Vec<u8>),
@@ -96,7 +96,7 @@ impl Asked {
         Self { _server: server, front, options }
     }
 
-    /// Returns two endpoints that share what is known of certificates. They have different names for the server, so
+    /// Returns two endpoints that share their knowledge of certificates. They have different names for the server, so
     /// neither resumes a session of the other.
     fn endpoints(&self) -> Vec<Endpoint> {
         let port = self.front.address().port();
@@ -219,7 +219,7 @@ async fn no_responder_is_asked_where_a_staple_tells_or_an_option_forbids_it() {
         assert_eq!(end(asked.options.clone().tls(tls)).await, Connected);
         assert!(requests.try_recv().is_err());
     }
-    // A staple that does not know the certificate concludes nothing.
+    // A staple that does not know the certificate is not conclusive.
     let responder = Responder::bind().await;
     let authority = OcspAuthority::with_responders(&[responder.url()]).unwrap();
     let _requests = responder.answer(Answer::Body(says(&authority, Said::Revoked)));

@@ -119,7 +119,7 @@ async fn response_about_another_certificate_is_refused() {
     let stapling = Stapling::start().await;
     let other_serial = ResponseOptions { about: Revocable::MustStaple, ..ResponseOptions::default() };
     let other_issuer = ResponseOptions { issuer: Issuing::Other, ..ResponseOptions::default() };
-    // The issuer's name is right and its key is not.
+    // The issuer's name is right but its key is not.
     let other_key = ResponseOptions { issuer: Issuing::Impostor, ..ResponseOptions::default() };
     for response in [other_serial, other_issuer, other_key] {
         for says in [Said::Good, Said::Revoked] {
@@ -132,8 +132,8 @@ async fn response_about_another_certificate_is_refused() {
 #[tokio::test]
 async fn only_the_issuer_may_sign() {
     let stapling = Stapling::start().await;
-    // A signer with another name or key id than the issuer's is not authorized. A signer with the issuer's name and
-    // another key is taken for the issuer, and its signature is wrong.
+    // A signer with another name or key id than the issuer's is not authorized. A signer with the issuer's name and another
+    // key is mistaken for the issuer, and its signature is wrong.
     let impostor = Signer::Issuer(Issuing::Impostor);
     for of in [Revocable::Plain, Revocable::WithImpostor] {
         for (signer, by_key, why) in [

@@ -43,7 +43,7 @@ async fn authority_certificate_is_not_a_servers_own() {
     let chain =
         [Pem::SignedAuthorityAsServer, Pem::Authority].map(|pem| std::fs::read(certificates.file(pem)).unwrap());
     let cases = [
-        // The trusted certificate is another one, has the same subject, or has an issuer that is trusted, too.
+        // The trusted certificate is a different one, has the same subject, or has an issuer that is also trusted.
         (Pem::SelfSigned, trust(&certificates)),
         (Pem::OtherSelfSigned, trusting(&certificates, Pem::SelfSigned)),
         (Pem::SignedAuthorityAsServer, trusting(&certificates, Pem::SignedAuthorityAsServer)),

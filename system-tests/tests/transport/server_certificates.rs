@@ -35,7 +35,7 @@ async fn mongod_is_accepted_by_its_name_and_its_addresses() {
         let connection = connect(options(format!("{host}:{port}")).tls(secured.trust())).await.unwrap();
         assert_eq!(connection.peer_address(), Some(secured.mongod.address()));
     }
-    // One matching authority suffices, and without a check of the name any name does.
+    // One matching authority suffices, and without a check of the name, any name does.
     let several = TlsOptions::default().ca_file(secured.certificates.file(Pem::BothAuthorities));
     connect(localhost(port).tls(several)).await.unwrap();
     connect(localhost(port).tls(secured.trust().allow_invalid_hostnames(true))).await.unwrap();
