@@ -164,7 +164,7 @@ metrics! { m;
     Counter "wharf_pool_retries_total" "commands" "Commands that took another connection, because the first one was lost."
         => m.retries;
     Counter "wharf_pool_drains_total" "connections" ["outcome"]
-        "Drains that have ended, by what became of the connection: reused, failed, displaced (closed because a check-out \
+        "Drains that have ended, by the fate of the connection: reused, failed, displaced (closed because a check-out \
          needed its capacity), given_up (the pool was cleared or closed)."
         => [
             ("reused", m.drains.reused),
@@ -173,18 +173,17 @@ metrics! { m;
             ("given_up", m.drains.given_up),
         ];
     Histogram "wharf_pool_wait_seconds" "seconds" ["outcome"]
-        "How long check-outs took that did not find a connection at once and got one. Each is timed. Outcome: waited, \
-         opened."
+        "The duration of successful check-outs that found no connection at once. Each is timed. Outcome: waited, opened."
         => [("waited", &m.check_outs.waited), ("opened", &m.check_outs.opened)];
     Histogram "wharf_pool_use_seconds" "seconds"
         "How long connections were in use. Sampled: about one use in 128 is timed. The sum of wharf_pool_check_outs_total is \
          the number of uses."
         => &m.use_time;
     Histogram "wharf_pool_create_seconds" "seconds"
-        "How long establishments took that succeeded. Each is timed."
+        "The duration of successful establishments. Each is timed."
         => &m.connections.establish_time;
     Histogram "wharf_pool_create_stage_seconds" "seconds" ["stage"]
-        "How long the stages of establishment took. Each is timed."
+        "The durations of the stages of establishment. Each is timed."
         => m.connections.stage_times.named();
 }
 

@@ -272,7 +272,7 @@ const TLS: [Row; 8] = [
         "tlsDisableCertificateRevocationCheck",
         "false",
         FLAG,
-        "Whether not to check if the server's certificate was revoked",
+        "Whether to skip the check for a revoked certificate",
         |draft, value| put(&mut draft.tls.disable_certificate_revocation_check, value.flag()),
     )
     .protects(),
@@ -294,7 +294,7 @@ const AUTHENTICATION: [Row; 3] = [
         "authMechanismProperties",
         "none",
         "comma-separated name:value pairs",
-        "What the mechanism needs besides",
+        "Additional properties of the mechanism",
         Draft::set_mechanism_properties,
     )
     .secret()
@@ -525,7 +525,7 @@ mod tests {
         assert!(listed.len() >= 15, "{listed:?}");
         for line in listed {
             let name = line.split('`').nth(1).unwrap_or_default();
-            let row = Row::of(name).unwrap_or_else(|| panic!("{name} is no option of connection strings"));
+            let row = Row::of(name).unwrap_or_else(|| panic!("{name} is not an option of connection strings"));
             assert_eq!(line, format!("| `{}` | {} | {} |", row.name, shown_default(&row), row.summary));
         }
     }
