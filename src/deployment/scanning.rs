@@ -574,7 +574,7 @@ fn is_overload(cause: &Cause) -> bool {
 /// An arbiter has no users, so its connection is not authenticated. If the server is something else now, the connection
 /// must not be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("the server was an arbiter when the connection was opened, which is therefore not authenticated")]
+#[error("the connection is not authenticated, because the server was an arbiter when it was opened")]
 struct ArbiterNoMore;
 
 fn has_to_authenticate(connection: &Connection<Endpoint>, reply: &RawDocument) -> bool {

@@ -66,7 +66,7 @@ pub(crate) trait AwaitsDrain: fmt::Debug + Send + Sync {
 enum LeftUndone {
     #[error("an authentication on the connection did not finish")]
     Authentication,
-    #[error("a command on the connection was cancelled or timed out, or its stream of replies was left")]
+    #[error("a command on the connection was cancelled or timed out, or its stream of replies was abandoned")]
     Command,
 }
 

@@ -98,7 +98,7 @@ mod tests {
         let begun = Instant::now();
         assert_eq!(deadline.bound_command(sleep(25 * MS)).await, Err(each));
         assert_eq!(begun.elapsed(), 20 * MS);
-        assert_eq!(deadline.bound(sleep(25 * MS)).await, Ok(()), "what is no command has the whole time");
+        assert_eq!(deadline.bound(sleep(25 * MS)).await, Ok(()), "a step that is not a command has the whole time");
     }
 
     #[tokio::test(start_paused = true)]

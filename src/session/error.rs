@@ -62,14 +62,14 @@ pub enum SessionError {
     )]
     AbortInProgress,
     /// An operation inside `with_transaction` has its own time limit while the transaction's limit applies.
-    #[error("timeoutMS cannot be set for an operation inside of withTransaction, whose own timeoutMS holds")]
+    #[error("timeoutMS cannot be set for an operation inside withTransaction, whose own timeoutMS holds")]
     TimeoutInTransaction,
     /// A session with `snapshot` starts a transaction.
     #[error("Transactions are not supported in snapshot sessions")]
     SnapshotTransaction,
     /// An operation in a session with `snapshot` has its own read concern. The session sets the level and the point in time
     /// of each command.
-    #[error("a session with snapshot sets the read concern: remove that of the operation")]
+    #[error("a session with snapshot sets the read concern: remove the operation's")]
     ReadConcernInSnapshot,
     /// A session with `snapshot` meets a server older than 5.0.
     #[error("Snapshot reads require MongoDB 5.0 or later")]

@@ -88,7 +88,7 @@ fn command_fails_if_the_authentication_loses_its_connection_and_the_next_one_doe
     let ping = rawdoc! { "ping": 1 };
     let error = client.run_command("admin", &ping).unwrap_err();
     assert!(is_unauthenticated(&error), "{error:?}");
-    assert_eq!(server.times(is_authentication).len(), 1, "any command is no retryable operation");
+    assert_eq!(server.times(is_authentication).len(), 1, "a generic command is not retryable");
     client.run_command("admin", &ping).unwrap();
     assert!(close(&server.times(is_hello), &[0, 500]), "{:?}", server.times(is_hello));
 }

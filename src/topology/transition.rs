@@ -171,7 +171,7 @@ impl Step {
 
     fn in_sharded(&mut self, server: &ServerDescription) {
         if server.server_type != ServerType::Mongos && !server.server_type.is_unknown() {
-            self.leave_out(&server.address, "it is no mongos, as the first server is");
+            self.leave_out(&server.address, "it is not a mongos, unlike the first server");
         }
     }
 

@@ -79,7 +79,7 @@ impl fmt::Display for AuthenticationError {
         }
         match cause {
             AuthenticationCause::Refused(_) if *is_database_of_path && database != "admin" => f.write_str(
-                "; the database is that of the connection string's path: for a user of admin, add authSource=admin",
+                "; the database comes from the connection string's path: for a user of admin, add authSource=admin",
             ),
             _ => Ok(()),
         }

@@ -456,7 +456,7 @@ fn pin_is_kept_by_a_commit_and_released_by_what_comes_next() {
     session.begin_commit().unwrap();
     assert_eq!(session.pinned(), Some(&"mongos"), "the commit may be called again");
     assert_eq!(session.begin(&READ).unwrap(), Some("mongos"));
-    assert_eq!(session.pin("other"), Some("other"), "outside of a transaction");
+    assert_eq!(session.pin("other"), Some("other"), "outside a transaction");
     assert_eq!(session.pinned(), None);
 
     let mut session = pinned();
@@ -542,7 +542,7 @@ fn commit_after_one_that_failed_unsent_or_has_no_outcome_has_the_write_concern_m
     assert!(!has_majority(&mut session));
     let _ = session.commit_failed(&overload(), Some(SERVER));
     let _ = session.commit_failed(&fault(FaultKind::CheckOut), None);
-    assert!(has_majority(&mut session), "a failure that is no overload");
+    assert!(has_majority(&mut session), "a failure other than an overload");
 
     for unsent in [overload(), fault(FaultKind::CheckOut)] {
         let mut session = in_progress();

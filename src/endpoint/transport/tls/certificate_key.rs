@@ -48,7 +48,7 @@ pub(super) fn read(options: &TlsOptions) -> Result<Option<CertificateKey<'_>>, I
             if regular_file::is_writable_by_others(&metadata) {
                 tracing::warn!(
                     target: "wharf::options",
-                    "tlsCertificateKeyFile {path:?} can be written by others than its owner: take that right away"
+                    "tlsCertificateKeyFile {path:?} can be written by users other than its owner: remove that permission"
                 );
             }
             read_pem(origin, &text, password).map(Some)
