@@ -25,7 +25,7 @@ pub struct Metric {
     pub kind: MetricKind,
     /// The unit: `connections`, `check-outs`, `seconds` and so on.
     pub unit: &'static str,
-    /// The name of the label that tells the metric's readings apart, if there are several.
+    /// The name of the label that distinguishes the metric's readings, if there are several.
     pub label: Option<&'static str>,
     /// What the metric counts or measures, as a sentence.
     pub help: &'static str,
