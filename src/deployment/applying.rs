@@ -304,7 +304,7 @@ impl Deployment {
     }
 
     /// Applies the failure of a server's pool to open a connection. Ignores an authentication that fails in a check: the
-    /// check-out of the operation fails with it, too, and then it counts.
+    /// operation's check-out fails with it, too, and counts then.
     pub(super) fn establishment_failed(self: &Arc<Self>, server: &Server, failed: &FailedConnection<'_>) {
         let error = failed.error();
         let is_checking = || server.pool.establisher().scanned().is_some_and(Scanned::is_checking);

@@ -1,7 +1,7 @@
 //! A client's deployment in a forked child.
 //!
-//! The child inherits the memory of the monitors, but not the threads that run them, and perhaps locks that such threads
-//! held. So it neither uses nor drops its parent's deployment. It starts with a new one that knows nothing yet.
+//! The child inherits the memory of the monitors, but not the threads that run them, and it may inherit locks that those
+//! threads held. So it neither uses nor drops its parent's deployment. It starts with a new one that knows nothing yet.
 
 use std::sync::{Arc, OnceLock};
 

@@ -11,9 +11,9 @@ use super::publisher::Publisher;
 use crate::error::Cause;
 use crate::topology::{HeartbeatConnection, TopologyEvent};
 
-/// The check of a server that is in progress, if its events are listened to.
+/// The check in progress, if its events are listened to.
 ///
-/// The lock comes after that of the deployment. Events are queued under it, so that they are in order.
+/// This lock comes after the deployment's. Events are queued under it, so that they are in order.
 #[derive(Default)]
 pub(super) struct Heartbeats(Mutex<State>);
 
@@ -118,7 +118,7 @@ pub(super) struct Heartbeat<'h> {
 }
 
 impl Heartbeat<'_> {
-    /// Ends the check with a reply. `round_trip` is the time that it took, unless the server waited with it.
+    /// Ends the check with a reply. `round_trip` is the time that it took, unless the server delayed the reply.
     pub(super) fn succeed(self, reply: &RawDocument, number: Option<i64>, round_trip: Option<Duration>) {
         self.finish(|current| {
             let Current { start, awaited, mut connection, .. } = current;

@@ -15,8 +15,8 @@ use crate::topology::TopologyEvent;
 ///
 /// It receives one event at a time, in order. It is called by a monitor, or by the task that used or closed the client,
 /// and never under a lock. One call delivers at most 32 events before another call takes over. A slow subscriber delays the
-/// monitors, so one that may take long should pass the event on, for example through an unbounded channel. A panic is
-/// caught, and the event counts as delivered. Every `Fn(&TopologyEvent)` is a subscriber.
+/// monitors, so a subscriber that may take long should pass the event on, for example through an unbounded channel. A panic
+/// is caught, and the event counts as delivered. Every `Fn(&TopologyEvent)` is a subscriber.
 pub trait TopologySubscriber: Send + Sync + 'static {
     /// Receives an event.
     fn on_event(&self, event: &TopologyEvent);
@@ -55,8 +55,8 @@ impl Publisher {
         !self.subscribers.is_empty() || log::is_enabled()
     }
 
-    /// Queues events, in the order of these calls. Calls no foreign code. The caller then calls
-    /// [`deliver`](Self::deliver), outside of all locks.
+    /// Queues events, in the order of these calls. Calls no foreign code. The caller then calls [`deliver`](Self::deliver),
+    /// outside all locks.
     pub(super) fn emit<I: IntoIterator<Item = TopologyEvent>>(&self, events: impl FnOnce(ObjectId) -> I) {
         events(self.topology_id).into_iter().for_each(|event| self.delivery.emit(event));
     }

@@ -1,5 +1,5 @@
-//! Scanning: checking the servers inline with operations, where there are no monitors (Server Monitoring,
-//! "Single-threaded monitoring"; Server Selection, "Single-threaded server selection").
+//! Scanning checks the servers inline with operations, where there are no monitors (Server Monitoring, "Single-threaded
+//! monitoring"; Server Selection, "Single-threaded server selection").
 //!
 //! A deployment that scans has one connection for each server, in a pool of size one that spawns nothing. Commands and
 //! checks share it. Opening it counts as a check, and so does a hello on it. One future checks all servers concurrently.
@@ -31,8 +31,8 @@
 //!
 //! One unresponsive server must not block operations whose `timeoutMS` is shorter. A scan ends once half of the operation's
 //! time is used up and a server that has answered is suitable. A check that is cut off, at that point or when the time is
-//! up, counts as failed: the server becomes unknown. For 5 s, scans ask it again only if no other server is suitable. The
-//! server may merely need more time than the operation had.
+//! up, counts as failed: the server becomes unknown. For 5 s, scans ask this server again only if no other one is suitable.
+//! The server may merely need more time than the operation had.
 
 use std::future::poll_fn;
 use std::panic::Location;
@@ -447,7 +447,7 @@ impl Deployment {
     async fn try_check(&self, resident: &Resident) -> Result<Checked, Failure> {
         let server = &*resident.server;
         let (pool, endpoint) = (&server.pool, server.pool.establisher());
-        // Without monitors, the connection itself tells whether the server is there.
+        // Without monitors, only the connection itself tells whether the server is there.
         pool.ready();
         let site = Location::caller();
         if pool.status().available > 0 {
@@ -571,7 +571,7 @@ fn is_overload(cause: &Cause) -> bool {
     cause.downcast_ref::<CommandError>().is_some_and(|error| error.has_label("SystemOverloadedError"))
 }
 
-/// An arbiter has no users, so its connection is not authenticated. If the server is something else now, the connection
+/// An arbiter has no users, so its connection is not authenticated. If the server is no longer an arbiter, the connection
 /// must not be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("the connection is not authenticated, because the server was an arbiter when it was opened")]

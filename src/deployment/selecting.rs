@@ -1,5 +1,5 @@
-//! Selecting a server for an operation, and waiting until there is one (Server Selection, "Multi-threaded server
-//! selection algorithm").
+//! Selects a server for an operation, and waits until there is one (Server Selection, "Multi-threaded server selection
+//! algorithm").
 
 use std::fmt;
 use std::sync::Arc;
@@ -42,13 +42,13 @@ pub enum ServerSelectionError {
     #[error("no server for {wanted} was found within {limit_name} ({}): {topology}", Milliseconds(*limit))]
     #[non_exhaustive]
     Timeout {
-        /// What was wanted, such as a read preference.
+        /// The requirement, such as a read preference.
         wanted: String,
         /// The option that set the limit: `serverSelectionTimeoutMS` or `timeoutMS`.
         limit_name: &'static str,
         /// The time that was allowed.
         limit: Duration,
-        /// What was known about the servers at the end.
+        /// The servers' states at the end.
         topology: Arc<TopologySummary>,
     },
     /// One scan found no suitable server, and the option `serverSelectionTryOnce` of a client on a single thread allows no
@@ -56,9 +56,9 @@ pub enum ServerSelectionError {
     #[error("no server for {wanted} was found in one scan (serverSelectionTryOnce): {topology}")]
     #[non_exhaustive]
     TriedOnce {
-        /// What was wanted, such as a read preference.
+        /// The requirement, such as a read preference.
         wanted: String,
-        /// What was known about the servers at the end.
+        /// The servers' states at the end.
         topology: Arc<TopologySummary>,
     },
     /// A server has no wire version in common with wharf.
@@ -70,7 +70,7 @@ pub enum ServerSelectionError {
     /// The client was shut down.
     #[error("the client is shut down")]
     Closed,
-    /// The client was used outside of a tokio runtime before it was used on one.
+    /// The client was used outside a tokio runtime before it was used on one.
     #[error("a client needs a tokio runtime: use it on one first")]
     NoRuntime,
 }
@@ -96,7 +96,7 @@ pub struct TopologySummary {
     /// Why the SRV name could not be resolved.
     unresolved: Option<String>,
     topology_type: &'static str,
-    /// Address, type, and the error of the last check, or how long there was no answer.
+    /// The address, the type, and the error of the last check or how long the server has not answered.
     servers: Vec<(Arc<str>, &'static str, Option<String>)>,
     /// The last server that left the deployment, and why.
     left_out: Option<Arc<str>>,

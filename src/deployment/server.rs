@@ -43,7 +43,7 @@ pub(crate) struct Server {
 pub(super) struct Control {
     /// Notified when the server is to be checked at once.
     pub(super) check: Notify,
-    /// Whether a check is in progress, or is to begin without a pause.
+    /// Whether a check is in progress, or is about to begin without a pause.
     is_checking: AtomicBool,
     /// Notified when the check in progress is to be cancelled.
     pub(super) cancel: Notify,
@@ -57,7 +57,7 @@ pub(super) struct Control {
 
 impl Control {
     /// Asks for a check at once. Ignored while a check is in progress (Server Monitoring, "Requesting an immediate check"):
-    /// a task that waits until the topology changes is notified of its end, and may ask again.
+    /// a task that waits for the topology to change is notified of the check's end, and may ask again.
     pub(super) fn ask(&self) {
         // ORD: Acquire; pairs with the Release in `set_checking`. See there.
         if !self.is_checking.load(Ordering::Acquire) {
@@ -66,9 +66,8 @@ impl Control {
     }
 
     /// Notes whether a check is in progress. The monitor notes its end before it applies the result and notifies the
-    /// tasks that wait. A task listens before it asks. Listening and notifying take the lock of the event: if the
-    /// task listens first, it is notified after it has asked in vain; if the monitor notifies first, the task sees the
-    /// note.
+    /// waiting tasks. A task listens before it asks. Listening and notifying take the lock of the event. If the task
+    /// listens first, it is notified after its request was ignored. If the monitor notifies first, the task sees the note.
     pub(super) fn set_checking(&self, on: bool) {
         // ORD: Release; pairs with the Acquire in `ask`.
         self.is_checking.store(on, Ordering::Release);
@@ -125,7 +124,7 @@ impl Server {
         *self.checks_begun.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
-    /// Returns how long its monitor has checked it, in whole milliseconds.
+    /// Returns how long its monitor has been checking it, in whole milliseconds.
     pub(super) fn checked_for(&self) -> Duration {
         let checks_begun = *self.checks_begun.lock().unwrap_or_else(PoisonError::into_inner);
         Duration::from_millis(u64::try_from(checks_begun.elapsed().as_millis()).unwrap_or(u64::MAX))
@@ -152,7 +151,7 @@ impl Server {
         (round_trips.average(), round_trips.minimum())
     }
 
-    /// Returns the shortest round trip of late (`minRoundTripTime`), zero if it is not known. Takes no lock.
+    /// Returns the shortest recent round trip (`minRoundTripTime`), or zero if it is not known. Takes no lock.
     pub(crate) fn least_round_trip(&self) -> Duration {
         // Relaxed: a measured value, which publishes nothing.
         Duration::from_nanos(self.least_round_trip.load(Ordering::Relaxed))

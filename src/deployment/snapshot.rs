@@ -52,7 +52,7 @@ impl Snapshot {
     }
 
     /// Returns the maximum number of statements and bytes of a write command (`maxWriteBatchSize`, `maxMessageSizeBytes`).
-    /// The limits are those of the server that writes go to, or hold for all known servers if there is not exactly one.
+    /// The limits belong to the server that writes go to, or hold for all known servers if there is not exactly one.
     pub(crate) fn write_limits(&self) -> (usize, usize) {
         let known = self.topology.servers().enumerate().filter(|(place, server)| match self.writable {
             Some(writable) => *place == writable,

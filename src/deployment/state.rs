@@ -159,7 +159,7 @@ impl Drop for SrvResident {
 impl Deployment {
     /// Notes that the runtime of the monitors of this start has ended.
     fn has_stopped(&self, start: u64) {
-        // ORD: Relaxed; nothing is published. If the monitors were started again meanwhile, the exchange fails.
+        // ORD: Relaxed; nothing is published. If the monitors were restarted meanwhile, the exchange fails.
         if self.running.compare_exchange(start, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
             // Waiting operations restart the monitors, on their own runtimes.
             self.changed.notify(usize::MAX);
@@ -358,7 +358,7 @@ impl Deployment {
         self.snapshot.store(Arc::new(snapshot));
     }
 
-    /// Returns what is known at present. Takes no lock. Do not keep it across an await.
+    /// Returns the current snapshot. Takes no lock. Do not keep it across an await.
     pub(crate) fn snapshot(&self) -> Guard<Arc<Snapshot>> {
         self.snapshot.load()
     }
@@ -560,7 +560,7 @@ impl Deployment {
         }
     }
 
-    /// Ends the monitors and closes the pools, for good.
+    /// Ends the monitors and closes the pools for good.
     pub(crate) fn close(&self) {
         let is_listened_to = self.publisher.is_listened_to();
         let (before, servers) = {

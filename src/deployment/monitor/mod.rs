@@ -36,8 +36,9 @@ use failure::{CheckTimeoutError, Failure};
 
 /// How many checks may follow one another without a pause. Beyond that, checks are 500 ms apart on average.
 ///
-/// A change of the server's state ends an awaited check at once, and so does a server that closes its connections or does
-/// not wait. The monitor must follow an election, which takes a few changes, but need not keep up with such a server.
+/// A change of the server's state ends an awaited check at once. So does a server that closes its connections or does not
+/// delay its replies. The monitor must follow an election, which takes a few changes, but need not keep up with such a
+/// server.
 const BURST: u32 = 10;
 
 /// Checks the server until it leaves the deployment.
@@ -243,8 +244,8 @@ impl Monitor<'_> {
         outcome
     }
 
-    /// Takes note of a reply to a check. `number` is the server's number for the connection. `round_trip` is the time that
-    /// the reply took, unless the server waited with it.
+    /// Records a reply to a check. `number` is the server's number for the connection. `round_trip` is the time that the
+    /// reply took, unless the server delayed it.
     fn checked(
         &mut self,
         heartbeat: Heartbeat<'_>,

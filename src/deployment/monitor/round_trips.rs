@@ -15,7 +15,7 @@ use crate::runtime::alarm;
 /// Measures a round trip every `heartbeatFrequencyMS` while the monitor streams, and at once if the server becomes known
 /// without one. Failures change nothing: the monitor notices them as well.
 pub(super) async fn keep_measuring(resident: &Resident, probe: &Endpoint, mut streaming: watch::Receiver<bool>) {
-    // The sender is in the monitor, which ends together with this future.
+    // The sender belongs to the monitor, which ends together with this future.
     while streaming.wait_for(|on| *on).await.is_ok() {
         tokio::select! {
             // First, because a failed check ends the streaming.
