@@ -64,7 +64,7 @@ pub(super) struct Channel {
     pub(super) state: ExchangeState,
     pub(super) outgoing: Vec<u8>,
     pub(super) incoming: Inbox,
-    /// The length in bytes of a reply at the start of `incoming` that was taken already and precedes others of its
+    /// The length in bytes of a reply at the start of `incoming` that has already been taken and precedes others of its
     /// stream.
     taken: usize,
     /// A message before compression, or after decompression.
@@ -91,8 +91,8 @@ pub(super) enum ExchangeState {
         /// The reply to wait for afterwards; `None` for a request without a reply.
         then: Option<Awaited>,
     },
-    /// A request without a reply is written, but may still lie in the stream's own buffer. Only a later read or write
-    /// would send it.
+    /// A request without a reply is written, but may still be in the stream's own buffer. Only a later read or write would
+    /// send it.
     Flushing,
     /// The reply is being read into `incoming`.
     Receiving(Awaited),
@@ -110,7 +110,7 @@ pub(super) enum ExchangeState {
         /// The reply's header.
         header: Header,
     },
-    /// There is no exchange, but the last reply lies in a large buffer, where the caller may still read it.
+    /// There is no exchange, but the last reply is in a large buffer, where the caller may still read it.
     Lent,
     /// The reply is being read only to be discarded, and is too large to be buffered.
     Discarding {
@@ -289,7 +289,7 @@ impl Channel {
         }
     }
 
-    /// Returns whether the request is written entirely, so that only reading is left.
+    /// Returns whether the request is written in full, so that only reading is left.
     #[inline]
     pub fn is_sent(&self) -> bool {
         !matches!(
@@ -354,7 +354,7 @@ impl Channel {
             }
             _ => {
                 let most = self.limits.max_message_size;
-                // Usually there is nothing to append, so skip the search for the place.
+                // Usually there is nothing to append, so the search for the place is skipped.
                 match [&*self.appended, appended[0], appended[1]] {
                     [[], [], []] => op_msg::encode(&message, most, &mut self.outgoing)?,
                     [[], elements, []] => op_msg::encode_with(&message, &[elements], most, &mut self.outgoing)?,
@@ -397,7 +397,7 @@ impl Channel {
         poll_fn(|context| self.poll_advance(context)).await
     }
 
-    /// Advances until nothing is left to write or read. Dropping the future loses nothing, either.
+    /// Advances until nothing is left to write or read. Dropping the future loses nothing either.
     pub async fn finish(&mut self) -> Result<(), ExchangeError> {
         poll_fn(|context| self.poll_finish(context)).await
     }

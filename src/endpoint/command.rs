@@ -26,9 +26,9 @@ use crate::wire::op_msg::OutgoingSequence;
 ///
 /// # Added elements
 ///
-/// wharf appends `$db`, the declared API of [`Options::server_api`] and, with a time limit, `maxTimeMS`. It does not
-/// search the document for them, so the document must not have them. What a server does with a field that appears twice
-/// is undefined, and usually an error (Run Command specification, "RunCommand implementation details").
+/// wharf appends `$db`, the declared API of [`Options::server_api`] and, with a time limit, `maxTimeMS`. It does not search
+/// the document for these fields, so the document must not have them. The effect of a field that appears twice is
+/// undefined, and usually an error (Run Command specification, "RunCommand implementation details").
 #[derive(Clone, Copy)]
 #[must_use = "a command does nothing until it is run"]
 pub struct Command<'a> {
@@ -193,7 +193,7 @@ impl<'a> Command<'a> {
 
     /// Does not send the time limit to the server.
     ///
-    /// For `getMore` on cursors that are not tailable, and for commands without `maxTimeMS` (CSOT, "Cursors").
+    /// Used for `getMore` on cursors that are not tailable, and for commands without `maxTimeMS` (CSOT, "Cursors").
     pub fn without_max_time(mut self) -> Self {
         self.sends_max_time = false;
         self

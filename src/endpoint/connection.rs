@@ -173,7 +173,7 @@ impl EndpointConnection {
     /// cursor, the cursor is closed on the server (`killCursors`), because no caller knows it.
     ///
     /// A pool drains connections at check-in by itself. Call this on a connection that is held for several commands, such
-    /// as those of a transaction.
+    /// as the commands of a transaction.
     ///
     /// # Cancel safety
     ///
@@ -183,9 +183,9 @@ impl EndpointConnection {
             Condition::Reusable => true,
             Condition::Broken => false,
             Condition::NeedsDrain => {
-                // The error does not matter: the state of the channel tells whether the exchange has ended.
+                // The error does not matter: the state of the channel shows whether the exchange has ended.
                 let draining = self.channel.drain(self.options.drain_limit);
-                // A deadline beyond the clock's range is no limit.
+                // A deadline beyond the clock's range means no limit.
                 let is_drained = match Instant::now().checked_add(self.options.drain_timeout) {
                     Some(at) => matches!(within(at, || Some(self.runtime.clone()), draining).await, Ok(Ok(()))),
                     None => draining.await.is_ok(),
@@ -315,8 +315,8 @@ impl EndpointConnection {
 
     /// Continues the exchange until its next reply is complete.
     ///
-    /// Not inlined, so that the code of a command lies in one place, next to `begin` and `outcome`. A CPU core that has
-    /// slept since the last command has to fetch every page and cache line of it.
+    /// Not inlined, so that the code of a command is in one place, next to `begin` and `outcome`. A CPU core that has slept
+    /// since the last command has to fetch every page and cache line of it.
     #[inline(never)]
     pub(super) fn poll_finish(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Box<CommandError>>> {
         let finished = ready!(self.channel.poll_finish(context));
@@ -350,7 +350,7 @@ impl EndpointConnection {
             }
             Limit::Unset if !self.options.socket_timeout.is_zero() => loop {
                 let limit = self.options.socket_timeout;
-                // A deadline beyond the clock's range is no limit.
+                // A deadline beyond the clock's range means no limit.
                 let advanced = match Instant::now().checked_add(limit) {
                     Some(at) => within(at, || Some(self.runtime.clone()), self.channel.advance()).await,
                     None => Ok(self.channel.advance().await),
@@ -487,7 +487,7 @@ impl EndpointConnection {
         }
     }
 
-    /// Tells this value when the connection has been drained.
+    /// Notifies this value when the connection has been drained.
     pub(crate) fn await_drain(&mut self, waiting: Box<dyn AwaitsDrain>) {
         self.waiting = Some(waiting);
     }

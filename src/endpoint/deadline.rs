@@ -50,7 +50,7 @@ impl Deadline {
     /// Returns this deadline, postponed by time that does not count.
     #[cfg(feature = "oidc")]
     pub fn later_by(self, uncounted: Duration) -> Self {
-        // A deadline beyond the clock's range is no limit.
+        // A deadline beyond the clock's range means no limit.
         Self { at: self.at.and_then(|at| at.checked_add(uncounted)), ..self }
     }
 

@@ -29,7 +29,8 @@ impl Drop for Decompressing {
     }
 }
 
-/// The channel's buffers. They are wiped if the channel no longer wants them back, because it may be wiping its own.
+/// The channel's buffers. They are wiped if the channel no longer wants them back, because it may be wiping its own
+/// buffers.
 #[derive(Default)]
 struct Decompressed {
     incoming: Inbox,

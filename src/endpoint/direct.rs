@@ -140,7 +140,7 @@ impl DirectConnection {
     /// Sends `command`, to which the server sends no reply (OP_MSG, "moreToCome on requests"). Completes when the
     /// operating system has taken all of it.
     ///
-    /// For a write whose write concern is `{ w: 0 }`, which its document must state.
+    /// Used for a write whose write concern is `{ w: 0 }`, which its document must state.
     ///
     /// # Errors
     ///

@@ -26,7 +26,7 @@ mod tests;
 /// How many bytes of a large reply are read and discarded at a time.
 const DISCARDED_AT_A_TIME: usize = 64 * 1024;
 
-/// The length in bytes up to which a reply is kept to be looked into for a cursor. Many connections may drain at a time.
+/// The maximum length in bytes of a reply that is kept and searched for a cursor. Many connections may drain at a time.
 const LONGEST_LOOKED_INTO: usize = 1024 * 1024;
 
 /// How many bytes of a reply show whether it may answer a query: up to the name of the cursor's first field.

@@ -50,7 +50,7 @@ pub(super) struct HttpRequest<'a> {
     pub limit: Duration,
 }
 
-/// Whether a service may have an address.
+/// Decides whether a service may have an address.
 pub(super) type Peers = fn(IpAddr) -> bool;
 
 /// An answer with any status.
@@ -147,7 +147,7 @@ async fn exchange(
     tokio::select! {
         biased;
         answer = &mut answer => answer,
-        // If the connection fails, so does the answer. If the connection ends well, the rest has been received.
+        // If the connection fails, so does the answer. If the connection ends cleanly, the rest has been received.
         _ = &mut connection => answer.await,
     }
 }

@@ -8,11 +8,11 @@ use zeroize::Zeroize;
 
 use super::transport::Transport;
 
-/// The least number of free bytes for a read, so that a reply of common size takes one read.
+/// The minimum number of free bytes for a read, so that a reply of common size takes one read.
 const READ_AHEAD: usize = 4 * 1024;
 
-/// The most bytes that are allocated on a peer's announcement alone. Beyond it the buffer grows as bytes arrive, each
-/// time at most to twice their number.
+/// The maximum number of bytes that are allocated on a peer's announcement alone. Beyond it the buffer grows as bytes
+/// arrive, each time at most to twice their number.
 const TRUSTED: usize = 1024 * 1024;
 
 /// Bytes that were received but not used yet. Dereferences to them.

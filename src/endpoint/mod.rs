@@ -8,7 +8,7 @@
 //! 2. `handshake` exchanges hello in `OP_MSG` (`channel`, over `wire`).
 //! 3. `authentication` authenticates the application, if the options have a credential.
 //!
-//! Commands then run as exchanges. An exchange belongs to the channel and not to the task that waits for it. When a
+//! Commands then run as exchanges. An exchange belongs to the channel rather than to the task that waits for it. When a
 //! command is cancelled, the pool drains its connection (`drain`).
 //!
 //! The `channel` does not interpret the bytes of the `transport`. It compresses between encoding and writing, and
@@ -271,7 +271,7 @@ impl Endpoint {
     /// "Metadata updates after MongoClient initialization").
     ///
     /// This applies to connections that are opened from now on by this endpoint, its clones, its pool, and all endpoints
-    /// that were made together with it. A library that is already appended is not appended again.
+    /// that were made together with it. A library that was already appended is not appended again.
     ///
     /// # Errors
     ///

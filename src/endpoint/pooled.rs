@@ -144,10 +144,10 @@ impl Pool<Endpoint> {
     /// It does so if the error [clears pools](OperationError::clears_pool) and belongs to the current generation. In
     /// load-balanced mode it clears only the connection's service.
     ///
-    /// A cleared pool stays paused until [`Pool::ready`] is called. Use this only if the application monitors the
-    /// server and finds out when it is back. Errors of establishing a connection have no effect here: the failure sink
-    /// ([`PoolBuilder::on_failure`](crate::PoolBuilder::on_failure)) gets each of them once, and check-outs may get
-    /// them later.
+    /// A cleared pool stays paused until [`Pool::ready`] is called. Use this only if the application monitors the server
+    /// and notices when it is back. Errors of establishing a connection have no effect here: the failure sink
+    /// ([`PoolBuilder::on_failure`](crate::PoolBuilder::on_failure)) gets each of them once, and check-outs may get them
+    /// later.
     pub fn clear_after(&self, error: &OperationError) -> bool {
         let OperationError::Command(failure) = error else { return false };
         let Some(generation) = failure.origin().generation.filter(|_| failure.clears_pool()) else { return false };

@@ -30,7 +30,7 @@ pub(super) fn read(path: &Path, most: u64) -> io::Result<(Zeroizing<Vec<u8>>, Me
     Ok((bytes, metadata))
 }
 
-/// Opens a file without waiting. Otherwise, a pipe would wait for a writer, which may never come.
+/// Opens a file without waiting. Otherwise, opening a pipe would wait for a writer, which may never come.
 fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true);

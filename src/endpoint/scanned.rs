@@ -77,7 +77,7 @@ impl Scanned {
         self.failed().as_mut()?.reply.take()
     }
 
-    /// Notes that a scan, which began at this time, has ended: its operation checks out its connection now.
+    /// Notes that a scan, which began at this time, has ended. Its operation checks out its connection now.
     pub(crate) fn scan_ended(&self, begun: Instant) {
         if let Some(failed) = self.failed().as_mut().filter(|failed| failed.at >= begun) {
             failed.at = Instant::now();
@@ -91,8 +91,8 @@ impl Scanned {
         (failed.at.elapsed() < SHORTEST_HEARTBEAT).then_some(failed.error)
     }
 
-    /// Sets whether connections may be opened to a server that says that it is an arbiter, although it cannot
-    /// authenticate them. Commands go there only if the server is the only one in the topology.
+    /// Sets whether connections may be opened to a server that claims to be an arbiter, although it cannot authenticate
+    /// them. Commands go there only if the server is the only one in the topology.
     pub(crate) fn allow_arbiter(&self, allowed: bool) {
         // Relaxed: the thread that opens the connections writes it.
         self.allows_arbiter.store(allowed, Ordering::Relaxed);

@@ -249,7 +249,7 @@ pub(crate) async fn resolve_again(
     };
 }
 
-/// Keeps `most` of the servers, unless that is 0, chosen by a partial Fisher-Yates shuffle.
+/// Keeps `most` of the servers, chosen by a partial Fisher-Yates shuffle, or all if `most` is 0.
 pub(crate) fn choose(servers: &mut Vec<crate::options::ServerAddress>, most: u32) {
     let most = usize::try_from(most).unwrap_or(usize::MAX);
     if most == 0 || most >= servers.len() {
@@ -394,7 +394,7 @@ mod look_up {
     }
 
     /// Reads a `resolv.conf` as libc does: without a name server it asks the local one, a time limit of 0 s means 1 s, and
-    /// a search domain is not checked. All names here end with a dot, so search domains are left out.
+    /// a search domain is not checked. All names here end with a dot, so search domains do not apply.
     #[cfg(all(unix, not(any(target_os = "android", target_vendor = "apple"))))]
     fn settings_of(text: &[u8]) -> Result<(ResolverConfig, ResolverOpts), NetError> {
         let is_used = |line: &&[u8]| !line.starts_with(b"search") && !line.starts_with(b"domain");
@@ -453,7 +453,7 @@ mod look_up {
         });
         let lowest = records.clone().map(|(_, seconds)| seconds).min();
         let servers = records.map(|(record, _)| {
-            // In Punycode if it is not ASCII, like the domain that it is compared with.
+            // The name is in Punycode if it is not ASCII, like the domain that it is compared with.
             let target = record.target.to_ascii().to_ascii_lowercase();
             let server = target.strip_suffix('.').unwrap_or(&target);
             // The labels of a record may contain any bytes, but the labels of a name may not.

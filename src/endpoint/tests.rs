@@ -169,7 +169,7 @@ async fn long_reply_takes_memory_as_it_arrives() {
         sent[8..12].copy_from_slice(&if is_whole { 1_i32 } else { 2 }.to_le_bytes());
         let length = sent.len();
         let sends = tokio::spawn(async move {
-            // In many small parts, as from a network.
+            // In many small parts, as a network might deliver it.
             for part in sent.chunks(64 * 1024) {
                 server.write_all(part).await.unwrap();
                 tokio::task::yield_now().await;

@@ -41,7 +41,7 @@ impl KeyCache {
         Self { username, password, entries: PerProcess::default() }
     }
 
-    /// Returns the keys with which to answer `challenge`. Derives them if they are not cached.
+    /// Returns the keys for answering `challenge`. Derives them if they are not cached.
     ///
     /// # Errors
     ///

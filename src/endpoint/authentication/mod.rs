@@ -105,7 +105,7 @@ pub(super) struct Authentication {
     state: Authenticated,
 }
 
-/// What a connection was authenticated with.
+/// The mechanism-specific state of an authenticated connection.
 #[derive(Debug)]
 enum Authenticated {
     Scram(Hash),

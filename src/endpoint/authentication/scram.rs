@@ -35,12 +35,12 @@ impl Scram {
         Ok(Self { keys: KeyCache::new(username.clone(), password.clone()), username, source, forced })
     }
 
-    /// Returns `saslSupportedMechs` if the mechanism is to be negotiated, with the user name exactly as given.
+    /// Returns `saslSupportedMechs`, with the user name exactly as given, if the mechanism is to be negotiated.
     pub fn supported_mechanisms_of(&self) -> Option<String> {
         self.forced.is_none().then(|| format!("{}.{}", self.source, self.username))
     }
 
-    /// Returns the first message, to send along with hello. Before the negotiation, it is that of SCRAM-SHA-256, as the
+    /// Returns the first message, to send along with hello. Before the negotiation, it belongs to SCRAM-SHA-256, as the
     /// specification requires.
     ///
     /// # Errors
@@ -53,7 +53,7 @@ impl Scram {
         Ok((command, begun))
     }
 
-    /// Returns the mechanism for a server that reports these mechanisms for the user. Without a report it is
+    /// Returns the mechanism for a server that reports these mechanisms for the user. Without a report, the mechanism is
     /// SCRAM-SHA-1 (Authentication specification, "Default Authentication Methods").
     pub fn choose(&self, supported: Option<&[String]>) -> Hash {
         let sha_256 = || supported.is_some_and(|names| names.iter().any(|name| name == "SCRAM-SHA-256"));
@@ -89,7 +89,7 @@ impl Scram {
         let challenge = begun.client_first.read(&started.payload)?;
         let keys =
             conversation.deadline.bound(self.keys.keys(begun.hash, &challenge)).await.map_err(Cause::Timeout)??;
-        // A party that has the proof can try out passwords on it for as long as it likes.
+        // A party that has the proof can try passwords against it for as long as it likes.
         let (client_final, verification) = challenge.answer(&keys);
         let client_final = Zeroizing::new(client_final);
         let command = sasl::advance(&started.conversation_id, client_final.as_bytes());

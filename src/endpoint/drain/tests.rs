@@ -1,4 +1,4 @@
-//! Leaves exchanges at every byte, and checks the limits. How a pool drains is tested through the public API, in
+//! Leaves exchanges at every byte, and checks the limits. The draining by a pool is tested through the public API, in
 //! `system-tests/tests/drain/main.rs`.
 
 use bson::{RawDocument, RawDocumentBuf, rawdoc};

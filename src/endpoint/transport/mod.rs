@@ -47,7 +47,7 @@ pub(super) struct Connectors {
 }
 
 impl Connectors {
-    /// Reads the files that the options name, so that an invalid file is refused here and not by the first connection.
+    /// Reads the files that the options name, so that an invalid file is refused here rather than by the first connection.
     pub fn new(options: &Options) -> Result<Self, InvalidOption> {
         let tls = options.tls.as_ref().map(|tls| Tls::new(tls, options.proxy.is_none())).transpose()?;
         Ok(Self { look_ups: Arc::default(), proxy: options.proxy.clone().map(Arc::new), tls: tls.map(Arc::new) })
@@ -142,7 +142,7 @@ fn unconnected(failed: ConnectError) -> EstablishError {
     }
 }
 
-/// Connects to a Unix domain socket. On platforms without them, no connector to one exists.
+/// Connects to a Unix domain socket. Platforms without them have no connector to one.
 async fn connect_unix(path: &std::path::Path, deadline: Deadline) -> Result<Socket, EstablishError> {
     let (source, timeout) =
         match deadline.bound(Socket::connect_unix(path)).instrument(debug_span!(target: TARGET, "connect")).await {
@@ -178,9 +178,9 @@ async fn resolve(
 
 /// Returns the establishment error for a stream that failed between its opening and the end of hello.
 ///
-/// TLS may have failed instead of the network. In TLS 1.3 a client learns only after its own handshake has ended that
-/// the server does not accept its certificate. Overload cannot cause such an error, so it has no label (CMAP
-/// specification, "Backpressure-enabled").
+/// TLS may have failed instead of the network. In TLS 1.3, a client learns only after its own handshake that the server
+/// does not accept its certificate. Overload cannot cause such an error, so it has no label (CMAP specification,
+/// "Backpressure-enabled").
 ///
 /// This works if the server sends an alert. mongod 6.0 does not: it checks the client's certificate after the handshake
 /// and closes without an alert, just like a server that closes because it is overloaded.
@@ -246,7 +246,7 @@ impl Transport {
     ///
     /// Nothing was written if this returns `Pending`.
     ///
-    /// With TLS the bytes may still lie in the stream's own buffer. The next call of this function or of
+    /// With TLS, the bytes may still be in the stream's own buffer. The next call of this function or of
     /// [`poll_read`](Self::poll_read) sends them. A caller that waits for a reply does not need to do anything. A caller
     /// that does not wait must call [`poll_flush`](Self::poll_flush).
     #[inline(always)] // Because its only caller is inlined.

@@ -1,4 +1,4 @@
-//! Connecting to the first of several addresses that accepts (RFC 8305, "Happy Eyeballs").
+//! Connects to the first of several addresses that accepts (RFC 8305, "Happy Eyeballs").
 
 use std::collections::VecDeque;
 use std::fmt;

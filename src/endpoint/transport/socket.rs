@@ -77,7 +77,7 @@ impl Socket {
         }
     }
 
-    /// Reads what has arrived, if the runtime knows of anything. Otherwise returns
+    /// Reads the bytes that have arrived, if the runtime knows of any. Otherwise returns
     /// [`WouldBlock`](io::ErrorKind::WouldBlock) without a system call.
     #[inline]
     pub fn try_read(&self, bytes: &mut [u8]) -> io::Result<usize> {

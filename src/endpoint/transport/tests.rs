@@ -127,7 +127,7 @@ async fn sent_request_without_a_reply_has_left_the_tls_buffer() {
     let request =
         Request { database: "test", body: &body, sequences: &[], flags: Flags::MORE_TO_COME, appended: [&[], &[]] };
     let mut sent = 0;
-    // Until the peer, which does not read, has no more room.
+    // Writes until the peer, which does not read, has no more room.
     loop {
         channel.begin(&request).unwrap();
         sent += channel.outgoing.len();

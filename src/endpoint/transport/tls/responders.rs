@@ -1,9 +1,9 @@
 //! Asks the responders that a server's certificate names whether the certificate was revoked (OCSP Support specification,
 //! "Suggested OCSP Behavior", steps 4 and 7).
 //!
-//! A responder is asked only about a certificate whose chain was verified and about which nothing conclusive is known: the
+//! A responder is asked only about a certificate whose chain was verified and whose state is not conclusively known: the
 //! server stapled no response, or one that says "unknown". The client connects unless a valid response says "revoked". A
-//! responder that is slow, down or wrong stops no connection.
+//! slow, unreachable or faulty responder does not prevent a connection.
 
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
@@ -116,7 +116,8 @@ async fn ask(
     }
 }
 
-/// Splits a URL into its base and its path. Only plain HTTP: the answer is signed, and TLS would need a check in turn.
+/// Splits a URL into its base and its path. Only plain HTTP is used: the answer is signed, and TLS would need a check in
+/// turn.
 fn parts(url: &str) -> Option<(&str, &str)> {
     let host = "http://".len();
     url.get(..host).filter(|scheme| scheme.eq_ignore_ascii_case("http://"))?;
@@ -129,7 +130,7 @@ fn parts(url: &str) -> Option<(&str, &str)> {
     }
 }
 
-/// Returns the first conclusion, or `None` once none can come.
+/// Returns the first conclusion, or `None` once no conclusion can come.
 async fn first_of(
     mut asking: Vec<Pin<Box<dyn Future<Output = Option<Conclusion>> + Send + '_>>>,
 ) -> Option<Conclusion> {

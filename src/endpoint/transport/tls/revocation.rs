@@ -2,7 +2,7 @@
 //! responder gave.
 //!
 //! Implements RFC 6960, section 3.2, with the cryptography of rustls. The issuer's key comes from the verified chain.
-//! Signatures are checked with the same algorithms as those of certificates, and the certificate of a delegated
+//! Signatures are checked with the same algorithms as certificates' signatures, and the certificate of a delegated
 //! responder with the same library.
 
 use std::io;
@@ -47,7 +47,7 @@ pub(super) struct Conclusion {
 }
 
 /// Refuses a certificate that was revoked, whose stapled response is invalid, or that demands a response and has none. A
-/// responder that does not know the certificate is no reason to refuse. Returns what the response says, if it is
+/// responder that does not know the certificate is not a reason to refuse it. Returns what the response says, if it is
 /// conclusive.
 ///
 /// The certificate and its chain were verified before, with the same arguments.
@@ -85,7 +85,7 @@ impl<'a> Issued<'a> {
             Issuer::Itself => anchor_from_trusted_cert(certificate).map_err(bad_encoding)?.to_owned(),
             Issuer::OfChain { intermediates, authorities } => {
                 // The chain is verified again, because only the verification yields it. The issuer must not be looked up by
-                // name and signature alone: for a given signature a key can be made that verifies it, and a certificate
+                // name and signature alone. For a given signature, a key can be made that verifies it, and a certificate
                 // with that key can be sent along.
                 let end_entity = EndEntityCert::try_from(certificate).map_err(bad_encoding)?;
                 let usage = KeyUsage::server_auth();

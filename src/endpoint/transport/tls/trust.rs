@@ -27,14 +27,14 @@ use crate::options::{CaCertificates, InvalidOption, TlsOptions};
 use crate::runtime::blocking;
 use crate::wire::ocsp::Certificate;
 
-/// The system's certificate authorities. They are read once per process, so a change takes effect after a restart. A
-/// read that found none is not kept.
+/// The system's certificate authorities. They are read once per process, so a change takes effect after a restart. A read
+/// that found no authorities is not kept.
 static SYSTEM_AUTHORITIES: OnceCell<RootCertStore> = OnceCell::const_new();
 
 /// Verifies servers' certificates, as strictly as the options ask.
 ///
-/// In every mode, the server proves that it has the private key of its certificate. The one exception is a certificate that
-/// cannot be read at all, where any certificate is accepted.
+/// In every mode, the server proves that it has the private key of its certificate. The only exception is a certificate
+/// that cannot be read at all, when any certificate is accepted.
 #[derive(Debug)]
 pub(super) struct Verifier {
     check: Check,
@@ -118,7 +118,7 @@ impl Verifier {
         }
     }
 
-    /// Returns the authorities to trust, and those certificates that may be a server's own.
+    /// Returns the authorities to trust, and the certificates that may be a server's own.
     fn authorities(&self) -> (&RootCertStore, &[CertificateDer<'static>]) {
         match &self.check {
             Check::Chain { authorities: Authorities::Given { roots, certificates }, .. } => (roots, certificates),
@@ -131,7 +131,7 @@ impl Verifier {
         matches!(self.check, Check::Chain { name: true, .. })
     }
 
-    /// Returns whether a certificate is accepted that webpki cannot read, such as one of X.509 version 1.
+    /// Returns whether to accept a certificate that webpki cannot read, such as one of X.509 version 1.
     fn accepts_unread(&self, certificate: &CertificateDer<'_>) -> bool {
         matches!(self.check, Check::Nothing) && webpki::EndEntityCert::try_from(certificate).is_err()
     }
