@@ -53,7 +53,7 @@ pub(crate) fn walk<'d>(document: &'d RawDocument, mut visit: impl FnMut(&'d [u8]
 /// An element's name, type and value.
 type Element<'d> = (&'d [u8], u8, &'d [u8]);
 
-/// Returns the first element, and what follows it. `None` if there is none, if its type is rare, and if it is invalid.
+/// Returns the first element, and what follows it. `None` if there is none, if its type is rare, or if it is invalid.
 #[inline]
 fn next(elements: &[u8]) -> Option<(Element<'_>, &[u8])> {
     let (&kind, named) = elements.split_first()?;
@@ -64,8 +64,8 @@ fn next(elements: &[u8]) -> Option<(Element<'_>, &[u8])> {
     Some(((name, kind, value), further))
 }
 
-/// Returns the place of the first byte that is zero or not ASCII. Looks at eight bytes at a time: each reply has some thirty
-/// in names.
+/// Returns the position of the first byte that is zero or not ASCII. Looks at eight bytes at a time: the names in a reply
+/// have some thirty.
 #[inline]
 fn end_of_name(named: &[u8]) -> Option<usize> {
     const LOWEST: u64 = u64::MAX / 0xff;

@@ -130,8 +130,8 @@ pub struct HelloReply {
     pub service_id: Option<ObjectId>,
     /// `compression`: the names of the offered compressors that the server also has.
     pub compressors: Vec<String>,
-    /// `saslSupportedMechs`: the mechanisms of the user in the request, known or not; `None` if there is no such user,
-    /// or the request named none.
+    /// `saslSupportedMechs`: the mechanisms of the user in the request, known or not; `None` if the user does not exist, or
+    /// if the request named none.
     pub sasl_supported_mechanisms: Option<Vec<String>>,
     /// The whole reply. The reply of an established connection lacks `speculativeAuthenticate`, which only concerned the
     /// authentication. The reply of a pool's connection has at most 16 KiB: some elements of a longer reply are left out.
@@ -220,7 +220,7 @@ impl HelloReply {
             return;
         }
         let mut rest = RawDocumentBuf::new();
-        // Elements after one that cannot be read cannot be separated from it, and are dropped with it.
+        // Elements after an unreadable one cannot be separated from it, and are dropped with it.
         for (key, value) in
             self.document.iter().map_while(Result::ok).filter(|(key, _)| key.as_str() != SPECULATIVE_AUTHENTICATE)
         {

@@ -108,8 +108,8 @@ impl ClientMetadata {
 
     /// Returns the `client` document, of at most [`MAX_METADATA`] bytes.
     ///
-    /// Excess fields are left out in the specification's order: first all of `env` but its name, then all of `os` but
-    /// its type, then `env`, and at last the end of `platform`. The names and versions of libraries are never left out,
+    /// Excess fields are left out in the specification's order: first all of `env` except its name, then all of `os` except
+    /// its type, then `env`, and finally the end of `platform`. The names and versions of libraries are never left out,
     /// which is why [`append`](Self::append) refuses libraries that are too long.
     #[must_use]
     pub fn to_document(&self) -> RawDocumentBuf {

@@ -107,7 +107,7 @@ pub enum WireError {
         /// The available compressors.
         allowed: String,
     },
-    /// The content of a compressed message is invalid for its compressor, or has another length than declared.
+    /// The content of a compressed message is invalid for its compressor, or its length differs from the declared one.
     #[error("compressedMessage is not valid {compressor} data: {reason}")]
     Compressed {
         /// The compressor that the message names.

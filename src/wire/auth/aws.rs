@@ -31,7 +31,7 @@ pub const NONCE_LENGTH: usize = 32;
 /// The maximum length of a host, in bytes.
 const MAX_HOST: usize = 255;
 
-/// The region of hosts that name none.
+/// The region of hosts whose names contain none.
 const DEFAULT_REGION: &str = "us-east-1";
 
 /// The body of the signed request.
@@ -105,7 +105,7 @@ fn kind(value: Result<Option<RawBsonRef<'_>>, bson::error::Error>) -> String {
 ///
 /// Returns [`WireError::ReplyField`] if the host is empty, longer than 255 bytes, or has an empty label. The only
 /// allowed characters are letters, digits, hyphens, underscores, periods, and a colon before a port. The host becomes a
-/// line of the signed text, and the region a part of the scope, whose parts are separated by slashes and commas.
+/// line of the signed text, and the region becomes a part of the scope, whose parts are separated by slashes and commas.
 pub fn region(host: &str) -> Result<&str, WireError> {
     const FIELD: &str = "h (sts host)";
     if host.is_empty() || host.len() > MAX_HOST {

@@ -44,12 +44,12 @@ use crate::options::Mechanism;
 #[cfg(test)]
 mod tests;
 
-/// The minimum number of iterations. The specification requires it, so that an attacker between the two ends cannot ask
-/// for so few that the password is easily guessed from the proof.
+/// The minimum number of iterations. The specification requires a minimum, so that an attacker between the two ends cannot
+/// ask for so few that the password is easily guessed from the proof.
 pub const MIN_ITERATIONS: u32 = 4_096;
 
-/// The maximum number of iterations. It is more than sixty times the default of servers, and takes common processors
-/// less than a second. Without a limit, a hostile server could keep a processor busy for many minutes with one message.
+/// The maximum number of iterations. It is more than sixty times the servers' default, and takes common processors less
+/// than a second. Without a limit, a hostile server could keep a processor busy for many minutes with one message.
 pub const MAX_ITERATIONS: u32 = 1_000_000;
 
 /// The hash function, in which the two mechanisms differ.
@@ -124,7 +124,7 @@ fn wiping_stack<T>(compute: impl FnOnce() -> T) -> T {
 ///
 /// # Errors
 ///
-/// Returns [`ScramError::Password`] if SASLprep prohibits a character of the password; only with SHA-256.
+/// Returns [`ScramError::Password`] if SASLprep prohibits a character of the password, which happens only with SHA-256.
 pub fn prepare_password(hash: Hash, username: &str, password: &str) -> Result<Zeroizing<String>, ScramError> {
     wiping_stack(|| prepare(hash, username, password))
 }
@@ -216,7 +216,7 @@ impl ClientFirst {
     /// The beginning of the message: no channel binding, and no other identity to act as.
     const HEADER: &'static str = "n,,";
 
-    /// Creates the first message for `username`. The name is not prepared, only its special characters are escaped.
+    /// Creates the first message for `username`. The name is not prepared; only its special characters are escaped.
     ///
     /// `nonce` must be unpredictable, and consist of printable ASCII characters without a comma.
     pub fn new(username: &str, nonce: &str) -> Self {
@@ -370,7 +370,7 @@ fn iterations(value: &str) -> Result<u32, ScramError> {
     if !value.bytes().all(|byte| byte.is_ascii_digit()) || value.is_empty() || value.starts_with('0') {
         return Err(refuse);
     }
-    // A number that does not fit is above every limit.
+    // A number that does not fit exceeds every limit.
     match value.parse().unwrap_or(u32::MAX) {
         iterations @ MIN_ITERATIONS..=MAX_ITERATIONS => Ok(iterations),
         iterations => Err(ScramError::Iterations { iterations }),

@@ -6,7 +6,7 @@ use crate::wire::header::{self, Header};
 use crate::wire::{WireError, op_msg};
 
 /// The compressors' contexts, reused for one message after another. Each context is created on first use; before that, a
-/// codec takes some tens of bytes.
+/// codec takes a few tens of bytes.
 #[derive(Default)]
 pub struct Codec {
     #[cfg(feature = "snappy")]

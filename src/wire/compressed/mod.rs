@@ -5,9 +5,9 @@
 //!
 //! [`compress`] and [`decompress`] write from one of the caller's buffers into another. The compressors' contexts are
 //! large: hundreds of kilobytes for zlib, and up to some megabytes for zstd. They are only needed while one of these
-//! functions runs. Each *thread* therefore keeps its own, created on first use, and the connections of a pool keep
-//! none. After the first messages, neither function allocates, provided that the buffers have grown. A caller that
-//! wants its own contexts uses a [`Codec`].
+//! functions runs. Each *thread* therefore keeps its own contexts, created on first use, and the connections of a pool keep
+//! none. After the first messages, neither function allocates, provided that the buffers have grown. A caller that wants
+//! its own contexts uses a [`Codec`].
 //!
 //! A peer's message may declare any length. The length is checked against `maxMessageSizeBytes` before any memory is
 //! reserved for it, and no memory is reserved if the compressed bytes cannot yield it. The compressors write straight
@@ -75,8 +75,8 @@ pub fn may_be_compressed(command: &RawDocument) -> bool {
     !NEVER_COMPRESSED.contains(&name)
 }
 
-/// Appends `message`, one whole `OP_MSG`, to `buffer` as an `OP_COMPRESSED`. Returns whether it did: if the result
-/// would be longer than `max_message_size` bytes, nothing is appended, and the message must be sent uncompressed.
+/// Appends `message`, one whole `OP_MSG`, to `buffer` as an `OP_COMPRESSED`. Returns whether it did so. If the result would
+/// be longer than `max_message_size` bytes, nothing is appended, and the message must be sent uncompressed.
 ///
 /// ```
 /// # #[cfg(feature = "zlib")] {
@@ -165,8 +165,8 @@ impl Accepted {
     }
 }
 
-/// Lends this thread's codec, taken out of its place for the call. A thread that is ending no longer has a place, and
-/// creates a codec each time.
+/// Lends out this thread's codec, which is taken out of its place for the call. A thread that is ending no longer has a
+/// place, and creates a codec each time.
 fn with_codec<T>(run: impl FnOnce(&mut Codec) -> T) -> T {
     thread_local! {
         static CODEC: Cell<Codec> = const { Cell::new(Codec::new()) };

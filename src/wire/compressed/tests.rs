@@ -312,7 +312,7 @@ fn zstd_frame_allocates_no_more_than_its_blocks_can_yield() {
         assert!(error.ends_with(&format!("its blocks cannot yield {size} bytes")), "{error}");
         assert!(buffer.capacity() < 1_000, "{}", buffer.capacity());
     }
-    // A valid frame of the greatest density.
+    // A valid frame of the highest density.
     let mut blocks = vec![(1, BLOCK, &b"x"[..]); 7];
     blocks.push((1, size - 7 * BLOCK, b"x"));
     let content = frame(size.into(), &blocks);
@@ -324,7 +324,7 @@ fn zstd_frame_allocates_no_more_than_its_blocks_can_yield() {
 
 #[test]
 fn densest_content_is_accepted() {
-    // Zeros have the greatest ratio of all contents. The checks against impossible lengths must accept them.
+    // Zeros have the highest ratio of all contents. The checks against impossible lengths must accept them.
     let mut densest = vec![0; 1_000_000];
     let body =
         rawdoc! { "zeros": bson::Binary { subtype: bson::spec::BinarySubtype::Generic, bytes: densest.split_off(1) } };

@@ -11,7 +11,7 @@ pub(super) struct Zlib {
     decompress: Option<Decompress>,
 }
 
-/// The maximum number of bytes that one compressed byte yields, by the format.
+/// The maximum number of bytes that one compressed byte yields, according to the format.
 const GREATEST_RATIO: usize = 1032;
 
 impl Zlib {
@@ -34,7 +34,7 @@ impl Zlib {
         };
         context.reset();
         loop {
-            // Stored blocks make the longest output: they add five bytes for each of some kilobytes.
+            // Stored blocks make the longest output: they add five bytes to each block of some kilobytes.
             let rest = &content[context.total_in() as usize..];
             buffer.reserve(rest.len() + rest.len() / 1024 + 64);
             match context.compress_vec(rest, buffer, FlushCompress::Finish) {
@@ -53,7 +53,7 @@ impl Zlib {
         let context = self.decompress.get_or_insert_with(|| Decompress::new(true));
         context.reset(true);
         let start = buffer.len();
-        // One byte more, to tell content that yields too much from truncated content.
+        // One more byte, to distinguish content that yields too much from truncated content.
         buffer.reserve(expected + 1);
         let status = context.decompress_vec(content, buffer, FlushDecompress::Finish);
         let (read, written) = (context.total_in(), buffer.len() - start);

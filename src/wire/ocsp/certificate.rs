@@ -123,7 +123,7 @@ impl<'a> Certificate<'a> {
         whole(self.validity, |reader| Ok((utc_or_generalized_time(reader)?, utc_or_generalized_time(reader)?)))
     }
 
-    /// Returns the URLs of the responders that know the certificate's status, as far as they are text.
+    /// Returns the URLs of the responders that know the certificate's status, if they are valid text.
     ///
     /// # Errors
     ///

@@ -26,15 +26,15 @@ use element::Hash;
 pub const MAX_LENGTH: usize = 32 * 1024;
 
 /// How far a responder's clock may be ahead of the client's, in seconds: a client with a slow clock must not refuse a
-/// response that was just made. There is no such tolerance after [`next_update`](StatusEntry::next_update) (OCSP
-/// Support specification, "Should drivers utilize a tolerance period").
+/// response that was just made. This tolerance does not apply after [`next_update`](StatusEntry::next_update) (OCSP Support
+/// specification, "Should drivers utilize a tolerance period").
 pub const CLOCK_SKEW: u64 = 60;
 
 /// The maximum age of a response without a `nextUpdate`, in seconds. Otherwise it would be valid forever (RFC 6960,
 /// section 3.2: its time must be "sufficiently recent").
 pub const MAX_AGE: u64 = 24 * 60 * 60;
 
-/// The signer of a response, as the response names it.
+/// The signer of a response, as named in the response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResponderId<'a> {
     /// By its name, in DER.

@@ -19,7 +19,7 @@ pub struct OcspResponse<'a> {
     pub signature: &'a [u8],
     /// The signer.
     pub responder: ResponderId<'a>,
-    /// Possible certificates of the signer, each in DER. They are not part of what is signed.
+    /// Possible certificates of the signer, each in DER. The signature does not cover them.
     pub certificates: Vec<&'a [u8]>,
     /// The entries about certificates.
     pub entries: Vec<StatusEntry<'a>>,

@@ -62,7 +62,7 @@ pub enum OutgoingDocuments<'a> {
 }
 
 impl<'a> OutgoingDocuments<'a> {
-    /// Returns the document at a place, from 0.
+    /// Returns the document at a position, from 0.
     pub(crate) fn get(&self, place: usize) -> Option<&'a RawDocument> {
         match *self {
             Self::Borrowed(documents) => documents.get(place).copied(),
