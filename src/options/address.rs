@@ -1,4 +1,4 @@
-//! Addresses of servers, as connection strings write them.
+//! Addresses of servers, in the notation of connection strings.
 
 use std::fmt;
 use std::net::Ipv6Addr;
@@ -11,7 +11,7 @@ use crate::printable::is_unprintable;
 /// The port of a server whose address has no port.
 const DEFAULT_PORT: u16 = 27017;
 
-/// The longest host, in bytes. A name of the DNS has at most 253.
+/// The longest host, in bytes. A DNS name has at most 253.
 const LONGEST_HOST: usize = 255;
 
 /// The suffix of a Unix domain socket's path.
@@ -31,7 +31,7 @@ const SOCKET: &str = ".sock";
 pub struct ServerAddress {
     /// Where the server listens.
     pub(crate) host: Host,
-    /// The address in one piece, as events and errors show it.
+    /// The address as one text, as events and errors show it.
     pub(crate) text: Arc<str>,
 }
 
@@ -143,7 +143,7 @@ impl ServerAddress {
         &self.host
     }
 
-    /// Returns the address in one piece: `host:port`, with an IPv6 address in brackets, or the path of a socket.
+    /// Returns the address as one text: `host:port`, with an IPv6 address in brackets, or the path of a socket.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.text

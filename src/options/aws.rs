@@ -22,7 +22,7 @@ use super::{CallbackError, CallbackFuture, Credential, Secret};
 /// # Ok::<(), wharf::InvalidOption>(())
 /// ```
 ///
-/// For keys that change or expire, give a closure: see [`AwsCredentialProvider`].
+/// For keys that change or expire, use a closure: see [`AwsCredentialProvider`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 #[must_use]
@@ -33,7 +33,7 @@ pub struct AwsCredentials {
     pub secret_access_key: Secret,
     /// The session token, which temporary credentials need.
     pub session_token: Option<Secret>,
-    /// When temporary credentials expire, where that is known.
+    /// When temporary credentials expire, if known.
     pub(crate) expiration: Option<SystemTime>,
 }
 
@@ -71,13 +71,12 @@ impl AwsCredentials {
 pub trait AwsCredentialProvider: Send + Sync {
     /// Obtains credentials that are valid now.
     ///
-    /// Every connection calls this, and several connections may call it at a time. The provider should cache credentials
-    /// that are costly to obtain. The future is dropped when the time for opening the connection is up
-    /// (`connectTimeoutMS`).
+    /// Every connection calls this, and several connections may call it at once. The provider should cache credentials that
+    /// are costly to obtain. The future is dropped when the time for opening the connection is up (`connectTimeoutMS`).
     ///
     /// # Errors
     ///
-    /// After an error of any kind the connection is not opened. The error's message is part of the reason.
+    /// After any error, the connection is not opened. The error's message is part of the reason.
     fn credentials(&self) -> CallbackFuture<'_, AwsCredentials>;
 }
 
@@ -118,7 +117,8 @@ impl PartialEq for Provider {
 impl Eq for Provider {}
 
 impl Credential {
-    /// `AWS_CREDENTIAL_PROVIDER` of `MONGODB-AWS`: sets how the application obtains credentials, before all other sources.
+    /// `AWS_CREDENTIAL_PROVIDER` of `MONGODB-AWS`: sets how the application obtains credentials, which takes precedence
+    /// over all other sources.
     ///
     /// Without a provider, `MONGODB-AWS` uses the first of these sources that is configured:
     ///

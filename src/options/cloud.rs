@@ -34,11 +34,11 @@ type Lookup = dyn Fn(&str) -> Option<OsString> + Send + Sync;
 #[must_use]
 pub struct CloudEnvironment {
     variables: Option<Arc<Lookup>>,
-    /// The agent of Amazon's ECS, for `AWS_CONTAINER_CREDENTIALS_RELATIVE_URI`. Default `http://169.254.170.2`.
+    /// The agent of Amazon ECS, for `AWS_CONTAINER_CREDENTIALS_RELATIVE_URI`. Default `http://169.254.170.2`.
     ///
     /// `AWS_CONTAINER_CREDENTIALS_FULL_URI` names its agent itself.
     pub aws_ecs: String,
-    /// The metadata service of Amazon's EC2. Default `http://169.254.169.254`.
+    /// The metadata service of Amazon EC2. Default `http://169.254.169.254`.
     pub aws_ec2: String,
     /// Amazon's Security Token Service, if it is not the region's own.
     ///
@@ -48,7 +48,7 @@ pub struct CloudEnvironment {
     pub aws_sts: Option<String>,
     /// The metadata service of Azure. Default `http://169.254.169.254`.
     pub azure: String,
-    /// The metadata service of Google's cloud. Default `http://metadata`.
+    /// The metadata service of Google Cloud. Default `http://metadata`.
     pub gcp: String,
 }
 
@@ -66,7 +66,7 @@ impl Default for CloudEnvironment {
 }
 
 impl CloudEnvironment {
-    /// Sets how environment variables are looked up, instead of in the process's environment.
+    /// Sets how environment variables are looked up, in place of the process's environment.
     ///
     /// `lookup` is called each time a variable is needed, from any thread, and must not block.
     pub fn variables(mut self, lookup: impl Fn(&str) -> Option<OsString> + Send + Sync + 'static) -> Self {
@@ -74,7 +74,7 @@ impl CloudEnvironment {
         self
     }
 
-    /// Returns whether [`variables`](Self::variables) was set, instead of the process's environment.
+    /// Returns whether [`variables`](Self::variables) was set, which replaces the process's environment.
     #[must_use]
     pub fn has_own_variables(&self) -> bool {
         self.variables.is_some()

@@ -68,7 +68,7 @@ pub enum Mechanism {
     Plain,
     /// `MONGODB-AWS`: an identity of Amazon Web Services. Needs the feature `aws`.
     MongoDbAws,
-    /// `MONGODB-OIDC`: an access token of an identity provider. The client sends the token as it is, so use TLS, as with
+    /// `MONGODB-OIDC`: an access token of an identity provider. The client sends the token unencrypted, so use TLS, as with
     /// `PLAIN`. Needs the feature `oidc`.
     MongoDbOidc,
     /// `GSSAPI`: Kerberos. It is read and checked, but not supported: [`Options::endpoint`](super::Options::endpoint)
@@ -76,7 +76,7 @@ pub enum Mechanism {
     Gssapi,
 }
 
-/// The source of users that the server does not store.
+/// The source of users that are not stored in the server.
 const EXTERNAL: &str = "$external";
 
 impl Mechanism {
@@ -125,7 +125,7 @@ impl Mechanism {
         }
     }
 
-    /// Returns whether the server does not store the users of this mechanism, so that their source is `$external`.
+    /// Returns whether users of this mechanism are not stored in the server, so that their source is `$external`.
     fn is_external(self) -> bool {
         matches!(self, Self::MongoDbX509 | Self::MongoDbAws | Self::MongoDbOidc | Self::Gssapi)
     }
@@ -204,7 +204,7 @@ impl Credential {
         }
     }
 
-    /// Returns the value of a mechanism property, by its name in any case.
+    /// Returns the value of a mechanism property, by its case-insensitive name.
     #[must_use]
     pub fn property(&self, name: &str) -> Option<&Secret> {
         self.mechanism_properties

@@ -13,7 +13,8 @@ use super::{
 /// Options come from a connection string ([`Options::parse`]), from code ([`Options::new`] and the methods), or from
 /// both; the last value counts. Nothing is checked until [`Options::validate`], which [`Options::endpoint`] calls.
 ///
-/// Some options only matter to a [`Client`](crate::Client), and not to a pool that is used alone. Their documentation says so.
+/// Some options matter only to a [`Client`](crate::Client), and not to a pool that is used alone. Their documentation says
+/// so.
 ///
 /// ```
 /// use std::time::Duration;
@@ -34,7 +35,7 @@ use super::{
 pub struct Options {
     /// The servers, without duplicates. Empty while an [`srv`](Self#structfield.srv) name is not resolved.
     pub hosts: Vec<ServerAddress>,
-    /// The name in the DNS that lists the servers, with `mongodb+srv://`. Resolving does not remove it.
+    /// The DNS name that lists the servers, with `mongodb+srv://`. Resolving does not remove it.
     pub srv: Option<SrvName>,
     /// `appName`: the application's name, for the server's logs and profiles. At most 128 bytes. Default none.
     pub app_name: Option<String>,
@@ -71,11 +72,10 @@ pub struct Options {
     /// `connectTimeoutMS`: how long opening a connection may take, from resolving the server's name to the end of
     /// authentication, and how long [`resolve`](Self::resolve) may take. Default 10 seconds; zero means no limit.
     ///
-    /// Each command of the handshake and of authentication has a limit, too (CSOT, "Background Connection Pooling").
-    /// For a
+    /// Each command of the handshake and of authentication also has a limit (CSOT, "Background Connection Pooling"). For a
     /// connection that is opened towards `minPoolSize` it is [`timeout`](Self#structfield.timeout), or else
     /// [`socket_timeout`](Self#structfield.socket_timeout). `timeout` does not limit the opening for a check-out: the
-    /// connection serves the pool and not one operation, so it is opened even if the operation runs out of time. The
+    /// connection serves the pool rather than one operation, so it is opened even if the operation runs out of time. The
     /// [guide](crate::guide#time-limits) has a table of all limits.
     pub connect_timeout: Duration,
     /// `socketTimeoutMS`: how long each read and each write of a command may take. Deprecated in favour of
@@ -97,8 +97,8 @@ pub struct Options {
     /// closed. Default 3 seconds; zero closes it at once. Not part of connection strings.
     ///
     /// The connection counts as in use until then, but no check-out waits for it: the pool closes it if a check-out needs its
-    /// permit. A cursor that the command turns out to have opened is closed on the server. If the command belongs to a
-    /// [`Session`](crate::client::Session), the client stays alive until the drain has ended.
+    /// permit. If the command turns out to have opened a cursor, the cursor is closed on the server. If the command belongs
+    /// to a [`Session`](crate::client::Session), the client stays alive until the drain has ended.
     pub drain_timeout: Duration,
     /// How many bytes of a reply, or of the rest of a request, a drained connection may still transfer. A connection with
     /// more left is closed instead. Default 4 MiB, about as much work as a new connection. Not part of connection strings.
@@ -110,9 +110,9 @@ pub struct Options {
     /// milliseconds. Default zero, which means not at all. Not part of connection strings.
     ///
     /// It suits threads that have little else to do, and servers that answer within some tens of microseconds. A thread
-    /// that sleeps and wakes spends 10 to 20 µs, and the reply waits that long for it. 50 µs is a good limit. Other tasks
+    /// that sleeps and wakes spends 10 to 20 µs on that, and the reply waits that long. 50 µs is a good limit. Other tasks
     /// run meanwhile. A connection whose replies take longer stops trying, except for one command in 256. All futures that
-    /// the command is part of are polled again and again during the wait.
+    /// the command is part of are polled repeatedly during the wait.
     ///
     /// In a runtime with several idle threads, another thread may notice the reply first. Then there is less to gain.
     pub busy_poll: Duration,
@@ -208,7 +208,7 @@ impl Options {
         Ok(options)
     }
 
-    /// The deployment whose servers the DNS lists under this name, as after `mongodb+srv://`.
+    /// The deployment whose servers the DNS lists under this name, as in `mongodb+srv://`.
     ///
     /// It uses TLS, and the defaults of all other options. [Resolve](Self::resolve) it before use.
     ///
@@ -222,7 +222,7 @@ impl Options {
     /// Returns the options for a client without monitors. Unless the heartbeat was set, it gets the default for scans
     /// (Server Monitoring, "heartbeatFrequencyMS").
     pub(crate) fn without_monitors(mut self) -> Self {
-        // The field is public, so it may differ from the default without the method.
+        // The field is public, so it may differ from the default even if the method was not called.
         if !self.is_heartbeat_set.0 && self.heartbeat_frequency == HEARTBEAT_OF_MONITORS {
             self.heartbeat_frequency = HEARTBEAT_OF_SCANS;
         }

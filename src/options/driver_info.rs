@@ -1,4 +1,4 @@
-//! What a library that wraps wharf adds to the handshake's metadata.
+//! The addition of a wrapping library to the handshake's metadata.
 
 /// A library that wraps wharf (handshake specification, "Supporting Wrapping Libraries").
 ///

@@ -46,7 +46,7 @@ impl InvalidOption {
         Self::because(option, format!("cannot be combined with {other}"))
     }
 
-    /// The error for an option that is missing, where `reason` needs it.
+    /// The error for a missing option that `reason` requires.
     #[cfg(not(loom))]
     pub(crate) fn missing(option: &'static str, reason: impl fmt::Display) -> Self {
         Self::because(option, format!("is required {reason}"))

@@ -27,12 +27,12 @@ pub trait OidcCallback: Send + Sync {
     /// Obtains an access token.
     ///
     /// All connections of the same options share one token. At most one call runs at a time, and it begins at least 100 ms
-    /// after the call before it. The future is dropped after [`OidcContext::timeout`], or once no task waits for its
+    /// after the previous one. The future is dropped after [`OidcContext::timeout`], or once no task waits for its
     /// connection.
     ///
     /// # Errors
     ///
-    /// After an error of any kind the connection is not opened. The error's message is part of the reason.
+    /// After any error, the connection is not opened. The error's message is part of the reason.
     fn access_token(&self, context: OidcContext) -> CallbackFuture<'_, OidcToken>;
 }
 
@@ -89,7 +89,7 @@ pub struct IdpInfo {
 #[non_exhaustive]
 #[must_use]
 pub struct OidcToken {
-    /// The access token. It is sent as it is; an empty token is refused.
+    /// The access token. It is sent unchanged; an empty token is refused.
     pub access_token: Secret,
     /// How long the token is valid. It is not used yet: a token is kept until the server refuses it.
     pub expires_in: Option<Duration>,
@@ -157,7 +157,7 @@ impl PartialEq for Callback {
 impl Eq for Callback {}
 
 impl Credential {
-    /// `OIDC_CALLBACK`: sets how to obtain access tokens for `MONGODB-OIDC` without a human, instead of an `ENVIRONMENT`.
+    /// `OIDC_CALLBACK`: sets how to obtain access tokens for `MONGODB-OIDC` without a human, in place of an `ENVIRONMENT`.
     pub fn oidc_callback(mut self, callback: impl OidcCallback + 'static) -> Self {
         self.oidc.callback = Some(Callback(Arc::new(callback)));
         self
@@ -165,7 +165,7 @@ impl Credential {
 
     /// `OIDC_HUMAN_CALLBACK`: sets how to obtain access tokens for `MONGODB-OIDC` with the help of a human.
     ///
-    /// The callback may take 5 minutes, which do not count towards `connectTimeoutMS`. It is called only for servers that
+    /// The callback may take 5 minutes, which does not count towards `connectTimeoutMS`. It is called only for servers that
     /// [`allowed_hosts`](Self::allowed_hosts) lists.
     pub fn oidc_human_callback(mut self, callback: impl OidcCallback + 'static) -> Self {
         self.oidc.human_callback = Some(Callback(Arc::new(callback)));
@@ -173,7 +173,7 @@ impl Credential {
     }
 
     /// `ALLOWED_HOSTS`: sets the servers that a human callback may give tokens to, by name or IP address, without ports.
-    /// `*.example.com` stands for all names that end in `.example.com`. Connection strings cannot set it.
+    /// `*.example.com` matches all names that end in `.example.com`. Connection strings cannot set it.
     ///
     /// The default is `*.mongodb.net`, `*.mongodb-qa.net`, `*.mongodb-dev.net`, `*.mongodbgov.net`, `localhost`, `127.0.0.1`,
     /// `::1` and `*.mongo.com`.

@@ -13,8 +13,8 @@ pub const MAX_CONNECTIONS: u32 = (1 << 20) - 1;
 
 /// Declares [`PoolOptions`] and [`PoolOptions::TABLE`] from one entry for each option that connection strings can set.
 ///
-/// An entry is all that an option needs to be stored, set, read from connection strings, validated, logged, and listed
-/// in events and in the guide. Its first line of documentation is also its description in the guide's table.
+/// An entry is all that an option needs to be stored, set, read from connection strings, validated, logged, and listed in
+/// events and in the guide. Its first line of documentation is also its description in the guide's table.
 ///
 /// The entries follow the order in which the specification logs the options of a new pool.
 macro_rules! pool_options {
@@ -60,7 +60,7 @@ macro_rules! pool_options {
             pub background_interval: BackgroundInterval,
             /// Whether the address is a load balancer's.
             ///
-            /// Then each connection belongs to one of several services behind it, and generations are kept for each
+            /// If so, each connection belongs to one of several services behind it, and generations are kept for each
             /// service. `loadBalanced` in connection strings. Default `false`.
             pub load_balanced: bool,
             specified: Specified,
@@ -312,8 +312,7 @@ impl PoolOptions {
         if self.max_pool_size == 0 { MAX_CONNECTIONS } else { self.max_pool_size }
     }
 
-    /// Returns the options that the log of a pool's creation shows: those that were set, even if to
-    /// their default.
+    /// Returns the options that the log of a pool's creation shows: the ones that were set, even if to their default.
     ///
     /// Each has the specification's name and unit. `loadBalanced` is not among them, because the specification does not
     /// log it (CMAP, "Connection Pool Logging").

@@ -2,7 +2,7 @@
 
 use super::{InvalidOption, Secret};
 
-/// The longest text whose length fits one byte (RFC 1928 for names, RFC 1929 for the login).
+/// The longest text whose length fits in one byte (RFC 1928 for names, RFC 1929 for the login).
 const LONGEST: usize = 255;
 
 /// A SOCKS5 proxy (SOCKS5 Support specification).

@@ -54,11 +54,11 @@ pub enum ReadPreferenceMode {
     /// `primary`: only from the primary.
     #[default]
     Primary,
-    /// `primaryPreferred`: from secondaries only where there is no primary.
+    /// `primaryPreferred`: from secondaries only if there is no primary.
     PrimaryPreferred,
     /// `secondary`: only from secondaries.
     Secondary,
-    /// `secondaryPreferred`: from the primary only where there is no suitable secondary.
+    /// `secondaryPreferred`: from the primary only if there is no suitable secondary.
     SecondaryPreferred,
     /// `nearest`: from the nearest servers, primary or secondary.
     Nearest,
@@ -87,7 +87,7 @@ impl ReadPreference {
         Self { mode, tag_sets: Vec::new(), max_staleness: None, hedge: None }
     }
 
-    /// Returns whether this is the default: the primary, and nothing else.
+    /// Returns whether this is the default: the primary only.
     pub(crate) fn is_default(&self) -> bool {
         let Self { mode, tag_sets, max_staleness, hedge } = self;
         *mode == ReadPreferenceMode::Primary && tag_sets.is_empty() && max_staleness.is_none() && hedge.is_none()

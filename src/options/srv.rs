@@ -1,22 +1,21 @@
-//! The name in the DNS that lists a deployment's servers.
+//! The DNS name that lists a deployment's servers.
 
 use super::InvalidOption;
 
 /// The default `srvServiceName`.
 const SERVICE_NAME: &str = "mongodb";
 
-/// The names of one label that may be a `srvAllowedHostsSuffix`, because the public DNS has no names under them.
+/// The single-label names that may be a `srvAllowedHostsSuffix`, because the public DNS has no names under them.
 ///
 /// These are the names of RFC 6761 and RFC 6762, the name that ICANN reserves for private use, and the names that ICANN
 /// does not delegate because private networks use them.
 const PRIVATE_NAMES: [&str; 9] =
     ["corp", "example", "home", "internal", "invalid", "local", "localhost", "mail", "test"];
 
-/// The longest `srvServiceName`. With the underscore before it, it is one label of a name in the DNS.
+/// The longest `srvServiceName`. Together with the underscore before it, it is one label of a DNS name.
 const LONGEST_SERVICE_NAME: usize = 62;
 
-/// The name in the DNS that lists a deployment's servers, as after `mongodb+srv://` (Initial DNS Seedlist Discovery
-/// specification).
+/// The DNS name that lists a deployment's servers, as in `mongodb+srv://` (Initial DNS Seedlist Discovery specification).
 ///
 /// ```
 /// use wharf::Options;
@@ -31,7 +30,7 @@ const LONGEST_SERVICE_NAME: usize = 62;
 #[non_exhaustive]
 #[must_use]
 pub struct SrvName {
-    /// The name, in lower case and without a dot at its end. With the feature `srv`, labels beyond ASCII are in Punycode.
+    /// The name, in lower case and without a final dot. With the feature `srv`, labels beyond ASCII are in Punycode.
     pub host: String,
     /// `srvServiceName`: the service whose records are read. Default `mongodb`.
     pub service_name: String,
@@ -61,7 +60,7 @@ impl SrvName {
         Ok(Self { host, service_name: SERVICE_NAME.to_owned(), max_hosts: 0, allowed_hosts_suffix: None })
     }
 
-    /// Returns whether the text, without a dot at its end, is a name of the DNS.
+    /// Returns whether the text, without a final dot, is a DNS name.
     pub(crate) fn is_name(text: &str) -> bool {
         let is_label = |label: &str| {
             let unfit = |char: char| char.is_whitespace() || char.is_control() || "/?#%[]@:,\\\"".contains(char);
@@ -70,10 +69,10 @@ impl SrvName {
         text.len() <= 253 && text.split('.').all(is_label)
     }
 
-    /// Returns the domain that the servers must be in.
+    /// Returns the domain that must contain the servers.
     ///
-    /// For a name of three or more labels it is the name without its first label. For a shorter name it is the name
-    /// itself, and a server's name must have at least one label more.
+    /// For a name of three or more labels it is the name without its first label. For a shorter name it is the name itself,
+    /// and a server's name must have at least one more label.
     #[must_use]
     pub fn domain(&self) -> &str {
         if let Some(suffix) = &self.allowed_hosts_suffix {
@@ -85,7 +84,7 @@ impl SrvName {
         }
     }
 
-    /// Returns whether a server of this name (in ASCII, in lower case, without a dot at its end) is in the
+    /// Returns whether a server of this name (in ASCII, in lower case, without a final dot) is in the
     /// [`domain`](Self::domain).
     #[cfg(any(test, feature = "srv"))]
     pub(crate) fn accepts(&self, server: &str) -> bool {

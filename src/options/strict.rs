@@ -53,10 +53,10 @@ impl Options {
     /// Returns a warning for each option that is set and that a [`Pool`](crate::Pool) does not apply, although a write or a
     /// read may depend on it: `w`, `journal`, `wTimeoutMS`, `readConcernLevel` and `readPreference`.
     ///
-    /// A pool sends commands as they are. Put `writeConcern`, `readConcern` and `$readPreference` into the commands.
-    /// [`endpoint`](Self::endpoint) and [`endpoints`](Self::endpoints) log these warnings with the target
-    /// `wharf::options`, or fail after [`parse_strict`](Self::parse_strict). A [`Client`](crate::Client) applies these
-    /// options. [`warnings`](Self::warnings) does not list them, because the connection string is valid.
+    /// A pool sends commands unchanged. Put `writeConcern`, `readConcern` and `$readPreference` into the commands.
+    /// [`endpoint`](Self::endpoint) and [`endpoints`](Self::endpoints) log these warnings with the target `wharf::options`,
+    /// or fail after [`parse_strict`](Self::parse_strict). A [`Client`](crate::Client) applies these options.
+    /// [`warnings`](Self::warnings) does not list them, because the connection string is valid.
     #[must_use]
     pub fn unapplied(&self) -> Vec<UriWarning> {
         const WRITE: &str = "a pool sends commands as they are: give each write its writeConcern";

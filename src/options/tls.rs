@@ -33,10 +33,10 @@ pub(crate) use material::{CaCertificates, ClientCertificate};
 ///
 /// # Self-signed servers
 ///
-/// To accept a certificate that the server has signed itself, put that certificate in the CA file, or give it to
-/// [`ca_pem`](Self::ca_pem) or [`ca_der`](Self::ca_der). It may be marked as an authority's (`CA:TRUE`, as
-/// `openssl req -x509` writes it). Its name, its times and its purpose (key usage and extended key usage) are checked as
-/// for other certificates. An authority's certificate that is not self-signed is never accepted as a server's own.
+/// To accept a self-signed certificate of a server, put that certificate in the CA file, or give it to
+/// [`ca_pem`](Self::ca_pem) or [`ca_der`](Self::ca_der). It may be marked as an authority (`CA:TRUE`, as `openssl req
+/// -x509` writes it). Its name, its times and its purpose (key usage and extended key usage) are checked as for other
+/// certificates. An authority's certificate that is not self-signed is never accepted as a server's own.
 ///
 /// # From memory
 ///
@@ -112,12 +112,12 @@ pub struct TlsOptions {
     /// and the private key.
     ///
     /// The key is in PKCS#8, PKCS#1 or SEC1. PKCS#8 may be encrypted with AES under PBKDF2 or scrypt. The legacy encryption
-    /// of PEM itself is refused. The file, like that of [`ca_file`](Self#structfield.ca_file), is a regular one of at most
-    /// 4 MiB. A warning is logged if users other than its owner may write to it.
+    /// of PEM itself is refused. Like [`ca_file`](Self#structfield.ca_file), it is a regular file of at most 4 MiB. A
+    /// warning is logged if users other than its owner may write to it.
     pub certificate_key_file: Option<PathBuf>,
     /// `tlsCertificateKeyFilePassword`: the password of the private key. Ignored if the key is not encrypted.
     pub certificate_key_file_password: Option<Secret>,
-    /// `tlsAllowInvalidCertificates`: whether to accept any certificate, even if it was revoked. Then an attacker in the
+    /// `tlsAllowInvalidCertificates`: whether to accept any certificate, even if it was revoked. If so, an attacker in the
     /// network can read and change everything. Default `false`.
     pub allow_invalid_certificates: bool,
     /// `tlsAllowInvalidHostnames`: whether to accept a certificate with another name. The chain to an authority is still
@@ -239,7 +239,7 @@ impl TlsOptions {
         self
     }
 
-    /// Sets the provider of cryptography, instead of *ring*, for everything in TLS: key exchange, cipher suites,
+    /// Sets the provider of cryptography, which replaces *ring* for everything in TLS: key exchange, cipher suites,
     /// certificates, stapled OCSP responses, and the client's key.
     ///
     /// wharf does not use the process's default provider. To share that, pass a clone of [`CryptoProvider::get_default`].
@@ -249,12 +249,12 @@ impl TlsOptions {
         self
     }
 
-    /// Sets the whole configuration of rustls, for needs that no other option covers: a verifier of your own, a hardware
-    /// key, a list of cipher suites.
+    /// Sets the whole configuration of rustls, for needs that no other option covers: your own verifier, a hardware key, a
+    /// list of cipher suites.
     ///
     /// The configuration alone decides. wharf adds only the server's name, which is the host in
     /// [`Options`](super::Options). The configuration's verifier alone checks certificates and stapled OCSP responses, and
-    /// the system's authorities are not read. An endpoint is refused if any other option here is set, so that none is
+    /// the system's authorities are not read. An endpoint is refused if any other option here is set, so that no option is
     /// ignored. It is also refused at a Unix domain socket, because certificates hold no paths.
     ///
     /// ```

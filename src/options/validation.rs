@@ -1,7 +1,7 @@
 //! The validation of options, from code and from connection strings.
 //!
 //! Reading a connection string checks each option alone, because the specification demands that an invalid value is ignored
-//! with a warning. Then all options are checked together, and a contradiction refuses the connection string.
+//! with a warning. Then all options are checked together, and a contradiction makes the connection string invalid.
 
 use std::time::Duration;
 

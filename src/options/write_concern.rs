@@ -9,7 +9,7 @@ use super::InvalidOption;
 
 /// When a write counts as done (Read and Write Concern specification). The server decides what is not set.
 ///
-/// A pool sends commands as they are. A [`Client`](crate::Client) adds it to writes that have none.
+/// A pool sends commands unchanged. A [`Client`](crate::Client) adds it to writes that have none.
 ///
 /// ```
 /// use wharf::{Options, WriteConcern};
@@ -38,8 +38,8 @@ pub enum Acknowledgement {
     /// This number of servers.
     ///
     /// With 0, no server acknowledges the write, and the client waits for no reply: it succeeds as soon as it is sent, its
-    /// counts are zero, and it is not repeated. It belongs to no session, so with a session of the application it is an
-    /// error ([`SessionError::UnacknowledgedWrite`](crate::client::SessionError)).
+    /// counts are zero, and it is not repeated. It belongs to no session, so in a session of the application it is an error
+    /// ([`SessionError::UnacknowledgedWrite`](crate::client::SessionError)).
     Servers(u32),
     /// `majority`, or a mode that the replica set's configuration defines.
     Mode(String),
@@ -75,7 +75,7 @@ impl WriteConcern {
         Self { w_timeout: None, ..self }
     }
 
-    /// Returns the value of a command's `writeConcern`; `None` if everything is the server's choice.
+    /// Returns the value of a command's `writeConcern`, or `None` if the server decides everything.
     pub(crate) fn document(&self) -> Option<RawDocumentBuf> {
         let mut document = RawDocumentBuf::new();
         match &self.w {

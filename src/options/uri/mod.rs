@@ -9,9 +9,9 @@
 //! - any value with a warning, with [`Options::parse_strict`].
 //!
 //! Errors and warnings never show what may be part of a password. A password that is not percent-encoded can end up in any
-//! other part of the string. So if there is an at-sign outside of the user information, hosts and values are not shown.
-//! Ports are never shown. The rest of a secret option can look like a key, so if there is a secret option, unknown keys are
-//! not shown.
+//! other part of the string. So if there is an at-sign outside the user information, hosts and values are not shown. Ports
+//! are never shown. The rest of a secret option can look like a key, so if there is a secret option, unknown keys are not
+//! shown.
 
 mod draft;
 mod finish;
@@ -134,7 +134,7 @@ const NOT_ENCODED: &str = "must be percent-encoded, in UTF-8";
 
 /// Returns the option name that is closest to a misspelt one, if any is close.
 pub(super) fn nearest_option(misspelt: &str) -> Option<&'static str> {
-    // A longer text is no name, and would cost time.
+    // A longer text is not a name, and would cost time.
     if misspelt.len() > 64 { None } else { Row::nearest(misspelt) }
 }
 
@@ -144,7 +144,7 @@ const HIDDEN: &str = "a value that is not shown, because it may be part of a pas
 /// Reads the user information: a name and an optional password.
 fn read_user(text: &str) -> Result<(String, Option<Secret>), InvalidOption> {
     let refuse = |problem| InvalidOption::because("username or password", problem);
-    // The characters of RFC 3986, and those beyond ASCII.
+    // The characters of RFC 3986, and characters beyond ASCII.
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || !byte.is_ascii() || b"-._~!$&'()*+,;=%".contains(&byte);
     let read = |part: &str| match part.bytes().all(fits) {
         true => {
@@ -165,7 +165,7 @@ fn scheme_of(uri: &str) -> Option<String> {
     uri.split_once("://").map(|(scheme, _)| shown(scheme))
 }
 
-/// A key or a scheme as an error shows it, if it cannot be a password by mistake.
+/// A key or a scheme as an error shows it, unless it may be a password by mistake.
 fn shown(text: &str) -> String {
     if is_plain(text) { format!("{text:?}") } else { "a text that is not shown".to_owned() }
 }
@@ -181,7 +181,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// Reads what follows the scheme: `authority`, and `rest` from the slash or the question mark on.
+    /// Reads the part after the scheme: `authority`, and `rest` from the slash or the question mark on.
     fn read(&mut self, is_srv: bool, authority: &str, rest: &str) -> Result<Options, InvalidOption> {
         let mut start = Options::nowhere();
         let (database, options) = rest.split_once('?').unwrap_or((rest, ""));

@@ -2,8 +2,8 @@
 //!
 //! A row has the option's name, default, allowed values and description, and says how to read it. Every list of options
 //! comes from here: the names that a connection string may have, the secret options, and the messages about values that
-//! are not allowed. Tests compare the tables of the guide and the README with this table. The rows of a pool's options are
-//! those of [`PoolOptions::TABLE`].
+//! are not allowed. Tests compare the tables of the guide and the README with this table. The rows of a pool's options come
+//! from [`PoolOptions::TABLE`].
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use super::value::Value;
 #[cfg_attr(not(test), expect(dead_code, reason = "tests compare the documentation's tables with these fields"))]
 #[derive(Clone, Copy)]
 pub(super) struct Row {
-    /// The name, as the specification writes it. Connection strings may write it in any case.
+    /// The name, as the specification writes it. Its case does not matter in connection strings.
     pub name: &'static str,
     /// The default as a connection string writes it, or in words.
     pub default: &'static str,
@@ -32,7 +32,7 @@ pub(super) struct Row {
     /// Such a value is refused.
     ///
     /// `tlsInsecure`, `tlsAllowInvalidCertificates` and `tlsAllowInvalidHostnames` do not have this property, because
-    /// the official cases want a warning. Without them the connection is in TLS, and everything is checked.
+    /// the official cases want a warning. If the option is ignored, the connection uses TLS, and everything is checked.
     pub protects: bool,
     /// What happens if the option is given more than once.
     pub repetition: Repetition,
@@ -79,7 +79,7 @@ impl Row {
         GROUPS.iter().flat_map(|group| group.rows())
     }
 
-    /// The row of an option, by its name in any case.
+    /// The row of an option, by its case-insensitive name.
     pub fn of(name: &str) -> Option<Self> {
         Self::all().find(|row| row.name.eq_ignore_ascii_case(name))
     }
@@ -131,7 +131,7 @@ impl Row {
 /// The options that one type holds.
 #[cfg_attr(not(test), expect(dead_code, reason = "tests compare the documentation's tables with these fields"))]
 pub(super) struct Group {
-    /// What the options are about, and the type that holds them: a heading in the guide.
+    /// The subject of the options, and the type that holds them: a heading in the guide.
     pub title: &'static str,
     rows: Rows,
 }
@@ -492,7 +492,7 @@ mod tests {
     use super::*;
     use crate::options::Options;
 
-    /// The default as the documentation shows it: "0 (no limit)" where `allowed` explains a default of 0 so.
+    /// The default as the documentation shows it: "0 (no limit)" if `allowed` explains a default of 0 that way.
     fn shown_default(row: &Row) -> &'static str {
         match row.allowed.split_once(" to ") {
             Some((lowest, _)) if row.default == "0" && lowest.starts_with("0 (") => lowest,
@@ -571,7 +571,7 @@ mod tests {
             assert!(Row::of(present).is_some_and(|row| row.name == present), "{present}");
             assert_eq!(Row::nearest(&name.to_uppercase()), Some(present));
         }
-        // What they ask for, a client does always or never.
+        // A client always does what they ask for, or never does.
         let removed = ["auto_reconnect", "keepAlive", "socketOptions", "useNewUrlParser", "useUnifiedTopology"];
         assert_eq!(removed.map(Row::nearest), [None; 5]);
     }
@@ -585,7 +585,7 @@ mod tests {
         }
     }
 
-    /// A password could otherwise be lost, and the connection made without it.
+    /// Otherwise, a password could be lost, and the connection made without it.
     #[test]
     fn secret_options_of_tls_protect() {
         for row in Row::all().filter(|row| row.is_secret) {

@@ -19,12 +19,12 @@ pub(super) struct Value<'r> {
 }
 
 impl Value<'_> {
-    /// Returns the value as it is.
+    /// Returns the value unchanged.
     pub fn into_text(mut self) -> String {
         std::mem::take(&mut *self.text)
     }
 
-    /// Reads a text that is not empty.
+    /// Reads a non-empty text.
     pub fn name(self) -> Result<String, Rejection> {
         if self.text.is_empty() { Err(Rejection::NotAllowed) } else { Ok(self.into_text()) }
     }
@@ -56,7 +56,7 @@ impl Value<'_> {
         self.millis_from(0, most)
     }
 
-    /// Reads milliseconds that must not be fewer than `least`.
+    /// Reads milliseconds, at least `least` of them.
     pub fn millis_from(&self, least: u64, most: u64) -> Result<Duration, Rejection> {
         self.number(least, most).map(Duration::from_millis)
     }
