@@ -50,8 +50,8 @@ pub enum CheckOutError {
     /// `WaitQueueTimeoutError`: no connection became available in time. Says nothing about the server's state.
     #[error(transparent)]
     WaitQueueTimeout(Box<WaitQueueTimeoutError>),
-    /// The connection that this check-out opened could not be established. Or the check-out waited in the queue, and
-    /// the opening of a connection for an earlier check-out timed out.
+    /// The connection that this check-out opened could not be established. Or the check-out waited in the queue, and the
+    /// opening of a connection for an earlier check-out timed out.
     #[error(transparent)]
     Establish(#[from] EstablishError),
     /// There is no tokio runtime to wait on.
@@ -231,8 +231,8 @@ pub struct WaitQueueTimeoutError {
     pub limit: TimeLimit,
     /// What held the connections in use, in load-balanced mode.
     pub holders: Option<Holders>,
-    /// The connections that had been in use for the longest time, at most 5, longest first. `None` unless the pool
-    /// accounts for holders (`Pool::account_for_holders`).
+    /// The connections that had been in use longest, at most 5, longest first. `None` unless the pool accounts for holders
+    /// (`Pool::account_for_holders`).
     pub longest_held: Option<Vec<Holder>>,
 }
 
@@ -297,11 +297,11 @@ impl fmt::Display for WaitQueueTimeoutError {
 }
 
 impl WaitQueueTimeoutError {
-    /// Writes the part that begins as the specifications prescribe.
+    /// Writes the part whose beginning the specifications prescribe.
     fn fmt_beginning(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { address, max_pool_size, in_use, pending, waiting, waited, limit, holders, .. } = self;
         if let Some(Holders { cursors, transactions, other_operations }) = holders {
-            // The words of the load balancer specification ("Connection Tracking").
+            // The wording of the load balancer specification ("Connection Tracking").
             return write!(
                 f,
                 "Timeout waiting for connection from the connection pool. maxPoolSize: {max_pool_size}, connections in \
@@ -324,8 +324,8 @@ impl StdError for WaitQueueTimeoutError {}
 
 /// A check-out needs a tokio runtime to open a connection or to keep a time limit, and there is none.
 ///
-/// The pool's runtime has ended, and the check-out is polled outside of any runtime or on one that is about to end.
-/// Nothing was sent.
+/// The pool's runtime has ended, and the check-out is polled outside any runtime or on one that is about to end. Nothing
+/// was sent.
 ///
 /// ```
 /// use wharf::CheckOutError;

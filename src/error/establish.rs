@@ -102,7 +102,7 @@ impl EstablishError {
     /// Returns the error with another decision on whether it is retryable without a label.
     ///
     /// Nothing of the operation was sent, so this only says whether a new attempt may succeed. It may after a network
-    /// error, a timeout, or a server error that the specifications of retryable reads and writes list. It may not after a
+    /// error, a timeout, or a server error that the specifications of retryable reads and writes list. It cannot after a
     /// wrong password.
     #[must_use]
     pub fn with_retryable(self, retryable: bool) -> Self {
