@@ -9,8 +9,8 @@ use crate::metrics::Histogram;
 pub(super) struct LastRead(Vec<(Duration, u64)>);
 
 impl LastRead {
-    /// Calls `record` with a time in seconds, and how often to record it, for each bucket that has counted something
-    /// since the last call.
+    /// For each bucket that has counted something since the last call, calls `record` with a time in seconds and how often
+    /// to record it.
     ///
     /// The time is about the middle of the bucket, within 3.2 % of each time that the bucket counted. If more than `most`
     /// times are new, each bucket gets its share of `most`.
@@ -50,7 +50,7 @@ fn share(part: u64, of: u64, total: u64) -> u64 {
 /// thirty-second below its upper bound.
 fn representative(bound: Duration) -> f64 {
     let nanos = bound.as_nanos() as f64;
-    // Shorter times have a bucket each.
+    // Shorter times have separate buckets.
     if nanos < 32.0 { nanos / 1e9 } else { nanos * (1.0 - 1.0 / 32.0) / 1e9 }
 }
 

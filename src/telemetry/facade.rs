@@ -15,7 +15,7 @@ const MOST: u64 = 10_000;
 /// Passes the metrics of a pool, or of all pools of a client, to the recorder of the crate `metrics`, whenever
 /// [`publish`](Self::publish) is called.
 ///
-/// The names are those of [`METRICS`]. Each has the label `pool` and the label of its [`Reading`]. With a client it also has
+/// The names come from [`METRICS`]. Each has the label `pool` and the label of its [`Reading`]. With a client it also has
 /// the labels `server_address` and `server_port` (none for a Unix socket).
 ///
 /// | | `pool` | after [`named("shop")`](Self::named) |
@@ -88,8 +88,8 @@ impl FacadeMetrics {
     /// Passes the metrics to the recorder. Returns whether the pool or the client still exists. If not, only the end of its
     /// series is passed on.
     ///
-    /// The recorder is the one of the calling thread, or else the global one. The first call passes all times since the
-    /// pools were built.
+    /// The recorder is the calling thread's, or else the global one. The first call passes all times since the pools were
+    /// built.
     pub fn publish(&self) -> bool {
         let read = self.source.read();
         let mut series = self.series.lock().unwrap_or_else(PoisonError::into_inner);

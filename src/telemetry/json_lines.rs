@@ -69,7 +69,7 @@ impl<W: Write + Send + 'static> JsonLines<W> {
     /// # Errors
     ///
     /// Returns the first error that the writer has returned, or [`NotConnected`](io::ErrorKind::NotConnected) if another
-    /// clone was finished before. In both cases the writer is dropped.
+    /// clone was finished before. In both cases, the writer is dropped.
     pub fn into_inner(self) -> io::Result<W> {
         let mut lines = self.lines();
         let outcome = lines.flush();
@@ -138,7 +138,7 @@ impl<W: Write> Lines<W> {
         if self.error.is_some() {
             return;
         }
-        // Taken out, so that a writer that panics is not used again, which could repeat lines.
+        // Taken out, so that a writer that has panicked is not used again, which could repeat lines.
         let Some(mut writer) = self.writer.take() else { return };
         match writer.write_all(&self.buffer).and_then(|()| then(&mut writer)) {
             Ok(()) => self.buffer.clear(),

@@ -210,7 +210,7 @@ fn observe_all(exported: &Arc<Exported>, meter: &Meter) {
     );
 }
 
-/// `maxPoolSize` is also the maximum of idle connections. Without a limit there is no value.
+/// `maxPoolSize` is also the maximum of idle connections. Without a limit, there is no value.
 fn observe_limit(pool: &Observed, observer: &dyn AsyncInstrument<i64>) {
     if pool.metrics.status.max_pool_size > 0 {
         observer.observe(pool.metrics.status.max_pool_size.into(), &pool.attributes);

@@ -22,14 +22,14 @@ const ALL: &str = "MONGODB_LOG_ALL";
 /// Returns the level of each target according to the logging specification's environment variables.
 ///
 /// The variables are `MONGODB_LOG_COMMAND`, `MONGODB_LOG_TOPOLOGY`, `MONGODB_LOG_SERVER_SELECTION` and
-/// `MONGODB_LOG_CONNECTION`. `MONGODB_LOG_ALL` applies where they are not set. Their values are `off`, `emergency`,
-/// `alert`, `critical`, `error`, `warn`, `notice`, `info`, `debug` and `trace`, in any case. Any other value counts as not
-/// set. A target without a value is off.
+/// `MONGODB_LOG_CONNECTION`. `MONGODB_LOG_ALL` applies where they are not set. Their values, which are case-insensitive,
+/// are `off`, `emergency`, `alert`, `critical`, `error`, `warn`, `notice`, `info`, `debug` and `trace`. Any other value
+/// counts as not set. A target without a value is off.
 ///
 /// `tracing` has no levels above `ERROR`, so `emergency`, `alert` and `critical` stand for `ERROR`, and `notice` for `INFO`.
 ///
-/// wharf itself reads no level from the environment: these are for the filter of the application's subscriber, for
-/// example `Targets` of `tracing-subscriber`, which takes them as they are.
+/// wharf itself reads no level from the environment: these are for the filter of the application's subscriber, for example
+/// `Targets` of `tracing-subscriber`, which accepts them directly.
 ///
 /// ```
 /// use wharf::telemetry::log_levels;
