@@ -77,7 +77,8 @@ impl SharedClusterTime {
     /// Makes the `$clusterTime` of a server's reply the newest one, if it is newer. Returns the time to keep in the
     /// session: the reply's, or `None` if that is not newer, malformed or too long.
     ///
-    /// Only what comes directly from a server may be passed: with an invalid time, servers would refuse all commands.
+    /// Only a time that comes directly from a server may be passed: with an invalid time, servers would refuse all
+    /// commands.
     #[inline]
     pub fn advance(&self, received: &RawDocument) -> Option<Arc<ClusterTime>> {
         let time = ClusterTime::time_of(received)?;

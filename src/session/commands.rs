@@ -1,11 +1,11 @@
-//! What commands can be retried, and what a session may add to them, by their names and arguments.
+//! The commands that can be retried, and the fields that a session may add to them, by their names and arguments.
 
 use bson::{RawBsonRef, RawDocument};
 
 /// Returns whether a write can be retried with a transaction number: a write of single documents that is acknowledged
 /// (Retryable Writes, "Supported Write Operations"). Commits and aborts do not count: they have a separate rule.
 ///
-/// `sequences` are the command's arguments outside of its document, by their names: `updates`, `deletes` or `ops`.
+/// `sequences` are the command's arguments outside its document, by their names: `updates`, `deletes` or `ops`.
 /// `is_unacknowledged` says whether the write concern that applies is `w: 0`.
 pub fn is_retryable_write<'a>(
     command: &'a RawDocument,

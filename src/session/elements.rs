@@ -1,4 +1,4 @@
-//! The elements that sessions append to commands, encoded one after the other without a document around them.
+//! The elements that sessions append to commands, encoded one after another without a document around them.
 //!
 //! The client appends them to a command's document when it encodes the message. So the document of the application is
 //! neither changed nor copied, and nothing is allocated once the buffer has its size.

@@ -4,7 +4,7 @@ use thiserror::Error;
 
 use crate::error::Labels;
 
-/// A session refused an operation. Nothing was sent, and the state of a transaction is as before.
+/// A session refused an operation. Nothing was sent, and the state of the transaction is unchanged.
 ///
 /// The Transactions and Snapshot Reads specifications prescribe most of the messages.
 #[derive(Clone, PartialEq, Eq, Error)]
@@ -44,9 +44,9 @@ pub enum SessionError {
     /// A read in a transaction does not go to the primary.
     #[error("read preference in a transaction must be primary")]
     ReadPreferenceInTransaction,
-    /// Behind a load balancer, the connection of the transaction is lost, because an operation on it was cancelled. The same
-    /// holds while a cursor whose last call was cancelled uses that connection, until the cursor goes on or is dropped. The
-    /// error has the label `TransientTransactionError`: abort the transaction, and start it again.
+    /// Behind a load balancer, the connection of the transaction is lost, because an operation on it was cancelled. The
+    /// same holds while a cursor whose last call was cancelled uses that connection, until the cursor continues or is
+    /// dropped. The error has the label `TransientTransactionError`: abort the transaction, and start it again.
     #[error(
         "an operation of the transaction was cancelled, and its connection is lost or in use: abort the transaction"
     )]

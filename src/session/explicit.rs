@@ -23,7 +23,7 @@ const SNAPSHOT_WIRE_VERSION: i32 = 13;
 /// The facts that a session needs about an operation that uses it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SessionUse<'a> {
-    /// Whether the operation reads: then its read preference counts in a transaction. A generic command counts as a read.
+    /// Whether the operation reads. If so, its read preference counts in a transaction. A generic command counts as a read.
     pub is_read: bool,
     /// The level of the operation's read concern, its own or inherited. Not sent in a transaction.
     pub read_concern: Option<&'a str>,
@@ -53,7 +53,7 @@ pub struct SessionUse<'a> {
 pub struct SessionServer {
     /// `maxWireVersion` of the connection.
     pub max_wire_version: i32,
-    /// Whether the server has cluster times: all but standalone servers.
+    /// Whether the server has cluster times, as all servers except standalone ones do.
     pub has_cluster_time: bool,
     /// Whether the server is a mongos, or behind a load balancer.
     pub is_mongos: bool,
@@ -87,13 +87,13 @@ pub struct Consequence<P> {
 #[derive(Debug)]
 pub struct Session<P> {
     server: ServerSession,
-    /// Whether `server` is in use. Otherwise it was only drawn, and is sent nowhere.
+    /// Whether `server` is in use. Otherwise it was only generated, and is never sent.
     has_server: bool,
     is_causally_consistent: bool,
     is_snapshot: bool,
     snapshot_time: Option<Timestamp>,
     default_timeout: Option<Duration>,
-    /// What transactions inherit from the session's options and from the client's.
+    /// The options that transactions inherit from the session and the client.
     transaction_defaults: TransactionOptions,
     cluster_time: Option<Arc<ClusterTime>>,
     operation_time: Option<Timestamp>,
@@ -184,7 +184,7 @@ impl<P> Session<P> {
         self.default_timeout
     }
 
-    /// Advances the cluster time to another session's, if that is newer. It is used for this session alone.
+    /// Advances the cluster time to another session's, if that is newer. It is used only for this session.
     ///
     /// # Errors
     ///
@@ -550,7 +550,7 @@ impl<P> Session<P> {
         self.transaction.abort_command(has_time_limit)
     }
 
-    /// Notes that an attempt to abort has failed. The labels only tell whether to try once more: errors of aborts are not
+    /// Notes that an attempt to abort has failed. The labels only decide whether to try again: errors of aborts are not
     /// reported. After a success, the caller also [unpins](Self::unpin) the session.
     pub fn abort_failed(&mut self, fault: &Fault, server: Option<SessionServer>) -> Consequence<P> {
         self.mark_dirty(fault);

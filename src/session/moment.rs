@@ -1,4 +1,4 @@
-//! The time, as sessions use it.
+//! The time for sessions.
 
 use std::ops::Add;
 use std::sync::OnceLock;

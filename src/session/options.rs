@@ -100,7 +100,7 @@ pub struct TransactionOptions {
     pub read_concern: Option<String>,
     /// `writeConcern`: sent with the commit and the abort. Must be acknowledged.
     pub write_concern: Option<WriteConcern>,
-    /// `readPreference`: must be the primary as soon as the transaction reads.
+    /// `readPreference`: must be the primary if the transaction reads.
     pub read_preference: Option<ReadPreference>,
     /// `maxCommitTimeMS`: how long the server may take to commit. Deprecated in favour of
     /// [`SessionOptions::default_timeout`](SessionOptions#structfield.default_timeout), with which it is not sent.

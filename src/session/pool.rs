@@ -21,8 +21,8 @@ const PRUNING: Duration = Duration::from_secs(60);
 
 /// The server sessions that no operation uses, for reuse (Driver Sessions, "Server Session Pool").
 ///
-/// Each thread prefers one shard, a stack: it takes the session that was given back to it last. If its shard is empty, it
-/// takes a session from another shard, so sessions are made only if all shards are empty. Across shards there is no order.
+/// Each thread prefers one shard, a stack: it takes the session that was last given back to it. If its shard is empty, it
+/// takes a session from another shard, so sessions are made only if all shards are empty. There is no order across shards.
 ///
 /// The top of a shard's stack is not on the stack of slots but in a separate place in front of it, because that takes one
 /// compare-and-swap instead of two. Most operations end on the thread that begins the next one, and need nothing else.

@@ -148,7 +148,7 @@ async fn server_understands_sessions_retries_and_transactions() {
     }
     assert_eq!(client.count().await, 4);
 
-    // An abort undoes everything, and the session goes on.
+    // An abort undoes everything, and the session continues.
     session.start_transaction(options.clone()).unwrap();
     client.run(&mut session, &WRITE, &insert(4)).await.unwrap();
     assert!(session.begin_abort().unwrap());

@@ -24,9 +24,9 @@ const ABORT_RETRIES: u32 = 2;
 pub enum Retryability {
     /// A generic command: only after an overload, and only if both `retryReads` and `retryWrites` are on.
     Command,
-    /// A read that may be repeated, outside of a transaction.
+    /// A read that may be repeated, outside a transaction.
     Read,
-    /// A write with a transaction number, outside of a transaction.
+    /// A write with a transaction number, outside a transaction.
     Write,
     /// A read that is not repeated, except after an overload: `getMore`, and every read in a transaction.
     OtherRead,
@@ -95,7 +95,8 @@ pub struct Retries {
 
 impl Retries {
     /// Begins with the first attempt. With `timeoutMS`, the operation is retried as often as the time allows, and without
-    /// end if the limit is zero ("Retryability" of Client Side Operations Timeout). Without it, it is retried once.
+    /// end if the limit is zero ("Retryability" of Client Side Operations Timeout). Without `timeoutMS`, it is retried
+    /// once.
     ///
     /// The first retry comes at once, except after an overload. Later ones keep a short, constant distance. Otherwise, a
     /// server that refuses at once would get tens of thousands of attempts a second from one operation. This is not a
@@ -113,8 +114,8 @@ impl Retries {
     ///
     /// `labels` are the error's labels together with the client's additions, such as
     /// [`Consequence::labels`](super::explicit::Consequence). `is_sharded` says whether the deployment is a sharded
-    /// cluster, where a retry always avoids the server that failed. `random` is a number from 0 up to 1, `left` the rest of
-    /// the operation's time limit.
+    /// cluster, where a retry always avoids the server that failed. `random` is a number from 0 up to 1, and `left` is the
+    /// rest of the operation's time limit.
     pub fn after(
         &mut self,
         fault: &Fault,
@@ -334,11 +335,11 @@ mod tests {
 
     #[test]
     fn an_overload_limits_all_retries_of_the_operation() {
-        // Three retries after network errors are more than an overload allows.
+        // Three retries after network errors exceed what an overload allows.
         let mut retries = Retries::new(OPTIONS, Retryability::Read, true);
         assert_eq!([(); 3].map(|()| decide(&mut retries, &network()) != Decision::GiveUp), [true; 3]);
         assert_eq!(decide(&mut retries, &overload()), Decision::GiveUp);
-        // And after an overload, a network error counts for the same limit.
+        // After an overload, a network error also counts towards that limit.
         let mut retries = Retries::new(OPTIONS, Retryability::Read, false);
         assert_eq!(decide(&mut retries, &overload()), paused(100));
         assert_eq!(decide(&mut retries, &network()), AT_ONCE);

@@ -127,7 +127,7 @@ impl<P> Transaction<P> {
         Ok(std::mem::replace(self, started).pin.held())
     }
 
-    /// Leaves a transaction that has ended, because an operation outside of it begins. Returns its pin.
+    /// Leaves a transaction that has ended, because an operation outside it begins. Returns its pin.
     pub(super) fn leave(&mut self) -> Option<P> {
         match self.state {
             TransactionState::None | TransactionState::Committed | TransactionState::Aborted => {
@@ -268,7 +268,7 @@ impl<P> Transaction<P> {
         command
     }
 
-    /// Returns the write concern of a first attempt.
+    /// Returns the write concern of the first attempt.
     fn concern(&self, has_time_limit: bool) -> WriteConcern {
         let concern = self.options.write_concern.clone().unwrap_or_default();
         if has_time_limit { concern.without_w_timeout() } else { concern }

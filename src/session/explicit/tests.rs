@@ -532,7 +532,7 @@ fn repeated_commit_has_the_write_concern_majority_unless_the_server_did_nothing(
     assert_eq!(w(&mut session), majority, "called again, after a success or without any outcome");
 }
 
-/// Transactions, "writeConcern for commitTransaction attempts": after any failure but an overload.
+/// Transactions, "writeConcern for commitTransaction attempts": after any failure except an overload.
 #[test]
 fn commit_after_one_that_failed_unsent_or_has_no_outcome_has_the_write_concern_majority() {
     let has_majority = |session: &mut TestSession| session.commit_command(false).get_document("writeConcern").is_ok();
