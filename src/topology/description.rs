@@ -140,7 +140,7 @@ impl TopologyDescription {
         Self::new(topology_type, options.replica_set.clone(), options.hosts.iter().cloned())
     }
 
-    /// Describes a deployment without servers: one that is closed, or whose servers are not looked up yet.
+    /// Describes a deployment without servers: a closed one, or one whose servers have not been looked up yet.
     #[must_use]
     pub fn without_servers() -> Self {
         Self::before_any_primary(TopologyType::Unknown, None, Vec::new())

@@ -48,8 +48,8 @@ pub struct ApplicationError {
     pub progress: Progress,
     /// The kind of the error.
     pub kind: ErrorKind,
-    /// Whether the error is stale: the connection's generation is lower than that of the pool (behind a load balancer,
-    /// of its service).
+    /// Whether the error is stale: the connection's generation is lower than the pool's (behind a load balancer, than its
+    /// service's).
     pub is_of_older_generation: bool,
     /// Whether the error has the label `SystemOverloadedError`.
     pub is_overload: bool,

@@ -16,7 +16,7 @@ use crate::options::ServerAddress;
 /// An event of a client's monitoring (SDAM Logging and Monitoring, "Events API").
 ///
 /// The names come from the specification. `topology_id` tells the clients of a process apart. The events of one client
-/// arrive one after the other: [`TopologyOpening`](Self::TopologyOpening) is the first, and
+/// arrive one after another: [`TopologyOpening`](Self::TopologyOpening) is the first, and
 /// [`TopologyClosed`](Self::TopologyClosed) the last. Each [`ServerHeartbeatStarted`](Self::ServerHeartbeatStarted) is
 /// followed by a success or a failure for the same server.
 #[derive(Debug, Clone)]

@@ -18,14 +18,14 @@
 //! - TOP-1: A topology of type [`Single`](TopologyType::Single) or [`LoadBalanced`](TopologyType::LoadBalanced) has
 //!   exactly one server.
 //! - TOP-2: At most one server is an [`RsPrimary`](ServerType::RsPrimary). A topology that is not
-//!   [`Single`](TopologyType::Single) has one exactly if it is
+//!   [`Single`](TopologyType::Single) has one if and only if it is
 //!   [`ReplicaSetWithPrimary`](TopologyType::ReplicaSetWithPrimary).
 //! - TOP-3: A transition that clears a pool and changes the server's description is one value. The caller applies both
 //!   under one lock, as the specification requires ("Connection Pool Management").
 //!
 //! # What is deliberately absent
 //!
-//! Monitors and server selection belong to layers above. The specification's events are derived from the descriptions
+//! Monitors and server selection belong to higher layers. The specification's events are derived from the descriptions
 //! before and after a transition, by [`events_of_change`].
 
 mod description;

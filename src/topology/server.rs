@@ -17,8 +17,8 @@ use crate::wire::{DEFAULT_MAX_MESSAGE_SIZE, Role, WireError};
 
 /// The kind of a server (SDAM, "ServerType").
 ///
-/// The specification's `PossiblePrimary` is missing. It is a kind of unknown server for clients that check one server after
-/// the other.
+/// The specification's `PossiblePrimary` is missing. It is a kind of unknown server, for clients that check one server
+/// after another.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum ServerType {
     /// A server that is not a member of a replica set.
@@ -348,7 +348,7 @@ fn address_of(reply: &RawDocument, field: &'static str) -> Result<Option<ServerA
     reply::text(reply, field).filter(|text| !text.is_empty()).map(|text| parse(field, &text)).transpose()
 }
 
-/// Reads an address that a server reports. Only the application may name a socket of this machine. An address that was not
+/// Reads an address that a server reports. Only the application may name a socket on this machine. An address that was not
 /// UTF-8 cannot name a server, so it is refused.
 fn parse(field: &'static str, text: &str) -> Result<ServerAddress, WireError> {
     let refuse = |allowed| WireError::ReplyField { field, value: text.into(), allowed };
