@@ -26,7 +26,7 @@ use crate::client::{self, ClientError};
 /// `serverSelectionTryOnce=true`, which is the default, the election of a new primary may outlast the only scan, and the
 /// stream is then over. With `serverSelectionTryOnce=false` it waits for `serverSelectionTimeoutMS`.
 ///
-/// After [`ClientError::OnRuntime`], [`ClientError::EventLoop`] and [`ClientError::InUse`] the stream goes on.
+/// After [`ClientError::OnRuntime`], [`ClientError::EventLoop`] and [`ClientError::InUse`] the stream continues.
 #[must_use = "a change stream fetches nothing before it is asked to"]
 pub struct ChangeStream<T = RawDocumentBuf> {
     client: Client,

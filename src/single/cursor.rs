@@ -44,8 +44,8 @@ impl<T> Cursor<T> {
     ///
     /// # Errors
     ///
-    /// [`ClientError`] if the next batch could not be fetched. The cursor has then ended. After
-    /// [`ClientError::OnRuntime`] and [`ClientError::InUse`] it goes on.
+    /// [`ClientError`] if the next batch could not be fetched. The cursor has then ended. After [`ClientError::OnRuntime`]
+    /// and [`ClientError::InUse`] it continues.
     pub fn next_document(&mut self) -> Result<Option<&RawDocument>, ClientError> {
         let Self { client, cursor } = self;
         if cursor.has_document() {
@@ -63,8 +63,8 @@ impl<T> Cursor<T> {
         self.cursor.is_over()
     }
 
-    /// Closes the cursor on the server, as dropping it does, with another `timeoutMS`. Zero means no limit at all, not even
-    /// the limit of a drop. Errors are ignored: the server closes an idle cursor after ten minutes.
+    /// Closes the cursor on the server, as dropping it does, but with another `timeoutMS`. Zero means no limit at all, not
+    /// even the limit of a drop. Errors are ignored: the server closes an idle cursor after ten minutes.
     pub fn close_within(mut self, timeout: Duration) {
         let cursor = self.cursor.take_typed::<T>();
         // If this call cannot close it, the next call does.

@@ -14,8 +14,8 @@ use crate::runtime::{Inline, PerProcess, forks};
 
 /// Drives futures on a private runtime, one at a time.
 ///
-/// The runtime is made by the first call. A forked child leaks its parent's runtime and makes its own: the two would
-/// otherwise share one epoll instance, and the child would remove the parent's sockets from it.
+/// The first call creates the runtime. A forked child leaks its parent's runtime and creates a new one. Otherwise the two
+/// would share one epoll instance, and the child would remove the parent's sockets from it.
 #[derive(Default)]
 pub(super) struct Driver {
     lock: PerProcess<Lock>,
@@ -176,7 +176,7 @@ impl Driver {
         Ok(runtime.block_on(async {
             let limit = limit.start_after(waited);
             // Since the last call, nothing has asked the operating system about the sockets. A server may have closed one.
-            // A command that finds that out before it is sent takes another connection.
+            // A command that detects this before it is sent takes another connection.
             yield_now().await;
             begin(limit).await
         }))

@@ -30,7 +30,8 @@
 //! | a connection that cannot be authenticated | fails the operation, or is retried as the error says | the same; a retry that has to scan comes 500 ms after the last scan. In events and metrics of the pool, the attempt of the scan and the check-out that fails with its error are two |
 //! | a connection that is lost while it is idle | the next command takes another one | the same, and before its use by a command or a cursor the connection is checked if it has been idle for 5 s |
 //!
-//! Operations, retries, errors, sessions, transactions, change streams, events and options are the same, and so is the code.
+//! Operations, retries, errors, sessions, transactions, change streams, events and options are the same, and so is the
+//! code.
 //!
 //! # How long a call takes
 //!
@@ -41,14 +42,14 @@
 //! takes at most `serverSelectionTimeoutMS` and the time of one scan. `timeoutMS` limits all of this. A scan may end after
 //! half of it if a server that has answered is suitable, so that an unresponsive server blocks no operation.
 //!
-//! Names are looked up by the operating system (`getaddrinfo`), one after the other, on the calling thread: no time limit
-//! of wharf applies there.
+//! The operating system looks names up (`getaddrinfo`), one after another, on the calling thread: no time limit of wharf
+//! applies there.
 //!
 //! # Threads
 //!
 //! The client is [`Send`] and [`Sync`], and clones share everything. A lock lets one call in at a time; the others wait.
 //! So a language runtime may call it from any of its threads. `timeoutMS` of a call includes its wait for the lock. If the
-//! time is up before it gets the lock, the call fails with [`ClientError::InUse`]. Other limits begin when the lock lets
+//! time is up before it gets the lock, the call fails with [`ClientError::InUse`]. Other limits start when the lock lets
 //! the call in.
 //!
 //! Nothing runs between calls. If a cursor or a change stream is dropped before its end, the thread that drops it closes it
@@ -60,7 +61,7 @@
 //! # Inside of a tokio runtime
 //!
 //! A call inside an asynchronous task would block the task's thread, so it fails with [`ClientError::OnRuntime`]. The same
-//! holds for a call from one of the client's own subscribers, from `spawn_blocking`, and on a thread that has entered a
+//! holds for a call from one of the client's own subscribers, from `spawn_blocking`, or on a thread that has entered a
 //! runtime (`Runtime::enter`). A call from the destructor of a thread-local value may come too late for tokio, and fails
 //! with [`ClientError::EventLoop`]. The next call does the work that a dropped cursor or session leaves there.
 //!
@@ -130,7 +131,7 @@ pub struct Client {
 
 /// The state that all clones share.
 struct Shared {
-    // Dropped first: its sockets are registered with the driver's runtime.
+    // Dropped first, because its sockets are registered with the driver's runtime.
     client: client::Client,
     driver: Driver,
 }
@@ -177,7 +178,7 @@ impl ClientBuilder {
         Self { builder: self.builder.max_logged_document_length(characters) }
     }
 
-    /// Sets the resolver for an SRV name (`mongodb+srv://`), instead of the system's configuration.
+    /// Sets the resolver for an SRV name (`mongodb+srv://`), in place of the system's configuration.
     #[cfg(feature = "srv")]
     pub fn resolver(self, resolver: crate::endpoint::hickory_resolver::TokioResolver) -> Self {
         Self { builder: self.builder.resolver(resolver) }
@@ -386,8 +387,8 @@ impl Client {
         self.client().status()
     }
 
-    /// Returns the metrics of the connections to all present servers: see [`wharf::Client::metrics`](crate::Client::metrics).
-    /// Sends nothing.
+    /// Returns the metrics of the connections to all current servers: see
+    /// [`wharf::Client::metrics`](crate::Client::metrics). Sends nothing.
     #[must_use]
     pub fn metrics(&self) -> Vec<PoolMetrics> {
         self.client().metrics()
@@ -410,7 +411,7 @@ impl Client {
         &self.shared.client
     }
 
-    /// Blocks until the future has completed. Then does the work that it, or a value dropped before, has left.
+    /// Blocks until the future has completed. Then does the work that this future, or an earlier dropped value, has left.
     ///
     /// # Errors
     ///

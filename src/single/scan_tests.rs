@@ -87,7 +87,7 @@ mod srv {
             ping(&client).unwrap_err();
         }
         assert_eq!((asked(), servers()), (1, vec!["a.wharf.test:17".to_owned()]), "50 s have passed");
-        // Nothing looks the name up between two calls.
+        // Nothing looks the name up between calls.
         pass(&client, 20_000);
         assert_eq!(asked(), 1);
         ping(&client).unwrap_err();

@@ -31,7 +31,7 @@ pub(super) fn is_hello(command: &Document) -> bool {
     matches!(name(command).as_str(), "hello" | "isMaster" | "ismaster")
 }
 
-/// A runtime with servers, before there is a client.
+/// A runtime with servers, before a client exists.
 pub(super) struct World {
     driver: Driver,
     begun: Instant,
@@ -224,7 +224,7 @@ fn server_is_left_alone_for_five_seconds_after_a_failed_check() {
         assert!(failures < 100, "{text}");
         failures += 1;
     }
-    // Each failed operation waits for half a second after the last scan.
+    // Each failed operation waits until half a second after the last scan.
     let times = server.times(is_hello);
     assert!(close(&times, &[0, 5_000, 10_000]), "{times:?}");
     assert!((20..=22).contains(&failures), "{failures}");
@@ -452,7 +452,7 @@ fn each_server_that_was_idle_is_checked_before_its_use() {
     }
 }
 
-/// Answers a query with a batch of a cursor that goes on.
+/// Answers a query with a batch of a cursor that continues.
 pub(super) fn answer_of_query(command: &Document) -> Answer {
     let batch = match name(command).as_str() {
         "find" => "firstBatch",
@@ -487,7 +487,7 @@ fn connection_that_was_idle_is_checked_before_a_cursor_uses_it() {
     assert_eq!(server.times(|command| name(command) == "getMore").len(), 3);
 }
 
-/// Returns how a server behind a load balancer answers a hello.
+/// Returns the answer of a server behind a load balancer to a hello.
 pub(super) fn balanced() -> Answer {
     let mut reply = standalone();
     reply.insert("msg", "isdbgrid");
