@@ -9,7 +9,7 @@ use crate::error::Stage;
 pub struct ByStage<T> {
     /// [`Stage::Resolve`].
     pub resolve: T,
-    /// [`Stage::Proxy`]. Through a proxy, connecting is a part of it.
+    /// [`Stage::Proxy`]. Through a proxy, connecting is part of it.
     pub proxy: T,
     /// [`Stage::Connect`].
     pub connect: T,

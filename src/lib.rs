@@ -34,8 +34,8 @@
 //! For connections of any type:
 //!
 //! - [`Establish`]: opens connections of your own type.
-//! - [`Pool`]: the connections to one address. A client marks its pools ready and clears them; the application does so
-//!   for a pool that it builds itself.
+//! - [`Pool`]: the connections to one address. A client marks its pools ready and clears them; the application does so for
+//!   a pool that it builds itself.
 //!
 //! [`telemetry`] and [`metrics`] show what a pool does. The [`guide`] shows what a service does with a client: documents,
 //! cursors, transactions, failures, time limits. It also covers a pool without a client: a monitor, retries, sizes, renewal
@@ -49,8 +49,8 @@
 //! - A command waits for its reply without a limit, unless [`Options::timeout`](Options#structfield.timeout) or
 //!   [`Command::timeout`] sets one.
 //! - [`OperationError`] and [`CheckOutError`] tell whether to retry. A pool sends a command twice only if the server
-//!   refused it and demanded a new authentication (error 391), and never clears itself. A client does both as the
-//!   specifications say.
+//!   refused it and demanded a new authentication (error 391), and it never clears itself. A client does both, as the
+//!   specifications require.
 //! - A pool's tasks and sockets belong to one tokio runtime. When that runtime ends, they move to the next one that
 //!   uses the pool: see ["Runtimes"](Pool#runtimes).
 //! - Dropping the last handle of a pool closes it. [`Pool::closed`] waits for its last connection to close.
@@ -166,7 +166,7 @@ pub mod unstable {
     pub mod pool {
         pub use crate::pool::*;
     }
-    /// How the simulator of `scale/` observes the pool.
+    /// Lets the simulator of `scale/` observe the pool.
     #[cfg(simulated)]
     pub mod simulated {
         pub use crate::sync::simulated::*;

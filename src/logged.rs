@@ -15,7 +15,7 @@ macro_rules! is_logged {
 pub(crate) use is_logged;
 
 /// Returns whether a logger of the crate `log` may read messages at this level. `tracing` sends them there if it has had no
-/// subscriber yet. Without the feature `log`, it does not.
+/// subscriber yet. Without the feature `log`, `tracing` does not.
 ///
 /// Calls no foreign code.
 #[inline]

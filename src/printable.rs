@@ -2,7 +2,7 @@
 //!
 //! A peer's text may be crafted for the reader of a log. A line break begins a line that the peer made up, an escape
 //! sequence changes what a terminal shows, a change of direction reorders the text after it, and a megabyte hides the
-//! rest. Errors therefore show such text through [`Printable`] and keep it as [`PeerText`], which escape and cut it.
+//! rest. Errors therefore show this text through [`Printable`] and keep it as [`PeerText`], which escape and cut it.
 
 use std::fmt::{self, Write};
 use std::ops::Deref;
@@ -10,11 +10,11 @@ use std::ops::Deref;
 /// How many bytes of a peer's text an error shows, after escaping. The rest is counted at the end.
 const SHOWN: usize = 1_024;
 
-/// How many bytes of an error's whole text are shown where the error is the source of another one.
+/// How many bytes of an error's whole text are shown if the error is the source of another one.
 const SHOWN_OF_ERROR: usize = 4_096;
 
 /// Shows a text with every character escaped that would break the line or change what a terminal shows. All other
-/// characters stay as they are. Unlike `{:?}`, that includes quotation marks and backslashes.
+/// characters stay unchanged. Unlike `{:?}`, that includes quotation marks and backslashes.
 ///
 /// The text is cut after 1,024 bytes.
 pub(crate) struct Printable<T>(pub T);
@@ -34,7 +34,7 @@ impl<T: fmt::Display> fmt::Display for PrintableError<T> {
     }
 }
 
-/// A peer's text, or one that quotes it, as kept in an error: safe to print.
+/// A peer's text, or a text that quotes it, as kept in an error: safe to print.
 ///
 /// Control characters, line breaks and changes of the text direction are escaped, as in `\n` and `\u{1b}`. The text is
 /// cut after 1,024 bytes, and then states how many bytes were left out. Every value of this type is escaped and cut.
@@ -95,7 +95,7 @@ fn show(text: &dyn fmt::Display, room: usize, f: &mut fmt::Formatter<'_>) -> fmt
     }
 }
 
-/// Escapes the text written to it, and counts the bytes for which there is no room.
+/// Escapes the text written to it, and counts the bytes that do not fit.
 struct Escaping<'a, 'f> {
     shown: &'a mut fmt::Formatter<'f>,
     room: usize,
@@ -145,7 +145,7 @@ pub(crate) fn is_unprintable(character: char) -> bool {
         )
 }
 
-/// Returns the last boundary of a character that is not after `index`.
+/// Returns the last character boundary that is not after `index`.
 ///
 /// `str::floor_char_boundary` needs Rust 1.91.
 pub(crate) fn floor_char_boundary(text: &str, index: usize) -> usize {

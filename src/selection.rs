@@ -132,8 +132,8 @@ pub fn choose<'t>(
     Some(if operation_count(second) < operation_count(first) { second } else { first })
 }
 
-/// Refuses a read preference that contradicts itself, or whose `maxStalenessSeconds` is below the precision with which
-/// the staleness in a replica set is known.
+/// Refuses a read preference that contradicts itself, or whose `maxStalenessSeconds` is finer than the staleness in a
+/// replica set can be known.
 fn check_preference(
     topology: &TopologyDescription,
     preference: &ReadPreference,
