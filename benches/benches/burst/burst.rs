@@ -40,7 +40,7 @@ pub struct Burst {
     /// The longest step of the end: a check-in with the next waiter's poll, or a cancellation. Refusing is one step for
     /// all, and does not count.
     pub step: Longest,
-    /// The most memory, in bytes above the start. The futures and their wakers do not count.
+    /// The most memory, in bytes above the start. The futures and their wakers are not counted.
     pub peak: usize,
     /// The memory that the pool keeps when the burst is over, in bytes above the start.
     pub left: usize,
@@ -172,7 +172,7 @@ impl<G: Send, R: Send, F: Future<Output = Result<G, R>> + Send> Waiters<F> {
         })
     }
 
-    /// Polls a check-out, which is dropped if it is ready.
+    /// Polls a check-out, and drops it if it is ready.
     fn poll(&mut self, number: usize) -> Poll<F::Output> {
         let future = self.futures[number].as_mut().as_pin_mut().expect("it has not ended");
         let outcome = future.poll(&mut Context::from_waker(&self.wakers[number]));

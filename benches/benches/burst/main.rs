@@ -15,8 +15,8 @@
 //! disturbances of the machine mostly do not. In the row `nothing`, a poll does nothing, so its times belong to the
 //! machine.
 //!
-//! A filter, as in `-- wharf/100000`, applies as a part of "subject/waiters/threads". `cargo test --benches` runs a small
-//! burst of each kind.
+//! A filter, as in `-- wharf/100000`, is matched against parts of "subject/waiters/threads". `cargo test --benches` runs a
+//! small burst of each kind.
 
 mod burst;
 mod subjects;

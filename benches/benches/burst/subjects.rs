@@ -13,7 +13,7 @@ pub struct Dummy(#[allow(dead_code, reason = "only its size counts")] [usize; 8]
 /// A pool of one connection.
 pub trait Subject: Send + Sync + Sized {
     const NAME: &'static str;
-    /// A connection in use. Dropping it is the check-in.
+    /// A connection in use. Dropping it checks the connection in.
     type Guard: Send;
     type Refused: Send;
 

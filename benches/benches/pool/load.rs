@@ -143,7 +143,7 @@ pub fn waits<S: Queue>(load: Load, length: Length) -> Waits {
         }
         served.extend_from_slice(&notes.notes);
     }
-    // ORD: Relaxed; all tasks have ended, and a mutex has passed their records on.
+    // ORD: Relaxed; all tasks have ended, and a mutex has handed over their records.
     let tickets = counters.tickets.load(Ordering::Relaxed);
     let allowance = (load.size - 1) + (outcome.workers - 1);
     let micros = |quantile| histogram.value_at_quantile(quantile) as f64 / 1e3;
@@ -155,7 +155,7 @@ pub fn waits<S: Queue>(load: Load, length: Length) -> Waits {
     }
 }
 
-/// Goes through the check-outs in the order of service and determines how many older ones were without a place at each.
+/// Goes through the check-outs in the order of service, and counts the older ones without a place at each.
 fn overtakes_per_thousand(mut served: Vec<Note>, tickets: usize, allowance: u64) -> f64 {
     served.sort_unstable_by_key(|note| note.place);
     let mut before = Prefixes::new(tickets);
@@ -250,15 +250,15 @@ impl Notes {
     /// Less than a check-out costs in any pool in a saturated case.
     const LEAST_COST: Duration = Duration::from_nanos(100);
 
-    /// Returns the number of notes that a task makes if all tasks make equally many.
+    /// Returns the number of notes that each task makes if all make equally many.
     fn room(load: Load, length: Length) -> usize {
         let check_outs = (length.warm_up + length.measured).as_nanos() / Self::LEAST_COST.as_nanos();
         check_outs as usize / load.tasks + 1
     }
 
-    /// Reserves room for notes in memory that has been written to. In a pool that serves first come, first served, all
-    /// tasks outgrow their room at the same time. A thousand reallocations and page faults take several times as long
-    /// as the wait that is measured, and hit more than one wait in a hundred.
+    /// Reserves room for notes, in memory that has already been written to. In a pool that serves first come, first served,
+    /// all tasks outgrow their room at the same time. A thousand reallocations and page faults take several times as long
+    /// as the measured wait, and hit more than one wait in a hundred.
     fn new(counters: &Arc<Counters>, room: usize) -> Self {
         let mut notes = vec![Note { ticket: u32::MAX, place: u32::MAX, waited: u32::MAX, counted: false }; room];
         notes.clear();

@@ -1,8 +1,8 @@
-//! The cost of a connection pool: wharf beside other pools, with connections that cost nothing.
+//! The cost of a connection pool: wharf compared with other pools, with connections that cost nothing.
 //!
 //! `cargo bench` runs everything: first criterion's groups for the cases that time an operation, then all cases in
 //! interleaved rounds. From the rounds it prints a table of medians and a table of ratios, and writes both to
-//! `target/bench-ratios.json`. The groups serve to follow one subject over time, the rounds to compare subjects.
+//! `target/bench-ratios.json`. The groups follow one subject over time, and the rounds compare subjects.
 //!
 //! | case | what it shows | described in |
 //! | --- | --- | --- |
@@ -22,9 +22,9 @@
 //!
 //! About ten minutes on two cores; more cores make the series `cores` longer. `WHARF_BENCH_SECONDS` sets another length, in seconds: 240 is the usual one.
 //! criterion's `--quick` is the same as 60, and also makes criterion itself stop early. A filter, as in `cargo bench
-//! --bench pool -- hit`, applies to criterion's groups as a regular expression and to the rounds as a part of
-//! "case/subject". In the second series the cases begin with "observed/" and in the third with "cores/", so the filter
-//! `observed` or `cores` selects only that series. `cargo test --benches` runs every case once, as a check.
+//! --bench pool -- hit`, applies to criterion's groups as a regular expression, and is matched against parts of
+//! "case/subject" in the rounds. In the second series the cases begin with "observed/" and in the third with "cores/", so
+//! the filter `observed` or `cores` selects only that series. `cargo test --benches` runs every case once, as a check.
 
 mod cores;
 mod load;
@@ -103,7 +103,7 @@ fn groups(criterion: &mut Criterion, entries: &[Entry], arguments: &Arguments) {
         let mut group = criterion.benchmark_group(case.name());
         group.sampling_mode(SamplingMode::Flat);
         if case == Case::Clear1000Idle {
-            // Filling a pool takes many times as long as clearing it, and criterion measures only the latter.
+            // Filling a pool takes many times as long as clearing it, but criterion measures only the clearing.
             group.measurement_time(arguments.scaled(Duration::from_millis(40)));
         }
         for entry in entries {

@@ -15,7 +15,7 @@ use tokio::task::{JoinHandle, yield_now};
 
 use crate::subjects::{Clear, Create, Subject};
 
-/// Performs an operation this many times and returns the time that it took, without preparations.
+/// Performs an operation this many times, and returns the time without preparations.
 pub type Run = Box<dyn FnMut(u64) -> Duration>;
 
 /// The size of the pools in the hit cases.
@@ -42,9 +42,9 @@ pub fn hit_one_task<S: Subject>() -> Run {
 /// Two tasks check out and in, each on its own thread, on one pool of 100 open connections.
 ///
 /// The pairs of both tasks are counted against the wall clock, from the first start to the last end. A pool that scales
-/// takes half as long per pair as with one task. A pool whose threads write a common line takes longer. The tasks take
-/// pairs from a common counter, a thousand at a time, so that both end together. With a fixed share for each, a core that
-/// another process uses for a moment would count twice.
+/// takes half the time per pair that one task takes. A pool whose threads write to a shared line takes longer. The tasks
+/// take pairs from a common counter, a thousand at a time, so that both end together. With a fixed share for each, a core
+/// that another process uses for a moment would count twice.
 ///
 /// Each task is guaranteed a separate worker: see [`Gate`].
 pub fn hit_two_tasks<S: Subject>() -> Run {
@@ -78,8 +78,8 @@ pub fn hit_two_tasks<S: Subject>() -> Run {
 
 /// 64 tasks on two workers check out, yield to the other tasks while holding the connection, and check in.
 ///
-/// There are 100 connections, so no task waits. But connections come back in another order than they left, and often on
-/// another thread. The time includes tokio's `yield_now`, which is the same for every subject.
+/// There are 100 connections, so no task waits. But connections come back in a different order, and often on another
+/// thread. The time includes tokio's `yield_now`, which is the same for every subject.
 pub fn yield_64_tasks<S: Subject>() -> Run {
     const TASKS: usize = 64;
     let bed = Bed::<S>::warm(two_workers(), SIZE);
@@ -108,7 +108,7 @@ pub fn yield_64_tasks<S: Subject>() -> Run {
 /// One task makes an empty pool open a connection, and has it closed instead of checked in.
 ///
 /// This is the cost of the pool's accounting: opening and closing the dummy itself costs next to nothing. Pools differ
-/// in how a connection is removed. Each implementation of [`Create`] says how it does so.
+/// in how a connection is removed. Each implementation of [`Create`] documents its way.
 pub fn create_and_close<S: Create>() -> Run {
     let bed = Bed::<S>::empty(current_thread(), SIZE);
     Box::new(move |times| {

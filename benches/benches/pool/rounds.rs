@@ -90,8 +90,8 @@ struct Timed {
 
 impl Timed {
     /// Doubles the batch until its operations take a tenth of the slice, which also warms up. Operations with expensive
-    /// preparations reach the other bound first. That bound alone would not do: for operations in several tasks it
-    /// would size the batch by the time that it takes to start the tasks.
+    /// preparations reach the other bound first. That bound alone is not enough: for operations in several tasks, it would
+    /// size the batch by the time that it takes to start the tasks.
     fn prepare(mut run: Run, slice: Duration) -> Self {
         let mut batch = 1;
         loop {

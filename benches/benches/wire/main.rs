@@ -1,14 +1,14 @@
-//! The cost of messages: encoding, decoding, checksums and compressors, by size, and what all of it allocates. Also the
-//! cost of a whole command.
+//! The cost of messages: encoding, decoding, checksums and compressors, by size, and all allocations. Also the cost of a
+//! whole command.
 //!
 //! `cargo bench --bench wire` runs criterion over every case, and then all cases in turns, from which it prints a table:
 //! nanoseconds and allocations per message, bytes per nanosecond, and for compressors the compressed share of the bytes.
 //! `copy` is the cost of copying the same bytes, a lower bound for encoding. `-- --quick` takes a tenth of the time. A
-//! filter, as in `-- zstd`, applies to criterion as a regular expression and to the table as a part of "case/size". `cargo
-//! test --benches` runs every case once.
+//! filter, as in `-- zstd`, applies to criterion as a regular expression, and is matched against parts of "case/size" in
+//! the table. `cargo test --benches` runs every case once.
 //!
 //! The bytes of a message are counted without compression. zstd's library has its own allocator, which is not counted
-//! here. `system-tests/tests/instructions/wire.rs` shows that it is not called.
+//! here. `system-tests/tests/instructions/wire.rs` shows that this allocator is not called.
 
 mod commands;
 use wharf_testbed::counting::{self, CountingAllocator};
@@ -149,7 +149,7 @@ fn compression(size: &str, content: &Content, compressor: Compressor) -> [Case; 
     ]
 }
 
-/// Reads a hello reply, from its message to the limits in it. The result owns the reply.
+/// Reads a hello reply, from the message to the limits in it. The result owns the reply.
 fn hello() -> Case {
     let message = messages::hello();
     let bytes = message.len();

@@ -8,9 +8,9 @@ use tokio::runtime::{Builder, Runtime};
 
 /// The machine that the series runs on.
 pub struct Machine {
-    /// The processor's name, if the system tells it.
+    /// The processor's name, if the system reports it.
     processor: Option<String>,
-    /// The logical cores that this process may run on: one of each physical core first, then their siblings.
+    /// The logical cores that this process may run on: first one of each physical core, then their siblings.
     cores: Vec<usize>,
     /// How many of them are physical cores.
     physical: usize,
@@ -87,7 +87,7 @@ mod system {
         (0..CpuSet::count()).filter(|&core| mask.is_set(core) == Ok(true)).collect()
     }
 
-    /// Returns the logical cores of the core's physical core, as the system lists them. A core without such a list is
+    /// Returns the logical cores of the core's physical core, as the system lists them. A core without a list counts as
     /// alone.
     pub fn siblings(core: usize) -> String {
         fs::read_to_string(format!("/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list"))

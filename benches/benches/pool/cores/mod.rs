@@ -130,7 +130,7 @@ pub fn test() {
         for case in CASES {
             let Some(run) = entry.run(case) else { continue };
             for step in machine.steps().into_iter().filter(|&step| step <= 2) {
-                // On a busy machine no operation may end in the shortest time.
+                // On a busy machine, no operation may end within the shortest time.
                 let longer = (0..8).map(|doublings| Length { measured: length.measured * (1 << doublings), ..length });
                 let ended = longer.map(|length| run(&machine, step, length)).any(f64::is_finite);
                 assert!(ended, "cores/{case}/{step}/{}: no operation ended", entry.name);

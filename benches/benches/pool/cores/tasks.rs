@@ -84,8 +84,7 @@ pub fn elsewhere<S: Subject>(machine: &Machine, cores: usize, length: Length) ->
     nanos
 }
 
-/// Waits for a message until the phase is the last one. Most messages come soon, and other tasks of the worker run
-/// meanwhile.
+/// Waits for a message until the last phase. Most messages come soon, and other tasks of the worker run meanwhile.
 async fn received<M>(mailbox: &ArrayQueue<M>, phase: &AtomicU8) -> Option<M> {
     const SPINS: usize = 100;
     loop {
@@ -109,7 +108,7 @@ pub fn yields<S: Subject>(machine: &Machine, cores: usize, length: Length) -> f6
     load::throughput_on::<S>(machine.runtime(cores), load, length).nanos_per_op
 }
 
-/// A saturated case, on other runtimes than usual.
+/// A saturated case on unusual runtimes.
 pub fn saturated<S: Queue, const LOAD: usize>(machine: &Machine, cores: usize, length: Length) -> f64 {
     load::throughput_on::<S>(machine.runtime(cores), LOADS[LOAD], length).nanos_per_op
 }

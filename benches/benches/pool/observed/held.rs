@@ -1,9 +1,9 @@
 //! How long a call of the pool is held up by delivering the events of others.
 //!
-//! 64 tasks on two workers check out, yield, and check in, from a pool in which no check-out waits. The subscriber keeps
-//! its thread busy for 20 µs. Each call of the pool is timed on its thread: each poll of a check-out, and each check-in.
-//! The subscriber counts, for its thread, how many events it has received. A check-out and check-in emit three events, so
-//! any further events that a task received during them were delivered for others.
+//! 64 tasks on two workers check out, yield, and check in. No check-out waits in this pool. The subscriber keeps its thread
+//! busy for 20 µs. Each call of the pool is timed on its thread: each poll of a check-out, and each check-in. The
+//! subscriber counts, for its thread, how many events it has received. A check-out and check-in emit three events, so any
+//! further events that a task received during them were delivered for others.
 //!
 //! A call may take longer than the subscriber because the machine stops the thread, or because the call waits for another
 //! thread. The 99.9th percentile shows the usual longest call, and the maximum includes such accidents.

@@ -6,7 +6,7 @@
 //!
 //! At its time limit, a check-out still delivers the event that it failed. The limit may have passed while it delivered the
 //! event that it began. So its own events account for twice the subscriber's time. The machine's scheduler has to wake the
-//! caller's thread, for which the claim allows as much again.
+//! caller's thread, for which the claim allows the same time again.
 
 use std::sync::Arc;
 use std::thread::{self, sleep};

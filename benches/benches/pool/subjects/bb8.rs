@@ -7,13 +7,13 @@ use bb8::{ManageConnection, Pool, PooledConnection};
 
 use super::{Create, Dummy, Queue, Subject};
 
-/// bb8 without tests at check-out, lifetimes and idle timeouts, and so without its reaper task. The timeout around
-/// every check-out cannot be turned off.
+/// bb8 without tests at check-out, lifetimes and idle timeouts, and thus without its reaper task. The timeout around every
+/// check-out cannot be turned off.
 ///
-/// It has no call that drops its idle connections, so it takes no part in `clear`.
+/// It has no call that drops its idle connections, so it does not take part in `clear`.
 pub struct Bb8(Pool<Opener>);
 
-/// Opens dummies, and reports those marked broken as broken.
+/// Opens dummies, and reports dummies that were marked broken as broken.
 pub struct Opener;
 
 impl ManageConnection for Opener {

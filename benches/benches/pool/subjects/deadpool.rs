@@ -60,7 +60,7 @@ impl Clear for Deadpool {
 /// deadpool with the additions that a user needs to know how long check-outs wait: two clock readings around `get`.
 ///
 /// deadpool itself counts each connection's check-outs and reads the clock at each one (`Metrics`), in [`Deadpool`] too.
-/// The measured wait is not recorded anywhere, so this is the least that metrics cost. `Pool::status` locks the pool, but
+/// The measured wait is not recorded anywhere, so this is the minimum cost of metrics. `Pool::status` locks the pool, but
 /// only when the numbers are read.
 pub struct Timed(Deadpool);
 

@@ -64,7 +64,7 @@ impl Clear for Floor {
             // ORD: Acquire; pairs with the Release in `push`; makes the links of the detached stack visible.
             let mut top = Head(head.swap(Head::EMPTY.0, Ordering::Acquire)).top();
             while let Some(index) = top {
-                // ORD: Relaxed; the stack is detached, its links were acquired with its head.
+                // ORD: Relaxed; the stack is detached, and its links were acquired together with its head.
                 top = some_index(self.below[index as usize].load(Ordering::Relaxed));
             }
         }
@@ -185,7 +185,7 @@ impl Floor {
     #[inline]
     fn push(&self, shard: usize, index: u32) {
         let head = &self.heads[shard];
-        // ORD: Relaxed; nothing is read through this value but the value itself.
+        // ORD: Relaxed; only the value itself is read through it.
         let mut seen = Head(head.load(Ordering::Relaxed));
         loop {
             // ORD: Relaxed; published by the CAS below.

@@ -55,7 +55,7 @@ pub trait Subject: Send + Sync + Sized + 'static {
     /// The column's title.
     const NAME: &'static str;
 
-    /// A checked-out connection. Dropping it is the check-in.
+    /// A checked-out connection. Dropping it checks the connection in.
     type Guard<'a>: Send;
 
     /// Creates a pool of at most `size` connections, none of which needs to be open yet. Runs inside a tokio runtime.
@@ -78,7 +78,7 @@ pub trait Subject: Send + Sync + Sized + 'static {
 /// The source of connections for the tasks of a saturated case: any subject, or [`floor::Turns`], which go to tasks by
 /// number.
 pub trait Source: Send + Sync + Sized + 'static {
-    /// A checked-out connection. Dropping it is the check-in.
+    /// A checked-out connection. Dropping it checks the connection in.
     type Guard<'a>: Send;
 
     /// As [`Subject::open`].

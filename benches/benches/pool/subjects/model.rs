@@ -1,14 +1,14 @@
 //! A model of the official driver's pool: one task owns the pool's state, and everything else reaches it through channels.
 //!
 //! This is the design of the crate `mongodb` 3.x (`src/cmap`), written from scratch without I/O, errors, clears, pinning
-//! and service ids. It serves to compare designs; the crate itself is compared on a real server by `perf/`. The model keeps
-//! the work of a check-out and a check-in:
+//! and service ids. It is for comparing designs; `perf/` compares the crate itself, on a real server. The model keeps the
+//! work of a check-out and a check-in:
 //!
 //! - A check-out emits its first event, sends a request with a one-shot channel to the owner, and waits for the answer.
 //! - The owner takes check-ins before requests, queues the requests, and after each message serves the oldest one that
 //!   it can serve. A separate task opens a connection when one is needed, and the check-out awaits that task.
 //! - A check-in is a message that carries the connection.
-//! - The handler is called with an owned event: for a check-out by its caller, for a check-in by the owner. Each event
+//! - The handler is called with an owned event: by the caller for a check-out, and by the owner for a check-in. Each event
 //!   clones the server's address, which is a string.
 //!
 //! The model leaves out the subscription for cancellations that the driver makes at each check-out, and two of the
@@ -57,11 +57,11 @@ impl Events {
 struct Pooled {
     _connection: Dummy,
     id: u32,
-    /// Nothing perishes here, but the driver reads the clock for it at every check-in.
+    /// Nothing expires here, but the driver reads the clock for that at every check-in.
     _available_since: Instant,
 }
 
-/// The owner's answer to a request. If the check-out has given up, the connection comes back all the same.
+/// The owner's answer to a request. If the check-out has given up, the connection still comes back.
 enum Answer {
     Available(Lent),
     Opening(JoinHandle<Lent>),
@@ -146,7 +146,7 @@ impl Handled for Model {
         Self::with_handler(size, Arc::new(move |_| handler()))
     }
 
-    /// The driver's pool has no time limit of its own, so the caller sets one.
+    /// The driver's pool has no time limit, so the caller sets one.
     async fn check_out_within(&self, limit: Duration) -> Option<Lent> {
         timeout(limit, self.check_out()).await.ok()
     }

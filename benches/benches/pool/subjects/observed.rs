@@ -17,7 +17,7 @@ use super::{Dummy, Handled, Handler, Queue, Subject};
 pub trait Observation: Send + Sync + 'static {
     const NAME: &'static str;
 
-    /// Opens the dummies. Each type compiles the pool anew, so most observations share one.
+    /// Opens the dummies. Each type compiles the pool again, so most observations share one.
     type Opener: Establish<Connection = Dummy> + Default;
 
     /// Adds the observers that the pool has from its beginning.
@@ -72,7 +72,7 @@ impl<O: Observation> Handled for Observed<O> {
 /// Opens dummies for a pool with or without metrics.
 ///
 /// Each of the pools that are compared for their metrics has a separate opener, which no other subject uses. So both are
-/// compiled once for one user, and the compiler has the same reasons to inline in both.
+/// compiled for one user each, and the compiler has the same reasons to inline in both.
 #[derive(Default)]
 pub struct Alone<const METERED: bool>;
 
@@ -90,7 +90,7 @@ impl<const METERED: bool> Establish for Alone<METERED> {
     }
 }
 
-/// The pool without metrics, which exists for this comparison only.
+/// The pool without metrics, which exists only for this comparison.
 pub struct Unmetered;
 
 impl Observation for Unmetered {

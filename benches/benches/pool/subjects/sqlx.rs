@@ -1,6 +1,6 @@
 //! sqlx: a crossbeam `ArrayQueue` of connections behind a fair semaphore, with a database that does nothing.
 //!
-//! sqlx's pool is generic over a `Database`. Connections of this one open, ping and close at once. It has no rows,
+//! sqlx's pool is generic over a `Database`. Connections of this database open, ping and close at once. It has no rows,
 //! columns, values or statements: [`Never`] stands for all of them.
 
 use std::borrow::Cow;
@@ -197,7 +197,7 @@ fn no_transactions() -> Error {
     Error::Protocol("this database does nothing".into())
 }
 
-/// An argument list that keeps nothing.
+/// An argument list that discards its arguments.
 #[derive(Default)]
 pub struct NoArguments;
 
