@@ -28,9 +28,10 @@ const GRACE: Duration = Duration::from_secs(10);
 
 /// A service that keeps accounts in MongoDB, and survives the loss of a primary.
 ///
-/// POST /accounts opens one: {"_id": "a1", "owner": "Ann", "balance": 10}; GET /accounts/Ann lists Ann's, GET /totals sums them
-/// up by owner. POST /transfers moves money: {"from": "a1", "to": "b1", "amount": 5}. GET /metrics is for Prometheus, GET /pools for
-/// the example `top`. SIGTERM and Ctrl-C end it: it ends the requests in progress, and closes its client.
+/// POST /accounts opens one: {"_id": "a1", "owner": "Ann", "balance": 10}; GET /accounts/Ann lists Ann's, and GET /totals
+/// sums them up by owner. POST /transfers moves money: {"from": "a1", "to": "b1", "amount": 5}. GET /metrics is for
+/// Prometheus, GET /pools for the example `top`. SIGTERM and Ctrl-C shut it down: it finishes the requests in progress, and
+/// closes its client.
 #[derive(Debug, Parser)]
 #[command(name = "service")]
 struct Arguments {
@@ -137,7 +138,7 @@ async fn transfer(State(client): State<Client>, Json(transfer): Json<Transfer>) 
         let given = client.update(DATABASE, "accounts", [&give]).session(&mut session).await?;
         let both = taken.matched + given.matched == 2;
         // An error ends the transaction: neither account changes.
-        both.then_some(()).ok_or(Failure::Refused("there is no such account, or too little on it"))
+        both.then_some(()).ok_or(Failure::Refused("there is no such account, or not enough money in it"))
     };
     let mut session = client.start_session(&SessionOptions::default()).map_err(ClientError::from)?;
     session.with_transaction_in_task_as(TransactionOptions::default(), move_money).await?;
@@ -182,7 +183,7 @@ async fn pools(State(client): State<Client>) -> Json<Vec<PoolRow>> {
     Json(client.metrics().iter().map(PoolRow::of).collect())
 }
 
-/// Why a request failed. The text of most errors is for the log only.
+/// Why a request failed. The text of most errors is only for the log.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error("{0}")]

@@ -1,7 +1,7 @@
 //! A pool with a monitor: `MONGODB_URI=mongodb://... cargo run --example monitor`, or a server at localhost:27017.
 //!
-//! Stop the server, start it again, and press Ctrl-C at the end. The server is the first one in the connection string.
-//! The monitor itself is in `monitor.rs` and does not depend on this example.
+//! Stop the server, start it again, and press Ctrl-C at the end. The server is the first one in the connection string. The
+//! monitor itself is in `monitor.rs` and does not depend on this example.
 
 use std::error::Error;
 use std::time::Duration;

@@ -11,8 +11,8 @@ use wharf::{InvalidOption, Options, PoolOptions};
 /// Puts a wharf client under load and reports the results.
 ///
 /// Many tasks share the client. Each runs one command after another (`ping`; every tenth time `find` by _id), until the
-/// time is up. The client selects a server for each, checks out a connection to it, and repeats a `find` that fails with
-/// the server. The servers and their pools are shown live.
+/// time is up. The client selects a server for each, checks out a connection to it, and repeats a failed `find` if the
+/// server was at fault. The servers and their pools are shown live.
 ///
 /// By default the server runs inside this process. If the environment variable MONGODB_URI is set, the deployment is the
 /// one that this connection string names (mongodb:// or mongodb+srv://, with users, TLS and all other options; nothing
@@ -79,7 +79,7 @@ impl Arguments {
         }
     }
 
-    /// Returns the pool's options: those of the command line, and otherwise those of the server.
+    /// Returns the pool's options: from the command line, or else from the server's options.
     pub fn pool_options(&self, mut options: PoolOptions) -> Result<PoolOptions, Mistake> {
         if let Some(connections) = self.max_pool_size {
             options = options.max_pool_size(connections);

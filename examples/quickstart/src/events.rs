@@ -84,7 +84,8 @@ fn write(queue: &Queue, file: impl Write + Send + 'static) -> io::Result<Written
     let lines = JsonLines::new(Counted { file, bytes: bytes.clone() });
     let mut events = 0;
     loop {
-        // ORD: Acquire; pairs with the Release in `finish`. It is read before the queue, so that no event is left.
+        // ORD: Acquire; pairs with the Release in `finish`. The flag is read before the queue, so that no event is left
+        // behind.
         let ended = queue.ended.load(Ordering::Acquire);
         while let Some(event) = queue.events.pop() {
             lines.on_event(&event);
@@ -149,7 +150,7 @@ mod tests {
         }
     }
 
-    /// Returns some event. Only a pool can make one.
+    /// Returns some event. Only a pool can make events.
     fn some_event() -> PoolEvent {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let seen = Arc::new(Mutex::new(None));
@@ -172,7 +173,7 @@ mod tests {
         let (open, let_go) = channel();
         let file = EventFile::start(Gate { reached, let_go, text: text.clone() }, 10).unwrap();
         let queue = file.queue.clone();
-        // The writer holds the lines of the first events back until they are worth a call. Then it stands at the gate.
+        // The writer holds back the lines of the first events until they are worth a call. Then it waits at the gate.
         let mut sent = 0;
         while at_gate.try_recv().is_err() {
             if queue.events.is_empty() {

@@ -82,7 +82,7 @@ pub struct Results {
     pub operations: Histogram<u64>,
     /// When operations succeeded.
     pub successes: Successes,
-    /// The number of errors of each kind, and the text of the first.
+    /// The number of errors of each kind, and the text of the first one.
     pub errors: BTreeMap<&'static str, (u64, String)>,
 }
 

@@ -86,7 +86,7 @@ impl Server {
                 blocking(|| drop(set)).await?;
                 Ok("All members are stopped and their folders removed. The download stays in .cache.")
             }
-            Self::Given(_) => Ok("The servers go on. Nothing is left."),
+            Self::Given(_) => Ok("The servers keep running. Nothing is left."),
         }
     }
 }

@@ -23,11 +23,11 @@ pub struct PoolRow {
     pub max: u32,
     /// Check-outs that found a connection at once.
     pub hits: u64,
-    /// Check-outs that got a connection otherwise.
+    /// Check-outs that got a connection in another way.
     pub others: u64,
     /// Check-outs that reached a time limit.
     pub timeouts: u64,
-    /// The times of those check-outs: the longest time that a bucket counts, in nanoseconds, and its count.
+    /// The times of these check-outs: the longest time that a bucket counts, in nanoseconds, and its count.
     pub waits: Vec<(u64, u64)>,
     /// The connections that have been in use for the longest time, if the pool accounts for holders.
     #[serde(default)]
@@ -73,7 +73,7 @@ impl PoolRow {
     }
 }
 
-/// Describes the longest holders. Without accounting, the pool knows only how many there are.
+/// Describes the longest holders. Without accounting, the pool knows only their number.
 fn holders(pool: &Pool<Endpoint>) -> Vec<String> {
     let accounted = pool.holders().into_iter().filter(|holder| holder.call_site.is_some());
     accounted.take(LISTED).map(|holder| holder.to_string()).collect()

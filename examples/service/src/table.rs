@@ -9,7 +9,7 @@ use crate::pools::PoolRow;
 pub struct Line {
     /// The pool at the later time.
     pub now: PoolRow,
-    /// Check-outs a second, hits included.
+    /// Check-outs per second, including hits.
     pub check_outs: f64,
     /// The share of check-outs that found a connection at once, 0 to 1. `None` without check-outs.
     pub hits: Option<f64>,
@@ -21,7 +21,7 @@ pub struct Line {
     pub timeouts: u64,
 }
 
-/// Compares the pools at two times, `elapsed` apart. A pool that was not there before is compared with an unused one.
+/// Compares the pools at two times, `elapsed` apart. A pool that did not exist before is compared with an unused one.
 #[must_use]
 pub fn lines(before: &[PoolRow], now: &[PoolRow], elapsed: Duration) -> Vec<Line> {
     let compare = |now: &PoolRow| {
@@ -65,7 +65,7 @@ struct Column {
     cell: fn(&Line) -> String,
 }
 
-/// All columns but the address, from left to right.
+/// All columns except the address, from left to right.
 const COLUMNS: [Column; 11] = [
     Column { title: "PHASE", width: 6, rank: 7, cell: |line| line.now.phase.clone() },
     Column { title: "IN USE", width: 6, rank: 0, cell: |line| line.now.in_use.to_string() },

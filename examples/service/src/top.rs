@@ -72,11 +72,11 @@ async fn print_once(source: &Source, interval: Duration, width: usize) -> Result
 }
 
 async fn live(source: &Source, interval: Duration) -> Result<(), Box<dyn Error>> {
-    // A signal must find the terminal's state restored, too.
+    // A signal must leave the terminal's state restored, too.
     let mut ended = pin!(end_signal()?);
     let (mut before, mut since) = (source.read().await?, Instant::now());
     let mut shown = lines(&before, &before, interval);
-    // The first tick would come at once, and compare two readings without time between them.
+    // The first tick would come at once, and compare two readings with no time between them.
     let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + interval, interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let screen = Screen::open()?;
@@ -153,7 +153,7 @@ impl Screen {
         Ok(screen)
     }
 
-    /// Draws lines as far as the terminal has rows. Each is cleared just before it is drawn, so that the table does not
+    /// Draws as many lines as the terminal has rows. Each is cleared just before it is drawn, so that the table does not
     /// flicker.
     fn draw(&self, lines: impl FnOnce(usize) -> Vec<String>) -> io::Result<()> {
         let (width, height) = terminal::size()?;

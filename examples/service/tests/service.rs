@@ -168,8 +168,8 @@ async fn service_keeps_accounts_and_shows_its_pools() {
     let transfer = |from: &str, to: &str, amount: i64| json!({ "from": from, "to": to, "amount": amount });
     assert_eq!(service.post("/transfers", transfer("a249", "b0", 5)).await, (204, String::new()));
     for (refused, reason) in [
-        (transfer("a1", "b0", 2), "there is no such account, or too little on it"),
-        (transfer("a249", "nobody", 1), "there is no such account, or too little on it"),
+        (transfer("a1", "b0", 2), "there is no such account, or not enough money in it"),
+        (transfer("a249", "nobody", 1), "there is no such account, or not enough money in it"),
         (transfer("a249", "b0", 0), "the amount must be positive"),
     ] {
         assert_eq!(service.post("/transfers", refused.clone()).await, (422, reason.to_owned()), "{refused}");
@@ -202,7 +202,7 @@ async fn service_keeps_accounts_and_shows_its_pools() {
     assert_eq!(value("wharf_pool_check_outs_total", ",outcome=\"opened\""), 1.0);
     assert!(value("wharf_pool_check_outs_total", ",outcome=\"hit\"") > 260.0);
     assert_eq!(value("wharf_pool_check_outs_failed_total", ",reason=\"timeout\""), 0.0);
-    // The buckets are cumulative, and the last one has all.
+    // The buckets are cumulative, so the last one counts everything.
     assert_eq!(value("wharf_pool_wait_seconds_count", ",outcome=\"opened\""), 1.0);
     assert_eq!(value("wharf_pool_create_seconds_count", ""), 1.0);
     assert_eq!(value("wharf_pool_create_seconds_bucket", ",le=\"+Inf\""), 1.0);

@@ -25,7 +25,7 @@ fn example(name: &str) -> PathBuf {
     example
 }
 
-/// `top` with its demo, in a terminal of its own. Dropping it ends it.
+/// `top` with its demo, in a separate terminal. Dropping it ends it.
 struct Shown {
     top: Child,
     keyboard: File,
@@ -57,7 +57,7 @@ impl Shown {
         Self { top, keyboard, terminal: both.slave, printed, seen: Vec::new() }
     }
 
-    /// Waits until `top` has printed a text after the place `from`. Returns the place behind the text.
+    /// Waits until `top` has printed a text after the place `from`. Returns the position after the text.
     fn wait_for(&mut self, text: &str, from: usize) -> usize {
         loop {
             let found = self.seen[from..].windows(text.len()).position(|printed| printed == text.as_bytes());

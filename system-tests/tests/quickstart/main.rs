@@ -88,7 +88,7 @@ fn assert_orderly(output: &Output) {
     assert_fits(stdout);
 }
 
-/// Asserts that a terminal of 80 columns shows each line as one, apart from those that name a file.
+/// Asserts that a terminal of 80 columns shows each line as one, apart from lines that name a file.
 fn assert_fits(stdout: &str) {
     for line in stdout.lines().filter(|line| !line.starts_with("Wrote ")) {
         assert!(line.chars().count() <= 80, "{} columns: {line:?}", line.chars().count());
@@ -411,7 +411,7 @@ async fn mongod_with_users_and_tls_is_used_by_a_connection_string() {
     assert_eq!(number(stdout, "errors"), 0, "{stdout}");
     assert!(number(stdout, "operations") > 0, "{stdout}");
     assert!(stdout.contains("with TLS, from MONGODB_URI"), "{stdout}");
-    assert!(stdout.contains("The client is closed, with 0 connections left.\nThe servers go on."), "{stdout}");
+    assert!(stdout.contains("The client is closed, with 0 connections left.\nThe servers keep running."), "{stdout}");
     assert!(!format!("{stdout}{stderr}").contains("ss/word"), "{stdout}\n{stderr}");
 
     // The run fails at the start, before its duration matters.

@@ -123,7 +123,7 @@ impl Running {
         Self { child, lines }
     }
 
-    /// Returns the lines up to the first that starts with `start`.
+    /// Returns the lines up to the first one that starts with `start`.
     async fn until(&mut self, start: &str) -> Vec<String> {
         let mut seen = Vec::new();
         tokio::time::timeout(AGES, async {
