@@ -40,8 +40,8 @@ pub const OCSP_RESPONSES: [&[u8]; 3] = [
     include_bytes!("../corpus/ocsp-unknown.bin"),
 ];
 
-/// Certificates that OpenSSL 3.0 generated: an authority's, a server's that requires a stapled response, and a
-/// responder's.
+/// Certificates that OpenSSL 3.0 generated: an authority's certificate, a server's certificate that requires a stapled
+/// response, and a responder's certificate.
 pub const CERTIFICATES: [&[u8]; 3] = [
     include_bytes!("../corpus/certificate-authority.bin"),
     include_bytes!("../corpus/certificate-must-staple.bin"),

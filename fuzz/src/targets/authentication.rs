@@ -54,7 +54,7 @@ fn scram_first(bytes: &[u8]) -> bool {
     assert!(!challenge.salt().is_empty());
     assert!(bytes.starts_with(format!("r={NONCE}").as_bytes()));
     let (answer, _) = challenge.answer(&KEYS);
-    // The answer repeats the server's nonce, and no part of it can be taken for another attribute.
+    // The answer repeats the server's nonce, and no part of it can be mistaken for another attribute.
     let text = std::str::from_utf8(bytes).expect("an accepted message is not text");
     let nonce = text.split(',').next().expect("split yields no part");
     let parts: Vec<_> = answer.split(',').collect();

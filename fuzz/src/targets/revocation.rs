@@ -27,7 +27,7 @@ pub const OCSP: Target = Target {
 
 fn ocsp(bytes: &[u8]) -> bool {
     let Ok(response) = OcspResponse::read(bytes) else { return false };
-    // The signed part is what was received, completely: one element and nothing else.
+    // The signed part is exactly what was received: one element and nothing else.
     assert!(is_within(response.signed, bytes) && response.signed[0] == 0x30);
     assert!(is_within(response.signature, bytes) && is_within(response.algorithm, bytes));
     let said = match response.responder {

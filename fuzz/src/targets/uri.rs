@@ -64,7 +64,7 @@ fn uri(bytes: &[u8]) -> bool {
         Ok(options) => options,
         Err(error) => {
             let shown = format!("{error} {error:?}");
-            // This also holds if the password stands in a wrong place, as one without percent-encoding does.
+            // This also holds if the password is in the wrong place, which happens without percent-encoding.
             let elsewhere = has_password(&text.replace(":hunter2secret@", ""));
             assert!(elsewhere || !shown.contains(PASSWORD), "{text:?}: {shown}");
             return false;
@@ -77,7 +77,7 @@ fn uri(bytes: &[u8]) -> bool {
     true
 }
 
-/// Returns whether the password is in the text in any form in which it may be shown: decoded, or a host in lower case.
+/// Returns whether the password is in the text in any form in which it may be shown: decoded, or as a host in lower case.
 fn has_password(text: &str) -> bool {
     let (mut plain, mut rest) = (Vec::new(), text.as_bytes());
     while let [first, after @ ..] = rest {
