@@ -7,7 +7,7 @@ use std::io;
 
 use crate::arguments::Machine;
 
-/// The cores of both sides. They have no core in common, or all of them.
+/// The cores of both sides. They have either no core in common or all of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
     pub server: Vec<usize>,
@@ -87,7 +87,7 @@ mod system {
     use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
     use nix::unistd::Pid;
 
-    /// The id by which system calls name the calling thread.
+    /// The id that system calls use for the calling thread.
     const THIS_THREAD: Pid = Pid::from_raw(0);
 
     pub fn own_cores() -> io::Result<Vec<usize>> {
@@ -99,8 +99,8 @@ mod system {
         Ok(sched_setaffinity(THIS_THREAD, &mask(cores)?)?)
     }
 
-    /// Moves all threads of a process. A new thread inherits the cores of the thread that starts it. So once a pass
-    /// over all threads finds none that has not been moved, no further one will appear.
+    /// Moves all threads of a process. A new thread inherits the cores of the thread that starts it. So once a pass over
+    /// all threads finds that all have been moved, no further thread will appear.
     pub fn move_process(process: u32, cores: &[usize]) -> io::Result<()> {
         let mask = mask(cores)?;
         let mut moved = HashSet::new();

@@ -20,8 +20,8 @@ pub struct Alternation<'a> {
 }
 
 impl Alternation<'_> {
-    /// Starts all subjects, then lets them take turns. The order rotates with each round and each turn, so that no
-    /// subject always follows the same other one.
+    /// Starts all subjects, then lets them take turns. The order rotates with each round and each turn, so that no subject
+    /// always follows the same one.
     pub fn take_turns<R: Serialize + DeserializeOwned>(
         &self,
         measured: &str,

@@ -96,7 +96,7 @@ pub struct Comparison {
 /// Where server and clients run.
 #[derive(Debug, Clone, Args)]
 pub struct Machine {
-    /// A running server as host:port, without authentication and TLS. By default one is started.
+    /// A running server as host:port, without authentication or TLS. By default one is started.
     #[arg(long, value_name = "HOST:PORT", value_parser = address)]
     pub uri: Option<String>,
     /// Number of cores for the clients; the server gets the others. By default half of them.

@@ -19,7 +19,7 @@ pub const PLAIN_CONNECTIONS: u32 = 10;
 pub struct ColdResult {
     /// From the first task's start to the last task's end.
     pub seconds: f64,
-    /// The number of connections that the server counted, including those that came too late to be used.
+    /// The number of connections that the server counted, including connections that came too late to be used.
     pub opened: i64,
 }
 
@@ -36,7 +36,7 @@ pub async fn start<S: Subject>(server: String, tasks: u32, connections: u32) -> 
     let mut observer = Observer::connect(&server).await?;
     let nothing_open = observer.at_rest().await?;
     let subject = Arc::new(S::open(&server, connections).await?);
-    // By now the driver's monitors have their connections, which are not the pool's.
+    // By now the driver's monitors have their connections, which do not belong to the pool.
     let before = observer.at_rest().await?;
 
     let began = Instant::now();
@@ -47,7 +47,7 @@ pub async fn start<S: Subject>(server: String, tasks: u32, connections: u32) -> 
     let opened = observer.at_rest().await?.created - before.created;
     subject.close().await;
     drop(subject);
-    // The server must be done with this start before the next one begins.
+    // The server must have finished this start before the next one begins.
     observer.until_closed(nothing_open).await?;
     Ok(ColdResult { seconds, opened })
 }

@@ -28,7 +28,7 @@ pub struct Frugal {
 }
 
 impl Frugal {
-    /// Starts this program once more, as a server.
+    /// Starts this program again, as a server.
     pub fn start() -> Result<Self, Failure> {
         let mut child = Command::new(std::env::current_exe()?)
             .arg("frugal")

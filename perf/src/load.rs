@@ -47,7 +47,7 @@ pub struct Load<'r> {
 }
 
 impl<'r> Load<'r> {
-    /// Prepares `tasks` tasks to run operations. The calling thread must not be one of the runtime's, here and below.
+    /// Prepares `tasks` tasks to run operations. The calling thread must not belong to the runtime, here and below.
     pub fn prepare<S: Subject>(
         runtime: &'r Runtime,
         subject: &Arc<S>,

@@ -1,6 +1,6 @@
 //! Medians and percentiles.
 
-/// Returns the smallest value that at least this share of all values do not exceed. Sorts the values.
+/// Returns the smallest value that at least this share of all values does not exceed. Sorts the values.
 pub fn percentile(values: &mut [u64], share: f64) -> Option<u64> {
     values.sort_unstable();
     let rank = (share * values.len() as f64).ceil() as usize;
@@ -18,7 +18,7 @@ pub fn median(values: &[f64]) -> Option<f64> {
     }
 }
 
-/// Returns the values below which a quarter and three quarters of all lie.
+/// Returns the two values below which a quarter and three quarters of all values lie.
 pub fn quartiles(values: &[f64]) -> Option<(f64, f64)> {
     let sorted = sorted(values);
     let last = sorted.len().checked_sub(1)?;

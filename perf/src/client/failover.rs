@@ -29,7 +29,7 @@ use crate::statistics::median;
 use crate::subjects::Kind;
 
 const DATABASE: &str = "failover";
-/// Number of tasks of each client, and the time from the start of one operation to that of the next.
+/// Number of tasks of each client, and the time between the starts of two operations.
 const TASKS: u32 = 16;
 const PACE: Duration = Duration::from_millis(40);
 /// How long the load runs before the loss and after the next election, at least.

@@ -4,7 +4,7 @@
 //! stream used last on top because its memory is still warm, the request's bytes encoded once, one write, and one read
 //! into a buffer that belongs to the stream. It has no states, generations, events, deadlines or documents, and it
 //! waits forever. It is still an honest floor. It does not lose connections when a task is cancelled. It checks that the
-//! reply is complete, answers the request and reports success. It closes connections on which anything went wrong.
+//! reply is complete, answers the request and reports success. It closes connections if anything goes wrong on them.
 
 use std::io::{Error, ErrorKind};
 use std::sync::{Mutex, PoisonError};
