@@ -2,15 +2,15 @@
 //!
 //! [`Mongod::start`] runs the executable of [`provision::mongod`] on 127.0.0.1, with its own port and data folder. Test
 //! commands are enabled, so the `failCommand` fail point works. [`shared`] lends one server to all tests of a test
-//! binary. All functions block the calling thread; a start takes some tenths of a second.
+//! binary. All functions block the calling thread; a start takes a few tenths of a second.
 //!
 //! # No process is left
 //!
 //! [`Mongod::stop`] and `Drop` end the process and remove its folder. If this process dies without either, on Linux the
 //! kernel kills `mongod` (`PR_SET_PDEATHSIG`). That signal is tied to the *thread* that forked, and the test harness
-//! runs each test on a thread that ends with it. Therefore one thread, which lives as long as this process, starts all
-//! servers. The next start by the same user on the same machine removes the folder of a killed process: the owner keeps
-//! a lock file in its folder locked, so a lock that can be taken means that the owner is dead.
+//! runs each test on a thread that ends with it. Therefore a single thread, which lives as long as this process, starts all
+//! servers. The next start by the same user on the same machine removes the folder of a killed process. The owner of a
+//! folder keeps a lock file in it locked, so a lock that can be taken means that the owner is dead.
 
 mod launcher;
 mod process;
@@ -36,20 +36,20 @@ use scratch::Scratch;
 const START_DEADLINE: Duration = Duration::from_secs(60);
 /// The pause between two checks of a server that starts or stops.
 pub(crate) const POLL: Duration = Duration::from_millis(10);
-/// How many times to try to start with a port. Each failure means that a process took it after it was found free.
+/// How many times to try to start on a port. Each failure means that another process took the port after it was found free.
 const PORTS_TRIED: usize = 5;
 /// How many ports to draw until one is free.
 const PORTS_DRAWN: usize = 1_000;
 /// Where servers listen: below the ports that systems give to outgoing connections (from 32768 on Linux, 49152 elsewhere).
 ///
 /// Otherwise such a connection could take the port of a server that is down until its restart. Even a connection to that
-/// port could: one that is given the same port as its source connects to itself.
+/// port could: if it is given the same port as its source, it connects to itself.
 const PORTS: std::ops::Range<u16> = 20_000..32_000;
 /// The text in the log of a server that lost its port.
 const ADDRESS_IN_USE: &str = "Address already in use";
 /// How much of the log an error includes, in bytes.
 const LOG_TAIL: usize = 4_000;
-/// The contents of every key file. All are equal, so that several servers can form one replica set.
+/// The contents of every key file. All are the same, so that several servers can form one replica set.
 const KEY: &str = "d2hhcmYgdGVzdGJlZCBrZXk=";
 
 /// How a server is started. The default is a standalone server without authentication.
@@ -67,8 +67,8 @@ pub struct MongodOptions {
     /// The folder of the Unix domain socket that the server also listens on; see [`Mongod::socket`]. The path must be
     /// shorter than 80 bytes. Default: none.
     pub socket_folder: Option<PathBuf>,
-    /// Further arguments, after those that this module sets. An option that this module sets cannot be repeated, except
-    /// `--setParameter`. Default: none.
+    /// Further arguments, which follow the arguments that this module sets. An option that this module sets cannot be
+    /// repeated, except `--setParameter`. Default: none.
     pub extra_args: Vec<OsString>,
 }
 
@@ -181,12 +181,12 @@ impl Mongod {
     ///
     /// # Errors
     ///
-    /// Returns the operating system's error; systems other than Unix have no such signal.
+    /// Returns the operating system's error; systems other than Unix do not have this signal.
     pub fn pause(&mut self) -> io::Result<()> {
         self.process.signal(Signal::Pause)
     }
 
-    /// Lets a process that was paused run on (`SIGCONT`).
+    /// Lets a paused process continue (`SIGCONT`).
     ///
     /// # Errors
     ///
@@ -195,8 +195,8 @@ impl Mongod {
         self.process.signal(Signal::Continue)
     }
 
-    /// Starts the server again on the same port with the same data, and waits until it accepts connections. A process that
-    /// runs is ended first, as by [`stop`](Self::stop). The log starts over.
+    /// Starts the server again on the same port with the same data, and waits until it accepts connections. A running
+    /// process is ended first, as by [`stop`](Self::stop). The log starts over.
     ///
     /// # Errors
     ///
@@ -306,7 +306,7 @@ fn arguments(command: &mut Command, options: &MongodOptions, port: u16, scratch:
     command.args(["--wiredTigerEngineConfigString", "log=(prealloc=false,file_max=8MB)"]);
     if let Some(name) = &options.repl_set {
         command.arg("--replSet").arg(name);
-        // By default, a member that is told to end answers for another 15 s, so that clients notice.
+        // By default, a member that is told to end keeps answering for another 15 s, so that clients notice.
         command.args(["--setParameter", "shutdownTimeoutMillisForSignaledShutdown=100"]);
     }
     if options.auth {
@@ -336,7 +336,7 @@ fn spawn(
 }
 
 /// Returns a port that was free a moment ago. Only binding can tell, and `mongod` cannot take over the socket. The port is
-/// drawn at random, because servers that start side by side would all find the first one free.
+/// drawn at random, because servers that start side by side would otherwise all find the same first one free.
 fn free_port() -> Result<u16, StartError> {
     let range = u64::try_from(PORTS.len()).expect("the range has fewer than 65536 ports");
     let mut drawn = 1;

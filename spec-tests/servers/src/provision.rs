@@ -20,8 +20,8 @@
 //! # The cache folder
 //!
 //! `downloads/` keeps the archives. Every other folder is one unpacked archive. Its name ends with the start of the
-//! archive's pin, so a new pin never meets old files. A lock file makes threads and processes
-//! provision one after the other; the second finds the work done.
+//! archive's pin, so a new pin never meets old files. A lock file makes threads and processes provision one after another;
+//! the second one finds the work done.
 //!
 //! An archive is unpacked next to its destination and then renamed, so a folder is complete or absent. Later damage is
 //! detected by the folder's manifest, which lists the size of every file. A folder with a missing or truncated file is
@@ -65,7 +65,7 @@ pub fn mongod() -> Result<MongodBinary, ProvisionError> {
 /// # Errors
 ///
 /// [`ProvisionError::UnknownSuite`] if no suite has that name, [`ProvisionError::Setting`] if `WHARF_SUITES` is set and
-/// has no such folder, and otherwise the error that stopped the download.
+/// lacks this folder, and otherwise the error that stopped the download.
 pub fn suite(name: &str) -> Result<PathBuf, ProvisionError> {
     Environment::of_this_process().suite(name)
 }
@@ -102,8 +102,8 @@ impl MongodBinary {
         &self.path
     }
 
-    /// Returns a command that runs the executable, without arguments. Its `LD_LIBRARY_PATH` is that of this process,
-    /// with the folders of the executable's own libraries in front.
+    /// Returns a command that runs the executable, without arguments. Its `LD_LIBRARY_PATH` is this process's, with the
+    /// folders of the executable's own libraries in front.
     pub fn command(&self) -> Command {
         const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
         let mut command = Command::new(&self.path);

@@ -2,8 +2,8 @@
 //!
 //! [`ReplicaSet::start`] starts the members side by side, initiates the set and waits until a primary accepts writes that
 //! all members replicate. [`shared`] lends one set to all tests of a test binary. Members can be killed, paused and
-//! restarted while clients use the set: no method needs `&mut`. The members have the properties of [`crate::mongod`]: no
-//! process and no folder is left behind.
+//! restarted while clients use the set: no method needs `&mut`. Like a [`crate::mongod`], the members leave no process and
+//! no folder behind.
 //!
 //! A member is named by its position in [`ReplicaSet::addresses`], from zero.
 //!
@@ -196,7 +196,7 @@ impl ReplicaSet {
         self.wait_for_primary(deadline)
     }
 
-    /// Kills a member's process (`SIGKILL`), even if it is paused. Its data and its port stay for
+    /// Kills a member's process (`SIGKILL`), even if it is paused. Its data and its port remain for
     /// [`restart`](Self::restart).
     ///
     /// # Errors
@@ -237,7 +237,7 @@ impl ReplicaSet {
     }
 
     /// Starts a member again with the same port and data, and waits until it accepts connections. It is a secondary only
-    /// later: see [`wait_for_secondary`](Self::wait_for_secondary). A process that runs is ended first.
+    /// later: see [`wait_for_secondary`](Self::wait_for_secondary). A running process is ended first.
     ///
     /// # Errors
     ///

@@ -34,7 +34,7 @@ pub const VERSION_1: &str = include_str!("../keys/version-1.pem");
 /// The available files. Each holds certificates and the private key of the first, except that authorities' have no key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pem {
-    /// The certificate of the authority that signs unless another is named.
+    /// The certificate of the default signing authority.
     Authority,
     /// The certificate of a second authority.
     OtherAuthority,

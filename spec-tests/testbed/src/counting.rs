@@ -1,4 +1,5 @@
-//! Allocators that count: per thread, so that neither the test harness nor other tests affect the count, or for the whole process.
+//! Allocators that count, either per thread, so that neither the test harness nor other tests affect the count, or for the
+//! whole process.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -10,7 +11,7 @@ pub struct CountingAllocator;
 
 thread_local! {
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
-    /// The bytes that this thread has allocated now, and the most so far. Freeing another thread's memory is subtracted
+    /// The bytes that this thread has allocated now, and the maximum so far. Freeing another thread's memory is subtracted
     /// here, so the number may be negative.
     static BYTES: Cell<(isize, isize)> = const { Cell::new((0, 0)) };
     /// The bytes of all allocations so far.
@@ -61,7 +62,7 @@ pub fn allocations<T>(run: impl FnOnce() -> T) -> (usize, T) {
     (ALLOCATIONS.get() - before, result)
 }
 
-/// Returns how often this thread has allocated so far.
+/// Returns the number of allocations of this thread so far.
 pub fn so_far() -> usize {
     ALLOCATIONS.get()
 }

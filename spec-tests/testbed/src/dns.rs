@@ -119,7 +119,7 @@ pub struct DnsServer {
 }
 
 impl DnsServer {
-    /// Starts a name server for `zone`, on a port of its own. UDP and TCP use the same port.
+    /// Starts a name server for `zone`, on a free port. UDP and TCP use the same port.
     ///
     /// # Errors
     ///

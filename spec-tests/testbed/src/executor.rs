@@ -1,4 +1,4 @@
-//! An executor that is not tokio's.
+//! An executor other than tokio's.
 
 use std::future::Future;
 use std::pin::pin;

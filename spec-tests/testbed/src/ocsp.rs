@@ -113,15 +113,15 @@ pub struct ResponseOptions {
     pub by_key: bool,
     /// Whether the response identifies the issuer by SHA-256 instead of SHA-1.
     pub sha256: bool,
-    /// The age of the response in seconds. Negative: the response becomes valid only in that many seconds.
+    /// The age of the response in seconds. Negative if the response only becomes valid in that many seconds.
     pub age: i64,
-    /// For how many seconds the response is still valid. Negative: it expired that many seconds ago.
+    /// For how many seconds the response is still valid. Negative if it expired that many seconds ago.
     pub holds: Option<i64>,
-    /// Whether a bit of the signed part has changed after signing.
+    /// Whether to change a bit of the signed part after signing.
     pub forged: bool,
     /// Where the response has an unknown extension, if anywhere, and whether the extension is critical.
     pub extension: Option<(Place, bool)>,
-    /// Whether the response names another signer than the actual one.
+    /// Whether the response names a signer other than the actual one.
     pub misnamed: bool,
     /// How many certificates of other delegates, with the same name and rights, precede a delegate's own.
     pub namesakes: usize,

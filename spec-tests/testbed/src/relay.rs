@@ -175,7 +175,7 @@ impl Line {
     async fn wait_for(&self, is_it: impl Fn(Passage) -> bool) {
         let mut passage = self.passage.clone();
         if passage.wait_for(|&passage| is_it(passage)).await.is_err() {
-            // The owner is gone, which ends this task.
+            // The owner is gone, so this task ends.
             future::pending().await
         }
     }
@@ -193,7 +193,7 @@ async fn accept(mut listener: TcpListener, server: SocketAddr, fault: Arc<Mutex<
                 continue;
             }
         };
-        // The client sees a failure to accept it.
+        // The client sees this failure itself.
         let Ok((client, _)) = accepted else { continue };
         let fault = *fault.lock().unwrap_or_else(PoisonError::into_inner);
         let line = line.clone();
@@ -211,7 +211,8 @@ async fn accept(mut listener: TcpListener, server: SocketAddr, fault: Arc<Mutex<
     }
 }
 
-/// Closes the port until the partition ends. A socket that does not listen keeps it meanwhile, and refuses connections.
+/// Closes the port until the partition ends. Meanwhile, a socket that does not listen holds the port and refuses
+/// connections.
 async fn refuse(listener: TcpListener, line: &Line) -> io::Result<TcpListener> {
     let address = listener.local_addr()?;
     drop(listener);

@@ -133,7 +133,7 @@ async fn follow(
         loop {
             let mut answer = script(&command);
             while let Answer::After(pause, then) = answer {
-                // A client that is gone needs no answer.
+                // A client that has gone needs no answer.
                 tokio::select! {
                     () = tokio::time::sleep(pause) => {}
                     _ = stream.readable() => {}

@@ -17,8 +17,7 @@ pub struct SocksOptions {
     /// The names that the proxy resolves itself, in lower case, alone (`name`) or with one port (`name:port`). It refuses
     /// other names as unreachable.
     pub names: HashMap<String, SocketAddr>,
-    /// Where the proxy connects to in place of an address that a client asks for, such as to a relay. Default: to that
-    /// address.
+    /// The address that the proxy connects to in place of the requested one, such as a relay's. Default: to that address.
     pub detours: HashMap<SocketAddr, SocketAddr>,
     /// The proxy's fault. Default: none.
     pub fault: Option<SocksFault>,

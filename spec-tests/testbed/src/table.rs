@@ -138,7 +138,7 @@ fn whole_of(folder: &Path, run: &str) -> Option<String> {
     (!rows.is_empty()).then(|| format!("\n{rows}{sum}\n{}", reasons.collect::<String>()))
 }
 
-/// Prints a text past the harness.
+/// Prints a text past the test harness.
 pub fn print(text: &str) {
     // A closed output does not make the suite fail.
     let _ = io::stdout().lock().write_all(text.as_bytes());

@@ -11,7 +11,7 @@ use wharf_testbed::scripted::{Answer, Script, ScriptedServer, name, reply_length
 use super::scripted_scram::{Behaviour, credential, replies};
 use super::*;
 
-/// A server whose conversation has four commands, so that each message of SCRAM has its own.
+/// A server whose conversation has four commands, so that each message of SCRAM has a separate command.
 fn longest() -> Behaviour {
     Behaviour { wants_empty_exchange: true, ..Behaviour::default() }
 }

@@ -147,7 +147,7 @@ async fn passwords_are_prepared_for_sha_256_but_names_are_not() {
         ("\u{2168}", "I\u{ad}V"),
         ("\u{2168}", "\u{2163}"),
         ("a=b,c", "p=w,d:@/"),
-        // SCRAM-SHA-1 does not prepare the password: it keeps what SASLprep would map or prohibit.
+        // SCRAM-SHA-1 does not prepare the password: it keeps characters that SASLprep would map or prohibit.
         ("weird", "\u{2163}\u{a0}\u{1f980}"),
     ];
     for (name, password) in accepted {
@@ -223,7 +223,7 @@ async fn certificate_authenticates_with_and_without_the_user_name() {
     let mongod = Mongod::start(MongodOptions {
         auth: true,
         tls: Some(certificates.of_mongod(false)),
-        // The certificates have the same organisation as the server's, so a mongod would take them for cluster members.
+        // The certificates have the same organisation as the server's, so a mongod would mistake them for cluster members.
         extra_args: vec!["--setParameter".into(), "enforceUserClusterSeparation=false".into()],
         ..MongodOptions::default()
     })

@@ -205,7 +205,7 @@ async fn error_that_repeats_the_password_is_not_shown() {
     }
 }
 
-/// Connects with a client certificate as the proof, through TLS in front of the server.
+/// Connects with a client certificate as the proof, through a TLS front.
 async fn connect_with_certificate(
     server: &ScriptedServer,
     credential: Credential,
@@ -214,7 +214,7 @@ async fn connect_with_certificate(
     tokio::time::timeout(AGES, endpoint.connect()).await.unwrap()
 }
 
-/// Returns the endpoint of a client with a certificate, and the TLS in front of the server.
+/// Returns the endpoint of a client with a certificate, and the TLS front of the server.
 async fn through_tls(server: &ScriptedServer, credential: Credential) -> (Endpoint, TlsFront) {
     let certificates = Certificates::create().unwrap();
     let (file, version) = (certificates.file(Pem::Server), &tokio_rustls::rustls::version::TLS13);

@@ -16,7 +16,7 @@ use super::*;
 pub const PASSWORD: &str = "pencil";
 const SALT: &[u8] = b"sixteen byte salt";
 
-/// How a server departs from the protocol, or follows it in an unusual way.
+/// A server's departure from the protocol, or an unusual way of following it.
 #[derive(Debug, Clone, Default)]
 pub struct Behaviour {
     /// Replies to the first message that hello carries.
@@ -25,7 +25,7 @@ pub struct Behaviour {
     pub wants_empty_exchange: bool,
     /// The number of iterations to require; 4096 by default.
     pub iterations: Option<u64>,
-    /// The nonce to send instead of the client's nonce with an addition.
+    /// The nonce to send instead of the extended client's nonce.
     pub nonce: Option<&'static str>,
     /// The message to send instead of the final one.
     pub server_final: Option<&'static str>,
@@ -42,7 +42,7 @@ pub struct Behaviour {
 /// The server's side of one connection.
 struct Server {
     behaviour: Behaviour,
-    /// The text that both sides sign: the client's first message without its header, and the server's first.
+    /// The text that both sides sign: the client's first message without its header, and the server's first message.
     signed: String,
     proven: bool,
 }
@@ -72,7 +72,7 @@ fn hmac(key: &[u8], text: &[u8]) -> Vec<u8> {
     hmac.finalize().into_bytes().to_vec()
 }
 
-/// Returns the salted password for the default number of iterations. It is computed once, because that is slow without
+/// Returns the salted password for the default number of iterations. It is computed only once, because it is slow without
 /// optimisation. With another number of iterations, the server gives no proof.
 fn salted_password() -> &'static [u8; 32] {
     static SALTED: OnceLock<[u8; 32]> = OnceLock::new();

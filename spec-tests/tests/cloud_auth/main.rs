@@ -54,7 +54,7 @@ const KEY_ID: &str = "AKIAI44QH8DHBEXAMPLE";
 /// Returns an environment with only these variables, independent of the process's environment.
 fn variables(variables: &[(&'static str, &str)]) -> CloudEnvironment {
     let variables: Vec<_> = variables.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
-    // No service listens on this machine's discard port, so a request by mistake fails.
+    // No service listens on this machine's discard port, so an accidental request fails.
     let nowhere = "http://127.0.0.1:9";
     CloudEnvironment::default()
         .aws_ecs(nowhere)

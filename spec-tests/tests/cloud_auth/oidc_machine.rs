@@ -7,7 +7,7 @@ use wharf::{CallbackError, Client, Endpoint, Operation};
 
 use super::*;
 
-/// A callback that returns the given tokens in turn, and then the last one forever.
+/// A callback that returns the given tokens in turn, and then keeps returning the last one.
 #[derive(Clone, Default)]
 pub struct Callback {
     tokens: Arc<Mutex<Vec<OidcToken>>>,
@@ -55,7 +55,7 @@ async fn p1_1_callback_is_called_during_authentication() {
     connection.run_command("test", &find()).await.unwrap();
     assert_eq!(callback.calls(), 1);
     assert_eq!(server.state().commands, ["hello", "saslStart", "find"]);
-    // Without a cached token, nothing travels with hello.
+    // Without a cached token, nothing is sent along with hello.
     assert_eq!(server.state().speculations, [None]);
 }
 

@@ -2,17 +2,16 @@
 //!
 //! The specification's `cmap-format` describes the files. Files of `style: unit` use connections without a server, in
 //! virtual time: the pool reads tokio's clock, which stands still while a task can run and then jumps to the next timer. A
-//! file therefore takes no time, and its outcome does not depend on the machine. Files of `style: integration` run against
-//! a real `mongod`, with its fail points, in real time.
+//! file therefore takes no real time, and its outcome does not depend on the machine. Files of `style: integration` run
+//! against a real `mongod`, with its fail points, in real time.
 //!
-//! There is one test for each file. Another test compares the lists of tests with the folders, so that it finds a file
-//! without a test and a test without a file. No file is skipped.
+//! There is one test for each file. Another test compares the lists of tests with the folders, and finds a file without a
+//! test or a test without a file. No file is skipped.
 //!
 //! A thread of the format is a task. `waitForEvent` without a timeout waits for at most ten seconds.
 //!
-//! The newest files are run as they are. `wharf_testbed::edition` lists the differences of the fetched copy: one file has
-//! an earlier order of events, and one is missing. In place of the missing file, the test runs the equivalent case in
-//! `cases`.
+//! The newest files are run unchanged. `wharf_testbed::edition` lists the differences of the fetched copy: one file has an
+//! earlier order of events, and one is missing. In place of the missing file, the test runs the equivalent case in `cases`.
 //!
 //! If a file does not set `backgroundThreadIntervalMS`, the background task rests for a day, so that no test passes
 //! because an interval has elapsed.

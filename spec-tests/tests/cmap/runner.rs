@@ -28,7 +28,7 @@ pub async fn run<E: Establish>(case: &Case, address: &str, establish: E, spoil: 
         .options(case.options.clone())
         .tokio_clock(true)
         .subscriber(Recording(recorder.clone()))
-        // As the server's monitor does ("Application Errors" in the SDAM specification).
+        // Does what the server's monitor would do ("Application Errors" in the SDAM specification).
         .on_failure(|failure| {
             if failure.clears_pool() {
                 failure.clear_pool();
@@ -187,7 +187,7 @@ impl<E: Establish> Stage<E> {
                 let interrupted = connection.interruptible(async |_| std::future::pending::<()>().await).await;
                 self.labelled.lock().unwrap().insert(label(operation).into(), connection);
                 let mut cleared = interrupted.expect_err("an endless operation returned");
-                // This operation sends nothing, which only its caller knows.
+                // This operation sends nothing, and only its caller knows that.
                 cleared.sent = false;
                 let error = CheckOutError::from(cleared);
                 return Err(to_json(&error));

@@ -1,8 +1,8 @@
 //! The suite `connection_logging`, run by a client against a real server.
 //!
 //! The runner of the unified suites has no server with authentication, which a case needs. It also runs several clients at
-//! a time, and could not tell their connections apart: their messages name the server but no client. Here, one client at a
-//! time is the only one in the process.
+//! a time, and could not tell their connections apart: their messages name the server but no client. Here, only one client
+//! at a time exists in the process.
 //!
 //! The fetched copy has one list in an earlier order, which the runner changes (`wharf_testbed::edition`).
 
@@ -90,7 +90,7 @@ impl Client {
             }
         };
         let client = builder.build().unwrap();
-        // The suite's clients are not made on first use.
+        // The suite's clients are created before their first use.
         client.connect().await.unwrap();
         Self { client, seen }
     }

@@ -1,4 +1,4 @@
-//! Each official suite is run by a test, and the editions of the suites differ as the list says.
+//! A test runs each official suite, and the editions of the suites differ as the list says.
 
 #![cfg(not(any(loom, shuttle)))]
 
@@ -103,10 +103,10 @@ fn editions_differ_as_listed() {
     let unlisted: Vec<_> = found.iter().filter(|one| !DIFFERENCES.iter().any(|listed| is_of(listed, one))).collect();
     assert!(unlisted.is_empty(), "{unlisted:#?}");
     let unused: Vec<_> = DIFFERENCES.iter().filter(|listed| !found.iter().any(|one| is_of(listed, one))).collect();
-    assert!(unused.is_empty(), "the editions do not differ so: {unused:#?}");
+    assert!(unused.is_empty(), "the editions do not differ in this way: {unused:#?}");
 }
 
-/// Returns the JSON files below a folder, by their paths without the ending.
+/// Returns the JSON files below a folder, as paths without the ending.
 fn files(root: &Path) -> BTreeMap<String, Value> {
     let (mut folders, mut found) = (vec![root.to_owned()], BTreeMap::new());
     while let Some(folder) = folders.pop() {

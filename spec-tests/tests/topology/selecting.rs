@@ -188,7 +188,7 @@ fn operations_are_distributed_as_in_the_suite() {
         let nearest = ReadPreference::new(ReadPreferenceMode::Nearest);
         let found = suitable(&topology, Access::Read(&nearest), &[], Duration::from_secs(10)).unwrap();
         let near = in_window(&found, Duration::from_millis(15));
-        // Ten times the iterations of the case, so that chance has less influence.
+        // Ten times the iterations of the case, to reduce the influence of chance.
         let turns = 10 * case["iterations"].as_u64().unwrap();
         let mut chosen: BTreeMap<String, u64> = BTreeMap::new();
         let mut random = 0x2545_F491_4F6C_DD1D_u64;

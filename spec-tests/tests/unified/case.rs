@@ -427,7 +427,7 @@ impl Case {
         };
         let observed =
             || -> Vec<Observed> { client.events.lock().unwrap().iter().filter(is_of_type).cloned().collect() };
-        // An event of a background task may come a little later, such as `killCursors`.
+        // An event of a background task, such as `killCursors`, may come a little later.
         _ = until(Duration::from_secs(2), || observed().len() >= expected.events.len()).await;
         let observed = observed();
         let names = || -> Vec<_> { observed.iter().map(summary).collect() };

@@ -79,7 +79,7 @@ pub enum Kind {
     Write,
 }
 
-/// A command with everything that its operation asks for.
+/// A command with everything that its operation requires.
 pub struct Prepared {
     database: String,
     command: bson::RawDocumentBuf,

@@ -110,7 +110,7 @@ pub const LEDGER: &[Entry] = &[
     Entry {
         file: "transactions/unified/mongos-recovery-token",
         cases: &["commitTransaction explicit retries include recoveryToken"],
-        reason: "the server behind the runner's load balancer is no mongos, and gives no recoveryToken",
+        reason: "the server behind the runner's load balancer is not a mongos, and gives no recoveryToken",
         clients: BOTH,
         timeout_by_chance: false,
         editions: EITHER,
@@ -276,9 +276,9 @@ const LACKS: &[(&str, &str)] = &[
         "timeoutMS of a transaction's operations",
         "the client takes the time limit of commits and aborts from the session",
     ),
-    ("public view of whether a session is dirty", "it is no part of the public interface"),
+    ("public view of whether a session is dirty", "it is not part of the public interface"),
     ("a monitor, which learns of another primary without an operation", MONITORS),
-    ("public view of what a session is pinned to", "it is no part of the public interface"),
+    ("public view of what a session is pinned to", "it is not part of the public interface"),
 ];
 
 /// The features that only cases of the newest edition need.

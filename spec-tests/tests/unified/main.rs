@@ -81,9 +81,10 @@ const NEWER_SUITES: &[&str] = &["causal_consistency", "gridfs", "index_managemen
 /// The suites that prefer the standalone, so that both deployments are busy for about as long.
 const ON_THE_STANDALONE: &[&str] = &["crud", "retryable_reads"];
 
-/// The files, by the beginnings of their names, whose cases allow their commands a few tens of milliseconds, or a handshake
-/// that computes a key 250 ms. On a busy machine such a limit ends before the command that should have ended in time. So a
-/// failing case is run again, and must pass in most of [`RUNS`] runs. The tests print which cases were run again.
+/// The files, by the beginnings of their names, whose cases allow their commands a few tens of milliseconds, or allow 250
+/// ms for a handshake that computes a key. On a busy machine such a limit ends before the command that should have ended in
+/// time. So a failing case is run again, and must pass in most of [`RUNS`] runs. The tests print which cases were run
+/// again.
 const WITH_SHORT_LIMITS: &[&str] = &["csot/", "discovery_and_monitoring/unified/auth-network-timeout-error"];
 
 const RUNS: usize = 5;

@@ -1,8 +1,7 @@
 //! Connection strings: the official cases, further cases, and property tests.
 //!
-//! The cases are those of the suites `connection_string`, `uri_options` and `auth` (its `legacy` part). All are
-//! run, and every field of a case is asserted: hosts, user, password, database, options, credential, and whether there are
-//! warnings.
+//! The cases come from the suites `connection_string`, `uri_options` and `auth` (its `legacy` part). All are run, and every
+//! field of a case is asserted: hosts, user, password, database, options, credential, and whether there are warnings.
 //!
 //! # Cases that are not taken literally
 //!
@@ -15,8 +14,8 @@
 //!
 //! The connection string specification demands that invalid values are ignored with a warning. wharf refuses them if
 //! ignoring them would leave the connection less protected: `tls`, `ssl`, `tlsDisableOCSPEndpointCheck`,
-//! `tlsDisableCertificateRevocationCheck`, and an empty `tlsCAFile`, `tlsCertificateKeyFile` or `proxyHost`. The
-//! suites have no such case. Their cases of `tlsInsecure`, `tlsAllowInvalidCertificates` and `tlsAllowInvalidHostnames`
+//! `tlsDisableCertificateRevocationCheck`, and an empty `tlsCAFile`, `tlsCertificateKeyFile` or `proxyHost`. The suites
+//! have no cases about this. Their cases of `tlsInsecure`, `tlsAllowInvalidCertificates` and `tlsAllowInvalidHostnames`
 //! pass unchanged: a warning, TLS, and every check.
 //!
 //! `newer.rs` has cases of the specification that the fetched suites lack.

@@ -1,4 +1,4 @@
-//! The `failCommand` fail point, as far as driver tests use it.
+//! The `failCommand` fail point, to the extent that driver tests use it.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;

@@ -29,7 +29,7 @@ impl Faults {
         self.change(|faults| faults.hang_at_hello = hang);
     }
 
-    /// Sets how many bytes of a reply the server sends before it closes the connection. It sends a shorter reply whole.
+    /// Sets how many bytes of a reply the server sends before it closes the connection. It sends shorter replies in full.
     pub fn cut_replies_after(&self, bytes: Option<usize>) {
         self.change(|faults| faults.cut_replies_after = bytes);
     }

@@ -56,7 +56,7 @@ fn die_with_this_process(command: &mut Command) {
     command.process_group(0);
     let parent = getpid();
     let prepare = move || {
-        // `SIGKILL`, because no process is left to follow up when `SIGTERM` has no effect.
+        // `SIGKILL`, because no process would be left to follow up if `SIGTERM` had no effect.
         set_pdeathsig(Signal::SIGKILL)?;
         // A parent that died before the line above can no longer send the signal.
         if getppid() != parent {
@@ -65,7 +65,7 @@ fn die_with_this_process(command: &mut Command) {
         Ok(())
     };
     // SAFETY: between fork and exec only async-signal-safe calls are allowed, and no allocation. `prctl` and `getppid` are
-    // system calls without state of their own. An error made from an `Errno` or an `ErrorKind` allocates nothing.
+    // system calls without their own state. An error made from an `Errno` or an `ErrorKind` allocates nothing.
     unsafe {
         command.pre_exec(prepare);
     }

@@ -78,7 +78,8 @@ impl Drop for Scratch {
     }
 }
 
-/// Locks a new folder's lock file. `None` if another process took the folder for abandoned and removed it meanwhile.
+/// Locks a new folder's lock file. `None` if another process mistook the folder for an abandoned one and removed it
+/// meanwhile.
 fn own(path: &Path) -> io::Result<Option<File>> {
     let lock = path.join(OWNER);
     let owner = match File::create_new(&lock) {
@@ -89,7 +90,7 @@ fn own(path: &Path) -> io::Result<Option<File>> {
     Ok(lock.exists().then_some(owner))
 }
 
-/// Removes the folders whose owner is dead, that is, whose lock can be taken.
+/// Removes the folders whose owner is dead, which means that their lock can be taken.
 ///
 /// Leaves a folder without a lock file alone, because its owner may be about to create the file. Ignores errors: the
 /// folders of other users cannot be opened, and when several processes find a folder, one of them removes it.

@@ -87,7 +87,7 @@ pub(super) static MYSQL_CONNECTOR: Artifact = Artifact {
 /// The specifications' test suites.
 ///
 /// To get the metadata of a source package, pip runs the package's build backend in an environment that it creates for
-/// that. `--no-build-isolation` would save those seconds, but fails where the backend is not installed.
+/// that. `--no-build-isolation` would save a few seconds, but fails where the backend is not installed.
 pub(super) static PYMONGO: Artifact = Artifact {
     requirement: "pymongo==4.20.0",
     pip_flags: &["--no-binary", ":all:"],

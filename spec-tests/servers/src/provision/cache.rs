@@ -34,7 +34,7 @@ impl<'a> Cache<'a> {
     /// Returns the folder with the artifact's files. Creates it if it is absent or damaged.
     pub(super) fn provide(&self, artifact: &Artifact) -> Result<PathBuf, ProvisionError> {
         let folder = self.root.join(artifact.folder_name());
-        // A folder appears complete, so an intact one needs no lock.
+        // A folder only appears when it is complete, so an intact one needs no lock.
         if is_sound(&folder) {
             return Ok(folder);
         }

@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 use super::ProvisionError;
 use super::artifact::Artifact;
 
-/// The names of the interpreter. The first one that has pip is used.
+/// The names of the interpreter. The first interpreter that has pip is used.
 const PYTHONS: [&str; 2] = ["python3", "python"];
 
 /// How much of pip's output an error includes, in bytes.

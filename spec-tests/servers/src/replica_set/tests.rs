@@ -3,7 +3,7 @@ use bson::rawdoc;
 use super::*;
 use crate::mongod::tests::is_running;
 
-/// The time that a change of roles may take at most, on a busy machine.
+/// The longest time that a change of roles may take on a busy machine.
 fn soon() -> Instant {
     Instant::now() + Duration::from_secs(60)
 }
