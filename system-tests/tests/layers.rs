@@ -1,11 +1,11 @@
-//! Layers point one way: a module uses only its own layer and those before it.
+//! Layers point one way: a module uses only its own layer and earlier ones.
 #![cfg(not(any(loom, shuttle)))]
 
 use std::fs;
 
 use wharf_system_tests::{root, rust_files};
 
-/// The layers from first to last. A module may use its own layer and those before it.
+/// The layers from first to last. A module may use its own layer and earlier ones.
 const LAYERS: [&[&str]; 12] = [
     &[
         "boxed",

@@ -13,7 +13,7 @@ use std::process::Command;
 
 use wharf_system_tests::root;
 
-/// The format of rustdoc's JSON that the crate `public-api` reads in the version of `Cargo.toml`.
+/// The format of rustdoc's JSON that the version of the crate `public-api` in `Cargo.toml` reads.
 const FORMAT: u64 = 57;
 /// A toolchain that writes it.
 const TOOLCHAIN: &str = "Rust 1.95";

@@ -122,7 +122,7 @@ async fn errors_are_resumable_by_label_or_on_old_servers_by_code() {
     }
 }
 
-/// The error says that the server is overloaded. It is not resumable, but by then there was no connection any longer.
+/// The error says that the server is overloaded. It is not resumable, but by then the connection was gone.
 #[tokio::test(start_paused = true)]
 async fn stream_resumes_if_the_repetition_of_its_get_more_finds_no_connection() {
     let overload = failure(462, &["SystemOverloadedError", "RetryableError"]);

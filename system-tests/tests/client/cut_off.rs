@@ -197,7 +197,7 @@ async fn operation_that_times_out_takes_its_connection_along_and_unpins_the_tran
 #[tokio::test(start_paused = true)]
 async fn cancelled_commit_can_be_repeated_on_another_connection() {
     let balancer = Balancer::start(|command| match name(command).as_str() {
-        // Repeated commits ask for the majority.
+        // Repeated commits use the write concern majority.
         "commitTransaction" if !command.contains_key("writeConcern") => Answer::Hang,
         _ => usual(command),
     })

@@ -1,6 +1,6 @@
 //! The prose tests of Client Backpressure, and the prose tests of retries that concern overload, on a server that follows a
 //! script, in virtual time. The random numbers of the pauses are real, so a test repeats an operation until its pauses show
-//! their bounds; the unit tests of `src/session/retry.rs` have the two ends of the random numbers.
+//! their bounds; the unit tests of `src/session/retry.rs` cover the smallest and the largest random number.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -83,8 +83,8 @@ async fn overload_limits_the_retries_of_the_errors_after_it() {
     }
 }
 
-/// Retryable Reads 5, Retryable Writes 6.5, with an error that does not make the server unknown, for which the retry would
-/// wait.
+/// Retryable Reads 5, Retryable Writes 6.5, with an error that does not make the server unknown, because the retry would
+/// then wait for it.
 #[tokio::test(start_paused = true)]
 async fn only_overload_has_a_back_off() {
     for (is_read, later) in [(true, &["RetryableError"][..]), (false, &["RetryableError", "RetryableWriteError"])] {

@@ -116,7 +116,7 @@ async fn check_out_that_fails_with_a_cleared_pool_is_retried() {
     }
 }
 
-/// Retryable Writes 3 and 6: which error is reported, if the attempts fail with different ones.
+/// Retryable Writes 3 and 6: which error is reported, if the attempts fail with different errors.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn error_of_a_retried_write_tells_of_the_attempt_that_may_have_written() {
     let set = start(1).await;

@@ -86,7 +86,7 @@ async fn batch_whose_fetch_failed_is_not_fetched_again() {
         ("find", _) => Answer::Reply(doc! {
             "ok": 1, "cursor": { "id": 7_i64, "ns": "test.c", "firstBatch": [{ "_id": 1 }] },
         }),
-        // The server has executed it, and the documents are lost.
+        // The server has executed the command, and the documents are lost.
         ("getMore", 0) => Answer::Close,
         ("getMore", _) => Answer::Reply(doc! {
             "ok": 1, "cursor": { "id": 0_i64, "ns": "test.c", "nextBatch": [{ "_id": 3 }] },
@@ -271,8 +271,8 @@ async fn repeated_commits_go_to_the_mongos_of_the_transaction() {
     assert_eq!(commits.iter().sum::<usize>(), 10);
 }
 
-/// SDAM, "Error handling pseudocode": a state change in the `writeConcernError` of a reply, also to an aggregation that
-/// writes its result.
+/// SDAM, "Error handling pseudocode": a state change in the `writeConcernError` of a reply, including the reply to an
+/// aggregation that writes its result.
 #[tokio::test(start_paused = true)]
 async fn unmet_write_concern_of_a_server_that_shuts_down_clears_its_pool() {
     let reply = doc! {
@@ -386,7 +386,7 @@ async fn attempt_that_wrote_nothing_hides_no_earlier_one_of_an_operation_that_ma
     }
 }
 
-/// Retryable Writes, "Supported Write Operations". The server takes any number other than 0 for true.
+/// Retryable Writes, "Supported Write Operations". The server treats any number other than 0 as true.
 #[tokio::test(start_paused = true)]
 async fn statements_that_touch_many_documents_get_no_number() {
     let (server, arrived) = start(primary(), |_, _| Answer::Reply(doc! { "ok": 1, "n": 1 })).await;

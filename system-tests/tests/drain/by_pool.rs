@@ -1,4 +1,4 @@
-//! The extension point, with connections without a server.
+//! The extension point, on connections without a server.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};

@@ -1,5 +1,5 @@
-//! A drain costs nothing: a pool that drains always serves at least as many commands as one that closes at once, and as
-//! soon. Tested in virtual time, so that the counts are exact, and against servers.
+//! A drain costs nothing: a pool that drains always serves at least as many commands as one that closes at once, and serves
+//! them as soon. Tested in virtual time, so that the counts are exact, and against servers.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};

@@ -207,7 +207,7 @@ fn assert_printable(text: &str) {
     assert!(!text.contains(|character: char| character.is_control() || character == '\u{202e}'), "{text}");
 }
 
-/// Asserts that neither the error nor its sources can write lines of their own into a log.
+/// Asserts that neither the error nor its sources can write their own lines into a log.
 #[track_caller]
 fn assert_chain_is_printable(error: &dyn StdError) {
     let mut next = Some(error);

@@ -14,7 +14,8 @@ use wharf::{Client, ClientError, Operation};
 
 /// The number of tasks, which exceeds the connections that the tests' pools may have.
 const TASKS: usize = 64;
-/// The database of the load. Its collection `inserted` has a document for each insert, `counters` one for each task.
+/// The database of the load. Its collection `inserted` has a document for each insert, and `counters` has one for each
+/// task.
 const DATABASE: &str = "faults";
 /// The database of the load that a new client runs beside it.
 const DATABASE_BESIDE: &str = "beside";
@@ -43,7 +44,7 @@ pub enum Kind {
     Read,
 }
 
-/// An operation of the load that is over.
+/// A finished operation of the load.
 #[derive(Debug)]
 pub struct Done {
     pub kind: Kind,
@@ -68,7 +69,7 @@ struct Record {
 struct Counts {
     /// The largest number of connections of each server's pool.
     max: BTreeMap<Arc<str>, u32>,
-    /// The connections to the server that the tasks use, without stale ones; `None` if there is no such server.
+    /// The connections to the server that the tasks use, without stale ones; `None` if that server does not exist.
     total: Option<u32>,
 }
 
@@ -88,7 +89,7 @@ impl Counts {
     }
 }
 
-/// When and how the throughput was back.
+/// When and how the throughput recovered.
 #[derive(Clone, Copy)]
 pub enum Regained {
     /// There was a second with at least 90 % of the usual rate.
@@ -145,7 +146,7 @@ impl Load {
         (self.successes() - before) / begun.elapsed().as_secs_f64()
     }
 
-    /// Waits until the throughput is back. Returns `None` if it is not within `limit`.
+    /// Waits until the throughput has recovered. Returns `None` if it is not within `limit`.
     ///
     /// A replica set may be slower for every client after an election: another member is the primary, and the secondaries
     /// may read from other members than before. So in the second half of the time, a new client runs the same load beside

@@ -1,7 +1,7 @@
 //! A client under load while its servers or the network fail, or while its own process is stopped.
 //!
-//! Each test has a bound in time, and checks afterwards that no task hangs, that no acknowledged write is lost, that no
-//! write is executed twice, and that the pools' counts are back. It prints one line: how many operations failed, and how
+//! Each test has a time limit, and checks afterwards that no task hangs, that no acknowledged write is lost, that no write
+//! is executed twice, and that the pools' counts have recovered. It prints one line: how many operations failed, and how
 //! long the longest stall was.
 #![cfg(not(any(loom, shuttle)))]
 

@@ -49,7 +49,7 @@ pub async fn check(outcome: &Outcome) {
     assert!(failed.is_empty(), "{outcome}; the first: {first:?}");
 }
 
-/// Says when the throughput was back.
+/// Describes when the throughput recovered.
 pub fn throughput(usual: f64, back: Option<Regained>) -> String {
     let back = match back {
         Some(Regained::Usual(after)) => format!("of it {:.2} s later", after.as_secs_f64()),

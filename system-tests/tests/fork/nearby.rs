@@ -62,7 +62,7 @@ const MAY_FORK: i32 = 1;
 #[allow(unsafe_code)]
 fn forks(event: &PoolEvent) {
     if matches!(event, PoolEvent::ConnectionCheckOutStarted { .. }) && FORKED.load(Ordering::SeqCst) == MAY_FORK {
-        // SAFETY: as in `in_child`: the child runs what the parent would, without locks, and ends with `_exit`.
+        // SAFETY: as in `in_child`: the child runs the parent's code, without locks, and ends with `_exit`.
         FORKED.store(unsafe { libc::fork() }, Ordering::SeqCst);
     }
 }

@@ -26,7 +26,7 @@ pub struct Cost {
     pub locked: Vec<Locked>,
     /// The program's functions and their instructions. Anything that not every round executes is left out.
     pub inside: BTreeMap<String, u64>,
-    /// Functions of other objects (libc, the system's) and their instructions.
+    /// Functions of other objects (libc, the system) and their instructions.
     pub outside: BTreeMap<String, u64>,
 }
 
@@ -170,7 +170,7 @@ impl Profile {
     }
 
     /// Parses the format of `--dump-instr=yes`: lines of `address line count`, which follow lines that name the object
-    /// and the function. The line after a `calls=` counts what the callee executed, which is counted there already.
+    /// and the function. The line after a `calls=` counts what the callee executed, which is already counted there.
     fn parse(text: &str) -> Self {
         let mut profile = Self::default();
         let (mut object, mut function) = ("", "");

@@ -30,7 +30,8 @@ mod wire;
 
 use callgrind::{Cost, begin_counting, cost_of_a_round};
 
-/// The number of available connections in the pool. More than one, so that a check-in finds another below its own.
+/// The number of available connections in the pool. More than one, so that a check-in finds another connection below its
+/// own.
 const IDLE: usize = 8;
 
 /// Check-out and check-in of the core. Measured: 76, and 64 without metrics, with rustc 1.95 and the profile `bench`. The

@@ -225,7 +225,7 @@ async fn while_being_refused() {
     }
 }
 
-/// The same turns with a second check-out in the queue: it gets what the dropped one does not take.
+/// The same turns with a second check-out in the queue: it gets whatever the dropped one does not take.
 #[tokio::test(start_paused = true)]
 async fn waiter_behind_a_cancelled_one_is_served() {
     for spoil in [false, true] {

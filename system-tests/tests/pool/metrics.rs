@@ -77,8 +77,8 @@ async fn check_outs_count_the_same_on_every_path() {
     }
 }
 
-/// An opener that takes a connection that comes back has waited. Its own connection then serves a check-out that did not
-/// open it.
+/// An opener that takes a returned connection counts as having waited. Its own connection then serves a check-out that did
+/// not open it.
 #[tokio::test(start_paused = true)]
 async fn opener_that_takes_another_connection_has_waited() {
     let mock = Mock::new([]);

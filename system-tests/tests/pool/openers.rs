@@ -114,7 +114,7 @@ async fn check_out_about_to_open_is_refused_after_a_clear() {
     assert_eq!((log.count("ConnectionCreated"), counts(&pool)), (0, (0, 0, 0, 0, 0)));
 }
 
-/// For example in a `select!` whose other branch needs a connection too.
+/// For example, in a `select!` whose other branch also needs a connection.
 #[tokio::test(start_paused = true)]
 async fn check_out_that_is_not_polled_does_not_block_openings() {
     let mock = Mock::new([]);

@@ -109,7 +109,7 @@ fn iterator_waits_for_changes_and_ends_when_the_collection_is_dropped() {
     let changes = watched.watch().typed::<Change>();
     let kinds = thread::scope(|scope| {
         let reading = scope.spawn(|| changes.map(|change| change.unwrap().operation_type).collect::<Vec<_>>());
-        // The iterator lets others use the same client while it waits.
+        // The iterator lets other threads use the same client while it waits.
         (0..3).for_each(|id| watched.insert(id));
         watched.client.run(Operation::write("single", &rawdoc! { "drop": "iterated" })).unwrap();
         reading.join().unwrap()

@@ -1,4 +1,4 @@
-//! Files with which an endpoint cannot be built.
+//! Files that prevent an endpoint from being built.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use super::*;
 const KEY_FILE: &str = "a readable PEM file with the client's certificate and its private key";
 const CA_FILE: &str = "a readable PEM file with the certificates of the authorities to trust";
 
-/// As OpenSSL wrote encrypted keys before PKCS#8.
+/// The way in which OpenSSL wrote encrypted keys before PKCS#8.
 const LEGACY: &str = "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\
                       DEK-Info: AES-256-CBC,6A50757F930958218598E63965C111C5\n\nAQID\n-----END RSA PRIVATE KEY-----\n";
 
@@ -44,7 +44,7 @@ fn invalid_authority_file_is_refused_with_its_problem() {
     ];
     for (path, problem) in cases {
         assert_invalid(TlsOptions::default().ca_file(&path), "tlsCAFile", &path, problem, CA_FILE);
-        // The file is read even when it is not used, so that a wrong path is reported at once and not by the first
+        // The file is read even when it is not used, so that a wrong path is reported at once rather than by the first
         // strict client.
         let lax = TlsOptions::default().allow_invalid_certificates(true).ca_file(&path);
         assert_eq!(invalid(lax).option, "tlsCAFile");

@@ -132,8 +132,8 @@ async fn response_about_another_certificate_is_refused() {
 #[tokio::test]
 async fn only_the_issuer_may_sign() {
     let stapling = Stapling::start().await;
-    // A signer with another name or key id than the issuer's is not authorized. A signer with the issuer's name and another
-    // key is mistaken for the issuer, and its signature is wrong.
+    // A signer whose name or key id differs from the issuer's is not authorized. A signer with the issuer's name and
+    // another key is mistaken for the issuer, and its signature is wrong.
     let impostor = Signer::Issuer(Issuing::Impostor);
     for of in [Revocable::Plain, Revocable::WithImpostor] {
         for (signer, by_key, why) in [

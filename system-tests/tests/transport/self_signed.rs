@@ -32,7 +32,7 @@ async fn self_signed_certificate_is_accepted_if_it_is_itself_trusted() {
         attempt(&certificates, Pem::SelfSigned, version, trusting(&certificates, Pem::SelfSigned)).await.unwrap();
         let memory = TlsOptions::default().ca_pem(pem.clone());
         attempt(&certificates, Pem::SelfSigned, version, memory).await.unwrap();
-        // A certificate that is accepted for its chain still is.
+        // A certificate that is accepted for its chain is still accepted.
         attempt(&certificates, Pem::Server, version, trust(&certificates)).await.unwrap();
     }
 }

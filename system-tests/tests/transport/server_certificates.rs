@@ -1,4 +1,4 @@
-//! Which servers a client accepts by their certificates.
+//! Which servers a client accepts, judged by their certificates.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
