@@ -132,8 +132,8 @@ pub fn choose<'t>(
     Some(if operation_count(second) < operation_count(first) { second } else { first })
 }
 
-/// Refuses a read preference that contradicts itself, or whose `maxStalenessSeconds` is finer than the staleness in a
-/// replica set can be known.
+/// Refuses a read preference that contradicts itself, or whose `maxStalenessSeconds` is more precise than the known
+/// staleness in a replica set.
 fn check_preference(
     topology: &TopologyDescription,
     preference: &ReadPreference,

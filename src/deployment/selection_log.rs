@@ -24,7 +24,7 @@ const TARGET: &str = "wharf::serverSelection";
 pub(crate) enum Purpose<'a> {
     /// A command, with the number of its operation.
     Command(&'a RawDocument, Option<i64>),
-    /// A command of this name, or a method of the client, with the number of the operation.
+    /// A command with this name, or a method of the client, with the operation's number.
     Named(&'static str, Option<i64>),
 }
 

@@ -15,7 +15,7 @@ use crate::wire::DEFAULT_MAX_MESSAGE_SIZE;
 #[derive(Debug)]
 pub(crate) struct Snapshot {
     pub(crate) topology: TopologyDescription,
-    /// One for each server of the description, in the same order. `None` before the deployment has started, and if the
+    /// One for each server of the description, in the same order. `None` before the deployment has started, or if the
     /// options cannot be used with the server's address.
     members: Vec<Option<Arc<Member>>>,
     /// The index of the only server that writes can go to, if there is one and all servers are compatible.

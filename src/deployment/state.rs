@@ -157,7 +157,7 @@ impl Drop for SrvResident {
 }
 
 impl Deployment {
-    /// Notes that the runtime of the monitors of this start has ended.
+    /// Notes that the runtime of this start's monitors has ended.
     fn has_stopped(&self, start: u64) {
         // ORD: Relaxed; nothing is published. If the monitors were restarted meanwhile, the exchange fails.
         if self.running.compare_exchange(start, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok() {

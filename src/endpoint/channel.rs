@@ -208,7 +208,7 @@ impl Channel {
         self.most_received = max_message_size.min(DEFAULT_MAX_MESSAGE_SIZE);
     }
 
-    /// Accepts replies from now on that are compressed with one of the compressors that are `offered`.
+    /// From now on, accepts replies that are compressed with one of the `offered` compressors.
     ///
     /// A server that was offered compressors may compress each of its replies, including the reply to that offer
     /// (OP_COMPRESSED specification, "MongoDB Handshake Amendment").

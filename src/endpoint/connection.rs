@@ -401,8 +401,8 @@ impl EndpointConnection {
         }
     }
 
-    /// Returns whether the command failed because the server asks the connection to authenticate again, and it has a
-    /// credential.
+    /// Returns true if the command failed because the server asks the connection to authenticate again, and the connection
+    /// has a credential.
     pub(super) fn must_authenticate(&self, failure: &CommandError) -> bool {
         let code = failure.server_error().map(|error| error.code);
         code == Some(REAUTHENTICATION_REQUIRED) && self.authentication.is_some()

@@ -160,7 +160,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Reads and discards some of the rest of a large reply. Returns whether that was all.
+    /// Reads and discards part of the rest of a large reply. Returns whether that was all.
     pub(super) fn poll_discard(&mut self, context: &mut Context<'_>, left: u64) -> Poll<Result<bool, ExchangeError>> {
         self.incoming.clear();
         if let Err(error) = ready!(self.incoming.poll_fill(&mut self.transport, context, DISCARDED_AT_A_TIME)) {

@@ -61,7 +61,7 @@ impl Handshake {
         })
     }
 
-    /// Appends a library that wraps wharf to the metadata of connections that are opened from now on.
+    /// Appends a wrapping library to the metadata of connections that are opened from now on.
     ///
     /// # Errors
     ///

@@ -267,8 +267,8 @@ impl Endpoint {
         &self.options
     }
 
-    /// Appends a library that wraps wharf to the metadata that connections send with their hello (MongoDB Handshake,
-    /// "Metadata updates after MongoClient initialization").
+    /// Appends a wrapping library to the metadata that connections send with their hello (MongoDB Handshake, "Metadata
+    /// updates after MongoClient initialization").
     ///
     /// This applies to connections that are opened from now on by this endpoint, its clones, its pool, and all endpoints
     /// that were made together with it. A library that was already appended is not appended again.

@@ -58,7 +58,7 @@ impl<C> fmt::Display for CheckInError<C> {
 
 impl<C> StdError for CheckInError<C> {}
 
-/// A pool in load-balanced mode was cleared as a whole, or another pool by service.
+/// A pool in load-balanced mode was cleared as a whole, or a pool in another mode was cleared by service.
 ///
 /// ```
 /// use bson::oid::ObjectId;

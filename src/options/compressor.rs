@@ -38,7 +38,7 @@ impl Compressor {
         }
     }
 
-    /// The compressor of that name, at its default level.
+    /// The compressor with that name, at its default level.
     pub(super) fn named(name: &str) -> Option<Self> {
         match name {
             "snappy" => Some(Self::Snappy),

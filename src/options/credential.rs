@@ -104,7 +104,7 @@ impl Mechanism {
         }
     }
 
-    /// The mechanism of that name.
+    /// The mechanism with that name.
     pub(super) fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|mechanism| mechanism.name() == name)
     }

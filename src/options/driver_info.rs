@@ -22,7 +22,7 @@ pub struct DriverInfo {
 }
 
 impl DriverInfo {
-    /// A library of this name.
+    /// A library with this name.
     pub fn new(name: impl Into<String>) -> Self {
         Self { name: name.into(), version: None, platform: None }
     }

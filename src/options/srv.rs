@@ -84,7 +84,7 @@ impl SrvName {
         }
     }
 
-    /// Returns whether a server of this name (in ASCII, in lower case, without a final dot) is in the
+    /// Returns whether a server with this name (in ASCII, in lower case, without a final dot) is in the
     /// [`domain`](Self::domain).
     #[cfg(any(test, feature = "srv"))]
     pub(crate) fn accepts(&self, server: &str) -> bool {

@@ -25,13 +25,13 @@ pub fn is_retryable_write<'a>(
         && sequences.into_iter().all(|(name, statement)| is_single(name, statement))
 }
 
-/// Returns whether the server does not answer a command of this name if its write concern is `w: 0`. All other commands
+/// Returns whether the server does not answer a command with this name if its write concern is `w: 0`. All other commands
 /// return more than an acknowledgement, so the client waits for their replies.
 pub fn has_no_reply(command: &str) -> bool {
     matches!(command, "insert" | "update" | "delete" | "bulkWrite")
 }
 
-/// Returns whether a statement of this argument touches at most one document.
+/// Returns whether a statement in this argument touches at most one document.
 pub fn is_single(argument: &str, statement: &RawDocument) -> bool {
     match argument {
         "updates" | "ops" => !is_true(statement, "multi"),
@@ -60,12 +60,12 @@ pub fn writes_its_result(aggregate: &RawDocument) -> bool {
     last.and_then(name).is_some_and(|stage| matches!(stage, "$out" | "$merge"))
 }
 
-/// Returns whether a command of this name takes a read concern from the client (Read and Write Concern, "Read Concern").
+/// Returns whether a command with this name takes a read concern from the client (Read and Write Concern, "Read Concern").
 pub fn takes_read_concern(name: &str) -> bool {
     matches!(name, "aggregate" | "count" | "distinct" | "find")
 }
 
-/// Returns whether a command of this name carries `afterClusterTime` in a causally consistent session (Read and Write
+/// Returns whether a command with this name carries `afterClusterTime` in a causally consistent session (Read and Write
 /// Concern, "afterClusterTime").
 pub fn takes_after_cluster_time(name: &str) -> bool {
     takes_read_concern(name)

@@ -20,7 +20,7 @@ use crate::options::{InvalidOption, Options, ReadPreference, ReadPreferenceMode}
 /// The first wire version with snapshot reads: 5.0.
 const SNAPSHOT_WIRE_VERSION: i32 = 13;
 
-/// The facts that a session needs about an operation that uses it.
+/// The facts that a session needs to know about an operation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SessionUse<'a> {
     /// Whether the operation reads. If so, its read preference counts in a transaction. A generic command counts as a read.
@@ -245,14 +245,14 @@ impl<P> Session<P> {
         }
     }
 
-    /// Pins the transaction of this number again, after a cursor has taken its pin. Returns the pin if the transaction is
+    /// Pins the transaction with this number again, after a cursor has taken its pin. Returns the pin if the transaction is
     /// over, or if an error has unpinned it.
     pub fn pin_again(&mut self, number: i64, pinned: P) -> Option<P> {
         let has_lent_it = self.is_pin_taken() && self.server.transaction_number() == number;
         if has_lent_it { self.pin(pinned) } else { Some(pinned) }
     }
 
-    /// Unpins the session: when it ends, after an abort, and after an error that says so.
+    /// Unpins the session: when it ends, after an abort, and after an error that requires it.
     pub fn unpin(&mut self) -> Option<P> {
         std::mem::take(&mut self.transaction.pin).held()
     }
@@ -449,7 +449,7 @@ impl<P> Session<P> {
         }
     }
 
-    /// Notes that a command of a cursor has succeeded. The cursor may have been opened in the transaction of this number.
+    /// Notes that a command of a cursor has succeeded. The cursor may have been opened in the transaction with this number.
     pub fn cursor_succeeded(&mut self, times: &ReplyTimes<'_>, opened_in: Option<i64>) {
         if opened_in.is_some() && self.open_transaction() == opened_in {
             self.keep_token(times);

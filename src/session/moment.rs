@@ -1,4 +1,4 @@
-//! The time for sessions.
+//! Points in time for sessions.
 
 use std::ops::Add;
 use std::sync::OnceLock;

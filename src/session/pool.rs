@@ -12,7 +12,7 @@ use crate::runtime::{thread_number, watch_forks};
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Front, Placed, SlotStack, Slots};
 
-/// The most sessions that one `endSessions` command ends (Driver Sessions, "endSessions").
+/// The maximum number of sessions that one `endSessions` command ends (Driver Sessions, "endSessions").
 pub const MOST_ENDED_AT_ONCE: usize = 10_000;
 /// The greatest number of shards.
 const MOST_SHARDS: usize = 256;

@@ -46,7 +46,7 @@ pub struct RetryOptions {
     pub reads: bool,
     /// `retryWrites`.
     pub writes: bool,
-    /// `maxAdaptiveRetries`: the most retries of an operation once a server was overloaded.
+    /// `maxAdaptiveRetries`: the maximum number of retries of an operation once a server was overloaded.
     pub max_adaptive: u32,
     /// `enableOverloadRetargeting`: whether a retry avoids the server that was overloaded.
     pub retargets: bool,
@@ -187,8 +187,8 @@ pub fn transaction_backoff(repetition: u32, random: f64) -> Duration {
 /// The error that an operation reports if all its attempts fail ("Executing Retryable Write Commands", and Retryable Reads,
 /// "If a retry attempt fails").
 ///
-/// It is the last error that shows that an attempt was made, or else the first error: a caller must be able to infer
-/// whether something may have been executed.
+/// The last error that shows that an attempt was made, or else the first error: a caller must be able to infer whether
+/// something may have been executed.
 #[derive(Debug)]
 pub struct ErrorToReport<E> {
     error: E,

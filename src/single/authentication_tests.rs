@@ -152,8 +152,8 @@ fn check_succeeds_before_the_authentication_fails() {
     assert_eq!(*events.lock().unwrap(), ["ServerHeartbeatSucceeded", "Standalone", "Unknown"]);
 }
 
-/// The check's connection is closed without a clear, because its hello was answered. The check-out of the operation that
-/// selects the server clears the pool, before its own connection is closed.
+/// The check's connection is closed without clearing the pool, because its hello was answered. The check-out of the
+/// operation that selects the server clears the pool, before its own connection is closed.
 #[test]
 fn pool_is_cleared_before_the_connection_of_an_operation_is_closed() {
     let world = World::new();

@@ -79,7 +79,7 @@ impl Lock {
     }
 }
 
-/// The runtime, while a call has it.
+/// The runtime while a call is using it.
 struct Held<'l> {
     lock: &'l Lock,
     private: Private,

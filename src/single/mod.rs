@@ -40,7 +40,7 @@
 //! server for 5 s after its check has failed, and scans are at least 500 ms apart. With `serverSelectionTryOnce=true` (the
 //! default), the selection of a server takes at most the time of one scan, and perhaps the 500 ms before it. Otherwise it
 //! takes at most `serverSelectionTimeoutMS` and the time of one scan. `timeoutMS` limits all of this. A scan may end after
-//! half of it if a server that has answered is suitable, so that an unresponsive server blocks no operation.
+//! half of it if a server that has answered is suitable, so that an unresponsive server does not block operations.
 //!
 //! The operating system looks names up (`getaddrinfo`), one after another, on the calling thread: no time limit of wharf
 //! applies there.
@@ -210,8 +210,8 @@ impl Client {
     /// Creates a client with these options. Connects to nothing.
     ///
     /// A `heartbeatFrequencyMS` that is not set becomes 60 s. If 10 s were assigned to the field
-    /// [`Options::heartbeat_frequency`](Options#structfield.heartbeat_frequency), they count as not set: use the method of
-    /// this name.
+    /// [`Options::heartbeat_frequency`](Options#structfield.heartbeat_frequency), they count as not set: use the method
+    /// with this name.
     ///
     /// # Errors
     ///
@@ -230,7 +230,7 @@ impl Client {
         self.client().options()
     }
 
-    /// Appends a library that wraps wharf to the metadata of connections that are opened from now on. Sends nothing. See
+    /// Appends a wrapping library to the metadata of connections that are opened from now on. Sends nothing. See
     /// [`wharf::Client::append_metadata`](crate::Client::append_metadata).
     ///
     /// # Errors

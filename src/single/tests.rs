@@ -52,7 +52,7 @@ impl World {
         Self { driver, begun }
     }
 
-    /// Starts a server. `answer` gets each command with its number among the commands of that name, from 0. All hellos
+    /// Starts a server. `answer` gets each command with its number among the commands with that name, from 0. All hellos
     /// count as one name.
     pub(super) fn server(&self, answer: impl Fn(&Document, usize) -> Answer + Clone + Send + 'static) -> Server {
         let arrivals = Arrivals::default();
@@ -105,11 +105,11 @@ pub(super) fn close(times: &[u128], expected: &[u128]) -> bool {
     times.len() == expected.len() && times.iter().zip(expected).all(|(time, expected)| time.abs_diff(*expected) < 50)
 }
 
-/// The kinds of the members of a replica set.
+/// The kinds of the replica set's members.
 pub(super) const PRIMARY_AND_SECONDARY: [&str; 2] = ["isWritablePrimary", "secondary"];
 
-/// Starts the members of a replica set, of these kinds, and returns them with their addresses. `script` gets the number of
-/// the member, the command, its number among the commands of that name, and the answer if it is a hello.
+/// Starts the members of a replica set, of these kinds, and returns them with their addresses. `script` gets the member's
+/// number, the command, its number among the commands with that name, and the answer if it is a hello.
 pub(super) fn replica_set<const MEMBERS: usize>(
     world: &World,
     kinds: [&'static str; MEMBERS],

@@ -9,7 +9,7 @@ use super::differences::LastRead;
 use super::readings::{METRICS, MetricKind, Reading, ReadingValue, readings};
 use super::source::{Continued, Metered, PoolName, PoolSnapshot, Series, Source};
 
-/// The most times that one call records into each histogram.
+/// The maximum number of times that one call records into each histogram.
 const MOST: u64 = 10_000;
 
 /// Passes the metrics of a pool, or of all pools of a client, to the recorder of the crate `metrics`, whenever

@@ -10,7 +10,7 @@ use super::differences::LastRead;
 use super::source::{Continued, Metered, PoolName, PoolSnapshot, Series, Source};
 use crate::metrics::PoolMetrics;
 
-/// The most times that one collection records into each histogram.
+/// The maximum number of times that one collection records into each histogram.
 const MOST: u64 = 100_000;
 
 /// Bounds of buckets in seconds: the conventions' advice for the duration of database operations, and one bound below. The

@@ -43,7 +43,7 @@ fn of_setting(value: Option<&str>) -> usize {
     }
 }
 
-/// A text that accepts a number of characters, and refuses more.
+/// A text that accepts a limited number of characters, and refuses more.
 struct Cut {
     text: String,
     left: usize,

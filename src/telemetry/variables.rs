@@ -28,8 +28,8 @@ const ALL: &str = "MONGODB_LOG_ALL";
 ///
 /// `tracing` has no levels above `ERROR`, so `emergency`, `alert` and `critical` stand for `ERROR`, and `notice` for `INFO`.
 ///
-/// wharf itself reads no level from the environment: these are for the filter of the application's subscriber, for example
-/// `Targets` of `tracing-subscriber`, which accepts them directly.
+/// wharf itself does not read levels from the environment: these are for the filter of the application's subscriber, for
+/// example `Targets` of `tracing-subscriber`, which accepts them directly.
 ///
 /// ```
 /// use wharf::telemetry::log_levels;

@@ -11,7 +11,7 @@ use crate::error::Cause;
 use crate::options::ServerAddress;
 use crate::wire::reply::StateChange;
 
-/// The duties of the caller of a transition, in the order of the list.
+/// What the caller must do after a transition, in the order of the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
     /// The server has joined the topology: start monitoring it.

@@ -55,7 +55,7 @@ pub const DEFAULT_MAX_MESSAGE_SIZE: u32 = 48_000_000;
 #[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum WireError {
-    /// A length is impossible in its place, or larger than the limit.
+    /// A length is impossible at its position, or larger than the limit.
     #[error("{field} must be {least} to {most} bytes, got {value}")]
     Length {
         /// The field that holds the length.

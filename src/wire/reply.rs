@@ -146,7 +146,7 @@ impl StateChange {
         }
     }
 
-    /// Returns the state that a code means. The message only counts if the code is 0, which means that there is none.
+    /// Returns the state that a code stands for. The message only counts if the code is 0, which means that there is none.
     fn of(code: i32, message: &str) -> Option<Self> {
         match code {
             91 | 11600 => Some(Self::ShuttingDown),

@@ -82,7 +82,7 @@ struct Monitor<'m> {
     streams: bool,
     /// Tells whether round trips are to be measured on a separate connection.
     streaming: watch::Sender<bool>,
-    /// When the last check ended, or was cancelled. Pauses count from then.
+    /// When the last check ended, or was cancelled. Pauses are measured from this time.
     ended: Instant,
     /// The time of the next check if checks were always 500 ms apart. A burst runs ahead of it.
     paced: Instant,

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use tokio::task::yield_now;
 
-/// How soon a connection's replies come, as far as it knows.
+/// The connection's estimate of how soon replies come.
 #[derive(Debug)]
 pub(super) struct BusyPoll {
     /// How long a wait may keep its thread awake. Zero: not at all.

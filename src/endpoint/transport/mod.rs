@@ -4,7 +4,7 @@
 //! and each stream is a [`Transport`].
 //!
 //! Dropping a stream closes it, at any time and in any place: no runtime is needed, and nothing is sent. A TLS stream is
-//! therefore closed without the `close_notify` that tells the peer that no bytes are missing. It is not needed here,
+//! therefore closed without `close_notify`, which would tell the peer that no bytes are missing. It is not needed here,
 //! because a message of the wire protocol states its length.
 
 use std::io;
@@ -294,8 +294,8 @@ impl Transport {
         })
     }
 
-    /// Takes the bytes that have arrived on a stream that no exchange reads, as far as the runtime has noticed, and returns
-    /// their number. For a plain socket on which nothing has arrived, this makes no system call.
+    /// Takes the bytes that the runtime has noticed on a stream that is not being read, and returns their number. For a
+    /// plain socket on which nothing has arrived, this makes no system call.
     ///
     /// # Errors
     ///

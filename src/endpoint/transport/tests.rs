@@ -51,7 +51,7 @@ impl Transport {
     }
 }
 
-/// Returns both ends of a TLS stream. A server in between terminates TLS.
+/// Returns both ends of a TLS stream. An intermediate server terminates TLS.
 async fn secured(certificates: &Certificates) -> (Transport, TcpStream, TlsFront) {
     let (listener, address) = listen().await;
     let front = TlsFront::start(address, &certificates.file(Pem::Server), &TLS13, None).await.unwrap();

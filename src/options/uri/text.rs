@@ -2,7 +2,7 @@
 
 use percent_encoding::percent_decode_str;
 
-/// Decodes percent-encoded text. Returns `None` if a percent sign begins no escape, or the result is not UTF-8.
+/// Decodes percent-encoded text. Returns `None` if a percent sign does not begin an escape, or if the result is not UTF-8.
 pub(super) fn decode(text: &str) -> Option<String> {
     let mut escapes = text.split('%').skip(1);
     let is_escape = |after: &str| after.len() >= 2 && after.bytes().take(2).all(|byte| byte.is_ascii_hexdigit());
@@ -12,7 +12,7 @@ pub(super) fn decode(text: &str) -> Option<String> {
     percent_decode_str(text).decode_utf8().ok().map(|decoded| decoded.into_owned())
 }
 
-/// Returns whether a text has only characters that occur in names of options.
+/// Returns whether a text has only characters that occur in option names.
 pub(super) fn is_plain(text: &str) -> bool {
     !text.is_empty()
         && text.len() <= 64

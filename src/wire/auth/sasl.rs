@@ -21,7 +21,7 @@ const AROUND: usize = 256;
 
 /// Returns the command that begins a conversation.
 ///
-/// `options` is the document of that name, if there is one.
+/// `options` is the document with that name, if there is one.
 #[must_use]
 pub fn start(mechanism: Mechanism, payload: &[u8], options: Option<&RawDocument>) -> RawDocumentBuf {
     let mut command =

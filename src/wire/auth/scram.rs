@@ -240,7 +240,7 @@ impl ClientFirst {
         let text = text(message)?;
         let mut attributes = text.split(',');
         let nonce = attribute(&mut attributes, 'r')?;
-        // The server's addition makes the conversation unique: without it, an earlier one could be repeated.
+        // The server's addition makes the conversation unique: without it, an earlier conversation could be replayed.
         let appended = nonce.strip_prefix(&*self.nonce).ok_or(ScramError::Nonce)?;
         if appended.is_empty() || !appended.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(ScramError::Nonce);

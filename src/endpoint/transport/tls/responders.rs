@@ -63,8 +63,8 @@ impl Responders {
         });
     }
 
-    /// Returns whether a certificate was revoked, as far as that is known or a responder answers. `left` is the time until
-    /// the connection must be open, of which responders get at most half.
+    /// Returns whether a certificate was revoked, if that is known or if a responder answers. `left` is the time until the
+    /// connection must be open, of which responders get at most half.
     pub async fn is_revoked(&self, issued: &Issued<'_>, algorithms: &Algorithms, left: Option<Duration>) -> bool {
         let (id, now) = (issued.id(), UnixTime::now());
         let known = self.known.load().get(&id).copied().filter(|known| known.until > now.as_secs());

@@ -176,7 +176,7 @@ fn is_signed_by(response: &OcspResponse<'_>, key: PublicKey<'_>, algorithms: &Al
     })
 }
 
-/// Returns whether the issuer itself has issued this certificate for signing OCSP responses, and it is valid now.
+/// Returns true if the issuer itself issued this certificate for signing OCSP responses, and the certificate is valid now.
 ///
 /// Whether that certificate was revoked in turn is not checked. Responders' certificates are short-lived, or state that
 /// no check is needed (RFC 6960, section 4.2.2.2.1).

@@ -46,7 +46,7 @@ fn step() -> impl Strategy<Value = Step> {
 #[derive(Debug, Default)]
 struct Server {
     number: i64,
-    /// Whether the transaction of this number was begun: yes, no, or perhaps.
+    /// Whether the transaction with this number was begun: yes, no, or perhaps.
     begun: Option<bool>,
 }
 
