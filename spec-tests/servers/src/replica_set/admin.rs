@@ -1,4 +1,4 @@
-//! The questions to a replica set's members, over connections of wharf.
+//! The questions to a replica set's members, over wharf's connections.
 
 use std::future::Future;
 use std::net::SocketAddr;
