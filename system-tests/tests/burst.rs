@@ -14,12 +14,13 @@ use wharf_testbed::counting::{CountingAllocator, allocated, held, peak};
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
-/// The most bytes that one step allocates: a segment of the wait list.
+/// The maximum number of bytes that one step allocates: a segment of the wait list.
 const AT_ONCE: usize = 16 * 1024;
-/// The most bytes for each waiter besides its future. With event-listener, a waiter also has a listener and the list of an
-/// event, each allocated by that library.
+/// The maximum number of bytes per waiter, not counting its future. With event-listener, a waiter also has a listener and
+/// the list of an event, each allocated by that library.
 const FOR_EACH: usize = if cfg!(feature = "event-listener-queue") { 256 } else { 128 };
-/// The most bytes that a pool keeps of a burst: a few segments, and with event-listener also the list of each cell's event.
+/// The maximum number of bytes that a pool keeps after a burst: a few segments, and with event-listener also the list of
+/// each cell's event.
 const KEPT: usize = if cfg!(feature = "event-listener-queue") { 128 } else { 64 } * 1024;
 
 struct Numbers;

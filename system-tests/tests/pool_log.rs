@@ -38,7 +38,7 @@ impl Establish for Nothing {
     }
 }
 
-/// The most uses of a connection that pass before its pool notices that its log is read.
+/// The maximum number of uses of a connection before its pool notices that its log is read.
 const MOST_UNNOTICED: usize = 191;
 
 /// A pool with a log that keeps the events.

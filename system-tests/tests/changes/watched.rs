@@ -1,4 +1,4 @@
-//! A collection that a test watches, and a record of the commands of the client that watches it.
+//! A collection that a test watches, and a record of the watching client's commands.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -133,7 +133,7 @@ impl Watched {
         configuring.await.unwrap();
     }
 
-    /// Returns the commands of this name that the client has sent, with the server's address.
+    /// Returns the commands with this name that the client has sent, each with the server's address.
     pub fn started(&self, name: &str) -> Vec<(Arc<str>, Document)> {
         let events = self.events.lock().unwrap();
         let of_name = |event: &CommandEvent| match event {
@@ -163,7 +163,7 @@ impl Watched {
         events.iter().filter_map(of_names).collect()
     }
 
-    /// Returns how many commands of this name have succeeded.
+    /// Returns how many commands with this name have succeeded.
     pub fn answered(&self, name: &str) -> usize {
         self.replies(&[name]).len()
     }

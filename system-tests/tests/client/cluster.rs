@@ -85,7 +85,7 @@ impl Cluster {
         (client, told)
     }
 
-    /// Returns the commands of this name, each with the number of its server.
+    /// Returns the commands with this name, each with the number of its server.
     pub(super) fn arrived(&self, wanted: &str) -> Vec<(usize, Document)> {
         self.arrived.lock().unwrap().iter().filter(|(_, command)| name(command) == wanted).cloned().collect()
     }
@@ -130,7 +130,7 @@ pub(super) fn client(uri: &str) -> (Client, Told, Events) {
 pub(super) struct Told(pub(super) Arc<Mutex<Vec<CommandEvent>>>);
 
 impl Told {
-    /// Returns the commands of this name as they were sent.
+    /// Returns the commands with this name as they were sent.
     pub(super) fn started(&self, name: &str) -> Vec<Document> {
         let events = self.0.lock().unwrap();
         let of_name = |event: &CommandEvent| match event {

@@ -131,7 +131,7 @@ async fn operations_and_commit_after_a_cancelled_one_are_refused() {
         }
         assert_eq!(balancer.arrived(), sent, "nothing was sent");
         session.abort_transaction().await.expect("what the error says to do");
-        // The session itself is as good as before.
+        // The session itself is unharmed.
         session.start_transaction(TransactionOptions::default()).unwrap();
         insert(&client, &mut session).await.unwrap();
         session.commit_transaction().await.unwrap();

@@ -103,7 +103,7 @@ fn transaction_without_a_runtime_fails_at_once() {
     }
 }
 
-/// The body reports a failure that allows the transaction to be repeated, and the pause before that has no timer.
+/// The body reports a failure that allows the transaction to be repeated, and the pause before the repetition has no timer.
 #[test]
 fn repetition_without_a_runtime_does_not_pause() {
     let client = Client::from_uri("mongodb://localhost").unwrap();

@@ -25,7 +25,7 @@ fn answer(command: &Document) -> Answer {
     }
 }
 
-/// Returns the last command of this name.
+/// Returns the last command with this name.
 fn last(arrived: &std::sync::Mutex<Vec<Document>>, wanted: &str) -> Document {
     arrived.lock().unwrap().iter().rev().find(|command| name(command) == wanted).unwrap().clone()
 }

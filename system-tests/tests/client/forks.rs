@@ -103,7 +103,7 @@ fn child_that_drops_its_parents_session_leaves_the_transaction_alone() {
         runtime.block_on(async {
             client.run_command("admin", &ping).await.unwrap();
             drop(session.take());
-            // An abort in the background would be sent meanwhile.
+            // An abort in the background would be sent during this time.
             for _ in 0..20 {
                 client.run_command("admin", &ping).await.unwrap();
             }
@@ -136,7 +136,7 @@ fn child_that_drops_its_parents_cursor_leaves_it_open() {
         runtime.block_on(async {
             client.run_command("admin", &ping).await.unwrap();
             drop(cursor.take());
-            // A command in the background would be sent meanwhile.
+            // A command in the background would be sent during this time.
             for _ in 0..20 {
                 client.run_command("admin", &ping).await.unwrap();
             }

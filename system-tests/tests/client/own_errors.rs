@@ -47,7 +47,7 @@ impl From<ClientError> for OrderError {
     }
 }
 
-/// Refuses the first commands of this name with this label.
+/// Refuses the first commands that have this name, with this label.
 fn refusing(
     wanted: &'static str,
     label: &'static str,

@@ -167,7 +167,7 @@ async fn cursor_returns_its_implicit_session_with_the_last_batch() {
     }
 }
 
-/// Starts a server that has no sessions, and returns a client of it with its events.
+/// Starts a server that has no sessions, and returns a client for it, with its events.
 async fn without_sessions() -> (ScriptedServer, Client, cluster::Told) {
     let mut hello = standalone();
     hello.remove("logicalSessionTimeoutMinutes");

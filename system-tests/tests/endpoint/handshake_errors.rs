@@ -13,7 +13,7 @@ struct Failed {
     clears_pool: bool,
 }
 
-/// Checks out from a server that gives this answer to commands of that name.
+/// Checks out from a server that gives this answer to commands with that name.
 async fn check_out(command: &'static str, answer: Answer) -> Failed {
     let script = move || -> Script {
         let answer = answer.clone();

@@ -129,7 +129,7 @@ async fn interrupted(pool: &Pool<Endpoint>) -> Connection<Endpoint> {
     connection
 }
 
-/// Makes the pool interrupt a connection whose owner runs no command.
+/// Makes the pool interrupt a connection whose owner is not running a command.
 async fn interrupt(pool: &Pool<Endpoint>, connection: &mut Connection<Endpoint>) {
     pool.clear(interruption()).unwrap();
     let waiting = connection.interruptible(async |_| std::future::pending::<()>().await);

@@ -30,7 +30,7 @@ const USUAL: Duration = Duration::from_secs(2);
 /// How often the load checks whether the rate is back.
 const RATE_STEP: Duration = Duration::from_millis(100);
 const SECOND: Duration = Duration::from_secs(1);
-/// The code of the error of a second insert with the same `_id`.
+/// The error code of a second insert with the same `_id`.
 const DUPLICATE_KEY: i32 = 11000;
 
 /// The kind of an operation.
@@ -172,8 +172,8 @@ impl Load {
         regained
     }
 
-    /// Waits for a second in which enough operations succeed, in comparison with what others have done meanwhile and with
-    /// the seconds that have passed. Returns whether there was one in time.
+    /// Waits for a second that `is_enough` accepts, given the load's successes, the successes of `others`, and the elapsed
+    /// seconds. Returns whether there was one in time.
     async fn has_second(
         &self,
         others: impl Fn() -> f64,

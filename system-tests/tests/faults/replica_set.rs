@@ -1,4 +1,4 @@
-//! Faults of the primary of a replica set: no operation fails.
+//! Faults of a replica set's primary: no operation fails.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -98,7 +98,7 @@ async fn report_of_metrics_goes_on() {
     assert_eq!(pool.metrics().check_outs.succeeded(), 0);
 }
 
-/// A replica set of one server with six accounts of 100 each, and a client of it.
+/// A replica set of one server with six accounts of 100 each, and a client for it.
 struct Bank {
     client: Client,
     admin: DirectConnection,
@@ -142,7 +142,7 @@ impl Bank {
         [0, 1].map(|index| batch[index].as_document().unwrap().get_i64("balance").unwrap())
     }
 
-    /// Makes commands of this name fail.
+    /// Makes commands with this name fail.
     async fn fail(&mut self, command: &str, mode: impl Into<bson::Bson>, how: Document) {
         let mut data = doc! { "failCommands": [command] };
         data.extend(how);

@@ -38,8 +38,8 @@ async fn collection<T>(name: &str) -> (Arc<Mongod>, Collection<T>) {
     (server, collection)
 }
 
-/// Starts a primary that answers commands other than `hello` with `answer`, and a client of it. `answer` gets the command's
-/// number among the commands of its name.
+/// Starts a primary that answers commands other than `hello` with `answer`, and a client for it. `answer` gets the
+/// command's number among the commands of its name.
 async fn scripted(
     parameters: &str,
     answer: impl Fn(&Document, usize) -> Answer + Clone + Send + 'static,

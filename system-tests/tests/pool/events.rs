@@ -132,7 +132,8 @@ async fn subscriber_holds_only_the_connection_that_it_is_told_about() {
     std::thread::scope(|scope| {
         let giver = scope.spawn(move || drop(connection));
         stopped.reached.recv().unwrap();
-        // The subscriber blocks the giver. The other connection is checked out and in meanwhile, with all its events.
+        // The subscriber blocks the giver. Meanwhile, the other connection is checked out and checked in, with all its
+        // events.
         let taken = check_out(&pool);
         let status = pool.status();
         let id = taken.id();

@@ -328,7 +328,7 @@ async fn long_hold_is_reported_once_at_its_time_and_so_is_its_end() {
     drop(first);
     settle().await;
     assert_eq!(reports.take().len(), 1);
-    // The next use of the same connection is another one.
+    // The next use of the same connection counts as a new one.
     let again = pool.check_out().await.unwrap();
     tokio::time::sleep(11 * SECOND).await;
     drop(again);

@@ -145,7 +145,7 @@ async fn openings_that_fail_one_after_another_back_off_until_one_succeeds() {
     assert_eq!(failed.count(), log.count("ConnectionCreated"), "each attempt fails its own check-out");
     mock.forget_instructions();
     let _in_use = pool.check_out_until(Instant::now() + 2_000 * MS).await.unwrap();
-    // A single failure causes no pause again.
+    // A single failure still causes no pause.
     mock.instruct([Attempt::Fails]);
     let begun = Instant::now();
     pool.check_out().await.unwrap_err();

@@ -1,4 +1,4 @@
-//! The times of the stages of an establishment, in its `ConnectionReady` event.
+//! The times of an establishment's stages, in its `ConnectionReady` event.
 
 use std::sync::{Arc, mpsc};
 use std::time::Duration;

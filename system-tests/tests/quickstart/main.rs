@@ -69,7 +69,7 @@ fn grouped(number: usize) -> String {
     groups.join(",")
 }
 
-/// Returns the number in the row of this name.
+/// Returns the number in the row with this name.
 fn number(output: &str, row: &str) -> u64 {
     let line = output.lines().find(|line| line.trim_start().starts_with(row));
     let line = line.unwrap_or_else(|| panic!("no row {row:?} in\n{output}"));
@@ -171,7 +171,7 @@ fn gap(output: &str) -> Duration {
     duration(number.trim_start_matches("below "), unit)
 }
 
-/// Returns the times in the row of this name.
+/// Returns the times in the row with this name.
 fn times(output: &str, row: &str) -> Vec<Duration> {
     let line = output.lines().find_map(|line| line.trim_start().strip_prefix(row));
     let words: Vec<_> = line.unwrap_or_else(|| panic!("no row {row:?} in\n{output}")).split_whitespace().collect();

@@ -176,7 +176,7 @@ async fn pool_is_cleared_when_its_server_fails_and_ready_when_it_is_back() {
 #[tokio::test]
 async fn monitor_does_not_authenticate() {
     let server = EmbeddedServer::start(EmbeddedOptions::default()).await.unwrap();
-    // This server lets no user in, so a monitor that authenticated would never see it answer.
+    // This server does not let users in, so a monitor that authenticated would never see it answer.
     let mut running = Running::start(&format!("mongodb://app:hidden@{}/", server.address()));
     assert_eq!(running.until("PoolReady").await, ["PoolReady"]);
     let refused = running.until("PoolCleared").await;

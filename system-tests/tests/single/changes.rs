@@ -76,7 +76,7 @@ impl Watched {
         self.configure(rawdoc! { "configureFailPoint": "failCommand", "mode": { "times": 1 }, "data": data });
     }
 
-    /// Returns the commands of this name so far.
+    /// Returns the commands with this name so far.
     fn sent(&self, name: &str) -> Vec<Document> {
         let commands = self.commands.lock().unwrap();
         commands.iter().filter(|(other, _)| other == name).map(|(_, command)| command.clone()).collect()
@@ -180,7 +180,7 @@ fn stream_that_is_dropped_is_closed_before_the_drop_returns() {
     next_id(&mut changes);
     drop(changes);
     assert_eq!(watched.sent("killCursors").len(), 1);
-    // The original that `typed` consumes closes no second cursor.
+    // The original that `typed` consumes does not close a second cursor.
     drop(watched.watch().typed::<Change>());
     assert_eq!(watched.sent("killCursors").len(), 2);
 }

@@ -18,7 +18,7 @@ use wharf_testbed::{mongod, replica_set};
 const SERVICE: &str = "_mongodb._tcp.db.wharf.test";
 const HOST: &str = "a.wharf.test";
 
-/// A name server and a proxy, in front of a server of the test.
+/// A name server and a proxy, in front of the test's server.
 struct Network {
     dns: DnsServer,
     proxy: SocksProxy,

@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 
 use super::*;
 
-/// Returns a document of nearly the maximum size. It leaves room for an update to name it.
+/// Returns a document of nearly the maximum size. It is short enough for an update to name it.
 fn large(id: i32, letter: &str) -> RawDocumentBuf {
     rawdoc! { "_id": id, "text": letter.repeat(16 * 1024 * 1024 - 1024) }
 }
