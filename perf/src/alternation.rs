@@ -215,7 +215,7 @@ impl<R> Turns<R> {
         self.0.iter().filter(wanted).map(|turn| ((turn.round, turn.turn), &turn.result))
     }
 
-    /// Returns a value of all turns of a subject.
+    /// Returns one value from each turn of a subject.
     pub fn values(&self, tasks: u32, value: fn(&R) -> f64, subject: Kind) -> Vec<f64> {
         self.of(tasks, subject).map(|(_, result)| value(result)).collect()
     }

@@ -1,4 +1,4 @@
-//! Tasks that run operations one after another, and the cost of that.
+//! Tasks that run one operation after another, and their cost.
 
 use std::mem;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};

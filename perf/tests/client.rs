@@ -22,7 +22,7 @@ fn short(sections: &[&str]) -> (String, Vec<serde_json::Value>) {
     (printed, recorded.lines().map(|line| serde_json::from_str(line).unwrap()).collect())
 }
 
-/// Returns how many measurements of this name a subject has.
+/// Returns how many measurements with this name a subject has.
 fn count(lines: &[serde_json::Value], measured: &str, subject: &str) -> usize {
     lines.iter().filter(|line| line["measured"] == measured && line["subject"] == subject).count()
 }

@@ -26,7 +26,7 @@ pub trait Subject: Send + Sync + Sized {
     fn refuse_all(&self);
 }
 
-/// wharf with default options except for the size. It refuses by a clear.
+/// wharf with default options except for the size. Clearing the pool refuses its waiting check-outs.
 pub struct Wharf(Pool<Opener>);
 
 /// deadpool's managed pool without timeouts and hooks. It cannot refuse waiting check-outs, except when it is closed.

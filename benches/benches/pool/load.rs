@@ -16,9 +16,9 @@
 //!
 //! - Check-outs that have been granted a connection, but whose task has not run since. Each holds a connection, and so
 //!   does the check-out in question: there are at most `size - 1` of them.
-//! - Check-outs whose ticket was taken, but which had not queued up yet when the check-out in question did (or was served
-//!   at once), so they are rightly behind it. No task is suspended between its ticket and its place in the queue, so each
-//!   of them occupied a worker thread then, as did the check-out in question: there are at most `workers
+//! - Check-outs with a ticket that had not queued up yet when the check-out in question queued up (or was served at once),
+//!   so they are rightly behind it. No task is suspended between its ticket and its place in the queue, so each of them
+//!   occupied a worker thread then, as did the check-out in question: there are at most `workers
 //!   - 1`.
 //!
 //! All others had queued up before the check-out in question, and had no connection when it had one: they were passed

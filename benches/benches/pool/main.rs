@@ -244,7 +244,7 @@ enum Task {
     Measure,
 }
 
-/// The command line, as far as it concerns the rounds. criterion reads it too, and reports unknown arguments.
+/// The part of the command line that concerns the rounds. criterion reads it too, and reports unknown arguments.
 struct Arguments {
     task: Task,
     seconds: f64,

@@ -168,7 +168,7 @@ impl Gate {
         }
     }
 
-    /// Waits until this many tasks have come. Sleeps, because there may be no more cores than workers, and the workers need
+    /// Waits until this many tasks have arrived. Sleeps, because there may be no more cores than workers, and the workers need
     /// all of them.
     pub fn wait_for(&self, number: usize) {
         while self.spinning.load(Ordering::Relaxed) < number {

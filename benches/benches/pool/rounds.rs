@@ -149,7 +149,7 @@ impl Sheet {
         self
     }
 
-    /// Records the value of a turn of the subject in a column.
+    /// Records a turn's value in the subject's column.
     pub fn note(&mut self, case: &str, what: &'static str, column: usize, value: f64) {
         let at = self.rows.iter().position(|row| row.case == case && row.what == what).unwrap_or_else(|| {
             self.rows.push(Row { case: case.to_owned(), what, values: vec![Vec::new(); self.subjects.len()] });

@@ -59,7 +59,7 @@ impl Content {
     }
 }
 
-/// Returns an order of a shop, of about 250 bytes, with repeating names and varying numbers.
+/// Returns a shop's order of about 250 bytes, with repeating names and varying numbers.
 fn document(number: u64) -> RawDocumentBuf {
     let mixed = |salt: u64| (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(salt as u32);
     let mut id = [0; 12];

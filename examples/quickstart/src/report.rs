@@ -82,7 +82,7 @@ pub struct Table<'r> {
     pub took: Duration,
     /// The number of tasks that used the client.
     pub tasks: u32,
-    /// `maxPoolSize`: the most connections to one server that the tasks shared. 0: no limit.
+    /// `maxPoolSize`: the maximum number of connections to one server that the tasks shared. 0: no limit.
     pub most: u32,
 }
 

@@ -519,7 +519,7 @@ async fn requests_fail_when_their_time_is_up() {
     service.end("-TERM").await;
 }
 
-/// Asserts that each request that needs the database fails in time.
+/// Asserts that all requests that need the database fail in time.
 async fn assert_all_unavailable(service: &Running) {
     let unavailable = (503, "the database cannot serve the request".to_owned());
     let begun = Instant::now();

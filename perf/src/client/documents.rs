@@ -150,7 +150,7 @@ async fn fill(server: &str, documents: u32) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns a document of usual size. It has no `_id`, so the driver that inserts it adds one.
+/// Returns a document of typical size. It has no `_id`, so the driver that inserts it adds one.
 pub fn document(number: u32) -> RawDocumentBuf {
     rawdoc! {
         "number": i64::from(number),

@@ -88,7 +88,7 @@ pub struct FailoverResult {
     pub usual_per_second: f64,
 }
 
-/// A value of each loss: its name, and how to read it.
+/// A value for each loss: its name, and how to read it.
 type Value = (&'static str, fn(&FailoverResult) -> f64);
 
 /// How much longer a time may be and still count as no worse: a little more than the time between two operations of a task.

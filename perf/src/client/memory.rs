@@ -24,7 +24,7 @@ use crate::subjects::Kind;
 const PAUSE: Duration = Duration::from_millis(500);
 /// The maximum number of looks.
 const LOOKS: u32 = 20;
-/// Number of members of the replica set.
+/// The number of the replica set's members.
 const MEMBERS: usize = 3;
 
 /// The arguments of a child.

@@ -72,7 +72,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Lets the visitor work on the subject of this name.
+    /// Lets the visitor work on the subject with this name.
     pub fn accept<V: Visitor>(self, visitor: V) -> V::Output {
         match self {
             Self::Floor => visitor.visit::<Floor>(),

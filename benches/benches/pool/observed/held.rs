@@ -41,7 +41,7 @@ pub struct Held {
     check_outs: u64,
     /// The durations of calls, in nanoseconds.
     calls: Histogram<u64>,
-    /// The most events that were delivered for others during one check-out and check-in.
+    /// The maximum number of events that were delivered for others during one check-out and check-in.
     most_events: u64,
     /// The longest time that one task spent delivering for others in the whole run.
     most_time: Duration,

@@ -81,13 +81,13 @@ pub trait Source: Send + Sync + Sized + 'static {
     /// A checked-out connection. Dropping it checks the connection in.
     type Guard<'a>: Send;
 
-    /// As [`Subject::open`].
+    /// Like [`Subject::open`].
     fn open(size: usize) -> impl Future<Output = Self> + Send;
 
-    /// As [`Subject::warm`].
+    /// Like [`Subject::warm`].
     fn warm(&self, size: usize) -> impl Future<Output = ()> + Send;
 
-    /// Checks out a connection for the task of this number, and waits for one if necessary.
+    /// Checks out a connection for the task with this number, and waits for one if necessary.
     fn check_out_for(&self, task: usize) -> impl Future<Output = Self::Guard<'_>> + Send;
 }
 
