@@ -268,7 +268,7 @@ impl Channel {
     #[inline]
     pub fn condition(&self) -> Condition {
         match self.state {
-            // A request of which nothing was written was never sent.
+            // A request counts as never sent if nothing of it was written.
             ExchangeState::Idle | ExchangeState::Lent | ExchangeState::Sending { written: 0, .. } => {
                 Condition::Reusable
             }
@@ -337,7 +337,7 @@ impl Channel {
     #[inline]
     pub fn begin(&mut self, request: &Request<'_>) -> Result<(), ExchangeError> {
         if !self.is_idle() {
-            // An earlier request of which nothing was sent makes room for this one.
+            // An earlier request makes room for this one if nothing of it was sent.
             if !self.condition().is_reusable() {
                 return Err(ExchangeError::NotReusable);
             }
@@ -476,8 +476,8 @@ impl Channel {
         self.state = ExchangeState::Broken;
     }
 
-    /// Ends a state that is not an exchange. A lent reply is no longer read, and a request of which nothing was sent is
-    /// dropped.
+    /// Ends a state that is not an exchange. A lent reply is no longer read, and a request is dropped if nothing of it was
+    /// sent.
     #[cold]
     pub fn return_to_idle(&mut self) {
         if let ExchangeState::Lent | ExchangeState::Sending { written: 0, .. } = self.state {

@@ -104,7 +104,7 @@ impl Limit {
         }
     }
 
-    /// Returns the whole limit, restarted if it has started before.
+    /// Returns the whole limit, restarted if it has already started.
     pub fn refreshed(self) -> Self {
         self.unstarted().start()
     }

@@ -284,7 +284,7 @@ impl EndpointConnection {
         }
     }
 
-    /// Sends the command and reads its reply into the channel, within the limit, which has started.
+    /// Sends the command and reads its reply into the channel, within the limit, whose time has already started.
     pub(super) async fn complete(&mut self, command: &Command<'_>, limit: Limit) -> Result<(), Box<CommandError>> {
         if self.is_timed(limit) {
             // Boxed, so that a command without a limit carries no timer.

@@ -118,7 +118,7 @@ impl Channel {
                         && self.begin_closing(&database, &body)
                     {
                         has_closed = true;
-                        // A request of which nothing was sent is not drained.
+                        // A request is not drained if nothing of it was sent.
                         self.advance().await?;
                     }
                 }

@@ -133,7 +133,7 @@ impl Handshake {
     }
 }
 
-/// Returns the error of a stream on which hello was not answered.
+/// Returns the error of a stream that did not answer hello.
 ///
 /// A server that requires TLS just closes a stream that begins without it.
 fn without_answer(channel: &Channel, error: io::Error) -> io::Error {

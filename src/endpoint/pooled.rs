@@ -102,8 +102,8 @@ impl Pool<Endpoint> {
         }
     }
 
-    /// Checks out a connection for an operation with this limit, which has started. `selection_end` is when the
-    /// `serverSelectionTimeoutMS` of the operation is up, if that limits the check-out as well.
+    /// Checks out a connection for an operation with this limit, whose time has already started. `selection_end` is when
+    /// the `serverSelectionTimeoutMS` of the operation is up, if that limits the check-out as well.
     #[inline]
     pub(crate) async fn check_out_for(
         &self,
@@ -245,8 +245,8 @@ impl Connection<Endpoint> {
         }
     }
 
-    /// Sends the command and reads its reply into the channel, within the limit, which has started, and unless the
-    /// connection is interrupted.
+    /// Sends the command and reads its reply into the channel, within the limit, whose time has already started, and unless
+    /// the connection is interrupted.
     #[inline]
     async fn complete_unless_interrupted(
         &mut self,

@@ -25,7 +25,7 @@ pub(crate) struct Scanned {
 }
 
 /// An authentication that failed in a check. The check itself has a result, which is the reply to the hello. The next
-/// check-out of this server fails with the error instead of opening a connection, if it comes soon.
+/// check-out from this server fails with the error instead of opening a connection, if it comes soon.
 #[derive(Debug)]
 struct FailedAuthentication {
     /// `None` once the check has taken it.

@@ -48,7 +48,7 @@ impl Compressor {
         }
     }
 
-    /// Returns whether this build has the compressor. Each compressor is a feature of its name, on by default.
+    /// Returns whether this build has the compressor. Each compressor has a feature with its name, on by default.
     #[must_use]
     pub fn is_supported(self) -> bool {
         match self {

@@ -19,13 +19,13 @@ pub enum SessionError {
     /// There is nothing to commit or abort.
     #[error("No transaction started")]
     NoTransaction,
-    /// The transaction was aborted before.
+    /// The transaction was already aborted.
     #[error("Cannot call commitTransaction after calling abortTransaction")]
     CommitAfterAbort,
-    /// The transaction was committed before.
+    /// The transaction was already committed.
     #[error("Cannot call abortTransaction after calling commitTransaction")]
     AbortAfterCommit,
-    /// The transaction was aborted before.
+    /// The transaction was already aborted.
     #[error("Cannot call abortTransaction twice")]
     AbortedTwice,
     /// The write concern of a transaction, its own or inherited, is `w: 0`.

@@ -27,9 +27,9 @@ const PRUNING: Duration = Duration::from_secs(60);
 /// The top of a shard's stack is not on the stack of slots but in a separate place in front of it, because that takes one
 /// compare-and-swap instead of two. Most operations end on the thread that begins the next one, and need nothing else.
 ///
-/// Taking a session and giving it back are lock-free. They allocate memory only when a shard holds more sessions than ever
-/// before. That room is kept, 48 bytes for each session. Sessions that stay in a shard until they expire are discarded by a
-/// release to this shard, about once a minute.
+/// Taking a session and giving it back are lock-free. They allocate memory only when a shard holds more sessions than ever.
+/// That room is kept, 48 bytes for each session. Sessions that stay in a shard until they expire are discarded by a release
+/// to this shard, about once a minute.
 ///
 /// # Race window
 ///

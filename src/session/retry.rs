@@ -35,7 +35,7 @@ pub enum Retryability {
     OtherWrite,
     /// A commit: repeated whatever the options are.
     Commit,
-    /// An abort: repeated likewise, but only a few times. The server aborts the transaction itself when its time is up.
+    /// An abort: also repeated, but only a few times. The server aborts the transaction itself when its time is up.
     Abort,
 }
 

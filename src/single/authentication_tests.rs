@@ -23,7 +23,7 @@ fn refused() -> Answer {
     Answer::Reply(doc! { "ok": 0, "code": 18, "codeName": "AuthenticationFailed", "errmsg": "Authentication failed." })
 }
 
-/// Answers everything, but the first authentications differently.
+/// Answers all commands, but the first authentications in a different way.
 fn after(first: usize, other: Answer) -> impl Fn(&Document, usize) -> Answer + Clone + Send + 'static {
     move |command, number| match name(command).as_str() {
         "saslStart" if number < first => other.clone(),

@@ -73,8 +73,8 @@ fn end_of_name(named: &[u8]) -> Option<usize> {
     let mut at = 0;
     while let Some(&eight) = named.get(at..)?.first_chunk() {
         let word = u64::from_le_bytes(eight);
-        // Has the highest bit of the byte searched for set: subtracting one from zero sets it, and every byte that is not
-        // ASCII has it. The borrow may set it in a later byte, but not in an earlier one.
+        // The highest bit of a byte is set if it ends the search: subtracting one from zero sets it, and every byte that is
+        // not ASCII has it. The borrow may set it in a later byte, but not in an earlier one.
         let ends = (word.wrapping_sub(LOWEST) | word) & HIGHEST;
         if ends != 0 {
             return Some(at + ends.trailing_zeros() as usize / 8);

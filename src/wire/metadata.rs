@@ -68,7 +68,7 @@ pub struct FunctionEnvironment {
 }
 
 impl ClientMetadata {
-    /// Appends a library that wraps wharf ("Appending metadata"), unless it was appended before. An empty field counts as
+    /// Appends a library that wraps wharf ("Appending metadata"), unless it was already appended. An empty field counts as
     /// not given.
     ///
     /// # Errors

@@ -246,7 +246,7 @@ impl Authenticator {
         Ok(Some(Authentication { authenticator: Arc::clone(self), address: address.clone(), state }))
     }
 
-    /// Returns the mechanism that the credential names, or that is negotiated with a server of this hello.
+    /// Returns the mechanism that the credential names, or that is negotiated with a server that sent this hello.
     fn mechanism(&self, hello: &HelloReply) -> Mechanism {
         match &self.method {
             Method::Scram(scram) => scram.choose(hello.sasl_supported_mechanisms.as_deref()).mechanism(),

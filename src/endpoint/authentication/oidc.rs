@@ -109,7 +109,7 @@ impl Oidc {
         }
     }
 
-    /// Authenticates a connection again whose token the server no longer accepts (error 391).
+    /// Reauthenticates a connection whose token the server no longer accepts (error 391).
     pub async fn reauthenticate(&self, conversation: &mut Conversation<'_>, token: &mut Token) -> Result<(), Cause> {
         self.tokens.get().invalidate(token);
         *token = self.authenticate(conversation, None).await?;

@@ -64,7 +64,7 @@ impl<'a> Message<'a> {
         Self::after(header, bytes, limits)
     }
 
-    /// Decodes the message that `bytes` must contain exactly, and whose header was read before.
+    /// Decodes the message that `bytes` must contain exactly, and whose header has already been read.
     #[inline(always)] // Lets the caller see that most messages have no sequences to drop.
     pub(crate) fn after(header: Header, bytes: &'a [u8], limits: Limits) -> Result<Self, WireError> {
         if header.op_code != OP_CODE {

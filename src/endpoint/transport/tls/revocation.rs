@@ -26,7 +26,7 @@ pub(super) type Algorithms = [&'static dyn SignatureVerificationAlgorithm];
 
 /// The issuer of a server's certificate.
 pub(super) enum Issuer<'a> {
-    /// The first issuer in the chain that leads to one of the authorities. The chain was verified before.
+    /// The first issuer in the chain that leads to one of the authorities. The chain has already been verified.
     OfChain { intermediates: &'a [CertificateDer<'a>], authorities: &'a RootCertStore },
     /// The server itself: its certificate is trusted directly.
     Itself,
