@@ -211,7 +211,7 @@ impl Mongod {
     }
 
     /// Stops the server: sends `SIGTERM`, and `SIGKILL` after ten seconds, waits for the process, removes its folder.
-    /// Returns the exit status, which is success unless the server was killed or had ended before.
+    /// Returns the exit status, which is success unless the server was killed or had already ended.
     ///
     /// # Errors
     ///

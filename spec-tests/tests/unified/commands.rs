@@ -297,7 +297,7 @@ pub async fn on_database(
                 Some("tailableAwait") => Some(CursorType::TailableAwait),
                 Some(other) => return Err(Stop::Broken(format!("{other} is not a cursorType"))),
             };
-            // Without the argument, the server decides (zero), rather than the command's own field.
+            // Without the argument, the server chooses the size (zero), and the command's own field does not apply.
             let size = operation.arguments.get("batchSize").and_then(|size| size.as_i64()).unwrap_or(0);
             let size = i32::try_from(size).map_err(|error| error.to_string())?;
             let time = operation.arguments.get("maxTimeMS").and_then(|time| time.as_u64());

@@ -270,7 +270,7 @@ fn start_with_users(is_member: bool) -> Mongod {
         if is_member {
             first.run_command("admin", &environment::raw(&initiate)).await.unwrap();
         }
-        // The server accepts writes once it has elected itself, and refuses them before.
+        // The server refuses writes until it has elected itself, and then accepts them.
         while let Err(error) = first.run_command("admin", &environment::raw(&user)).await {
             assert!(error.server_error().is_some_and(|error| error.code == NOT_WRITABLE_PRIMARY), "{error}");
             tokio::time::sleep(Duration::from_millis(10)).await;
