@@ -22,7 +22,7 @@ async fn operation_that_waits_for_a_primary_does_not_wait_for_the_other_servers(
     let primary = Server::start(move |command, _| {
         let mut reply = member("isWritablePrimary", 1);
         reply.insert("hosts", of_script.get().unwrap().to_vec());
-        // Long enough for the other server to have its check, which does not end.
+        // Long enough for the other server's check to begin, which never ends.
         match is_awaitable(command) {
             true => Answer::Hang,
             false => Answer::After(Duration::from_millis(300), Box::new(Answer::Reply(reply))),
@@ -102,7 +102,7 @@ async fn awaited_check_has_no_time_limit_if_connections_have_none() {
 async fn failed_measurement_of_a_round_trip_changes_nothing_and_is_repeated() {
     let server = Server::start(|command, number| match (is_awaitable(command), number) {
         (true, _) => Answer::Hang,
-        // The handshake of the monitor comes before. These are a handshake for round trips, and one hello after another.
+        // The monitor's handshake comes first. These are a handshake for round trips, and one hello after another.
         (false, 1 | 3) => Answer::Close,
         (false, _) => Answer::Reply(member("isWritablePrimary", 1)),
     })

@@ -70,7 +70,7 @@ async fn balanced_cursor_whose_fetch_failed_keeps_its_connection_until_it_is_dro
         assert!(cursor.next().await.unwrap().is_some());
         cursor.next().await.unwrap_err();
         assert!(cursor.next().await.unwrap().is_none() && cursor.is_over());
-        // A command of another task, behind which the cursor would have been closed.
+        // Another task's command. If the cursor were closed in the background, that would happen before this command.
         client.run_command("test", &bson::rawdoc! { "ping": 1 }).await.unwrap();
         assert_eq!((in_use(&client), balancer.count("killCursors")), (1, 0));
         if closes {

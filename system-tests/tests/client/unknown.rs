@@ -79,7 +79,7 @@ async fn round_trip_of_a_streaming_server_is_measured_at_once_when_it_is_known_a
     assert!(average < Duration::from_millis(100) && begun.elapsed() < Duration::from_secs(1), "{average:?}");
 }
 
-/// A client that polls every ten seconds, and whose operation loses its connection after six.
+/// A client that polls every ten seconds, with an operation that loses its connection after six.
 async fn lost_in_a_pause() -> (Server, Client, Events) {
     let server = Server::start(|command, number| match name(command).as_str() {
         "ping" if number == 0 => Answer::Close,

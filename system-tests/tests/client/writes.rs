@@ -138,7 +138,7 @@ async fn unacknowledged_write_arrives() {
     let careless = Client::new(options).unwrap();
     let insert = rawdoc! { "insert": "unacknowledged", "documents": [{ "_id": 1 }] };
     careless.run(Operation::write("writes", &insert)).await.unwrap();
-    // On the same connection, so the server has executed the insert before.
+    // On the same connection, so the server has already executed the insert.
     assert_eq!(count(&careless, "unacknowledged").await, 1);
     drop(client);
 }

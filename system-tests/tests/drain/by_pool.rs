@@ -140,7 +140,7 @@ async fn connection_that_is_drained_has_no_holder() {
     pool.account_for_holders(true);
     give_up(&pool, &mock, &events).await;
     assert_eq!(pool.holders(), []);
-    // Nor does a command of which nothing was noted.
+    // A command of which nothing was noted has no holder either.
     pool.account_for_holders(false);
     pool.account_for_holders(true);
     assert_eq!((pool.status().draining, pool.holders()), (1, vec![]));

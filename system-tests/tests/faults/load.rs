@@ -327,7 +327,7 @@ impl Outcome {
         ends
     }
 
-    /// Returns the longest time in which no operation succeeded.
+    /// Returns the longest time without a successful operation.
     pub fn longest_stall(&self) -> Duration {
         let ends = self.successes().into_iter().take_while(|&end| end <= self.ended).chain([self.ended]);
         let (stall, _) = ends.fold((Duration::ZERO, self.begun), |(stall, last), end| (stall.max(end - last), end));

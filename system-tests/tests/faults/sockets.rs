@@ -58,7 +58,7 @@ async fn sockets_are_as_many_as_promised() {
         let of_primary = set.clone();
         let primary = blocking(move || of_primary.primary().unwrap().unwrap()).await;
 
-        // Two monitor each member, and only the primary is used: maxPoolSize + 6 at most.
+        // Two connections monitor each member, and only the primary is used: at most maxPoolSize + 6.
         let used = client(&set, "used", "maxPoolSize=10&heartbeatFrequencyMS=500");
         used.connect().await.unwrap();
         let load = Load::start(&used).await;

@@ -50,7 +50,7 @@ fn pair_on_the_core() {
     assert_hit_path(&cost, CORE_INSTRUCTIONS);
 }
 
-/// The cost of the metrics is the difference from the test before.
+/// The cost of the metrics is the difference from the previous test.
 #[test]
 #[ignore = "needs valgrind and objdump; CI runs it"]
 fn pair_on_the_core_without_metrics() {
@@ -77,7 +77,7 @@ fn pair_on_the_pool() {
     assert_hit_path(&cost, POOL_INSTRUCTIONS);
 }
 
-/// The cost of the metrics is the difference from the test before.
+/// The cost of the metrics is the difference from the previous test.
 #[test]
 #[ignore = "needs valgrind and objdump; CI runs it"]
 fn pair_on_the_pool_without_metrics() {
