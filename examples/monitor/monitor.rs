@@ -106,7 +106,7 @@ impl Monitor {
 
 struct CheckFailed {
     is_timeout: bool,
-    /// Whether the network failed after the server had answered the monitor before.
+    /// Whether the network failed after the server had already answered the monitor.
     is_first: bool,
     cause: Cause,
 }

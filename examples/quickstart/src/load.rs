@@ -101,8 +101,8 @@ impl Results {
     }
 }
 
-/// The times at which operations succeeded, as a bit for each [`SLOT`] from the start of the load. Each task writes bits of
-/// its own recorder, so that tasks share nothing.
+/// The times of successful operations, as a bit for each [`SLOT`] from the start of the load. Each task writes bits of its
+/// own recorder, so that tasks share nothing.
 #[derive(Default)]
 pub struct Successes(Vec<u64>);
 
@@ -126,7 +126,7 @@ impl Successes {
         self.0.iter_mut().zip(&other.0).for_each(|(all, more)| *all |= more);
     }
 
-    /// Returns the longest time in which no operation succeeded, from the start of the load to the last success.
+    /// Returns the longest time without a successful operation, from the start of the load to the last success.
     pub fn longest_gap(&self) -> Duration {
         let (mut longest, mut gap) = (0, 0);
         for slot in 0..self.0.len() * 64 {

@@ -37,7 +37,7 @@ const BEFORE: Duration = Duration::from_secs(3);
 const AFTER: Duration = Duration::from_secs(8);
 /// How long a set may take to have a primary again.
 const ELECTION: Duration = Duration::from_secs(60);
-/// The length of the interval in which the throughput must be back to usual, and the fraction of the usual throughput that
+/// The length of the interval that must have the usual throughput again, and the fraction of the usual throughput that
 /// suffices.
 const WINDOW: Duration = Duration::from_millis(500);
 const USUAL: f64 = 0.9;
@@ -79,7 +79,7 @@ pub struct FailoverResult {
     /// The first error, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_error: Option<String>,
-    /// The longest time in which no operation succeeded.
+    /// The longest time without a successful operation.
     pub stall_seconds: f64,
     /// The longest time of one operation.
     pub longest_seconds: f64,
@@ -91,7 +91,8 @@ pub struct FailoverResult {
 /// A value for each loss: its name, and how to read it.
 type Value = (&'static str, fn(&FailoverResult) -> f64);
 
-/// How much longer a time may be and still count as no worse: a little more than the time between two operations of a task.
+/// How much longer a time may be and still not count as worse: a little more than the time between two operations of a
+/// task.
 const GRAIN: f64 = 0.05;
 
 const COMPARED: [Value; 3] = [
