@@ -117,7 +117,7 @@ metrics! { m;
             ("pending", m.status.pending),
             ("stale", m.status.stale),
         ];
-    Gauge "wharf_pool_connections_max" "connections" "The most connections that may exist (maxPoolSize); 0 means no limit."
+    Gauge "wharf_pool_connections_max" "connections" "The maximum number of connections (maxPoolSize); 0 means no limit."
         => m.status.max_pool_size;
     Gauge "wharf_pool_connections_min" "connections" "The connections that the pool keeps open (minPoolSize)."
         => m.min_pool_size;
