@@ -126,7 +126,7 @@ impl Pool<Endpoint> {
         site: &'static Location<'static>,
     ) -> Result<Connection<Endpoint>, OperationError> {
         let of_selection = self.establisher().options().server_selection_timeout;
-        let selection = selection_end.map(|at| (at, of_selection, TimeLimit::ServerSelectionTimeout));
+        let selection = selection_end.map(|at| (at, of_selection, TimeLimit::Operation("serverSelectionTimeoutMS")));
         let whole = limit.deadline().map(|(at, limit)| (at, limit, TimeLimit::Timeout));
         // If both are up at the same time, `timeoutMS` ends the operation.
         let earlier = [whole, selection].into_iter().flatten().min_by_key(|(at, ..)| *at);

@@ -244,9 +244,9 @@ pub enum TimeLimit {
     WaitQueueTimeout,
     /// `timeoutMS`: how long an operation, or a check-out on its own, may take.
     Timeout,
-    /// `serverSelectionTimeoutMS`: how long an operation of a client with `timeoutMS` may take until it has a server and a
-    /// connection.
-    ServerSelectionTimeout,
+    /// A limit of the operation that checks the connection out, by its name: `serverSelectionTimeoutMS` of a client with
+    /// `timeoutMS` limits how long an operation may take until it has a server and a connection.
+    Operation(&'static str),
     /// The deadline that the caller gave to `Pool::check_out_until`.
     Deadline,
 }
@@ -256,7 +256,7 @@ impl fmt::Display for TimeLimit {
         f.write_str(match self {
             Self::WaitQueueTimeout => "waitQueueTimeoutMS",
             Self::Timeout => "timeoutMS",
-            Self::ServerSelectionTimeout => "serverSelectionTimeoutMS",
+            Self::Operation(name) => name,
             Self::Deadline => "the caller's deadline",
         })
     }
