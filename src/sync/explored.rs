@@ -66,23 +66,23 @@ pub fn unexplored<R>(f: impl FnOnce() -> R) -> R {
 }
 
 macro_rules! explored {
-    ($($atomic:ident($value:ty))*) => {$(
+    ($($atomic:ident $(<$of:ident>)? ($value:ty))*) => {$(
         #[derive(Debug)]
-        pub(crate) struct $atomic {
+        pub(crate) struct $atomic $(<$of>)? {
             turnstile: Turnstile,
             /// Set by plain stores. Not part of the model.
             stored: Flag,
-            value: atomic::$atomic,
+            value: atomic::$atomic $(<$of>)?,
         }
 
         #[allow(dead_code, reason = "not every type needs every access")]
-        impl $atomic {
+        impl $(<$of>)? $atomic $(<$of>)? {
             pub(crate) fn new(value: $value) -> Self {
                 Self { turnstile: Turnstile::new(), stored: Flag::new(false), value: atomic::$atomic::new(value) }
             }
 
             /// Calls `change`, which reads the newest value. Two plain stores may both be the newest.
-            fn change<R>(&self, change: impl FnOnce(&atomic::$atomic) -> R) -> R {
+            fn change<R>(&self, change: impl FnOnce(&atomic::$atomic $(<$of>)?) -> R) -> R {
                 self.turnstile.pass();
                 // After the turnstile: another thread may have stored while this one waited.
                 if self.stored.load(Ordering::Relaxed) {
@@ -151,69 +151,6 @@ macro_rules! explored {
     )*};
 }
 
-/// Like the others, for a pointer.
-#[derive(Debug)]
-pub(crate) struct AtomicPtr<T> {
-    turnstile: Turnstile,
-    /// As in the others.
-    stored: Flag,
-    value: atomic::AtomicPtr<T>,
-}
-
-impl<T> AtomicPtr<T> {
-    pub(crate) fn new(value: *mut T) -> Self {
-        Self { turnstile: Turnstile::new(), stored: Flag::new(false), value: atomic::AtomicPtr::new(value) }
-    }
-
-    /// As in the others.
-    fn change<R>(&self, change: impl FnOnce(&atomic::AtomicPtr<T>) -> R) -> R {
-        self.turnstile.pass();
-        if self.stored.load(Ordering::Relaxed) {
-            return change(&self.value);
-        }
-        unexplored(|| change(&self.value))
-    }
-
-    pub(crate) fn load(&self, order: Ordering) -> *mut T {
-        self.turnstile.pass();
-        self.value.load(order)
-    }
-
-    /// Like `load`, without the turnstile.
-    pub(crate) fn load_past_turnstile(&self, order: Ordering) -> *mut T {
-        self.value.load(order)
-    }
-
-    pub(crate) fn store(&self, value: *mut T, order: Ordering) {
-        self.stored.store(true, Ordering::Relaxed);
-        self.turnstile.step(|| self.value.store(value, order));
-    }
-
-    pub(crate) fn swap(&self, value: *mut T, order: Ordering) -> *mut T {
-        self.change(|present| present.swap(value, order))
-    }
-
-    pub(crate) fn compare_exchange(
-        &self,
-        seen: *mut T,
-        new: *mut T,
-        success: Ordering,
-        failure: Ordering,
-    ) -> Result<*mut T, *mut T> {
-        self.change(|present| present.compare_exchange(seen, new, success, failure))
-    }
-
-    pub(crate) fn compare_exchange_weak(
-        &self,
-        seen: *mut T,
-        new: *mut T,
-        success: Ordering,
-        failure: Ordering,
-    ) -> Result<*mut T, *mut T> {
-        self.compare_exchange(seen, new, success, failure)
-    }
-}
-
 macro_rules! counting {
     ($($atomic:ident($value:ty))*) => {$(
         #[allow(dead_code, reason = "not every type needs every access")]
@@ -237,5 +174,5 @@ macro_rules! counting {
     )*};
 }
 
-explored! { AtomicBool(bool) AtomicU32(u32) AtomicU64(u64) }
+explored! { AtomicBool(bool) AtomicU32(u32) AtomicU64(u64) AtomicPtr<T>(*mut T) }
 counting! { AtomicU32(u32) AtomicU64(u64) }

@@ -90,19 +90,19 @@ pub(crate) mod atomic {
     }
 
     macro_rules! simulated {
-        ($($atomic:ident($value:ty))*) => {$(
+        ($($atomic:ident $(<$of:ident>)? ($value:ty))*) => {$(
             #[derive(Debug, Default)]
             #[repr(transparent)]
-            pub(crate) struct $atomic(std::sync::atomic::$atomic);
+            pub(crate) struct $atomic $(<$of>)? (std::sync::atomic::$atomic $(<$of>)?);
 
             #[allow(dead_code, reason = "not every type needs every access")]
-            impl $atomic {
+            impl $(<$of>)? $atomic $(<$of>)? {
                 pub(crate) const fn new(value: $value) -> Self {
                     Self(std::sync::atomic::$atomic::new(value))
                 }
 
                 #[track_caller]
-                fn accessed(&self, access: super::Access) -> &std::sync::atomic::$atomic {
+                fn accessed(&self, access: super::Access) -> &std::sync::atomic::$atomic $(<$of>)? {
                     super::access(self, access);
                     &self.0
                 }
@@ -171,60 +171,6 @@ pub(crate) mod atomic {
         )*};
     }
 
-    /// Like the others, for a pointer.
-    #[derive(Debug)]
-    #[repr(transparent)]
-    pub(crate) struct AtomicPtr<T>(std::sync::atomic::AtomicPtr<T>);
-
-    impl<T> AtomicPtr<T> {
-        pub(crate) const fn new(value: *mut T) -> Self {
-            Self(std::sync::atomic::AtomicPtr::new(value))
-        }
-
-        #[track_caller]
-        fn accessed(&self, access: super::Access) -> &std::sync::atomic::AtomicPtr<T> {
-            super::access(self, access);
-            &self.0
-        }
-
-        #[track_caller]
-        pub(crate) fn load(&self, order: Ordering) -> *mut T {
-            self.accessed(Load).load(order)
-        }
-
-        #[track_caller]
-        pub(crate) fn swap(&self, value: *mut T, order: Ordering) -> *mut T {
-            self.accessed(Update).swap(value, order)
-        }
-
-        #[track_caller]
-        pub(crate) fn store(&self, value: *mut T, order: Ordering) {
-            self.accessed(Store).store(value, order);
-        }
-
-        #[track_caller]
-        pub(crate) fn compare_exchange(
-            &self,
-            seen: *mut T,
-            new: *mut T,
-            success: Ordering,
-            failure: Ordering,
-        ) -> Result<*mut T, *mut T> {
-            self.accessed(Update).compare_exchange(seen, new, success, failure)
-        }
-
-        #[track_caller]
-        pub(crate) fn compare_exchange_weak(
-            &self,
-            seen: *mut T,
-            new: *mut T,
-            success: Ordering,
-            failure: Ordering,
-        ) -> Result<*mut T, *mut T> {
-            self.compare_exchange(seen, new, success, failure)
-        }
-    }
-
     macro_rules! counting {
         ($($atomic:ident($value:ty): $($operation:ident)*;)*) => {$(
             #[allow(dead_code, reason = "not every type needs every access")]
@@ -239,7 +185,7 @@ pub(crate) mod atomic {
         )*};
     }
 
-    simulated! { AtomicBool(bool) AtomicU32(u32) AtomicU64(u64) AtomicUsize(usize) }
+    simulated! { AtomicBool(bool) AtomicU32(u32) AtomicU64(u64) AtomicUsize(usize) AtomicPtr<T>(*mut T) }
     counting! {
         AtomicU32(u32): fetch_add fetch_sub fetch_or fetch_and fetch_max fetch_min;
         AtomicU64(u64): fetch_add fetch_sub fetch_or fetch_and fetch_max fetch_min;
