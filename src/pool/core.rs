@@ -112,7 +112,7 @@ impl Clear {
     }
 }
 
-/// The rest of a change of the pool's phase or generation, which is done outside of all locks: see [`Core::conclude`].
+/// The remaining steps of a change of the phase or the generation, for outside of all locks: see [`Core::conclude`].
 #[must_use]
 pub struct Change {
     /// The waiters that the change fails.

@@ -101,7 +101,7 @@ impl<E: Environment> Held<E> {
     /// none.
     pub(super) fn shared_core(&self) -> ManuallyDrop<Arc<Core<E>>> {
         // SAFETY: INV-2: an `Arc` of the core exists, and the pointer is that `Arc`'s. It is never dropped through this
-        // one.
+        // pointer.
         ManuallyDrop::new(unsafe { Arc::from_raw(self.core_pointer()) })
     }
 

@@ -107,7 +107,7 @@ impl Holding {
     }
 
     fn threshold(&self) -> Option<Duration> {
-        // Relaxed: a setting of its own.
+        // Relaxed: nothing else depends on this setting.
         match self.threshold.load(Ordering::Relaxed) {
             0 => None,
             nanos => Some(Duration::from_nanos(nanos)),

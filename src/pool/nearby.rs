@@ -207,7 +207,7 @@ impl<E: Environment> Held<E> {
     /// Makes a connection available that is not put back, in a pool that neither vets connections nor emits events. Tries
     /// to push it onto this shard, which is usually the calling thread's.
     ///
-    /// A function of its own, so that a check-in that puts the connection back saves no registers.
+    /// A separate function, so that a check-in that puts the connection back saves no registers.
     #[inline(never)]
     pub(super) fn push(self, shard: &Shard) {
         let Stamp { generation, interrupted, .. } = self.slot().stamp();

@@ -83,7 +83,7 @@ impl<'p, E: Establish, W> CheckOut<'p, E, W> {
     /// have may hold the queue's lock. The memory of the future may still be freed, because nothing in the child uses
     /// that queue.
     ///
-    /// A function of its own, so that a check-out that never waited is dropped by one comparison.
+    /// A separate function, so that the drop of a check-out that never waited is one comparison.
     #[inline(never)]
     #[allow(unsafe_code)]
     fn drop_waiting(self: Pin<&mut Self>) {
@@ -129,7 +129,7 @@ impl<'p, E: Establish, W: Fn(&'p Pool<E>) -> Waiting<'p, E>> CheckOut<'p, E, W> 
         };
         // Counts the check-out as cancelled if what follows panics.
         let guard = StartedCheckOut { pool, started, site: parts.site };
-        // SAFETY: nothing is moved out of `waiting`: there is nothing.
+        // SAFETY: `waiting` is empty, so nothing is moved out of it.
         let waiting = unsafe { parts.waiting.as_mut().get_unchecked_mut() };
         waiting.write((parts.wait)(pool));
         if traced::is_wanted(pool) {

@@ -59,8 +59,8 @@ impl FailedConnection<'_> {
         self.error.clears_pool() && (self.service.is_some() || !self.pool.is_load_balanced())
     }
 
-    /// Clears the pool, or in load-balanced mode the connection's service, because of this error. Returns whether it
-    /// was cleared, which it is not if it was already cleared after the connection's creation.
+    /// Clears the pool, or in load-balanced mode the connection's service, because of this error. Returns `false` if it
+    /// was already cleared since the connection's creation.
     pub fn clear_pool(&self) -> bool {
         let cause = self.error.cause().clone();
         let cleared = match self.service {

@@ -154,7 +154,7 @@ struct Shared<E: Establish> {
     after_fork: OnceLock<Pool<E>>,
 }
 
-/// The rest of a change of a pool: see [`Pool::conclude`].
+/// The remaining steps of a change: see [`Pool::conclude`].
 #[must_use]
 pub(crate) struct PoolChange(Option<Change>);
 
@@ -436,7 +436,7 @@ impl<E: Establish> Pool<E> {
     /// Adds a subscriber, which receives all later events for as long as the pool exists.
     ///
     /// Only subscribers that were added with [`PoolBuilder::subscriber`] receive earlier events, such as `PoolCreated`.
-    /// A subscriber that holds a handle of its own pool keeps the pool open until [`Pool::close`].
+    /// A subscriber that holds a handle of the same pool keeps the pool open until [`Pool::close`].
     pub fn subscribe(&self, subscriber: impl Subscriber) {
         let core = &self.here().core;
         // First, so that a thread that finds the subscriber also finds the reason to emit events. In the other order,
@@ -561,7 +561,7 @@ impl<E: Establish> Pool<E> {
         Self::of(Arc::new(Shared { core, after_fork: OnceLock::new() }))
     }
 
-    /// Returns a handle of its own.
+    /// Returns a handle of the pool with this shared part.
     #[allow(unsafe_code)]
     fn of(shared: Arc<Shared<E>>) -> Self {
         // SAFETY: INV-14: the copy is in a `ManuallyDrop` from here on, and beside `shared`.

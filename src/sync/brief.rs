@@ -303,9 +303,9 @@ impl<T> BriefLock<T> {
                 Request::<T>::HOLDS => return true,
                 _ => {}
             }
-            // If the last holder did not see the first request, it saw no later one either. Others look after the lock
-            // only if the first one's thread seems to be preempted. Relaxed: only a check. Unlike an attempt, it does not
-            // take the cache line away from the holder.
+            // If the last holder did not see the first request, it saw no later one either. Other threads watch the
+            // lock only if the first request's thread seems to be preempted. Relaxed: only a check. Unlike an attempt,
+            // it does not take the cache line away from the holder.
             //
             // A holder releases the lock only after it has served all that it took. So if this succeeds, this request is
             // in the list and is served here, or it was run since the check above. It was not given the lock, which
