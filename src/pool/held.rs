@@ -334,7 +334,7 @@ impl<E: Environment> Held<E> {
     pub(super) fn touch(&self) {
         let core = self.core();
         if core.vetting && !core.options.max_idle_time.is_zero() {
-            self.slot().set_since(core.environment.now().duration_since(core.epoch));
+            self.slot().set_since(core.nanos_since_epoch());
         }
     }
 

@@ -39,7 +39,6 @@ use crate::sync::Mutex;
 /// `switch` orders anything, and that is the reason for [`Reason::Holders`] (see `turn_on`).
 #[derive(Default)]
 pub(super) struct Holding {
-    /// Whether the application asked for the accounting.
     asked_for: AtomicBool,
     /// After how many nanoseconds a connection in use is reported. 0: never.
     threshold: AtomicU64,
@@ -281,7 +280,8 @@ impl<E: Environment> Core<E> {
         slots
     }
 
-    fn nanos_since_epoch(&self) -> u64 {
+    /// Returns the present time in nanoseconds since the pool's epoch. 584 years fit.
+    pub(super) fn nanos_since_epoch(&self) -> u64 {
         self.environment.now().duration_since(self.epoch).as_nanos() as u64
     }
 }
@@ -298,7 +298,6 @@ impl<E: Environment> Idle<E> {
 }
 
 impl<E: Environment> Held<E> {
-    /// Notes the beginning of a use.
     #[cold]
     fn begin_hold(self, site: &'static Location<'static>) {
         let core = self.core();

@@ -73,18 +73,15 @@ pub(super) struct DrainEnds {
     pub(super) given_up: Counter,
 }
 
-/// The counts under the registry's lock.
 #[derive(Clone, Copy, Default)]
 pub(super) struct RegistryCounts {
     pub(super) closed: Closes,
     pub(super) clears: u64,
     pub(super) service_clears: u64,
-    /// Drains that have begun.
     pub(super) drains: u64,
 }
 
 impl RegistryCounts {
-    /// Counts a connection that is closed.
     pub(super) fn close(&mut self, reason: ConnectionClosedReason) {
         *match reason {
             ConnectionClosedReason::Stale => &mut self.closed.stale,
@@ -159,7 +156,7 @@ impl<E: Environment> Held<E> {
             core.measures.of_shard(core.environment.shard_hint()).waited.count(waited);
         }
         if slot.tally().count_other() {
-            slot.set_use_began(now);
+            slot.set_since(now);
         }
     }
 
@@ -167,7 +164,7 @@ impl<E: Environment> Held<E> {
     #[cold]
     #[inline(never)]
     pub(super) fn begin_timed_use(&self) {
-        self.slot().set_use_began(self.core().environment.stopwatch());
+        self.slot().set_since(self.core().environment.stopwatch());
     }
 
     /// Records the time of a use, which ends now.
@@ -178,13 +175,12 @@ impl<E: Environment> Held<E> {
         let now = core.environment.stopwatch();
         // The lowest digits of the reading are as good as random.
         slot.tally().end_timed(now ^ u64::from(slot.index()) << 32);
-        core.measures.of_shard(core.environment.shard_hint()).used.record(now.saturating_sub(slot.use_began()));
+        core.measures.of_shard(core.environment.shard_hint()).used.record(now.saturating_sub(slot.since()));
         core.heed_log();
     }
 }
 
 impl<E: Environment> Core<E> {
-    /// Counts a check-out that failed.
     pub(super) fn count_failure(&self, error: &CheckOutError) {
         let failures = &self.measures.failures;
         match error {

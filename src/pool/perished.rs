@@ -31,8 +31,8 @@ impl<E: Environment> Core<E> {
         self.idle_for_too_long(held.slot().since()).then_some(ConnectionClosedReason::Idle)
     }
 
-    pub(super) fn idle_for_too_long(&self, since: Duration) -> bool {
+    pub(super) fn idle_for_too_long(&self, since: u64) -> bool {
         let most = self.options.max_idle_time;
-        !most.is_zero() && self.environment.now().duration_since(self.epoch).saturating_sub(since) > most
+        !most.is_zero() && Duration::from_nanos(self.nanos_since_epoch().saturating_sub(since)) > most
     }
 }

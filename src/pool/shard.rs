@@ -9,7 +9,6 @@ use crate::sync::{step, unless_mutant};
 /// A reading of a shard's head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Head {
-    /// The slot on top.
     top: Option<u32>,
     /// The flag: a check-out waits. A check-in hands its connection over instead of pushing it, and a check-out queues
     /// up instead of popping. Changes only under the wait list's lock, and is raised only while the shard is empty.
@@ -65,7 +64,6 @@ impl Head {
         Self { top: top.link().next, ..self.next() }
     }
 
-    /// Returns the head after a slot was pushed.
     #[inline]
     fn with<C>(self, slot: &Slot<C>) -> Self {
         Self { top: Some(slot.index()), ..self.next() }
@@ -82,11 +80,9 @@ impl Head {
     }
 }
 
-/// The result of a pop.
 pub(super) enum Popped<'s, C> {
     /// A slot, which the caller now owns.
     Slot(&'s Slot<C>),
-    /// The shard is empty.
     Empty,
     /// The shard is flagged: the caller has to queue up.
     Waiting,
@@ -101,7 +97,6 @@ pub(super) enum PushError {
     Stale,
 }
 
-/// Why an attempt to push failed.
 pub(super) enum Obstacle {
     Refused(PushError),
     /// The next attempt begins with this head.
@@ -135,13 +130,11 @@ impl Shards {
         wanted.min(1 << affordable.ilog2())
     }
 
-    /// Returns the shard for a hint.
     #[inline]
     pub(super) fn preferred(&self, hint: usize) -> &Shard {
         &self.0[hint & (self.0.len() - 1)]
     }
 
-    /// Returns the number of shards.
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
@@ -241,7 +234,6 @@ impl Shard {
         Some((slot, below.past()))
     }
 
-    /// Takes the top.
     #[inline]
     pub(super) fn pop<'s, C>(&self, slab: &'s Slab<C>) -> Popped<'s, C> {
         let mut head = self.load();
@@ -422,7 +414,8 @@ impl Shard {
         const ATTEMPTS: u32 = 64;
         for _ in 0..ATTEMPTS {
             let head = self.load();
-            slab.chain_between_heads(head.top).take(most as usize).for_each(|slot| f(slot.index()));
+            let chain = slab.visible_chain(head.top, Slot::link_between_heads);
+            chain.take(most as usize).for_each(|slot| f(slot.index()));
             if self.load() == head {
                 return;
             }
@@ -432,7 +425,7 @@ impl Shard {
     /// Returns the slots from the top down, as a guess: other threads may take them meanwhile, and the walk may then
     /// leave the stack.
     pub(super) fn guessed_slots<'s, C>(&self, slab: &'s Slab<C>, most: u32) -> impl Iterator<Item = &'s Slot<C>> {
-        slab.guessed_chain(self.load().top).take(most as usize)
+        slab.visible_chain(self.load().top, Slot::link).take(most as usize)
     }
 }
 

@@ -9,7 +9,6 @@ use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool as UnmodelledBool, AtomicU64 as UnmodelledU64, Ordering as UnmodelledOrdering};
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
 
 use super::check_out::Started;
 use super::hold::Hold;
@@ -320,38 +319,28 @@ impl<C> Slot<C> {
         self.hold().expect("BUG: a record is gone")
     }
 
+    /// Returns when the connection became available, or when its timed use began.
     #[inline]
-    pub(super) fn since(&self) -> Duration {
-        // Relaxed: the owner reads the previous owner's value, ordered by the step that passed the slot on. Other
-        // threads only guess.
-        Duration::from_nanos(self.since.load(Ordering::Relaxed))
+    pub(super) fn since(&self) -> u64 {
+        // Relaxed: the owner reads its own or the previous owner's value, ordered by the step that passed the slot on.
+        // Other threads only guess.
+        self.since.load(Ordering::Relaxed)
     }
 
+    /// Sets what [`Slot::since`] returns. Called by the owner.
+    ///
+    /// The beginning of a timed use overwrites the instant since which the connection is available, and the check-in sets
+    /// that again. Meanwhile a search for connections that were idle for too long may guess wrong
+    /// (`Shard::guessed_slots`), and then corrects itself.
     #[inline]
-    pub(super) fn set_since(&self, since: Duration) {
-        // Relaxed: see `since`. 584 years fit.
-        self.since.store(since.as_nanos() as u64, Ordering::Relaxed);
+    pub(super) fn set_since(&self, since: u64) {
+        // Relaxed: see `since`.
+        self.since.store(since, Ordering::Relaxed);
     }
 
     #[inline]
     pub(super) fn tally(&self) -> &Tally {
         &self.tally
-    }
-
-    /// Sets when a timed use began. Called by the owner, while it uses the connection.
-    ///
-    /// It overwrites the instant since which the connection is available, and the check-in sets that again. Meanwhile a
-    /// search for connections that were idle for too long may guess wrong (`Shard::guessed_slots`), and then corrects
-    /// itself.
-    pub(super) fn set_use_began(&self, at: u64) {
-        // Relaxed: see `since`.
-        self.since.store(at, Ordering::Relaxed);
-    }
-
-    /// Returns when the present timed use began. Called by the owner.
-    pub(super) fn use_began(&self) -> u64 {
-        // Relaxed: see `since`.
-        self.since.load(Ordering::Relaxed)
     }
 
     /// Marks the connection as opened for the check-out that is about to take it. Called by the owner.
@@ -426,7 +415,6 @@ impl<C> Slot<C> {
     }
 }
 
-/// All slots of a pool.
 pub(super) struct Slab<C> {
     /// The first slots. Most pools have no others, and one comparison finds such a slot.
     first: Box<[Slot<C>]>,
@@ -512,18 +500,9 @@ impl<C> Slab<C> {
     }
 
     /// Returns the slots of a stack as [`Slab::chain`] does, for a caller that does not own the stack. The walk may
-    /// leave the stack, so the result is only a guess. It ends at a link to a slot that this thread does not see.
-    pub(super) fn guessed_chain(&self, top: Option<u32>) -> impl Iterator<Item = &Slot<C>> {
-        self.visible_chain(top, Slot::link)
-    }
-
-    /// Returns the slots of a stack as [`Slab::guessed_chain`] does, for a reader that compares the head before and
-    /// after.
-    pub(super) fn chain_between_heads(&self, top: Option<u32>) -> impl Iterator<Item = &Slot<C>> {
-        self.visible_chain(top, Slot::link_between_heads)
-    }
-
-    fn visible_chain(&self, top: Option<u32>, link: fn(&Slot<C>) -> Link) -> impl Iterator<Item = &Slot<C>> {
+    /// leave the stack, so the result is only a guess, unless the caller reads the links with
+    /// [`Slot::link_between_heads`] and compares the heads. It ends at a link to a slot that this thread does not see.
+    pub(super) fn visible_chain(&self, top: Option<u32>, link: fn(&Slot<C>) -> Link) -> impl Iterator<Item = &Slot<C>> {
         let mut next = top;
         std::iter::from_fn(move || {
             let slot = self.visible_slot(next?)?;

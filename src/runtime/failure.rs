@@ -4,10 +4,8 @@ use std::fmt;
 
 use bson::oid::ObjectId;
 
-use super::environment::TokioEnvironment;
-use super::establish::Establish;
 use crate::error::{ClearError, EstablishError};
-use crate::pool::{Clear, Core};
+use crate::pool::Clear;
 
 /// Receives each failure of a pool to establish a connection.
 pub(super) type FailureSink = dyn Fn(&FailedConnection<'_>) + Send + Sync;
@@ -19,7 +17,9 @@ pub(super) type FailureSink = dyn Fn(&FailedConnection<'_>) + Send + Sync;
 pub struct FailedConnection<'f> {
     pub(super) error: &'f EstablishError,
     pub(super) service: Option<(ObjectId, u64)>,
-    pub(super) pool: &'f dyn Clearable,
+    pub(super) is_load_balanced: bool,
+    /// Clears the pool, or the connection's service.
+    pub(super) clear: &'f dyn Fn(Clear) -> Result<bool, ClearError>,
 }
 
 impl fmt::Debug for FailedConnection<'_> {
@@ -56,43 +56,13 @@ impl FailedConnection<'_> {
     /// the service.
     #[must_use]
     pub fn clears_pool(&self) -> bool {
-        self.error.clears_pool() && (self.service.is_some() || !self.pool.is_load_balanced())
+        self.error.clears_pool() && (self.service.is_some() || !self.is_load_balanced)
     }
 
     /// Clears the pool, or in load-balanced mode the connection's service, because of this error. Returns `false` if it
     /// was already cleared since the connection's creation.
     pub fn clear_pool(&self) -> bool {
-        let cause = self.error.cause().clone();
-        let cleared = match self.service {
-            Some((service_id, generation)) => {
-                self.pool.clear_service(service_id, Clear::new().because(cause).only_at_generation(generation))
-            }
-            None => {
-                let of = |generation| self.pool.clear(Clear::new().because(cause).only_at_generation(generation));
-                self.error.generation().map_or(Ok(false), of)
-            }
-        };
-        cleared.unwrap_or(false)
-    }
-}
-
-/// The operations of a [`FailedConnection`] on its pool, independent of the pool's type.
-pub(super) trait Clearable {
-    fn is_load_balanced(&self) -> bool;
-    fn clear(&self, clear: Clear) -> Result<bool, ClearError>;
-    fn clear_service(&self, service_id: ObjectId, clear: Clear) -> Result<bool, ClearError>;
-}
-
-impl<E: Establish> Clearable for Core<TokioEnvironment<E>> {
-    fn is_load_balanced(&self) -> bool {
-        self.options().load_balanced
-    }
-
-    fn clear(&self, clear: Clear) -> Result<bool, ClearError> {
-        Core::clear(self, clear)
-    }
-
-    fn clear_service(&self, service_id: ObjectId, clear: Clear) -> Result<bool, ClearError> {
-        Core::clear_service(self, service_id, clear)
+        let clear = Clear::new().because(self.error.cause().clone());
+        self.generation().is_some_and(|generation| (self.clear)(clear.only_at_generation(generation)).unwrap_or(false))
     }
 }

@@ -37,7 +37,6 @@ pub(super) struct OpenRequest<E: Establish> {
 
 type HeldPermit<E> = Permit<TokioEnvironment<E>>;
 
-/// A connection's number and generation.
 #[derive(Debug, Clone, Copy)]
 struct Created {
     id: u64,
@@ -105,7 +104,6 @@ pub(super) async fn open_for<E: Establish>(
 pub(super) struct Requester<E: Establish> {
     outcome: oneshot::Sender<Acquired<E>>,
     request: Arc<OpenRequest<E>>,
-    /// Its span.
     cause: Span,
 }
 
@@ -215,7 +213,13 @@ async fn establish<E: Establish>(
         Some(Err(failure)) => {
             let error = failure.in_pool(core.address().clone(), connection_id, generation);
             if let Some(on_failure) = &core.environment().on_failure {
-                let failure = FailedConnection { error: &error, service: pending.service(), pool: &**core };
+                let service = pending.service();
+                let clear = |clear| match service {
+                    Some((service_id, _)) => core.clear_service(service_id, clear),
+                    None => core.clear(clear),
+                };
+                let is_load_balanced = core.options().load_balanced;
+                let failure = FailedConnection { error: &error, service, is_load_balanced, clear: &clear };
                 // A panic of the sink must not hide the error from the check-out that requested the connection.
                 contain(|| on_failure(&failure));
             }

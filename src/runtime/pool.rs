@@ -155,8 +155,7 @@ struct Shared<E: Establish> {
 }
 
 /// The remaining steps of a change: see [`Pool::conclude`].
-#[must_use]
-pub(crate) struct PoolChange(Option<Change>);
+pub(crate) type PoolChange = Option<Change>;
 
 impl<E: Establish> Clone for Pool<E> {
     fn clone(&self) -> Self {
@@ -456,27 +455,29 @@ impl<E: Establish> Pool<E> {
     }
 
     /// Does the part of [`ready`](Self::ready) that calls no foreign code.
+    #[must_use]
     pub(crate) fn begin_ready(&self) -> PoolChange {
         let this = self.here();
         this.home(|| Handle::try_current().ok());
-        PoolChange(this.core.begin_ready())
+        this.core.begin_ready()
     }
 
     /// Does the part of [`clear`](Self::clear), or of [`clear_service`](Self::clear_service) if a service is given, that
     /// calls no foreign code. Does nothing if the mode of the pool does not allow this clear.
+    #[must_use]
     pub(crate) fn begin_clear(&self, service: Option<ObjectId>, clear: Clear) -> PoolChange {
         let core = &self.here().core;
         let begun = match service {
             Some(service_id) if core.options().load_balanced => core.begin_clear_service(service_id, clear),
             _ => core.begin_clear(clear),
         };
-        PoolChange(begun.unwrap_or(None))
+        begun.unwrap_or(None)
     }
 
     /// Does the rest of a change, outside of all locks.
     pub(crate) fn conclude(&self, change: PoolChange) {
         let core = &self.here().core;
-        core.conclude(change.0);
+        core.conclude(change);
         if !core.environment().has_tasks {
             core.maintain();
         }

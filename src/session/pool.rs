@@ -154,7 +154,7 @@ impl Shard {
     fn put(&self, session: &ServerSession) {
         match self.front.put(|front| front.store(session), Record::load) {
             Placed::Alone => {}
-            Placed::Displaced(session) => self.put_on_stack(&session),
+            Placed::Replaced(session) => self.put_on_stack(&session),
             Placed::Refused => self.put_on_stack(session),
         }
     }

@@ -7,11 +7,9 @@
 use super::atomic::{AtomicU32, Ordering};
 use super::unless_mutant;
 
-/// No value.
 const EMPTY: u32 = 0;
 /// A thread reads or writes the value.
 const HELD: u32 = 1;
-/// A value.
 const FULL: u32 = 2;
 
 /// The room.
@@ -26,8 +24,8 @@ pub struct Front<T> {
 pub enum Placed<R> {
     /// The value is there.
     Alone,
-    /// The value is there, and displaced this earlier value.
-    Displaced(R),
+    /// The value is there, and replaced this earlier value.
+    Replaced(R),
     /// The value is not there, because another thread holds the room.
     Refused,
 }
@@ -56,7 +54,7 @@ impl<T: Default> Front<T> {
         let placed = if self.hold(EMPTY) {
             Placed::Alone
         } else if self.hold(FULL) {
-            Placed::Displaced(read(&self.value))
+            Placed::Replaced(read(&self.value))
         } else {
             return Placed::Refused;
         };

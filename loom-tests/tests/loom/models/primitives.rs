@@ -353,7 +353,7 @@ fn slots_pushed_while_others_are_detached_are_not_lost() {
     });
 }
 
-/// Threads take and put two values at the front. Every value that is taken or displaced is whole, and each comes out
+/// Threads take and put two values at the front. Every value that is taken or replaced is whole, and each comes out
 /// only once.
 #[derive(Default)]
 struct Pair([AtomicU32; 2]);
@@ -373,7 +373,7 @@ impl Pair {
 fn put_in_front(front: &Front<Pair>, value: u32) -> Option<u32> {
     match front.put(|pair| pair.store(value), Pair::load) {
         Placed::Alone => None,
-        Placed::Displaced(earlier) => Some(earlier),
+        Placed::Replaced(earlier) => Some(earlier),
         Placed::Refused => Some(value),
     }
 }
