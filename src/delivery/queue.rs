@@ -45,7 +45,6 @@ struct Waiting {
     signal: Arc<Signal>,
 }
 
-/// A caller's next step.
 pub(super) enum Next<T> {
     Leave,
     Wait(Arc<Signal>),

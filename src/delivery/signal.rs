@@ -3,12 +3,10 @@
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{Backoff, Condvar, Mutex, unless_mutant};
 
-/// How a waiting caller proceeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// It leaves: its events are near enough to the front of the queue.
     Leave,
-    /// It is now the deliverer.
     Deliver,
 }
 
@@ -42,7 +40,6 @@ impl Signal {
         }
     }
 
-    /// Blocks until the verdict is given.
     pub(super) fn wait(&self) -> Verdict {
         let mut backoff = Backoff::new();
         for _ in 0..Self::LOOKS {

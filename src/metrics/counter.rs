@@ -7,13 +7,11 @@ use crate::sync::statistics::{AtomicU64, Ordering};
 pub(crate) struct Counter(AtomicU64);
 
 impl Counter {
-    /// Counts one more.
     pub(crate) fn count(&self) {
         // ORD: Release; pairs with the Acquire in `get`: a reader that sees an end counted also sees its beginning.
         self.0.fetch_add(1, Ordering::Release);
     }
 
-    /// Returns the number.
     pub(crate) fn get(&self) -> u64 {
         // ORD: Acquire; pairs with the Release in `count`.
         self.0.load(Ordering::Acquire)

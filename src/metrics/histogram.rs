@@ -198,20 +198,17 @@ impl Default for Chunk {
 }
 
 impl Recorded {
-    /// Creates all chunks at once.
     #[cold]
     fn whole() -> Box<Self> {
         Box::new(Self { chunks: std::array::from_fn(|_| OnceLock::from(Box::default())), ..Self::default() })
     }
 
-    /// Returns the bucket for a time in nanoseconds.
     fn bucket(&self, nanos: u64) -> &AtomicU64 {
         let index = index_of(nanos.min(LONGEST));
         let chunk = self.chunks[index / CHUNK].get_or_init(Box::default);
         &chunk.0[index % CHUNK]
     }
 
-    /// Returns the buckets as they are now.
     fn buckets(&self) -> histogram::Histogram {
         let mut counts = vec![0; BUCKETS.total_buckets()];
         for (counts, chunk) in counts.chunks_mut(CHUNK).zip(&self.chunks) {

@@ -15,7 +15,6 @@ pub(crate) struct StageTimes(ByStage<Time>);
 struct Time(AtomicU64);
 
 impl StageTimes {
-    /// Sets the time of a stage.
     pub(crate) fn set(&self, stage: Stage, took: Duration) {
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX).saturating_add(1);
         // Relaxed: read after the end of the establishment, and the establisher's future orders the two.

@@ -79,7 +79,6 @@ impl<E: Environment> Hit<E> {
     }
 }
 
-/// The outcome of a search.
 enum Sought<E: Environment> {
     Granted(Grant<E>),
     /// Others wait, or did until just now.
@@ -88,7 +87,6 @@ enum Sought<E: Environment> {
     First,
 }
 
-/// The outcome of an attempt to queue up.
 enum Queued<E: Environment> {
     Waits {
         seat: Seat<Grant<E>>,

@@ -11,7 +11,6 @@ use std::sync::atomic::{AtomicU8, Ordering};
 #[derive(Debug, Default)]
 pub(super) struct Attention(AtomicU8);
 
-/// A reason to leave the shortest path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reason {
     /// Available connections can perish, so each is vetted before use.
@@ -25,14 +24,12 @@ pub(super) enum Reason {
 }
 
 impl Attention {
-    /// Returns whether there is any reason.
     #[inline]
     pub(super) fn is_needed(&self) -> bool {
         // Relaxed: nothing is published with a reason; see the race in the type's documentation.
         self.0.load(Ordering::Relaxed) != 0
     }
 
-    /// Returns whether this is one of the reasons.
     #[inline]
     pub(super) fn includes(&self, reason: Reason) -> bool {
         // Relaxed: see `is_needed`.

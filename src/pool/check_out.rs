@@ -35,12 +35,10 @@ impl Started {
         Self((reading + 1) << 1)
     }
 
-    /// Returns the start as a word, for a slot.
     pub(super) fn word(self) -> u64 {
         self.0
     }
 
-    /// Returns the start from its word.
     pub(super) fn from_word(word: u64) -> Self {
         Self(word)
     }

@@ -115,9 +115,7 @@ impl Clear {
 /// The remaining steps of a change of the phase or the generation, for outside of all locks: see [`Core::conclude`].
 #[must_use]
 pub struct Change {
-    /// The waiters that the change fails.
     away: Option<TurnedAway>,
-    /// Why they fail.
     cause: Option<Cause>,
     /// The cause of the previous clear, kept until the locks are released, because dropping an error runs foreign code.
     _before: Option<Cause>,

@@ -26,13 +26,10 @@ pub(super) struct DrainQueue {
 }
 
 struct Drain {
-    /// The slot of the drain's connection.
     index: u32,
-    /// The waker to wake when the drain is displaced.
     waker: Option<Waker>,
 }
 
-/// How a drain left the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Left {
     /// By its own end.
@@ -42,12 +39,10 @@ pub(super) enum Left {
 }
 
 impl DrainQueue {
-    /// Returns the number of connections that are drained.
     pub(super) fn len(&self) -> u32 {
         self.present.len() as u32
     }
 
-    /// Returns the slots of the connections that are drained.
     pub(super) fn slots(&self) -> impl Iterator<Item = u32> {
         self.present.values().map(|drain| drain.index).chain(self.displaced)
     }
@@ -122,7 +117,6 @@ impl<E: Environment> Core<E> {
         Poll::Pending
     }
 
-    /// Returns whether a drain was displaced.
     pub(super) fn is_displaced(&self, number: DrainNumber) -> bool {
         !self.registry.lock().drains.present.contains_key(&number)
     }

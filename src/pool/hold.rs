@@ -34,7 +34,6 @@ pub(super) struct Hold {
     sequence: AtomicU64,
     since: AtomicU64,
     connection_id: AtomicU64,
-    /// The address of the call site.
     site: AtomicU64,
     /// 0 without a task.
     task_id: AtomicU64,
@@ -69,12 +68,10 @@ pub(super) struct Sequence {
     pub(super) state: State,
 }
 
-/// Whether a record holds a use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
     /// The connection is not in use, or its use is just being noted.
     Free,
-    /// The connection is in use.
     InUse,
     /// The connection is in use, and was reported as held for long.
     Reported,
@@ -205,7 +202,6 @@ impl Hold {
             .map(|word| word.load(Ordering::Relaxed))
     }
 
-    /// Returns the use, for the slot's owner.
     fn words(&self) -> Use {
         Self::checked(self.raw())
     }

@@ -116,7 +116,6 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// Interrupts all connections in establishment.
     pub(super) fn interrupt_pending(&self) {
         self.interrupt_where(&HashSet::new(), |stamp| stamp.pending);
     }

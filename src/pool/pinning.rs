@@ -15,7 +15,6 @@ impl<E: Environment> Held<E> {
         }
     }
 
-    /// Records and counts the connection's purpose.
     pub(super) fn pin_to(self, purpose: Purpose) {
         let core = self.core();
         let before = self.record_mut(|record| std::mem::replace(&mut record.purpose, purpose));

@@ -18,20 +18,15 @@ pub(super) struct Registry {
     pub(super) free: Vec<u32>,
     /// The tops of detached stacks. All their connections are stale and still to be closed.
     pub(super) stale: Vec<u32>,
-    /// Why the pool was cleared last.
     pub(super) cause: Option<Cause>,
     /// Connections up to this generation are still to be interrupted.
     pub(super) interrupt: Option<u64>,
-    /// The connections that are drained.
     pub(super) drains: DrainQueue,
-    /// The services behind a load balancer that have connections.
     pub(super) services: Services,
-    /// Counts that change under this lock.
     pub(super) counts: RegistryCounts,
 }
 
 impl Registry {
-    /// Returns a slot for a new connection.
     pub(super) fn allocate<C>(&mut self, slab: &Slab<C>) -> u32 {
         self.free.pop().unwrap_or_else(|| slab.grow())
     }

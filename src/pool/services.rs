@@ -26,7 +26,6 @@ struct Service {
     members: HashMap<u32, u64>,
 }
 
-/// A connection's membership in a service.
 #[derive(Clone)]
 pub(super) struct Membership {
     pub(super) service_id: ObjectId,
@@ -46,7 +45,6 @@ impl Membership {
 }
 
 impl Services {
-    /// Adds a connection to its service.
     pub(super) fn join(&mut self, service_id: ObjectId, index: u32) -> Membership {
         let first = self.first_generation;
         let service = self
@@ -81,7 +79,6 @@ impl Services {
         Some(service.generation.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Makes all connections to all services stale.
     pub(super) fn clear_all(&mut self) {
         for service in self.present.values() {
             // Relaxed: the pool's generation changes too, and makes the same connections stale. Changes are made under

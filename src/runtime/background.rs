@@ -107,7 +107,6 @@ mod tests {
         pool
     }
 
-    /// Rests on a runtime without the other driver.
     fn rest<E: Establish>(pool: &Pool<E>, on: &Runtime) {
         let begun = std::time::Instant::now();
         on.block_on(rest_of(&pool.core, Some(INTERVAL)));

@@ -32,7 +32,6 @@ impl Inline {
         Self { before: IS_INLINE.replace(true), thread: PhantomData }
     }
 
-    /// Returns whether the calling thread is marked.
     pub(crate) fn is_entered() -> bool {
         IS_INLINE.get()
     }

@@ -66,7 +66,6 @@ enum CheckOutState {
 }
 
 pin_project! {
-    /// How a check-out waits.
     #[project = Way]
     pub(super) enum Waiting<'p, E: Establish> {
         /// In the queue, without a time limit: the most frequent way.

@@ -14,7 +14,6 @@ use super::fork;
 use crate::pool::Closing;
 use crate::sync::contain;
 
-/// How long a close may take.
 const LIMIT: Duration = Duration::from_secs(5);
 
 type Close = Pin<Box<dyn Future<Output = ()> + Send>>;

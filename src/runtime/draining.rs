@@ -30,13 +30,11 @@ pub(super) fn begin<E: Establish>(draining: Draining<TokioEnvironment<E>>) {
     runtime.spawn(drain(DrainTask::<E> { guard, draining }));
 }
 
-/// How a drain ended.
 enum End {
     /// The establisher's drain completed. The connection's condition is checked again.
     Done,
     /// The pool was cleared or closed meanwhile, or a check-out waits for the connection's capacity.
     Revoked,
-    /// The establisher's code panicked.
     Panicked,
     /// This is a forked child, which inherited the task together with its runtime.
     Forked,
@@ -73,7 +71,6 @@ async fn drain<E: Establish>(mut task: DrainTask<E>) {
     }
 }
 
-/// A connection that is drained.
 struct DrainTask<E: Establish> {
     /// Present if the task runs on the pool's runtime. Dropped before the connection is.
     guard: Option<HomeGuard<E>>,

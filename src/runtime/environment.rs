@@ -70,11 +70,8 @@ pub struct TokioEnvironment<E: Establish> {
     pub(super) timeout: Option<Duration>,
     /// Decides which slow check-outs are reported. `None` reports none.
     pub(super) slow_check_outs: Option<SlowCheckOuts>,
-    /// Holds the runtime that the pool's tasks run on.
     pub(super) residence: Residence,
-    /// The sinks for the reports of long holds.
     pub(super) holds: HoldReports,
-    /// Wakes the background task.
     pub(super) maintenance: tokio::sync::Notify,
     pub(super) failures: Failures,
     /// Notifies draining tasks of a clear or a close of the pool, and openings that back off of the end of the

@@ -15,10 +15,8 @@ use crate::holder::Holder;
 use crate::pool::{Core, HoldReview};
 use crate::sync::contain;
 
-/// The target of the log messages about long holds.
 const TARGET: &str = "wharf::holders";
 
-/// A function that receives the reports of long holds.
 pub(super) type HoldSink = Arc<dyn Fn(&LongHold) + Send + Sync>;
 
 /// A connection has been in use for longer than the threshold, or such a use has ended. See

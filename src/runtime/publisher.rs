@@ -117,7 +117,6 @@ impl Publisher {
         self.has_subscribers() || self.log.is_some()
     }
 
-    /// Returns whether the log receives events.
     #[inline]
     pub(super) fn is_logged(&self) -> bool {
         self.log.is_some() && interest::is_there()

@@ -28,7 +28,6 @@ thread_local! {
     static GENERATOR: RefCell<Option<(u32, Rng)>> = const { RefCell::new(None) };
 }
 
-/// Returns a random number.
 pub(crate) fn random_number() -> u64 {
     draw(|generator| generator.u64(..))
 }

@@ -20,7 +20,6 @@ impl Stopwatch {
         Self::Fast { start: clock.raw(), clock }
     }
 
-    /// Starts a stopwatch with tokio's clock.
     pub(super) fn tokio() -> Self {
         Self::Tokio { start: Instant::now() }
     }

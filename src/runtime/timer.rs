@@ -48,7 +48,6 @@ pub(crate) async fn within<F: Future>(
     .await
 }
 
-/// Returns whether the caller is polled on a runtime.
 fn is_on_runtime() -> bool {
     // Most callers are in a task, and its id is cheap to read. Getting the handle increments a reference count, on a
     // cache line that all CPU cores of the runtime share.

@@ -82,7 +82,6 @@ pub(super) fn establishment(address: &str, connection_id: u64, cause: Option<&Sp
     span
 }
 
-/// Notes the error of an establishment in its span.
 pub(super) fn failed(span: &Span, error: &CheckOutError) {
     span.record("error", display(PrintableError(error)));
 }

@@ -22,14 +22,12 @@ use super::timer::{Lapse, within};
 use crate::error::{CheckOutError, NoRuntimeError, TimeLimit};
 use crate::pool::{Grant, Idle, Permit};
 
-/// The outcome of opening a connection.
 enum Opened<E: Establish> {
     Ended(opening::Acquired<E>),
     /// The runtime of the opening task has ended, and the permit is gone with the task.
     RuntimeEnded,
 }
 
-/// The time limits of a check-out's wait.
 struct TimeLimits {
     begun: Instant,
     /// When the whole check-out times out, and by which limit.
@@ -117,7 +115,6 @@ impl<E: Establish> Pool<E> {
         }
     }
 
-    /// Waits for a grant.
     async fn granted_in_time(
         &self,
         acquire: impl Future<Output = Grant<TokioEnvironment<E>>>,
@@ -138,7 +135,6 @@ impl<E: Establish> Pool<E> {
         Err(self.error_of(lapsed, limits))
     }
 
-    /// Waits for `future` until the limit.
     async fn in_time<T>(
         &self,
         limit: Option<(Instant, TimeLimit)>,

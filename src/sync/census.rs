@@ -15,7 +15,6 @@ thread_local! {
 /// The work of the calling thread under short locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Census {
-    /// How often it took a lock.
     pub(crate) sections: u32,
     /// The number of steps of the longest section.
     pub(crate) longest: u32,

@@ -44,7 +44,6 @@ pub(crate) fn made_progress() {
     asleep.iter().for_each(Thread::unpark);
 }
 
-/// The wait of a thread.
 #[derive(Debug)]
 pub(crate) struct Patience {
     /// The number of steps before the last look, from the second look on.

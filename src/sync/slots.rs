@@ -176,7 +176,6 @@ impl SlotStack {
 /// The head of a stack: the slot on top, and how often the head has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Head {
-    /// Wraps around after 2⁴⁰ changes.
     tag: u64,
     top: u32,
 }

@@ -1,6 +1,5 @@
 //! The packed words of a slot.
 
-/// The number of bits of a slot's index.
 pub(in crate::pool) const INDEX_BITS: u32 = 20;
 
 /// Stands for no slot, where a slot's index is expected.
@@ -34,9 +33,7 @@ impl Link {
 pub(in crate::pool) struct Stamp {
     /// The pool's generation when the connection was created.
     pub(in crate::pool) generation: u64,
-    /// Whether a connection exists.
     pub(in crate::pool) live: bool,
-    /// Whether the connection is still pending.
     pub(in crate::pool) pending: bool,
     /// Whether the connection's owner is to stop what it is doing.
     pub(in crate::pool) interrupted: bool,

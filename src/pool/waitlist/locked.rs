@@ -15,12 +15,10 @@ pub(in crate::pool) struct LockedWaitList<G> {
     books: [Book<G>; 3],
     /// Tickets that were taken out of a word and are not all refused yet, the earliest first.
     away: Vec<Away>,
-    /// The number of turnings-away.
     era: u64,
     spares: Spares<G>,
 }
 
-/// The book of a lane.
 struct Book<G> {
     chain: Chain<G>,
     /// The number of tickets in the word that have left.
@@ -87,7 +85,6 @@ impl<G> LockedWaitList<G> {
         }
     }
 
-    /// Returns the number of unclaimed waiters in a lane.
     pub(super) fn len(&self, lane: Lane) -> u32 {
         self.word(lane).span() - self.books[lane as usize].gaps
     }
@@ -97,7 +94,6 @@ impl<G> LockedWaitList<G> {
         Lane::OF_PERMITS.into_iter().map(|lane| self.len(lane)).sum()
     }
 
-    /// Returns whether a lane has no unclaimed waiters.
     pub(in crate::pool) fn is_empty(&self, lane: Lane) -> bool {
         self.word(lane).span() == 0
     }
@@ -290,7 +286,6 @@ impl<G> LockedWaitList<G> {
         }
     }
 
-    /// Returns the number of segments of a lane.
     pub(super) fn segments(&self, lane: Lane) -> u32 {
         self.books[lane as usize].chain.len()
     }

@@ -135,7 +135,6 @@ impl<G> Waiter<G> {
         self.seat.is_some()
     }
 
-    /// Takes the grant, if it has come.
     #[inline]
     #[allow(unsafe_code)]
     fn take(&mut self) -> Option<G> {
@@ -212,7 +211,6 @@ impl<G> Claimed<G> {
         Self { ticket, cell: queue.directory.cell(ticket) }
     }
 
-    /// Grants, and returns the waiter's waker.
     #[inline]
     #[allow(unsafe_code)]
     pub(super) fn grant(self, grant: G) -> Waker {
@@ -229,7 +227,6 @@ pub(super) struct TurnedAway {
     era: u64,
 }
 
-/// One lane.
 struct Queue<G> {
     tickets: CachePadded<Tickets>,
     limit: CachePadded<Limit>,

@@ -33,7 +33,6 @@ struct Bits {
 
 /// The number of bits of a ticket.
 pub(super) const TICKET_BITS: u32 = BITS.segment + 2 * BITS.branch + BITS.root;
-/// The number of tickets of a segment.
 pub(super) const SIZE: u32 = 1 << BITS.segment;
 
 const FAN: usize = 1 << BITS.branch;
@@ -158,7 +157,6 @@ pub(super) struct Lack {
 impl<G> Parts<G> {
     pub(super) const NONE: Self = Self { segment: None, lower: None, upper: None };
 
-    /// Builds the missing parts.
     pub(super) fn build(lack: Lack) -> Self {
         Self {
             segment: lack.segment.then(Segment::new),
@@ -175,7 +173,6 @@ impl<G> Parts<G> {
 /// In a saturated pool, segments come and go alternately. A few spare segments make up for irregularities.
 const SPARES: usize = 2;
 
-/// Memory for the next segments.
 pub(super) struct Spares<G> {
     segments: [Option<Box<Segment<G>>>; SPARES],
     lower: Option<Box<Lower<G>>>,

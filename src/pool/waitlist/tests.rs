@@ -65,7 +65,6 @@ fn refuse_all(list: &WaitList<u32>, away: &TurnedAway, value: u32) -> usize {
     }
 }
 
-/// Returns the number of segments of a lane.
 fn segments(list: &WaitList<u32>, lane: Lane) -> usize {
     list.lock().segments(lane) as usize
 }

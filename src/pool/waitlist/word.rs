@@ -24,7 +24,6 @@ impl Ticket {
     /// Near the last number, so that tests and model checkers explore the wrap-around.
     #[cfg(any(test, loom, shuttle))]
     pub(super) const FIRST: Self = Self(Self::COUNT - segments::SIZE);
-    /// The number of different tickets.
     pub(super) const COUNT: u32 = 1 << TICKET_BITS;
 
     #[inline]
@@ -58,7 +57,6 @@ impl Ticket {
         self.0
     }
 
-    /// Returns the ticket of a [`number`](Self::number).
     #[inline]
     pub(super) fn of(number: u32) -> Self {
         Self(number & TICKET_MASK)
@@ -68,7 +66,6 @@ impl Ticket {
 /// A reading of the word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Word {
-    /// The first ticket that waits.
     pub(super) first: Ticket,
     /// The ticket of the next newcomer. If it equals `first`, no ticket waits.
     pub(super) next: Ticket,
@@ -151,7 +148,6 @@ impl Tickets {
         Word::unpack(published!(self.0))
     }
 
-    /// Replaces the word, if it is still `seen`.
     #[inline]
     pub(super) fn swap(&self, seen: Word, new: Word) -> bool {
         // ORD: Release; pairs with the Acquire in `load` and here; publishes the change of the pool word that comes
