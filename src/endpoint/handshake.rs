@@ -158,7 +158,7 @@ fn refusal(unsuccessful: Unsuccessful, is_secret: bool) -> EstablishError {
 /// pool.
 pub(super) fn judged_by(error: &ServerError, failure: EstablishError) -> EstablishError {
     let stays_up = matches!(error.state_change(), Some(StateChange::NotWritablePrimary | StateChange::Recovering));
-    // A pool knows no other labels.
+    // Pools do not know other labels.
     let labels = error.labels.among(Labels::SYSTEM_OVERLOADED.with(Labels::RETRYABLE));
     failure.with_labels(labels).with_retryable(error.has_retryable_code()).with_clears_pool(!stays_up)
 }

@@ -50,7 +50,7 @@ pub(super) struct Conclusion {
 /// responder that does not know the certificate is not a reason to refuse it. Returns what the response says, if it is
 /// conclusive.
 ///
-/// The certificate and its chain were verified before, with the same arguments.
+/// The certificate and its chain were already verified, with the same arguments.
 pub(super) fn check<'c>(
     certificate: &'c CertificateDer<'_>,
     issuer: Issuer<'_>,
@@ -73,7 +73,7 @@ pub(super) fn check<'c>(
 }
 
 impl<'a> Issued<'a> {
-    /// Finds the issuer. The chain was verified before, with the same arguments.
+    /// Finds the issuer. The chain was already verified, with the same arguments.
     pub fn new(
         certificate: &'a CertificateDer<'_>,
         issuer: Issuer<'_>,
@@ -85,8 +85,8 @@ impl<'a> Issued<'a> {
             Issuer::Itself => anchor_from_trusted_cert(certificate).map_err(bad_encoding)?.to_owned(),
             Issuer::OfChain { intermediates, authorities } => {
                 // The chain is verified again, because only the verification yields it. The issuer must not be looked up by
-                // name and signature alone. For a given signature, a key can be made that verifies it, and a certificate
-                // with that key can be sent along.
+                // name and signature alone. For a given signature, an attacker can construct a key that verifies it, and
+                // send a certificate with that key along.
                 let end_entity = EndEntityCert::try_from(certificate).map_err(bad_encoding)?;
                 let usage = KeyUsage::server_auth();
                 let chain = end_entity
