@@ -96,7 +96,7 @@ pub(crate) use material::{CaCertificates, ClientCertificate};
 ///
 /// wharf does not check the following:
 ///
-/// - It reads no revocation list.
+/// - It does not read revocation lists.
 /// - It checks only the server's own certificate, not the certificates of intermediate authorities or responders.
 /// - A resumed session relies on the check of the connection that began it.
 ///

@@ -37,9 +37,9 @@ pub struct WriteConcern {
 pub enum Acknowledgement {
     /// This number of servers.
     ///
-    /// With 0, no server acknowledges the write, and the client waits for no reply: it succeeds as soon as it is sent, its
-    /// counts are zero, and it is not repeated. It belongs to no session, so in a session of the application it is an error
-    /// ([`SessionError::UnacknowledgedWrite`](crate::client::SessionError)).
+    /// With 0, no server acknowledges the write, and the client does not wait for a reply: it succeeds as soon as it is
+    /// sent, its counts are zero, and it is not repeated. It belongs to no session, so in a session of the application it
+    /// is an error ([`SessionError::UnacknowledgedWrite`](crate::client::SessionError)).
     Servers(u32),
     /// `majority`, or a mode that the replica set's configuration defines.
     Mode(String),

@@ -35,7 +35,7 @@ pub fn has_no_reply(command: &str) -> bool {
 pub fn is_single(argument: &str, statement: &RawDocument) -> bool {
     match argument {
         "updates" | "ops" => !is_true(statement, "multi"),
-        // `limit: 0` removes all that match. Without a limit, the server refuses the delete.
+        // `limit: 0` removes all matching documents. Without a limit, the server refuses the delete.
         "deletes" => is_true(statement, "limit"),
         _ => true,
     }

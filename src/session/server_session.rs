@@ -142,7 +142,7 @@ impl ServerSession {
         self.is_cut_off = true;
     }
 
-    /// Returns whether the server should be told that the session has ended, because it goes back to no pool. A dirty
+    /// Returns whether the server should be told that the session has ended, because it does not go back to a pool. A dirty
     /// session is discarded.
     pub fn is_to_be_ended(&self) -> bool {
         self.is_cut_off && !self.is_dirty && self.forks == forks()

@@ -306,7 +306,7 @@ fn check_strictly(reply: &RawDocument) -> Result<(), Unsuccessful> {
 /// Returns whether a document has a field, for a fraction of what [`RawDocument::get`] costs. Anything after invalid bytes
 /// does not count.
 pub(crate) fn has_field(document: &RawDocument, field: &str) -> bool {
-    // The document's length and end, and the type and the end of the name of the element.
+    // The document's length and end, and the element's type and the end of its name.
     if document.as_bytes().len() < 4 + 1 + 2 + field.len() {
         return false;
     }

@@ -87,7 +87,7 @@ impl Value<'_> {
         words.iter().copied().find(|word| name(*word) == self.text.as_str()).ok_or(Rejection::NotAllowed)
     }
 
-    /// Reads a mechanism. If it were ignored, the client would authenticate in another way.
+    /// Reads a mechanism. If it were ignored, the client would authenticate in a different way.
     pub fn mechanism(&self) -> Result<Mechanism, Rejection> {
         Mechanism::named(&self.text).ok_or_else(|| {
             let must = format!("one of {}", Mechanism::supported());

@@ -51,8 +51,8 @@ struct Server {
 }
 
 proptest! {
-    /// Whatever happens, each transaction is begun once, with a larger number than all before, and its end is sent exactly
-    /// if the server may know it.
+    /// Whatever happens, each transaction is begun once, with a larger number than all before, and its end is sent if and
+    /// only if the server may know it.
     #[test]
     fn server_understands_every_command_of_a_session(steps in prop::collection::vec(step(), 0..40)) {
         let mut session = session();
