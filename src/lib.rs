@@ -83,18 +83,13 @@ pub mod endpoint;
 mod error;
 mod event;
 mod holder;
-#[cfg(not(loom))]
-mod logged;
 pub mod metrics;
-mod milliseconds;
 mod options;
 mod pool;
-mod printable;
 #[cfg(not(loom))]
 mod runtime;
 #[cfg(not(loom))]
 mod selection;
-mod sentence;
 #[cfg(not(loom))]
 mod session;
 #[cfg(not(loom))]
@@ -102,6 +97,7 @@ pub mod single;
 mod sync;
 #[cfg(not(loom))]
 pub mod telemetry;
+mod text;
 #[cfg(not(loom))]
 mod topology;
 #[cfg(not(loom))]

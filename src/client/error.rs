@@ -20,11 +20,11 @@ use super::write::WriteFailure;
 use crate::deployment::ServerSelectionError;
 use crate::endpoint::{CommandError, OperationError, ServerError, WriteConcernError};
 use crate::error::Labels;
-use crate::milliseconds::Milliseconds;
 use crate::options::{InvalidOption, ServerAddress};
-use crate::printable::Printable;
-use crate::sentence::write_sentence;
 use crate::session::{Fault, FaultKind, SessionError};
+use crate::text::milliseconds::Milliseconds;
+use crate::text::printable::Printable;
+use crate::text::sentence::write_sentence;
 
 /// The server's number for `IllegalOperation`.
 const ILLEGAL_OPERATION: i32 = 20;

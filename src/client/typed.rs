@@ -19,8 +19,8 @@ use super::session::Session;
 use super::timed::Limited;
 use crate::endpoint::Limit;
 use crate::options::ReadPreference;
-use crate::printable::{Printable, PrintableError};
 use crate::session::SessionError;
+use crate::text::printable::{Printable, PrintableError};
 use crate::wire::{nesting, reply};
 
 /// Room that suffices for most documents of an application, in bytes.

@@ -2,9 +2,9 @@
 
 use tracing::{Level, debug};
 
-use crate::logged::is_logged;
-use crate::printable::PrintableError;
 use crate::telemetry::{MostLogged, host_and_port, milliseconds};
+use crate::text::logged::is_logged;
+use crate::text::printable::PrintableError;
 use crate::topology::{HeartbeatConnection, TopologyEvent};
 
 /// The target of the messages.

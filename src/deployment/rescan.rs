@@ -9,8 +9,8 @@ use tokio::time::{Instant, sleep_until};
 use super::state::{Deployment, SrvResident};
 use crate::endpoint::{SHORTEST_RESCAN, choose, resolve_again, resolve_first};
 use crate::options::{Options, SHORTEST_HEARTBEAT, ServerAddress};
-use crate::printable::PrintableError;
 use crate::runtime::alarm;
+use crate::text::printable::PrintableError;
 use crate::topology::TopologyDescription;
 
 /// Looks the servers up until the deployment is closed, or turns out to be of a type that is not looked up again.

@@ -56,10 +56,10 @@ use crate::endpoint::{
     Command, CommandError, Endpoint, Limit, OperationError, SHORTEST_RESCAN, Scanned, resolve_again, resolve_first,
 };
 use crate::error::{Cause, CheckOutError};
-use crate::milliseconds::Milliseconds;
 use crate::options::{PoolOptions, SHORTEST_HEARTBEAT};
-use crate::printable::PrintableError;
 use crate::runtime::{Connection, within};
+use crate::text::milliseconds::Milliseconds;
+use crate::text::printable::PrintableError;
 use crate::topology::{ServerDescription, ServerType, TopologyType};
 use crate::wire::reply::whole_number;
 

@@ -14,10 +14,10 @@ use super::snapshot::Snapshot;
 use super::state::Deployment;
 use crate::boxed::boxed;
 use crate::error::Cause;
-use crate::milliseconds::Milliseconds;
 use crate::options::{InvalidOption, ReadPreferenceMode, ServerAddress};
 use crate::runtime::within;
 use crate::selection::Access;
+use crate::text::milliseconds::Milliseconds;
 use crate::topology::ServerDescription;
 
 /// The requirements of an operation for its server.

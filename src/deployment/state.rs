@@ -20,9 +20,9 @@ use super::snapshot::Snapshot;
 use crate::endpoint::{Handshake, ResolveError, Resolver};
 use crate::error::Cause;
 use crate::options::{InvalidOption, Options, ServerAddress};
-use crate::printable::PrintableError;
 use crate::runtime::{FailedConnection, Subscriber, watch_interest};
 use crate::telemetry::Log;
+use crate::text::printable::PrintableError;
 use crate::topology::{TopologyDescription, TopologyEvent, TopologyType, events_of_change, events_of_opening};
 
 /// The servers of a client, with their pools and monitors.

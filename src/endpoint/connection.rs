@@ -22,9 +22,9 @@ use super::error::{CommandError, CommandTimeoutError, Origin};
 use crate::boxed::boxed;
 use crate::condition::Condition;
 use crate::error::Cause;
-use crate::milliseconds::Milliseconds;
 use crate::options::{Compressor, Options};
 use crate::runtime::{Lapse, on_runtime, within};
+use crate::text::milliseconds::Milliseconds;
 use crate::wire::reply::{self, MAX_TIME_MS_EXPIRED, REAUTHENTICATION_REQUIRED, Unsuccessful};
 use crate::wire::{Flags, HelloReply, ServerError};
 

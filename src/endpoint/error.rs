@@ -11,7 +11,7 @@ use thiserror::Error;
 
 use super::authentication::{AuthenticationCause, AuthenticationError};
 use crate::error::{Cause, Labels};
-use crate::milliseconds::Milliseconds;
+use crate::text::milliseconds::Milliseconds;
 use crate::wire::reply::StateChange;
 use crate::wire::{ServerError, WireError};
 

@@ -23,9 +23,9 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
 use zeroize::Zeroizing;
 
-use crate::milliseconds::Milliseconds;
-use crate::printable::PrintableError;
 use crate::runtime::{LookUps, blocking};
+use crate::text::milliseconds::Milliseconds;
+use crate::text::printable::PrintableError;
 
 /// The longest body that an answer may have, in bytes.
 const MAX_BODY: usize = 64 * 1024;

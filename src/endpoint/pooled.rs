@@ -17,9 +17,9 @@ use super::error::CommandError;
 use super::{Endpoint, ServerError};
 use crate::boxed::boxed;
 use crate::error::{CheckOutError, Labels, PoolClearedError, TimeLimit};
-use crate::milliseconds::Milliseconds;
 use crate::pool::Clear;
 use crate::runtime::{Connection, Pool};
+use crate::text::milliseconds::Milliseconds;
 use crate::wire::reply::StateChange;
 
 impl Pool<Endpoint> {

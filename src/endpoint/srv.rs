@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use crate::error::Cause;
 use crate::options::{InvalidOption, Options};
-use crate::printable::PrintableError;
+use crate::text::printable::PrintableError;
 
 #[cfg(feature = "srv")]
 #[doc(no_inline)]

@@ -9,8 +9,8 @@ use std::time::Duration;
 use thiserror::Error;
 
 use super::{Cause, Labels, debug_as_sentence};
-use crate::milliseconds::Milliseconds;
-use crate::printable::PrintableError;
+use crate::text::milliseconds::Milliseconds;
+use crate::text::printable::PrintableError;
 
 debug_as_sentence!(EstablishError, ConnectTimeoutError);
 

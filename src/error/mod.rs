@@ -22,7 +22,7 @@ pub use labels::Labels;
 /// The error that cleared a pool, or that kept a connection from being established.
 pub type Cause = Arc<dyn StdError + Send + Sync + 'static>;
 
-pub(crate) use crate::sentence::debug_as_sentence;
+pub(crate) use crate::text::sentence::debug_as_sentence;
 
 debug_as_sentence!(enum ClearError { ; ServiceIdRequired, NotLoadBalanced });
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::InvalidOption;
-use crate::printable::is_unprintable;
+use crate::text::printable::is_unprintable;
 
 /// The port of a server whose address has no port.
 const DEFAULT_PORT: u16 = 27017;

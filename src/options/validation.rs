@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::milliseconds::Milliseconds;
+use crate::text::milliseconds::Milliseconds;
 
 use super::{Credential, InvalidOption, Mechanism, Options};
 

@@ -6,7 +6,7 @@ use tracing::level_filters::{LevelFilter, STATIC_MAX_LEVEL};
 use tracing::metadata::{Kind, Metadata};
 
 use super::traced::TARGET;
-use crate::logged::may_reach_logger;
+use crate::text::logged::may_reach_logger;
 
 /// An empty message. `tracing` remembers for it whether a subscriber may want it.
 static CALLSITE: DefaultCallsite = DefaultCallsite::new(&METADATA);

@@ -19,7 +19,7 @@ use super::pool::Pool;
 use crate::boxed::boxed;
 use crate::error::CheckOutError;
 use crate::pool::Environment;
-use crate::printable::PrintableError;
+use crate::text::printable::PrintableError;
 
 /// The target of spans and messages: the "connection" component of the logging specification.
 pub(crate) const TARGET: &str = "wharf::connection";

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use crate::event::PoolEvent;
 use crate::options::OptionValue;
-use crate::printable::PrintableError;
 use crate::runtime::Subscriber;
+use crate::text::printable::PrintableError;
 
 /// The number of bytes to collect before they are written.
 const CHUNK: usize = 64 * 1024;

@@ -8,10 +8,10 @@ use tracing::{Level, debug};
 use super::sentence::Sentence;
 use crate::error::{CheckOutError, EstablishError};
 use crate::event::{CheckOutFailedReason, ConnectionClosedReason, EventError, PoolEvent};
-use crate::logged::is_logged;
 use crate::options::OptionValue;
-use crate::printable::PrintableError;
 use crate::runtime::{Subscriber, TARGET};
+use crate::text::logged::is_logged;
+use crate::text::printable::PrintableError;
 
 /// Logs every event through [`tracing`], at level `DEBUG` with the target `wharf::connection`.
 ///

@@ -10,7 +10,7 @@ use bson::{DateTime, RawBsonRef, RawDocument};
 use super::TopologyVersion;
 use crate::error::Cause;
 use crate::options::{Host, ServerAddress};
-use crate::printable::PeerText;
+use crate::text::printable::PeerText;
 use crate::wire::hello::{IncompatibleServerError, check_wire_versions, out_of_range};
 use crate::wire::reply::{self, Unsuccessful, whole_number};
 use crate::wire::{DEFAULT_MAX_MESSAGE_SIZE, Role, WireError};

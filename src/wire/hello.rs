@@ -12,7 +12,7 @@ use super::auth::document_with_room;
 use super::reply::{text, whole_number};
 use super::{DEFAULT_MAX_MESSAGE_SIZE, PeerText, WireError};
 use crate::options::Compressor;
-use crate::printable::PrintableError;
+use crate::text::printable::PrintableError;
 
 /// The oldest wire version that wharf works with: MongoDB 4.2's.
 pub const MIN_WIRE_VERSION: i32 = 8;

@@ -6,7 +6,7 @@ use bson::raw::cstr;
 use bson::{RawDocument, RawDocumentBuf};
 
 use crate::options::{DriverInfo, InvalidOption};
-use crate::printable::floor_char_boundary;
+use crate::text::printable::floor_char_boundary;
 
 /// The maximum length of the metadata document, in bytes, including all of BSON's overhead.
 pub const MAX_METADATA: usize = 512;

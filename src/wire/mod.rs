@@ -43,7 +43,7 @@ pub use op_msg::{Flags, Limits, Message, Outgoing};
 pub use reply::ServerError;
 
 #[doc(inline)]
-pub use crate::printable::PeerText;
+pub use crate::text::printable::PeerText;
 
 /// The `maxMessageSizeBytes` of every known server, in bytes, and the default for a server that does not report its
 /// own.

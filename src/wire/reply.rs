@@ -9,7 +9,7 @@ use bson::{RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
 
 use super::{WireError, element};
 use crate::error::Labels;
-use crate::printable::Printable;
+use crate::text::printable::Printable;
 
 /// A command that the server executed or refused, and that failed: a reply with `ok: 0`.
 ///

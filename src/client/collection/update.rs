@@ -12,8 +12,8 @@ use super::fields::{Fields, Shape, refused};
 use super::request::Request;
 use super::results::{Counts, DeleteResult, UpdateResult};
 use crate::endpoint::{Limit, OutgoingSequence};
-use crate::printable::Printable;
 use crate::session::{SessionError, name};
+use crate::text::printable::Printable;
 
 impl<T> Collection<T> {
     /// Prepares an update of the first document that matches `filter`. `update` is a document of operators, such as

@@ -5,9 +5,9 @@ use std::time::Duration;
 use tracing::{Level, debug};
 
 use super::{CommandEvent, CommandFailure, CommandSource};
-use crate::logged::is_logged;
-use crate::printable::PrintableError;
 use crate::telemetry::MostLogged;
+use crate::text::logged::is_logged;
+use crate::text::printable::PrintableError;
 
 /// The target of the messages: the component `command` of the logging specification.
 const TARGET: &str = "wharf::command";

@@ -13,7 +13,7 @@ use super::Kind;
 use crate::endpoint::{Limit, ServerError, WriteConcernError};
 use crate::error::Labels;
 use crate::options::ServerAddress;
-use crate::printable::Printable;
+use crate::text::printable::Printable;
 use crate::wire::reply::{self, DUPLICATE_KEY, whole_number};
 
 /// What writes have done.

@@ -8,7 +8,7 @@ use thiserror::Error;
 use super::super::heartbeat::Heartbeat;
 use crate::endpoint::{CommandError, ServerError};
 use crate::error::{Cause, EstablishError};
-use crate::milliseconds::Milliseconds;
+use crate::text::milliseconds::Milliseconds;
 use crate::wire::WireError;
 
 /// Why a check has no result.

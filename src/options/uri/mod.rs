@@ -23,7 +23,7 @@ use zeroize::Zeroizing;
 
 use super::{InvalidOption, Options, Secret, ServerAddress, SrvName, UriWarning};
 #[cfg(feature = "srv")]
-use crate::printable::Printable;
+use crate::text::printable::Printable;
 use draft::{Draft, Rejection};
 use table::{OldName, Repetition, Row};
 use text::{decode, is_plain};

@@ -12,12 +12,12 @@ use zeroize::Zeroizing;
 
 use super::super::token_file::{self, TokenFileError};
 use crate::endpoint::http::{HttpError, HttpRequest};
-use crate::milliseconds::Milliseconds;
 use crate::options::{
     Callback, CallbackError, CallbackFuture, CloudEnvironment, Credential, InvalidOption, OidcContext, OidcToken,
     Secret,
 };
-use crate::printable::PeerText;
+use crate::text::milliseconds::Milliseconds;
+use crate::text::printable::PeerText;
 
 /// The token of a service account, unless a variable names another file.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";

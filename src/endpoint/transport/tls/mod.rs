@@ -38,7 +38,7 @@ use crate::endpoint::deadline::Deadline;
 use crate::endpoint::host_name;
 use crate::error::{EstablishError, Stage};
 use crate::options::{Host, InvalidOption, TlsOptions, TlsVersion};
-use crate::printable::Printable;
+use crate::text::printable::Printable;
 
 mod certificate_key;
 mod error;

@@ -19,8 +19,8 @@ use zeroize::Zeroizing;
 
 use super::revocation::{Algorithms, Conclusion, Issued};
 use crate::endpoint::http::HttpRequest;
-use crate::printable::{Printable, PrintableError};
 use crate::runtime::TARGET;
+use crate::text::printable::{Printable, PrintableError};
 use crate::wire::ocsp::CertificateId;
 
 /// The longest wait for responders.

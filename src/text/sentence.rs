@@ -3,7 +3,7 @@
 use std::error::Error as StdError;
 use std::fmt;
 
-use crate::printable::PrintableError;
+use crate::text::printable::PrintableError;
 
 /// Writes an error as a sentence: its message, and the message of each source that the sentence does not contain yet.
 ///
@@ -31,7 +31,7 @@ macro_rules! debug_as_sentence {
         impl std::fmt::Debug for $error {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 if !f.alternate() {
-                    return $crate::sentence::write_sentence(self, f);
+                    return $crate::text::sentence::write_sentence(self, f);
                 }
                 match self {
                     $(Self::$whole(error) => {
@@ -39,7 +39,7 @@ macro_rules! debug_as_sentence {
                     })*
                     $(Self::$variant { .. } => {
                         f.write_str(concat!(stringify!($error), "::", stringify!($variant), ": "))?;
-                        $crate::sentence::write_sentence(self, f)
+                        $crate::text::sentence::write_sentence(self, f)
                     })*
                 }
             }
@@ -48,7 +48,7 @@ macro_rules! debug_as_sentence {
     ($($error:ty),+ $(,)?) => {$(
         impl std::fmt::Debug for $error {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                $crate::sentence::write_sentence(self, f)
+                $crate::text::sentence::write_sentence(self, f)
             }
         }
     )+};

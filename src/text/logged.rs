@@ -8,7 +8,7 @@ use tracing::level_filters::LevelFilter;
 /// [logger](may_reach_logger). A message that nothing reads is not built.
 macro_rules! is_logged {
     ($target:expr, $level:expr) => {
-        tracing::enabled!(target: $target, $level) || $crate::logged::may_reach_logger($level)
+        tracing::enabled!(target: $target, $level) || $crate::text::logged::may_reach_logger($level)
     };
 }
 
