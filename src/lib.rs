@@ -70,31 +70,20 @@
 #![cfg_attr(not(feature = "unstable"), allow(dead_code, unused_imports, reason = "used only through `unstable`"))]
 
 #[cfg(not(loom))]
-mod boxed;
-mod by_stage;
-#[cfg(not(loom))]
 pub mod client;
-mod condition;
-mod delivery;
 #[cfg(not(loom))]
 mod deployment;
 #[cfg(not(loom))]
 pub mod endpoint;
-mod error;
-mod event;
-mod holder;
-pub mod metrics;
+#[cfg(not(loom))]
 mod options;
 mod pool;
-#[cfg(not(loom))]
-mod runtime;
 #[cfg(not(loom))]
 mod selection;
 #[cfg(not(loom))]
 mod session;
 #[cfg(not(loom))]
 pub mod single;
-mod sync;
 #[cfg(not(loom))]
 pub mod telemetry;
 mod text;
@@ -106,22 +95,11 @@ mod wire;
 #[cfg(not(loom))]
 #[doc(inline)]
 pub use client::{Client, ClientBuilder, ClientError, Collection, Database, Operation};
-#[doc(inline)]
-pub use condition::Condition;
 #[cfg(not(loom))]
 #[doc(inline)]
 pub use endpoint::{
     Command, CommandError, DirectConnection, Endpoint, EndpointConnection, OperationError, ResolveError, ServerError,
 };
-#[doc(inline)]
-pub use error::{
-    Cause, CheckInError, CheckOutError, ClearError, ConnectTimeoutError, EstablishError, Holders, Labels,
-    PoolClearedError, PoolClosedError, Stage, TimeLimit, WaitQueueTimeoutError,
-};
-#[doc(inline)]
-pub use event::{CheckOutFailedReason, ConnectionClosedReason, EventError, PoolEvent};
-#[doc(inline)]
-pub use holder::{Holder, Purpose};
 #[cfg(not(loom))]
 #[doc(inline)]
 pub use options::{
@@ -132,8 +110,6 @@ pub use options::{
 #[cfg(all(not(loom), feature = "aws"))]
 #[doc(inline)]
 pub use options::{AwsCredentialProvider, AwsCredentials};
-#[doc(inline)]
-pub use options::{BackgroundInterval, InvalidOption, MAX_CONNECTIONS, OptionValue, PoolOptions};
 #[cfg(all(not(loom), any(feature = "aws", feature = "oidc")))]
 #[doc(inline)]
 pub use options::{CallbackError, CallbackFuture, CloudEnvironment};
@@ -141,10 +117,27 @@ pub use options::{CallbackError, CallbackFuture, CloudEnvironment};
 #[doc(inline)]
 pub use options::{IdpInfo, OidcCallback, OidcContext, OidcToken};
 #[doc(inline)]
-pub use pool::{Clear, Phase, PoolStatus, ServiceStatus};
+pub use pool::condition::Condition;
+#[doc(inline)]
+pub use pool::core::{Clear, Phase, PoolStatus, ServiceStatus};
+#[doc(inline)]
+pub use pool::error::{
+    Cause, CheckInError, CheckOutError, ClearError, ConnectTimeoutError, EstablishError, Holders, Labels,
+    PoolClearedError, PoolClosedError, Stage, TimeLimit, WaitQueueTimeoutError,
+};
+#[doc(inline)]
+pub use pool::event::{CheckOutFailedReason, ConnectionClosedReason, EventError, PoolEvent};
+#[doc(inline)]
+pub use pool::holder::{Holder, Purpose};
+#[doc(inline)]
+pub use pool::metrics;
+#[doc(inline)]
+pub use pool::options::{BackgroundInterval, InvalidOption, MAX_CONNECTIONS, OptionValue, PoolOptions};
 #[cfg(not(loom))]
 #[doc(inline)]
-pub use runtime::{Connection, Establish, Establishing, FailedConnection, LongHold, Pool, PoolBuilder, Subscriber};
+pub use pool::runtime::{
+    Connection, Establish, Establishing, FailedConnection, LongHold, Pool, PoolBuilder, Subscriber,
+};
 /// The version of rustls that wharf uses, for [`TlsOptions::client_config`] and [`TlsOptions::crypto_provider`].
 #[cfg(not(loom))]
 #[doc(no_inline)]
@@ -157,20 +150,22 @@ pub use tokio_rustls::rustls;
 pub mod unstable {
     #[cfg(any(loom, shuttle))]
     pub mod delivery {
-        pub use crate::delivery::*;
+        pub use crate::pool::delivery::*;
     }
     pub mod pool {
-        pub use crate::pool::*;
+        pub use crate::pool::core::*;
     }
     /// Lets the simulator of `scale/` observe the pool.
     #[cfg(simulated)]
     pub mod simulated {
-        pub use crate::sync::simulated::*;
+        pub use crate::pool::sync::simulated::*;
     }
     /// Parts of the pool, so that models can test them alone.
     #[cfg(loom)]
     pub mod primitives {
-        pub use crate::sync::{Front, ModelledBriefLock as BriefLock, Placed, SlotStack, Slots, Watch, unexplored};
+        pub use crate::pool::sync::{
+            Front, ModelledBriefLock as BriefLock, Placed, SlotStack, Slots, Watch, unexplored,
+        };
     }
     #[cfg(not(loom))]
     pub mod endpoint {

@@ -3,23 +3,23 @@
 /// The names of the files' accesses. The files are paths from the root of the repository. If several entries match, the
 /// first counts.
 pub const WORDS: &[(&str, &str)] = &[
-    ("src/pool/shard.rs", "shard head"),
-    ("src/pool/state.rs", "pool word"),
-    ("src/pool/capacity.rs", "capacity word"),
-    ("src/pool/slab.rs", "slot"),
-    ("src/pool/tally.rs", "slot tally"),
-    ("src/pool/attention.rs", "attention"),
-    ("src/pool/waitlist/word.rs", "queue word"),
-    ("src/pool/waitlist/segments.rs", "segment"),
-    ("src/pool/waitlist", "waiter's cell"),
-    ("src/sync/brief.rs", "wait list lock"),
-    ("src/pool/acquire.rs", "stale count"),
-    ("src/pool/core.rs", "registry"),
-    ("src/pool/held.rs", "registry"),
-    ("src/pool/permit.rs", "registry"),
-    ("src/pool/maintenance.rs", "registry"),
-    ("src/pool/registry.rs", "registry"),
-    ("src/metrics", "metrics"),
+    ("src/pool/core/shard.rs", "shard head"),
+    ("src/pool/core/state.rs", "pool word"),
+    ("src/pool/core/capacity.rs", "capacity word"),
+    ("src/pool/core/slab.rs", "slot"),
+    ("src/pool/core/tally.rs", "slot tally"),
+    ("src/pool/core/attention.rs", "attention"),
+    ("src/pool/core/waitlist/word.rs", "queue word"),
+    ("src/pool/core/waitlist/segments.rs", "segment"),
+    ("src/pool/core/waitlist", "waiter's cell"),
+    ("src/pool/sync/brief.rs", "wait list lock"),
+    ("src/pool/core/acquire.rs", "stale count"),
+    ("src/pool/core/core.rs", "registry"),
+    ("src/pool/core/held.rs", "registry"),
+    ("src/pool/core/permit.rs", "registry"),
+    ("src/pool/core/maintenance.rs", "registry"),
+    ("src/pool/core/registry.rs", "registry"),
+    ("src/pool/metrics", "metrics"),
     ("scale/src/runtime.rs", "runtime"),
     ("scale/src/cases", "case"),
     ("scale/src/designs/mutex.rs", "mutex and deque"),
@@ -49,8 +49,8 @@ mod tests {
 
     #[test]
     fn files_are_named_by_their_end() {
-        assert_eq!(word("/somewhere/src/pool/shard.rs"), "shard head");
-        assert_eq!(word("src/pool/waitlist/own.rs"), "waiter's cell");
+        assert_eq!(word("/somewhere/src/pool/core/shard.rs"), "shard head");
+        assert_eq!(word("src/pool/core/waitlist/own.rs"), "waiter's cell");
         assert_eq!(word("src/elsewhere.rs"), "src/elsewhere.rs");
     }
 }

@@ -5,9 +5,9 @@ use std::time::Duration;
 use super::Client;
 use super::error::ClientError;
 use crate::endpoint::Limit;
-use crate::error::Labels;
 use crate::options::ServerAddress;
-use crate::runtime::random_fraction;
+use crate::pool::error::Labels;
+use crate::pool::runtime::random_fraction;
 use crate::session::{Decision, Fault, FaultKind, Retries, RetryOptions, Retryability};
 use crate::topology::TopologyType;
 

@@ -23,7 +23,7 @@ use self::opening::{Opening, Plan, Start};
 use super::cursor::{Cursor, Place, read};
 use super::error::ClientError;
 use crate::endpoint::{CommandError, Limit};
-use crate::runtime::random_fraction;
+use crate::pool::runtime::random_fraction;
 
 /// CursorNotFound. The server cannot know that the cursor was that of a change stream.
 const CURSOR_NOT_FOUND: i32 = 43;

@@ -14,12 +14,12 @@ use bson::oid::ObjectId;
 use bson::raw::CString;
 use bson::{RawArrayBuf, RawDocument, RawDocumentBuf};
 
-use crate::boxed::boxed;
 use crate::deployment::{Purpose, logs_selections};
 use crate::endpoint::{Command, Endpoint, OperationError, OutgoingDocuments};
-use crate::error::Labels;
-use crate::runtime::Connection;
-use crate::sync::contain;
+use crate::pool::error::Labels;
+use crate::pool::runtime::Connection;
+use crate::pool::runtime::boxed;
+use crate::pool::sync::contain;
 use crate::telemetry::MostLogged;
 
 /// What happens to a command of a client.

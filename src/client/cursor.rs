@@ -30,8 +30,8 @@ use super::operation::{Kind, Operation};
 use super::run::{Answer, has_sessions};
 use crate::endpoint::Limit;
 use crate::options::InvalidOption;
-use crate::pool::Purpose;
-use crate::runtime::forks;
+use crate::pool::core::Purpose;
+use crate::pool::runtime::forks;
 use crate::session::{FaultKind, name, writes_its_result};
 
 /// How long a stream pauses between two batches without documents, if the server has not waited for documents.

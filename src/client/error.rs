@@ -19,8 +19,8 @@ use super::run::UnmetConcern;
 use super::write::WriteFailure;
 use crate::deployment::ServerSelectionError;
 use crate::endpoint::{CommandError, OperationError, ServerError, WriteConcernError};
-use crate::error::Labels;
 use crate::options::{InvalidOption, ServerAddress};
+use crate::pool::error::Labels;
 use crate::session::{Fault, FaultKind, SessionError};
 use crate::text::milliseconds::Milliseconds;
 use crate::text::printable::Printable;
@@ -100,7 +100,7 @@ pub enum ClientError {
     },
 }
 
-crate::error::debug_as_sentence!(enum ClientError {
+crate::pool::error::debug_as_sentence!(enum ClientError {
     Selection(_), Operation(_), InvalidOption(_), Session(_), Write(_); TransactionTimeout, Other, Argument,
     OnRuntime, EventLoop, InUse, Reply
 });
@@ -228,7 +228,7 @@ enum Failure {
     },
 }
 
-crate::error::debug_as_sentence!(Failure);
+crate::pool::error::debug_as_sentence!(Failure);
 
 impl FailedOperation {
     fn late_note(&self) -> &'static str {

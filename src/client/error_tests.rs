@@ -11,12 +11,12 @@ use super::error::FailedOperation;
 use super::{ClientError, ServerSelectionError, SessionError, WriteConcernError, WriteFailure, Written};
 use crate::endpoint::causes::*;
 use crate::endpoint::*;
-use crate::error::NoRuntimeError;
-use crate::error::{
+use crate::options::{InvalidOption, Mechanism};
+use crate::pool::error::NoRuntimeError;
+use crate::pool::error::{
     CheckInError, CheckOutError, ClearError, EstablishError, Holders, Labels, PoolClearedError, PoolClosedError, Stage,
     TimeLimit, WaitQueueTimeoutError,
 };
-use crate::options::{InvalidOption, Mechanism};
 use crate::wire::WireError;
 use crate::wire::auth::scram::ScramError;
 use crate::wire::hello::IncompatibleServerError;

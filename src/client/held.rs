@@ -7,7 +7,7 @@ use super::error::ClientError;
 use super::in_session::InSession;
 use super::session::known_of;
 use crate::endpoint::{Command, CommandError, Endpoint};
-use crate::runtime::Connection;
+use crate::pool::runtime::Connection;
 
 impl Client {
     /// Runs a command on a connection from [`check_out`](Self::check_out) of this client, and returns the server's successful

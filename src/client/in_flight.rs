@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::in_session::{Explicit, InSession};
 use super::{Client, Inner};
 use crate::endpoint::{AwaitsDrain, Endpoint};
-use crate::runtime::{Connection, PerProcess, within};
+use crate::pool::runtime::{Connection, PerProcess, within};
 use crate::session::{ServerSession, SessionId};
 
 /// How long a connection is held at most for the reply to `endSessions`.
@@ -158,7 +158,7 @@ impl Drop for EndingTask {
 #[cfg(all(test, unix))]
 mod tests {
     use super::*;
-    use crate::runtime::in_child;
+    use crate::pool::runtime::in_child;
     use crate::session::{Moment, ServerSession};
 
     #[test]

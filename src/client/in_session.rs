@@ -10,9 +10,9 @@ use super::line::Line;
 use super::run::timeout_of;
 use crate::deployment::Selected;
 use crate::endpoint::{Endpoint, Limit};
-use crate::error::Labels;
 use crate::options::ServerAddress;
-use crate::runtime::{Connection, within};
+use crate::pool::error::Labels;
+use crate::pool::runtime::{Connection, within};
 use crate::session::{Fault, Moment, ReplyTimes, ServerSession, Session as State, SessionError, TransactionOptions};
 
 /// What a transaction is pinned to.
@@ -180,7 +180,7 @@ impl Explicit {
         connection: Connection<Endpoint>,
     ) -> Option<Connection<Endpoint>> {
         let mut connection = connection;
-        connection.pin_to(crate::pool::Purpose::Transaction);
+        connection.pin_to(crate::pool::core::Purpose::Transaction);
         connection_of(self.lock().pin(Pinned::Connection(server.clone(), Box::new(connection))))
     }
 

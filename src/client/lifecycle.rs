@@ -15,8 +15,8 @@ use super::error::ClientError;
 use crate::deployment::{Server, ServerSelectionError};
 use crate::endpoint::{Command, Endpoint, Limit, OperationError};
 use crate::options::{ReadPreference, ReadPreferenceMode};
-use crate::pool::Phase;
-use crate::runtime::{Connection, within};
+use crate::pool::core::Phase;
+use crate::pool::runtime::{Connection, within};
 use crate::selection::Access;
 use crate::session::{Moment, ServerSessionPool, SessionId};
 

@@ -83,15 +83,15 @@ pub(crate) use timed::Limited;
 
 use command_events::CommandEvents;
 
-use crate::boxed::boxed;
 use crate::deployment::{
     Checks, Demand, Deployment, Present, Publisher, Purpose, Selected, WaitLogged, logs_selections,
 };
 use crate::endpoint::{Endpoint, Limit, OperationError, Resolver};
-use crate::error::CheckOutError;
-use crate::metrics::PoolMetrics;
 use crate::options::{DriverInfo, InvalidOption, Options, ReadPreference};
-use crate::runtime::{Connection, Subscriber};
+use crate::pool::error::CheckOutError;
+use crate::pool::metrics::PoolMetrics;
+use crate::pool::runtime::boxed;
+use crate::pool::runtime::{Connection, Subscriber};
 use crate::selection::Access;
 use crate::session::{Moment, ServerSessionPool, SharedClusterTime};
 pub use crate::session::{SessionError, SessionOptions, TransactionOptions, TransactionState};

@@ -8,8 +8,8 @@ use super::error::{BodyError, ClientError};
 use super::in_session::{Explicit, LimitedCall};
 use super::session::{Session, abandon};
 use crate::endpoint::Limit;
-use crate::error::Labels;
-use crate::runtime::{forks, random_fraction};
+use crate::pool::error::Labels;
+use crate::pool::runtime::{forks, random_fraction};
 use crate::session::{NextStep, Repetitions, TransactionOptions, TransactionState};
 
 /// A transaction that is repeated as its errors allow, apart from the calls of its body.

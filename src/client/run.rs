@@ -20,12 +20,12 @@ use super::in_session::{Explicit, InSession};
 use super::operation::{Kind, Operation};
 use super::session::known_of;
 use super::write::{WriteFailure, is_unacknowledged};
-use crate::boxed::boxed;
 use crate::deployment::{Selected, Server, WaitLogged};
 use crate::endpoint::{Command, CommandError, Endpoint, Limit, OperationError, StateChange};
-use crate::error::{CheckOutError, Labels};
 use crate::options::{InvalidOption, ServerAddress};
-use crate::runtime::Connection;
+use crate::pool::error::{CheckOutError, Labels};
+use crate::pool::runtime::Connection;
+use crate::pool::runtime::boxed;
 use crate::session::{
     ErrorToReport, Fault, ReplyTimes, Retryability, SessionError, SessionServer, has_no_reply, is_retryable_write,
     writes_its_result,

@@ -19,9 +19,9 @@ use super::repeating::{Repeating, Turn};
 use super::run::UnmetConcern;
 use crate::deployment::{Demand, Selected, WaitLogged};
 use crate::endpoint::{Command, Endpoint, Limit, OperationError};
-use crate::error::Labels;
 use crate::options::{InvalidOption, ServerAddress};
-use crate::runtime::{Connection, forks};
+use crate::pool::error::Labels;
+use crate::pool::runtime::{Connection, forks};
 use crate::selection::Access;
 use crate::session::{
     ErrorToReport, Fault, FaultKind, Moment, ReplyTimes, Retryability, Session as State, SessionError, SessionOptions,

@@ -6,8 +6,8 @@ use std::time::Duration;
 #[cfg(any(feature = "metrics", feature = "opentelemetry"))]
 use super::Client;
 use crate::deployment::Snapshot;
-use crate::holder::Holder;
-use crate::pool::PoolStatus;
+use crate::pool::core::PoolStatus;
+use crate::pool::holder::Holder;
 #[cfg(any(feature = "metrics", feature = "opentelemetry"))]
 use crate::telemetry::{PoolSnapshot, Source, sealed};
 

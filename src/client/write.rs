@@ -30,7 +30,7 @@ use super::typed::{encode, encode_hinted, extend, refuse_second};
 use crate::deployment::{Demand, WaitLogged};
 use crate::endpoint::{Limit, OutgoingSequence};
 use crate::options::{Acknowledgement, ServerAddress};
-use crate::runtime::object_id;
+use crate::pool::runtime::object_id;
 use crate::selection::Access;
 use crate::session::{SessionError, is_single};
 use crate::wire::reply;

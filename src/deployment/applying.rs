@@ -13,10 +13,10 @@ use super::server::{Member, Server};
 use super::snapshot::Snapshot;
 use super::state::{Deployment, Resident, SrvResident, State, now};
 use crate::endpoint::{AuthenticationError, OperationError, Scanned, ServerError, StateChange, WriteConcernError};
-use crate::error::{Cause, Stage};
 use crate::options::ServerAddress;
-use crate::pool::Clear;
-use crate::runtime::{FailedConnection, PoolChange, own};
+use crate::pool::core::Clear;
+use crate::pool::error::{Cause, Stage};
+use crate::pool::runtime::{FailedConnection, PoolChange, own};
 use crate::topology::{
     ApplicationError, Effect, ErrorKind, Progress, ServerDescription, TopologyVersion, Transition, events_of_change,
 };

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::runtime::Handle;
 
 use super::state::Deployment;
-use crate::runtime::{forks, own};
+use crate::pool::runtime::{forks, own};
 
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -97,7 +97,7 @@ mod tests {
     use tokio::task::yield_now;
 
     use super::*;
-    use crate::runtime::in_child;
+    use crate::pool::runtime::in_child;
 
     #[test]
     fn child_does_no_work_that_its_parent_has_spawned() {

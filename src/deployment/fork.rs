@@ -6,7 +6,7 @@
 use std::sync::{Arc, OnceLock};
 
 use super::state::Deployment;
-use crate::runtime::{forks, watch_forks};
+use crate::pool::runtime::{forks, watch_forks};
 
 /// The deployment of this process. Dropping it closes the deployment.
 pub(crate) struct Present {

@@ -8,7 +8,7 @@ use thiserror::Error;
 use tokio::time::Instant;
 
 use super::publisher::Publisher;
-use crate::error::Cause;
+use crate::pool::error::Cause;
 use crate::topology::{HeartbeatConnection, TopologyEvent};
 
 /// The check in progress, if its events are listened to.

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use bson::oid::ObjectId;
 
 use super::log;
-use crate::delivery::{Delivery, Share};
-use crate::runtime::object_id;
-use crate::sync::contain;
+use crate::pool::delivery::{Delivery, Share};
+use crate::pool::runtime::object_id;
+use crate::pool::sync::contain;
 use crate::telemetry::MostLogged;
 use crate::topology::TopologyEvent;
 

@@ -55,9 +55,9 @@ use super::state::{Deployment, Resident, now};
 use crate::endpoint::{
     Command, CommandError, Endpoint, Limit, OperationError, SHORTEST_RESCAN, Scanned, resolve_again, resolve_first,
 };
-use crate::error::{Cause, CheckOutError};
 use crate::options::{PoolOptions, SHORTEST_HEARTBEAT};
-use crate::runtime::{Connection, within};
+use crate::pool::error::{Cause, CheckOutError};
+use crate::pool::runtime::{Connection, within};
 use crate::text::milliseconds::Milliseconds;
 use crate::text::printable::PrintableError;
 use crate::topology::{ServerDescription, ServerType, TopologyType};

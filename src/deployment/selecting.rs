@@ -12,10 +12,10 @@ use super::selection_log::{self, Purpose, SelectionLog, WaitLogged};
 use super::server::{Member, Selected};
 use super::snapshot::Snapshot;
 use super::state::Deployment;
-use crate::boxed::boxed;
-use crate::error::Cause;
 use crate::options::{InvalidOption, ReadPreferenceMode, ServerAddress};
-use crate::runtime::within;
+use crate::pool::error::Cause;
+use crate::pool::runtime::boxed;
+use crate::pool::runtime::within;
 use crate::selection::Access;
 use crate::text::milliseconds::Milliseconds;
 use crate::topology::ServerDescription;
@@ -75,7 +75,7 @@ pub enum ServerSelectionError {
     NoRuntime,
 }
 
-crate::error::debug_as_sentence!(enum ServerSelectionError {
+crate::pool::error::debug_as_sentence!(enum ServerSelectionError {
     ReadPreference(_); Timeout, TriedOnce, Incompatible, Closed, NoRuntime
 });
 

@@ -15,7 +15,7 @@ use super::heartbeat::Heartbeats;
 use super::scanning::Uses;
 use crate::endpoint::Endpoint;
 use crate::options::ServerAddress;
-use crate::runtime::{Pool, thread_number};
+use crate::pool::runtime::{Pool, thread_number};
 use crate::topology::RoundTrips;
 
 /// The number of handles of a server, a power of two. Threads share a handle only if there are more threads.

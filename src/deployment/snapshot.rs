@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::server::{Member, Selected, Server};
 use crate::options::{InvalidOption, ServerAddress};
-use crate::runtime::random_number;
+use crate::pool::runtime::random_number;
 use crate::selection::{self, Access};
 use crate::topology::{ServerDescription, TopologyDescription, TopologyType};
 use crate::wire::DEFAULT_MAX_MESSAGE_SIZE;

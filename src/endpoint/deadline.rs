@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
-pub use crate::error::ConnectTimeoutError;
+pub use crate::pool::error::ConnectTimeoutError;
 
 /// The time by which a connection must be established, and the limit for each command on the way.
 #[derive(Debug, Clone, Copy)]

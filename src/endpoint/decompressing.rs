@@ -14,7 +14,7 @@ use zeroize::Zeroize;
 
 use super::channel::{Awaited, Channel, ExchangeError, ExchangeState, LONG_TO_DECOMPRESS};
 use super::inbox::Inbox;
-use crate::runtime::Inline;
+use crate::pool::runtime::Inline;
 use crate::wire::{Header, WireError, compressed};
 
 #[cfg(test)]

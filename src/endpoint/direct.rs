@@ -7,9 +7,9 @@ use bson::{RawDocument, RawDocumentBuf};
 use super::command::Command;
 use super::connection::EndpointConnection;
 use super::error::CommandError;
-use crate::boxed::boxed;
 #[cfg(doc)]
-use crate::condition::Condition;
+use crate::pool::condition::Condition;
+use crate::pool::runtime::boxed;
 
 /// A connection that belongs to no pool, opened by [`Endpoint::connect`](super::Endpoint::connect). Dropping it closes it.
 ///

@@ -10,7 +10,7 @@ use bson::oid::ObjectId;
 use thiserror::Error;
 
 use super::authentication::{AuthenticationCause, AuthenticationError};
-use crate::error::{Cause, Labels};
+use crate::pool::error::{Cause, Labels};
 use crate::text::milliseconds::Milliseconds;
 use crate::wire::reply::StateChange;
 use crate::wire::{ServerError, WireError};
@@ -107,7 +107,7 @@ pub enum CommandError {
     },
 }
 
-crate::error::debug_as_sentence!(enum CommandError {
+crate::pool::error::debug_as_sentence!(enum CommandError {
     ; Server, Network, Timeout, Wire, Lost, NotReusable, Reauthentication
 });
 
@@ -142,7 +142,7 @@ pub enum CommandTimeoutError {
     Server(Box<ServerError>),
 }
 
-crate::error::debug_as_sentence!(enum CommandTimeoutError { Server(_); Unsent, Sending, Receiving });
+crate::pool::error::debug_as_sentence!(enum CommandTimeoutError { Server(_); Unsent, Sending, Receiving });
 
 /// Displays the limit that a command has exceeded. Zero means that only the server had a limit.
 struct InTime(Duration);

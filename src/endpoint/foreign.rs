@@ -28,7 +28,7 @@ pub enum ForeignProtocolError {
     },
 }
 
-crate::error::debug_as_sentence!(ForeignProtocolError);
+crate::pool::error::debug_as_sentence!(ForeignProtocolError);
 
 /// How many bytes of a text are examined and shown.
 const START: usize = 64;

@@ -15,8 +15,8 @@ use super::channel::{Channel, ExchangeError};
 use super::deadline::Deadline;
 use super::foreign::ForeignProtocolError;
 use super::{platform, transport};
-use crate::error::{EstablishError, Labels, Stage};
 use crate::options::{Compressor, DriverInfo, InvalidOption, Options};
+use crate::pool::error::{EstablishError, Labels, Stage};
 use crate::wire::metadata::ClientMetadata;
 use crate::wire::reply::{self, StateChange, Unsuccessful};
 use crate::wire::{HelloReply, ServerError, hello, server_api};
@@ -208,7 +208,7 @@ mod tests {
             });
             let append = || handshake.append_metadata(library("of the child")).map_err(|_| 1);
             let codes: Vec<_> =
-                (0..20).map(|_| crate::runtime::in_child(append)).take_while(|code| *code == 0).collect();
+                (0..20).map(|_| crate::pool::runtime::in_child(append)).take_while(|code| *code == 0).collect();
             stop.store(true, Ordering::Relaxed);
             assert_eq!(codes.len(), 20);
         });

@@ -23,7 +23,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
 use zeroize::Zeroizing;
 
-use crate::runtime::{LookUps, blocking};
+use crate::pool::runtime::{LookUps, blocking};
 use crate::text::milliseconds::Milliseconds;
 use crate::text::printable::PrintableError;
 

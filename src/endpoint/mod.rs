@@ -25,11 +25,11 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 use tracing::{Instrument, debug_span};
 
-use crate::boxed::boxed;
-use crate::condition::Condition;
-use crate::error::{Cause, EstablishError, Stage};
 use crate::options::{DriverInfo, InvalidOption, Options, ServerAddress};
-use crate::runtime::{Establish, Establishing, Pool, PoolBuilder, TARGET};
+use crate::pool::condition::Condition;
+use crate::pool::error::{Cause, EstablishError, Stage};
+use crate::pool::runtime::boxed;
+use crate::pool::runtime::{Establish, Establishing, Pool, PoolBuilder, TARGET};
 
 mod authentication;
 mod channel;

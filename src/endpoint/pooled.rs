@@ -15,10 +15,10 @@ use super::command::{Command, Limit, MaxTime};
 use super::connection::EndpointConnection;
 use super::error::CommandError;
 use super::{Endpoint, ServerError};
-use crate::boxed::boxed;
-use crate::error::{CheckOutError, Labels, PoolClearedError, TimeLimit};
-use crate::pool::Clear;
-use crate::runtime::{Connection, Pool};
+use crate::pool::core::Clear;
+use crate::pool::error::{CheckOutError, Labels, PoolClearedError, TimeLimit};
+use crate::pool::runtime::boxed;
+use crate::pool::runtime::{Connection, Pool};
 use crate::text::milliseconds::Milliseconds;
 use crate::wire::reply::StateChange;
 
@@ -399,7 +399,7 @@ pub enum OperationError {
     },
 }
 
-crate::error::debug_as_sentence!(enum OperationError { Command(_), Interrupted(_), CheckOut(_); CheckOutTimeout });
+crate::pool::error::debug_as_sentence!(enum OperationError { Command(_), Interrupted(_), CheckOut(_); CheckOutTimeout });
 
 impl OperationError {
     /// Returns whether the operation may be retried, for any kind of command.

@@ -6,7 +6,7 @@ use super::Endpoint;
 use super::channel::ExchangeError;
 use super::command::{Command, Limit};
 use super::pooled::OperationError;
-use crate::runtime::Connection;
+use crate::pool::runtime::Connection;
 
 /// A command's time limit and additions, as determined right before it is sent.
 pub(crate) struct Prepared {

@@ -8,8 +8,8 @@ use bson::RawDocumentBuf;
 use tokio::time::Instant;
 
 use super::Endpoint;
-use crate::error::EstablishError;
 use crate::options::SHORTEST_HEARTBEAT;
+use crate::pool::error::EstablishError;
 
 /// The state that an endpoint shares with the checks of its server.
 #[derive(Debug, Default)]

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::error::Cause;
 use crate::options::{InvalidOption, Options};
+use crate::pool::error::Cause;
 use crate::text::printable::PrintableError;
 
 #[cfg(feature = "srv")]
@@ -126,7 +126,7 @@ pub enum ResolveError {
     },
 }
 
-crate::error::debug_as_sentence!(enum ResolveError {
+crate::pool::error::debug_as_sentence!(enum ResolveError {
     InvalidOption(_); FeatureMissing, Configuration, NoRuntime, Lookup, Timeout, ForeignServer, InvalidServer,
     TooManyServers, SeveralTxtRecords, TxtRecord
 });

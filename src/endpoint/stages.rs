@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::error::{EstablishError, Stage};
-use crate::runtime::Establishing;
+use crate::pool::error::{EstablishError, Stage};
+use crate::pool::runtime::Establishing;
 
 /// Measures stages.
 #[derive(Clone, Copy)]

@@ -10,7 +10,7 @@ use tokio::net::{TcpListener, TcpStream};
 use wharf_testbed::embedded::{EmbeddedOptions, EmbeddedServer};
 
 use super::*;
-use crate::error::Labels;
+use crate::pool::error::Labels;
 use crate::wire::hello::IncompatibleServerError;
 
 /// Returns a channel with the limits of an established connection, and the other end of its stream.

@@ -8,9 +8,11 @@ use std::time::Duration;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::{Map, Value, json};
 
+use crate::pool::options::BackgroundInterval;
+
 use super::{
-    Acknowledgement, BackgroundInterval, Compressor, Credential, DriverInfo, Mechanism, Options, PoolOptions,
-    ProxyOptions, ReadPreference, ServerApi, SrvName, TlsOptions, TlsVersion, WriteConcern,
+    Acknowledgement, Compressor, Credential, DriverInfo, Mechanism, Options, PoolOptions, ProxyOptions, ReadPreference,
+    ServerApi, SrvName, TlsOptions, TlsVersion, WriteConcern,
 };
 
 /// The names and values to write, in order.

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use crate::error::Labels;
+use crate::pool::error::Labels;
 
 /// A session refused an operation. Nothing was sent, and the state of the transaction is unchanged.
 ///
@@ -82,7 +82,7 @@ pub enum SessionError {
     InvalidClusterTime,
 }
 
-crate::error::debug_as_sentence!(enum SessionError {
+crate::pool::error::debug_as_sentence!(enum SessionError {
     ; TransactionInProgress, OtherClient, NoTransaction, CommitAfterAbort, AbortAfterCommit, AbortedTwice,
     UnacknowledgedTransaction, UnacknowledgedWrite, ReadConcernInTransaction, WriteConcernInTransaction,
     ReadPreferenceInTransaction, TransactionCutOff, CursorClosing, AbortInProgress, TimeoutInTransaction,

@@ -14,8 +14,8 @@ use super::options::{SessionOptions, TransactionOptions};
 use super::reply::ReplyTimes;
 use super::server_session::{ServerSession, SessionId};
 use super::transaction::{Pin, Transaction, TransactionState};
-use crate::error::Labels;
 use crate::options::{InvalidOption, Options, ReadPreference, ReadPreferenceMode};
+use crate::pool::error::Labels;
 
 /// The first wire version with snapshot reads: 5.0.
 const SNAPSHOT_WIRE_VERSION: i32 = 13;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bson::{RawBsonRef, RawDocument};
 
 use crate::endpoint::{CommandError, CommandTimeoutError, OperationError};
-use crate::error::{CheckOutError, Labels};
+use crate::pool::error::{CheckOutError, Labels};
 use crate::wire::ServerError;
 use crate::wire::reply::{self, MAX_TIME_MS_EXPIRED, is_retryable_code};
 
@@ -258,7 +258,7 @@ mod tests {
 
     use super::*;
     use crate::endpoint::Origin;
-    use crate::error::{EstablishError, NoRuntimeError, PoolClearedError, PoolClosedError, Stage};
+    use crate::pool::error::{EstablishError, NoRuntimeError, PoolClearedError, PoolClosedError, Stage};
     use crate::wire::WireError;
     use crate::wire::reply::{Unsuccessful, check};
 

@@ -8,9 +8,9 @@ use crossbeam::utils::CachePadded;
 
 use super::moment::Moment;
 use super::server_session::{ServerSession, SessionId};
-use crate::runtime::{thread_number, watch_forks};
-use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use crate::sync::{Front, Placed, SlotStack, Slots};
+use crate::pool::runtime::{thread_number, watch_forks};
+use crate::pool::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::pool::sync::{Front, Placed, SlotStack, Slots};
 
 /// The maximum number of sessions that one `endSessions` command ends (Driver Sessions, "endSessions").
 pub const MOST_ENDED_AT_ONCE: usize = 10_000;

@@ -5,8 +5,8 @@ use wharf_testbed::replica_set::{ReplicaSet, ReplicaSetOptions};
 
 use super::*;
 use crate::endpoint::{Command, CommandError, DirectConnection, Endpoint};
-use crate::error::Labels;
 use crate::options::Options;
+use crate::pool::error::Labels;
 
 const SERVER: SessionServer =
     SessionServer { max_wire_version: 17, has_cluster_time: true, is_mongos: false, is_load_balanced: false };

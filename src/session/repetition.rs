@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::retry::transaction_backoff;
 use super::transaction::TransactionState;
-use crate::error::Labels;
+use crate::pool::error::Labels;
 
 /// How long `with_transaction` repeats a transaction that has no time limit.
 const DEFAULT_LIMIT: Duration = Duration::from_secs(120);

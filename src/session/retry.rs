@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::fault::Fault;
-use crate::error::Labels;
 use crate::options::Options;
+use crate::pool::error::Labels;
 
 /// The pause before the first retry after an overload is drawn from up to twice this time ("Overload retry policy").
 const BASE_BACKOFF: Duration = Duration::from_millis(100);

@@ -8,7 +8,7 @@ use bson::{RawDocumentBuf, Uuid};
 
 use super::elements;
 use super::moment::Moment;
-use crate::runtime::{forks, random_bytes};
+use crate::pool::runtime::{forks, random_bytes};
 
 /// A session with less time left than this is no longer used (Driver Sessions, "Algorithm to acquire").
 const LEAST_LEFT: Duration = Duration::from_secs(60);

@@ -10,7 +10,7 @@ use tokio::task::yield_now;
 
 use crate::client::ClientError;
 use crate::endpoint::Limit;
-use crate::runtime::{Inline, PerProcess, forks};
+use crate::pool::runtime::{Inline, PerProcess, forks};
 
 /// Drives futures on a private runtime, one at a time.
 ///

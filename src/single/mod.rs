@@ -113,9 +113,9 @@ use crate::client::{
 };
 use crate::deployment::Checks;
 use crate::endpoint::Limit;
-use crate::metrics::PoolMetrics;
 use crate::options::{DriverInfo, InvalidOption, Options};
-use crate::runtime::Subscriber;
+use crate::pool::metrics::PoolMetrics;
+use crate::pool::runtime::Subscriber;
 #[cfg(any(feature = "metrics", feature = "opentelemetry"))]
 use crate::telemetry::{Source, sealed};
 use driver::Driver;

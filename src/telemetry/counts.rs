@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam::utils::CachePadded;
 
-use crate::event::PoolEvent;
-use crate::runtime::{Subscriber, thread_number};
+use crate::pool::event::PoolEvent;
+use crate::pool::runtime::{Subscriber, thread_number};
 
 /// The number of sets of counters, a power of two. Threads share a set only if there are more threads.
 const CELLS: usize = 16;

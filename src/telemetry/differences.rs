@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::metrics::Histogram;
+use crate::pool::metrics::Histogram;
 
 /// The counts of a histogram at the last reading.
 #[derive(Debug, Default)]
@@ -57,7 +57,7 @@ fn representative(bound: Duration) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::Recorder;
+    use crate::pool::metrics::Recorder;
 
     fn taken(last: &mut LastRead, now: &Histogram, most: u64) -> Vec<(f64, u64)> {
         let mut taken = Vec::new();

@@ -5,9 +5,9 @@ use std::io::{self, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::event::PoolEvent;
-use crate::options::OptionValue;
-use crate::runtime::Subscriber;
+use crate::pool::event::PoolEvent;
+use crate::pool::options::OptionValue;
+use crate::pool::runtime::Subscriber;
 use crate::text::printable::PrintableError;
 
 /// The number of bytes to collect before they are written.
@@ -259,10 +259,10 @@ pub(super) mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::by_stage::ByStage;
-    use crate::error::{CheckOutError, EstablishError, Stage};
-    use crate::event::{CheckOutFailedReason, ConnectionClosedReason, EventError};
-    use crate::options::PoolOptions;
+    use crate::pool::by_stage::ByStage;
+    use crate::pool::error::{CheckOutError, EstablishError, Stage};
+    use crate::pool::event::{CheckOutFailedReason, ConnectionClosedReason, EventError};
+    use crate::pool::options::PoolOptions;
 
     /// Returns an event of each kind, in the order of their definition.
     pub fn one_of_each() -> Vec<PoolEvent> {

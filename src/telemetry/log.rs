@@ -6,10 +6,10 @@ use std::time::Duration;
 use tracing::{Level, debug};
 
 use super::sentence::Sentence;
-use crate::error::{CheckOutError, EstablishError};
-use crate::event::{CheckOutFailedReason, ConnectionClosedReason, EventError, PoolEvent};
-use crate::options::OptionValue;
-use crate::runtime::{Subscriber, TARGET};
+use crate::pool::error::{CheckOutError, EstablishError};
+use crate::pool::event::{CheckOutFailedReason, ConnectionClosedReason, EventError, PoolEvent};
+use crate::pool::options::OptionValue;
+use crate::pool::runtime::{Subscriber, TARGET};
 use crate::text::logged::is_logged;
 use crate::text::printable::PrintableError;
 
@@ -217,7 +217,7 @@ mod tests {
     use tracing::{Event, Metadata};
 
     use super::*;
-    use crate::options::PoolOptions;
+    use crate::pool::options::PoolOptions;
     use crate::telemetry::json_lines::tests::one_of_each;
 
     /// Records the fields of all events.

@@ -8,7 +8,7 @@ use opentelemetry::metrics::{AsyncInstrument, Histogram, Meter};
 
 use super::differences::LastRead;
 use super::source::{Continued, Metered, PoolName, PoolSnapshot, Series, Source};
-use crate::metrics::PoolMetrics;
+use crate::pool::metrics::PoolMetrics;
 
 /// The maximum number of times that one collection records into each histogram.
 const MOST: u64 = 100_000;

@@ -1,6 +1,6 @@
 //! A pool's metrics as a flat list with names, for exporters to monitoring systems.
 
-use crate::metrics::{Histogram, PoolMetrics};
+use crate::pool::metrics::{Histogram, PoolMetrics};
 
 /// The kind of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -124,7 +124,7 @@ metrics! { m;
     Gauge "wharf_pool_waiting" "check-outs" "Check-outs that wait in the queue."
         => m.status.waiting;
     Gauge "wharf_pool_ready" "pools" "1 while the pool is ready, 0 while it is paused or closed."
-        => u64::from(m.status.phase == crate::pool::Phase::Ready);
+        => u64::from(m.status.phase == crate::pool::core::Phase::Ready);
     Counter "wharf_pool_check_outs_total" "check-outs" ["outcome"]
         "Check-outs that got a connection. Outcome: hit (found one at once), waited (got one that came back), opened \
          (got one that was opened for them)."

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::log::{check_out_error, described, milliseconds, why_closed, why_failed};
-use crate::event::PoolEvent;
+use crate::pool::event::PoolEvent;
 
 /// An event in the unstructured form of the CMAP specification ("Connection Pool Logging"). Absent values are left out.
 pub(super) struct Sentence<'e>(pub(super) &'e PoolEvent);

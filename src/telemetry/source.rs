@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
 use super::log::host_and_port;
-use crate::metrics::PoolMetrics;
-use crate::runtime::{Establish, Pool};
+use crate::pool::metrics::PoolMetrics;
+use crate::pool::runtime::{Establish, Pool};
 
 /// The object whose metrics an exporter passes on: a [`Pool`], or a client ([`wharf::Client`](crate::Client) or
 /// [`single::Client`](crate::single::Client)) with the pools of all its servers.

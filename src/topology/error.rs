@@ -3,8 +3,8 @@
 use bson::RawDocument;
 
 use super::TopologyVersion;
-use crate::error::Cause;
 use crate::options::ServerAddress;
+use crate::pool::error::Cause;
 use crate::wire::reply::StateChange;
 
 /// How far a connection had progressed when an error occurred.

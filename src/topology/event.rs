@@ -10,8 +10,8 @@ use bson::oid::ObjectId;
 use super::description::{TopologyDescription, is_equivalent};
 use super::server::ServerDescription;
 use super::view::{ServerView, TopologyView};
-use crate::error::Cause;
 use crate::options::ServerAddress;
+use crate::pool::error::Cause;
 
 /// An event of a client's monitoring (SDAM Logging and Monitoring, "Events API").
 ///

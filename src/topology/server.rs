@@ -8,8 +8,8 @@ use bson::oid::ObjectId;
 use bson::{DateTime, RawBsonRef, RawDocument};
 
 use super::TopologyVersion;
-use crate::error::Cause;
 use crate::options::{Host, ServerAddress};
+use crate::pool::error::Cause;
 use crate::text::printable::PeerText;
 use crate::wire::hello::{IncompatibleServerError, check_wire_versions, out_of_range};
 use crate::wire::reply::{self, Unsuccessful, whole_number};

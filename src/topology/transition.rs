@@ -7,8 +7,8 @@ use super::description::{TopologyDescription, TopologyType};
 use super::error::{ApplicationError, ErrorKind};
 use super::server::{ServerDescription, ServerType};
 use super::version::TopologyVersion;
-use crate::error::Cause;
 use crate::options::ServerAddress;
+use crate::pool::error::Cause;
 use crate::wire::reply::StateChange;
 
 /// What the caller must do after a transition, in the order of the list.

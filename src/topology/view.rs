@@ -10,7 +10,7 @@ use bson::oid::ObjectId;
 
 use super::description::{TopologyDescription, TopologyType};
 use super::server::{ServerDescription, ServerType};
-use crate::error::Cause;
+use crate::pool::error::Cause;
 use crate::text::printable::PrintableError;
 
 /// What a client knew about one server at one moment (SDAM, "ServerDescription"). Clones share it.

@@ -411,7 +411,7 @@ pub enum IncompatibleServerError {
     NoLoadBalancer,
 }
 
-crate::error::debug_as_sentence!(IncompatibleServerError);
+crate::pool::error::debug_as_sentence!(IncompatibleServerError);
 
 #[cfg(test)]
 mod tests {

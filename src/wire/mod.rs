@@ -193,7 +193,7 @@ pub enum WireError {
     },
 }
 
-crate::error::debug_as_sentence!(WireError);
+crate::pool::error::debug_as_sentence!(WireError);
 
 /// Returns the text of [`WireError::ReplyField`] about its field.
 fn requirement(value: &PeerText, allowed: &str) -> String {

@@ -8,7 +8,7 @@ use bson::spec::ElementType;
 use bson::{RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
 
 use super::{WireError, element};
-use crate::error::Labels;
+use crate::pool::error::Labels;
 use crate::text::printable::Printable;
 
 /// A command that the server executed or refused, and that failed: a reply with `ok: 0`.
@@ -40,7 +40,7 @@ pub struct ServerError {
     pub reply: RawDocumentBuf,
 }
 
-crate::error::debug_as_sentence!(ServerError);
+crate::pool::error::debug_as_sentence!(ServerError);
 
 impl ServerError {
     /// Returns whether the server gave the error this label, which may be one that no specification defines.
@@ -93,7 +93,7 @@ pub struct WriteConcernError {
     pub reply: RawDocumentBuf,
 }
 
-crate::error::debug_as_sentence!(WriteConcernError);
+crate::pool::error::debug_as_sentence!(WriteConcernError);
 
 impl WriteConcernError {
     /// Reads the `writeConcernError` of a reply, if it has one.

@@ -6,7 +6,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "ready_announced_late",
         does: "The pool becomes ready before it emits `PoolReady`.",
-        file: "pool/core.rs",
+        file: "pool/core/core.rs",
         edits: &[Edit {
             within: "fn begin_ready",
             right: "
@@ -23,7 +23,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "stale_announced_early",
         does: "A clear notifies the watches before the connections are stale.",
-        file: "pool/core.rs",
+        file: "pool/core/core.rs",
         edits: &[
             Edit {
                 within: "fn begin_clear(",
@@ -36,7 +36,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "cleared_announced_early",
         does: "A clear emits `PoolCleared` before the generation changes.",
-        file: "pool/core.rs",
+        file: "pool/core/core.rs",
         edits: &[
             Edit {
                 within: "fn begin_clear(",
@@ -70,19 +70,19 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "paused_clear_announced",
         does: "A clear of a paused pool emits `PoolCleared`.",
-        file: "pool/core.rs",
+        file: "pool/core/core.rs",
         edits: &[Edit { within: "fn begin_clear(", right: "state.phase == Phase::Ready", wrong: "true" }],
     },
     Mutant {
         name: "interruption_reaches_the_new_generation",
         does: "A clear interrupts connections of the generation that it begins.",
-        file: "pool/core.rs",
+        file: "pool/core/core.rs",
         edits: &[Edit { within: "fn begin_clear(", right: "Some(state.generation)", wrong: "Some(state.generation + 1)" }],
     },
     Mutant {
         name: "refused_before_announced",
         does: "A clear fails the waiters before it emits `PoolCleared`.",
-        file: "pool/core.rs",
+        file: "pool/core/core.rs",
         edits: &[Edit {
             within: "fn begin_clear(",
             right: "std::mem::replace(&mut registry.cause, clear.cause.clone())",
@@ -96,7 +96,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "clear_detaches_first",
         does: "A clear empties the shards before it changes the generation.",
-        file: "pool/core.rs",
+        file: "pool/core/core.rs",
         edits: &[
             Edit { within: "fn begin_generation", right: "self.state.store(state);", wrong: "" },
             Edit {
@@ -113,7 +113,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "close_detaches_first",
         does: "A close empties the shards before it changes the phase.",
-        file: "pool/core.rs",
+        file: "pool/core/core.rs",
         edits: &[
             Edit {
                 within: "fn close",
@@ -136,13 +136,13 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "close_leaves_the_counts_alone",
         does: "A close does not write the counts, so the end of the last connection may go unnoticed.",
-        file: "pool/core.rs",
+        file: "pool/core/core.rs",
         edits: &[Edit { within: "fn close", right: "self.capacity.order_releases();", wrong: "" }],
     },
     Mutant {
         name: "interrupts_without_the_lock",
         does: "An interruption takes the waker under a different lock than the one the owner waits for.",
-        file: "pool/slab.rs",
+        file: "pool/core/slab.rs",
         edits: &[Edit {
             within: "fn interrupt",
             right: "self.interrupting.lock()",
@@ -152,25 +152,25 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "mark_is_not_read_again",
         does: "An owner that registers its waker does not check whether the interruption came first.",
-        file: "pool/slab.rs",
+        file: "pool/core/slab.rs",
         edits: &[Edit { within: "fn watch", right: "before.interrupted", wrong: "false" }],
     },
     Mutant {
         name: "interrupter_is_not_awaited",
         does: "An owner does not wait for the interruption that may still be taking its waker.",
-        file: "pool/slab.rs",
+        file: "pool/core/slab.rs",
         edits: &[Edit { within: "fn await_interrupter", right: "drop(self.interrupting.lock());", wrong: "" }],
     },
     Mutant {
         name: "drained_connection_is_not_made_available",
         does: "A connection that was drained is not made available.",
-        file: "pool/draining.rs",
+        file: "pool/core/draining.rs",
         edits: &[Edit { within: "Drop for Draining", right: "held.make_available(held.core().preferred_shard());", wrong: "" }],
     },
     Mutant {
         name: "draining_connection_is_available",
         does: "A connection is available while it is drained.",
-        file: "pool/draining.rs",
+        file: "pool/core/draining.rs",
         edits: &[Edit {
             within: "fn drain",
             right: "if is_wanted { core.serve_permits(); }",
@@ -183,13 +183,13 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "drain_ignores_waiters",
         does: "A drain that begins does not check whether a check-out waits for its capacity.",
-        file: "pool/draining.rs",
+        file: "pool/core/draining.rs",
         edits: &[Edit { within: "fn drain", right: "core.enter_drain(&self)", wrong: "(core.enter_drain(&self).0, false)" }],
     },
     Mutant {
         name: "waiters_ignore_drains",
         does: "A check-out that queues up does not displace a drain for its capacity.",
-        file: "pool/acquire.rs",
+        file: "pool/core/acquire.rs",
         edits: &[Edit {
             within: "fn queue_up",
             right: "refused.is_some_and(|counts| counts.wants_a_drain_displaced(self.limits))",
@@ -199,7 +199,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "drains_are_not_displaced",
         does: "A freed permit does not displace a drain for a waiting check-out.",
-        file: "pool/permit.rs",
+        file: "pool/core/permit.rs",
         edits: &[Edit {
             within: "fn serve_permits",
             right: "counts.wants_a_drain_displaced(self.limits)",
@@ -209,7 +209,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "drain_that_ends_stays_in_the_queue",
         does: "A drain can be displaced after it has ended.",
-        file: "pool/drain_queue.rs",
+        file: "pool/core/drain_queue.rs",
         edits: &[Edit {
             within: "fn leave_drains",
             right: "registry.drains.present.remove(&number)",
@@ -219,19 +219,19 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "displaced_connection_is_kept",
         does: "A connection whose drain was displaced is not closed.",
-        file: "pool/draining.rs",
+        file: "pool/core/draining.rs",
         edits: &[Edit { within: "fn leave", right: "held.retire_displaced();", wrong: "" }],
     },
     Mutant {
         name: "displaced_drain_is_not_told",
         does: "A drain that is displaced is not woken.",
-        file: "pool/drain_queue.rs",
+        file: "pool/core/drain_queue.rs",
         edits: &[Edit { within: "fn displace_oldest_drain", right: "wake(waker);", wrong: "discard(waker);" }],
     },
     Mutant {
         name: "displacing_never_ends",
         does: "After a drain was displaced, the pool expects its capacity for ever.",
-        file: "pool/capacity.rs",
+        file: "pool/core/capacity.rs",
         edits: &[Edit {
             within: "fn end_displacing",
             right: "Counts { total: counts.total - 1, displacing: false, ..counts.next() }",
@@ -241,7 +241,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "flag_lowered_over_drains",
         does: "A drain that ends lowers the draining flag although other drains remain.",
-        file: "pool/drain_queue.rs",
+        file: "pool/core/drain_queue.rs",
         edits: &[Edit { within: "fn note_drains", right: "registry.drains.present.is_empty()", wrong: "true" }],
     },
 ];

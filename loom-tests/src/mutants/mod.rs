@@ -5,7 +5,7 @@
 //! `src` and their replacements.
 //!
 //! [`instrument`] makes the replacements in a copy of the file, each as
-//! `if crate::sync::mutant("name") { wrong } else { right }`. So one build, made by
+//! `if crate::pool::sync::mutant("name") { wrong } else { right }`. So one build, made by
 //! [`instrumented`](crate::instrumented), contains all mutants. The environment variable `WHARF_MUTANT` selects one of
 //! them. The test `proof` checks, without that build, that each fragment is where the catalogue says.
 //!
@@ -71,8 +71,8 @@ pub fn catalogue() -> impl Iterator<Item = &'static Mutant> {
 /// that is not in the catalogue counts as present.
 pub fn is_present(mutant: &str) -> bool {
     let absent = match cfg!(feature = "event-listener-queue") {
-        true => "pool/waitlist/own.rs",
-        false => "pool/waitlist/event.rs",
+        true => "pool/core/waitlist/own.rs",
+        false => "pool/core/waitlist/event.rs",
     };
     catalogue().find(|entry| entry.name == mutant).is_none_or(|entry| entry.file != absent)
 }
@@ -141,7 +141,7 @@ fn render<'p>(
 /// Returns the code that chooses between the two. An expression gets parentheses, because it may be part of a larger
 /// expression.
 fn guarded(name: &str, wrong: &str, right: &str) -> String {
-    let choice = format!("if crate::sync::mutant(\"{name}\") {{ {wrong} }} else {{ {right} }}");
+    let choice = format!("if crate::pool::sync::mutant(\"{name}\") {{ {wrong} }} else {{ {right} }}");
     if right.ends_with([';', '}']) { choice } else { format!("({choice})") }
 }
 

@@ -6,7 +6,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "admission_without_comparing",
         does: "A check-out takes a permit although the counts have changed since it compared them with the limits.",
-        file: "pool/capacity.rs",
+        file: "pool/core/capacity.rs",
         edits: &[Edit {
             within: "fn try_admit",
             right: "seen.with_one_more()",
@@ -16,7 +16,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "admit_then_wait",
         does: "A check-out is refused a permit in one step, and sets the waiting flag in another.",
-        file: "pool/capacity.rs",
+        file: "pool/core/capacity.rs",
         edits: &[Edit {
             within: "fn admit_or_wait",
             right: "
@@ -33,13 +33,13 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "shared_permit_is_never_taken",
         does: "Neither of its two owners can take a shared permit.",
-        file: "pool/permit.rs",
+        file: "pool/core/permit.rs",
         edits: &[Edit { within: "fn take", right: "self.0.lock().take()", wrong: "None" }],
     },
     Mutant {
         name: "shared_permit_is_lost",
         does: "A shared permit is taken and never given back.",
-        file: "pool/permit.rs",
+        file: "pool/core/permit.rs",
         edits: &[Edit {
             within: "fn take",
             right: "self.0.lock().take()",
@@ -49,7 +49,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "created_outside_the_lock",
         does: "`ConnectionCreated` is emitted after the release of the lock under which the connection got its number.",
-        file: "pool/permit.rs",
+        file: "pool/core/permit.rs",
         edits: &[Edit {
             within: "fn create",
             right: "
@@ -65,7 +65,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "unused_permit_is_kept",
         does: "A permit that is dropped still counts.",
-        file: "pool/permit.rs",
+        file: "pool/core/permit.rs",
         edits: &[Edit {
             within: "Drop for Permit",
             right: "if self.core.capacity.release(1, 1) { self.core.serve_permits(); }",
@@ -75,7 +75,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "pending_count_drops_early",
         does: "A new connection stops counting as pending before it is available.",
-        file: "pool/tokens.rs",
+        file: "pool/core/tokens.rs",
         edits: &[Edit {
             within: "fn hand_on",
             right: "
@@ -96,7 +96,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "counted_as_pending_until_after_the_grant",
         does: "A new connection that is handed to a waiter stops counting as pending only after the hand-over.",
-        file: "pool/held.rs",
+        file: "pool/core/held.rs",
         edits: &[Edit {
             within: "fn grant_to",
             right: "before_grant(); wake(claimed.grant(Grant::Connection(self.into_idle())));",
@@ -106,19 +106,19 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "second_end_of_an_opening_overtakes_the_first",
         does: "The second to end a shared opening may return before the connection has stopped counting as pending.",
-        file: "pool/tokens.rs",
+        file: "pool/core/tokens.rs",
         edits: &[Edit { within: "fn end", right: "shared.iter_mut().for_each(Opening::stop_counting);", wrong: "" }],
     },
     Mutant {
         name: "permit_of_a_shared_opening_is_lost",
         does: "A shared opening that ends does not give its permit to the check-out that waits for it.",
-        file: "pool/tokens.rs",
+        file: "pool/core/tokens.rs",
         edits: &[Edit { within: "fn end", right: "drop(ended);", wrong: "std::mem::forget(ended);" }],
     },
     Mutant {
         name: "capacity_is_released_before_the_close",
         does: "A connection stops counting before it is closed.",
-        file: "pool/tokens.rs",
+        file: "pool/core/tokens.rs",
         edits: &[
             Edit {
                 within: "fn of(core",
@@ -131,19 +131,19 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "return_that_fails_is_lost",
         does: "A connection that is not pushed at once is lost.",
-        file: "pool/nearby.rs",
+        file: "pool/core/nearby.rs",
         edits: &[Edit { within: "fn push(", right: "self.make_available(shard);", wrong: "" }],
     },
     Mutant {
         name: "permits_are_not_served",
         does: "A freed permit is not given to the check-out that waits for it.",
-        file: "pool/permit.rs",
+        file: "pool/core/permit.rs",
         edits: &[Edit { within: "fn serve_permits", right: "queue.first_waiting_lane()", wrong: "None" }],
     },
     Mutant {
         name: "background_task_ignores_waiters",
         does: "The background task takes a permit for which a check-out waits.",
-        file: "pool/maintenance.rs",
+        file: "pool/core/maintenance.rs",
         edits: &[Edit { within: "fn populate", right: "counts.waiting", wrong: "false" }],
     },
 ];

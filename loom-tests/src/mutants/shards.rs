@@ -6,13 +6,13 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "tag_not_counted",
         does: "A change of a head does not change its tag, so an old head may equal a new one.",
-        file: "pool/shard.rs",
+        file: "pool/core/shard.rs",
         edits: &[Edit { within: "fn next", right: "self.tag.wrapping_add(1)", wrong: "self.tag" }],
     },
     Mutant {
         name: "hit_without_comparing",
         does: "A hit writes the head although another thread may have changed it since it was read.",
-        file: "pool/shard.rs",
+        file: "pool/core/shard.rs",
         edits: &[Edit {
             within: "fn try_pop",
             right: "self.swap(head, below).ok()?;",
@@ -22,7 +22,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "noted_slot_is_taken_without_comparing",
         does: "A hit takes the noted slot although another thread may have changed the head since it was compared.",
-        file: "pool/shard.rs",
+        file: "pool/core/shard.rs",
         edits: &[Edit {
             within: "fn pop_from",
             right: "self.swap(with.head(), below).ok()?;",
@@ -32,7 +32,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "slot_is_put_back_without_comparing",
         does: "A check-in puts a slot back although another thread may have changed the head since it was compared.",
-        file: "pool/shard.rs",
+        file: "pool/core/shard.rs",
         edits: &[Edit {
             within: "fn put_back",
             right: "self.swap(without.head(), above).ok()?;",
@@ -42,25 +42,25 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "slot_from_another_shard_keeps_its_link",
         does: "A check-in puts a slot back although the slot has been on another shard since it was taken.",
-        file: "pool/nearby.rs",
+        file: "pool/core/nearby.rs",
         edits: &[Edit { within: "fn put_back", right: "self.slot().link() == note.link.get()", wrong: "true" }],
     },
     Mutant {
         name: "another_slot_is_put_back_as_the_noted_one",
         does: "A check-in puts back any slot that has the link of the noted slot.",
-        file: "pool/nearby.rs",
+        file: "pool/core/nearby.rs",
         edits: &[Edit { within: "fn put_back", right: "note.slot.get() == self.slot_pointer().cast()", wrong: "true" }],
     },
     Mutant {
         name: "note_keeps_the_head_that_a_hit_left_on_another_shard",
         does: "A thread that notes another shard keeps the head that it noted when it took a slot from the previous shard.",
-        file: "pool/nearby.rs",
+        file: "pool/core/nearby.rs",
         edits: &[Edit { within: "fn note_own_shard", right: "note.without.set(PastHead::OF_NO_SHARD);", wrong: "" }],
     },
     Mutant {
         name: "note_keeps_the_heads_of_another_shard",
         does: "A thread that notes another shard keeps the heads that it noted of the previous shard.",
-        file: "pool/nearby.rs",
+        file: "pool/core/nearby.rs",
         edits: &[
             Edit { within: "fn note_own_shard", right: "note.with.set(PastHead::OF_NO_SHARD);", wrong: "" },
             Edit { within: "fn note_own_shard", right: "note.without.set(PastHead::OF_NO_SHARD);", wrong: "" },
@@ -69,7 +69,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "hit_is_counted_before_the_slot_is_owned",
         does: "A hit is counted on the top of the stack before the slot is taken.",
-        file: "pool/acquire.rs",
+        file: "pool/core/acquire.rs",
         edits: &[
             Edit {
                 within: "fn try_hit",
@@ -90,7 +90,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "timed_use_ends_after_the_return",
         does: "A check-in notes the end of a timed use when others may already use the connection.",
-        file: "pool/lease.rs",
+        file: "pool/core/lease.rs",
         edits: &[
             Edit { within: "fn check_in(", right: "held.slot().tally().is_timed()", wrong: "false" },
             Edit {
@@ -108,7 +108,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "link_is_kept_at_another_height",
         does: "A slot keeps its link if the link names the slot below, although the height differs.",
-        file: "pool/slab.rs",
+        file: "pool/core/slab.rs",
         edits: &[Edit {
             within: "fn set_link",
             right: "self.link.load(Ordering::Relaxed) == link.pack()",
@@ -118,7 +118,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "generation_is_read_before_the_head",
         does: "A check-in checks its connection's generation before it reads the head that it swaps.",
-        file: "pool/shard.rs",
+        file: "pool/core/shard.rs",
         edits: &[
             Edit {
                 within: "fn push",
@@ -145,19 +145,19 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "push_ignores_waiters",
         does: "A check-in pushes onto a stack whose flag says that a check-out waits.",
-        file: "pool/shard.rs",
+        file: "pool/core/shard.rs",
         edits: &[Edit { within: "fn push_onto", right: "head.waiting", wrong: "false" }],
     },
     Mutant {
         name: "push_ignores_the_generation",
         does: "A check-in pushes a stale connection.",
-        file: "pool/shard.rs",
+        file: "pool/core/shard.rs",
         edits: &[Edit { within: "fn push_onto", right: "!is_current()", wrong: "false" }],
     },
     Mutant {
         name: "push_without_comparing",
         does: "A check-in writes the head although another thread may have changed it since it was read.",
-        file: "pool/shard.rs",
+        file: "pool/core/shard.rs",
         edits: &[Edit {
             within: "fn push_onto",
             right: "self.swap(head, above).map_err(Obstacle::Again)",
@@ -167,7 +167,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "empty_detach_keeps_the_head",
         does: "A clear does not change the head of an empty stack, so a push that has read it succeeds.",
-        file: "pool/shard.rs",
+        file: "pool/core/shard.rs",
         edits: &[Edit {
             within: "fn detach",
             right: "self.swap(head, Head { top: None, ..head.next() })",
@@ -182,7 +182,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "detach_in_two_steps",
         does: "A clear reads the head and then writes it, and loses changes between the two.",
-        file: "pool/shard.rs",
+        file: "pool/core/shard.rs",
         edits: &[Edit {
             within: "fn detach",
             right: "self.swap(head, Head { top: None, ..head.next() })",
@@ -195,13 +195,13 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "search_leaves_out_a_shard",
         does: "A check-out does not search the last shard.",
-        file: "pool/acquire.rs",
+        file: "pool/core/acquire.rs",
         edits: &[Edit { within: "fn take_any", right: "self.shards.len()", wrong: "self.shards.len() - 1" }],
     },
     Mutant {
         name: "flags_leave_out_a_shard",
         does: "The first waiter does not raise the flag of the last shard.",
-        file: "pool/acquire.rs",
+        file: "pool/core/acquire.rs",
         edits: &[Edit {
             within: "fn look_for_the_first",
             right: "self.shards.iter()",
@@ -211,7 +211,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "flag_is_raised_over_connections",
         does: "The first waiter raises the flag of a shard that has connections, and takes none.",
-        file: "pool/shard.rs",
+        file: "pool/core/shard.rs",
         edits: &[Edit {
             within: "fn pop_or_flag",
             right: "head.top.map(|top| slab.slot(top))",
@@ -221,7 +221,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "detach_leaves_a_shard",
         does: "A clear or a close does not empty the last shard.",
-        file: "pool/core.rs",
+        file: "pool/core/core.rs",
         edits: &[Edit {
             within: "fn detach_all",
             right: "self.shards.iter()",
@@ -231,7 +231,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "settle_leaves_a_shard",
         does: "The last waiter to leave does not lower the flag of the last shard.",
-        file: "pool/core.rs",
+        file: "pool/core/core.rs",
         edits: &[Edit {
             within: "fn settle",
             right: "self.shards.iter()",
@@ -241,7 +241,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "reap_leaves_a_shard",
         does: "Maintenance does not search the last shard.",
-        file: "pool/maintenance.rs",
+        file: "pool/core/maintenance.rs",
         edits: &[Edit {
             within: "fn reap",
             right: "self.shards.iter()",

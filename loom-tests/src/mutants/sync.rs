@@ -6,7 +6,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "brief_lock_without_comparing",
         does: "Two threads may find the lock free and both take it.",
-        file: "sync/brief.rs",
+        file: "pool/sync/brief.rs",
         edits: &[Edit {
             within: "fn try_acquire",
             right: "self.held.compare_exchange(false, true, order, Ordering::Relaxed).is_ok()",
@@ -20,7 +20,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "brief_lock_leaves_a_request_behind",
         does: "The thread of the first request waits for a holder that has not seen the request.",
-        file: "sync/brief.rs",
+        file: "pool/sync/brief.rs",
         edits: &[Edit {
             within: "fn wait",
             right: "before.is_null() || backoff.is_long()",
@@ -30,7 +30,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "brief_lock_is_given_without_the_later_requests",
         does: "A thread that is given the lock does not serve the requests that came with it.",
-        file: "sync/brief.rs",
+        file: "pool/sync/brief.rs",
         edits: &[Edit {
             within: "fn take_over",
             right: "self.guard(request.next.with(|next| unsafe { *next }))",
@@ -43,7 +43,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "brief_lock_is_given_and_released",
         does: "A holder that gives the lock to a thread releases it as well.",
-        file: "sync/brief.rs",
+        file: "pool/sync/brief.rs",
         edits: &[Edit {
             within: "fn serve",
             right: "if run.is_none() { return; }",
@@ -57,7 +57,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "brief_lock_reads_a_request_that_was_served",
         does: "A holder reads the next request from a request that it has served, whose thread may have gone on.",
-        file: "sync/brief.rs",
+        file: "pool/sync/brief.rs",
         edits: &[
             Edit { within: "fn serve", right: "left = request.next.with(|next| unsafe { *next });", wrong: "" },
             Edit {
@@ -73,13 +73,13 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "slot_stack_tag_not_counted",
         does: "A stack of slots that was changed and changed back seems unchanged.",
-        file: "sync/slots.rs",
+        file: "pool/sync/slots.rs",
         edits: &[Edit { within: "fn change", right: "head.tag.wrapping_add(1)", wrong: "head.tag" }],
     },
     Mutant {
         name: "slots_are_detached_in_two_steps",
         does: "The slots of a stack are detached in two steps, so another thread may take or push one in between.",
-        file: "sync/slots.rs",
+        file: "pool/sync/slots.rs",
         edits: &[Edit {
             within: "fn detach",
             right: "self.change(|head| (head.top != NONE).then_some((NONE, head.top)))",
@@ -93,7 +93,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "front_is_held_by_two",
         does: "Two threads may both hold the front.",
-        file: "sync/front.rs",
+        file: "pool/sync/front.rs",
         edits: &[Edit {
             within: "fn hold",
             right: "self.state.compare_exchange(state, HELD, order, Ordering::Relaxed).is_ok()",
@@ -107,7 +107,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "watch_checks_before_it_listens",
         does: "A watch checks its condition before it enters the event's list.",
-        file: "sync/watch.rs",
+        file: "pool/sync/watch.rs",
         edits: &[Edit {
             within: "fn poll",
             right: "holds()",

@@ -29,7 +29,7 @@ fn applied(mutants: &'static [Mutant]) -> Result<String, String> {
 fn expression_is_guarded_only_in_its_item() {
     const MUTANTS: &[Mutant] = &[mutant("a", &[Edit { within: "fn second", right: "ready()", wrong: "true" }])];
     let text = applied(MUTANTS).unwrap();
-    assert!(text.contains(r#"already()&&(ifcrate::sync::mutant("a"){true}else{ready()})}"#), "{text}");
+    assert!(text.contains(r#"already()&&(ifcrate::pool::sync::mutant("a"){true}else{ready()})}"#), "{text}");
     assert!(text.contains("ifready(){open(1,2);"), "{text}");
 }
 
@@ -37,7 +37,7 @@ fn expression_is_guarded_only_in_its_item() {
 fn statement_with_other_line_breaks_is_left_out() {
     const MUTANTS: &[Mutant] = &[mutant("a", &[Edit { within: "fn first", right: "open(1, 2);", wrong: "" }])];
     let text = applied(MUTANTS).unwrap();
-    assert!(text.contains(r#"ifready(){ifcrate::sync::mutant("a"){}else{open(1,2);}"#), "{text}");
+    assert!(text.contains(r#"ifready(){ifcrate::pool::sync::mutant("a"){}else{open(1,2);}"#), "{text}");
 }
 
 #[test]
@@ -48,8 +48,8 @@ fn nested_and_equal_fragments_keep_their_own_guards() {
         mutant("same", &[Edit { within: "fn second", right: "already() && ready()", wrong: "true" }]),
     ];
     let expected = concat!(
-        r#"{(ifcrate::sync::mutant("outer"){false}else{(ifcrate::sync::mutant("same"){true}else{"#,
-        r#"already()&&(ifcrate::sync::mutant("inner"){false}else{ready()})})})}"#
+        r#"{(ifcrate::pool::sync::mutant("outer"){false}else{(ifcrate::pool::sync::mutant("same"){true}else{"#,
+        r#"already()&&(ifcrate::pool::sync::mutant("inner"){false}else{ready()})})})}"#
     );
     let text = applied(MUTANTS).unwrap();
     assert!(text.contains(expected), "{text}");

@@ -2,12 +2,12 @@
 
 use super::{Edit, Mutant};
 
-const CELL: &str = "pool/waitlist/cell.rs";
-const EVENT: &str = "pool/waitlist/event.rs";
-const LIST: &str = "pool/waitlist/mod.rs";
-const LOCKED: &str = "pool/waitlist/locked.rs";
-const OWN: &str = "pool/waitlist/own.rs";
-const WORD: &str = "pool/waitlist/word.rs";
+const CELL: &str = "pool/core/waitlist/cell.rs";
+const EVENT: &str = "pool/core/waitlist/event.rs";
+const LIST: &str = "pool/core/waitlist/mod.rs";
+const LOCKED: &str = "pool/core/waitlist/locked.rs";
+const OWN: &str = "pool/core/waitlist/own.rs";
+const WORD: &str = "pool/core/waitlist/word.rs";
 
 pub const MUTANTS: &[Mutant] = &[
     Mutant {

@@ -19,15 +19,15 @@
 //!
 //! Waiters park in one of two ways, which the feature `event-listener-queue` selects. The models run with either, and a
 //! mutant of one way counts only in the builds that have it. A wait has more steps with events, so two models have a
-//! smaller bound there, in parentheses in the list below. An operation of an event is one step (`src/sync/events.rs`),
-//! and a thread that waits for another thread looks twice and then sleeps (`src/sync/patience.rs`).
+//! smaller bound there, in parentheses in the list below. An operation of an event is one step (`src/pool/sync/events.rs`),
+//! and a thread that waits for another thread looks twice and then sleeps (`src/pool/sync/patience.rs`).
 //!
 //! # A gap in loom
 //!
 //! loom (0.7.2) remembers only the last access to an atomic when it looks for orders to try. It forgets a load of one
 //! thread when another thread also loads, so it never tries the other thread's compare-and-swap before the first load.
 //! On plain loom atomics nine of the negative controls survive, and the ABA model, unbounded, passes after 21
-//! executions instead of 161,622. `src/sync/explored.rs` closes the gap.
+//! executions instead of 161,622. `src/pool/sync/explored.rs` closes the gap.
 //!
 //! # Models
 //!
@@ -64,9 +64,9 @@
 //! | *drain* | `Draining::revocable` and its drop | `Core::leave_drains`, `displace_oldest_drain`, `Held::make_available` or `Held::close` |
 //! | *status* | `Core::status` | `Shard::len`, `Slot::link_between_heads` |
 //! | *wait for change* | `Watch::poll` | the listeners of event-listener |
-//! | *deliver* | `Delivery::publish`, `emit`, `deliver` | `src/delivery` |
-//! | *deliver inline* | `Delivery::deliver_inline` | `src/delivery` |
-//! | *end* | `Delivery::end`, `ended`, `look_again` | `src/delivery` |
+//! | *deliver* | `Delivery::publish`, `emit`, `deliver` | `src/pool/delivery` |
+//! | *deliver inline* | `Delivery::deliver_inline` | `src/pool/delivery` |
+//! | *end* | `Delivery::end`, `ended`, `look_again` | `src/pool/delivery` |
 //! | *note* | `Idle::note_holder` | `Hold::begin` |
 //! | *noted return* | the drop of a `Lease` if the pool accounts for holders | `Held::end_hold`, `Hold::end`, then as "heard return" |
 //! | *list holders* | `Core::holders` | `Hold::read`, `Shard::for_each_slot` |
@@ -81,7 +81,7 @@
 //! | *take front* | `Front::take` | `Front::hold`, `release` |
 //! | *put front* | `Front::put` | the same |
 //!
-//! The threads of the models note their shard and the stack that they left there (`src/pool/nearby.rs`), as an
+//! The threads of the models note their shard and the stack that they left there (`src/pool/core/nearby.rs`), as an
 //! application's threads do. More tests of the notes are `system-tests/tests/pool/nearby.rs` and
 //! `system-tests/tests/fork/`.
 //!

@@ -23,7 +23,7 @@ use super::super::typed::extend;
 use super::{ChangeStream, token_of};
 use crate::endpoint::Limit;
 use crate::options::ReadPreference;
-use crate::runtime::forks;
+use crate::pool::runtime::forks;
 use crate::session::{SessionError, SessionOptions};
 
 /// The fields of the stage `$changeStream` that say where the stream starts.

@@ -16,7 +16,7 @@ use super::fields::{Fields, Shape, refused};
 use super::request::Request;
 use super::results::{Counts, InsertManyResult, InsertOneResult};
 use crate::endpoint::{Limit, OutgoingSequence};
-use crate::runtime::object_id;
+use crate::pool::runtime::object_id;
 use crate::session::SessionError;
 
 impl<T: Serialize> Collection<T> {

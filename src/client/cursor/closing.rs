@@ -7,7 +7,7 @@ use super::super::line::{Place, Ticket};
 use super::Cursor;
 use crate::deployment::Background;
 use crate::endpoint::Limit;
-use crate::runtime::forks;
+use crate::pool::runtime::forks;
 
 type Closing = Pin<Box<dyn Future<Output = ()> + Send>>;
 

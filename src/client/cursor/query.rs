@@ -17,12 +17,12 @@ use super::super::in_session::{InSession, Pinned};
 use super::super::line::{Place, Ticket};
 use super::TimeoutMode;
 use super::batch::{Batch, collection_of};
-use crate::boxed::boxed;
 use crate::deployment::{Background, Demand, Purpose, Selected, Server, WaitLogged};
 use crate::endpoint::{Command, CommandError, Endpoint, Limit, OperationError};
-use crate::error::Labels;
 use crate::options::{ReadPreference, ReadPreferenceMode};
-use crate::runtime::{Connection, within};
+use crate::pool::error::Labels;
+use crate::pool::runtime::boxed;
+use crate::pool::runtime::{Connection, within};
 use crate::selection::Access;
 use crate::session::{ErrorToReport, Fault, FaultKind, Moment, Retryability, SessionError};
 

@@ -7,7 +7,7 @@ use super::{ClientError, FailedOperation, Failure, WriteConcernError};
 use crate::client::WriteFailure;
 use crate::deployment::ServerSelectionError;
 use crate::endpoint::{CommandError, OperationError, ServerError};
-use crate::error::Labels;
+use crate::pool::error::Labels;
 use crate::session::SessionError;
 use crate::wire::reply::DUPLICATE_KEY;
 

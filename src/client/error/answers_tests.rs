@@ -12,8 +12,8 @@ use crate::client::{WriteError, Written};
 use crate::deployment::TopologySummary;
 use crate::endpoint::causes::AuthenticationCause;
 use crate::endpoint::{AuthenticationError, CommandTimeoutError, ConnectTimeoutError, Origin, ServerError};
-use crate::error::{CheckOutError, EstablishError, PoolClearedError, PoolClosedError, Stage, TimeLimit};
 use crate::options::Mechanism;
+use crate::pool::error::{CheckOutError, EstablishError, PoolClearedError, PoolClosedError, Stage, TimeLimit};
 use crate::wire::WireError;
 
 const HOST: &str = "db.example.com:27017";

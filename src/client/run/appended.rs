@@ -9,7 +9,7 @@ use super::super::operation::{Kind, Operation};
 use super::{FailedAttempt, Running, has_sessions, timeout_of};
 use crate::endpoint::Endpoint;
 use crate::options::{InvalidOption, PRIMARY};
-use crate::runtime::Connection;
+use crate::pool::runtime::Connection;
 use crate::session::{Fault, FaultKind, Moment, Retryability, ServerSession, SessionError, SessionServer};
 use crate::topology::TopologyType;
 use crate::wire::reply;

@@ -8,7 +8,7 @@ use super::super::operation::Kind;
 use super::{Answer, FailedAttempt, Running, UnmetConcern};
 use crate::deployment::Selected;
 use crate::endpoint::OperationError;
-use crate::error::Labels;
+use crate::pool::error::Labels;
 use crate::session::{Fault, FaultKind, Retryability, SessionServer};
 use crate::wire::reply::MAX_TIME_MS_EXPIRED;
 

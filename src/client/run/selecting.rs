@@ -8,7 +8,7 @@ use super::{FailedAttempt, Running};
 use crate::deployment::{Demand, Selected};
 use crate::endpoint::Endpoint;
 use crate::options::{PRIMARY, ServerAddress};
-use crate::runtime::Connection;
+use crate::pool::runtime::Connection;
 use crate::selection::Access;
 use crate::session::Retryability;
 use crate::topology::TopologyType;

@@ -11,8 +11,8 @@ use super::super::error::ClientError;
 use super::super::run::UnmetConcern;
 use super::Kind;
 use crate::endpoint::{Limit, ServerError, WriteConcernError};
-use crate::error::Labels;
 use crate::options::ServerAddress;
+use crate::pool::error::Labels;
 use crate::text::printable::Printable;
 use crate::wire::reply::{self, DUPLICATE_KEY, whole_number};
 
@@ -82,7 +82,7 @@ pub struct WriteFailure {
     pub(in crate::client) is_timeout: bool,
 }
 
-crate::error::debug_as_sentence!(WriteFailure);
+crate::pool::error::debug_as_sentence!(WriteFailure);
 
 impl WriteFailure {
     /// Reads the reply of an `insert`, `update` or `delete` that the application has made itself. `None` if it is the reply

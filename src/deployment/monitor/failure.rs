@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use super::super::heartbeat::Heartbeat;
 use crate::endpoint::{CommandError, ServerError};
-use crate::error::{Cause, EstablishError};
+use crate::pool::error::{Cause, EstablishError};
 use crate::text::milliseconds::Milliseconds;
 use crate::wire::WireError;
 

@@ -30,7 +30,7 @@ use super::heartbeat::{Heartbeat, Line};
 use super::state::{Resident, now};
 use crate::endpoint::{Command, DirectConnection, Endpoint, is_function};
 use crate::options::{Options, SHORTEST_HEARTBEAT, ServerMonitoringMode};
-use crate::runtime::{alarm, before_alarm};
+use crate::pool::runtime::{alarm, before_alarm};
 use crate::topology::{ServerDescription, TopologyVersion};
 use failure::{CheckTimeoutError, Failure};
 

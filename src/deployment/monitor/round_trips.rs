@@ -10,7 +10,7 @@ use super::super::state::Resident;
 use super::failure::Failure;
 use super::run_hello;
 use crate::endpoint::{DirectConnection, Endpoint};
-use crate::runtime::alarm;
+use crate::pool::runtime::alarm;
 
 /// Measures a round trip every `heartbeatFrequencyMS` while the monitor streams, and at once if the server becomes known
 /// without one. Failures change nothing: the monitor notices them as well.

@@ -115,7 +115,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
-    use crate::runtime::in_child;
+    use crate::pool::runtime::in_child;
 
     /// A lock would be held during some of the forks.
     #[test]

@@ -9,8 +9,8 @@ use thiserror::Error;
 use crate::endpoint::channel::ExchangeError;
 use crate::endpoint::deadline::ConnectTimeoutError;
 use crate::endpoint::handshake;
-use crate::error::{EstablishError, Stage};
 use crate::options::Mechanism;
+use crate::pool::error::{EstablishError, Stage};
 use crate::wire::auth::scram::ScramError;
 use crate::wire::{ServerError, WireError};
 
@@ -43,7 +43,7 @@ pub struct AuthenticationError {
     pub(crate) is_database_of_path: bool,
 }
 
-crate::error::debug_as_sentence!(AuthenticationError);
+crate::pool::error::debug_as_sentence!(AuthenticationError);
 
 impl AuthenticationError {
     /// Returns the server's error, if the server refused.
@@ -135,7 +135,7 @@ pub enum AuthenticationCause {
     NotReusable,
 }
 
-crate::error::debug_as_sentence!(AuthenticationCause);
+crate::pool::error::debug_as_sentence!(AuthenticationCause);
 
 impl AuthenticationCause {
     /// Returns whether a time limit of the client expired: `connectTimeoutMS`, the rest of `timeoutMS`, or the limit of an

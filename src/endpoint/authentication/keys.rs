@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use zeroize::Zeroizing;
 
 use super::Cause;
-use crate::runtime::{PerProcess, start_blocking};
+use crate::pool::runtime::{PerProcess, start_blocking};
 use crate::wire::auth::scram::{Challenge, Hash, Keys, prepare_password};
 
 /// How many keys are cached. A user has one salt per mechanism on all members of a replica set. More than two keys are
@@ -108,7 +108,7 @@ mod tests {
 
     use super::*;
     #[cfg(unix)]
-    use crate::runtime::{Inline, in_child};
+    use crate::pool::runtime::{Inline, in_child};
     use crate::wire::auth::scram::{ClientFirst, ScramError};
 
     fn cache(password: &str) -> Arc<KeyCache> {

@@ -19,7 +19,7 @@ use crate::options::{
     CallbackFuture, DEFAULT_ALLOWED_HOSTS, Host, IdpInfo, InvalidOption, Mechanism, OidcContext, OidcToken, Options,
     Secret, ServerAddress,
 };
-use crate::runtime::PerProcess;
+use crate::pool::runtime::PerProcess;
 use crate::wire::auth::oidc as messages;
 use crate::wire::auth::sasl::{self, SaslReply};
 
@@ -273,7 +273,7 @@ mod tests {
     #[test]
     fn child_forked_while_a_callback_is_awaited_calls_its_own() {
         use crate::options::Credential;
-        use crate::runtime::in_child;
+        use crate::pool::runtime::in_child;
         use std::future::{Future, pending};
         use std::pin::pin;
         use std::task::{Context, Waker};

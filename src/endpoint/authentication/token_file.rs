@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use crate::endpoint::regular_file;
 use crate::options::Secret;
-use crate::runtime::blocking;
+use crate::pool::runtime::blocking;
 
 /// The longest token that a file may hold, in bytes.
 const MAX_TOKEN: u64 = 64 * 1024;

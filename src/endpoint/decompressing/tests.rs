@@ -11,9 +11,9 @@ use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
 
 use super::*;
-use crate::condition::Condition;
 use crate::endpoint::channel::Request;
 use crate::options::Compressor;
+use crate::pool::condition::Condition;
 use crate::wire::{Flags, Outgoing, header, op_msg};
 
 /// Returns a runtime with one blocking thread.

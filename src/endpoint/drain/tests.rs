@@ -6,9 +6,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::*;
-use crate::condition::Condition;
 use crate::endpoint::channel::Request;
 use crate::endpoint::tests::pair;
+use crate::pool::condition::Condition;
 use crate::wire::{Limits, Message, Outgoing};
 
 /// More than any test needs.

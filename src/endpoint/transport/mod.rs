@@ -18,10 +18,10 @@ use tracing::{Instrument, debug_span};
 
 use super::deadline::Deadline;
 use super::stages::Stages;
-use crate::boxed::boxed;
-use crate::error::{EstablishError, Stage};
 use crate::options::{Host, InvalidOption, Options, ProxyOptions, ServerAddress, split_zone};
-use crate::runtime::{LookUps, TARGET};
+use crate::pool::error::{EstablishError, Stage};
+use crate::pool::runtime::boxed;
+use crate::pool::runtime::{LookUps, TARGET};
 
 mod local;
 mod proxy;

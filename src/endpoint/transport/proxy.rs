@@ -13,9 +13,9 @@ use tokio_socks::tcp::Socks5Stream;
 use super::socket::Socket;
 use super::{connect_tcp, resolve};
 use crate::endpoint::deadline::Deadline;
-use crate::error::{Cause, EstablishError, Stage};
 use crate::options::ProxyOptions;
-use crate::runtime::LookUps;
+use crate::pool::error::{Cause, EstablishError, Stage};
+use crate::pool::runtime::LookUps;
 
 /// Connects to the server through `proxy`. The proxy resolves the server's name.
 ///
@@ -127,7 +127,7 @@ pub struct ProxyError {
     pub source: Cause,
 }
 
-crate::error::debug_as_sentence!(ProxyError);
+crate::pool::error::debug_as_sentence!(ProxyError);
 
 impl fmt::Display for ProxyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

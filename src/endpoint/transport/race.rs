@@ -130,7 +130,7 @@ pub struct ConnectError {
     pub timeout: Option<ConnectTimeoutError>,
 }
 
-crate::error::debug_as_sentence!(ConnectError);
+crate::pool::error::debug_as_sentence!(ConnectError);
 
 /// An attempt to connect to one address.
 #[derive(Error)]
@@ -143,7 +143,7 @@ pub struct ConnectAttempt {
     pub source: io::Error,
 }
 
-crate::error::debug_as_sentence!(ConnectAttempt);
+crate::pool::error::debug_as_sentence!(ConnectAttempt);
 
 impl ConnectError {
     /// Returns whether every attempt failed because of this process or machine: too many open files, no free port, no

@@ -216,7 +216,7 @@ async fn failed_tls_write_says_why_the_server_closed() {
     };
     assert!(tls::is_refusal(&failed), "{failed:?}");
     let failed = stream_failed(Stage::Hello, failed);
-    assert_eq!(failed.labels(), crate::error::Labels::NONE);
+    assert_eq!(failed.labels(), crate::pool::error::Labels::NONE);
     let reset = stream_failed(Stage::Hello, io::ErrorKind::ConnectionReset.into());
-    assert!(reset.labels().contains(crate::error::Labels::SYSTEM_OVERLOADED));
+    assert!(reset.labels().contains(crate::pool::error::Labels::SYSTEM_OVERLOADED));
 }

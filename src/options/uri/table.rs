@@ -8,10 +8,10 @@
 use std::time::Duration;
 
 use super::super::deployment::WasSet;
-use super::super::pool::PoolOption;
 use super::super::{PoolOptions, ReadPreferenceMode, Secret, ServerMonitoringMode};
 use super::draft::{Draft, Rejection, put};
 use super::value::Value;
+use crate::pool::options::PoolOption;
 
 /// One option of connection strings.
 #[cfg_attr(not(test), expect(dead_code, reason = "tests compare the documentation's tables with these fields"))]

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 #[cfg(unix)]
-use crate::runtime::in_child;
+use crate::pool::runtime::in_child;
 
 const TIMEOUT: Option<Duration> = Some(Duration::from_secs(30 * 60));
 

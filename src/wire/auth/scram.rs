@@ -427,4 +427,4 @@ pub enum ScramError {
     EndedEarly,
 }
 
-crate::error::debug_as_sentence!(ScramError);
+crate::pool::error::debug_as_sentence!(ScramError);

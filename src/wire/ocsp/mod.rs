@@ -214,7 +214,7 @@ pub enum OcspError {
     },
 }
 
-crate::error::debug_as_sentence!(OcspError);
+crate::pool::error::debug_as_sentence!(OcspError);
 
 impl From<der::Error> for OcspError {
     fn from(error: der::Error) -> Self {

@@ -1,4 +1,4 @@
-//! Forks by a thread that has a note of the pool (`src/pool/nearby.rs`). A hit and its check-in do not look for a fork, so
+//! Forks by a thread that has a note of the pool (`src/pool/core/nearby.rs`). A hit and its check-in do not look for a fork, so
 //! the child must forget the note.
 
 use std::sync::atomic::{AtomicI32, Ordering};

@@ -54,7 +54,10 @@ fn measure<F: Future<Output = ()> + 'static>(
     }
     // A function of tokio, which a thread calls before it goes to sleep if its runtime has a timer.
     let sleeps_with_timer = cost.inside.keys().any(|function| function.contains("park_thread_timeout"));
-    assert!(!sleeps_with_timer, "the runtime has a timer, which makes each operation dearer: see src/runtime/alarm.rs");
+    assert!(
+        !sleeps_with_timer,
+        "the runtime has a timer, which makes each operation dearer: see src/pool/runtime/alarm.rs"
+    );
     assert!(own <= most, "{own} instructions, more than {most}: {cost}");
 }
 

@@ -1,4 +1,4 @@
-//! A thread notes the shard that it used last (`src/pool/nearby.rs`). These tests use several pools on one thread, without
+//! A thread notes the shard that it used last (`src/pool/core/nearby.rs`). These tests use several pools on one thread, without
 //! subscribers, so that check-outs and check-ins take the path that reads the note.
 
 use std::pin::pin;

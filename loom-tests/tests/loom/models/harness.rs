@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use loom::model::Builder;
 
-/// The variable that names the mutant in a negative control; see `src/sync.rs`.
+/// The variable that names the mutant in a negative control; see `src/pool/sync.rs`.
 pub const MUTANT: &str = "WHARF_MUTANT";
 
 /// The variable that replaces the preemption bound of the bounded models. `none` removes the bound.

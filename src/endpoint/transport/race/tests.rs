@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep};
 
 use super::*;
 use crate::endpoint::transport::unconnected;
-use crate::error::Labels;
+use crate::pool::error::Labels;
 
 const AGES: Duration = Duration::from_secs(3_600);
 

@@ -103,4 +103,4 @@ impl TlsError {
     }
 }
 
-crate::error::debug_as_sentence!(TlsError);
+crate::pool::error::debug_as_sentence!(TlsError);

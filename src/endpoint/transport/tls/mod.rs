@@ -36,8 +36,8 @@ use tokio_rustls::rustls::{CertificateError, ClientConfig, Error, InvalidMessage
 use super::socket::Socket;
 use crate::endpoint::deadline::Deadline;
 use crate::endpoint::host_name;
-use crate::error::{EstablishError, Stage};
 use crate::options::{Host, InvalidOption, TlsOptions, TlsVersion};
+use crate::pool::error::{EstablishError, Stage};
 use crate::text::printable::Printable;
 
 mod certificate_key;
@@ -173,7 +173,7 @@ impl Tls {
             return Ok(());
         };
         let presented = session.peer_certificates().unwrap_or_default().to_vec();
-        let asked = crate::boxed::boxed(|| verifier.ask_responders(&presented, deadline.remaining())).await;
+        let asked = crate::pool::runtime::boxed(|| verifier.ask_responders(&presented, deadline.remaining())).await;
         asked.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
     }
 }

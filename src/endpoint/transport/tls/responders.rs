@@ -19,7 +19,7 @@ use zeroize::Zeroizing;
 
 use super::revocation::{Algorithms, Conclusion, Issued};
 use crate::endpoint::http::HttpRequest;
-use crate::runtime::TARGET;
+use crate::pool::runtime::TARGET;
 use crate::text::printable::{Printable, PrintableError};
 use crate::wire::ocsp::CertificateId;
 

@@ -24,7 +24,7 @@ use super::revocation::Issuer;
 use super::{pem, revocation};
 use crate::endpoint::regular_file;
 use crate::options::{CaCertificates, InvalidOption, TlsOptions};
-use crate::runtime::blocking;
+use crate::pool::runtime::blocking;
 use crate::wire::ocsp::Certificate;
 
 /// The system's certificate authorities. They are read once per process, so a change takes effect after a restart. A read

@@ -1,0 +1,466 @@
+//! Acquiring a connection: the fast path, the search and the wait.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use super::check_out::Refusal;
+use super::core::Core;
+use super::environment::Environment;
+use super::held::Held;
+use super::lease::Lease;
+use super::perished::Perished;
+use super::permit::Permit;
+use super::shard::{Popped, Shard};
+use super::slab::Slot;
+use super::state::Phase;
+use super::tokens::Idle;
+use super::waitlist::{Lane, LockedWaitList, Seat, Waiter};
+use crate::pool::sync::atomic::Ordering;
+use crate::pool::sync::discard;
+
+/// The outcome of [`Core::acquire`] for a check-out.
+pub enum Grant<E: Environment> {
+    /// An available connection.
+    Connection(Idle<E>),
+    /// A permit to open a connection.
+    Permit(Permit<E>),
+    /// Neither: the pool is not ready. Boxed, because a refusal is rare and would make every grant larger than two
+    /// words, which is what fits into registers.
+    Refused(Box<Refusal>),
+}
+
+impl<E: Environment> Grant<E> {
+    /// Returns what an opener was granted.
+    fn into_connection(self) -> Idle<E> {
+        match self {
+            Self::Connection(idle) => idle,
+            other => unreachable!("BUG: {other:?} was granted to an opener"),
+        }
+    }
+}
+
+impl<E: Environment> fmt::Debug for Grant<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Connection(idle) => f.debug_tuple("Connection").field(&idle.id()).finish(),
+            Self::Permit(_) => f.write_str("Permit"),
+            Self::Refused(refusal) => f.debug_tuple("Refused").field(refusal).finish(),
+        }
+    }
+}
+
+/// A connection that was on top of its thread's stack, and is checked out.
+///
+/// [Begin](Self::begin) its use before it is dropped: otherwise a timed use would have no beginning.
+#[must_use = "its use is yet to begin"]
+pub struct Hit<E: Environment> {
+    lease: Lease<E>,
+    is_timed: bool,
+}
+
+impl<E: Environment> Hit<E> {
+    /// Returns whether the time of the use is measured, as for about one use in 128. Then [`begin`](Self::begin) reads
+    /// the clock.
+    #[inline]
+    pub fn is_timed(&self) -> bool {
+        self.is_timed
+    }
+
+    /// Begins the use.
+    #[inline]
+    pub fn begin(self) -> Lease<E> {
+        if self.is_timed {
+            self.lease.begin_timed_use();
+        }
+        self.lease
+    }
+}
+
+enum Sought<E: Environment> {
+    Granted(Grant<E>),
+    /// Others wait, or did until just now.
+    Behind,
+    /// Nothing was found, and no waiter.
+    First,
+}
+
+enum Queued<E: Environment> {
+    Waits {
+        seat: Seat<Grant<E>>,
+        /// Whether it waits for the capacity of a connection that is drained.
+        for_drain: bool,
+    },
+    Granted(Grant<E>),
+    NotReady,
+    /// The pool has changed meanwhile, so search again.
+    Again,
+}
+
+impl<E: Environment> Core<E> {
+    /// How many stale connections a check-out closes in each search. Maintenance closes the rest.
+    const CLOSED_ON_THE_WAY: usize = 4;
+
+    /// Takes an available connection from the calling thread's shard, if there is one and the shard is not flagged.
+    ///
+    /// Lock-free: one compare-and-swap, and no other write to shared memory.
+    ///
+    /// # Race window
+    ///
+    /// If a concurrent [`Core::clear`] has not reached this shard yet, the connection may be of the generation that is
+    /// being cleared. The check-out then counts as earlier than the clear. This cannot happen after `clear` has
+    /// returned.
+    pub fn try_take(self: &Arc<Self>) -> Option<Idle<E>> {
+        let shard = self.own_shard();
+        loop {
+            let Popped::Slot(slot) = shard.pop(&self.slab) else { return None };
+            if let Ok(idle) = self.vet(Held::new(self, slot)) {
+                return Some(idle);
+            }
+        }
+    }
+
+    /// Checks out in the most frequent case, in which the caller only has to take the top of its thread's stack. The caller
+    /// [begins](Hit::begin) the use.
+    ///
+    /// Returns `None` otherwise: if the thread has used another pool since, if the stack is empty, if a subscriber
+    /// listens, if the pool accounts for holders, or if connections must be vetted. May return `None` if another thread
+    /// changes the stack at the same time, or if the top is neither the thread's last slot nor one of the slab's first.
+    /// Does the work of [`Core::try_take`] and [`Idle::check_out`] in one step.
+    ///
+    /// In a forked child, it returns no connection that belongs to the parent (INV-16). A fork during the call counts
+    /// as later than the call.
+    ///
+    /// No path through this function has a call. A caller whose only call is its last step saves no registers.
+    #[inline]
+    pub fn try_hit(self: &Arc<Self>) -> Option<Hit<E>> {
+        if self.attention.is_needed() {
+            return None;
+        }
+        let slot = self.pop_nearby()?;
+        // Before anything else, while the slot's cache line is at hand.
+        let is_timed = E::METERED && slot.tally().count_hit();
+        Some(Hit { lease: Lease::of(Held::new(self, slot)), is_timed })
+    }
+
+    /// Acquires a connection or a permit to open one, in the order of arrival.
+    ///
+    /// The first poll searches all shards, then asks for a permit under `maxPoolSize` and `maxConnecting`, and
+    /// otherwise queues up. It takes no lock until it queues up, unless it closes a connection on its way or the pool
+    /// is not ready.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the queue. A grant that it has received and not returned goes to the next check-out
+    /// in the queue, or back to the pool.
+    pub fn acquire(self: &Arc<Self>) -> Acquire<'_, E> {
+        Acquire { core: self, waiter: Waiter::new() }
+    }
+
+    /// Waits for a returned connection, while the caller opens its own connection or is about to.
+    ///
+    /// The caller stays in front of all later check-outs. If a connection has become available meanwhile, the caller
+    /// gets it.
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`Core::acquire`].
+    pub fn acquire_as_opener(self: &Arc<Self>) -> OpenerWait<'_, E> {
+        OpenerWait(self.acquire())
+    }
+
+    /// Acquires again for a check-out whose granted connection has gone stale. Unless something is available at once,
+    /// the check-out waits in front of all waiters that have had no grant. Closes the stale connection, but not before
+    /// its capacity can go to this check-out.
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`Core::acquire`].
+    pub fn reacquire(self: &Arc<Self>, stale: Idle<E>) -> Reacquire<'_, E> {
+        Reacquire { acquire: self.acquire(), stale: Some(stale) }
+    }
+
+    /// Searches the shards and asks for a permit. Otherwise the caller has to queue up.
+    fn seek(self: &Arc<Self>) -> Sought<E> {
+        // Check-outs that wait come first. If none waits any more, `queue_up` repeats all the following steps.
+        if self.own_shard().is_waited_for() {
+            return Sought::Behind;
+        }
+        loop {
+            if self.state.load().phase != Phase::Ready {
+                return Sought::Granted(Grant::Refused(Box::new(self.refusal())));
+            }
+            self.close_stale(Self::CLOSED_ON_THE_WAY);
+            // The word is read before the shards are searched, and the admission swaps this reading. If a connection
+            // stops being pending after the reading, the swap fails. If it stopped before, it was pushed before, and
+            // the search finds it (ordering 2).
+            let counts = self.capacity.load();
+            match self.take_any() {
+                Popped::Slot(slot) => match self.vet(Held::new(self, slot)) {
+                    Ok(idle) => return Sought::Granted(Grant::Connection(idle)),
+                    Err(Perished) => continue,
+                },
+                Popped::Waiting => return Sought::Behind,
+                Popped::Empty => {}
+            }
+            if counts.waiting {
+                return Sought::Behind;
+            }
+            if counts.admits(self.limits) {
+                match self.capacity.try_admit(counts) {
+                    Ok(()) => return Sought::Granted(Grant::Permit(Permit::new(self.clone()))),
+                    Err(()) => continue,
+                }
+            }
+            // Relaxed: a hint to try again. The registry's lock orders the rest.
+            if self.stale.load(Ordering::Relaxed) == 0 {
+                return Sought::First;
+            }
+        }
+    }
+
+    /// Pops from the thread's own shard, or from another one that has something.
+    ///
+    /// Looks at each shard once at most. Threads with different hints look at different shards at each step, and in
+    /// different orders: 0, 1, 2, 3 … for the first one, 1, 0, 3, 2 … for the second, 2, 3, 0, 1 … for the third. If
+    /// each went on to its next neighbour instead, all threads that pass the same empty shards would meet at the first
+    /// shard that has a connection.
+    fn take_any(&self) -> Popped<'_, E::Connection> {
+        let first = self.environment.shard_hint();
+        for distance in 0..self.shards.len() {
+            // Their number is a power of two, so this visits each shard once.
+            match self.shards.preferred(first ^ distance).pop(&self.slab) {
+                Popped::Empty => {}
+                found => return found,
+            }
+        }
+        Popped::Empty
+    }
+
+    /// Queues up, unless the caller can have something at once.
+    ///
+    /// INV-5 (while check-outs wait): under the list's lock, if a check-out is in the queue, then all shards are
+    /// flagged and empty. If a waiter is in the queue, and not only openers, then the capacity word is flagged as well:
+    /// it admitted no connection when the flag was raised, and capacity released since then is only for the first
+    /// waiter, under the list's lock.
+    ///
+    /// This function establishes the invariant for the first check-out in the queue. It raises the flags, so that every
+    /// later push and release takes the list's lock. Each shard's flag is raised in the step that finds the shard
+    /// empty.
+    fn queue_up(self: &Arc<Self>, lane: Lane) -> Queued<E> {
+        let mut queue = self.wait_list.lock_with_room(lane);
+        // A clear changes the word before it takes the list's lock to fail the waiters. So either we see the change, or
+        // the clear finds us in the queue.
+        if self.state.load().phase != Phase::Ready {
+            return Queued::NotReady;
+        }
+        let mut is_drain_wanted = false;
+        if queue.first_waiting_lane().is_none() {
+            let found = self.look_for_the_first(&queue);
+            // Relaxed: a hint, as in `seek`.
+            let stale = self.stale.load(Ordering::Relaxed) > 0;
+            // If a connection is stale, `settle` lowers the flag that this may raise.
+            let refused = found.is_none().then(|| self.capacity.admit_or_wait(self.limits).err()).flatten();
+            let admitted = found.is_none() && refused.is_none();
+            if found.is_some() || stale || admitted {
+                self.settle(&queue);
+                drop(queue);
+                let queued = match found {
+                    Some(slot) => match self.vet(Held::new(self, slot)) {
+                        Ok(idle) => Queued::Granted(Grant::Connection(idle)),
+                        Err(Perished) => Queued::Again,
+                    },
+                    None if admitted => Queued::Granted(Grant::Permit(Permit::new(self.clone()))),
+                    None => Queued::Again,
+                };
+                // `seek` does not get as far as this while an opener waits.
+                self.close_stale(Self::CLOSED_ON_THE_WAY);
+                return queued;
+            }
+            is_drain_wanted = refused.is_some_and(|counts| counts.wants_a_drain_displaced(self.limits));
+        }
+        // The first waiter has a drain displaced (INV-8). The thread that releases its capacity looks for the next
+        // waiter.
+        match queue.enqueue(lane) {
+            Some(seat) => Queued::Waits { seat, for_drain: is_drain_wanted },
+            // Other newcomers, which join without the lock, have taken the cells.
+            None => Queued::Again,
+        }
+    }
+
+    /// Queues up, unless the caller can have something at once. Returns `None` if the pool has changed meanwhile.
+    fn enter(
+        self: &Arc<Self>,
+        lane: Lane,
+        waiter: &mut Waiter<Grant<E>>,
+        context: &mut Context<'_>,
+    ) -> Option<Poll<Grant<E>>> {
+        // Before there is a ticket, because it is foreign code.
+        let waker = context.waker().clone();
+        let queued = self.queue_up(lane);
+        let Queued::Waits { seat, for_drain } = queued else {
+            discard(waker);
+            return match queued {
+                Queued::Granted(grant) => Some(Poll::Ready(grant)),
+                Queued::NotReady => Some(Poll::Ready(Grant::Refused(Box::new(self.refusal())))),
+                Queued::Waits { .. } | Queued::Again => None,
+            };
+        };
+        let polled = self.wait_list.sit_down(waiter, seat, waker);
+        if for_drain {
+            self.serve_permits();
+        }
+        Some(polled)
+    }
+
+    /// Queues up as an opener, unless a connection turns out to be available. Establishes INV-5 as `queue_up` does.
+    ///
+    /// Does not check the phase, for three reasons. A clear fails no check-out whose own connection is on the way. If
+    /// that connection is yet to be created, `Permit::create` refuses to, unless the pool is ready again. And a pool
+    /// that is not ready has nothing to hand over.
+    fn queue_up_as_opener(self: &Arc<Self>) -> Result<Seat<Grant<E>>, Idle<E>> {
+        loop {
+            let mut queue = self.wait_list.lock_with_room(Lane::Openers);
+            let Some(slot) = self.look_for_the_first(&queue) else {
+                // Only the holder of the lock joins this lane.
+                return Ok(queue.enqueue(Lane::Openers).expect("BUG: the room for an opener is gone"));
+            };
+            self.settle(&queue);
+            drop(queue);
+            if let Ok(idle) = self.vet(Held::new(self, slot)) {
+                return Err(idle);
+            }
+        }
+    }
+
+    /// If no check-out waits yet, takes an available connection, or else raises the flags of all shards for the caller,
+    /// which is about to queue up. If it returns a connection, the caller calls [`Core::settle`].
+    fn look_for_the_first(&self, queue: &LockedWaitList<Grant<E>>) -> Option<&Slot<E::Connection>> {
+        if !queue.is_empty(Lane::Openers) || queue.first_waiting_lane().is_some() {
+            // INV-5: the flags are raised, and there is no connection.
+            return None;
+        }
+        self.shards.iter().find_map(|shard| shard.pop_or_flag(&self.slab))
+    }
+
+    /// Returns the shard that the environment prefers for the calling thread.
+    #[inline]
+    pub(super) fn preferred_shard(&self) -> &Shard {
+        self.shards.preferred(self.environment.shard_hint())
+    }
+}
+
+/// The future of [`Core::acquire`].
+pub struct Acquire<'p, E: Environment> {
+    core: &'p Arc<Core<E>>,
+    waiter: Waiter<Grant<E>>,
+}
+
+impl<E: Environment> Acquire<'_, E> {
+    /// Returns whether this check-out has entered the queue.
+    pub fn is_queued(&self) -> bool {
+        self.waiter.is_queued()
+    }
+
+    /// Polls as [`Future::poll`] does. For a check-out that has entered the queue, this is a few steps.
+    #[inline]
+    pub fn poll_again(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Grant<E>> {
+        if self.is_queued() { self.core.wait_list.poll(&mut self.waiter, context) } else { self.poll(context) }
+    }
+}
+
+impl<E: Environment> Future for Acquire<'_, E> {
+    type Output = Grant<E>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self { core, waiter } = self.get_mut();
+        if waiter.is_queued() {
+            return core.wait_list.poll(waiter, context);
+        }
+        loop {
+            match core.seek() {
+                Sought::Granted(grant) => return Poll::Ready(grant),
+                // If waiters are in the queue, a clear that has changed the phase has not failed them yet, and will
+                // fail this one with them.
+                Sought::Behind => {
+                    if let Some(polled) = core.wait_list.try_join(waiter, context.waker()) {
+                        return polled;
+                    }
+                }
+                Sought::First => {}
+            }
+            if let Some(polled) = core.enter(Lane::Waiters, waiter, context) {
+                return polled;
+            }
+        }
+    }
+}
+
+impl<E: Environment> Drop for Acquire<'_, E> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.waiter.is_queued() {
+            self.leave();
+        }
+    }
+}
+
+impl<E: Environment> Acquire<'_, E> {
+    #[cold]
+    #[inline(never)]
+    fn leave(&mut self) {
+        let grant = self.core.wait_list.leave(&mut self.waiter, |queue| self.core.settle(queue));
+        // Dropped here, outside of the lock, the grant goes to the next in the queue.
+        drop(grant);
+    }
+}
+
+/// The future of [`Core::reacquire`].
+pub struct Reacquire<'p, E: Environment> {
+    acquire: Acquire<'p, E>,
+    stale: Option<Idle<E>>,
+}
+
+impl<E: Environment> Future for Reacquire<'_, E> {
+    type Output = Grant<E>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self { acquire, stale } = self.get_mut();
+        if acquire.is_queued() {
+            return Pin::new(acquire).poll_again(context);
+        }
+        let polled = loop {
+            if let Some(polled) = acquire.core.enter(Lane::Requeued, &mut acquire.waiter, context) {
+                break polled;
+            }
+        };
+        // The capacity goes to the first waiter, which may be this check-out.
+        drop(stale.take());
+        polled
+    }
+}
+
+/// The future of [`Core::acquire_as_opener`].
+pub struct OpenerWait<'p, E: Environment>(Acquire<'p, E>);
+
+impl<E: Environment> Future for OpenerWait<'_, E> {
+    type Output = Idle<E>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let Acquire { core, waiter } = &mut self.get_mut().0;
+        if waiter.is_queued() {
+            return core.wait_list.poll(waiter, context).map(Grant::into_connection);
+        }
+        // Before there is a ticket, because it is foreign code.
+        let waker = context.waker().clone();
+        match core.queue_up_as_opener() {
+            Ok(seat) => core.wait_list.sit_down(waiter, seat, waker).map(Grant::into_connection),
+            Err(idle) => {
+                discard(waker);
+                Poll::Ready(idle)
+            }
+        }
+    }
+}

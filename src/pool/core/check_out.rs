@@ -1,0 +1,174 @@
+//! How a check-out starts and ends for its caller and for subscribers: its events and its errors.
+
+use std::sync::atomic::Ordering as StatisticOrdering;
+use std::time::Duration;
+
+use super::core::Core;
+use super::environment::Environment;
+use super::status::PoolStatus;
+use crate::pool::error::{
+    Cause, CheckOutError, Holders, PoolClearedError, PoolClosedError, TimeLimit, WaitQueueTimeoutError,
+};
+use crate::pool::event::{CheckOutFailedReason, EventError, PoolEvent};
+use crate::pool::sync::contain;
+
+/// The start of a check-out or of a connection's use, and whether the check-out has waited.
+///
+/// Packed, so that the future of a check-out stays small: the stopwatch's reading plus one, and in the lowest bit the
+/// mark. Zero if the stopwatch was not read: no subscriber listened, and the check-out found a connection at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Started(u64);
+
+impl Started {
+    const WAITED: u64 = 1;
+
+    /// The start of a check-out without a subscriber.
+    pub(super) const UNHEARD: Self = Self(0);
+
+    pub(super) fn now<E: Environment>(core: &Core<E>) -> Self {
+        Self::at(core.environment.stopwatch())
+    }
+
+    /// Returns the start at a reading of the stopwatch.
+    pub(super) fn at(reading: u64) -> Self {
+        // The lost bit leaves room for 292 years.
+        Self((reading + 1) << 1)
+    }
+
+    pub(super) fn word(self) -> u64 {
+        self.0
+    }
+
+    pub(super) fn from_word(word: u64) -> Self {
+        Self(word)
+    }
+
+    /// Returns the start with a reading of the stopwatch, which is read now if it was not read before.
+    #[inline]
+    pub fn read<E: Environment>(self, core: &Core<E>) -> Self {
+        if self == Self::UNHEARD { Self::now(core) } else { self }
+    }
+
+    /// Returns the start with the mark that the check-out has waited.
+    #[inline]
+    pub fn waited(self) -> Self {
+        Self(self.0 | Self::WAITED)
+    }
+
+    pub(super) fn has_waited(self) -> bool {
+        self.0 & Self::WAITED != 0
+    }
+
+    /// Returns the nanoseconds from the start until a reading of the stopwatch, or 0 if the start was not read.
+    pub(super) fn until(self, now: u64) -> u64 {
+        (self.0 >> 1).checked_sub(1).map_or(0, |started| now.saturating_sub(started))
+    }
+
+    /// Returns the time since the start, or zero if the start was not read.
+    pub(super) fn elapsed<E: Environment>(self, core: &Core<E>) -> Duration {
+        Duration::from_nanos(self.until(core.environment.stopwatch()))
+    }
+}
+
+/// How many connections an error lists as the longest in use.
+const LONGEST_HELD: usize = 5;
+
+/// Why a check-out gets neither a connection nor a permit.
+#[derive(Debug, Clone)]
+pub enum Refusal {
+    /// The pool is paused, or was cleared while the check-out waited.
+    Paused {
+        /// The error that made the clear necessary, if the caller of the clear gave one.
+        cause: Option<Cause>,
+        /// Whether the pool is paused because it was never marked ready, rather than cleared.
+        never_ready: bool,
+    },
+    /// The pool is closed.
+    Closed,
+}
+
+impl<E: Environment> Core<E> {
+    /// Delivers `ConnectionCheckOutStarted`, if a subscriber listens.
+    #[inline]
+    pub fn check_out_started(&self) -> Started {
+        if !self.environment.listens() {
+            return Started::UNHEARD;
+        }
+        let started = Started::now(self);
+        self.tell(|address| PoolEvent::ConnectionCheckOutStarted { address });
+        started
+    }
+
+    /// Emits `ConnectionCheckOutFailed` for an error, and returns the error.
+    pub fn check_out_failed(&self, started: Started, error: CheckOutError) -> CheckOutError {
+        if E::METERED {
+            self.count_failure(&error);
+        }
+        self.tell_failure(started, error.reason(), || Some(EventError::new(error.clone())));
+        error
+    }
+
+    /// Emits `ConnectionCheckOutFailed` for a check-out that its caller dropped.
+    pub fn check_out_cancelled(&self, started: Started) {
+        self.tell_failure(started, CheckOutFailedReason::Cancelled, || None);
+    }
+
+    /// Delivers `ConnectionCheckOutFailed`, if a subscriber listens. Inline, like the other events of a check-out: with
+    /// the queue, a check-out whose time is up would wait for the failures of all others.
+    fn tell_failure(&self, started: Started, reason: CheckOutFailedReason, error: impl FnOnce() -> Option<EventError>) {
+        if !self.environment.listens() {
+            return;
+        }
+        let event = PoolEvent::ConnectionCheckOutFailed {
+            address: self.address.clone(),
+            reason,
+            duration: started.elapsed(self),
+            error: error(),
+        };
+        self.environment.publish_inline(&event);
+        // The error may own foreign values, whose drop may panic.
+        contain(|| drop(event));
+    }
+
+    /// Returns the error for a refusal.
+    pub fn refused(&self, refusal: Refusal) -> CheckOutError {
+        let address = self.address.clone();
+        match refusal {
+            Refusal::Paused { cause, never_ready } => {
+                PoolClearedError { address, cause, interrupted: false, sent: false, never_ready }.into()
+            }
+            Refusal::Closed => PoolClosedError { address }.into(),
+        }
+    }
+
+    /// Returns the error for a check-out that `limit` ended after `waited`.
+    pub fn timed_out(&self, waited: Duration, limit: TimeLimit) -> CheckOutError {
+        let PoolStatus { total, in_use, draining, available, pending, waiting, .. } = self.rough_status();
+        let holders = self.options.load_balanced.then(|| {
+            // Relaxed: statistics.
+            let [cursors, transactions] = [0, 1].map(|of| self.pinned[of].load(StatisticOrdering::Relaxed));
+            Holders { cursors, transactions, other_operations: in_use.saturating_sub(cursors + transactions) }
+        });
+        let (address, max_pool_size) = (self.address.clone(), self.options.max_pool_size);
+        let longest_held = self.accounts_for_holders().then(|| {
+            let mut longest = self.holders();
+            longest.truncate(LONGEST_HELD);
+            longest
+        });
+        WaitQueueTimeoutError {
+            address,
+            max_pool_size,
+            total,
+            in_use,
+            draining,
+            available,
+            pending,
+            waiting,
+            waited,
+            limit,
+            holders,
+            longest_held,
+        }
+        .into()
+    }
+}

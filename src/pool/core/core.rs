@@ -1,0 +1,639 @@
+//! The core itself: its parts, and the operations that change its phase or its generation.
+
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32 as StatisticU32, AtomicU64 as UnmodelledU64, Ordering as UnmodelledOrdering};
+use std::time::{Duration, Instant};
+
+use bson::oid::ObjectId;
+use crossbeam::utils::CachePadded;
+
+use super::acquire::Grant;
+use super::attention::{Attention, Reason};
+use super::capacity::{Capacity, CapacityLimits};
+use super::check_out::Refusal;
+use super::environment::{Environment, WentStale};
+use super::held::Held;
+use super::holding::Holding;
+use super::measures::Measures;
+use super::nearby::Nearby;
+use super::registry::Registry;
+use super::shard::Shards;
+use super::slab::Slab;
+use super::state::{Phase, PoolState, PoolWord};
+use super::status::ServiceStatus;
+use super::waitlist::{Lane, LockedWaitList, TurnedAway, WaitList};
+use crate::pool::error::{Cause, ClearError};
+use crate::pool::event::{ConnectionClosedReason, EventError, PoolEvent};
+use crate::pool::options::{InvalidOption, PoolOptions};
+use crate::pool::sync::atomic::{AtomicU32, Ordering};
+use crate::pool::sync::{Mutex, unless_mutant, wake};
+
+/// A pool of connections in an [`Environment`]. It lives in an `Arc`, which its connections keep alive.
+///
+/// Close a core that is no longer needed: each available connection keeps it alive.
+pub struct Core<E: Environment> {
+    /// Differs from the number of every other core, past and present (INV-16).
+    pub(super) number: u64,
+    pub(super) address: Arc<str>,
+    pub(super) options: PoolOptions,
+    pub(super) environment: E,
+    pub(super) limits: CapacityLimits,
+    /// Whether an available connection can perish, so that each must be vetted before use.
+    pub(super) vetting: bool,
+    pub(super) attention: Attention,
+    /// The instant that `Slot::since` counts from.
+    pub(super) epoch: Instant,
+    pub(super) state: CachePadded<PoolWord>,
+    pub(super) capacity: CachePadded<Capacity>,
+    pub(super) shards: Shards,
+    pub(super) slab: Slab<E::Connection>,
+    pub(super) wait_list: CachePadded<WaitList<Grant<E>>>,
+    pub(super) registry: Mutex<Registry>,
+    /// The number of the connection that was created last. Changes under the registry's lock; a forked child reads it
+    /// without the lock.
+    last_id: UnmodelledU64,
+    /// The number of detached connections that are still to be closed.
+    pub(super) stale: AtomicU32,
+    /// Whether a service was cleared since the shards were last searched for connections to it.
+    pub(super) service_cleared: AtomicU32,
+    /// The numbers of connections in use that are pinned to a cursor or to a transaction: statistics for an error
+    /// message.
+    pub(super) pinned: [StatisticU32; 2],
+    pub(super) measures: Measures,
+    pub(super) holding: Holding,
+}
+
+/// How to clear a pool.
+///
+/// ```no_run
+/// use std::io;
+/// use std::sync::Arc;
+/// use wharf::{Clear, ClearError, Endpoint, Pool};
+///
+/// /// Clears a pool whose server a monitor has not heard from in time.
+/// fn server_is_silent(pool: &Pool<Endpoint>) -> Result<bool, ClearError> {
+///     let cause = Arc::new(io::Error::from(io::ErrorKind::TimedOut));
+///     pool.clear(Clear::new().because(cause).interrupt_in_use_connections(true))
+/// }
+/// ```
+#[derive(Debug, Clone, Default)]
+#[must_use]
+pub struct Clear {
+    pub(super) cause: Option<Cause>,
+    pub(super) interrupt_in_use_connections: bool,
+    pub(super) generation: Option<u64>,
+}
+
+impl Clear {
+    /// Clears without a cause, and lets connections in use finish what they are doing.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets the error that makes the clear necessary. The errors of check-outs include it until the pool is ready again
+    /// or cleared once more. Connections that are interrupted fail without it.
+    pub fn because(mut self, cause: Cause) -> Self {
+        self.cause = Some(cause);
+        self
+    }
+
+    /// Sets whether to cancel what connections in use and in establishment are doing (`interruptInUseConnections`).
+    pub fn interrupt_in_use_connections(mut self, interrupt: bool) -> Self {
+        self.interrupt_in_use_connections = interrupt;
+        self
+    }
+
+    /// Clears only if the pool (or the service) is still at this generation, the generation of the failed connection.
+    /// An older error says nothing about the present connections.
+    pub fn only_at_generation(mut self, generation: u64) -> Self {
+        self.generation = Some(generation);
+        self
+    }
+}
+
+/// The remaining steps of a change of the phase or the generation, for outside of all locks: see [`Core::conclude`].
+#[must_use]
+pub struct Change {
+    away: Option<TurnedAway>,
+    cause: Option<Cause>,
+    /// The cause of the previous clear, kept until the locks are released, because dropping an error runs foreign code.
+    _before: Option<Cause>,
+    went_stale: Option<WentStale>,
+}
+
+impl<E: Environment> Core<E> {
+    /// Builds a paused pool and emits `PoolCreated`.
+    ///
+    /// `threads` is the number of threads that use the pool at a time. Small pools get fewer shards, so that searching
+    /// them all stays cheap.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidOption`] if the options are invalid.
+    pub fn new(
+        address: &str,
+        options: PoolOptions,
+        threads: usize,
+        environment: E,
+    ) -> Result<Arc<Self>, InvalidOption> {
+        let core = Self::begin(address, options, threads, environment)?;
+        core.environment.deliver();
+        Ok(core)
+    }
+
+    /// Does the same as [`new`](Self::new), but leaves the delivery of `PoolCreated` to the caller.
+    ///
+    /// # Errors
+    ///
+    /// As for [`new`](Self::new).
+    pub fn begin(
+        address: &str,
+        options: PoolOptions,
+        threads: usize,
+        environment: E,
+    ) -> Result<Arc<Self>, InvalidOption> {
+        let epoch = environment.now();
+        let core = Self::paused(address, options, threads, environment, 0, epoch)?;
+        core.emit_locked(|| PoolEvent::PoolCreated { address: core.address.clone(), options: core.options.clone() });
+        Ok(core)
+    }
+
+    /// Builds the successor of a pool that a forked child inherits.
+    ///
+    /// The successor is the same pool after a clear: one generation later and paused, unless it was closed ("MUST
+    /// immediately clear itself"). This takes no lock of the old pool, because the holder of a lock may not exist in
+    /// the child. Apart from this, the child may touch the old pool only through [`Core::abandon`].
+    ///
+    /// To subscribers it is the same pool too. If the pool was ready, `PoolCleared` is emitted. The connections that
+    /// the child inherits are closed in its view: each is checked in if it was in use, and closed as stale. The
+    /// connections' numbers continue. The caller asks for delivery once the successor is installed. `cause` is the
+    /// error of the first event. The stopwatch of `environment` must continue the old pool's.
+    pub fn after_fork(&self, environment: E, cause: Cause) -> Arc<Self> {
+        let before = self.state.load();
+        let (shards, generation) = (self.shards.len(), before.generation + 1);
+        let core = Self::paused(&self.address, self.options.clone(), shards, environment, generation, self.epoch)
+            .expect("BUG: options that were valid before the fork");
+        core.last_id.store(self.last_id(), UnmodelledOrdering::Relaxed);
+        core.measures.begin_after(self.last_id());
+        core.inherit_holding(&self.holding);
+        let mut reason = ConnectionClosedReason::Stale;
+        match before.phase {
+            Phase::Ready => core.emit_locked(|| PoolEvent::PoolCleared {
+                address: core.address.clone(),
+                service_id: None,
+                interrupt_in_use_connections: false,
+                error: Some(cause.into()),
+            }),
+            Phase::Paused => {}
+            Phase::Closed => {
+                core.state.store(before);
+                reason = ConnectionClosedReason::PoolClosed;
+            }
+        }
+        let mut inherited: Vec<_> = self.slab.iter().filter(|slot| slot.stamp().live).collect();
+        inherited.sort_unstable_by_key(|slot| slot.known_as());
+        let address = || core.address.clone();
+        for slot in inherited {
+            let (connection_id, in_use) = slot.known_as();
+            if in_use {
+                let duration = slot.take_started().elapsed(&core);
+                core.emit_locked(|| PoolEvent::ConnectionCheckedIn { address: address(), connection_id, duration });
+            }
+            core.emit_locked(|| PoolEvent::ConnectionClosed { address: address(), connection_id, reason, error: None });
+        }
+        core
+    }
+
+    /// Gives up all available connections, in a forked child. Takes no lock, because its holder may not exist in the
+    /// child.
+    pub fn abandon(&self) {
+        for (top, _) in self.detach_all() {
+            self.slab.chain(Some(top)).for_each(|slot| Held::new(self, slot).abandon());
+        }
+    }
+
+    fn paused(
+        address: &str,
+        options: PoolOptions,
+        threads: usize,
+        environment: E,
+        generation: u64,
+        epoch: Instant,
+    ) -> Result<Arc<Self>, InvalidOption> {
+        options.validate()?;
+        let capacity = options.capacity();
+        let (vetting, attention) =
+            (options.load_balanced || options.max_idle_time > Duration::ZERO, Attention::default());
+        if vetting {
+            attention.add(Reason::Vetting);
+        }
+        if environment.has_subscribers() {
+            attention.add(Reason::Events);
+        }
+        let shards = Shards::new(threads, capacity);
+        static NUMBER: UnmodelledU64 = UnmodelledU64::new(Nearby::FIRST_CORE);
+        Ok(Arc::new(Self {
+            // Relaxed: the numbers only have to differ.
+            number: NUMBER.fetch_add(1, UnmodelledOrdering::Relaxed),
+            address: address.into(),
+            limits: CapacityLimits { total: capacity, pending: options.max_connecting },
+            vetting,
+            attention,
+            epoch,
+            state: CachePadded::new(PoolWord::new(PoolState { phase: Phase::Paused, generation })),
+            capacity: CachePadded::new(Capacity::new()),
+            measures: Measures::new(shards.len()),
+            shards,
+            slab: Slab::new(capacity),
+            wait_list: CachePadded::new(WaitList::new()),
+            registry: Mutex::new(Registry::default()),
+            last_id: UnmodelledU64::new(0),
+            stale: AtomicU32::new(0),
+            service_cleared: AtomicU32::new(0),
+            pinned: Default::default(),
+            holding: Holding::default(),
+            options,
+            environment,
+        }))
+    }
+
+    /// Returns the pool's address.
+    pub fn address(&self) -> &Arc<str> {
+        &self.address
+    }
+
+    /// Returns the pool's options.
+    pub fn options(&self) -> &PoolOptions {
+        &self.options
+    }
+
+    /// Returns the pool's environment.
+    pub fn environment(&self) -> &E {
+        &self.environment
+    }
+
+    /// Makes check-outs and check-ins emit events, for an environment that is about to [listen](Environment::listens).
+    pub fn heed_listeners(&self) {
+        self.attention.add(Reason::Events);
+    }
+
+    /// Makes check-outs and check-ins emit events if a log listens, and not otherwise.
+    ///
+    /// The hot path does not look for the log. So this is called where the path is longer anyway: at the end of a timed
+    /// use (see `Tally`), when the pool is made ready or found ready, in maintenance, and before the beginning or end
+    /// of a use is told.
+    #[inline]
+    pub fn heed_log(&self) {
+        let listens = self.environment.log_listens();
+        if listens != self.attention.includes(Reason::Log) {
+            self.heed_change_of_log(listens);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn heed_change_of_log(&self, listens: bool) {
+        if listens {
+            self.attention.add(Reason::Log);
+            // A use that the log was told of may have ended since, unheard.
+            self.slab.iter().for_each(|slot| slot.forget_use());
+        } else {
+            self.attention.remove(Reason::Log);
+        }
+    }
+
+    /// Returns the pool's phase and generation.
+    pub fn state(&self) -> PoolState {
+        self.state.load()
+    }
+
+    /// Marks a paused pool as ready and emits `PoolReady`. Returns whether the pool was paused.
+    ///
+    /// The event is emitted before the word changes, and no caller opens a connection before it has seen the new word.
+    /// So no subscriber hears of a connection before it hears that the pool is ready (ordering 1).
+    pub fn ready(&self) -> bool {
+        let change = self.begin_ready();
+        let was_paused = change.is_some();
+        self.conclude(change);
+        was_paused
+    }
+
+    /// Does the part of [`ready`](Self::ready) that calls no foreign code. `None` if the pool was not paused.
+    pub fn begin_ready(&self) -> Option<Change> {
+        // A monitor calls this after each successful check of its server.
+        self.heed_log();
+        let mut registry = self.registry.lock();
+        let state = self.state.load();
+        if state.phase != Phase::Paused {
+            return None;
+        }
+        let cause = registry.cause.take();
+        self.emit_locked(|| PoolEvent::PoolReady { address: self.address.clone() });
+        self.state.store(PoolState { phase: Phase::Ready, ..state });
+        Some(Change { away: None, cause: None, _before: cause, went_stale: None })
+    }
+
+    /// Does the part of a change that may call foreign code: wakes the waiters that it turned away, and delivers its
+    /// event. The caller holds no lock.
+    pub fn conclude(&self, change: Option<Change>) {
+        let Some(Change { away, cause, _before, went_stale }) = change else { return };
+        self.refuse(away, || Refusal::Paused { cause: cause.clone(), never_ready: false });
+        self.environment.deliver();
+        if let Some(which) = went_stale {
+            self.environment.connections_went_stale(which);
+        }
+        self.environment.schedule_maintenance();
+    }
+
+    /// Pauses the pool and makes all its connections stale. Returns `false` if nothing was done: the pool is closed, or
+    /// its generation is not the requested one.
+    ///
+    /// Available connections leave the shards at once. The next check-outs and maintenance close them. Connections in
+    /// use are closed when they come back. Waiters fail with [`Refusal::Paused`]; openers go on. A pool that is already
+    /// paused only moves on to the next generation, without an event.
+    ///
+    /// # Errors
+    ///
+    /// [`ClearError::ServiceIdRequired`] in load-balanced mode.
+    pub fn clear(&self, clear: Clear) -> Result<bool, ClearError> {
+        let change = self.begin_clear(clear)?;
+        let was_cleared = change.is_some();
+        self.conclude(change);
+        Ok(was_cleared)
+    }
+
+    /// Does the part of [`clear`](Self::clear) that calls no foreign code. `None` if nothing was done. The waiters that
+    /// it turns away wait until [`conclude`](Self::conclude).
+    ///
+    /// # Errors
+    ///
+    /// As for [`clear`](Self::clear).
+    pub fn begin_clear(&self, clear: Clear) -> Result<Option<Change>, ClearError> {
+        if self.options.load_balanced {
+            return Err(ClearError::ServiceIdRequired);
+        }
+        let mut registry = self.registry.lock();
+        let state = self.state.load();
+        if state.phase == Phase::Closed || clear.generation.is_some_and(|asked| asked != state.generation) {
+            return Ok(None);
+        }
+        self.begin_generation(&mut registry, PoolState { phase: Phase::Paused, generation: state.generation + 1 });
+        if clear.interrupt_in_use_connections {
+            registry.interrupt = Some(state.generation);
+        }
+        let before = std::mem::replace(&mut registry.cause, clear.cause.clone());
+        if state.phase == Phase::Ready {
+            registry.counts.clears += 1;
+            self.emit_locked(|| PoolEvent::PoolCleared {
+                address: self.address.clone(),
+                service_id: None,
+                interrupt_in_use_connections: clear.interrupt_in_use_connections,
+                error: clear.cause.clone().map(EventError::from),
+            });
+        }
+        Ok(Some(Change {
+            away: self.turn_away(),
+            cause: clear.cause,
+            _before: before,
+            went_stale: Some(WentStale::All),
+        }))
+    }
+
+    /// Makes all connections to one service stale, in load-balanced mode.
+    ///
+    /// The pool stays ready, and check-outs that wait continue to wait. Returns whether there were any connections to
+    /// that service (at the requested generation).
+    ///
+    /// # Errors
+    ///
+    /// [`ClearError::NotLoadBalanced`] in any other mode.
+    pub fn clear_service(&self, service_id: ObjectId, clear: Clear) -> Result<bool, ClearError> {
+        let change = self.begin_clear_service(service_id, clear)?;
+        let was_cleared = change.is_some();
+        self.conclude(change);
+        Ok(was_cleared)
+    }
+
+    /// Does the part of [`clear_service`](Self::clear_service) that calls no foreign code. `None` if nothing was done.
+    ///
+    /// # Errors
+    ///
+    /// As for [`clear_service`](Self::clear_service).
+    pub fn begin_clear_service(&self, service_id: ObjectId, clear: Clear) -> Result<Option<Change>, ClearError> {
+        if !self.options.load_balanced {
+            return Err(ClearError::NotLoadBalanced);
+        }
+        let mut registry = self.registry.lock();
+        let generation = registry.services.status(service_id).map(|status| status.generation);
+        if self.state.load().phase == Phase::Closed
+            || generation.is_none()
+            || clear.generation.is_some_and(|asked| Some(asked) != generation)
+        {
+            return Ok(None);
+        }
+        let before = registry.services.clear(service_id).expect("BUG: a service disappeared under the registry's lock");
+        // ORD: Release; pairs with the Acquire in `reap`, which then sees the new generation. A swap rather than a
+        // store, because loom lets a store come before a swap that has not read it.
+        self.service_cleared.swap(1, unless_mutant("service_cleared_publishes_nothing", Ordering::Release));
+        if clear.interrupt_in_use_connections {
+            registry.services.interrupt.push((service_id, before));
+        }
+        registry.counts.service_clears += 1;
+        self.emit_locked(|| PoolEvent::PoolCleared {
+            address: self.address.clone(),
+            service_id: Some(service_id),
+            interrupt_in_use_connections: clear.interrupt_in_use_connections,
+            error: clear.cause.clone().map(EventError::from),
+        });
+        Ok(Some(Change { away: None, cause: None, _before: None, went_stale: Some(WentStale::OfService) }))
+    }
+
+    /// Closes the pool and all available connections, for good, then emits `PoolClosed`. Returns whether the pool was
+    /// open.
+    ///
+    /// Connections in use are closed when they come back, connections in establishment as soon as they notice. Waiters
+    /// fail with [`Refusal::Closed`]. Closing a closed pool does nothing, and may return before the first close is
+    /// done.
+    pub fn close(self: &Arc<Self>) -> bool {
+        {
+            let _registry = self.registry.lock();
+            let state = self.state.load();
+            if state.phase == Phase::Closed {
+                return false;
+            }
+            self.state.store(PoolState { phase: Phase::Closed, generation: state.generation + 1 });
+        }
+        // A thread that gives back capacity after this sees that the pool is closed. This thread sees everything that
+        // was given back before.
+        self.capacity.order_releases();
+        let available = self.detach_all();
+        self.refuse(self.turn_away(), || Refusal::Closed);
+        self.close_stale(usize::MAX);
+        for (top, _) in available {
+            for slot in self.slab.chain(Some(top)) {
+                Held::new(self, slot).retire(ConnectionClosedReason::PoolClosed);
+            }
+        }
+        self.interrupt_pending();
+        self.emit(|| PoolEvent::PoolClosed { address: self.address.clone() });
+        if self.environment.may_have_events() {
+            // If the log has ended meanwhile, nothing was emitted just now.
+            self.environment.deliver();
+        }
+        self.environment.connections_went_stale(WentStale::All);
+        self.environment.schedule_maintenance();
+        true
+    }
+
+    /// Returns a service's generation and the number of connections to it, in load-balanced mode.
+    pub fn service(&self, service_id: ObjectId) -> Option<ServiceStatus> {
+        self.registry.lock().services.status(service_id)
+    }
+
+    /// Returns the number of the connection that was created last, or 0 if there was none.
+    pub fn last_id(&self) -> u64 {
+        // Relaxed: a caller that knows of a connection has acquired more than this.
+        self.last_id.load(UnmodelledOrdering::Relaxed)
+    }
+
+    /// Returns the number of the next connection. The caller holds the registry's lock.
+    pub(super) fn next_id(&self) -> u64 {
+        // Relaxed: the lock orders it.
+        let id = self.last_id.load(UnmodelledOrdering::Relaxed) + 1;
+        self.last_id.store(id, UnmodelledOrdering::Relaxed);
+        id
+    }
+
+    /// Holds the pool's locks until the result is dropped.
+    #[cfg(all(test, not(any(loom, shuttle))))]
+    pub(crate) fn hold_locks(&self) -> impl Sized + '_ {
+        (self.registry.lock(), self.wait_list.lock())
+    }
+
+    /// Emits and delivers an event, which is built only if a subscriber listens. The caller holds no lock.
+    #[inline(always)]
+    pub(super) fn emit(&self, event: impl FnOnce() -> PoolEvent) {
+        // Inlined: as a call, this check would be the only call of a check-out.
+        if self.environment.listens() {
+            self.emit_to_listeners(event);
+        }
+    }
+
+    #[cold]
+    fn emit_to_listeners(&self, event: impl FnOnce() -> PoolEvent) {
+        self.environment.publish(event());
+    }
+
+    /// Delivers an event of a use: a check-out started, a connection was checked out, or is being checked in. `event`
+    /// builds it from the pool's address, and must not panic. The caller holds no lock.
+    ///
+    /// Takes no reference to the address: if two cores changed its count, that would cost more than the rest of the
+    /// event.
+    #[allow(unsafe_code)]
+    pub(super) fn tell(&self, event: impl FnOnce(Arc<str>) -> PoolEvent) {
+        // SAFETY: INV-9: the copy is never dropped, because it is in a `ManuallyDrop` from here on, and it is lent out
+        // only for this call, which the original outlives.
+        let event = ManuallyDrop::new(event(unsafe { std::ptr::read(&raw const self.address) }));
+        self.environment.publish_inline(&event);
+    }
+
+    /// Emits an event that may not be delivered yet: under the registry's lock, or while the caller holds something
+    /// that others wait for. The caller asks for delivery later.
+    pub(super) fn emit_locked(&self, event: impl FnOnce() -> PoolEvent) {
+        if self.environment.listens() {
+            self.environment.emit(event());
+        }
+    }
+
+    /// Returns why the pool was cleared last, if the caller of that clear gave a cause and the pool was not made ready
+    /// since.
+    pub fn cause(&self) -> Option<Cause> {
+        self.registry.lock().cause.clone()
+    }
+
+    /// Returns why a check-out fails in a pool that is not ready, or that was cleared meanwhile.
+    pub fn refusal(&self) -> Refusal {
+        let registry = self.registry.lock();
+        let PoolState { phase, generation } = self.state.load();
+        match phase {
+            Phase::Closed => Refusal::Closed,
+            Phase::Paused | Phase::Ready => Refusal::Paused {
+                cause: registry.cause.clone(),
+                // Each clear counts a generation, so this pool is paused because it was never made ready.
+                never_ready: phase == Phase::Paused && generation == 0,
+            },
+        }
+    }
+
+    /// Makes all connections stale and leaves the phase and the queue as they are.
+    ///
+    /// This is for a pool whose connections can no longer work for a reason that says nothing about the server. It
+    /// emits no event and closes nothing: [`Core::maintain`] closes the connections that were available. Connections to
+    /// services become stale as well. Does nothing to a closed pool.
+    pub fn renew(&self) {
+        let mut registry = self.registry.lock();
+        let state = self.state.load();
+        if state.phase != Phase::Closed {
+            registry.services.clear_all();
+            self.begin_generation(&mut registry, PoolState { generation: state.generation + 1, ..state });
+        }
+    }
+
+    /// Changes the pool word to a new generation, then empties the shards. A check-in after that sees the new
+    /// generation. The caller holds the registry's lock.
+    fn begin_generation(&self, registry: &mut Registry, state: PoolState) {
+        self.state.store(state);
+        let stale = self.detach_all();
+        // Relaxed: a thread that reads a count above zero takes the registry's lock next.
+        self.stale.fetch_add(stale.iter().map(|(_, len)| len).sum(), Ordering::Relaxed);
+        registry.stale.extend(stale.into_iter().map(|(top, _)| top));
+    }
+
+    /// Empties all shards. Returns the tops of their stacks, with their lengths.
+    fn detach_all(&self) -> Vec<(u32, u32)> {
+        let tops = self.shards.iter().filter_map(|shard| shard.detach());
+        tops.map(|top| (top, self.slab.slot(top).link().depth)).collect()
+    }
+
+    /// Takes all waiters out of the queue, to be [refused](Self::refuse) outside of the locks. Openers stay: they learn
+    /// the outcome from their own connections.
+    fn turn_away(&self) -> Option<TurnedAway> {
+        let mut queue = self.wait_list.lock_to_turn_away();
+        let away = queue.turn_away();
+        if away.is_some() {
+            self.settle(&queue);
+        }
+        away
+    }
+
+    /// Refuses waiters that were turned away, in batches. Each waiter of a batch is granted its refusal before any of
+    /// them is woken.
+    fn refuse(&self, away: Option<TurnedAway>, refusal: impl Fn() -> Refusal) {
+        let Some(away) = away else { return };
+        let most = WaitList::<Grant<E>>::BATCH;
+        let (mut claimed, mut wakers) = (Vec::with_capacity(most), Vec::with_capacity(most));
+        let mut refusals: Vec<Box<Refusal>> = Vec::with_capacity(most);
+        let mut are_more = true;
+        while are_more {
+            // Before the claims: nothing may fail between a claim and its grant.
+            refusals.resize_with(most, || Box::new(refusal()));
+            self.wait_list.claim_turned_away(&away, &mut claimed);
+            are_more = claimed.len() == most;
+            let granted = claimed.drain(..).zip(refusals.drain(..));
+            wakers.extend(granted.map(|(claimed, refusal)| claimed.grant(Grant::Refused(refusal))));
+            wakers.drain(..).for_each(wake);
+        }
+    }
+
+    /// Lowers the flags that are no longer needed. Called under the queue's lock, after the queue has become shorter.
+    pub(super) fn settle(&self, queue: &LockedWaitList<Grant<E>>) {
+        if queue.first_waiting_lane().is_some() {
+            return;
+        }
+        self.capacity.lower_waiting_flag();
+        if queue.is_empty(Lane::Openers) {
+            self.shards.iter().for_each(|shard| shard.lower_flag());
+        }
+    }
+}

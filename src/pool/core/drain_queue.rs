@@ -1,0 +1,123 @@
+//! The drain queue: connections that came back in need of a drain, in the order of their return.
+//!
+//! A waiter that lacks only capacity has the oldest drain *displaced*: the drain leaves the queue, and the holder of
+//! its [`Draining`](super::Draining) is told and drops it. Then the connection is closed like any other, and the waiter
+//! gets its capacity when the close has run.
+
+use std::collections::BTreeMap;
+use std::task::{Context, Poll, Waker};
+
+use super::core::Core;
+use super::environment::Environment;
+use super::held::Held;
+use super::registry::Registry;
+use crate::pool::sync::{discard, wake};
+
+/// The number of a drain in its pool. Drains are numbered in the order of their beginnings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct DrainNumber(u64);
+
+#[derive(Default)]
+pub(super) struct DrainQueue {
+    last: u64,
+    present: BTreeMap<DrainNumber, Drain>,
+    /// The slot of the displaced drain, until the drain ends. One drain is displaced at a time.
+    displaced: Option<u32>,
+}
+
+struct Drain {
+    index: u32,
+    waker: Option<Waker>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Left {
+    /// By its own end.
+    Ended,
+    /// It was displaced: its connection is to be closed for a waiter.
+    Displaced,
+}
+
+impl DrainQueue {
+    pub(super) fn len(&self) -> u32 {
+        self.present.len() as u32
+    }
+
+    pub(super) fn slots(&self) -> impl Iterator<Item = u32> {
+        self.present.values().map(|drain| drain.index).chain(self.displaced)
+    }
+}
+
+impl<E: Environment> Core<E> {
+    /// Enters a drain of the caller's connection. Also returns whether a waiter waits for the capacity. Then the caller
+    /// must call [`Core::serve_permits`].
+    pub(super) fn enter_drain(&self, held: &Held<E>) -> (DrainNumber, bool) {
+        let mut registry = self.registry.lock();
+        registry.counts.drains += 1;
+        registry.drains.last += 1;
+        let number = DrainNumber(registry.drains.last);
+        let is_first = registry.drains.present.is_empty();
+        registry.drains.present.insert(number, Drain { index: held.slot().index(), waker: None });
+        // A check-out that waits has noticed any earlier drains.
+        (number, is_first && self.capacity.set_draining(true, self.limits))
+    }
+
+    /// Takes a drain that ends out of the queue, unless it was displaced.
+    pub(super) fn leave_drains(&self, number: DrainNumber) -> Left {
+        let mut registry = self.registry.lock();
+        let Some(drain) = registry.drains.present.remove(&number) else {
+            registry.drains.displaced = None;
+            return Left::Displaced;
+        };
+        self.note_drains(&registry);
+        drop(registry);
+        // The waker is dropped outside of the lock.
+        discard(drain.waker);
+        Left::Ended
+    }
+
+    /// Ends the oldest drain, if a waiter still needs its capacity.
+    pub(super) fn displace_oldest_drain(&self) {
+        let waker = {
+            let mut registry = self.registry.lock();
+            if !self.capacity.begin_displacing(self.limits) {
+                return;
+            }
+            let oldest = registry.drains.present.pop_first();
+            let (_, drain) = oldest.expect("BUG: the draining flag is raised without a drain");
+            registry.drains.displaced = Some(drain.index);
+            self.note_drains(&registry);
+            drain.waker
+        };
+        if let Some(waker) = waker {
+            wake(waker);
+        }
+    }
+
+    /// Lowers the draining flag if the last drain was just taken out of the registry.
+    fn note_drains(&self, registry: &Registry) {
+        if registry.drains.present.is_empty() {
+            // Lowering the flag keeps no check-out waiting, so the result does not matter.
+            let _ = self.capacity.set_draining(false, self.limits);
+        }
+    }
+
+    /// Completes when a drain was displaced.
+    pub(super) fn poll_displaced(&self, number: DrainNumber, context: &mut Context<'_>) -> Poll<()> {
+        let waker = context.waker().clone();
+        let before = {
+            let mut registry = self.registry.lock();
+            match registry.drains.present.get_mut(&number) {
+                None => return Poll::Ready(()),
+                Some(drain) => drain.waker.replace(waker),
+            }
+        };
+        // Dropped outside of the lock, because it is foreign code.
+        discard(before);
+        Poll::Pending
+    }
+
+    pub(super) fn is_displaced(&self, number: DrainNumber) -> bool {
+        !self.registry.lock().drains.present.contains_key(&number)
+    }
+}

@@ -1,0 +1,35 @@
+//! Why a connection is closed with the reason "error".
+
+use thiserror::Error;
+
+use super::environment::Environment;
+use super::held::Held;
+use crate::pool::error::EstablishError;
+use crate::pool::event::EventError;
+
+/// Why a connection is closed with the reason "error". The message is for the event, if nothing knows more.
+#[derive(Debug, Error)]
+pub(super) enum CloseError {
+    #[error(transparent)]
+    Failed(EstablishError),
+    #[error("the task that was opening the connection ended early")]
+    GivenUp,
+    /// The environment may know why.
+    #[error("the connection was left in a state in which it cannot be reused")]
+    Unusable,
+    #[error("the code that judges or drains the connection panicked")]
+    Panicked,
+    #[error("the drain after its last command was stopped because a check-out needed the connection's capacity")]
+    Displaced,
+}
+
+impl CloseError {
+    /// Returns the error for the event. The caller owns the connection.
+    pub(super) fn into_event_error<E: Environment>(self, held: Held<E>) -> EventError {
+        match self {
+            Self::Failed(error) => EventError::new(error),
+            Self::Unusable => held.fault().map_or_else(|| EventError::new(self), EventError::from),
+            error => EventError::new(error),
+        }
+    }
+}

@@ -1,0 +1,373 @@
+//! The raw form of the tokens that hold a connection: how a connection becomes available, is handed over or is closed.
+
+use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use bson::oid::ObjectId;
+
+use super::acquire::Grant;
+use super::core::Core;
+use super::environment::Environment;
+use super::fault::CloseError;
+use super::shard::{PushError, Shard};
+use super::slab::{Record, Slot, Stamp};
+use super::state::Phase;
+use super::tokens::{Closing, CountsAs, Idle};
+use super::waitlist::{Claimed, Lane, LockedWaitList};
+use crate::pool::error::Cause;
+use crate::pool::event::{ConnectionClosedReason, EventError, PoolEvent};
+use crate::pool::sync::{discard, wake};
+
+/// A slot that its owner holds (INV-1) and whose connection keeps its pool alive (INV-2). The raw form of all tokens
+/// that hold a connection.
+///
+/// A single pointer: the slot leads to the core. A result of two words would be returned in two stores, and a caller
+/// that reads both with one load would wait for them. That took a sixth of the time of a check-out and check-in.
+pub(super) struct Held<E: Environment> {
+    slot: NonNull<Slot<E::Connection>>,
+    core: PhantomData<NonNull<Core<E>>>,
+}
+
+impl<E: Environment> Clone for Held<E> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<E: Environment> Copy for Held<E> {}
+
+// SAFETY: the pointer leads to `Sync` values (`Core`, `Slot`). Owning a slot means owning its connection, which is
+// `Send`. Shared access to a token gives shared access to the connection only where `Lease: Sync` allows it.
+#[allow(unsafe_code)]
+unsafe impl<E: Environment> Send for Held<E> {}
+
+#[allow(unsafe_code)]
+impl<E: Environment> Held<E> {
+    /// Creates the raw token for a caller that owns the slot, which is one of the core's.
+    #[inline]
+    pub(super) fn new(core: &Core<E>, slot: &Slot<E::Connection>) -> Self {
+        let held = Self { slot: NonNull::from(slot), core: PhantomData };
+        debug_assert!(std::ptr::eq(held.core_pointer(), core), "BUG: the slot is of another pool");
+        held
+    }
+
+    #[inline]
+    pub(super) fn core_pointer(&self) -> *const Core<E> {
+        // SAFETY: INV-1: we own the slot. It went through `Permit::create` of this type of core.
+        unsafe { self.slot().core() }.cast()
+    }
+
+    #[inline]
+    pub(super) fn into_idle(self) -> Idle<E> {
+        Idle::of(self)
+    }
+
+    #[inline]
+    pub(super) fn core(&self) -> &Core<E> {
+        // SAFETY: INV-2: the connection holds an `Arc` of the core until its slot is released, which ends this
+        // ownership.
+        unsafe { &*self.core_pointer() }
+    }
+
+    #[inline]
+    pub(super) fn slot_pointer(&self) -> *const Slot<E::Connection> {
+        self.slot.as_ptr()
+    }
+
+    #[inline]
+    pub(super) fn slot(&self) -> &Slot<E::Connection> {
+        // SAFETY: slots live as long as the core. INV-2 as above.
+        unsafe { self.slot.as_ref() }
+    }
+
+    /// Calls `f` with the record. The borrow is shared, because threads that share a `Lease` may do this at the same
+    /// time.
+    #[inline]
+    pub(super) fn record<R>(&self, f: impl FnOnce(&Record) -> R) -> R {
+        // SAFETY: INV-1: we own the slot. Only a caller that does not share its token changes the record.
+        unsafe { self.slot().with_record(f) }
+    }
+
+    /// Calls `f` with the record, to change it. The caller's token must not be shared: it is borrowed exclusively, or
+    /// not `Sync`.
+    pub(super) fn record_mut<R>(&self, f: impl FnOnce(&mut Record) -> R) -> R {
+        // SAFETY: INV-1: we own the slot. No closure that is passed here touches the record in another way.
+        unsafe { self.slot().with_record_mut(f) }
+    }
+
+    /// Returns the core's `Arc`, borrowed from the record (INV-2). Cloning it adds a reference, and dropping it removes
+    /// none.
+    pub(super) fn shared_core(&self) -> ManuallyDrop<Arc<Core<E>>> {
+        // SAFETY: INV-2: an `Arc` of the core exists, and the pointer is that `Arc`'s. It is never dropped through this
+        // pointer.
+        ManuallyDrop::new(unsafe { Arc::from_raw(self.core_pointer()) })
+    }
+
+    /// Returns the environment's reason why the connection cannot be used again.
+    pub(super) fn fault(&self) -> Option<Cause> {
+        // SAFETY: INV-1: we own the slot, and the borrow ends here.
+        let connection = unsafe { self.slot().value_ref() }?;
+        self.core().environment.fault(connection)
+    }
+
+    pub(super) fn id(&self) -> u64 {
+        self.slot().known_as().0
+    }
+
+    pub(super) fn generation(&self) -> u64 {
+        self.slot().stamp().generation
+    }
+
+    /// Returns whether the connection belongs to a service that was cleared since.
+    #[inline]
+    pub(super) fn is_stale_member(&self) -> bool {
+        self.core().vetting
+            && self.core().options.load_balanced
+            && self.record(|record| record.membership.as_ref().is_some_and(|membership| membership.is_stale()))
+    }
+
+    /// Returns the service that the connection belongs to and the service's generation, in load-balanced mode.
+    pub(super) fn service(&self) -> Option<(ObjectId, u64)> {
+        self.record(|record| record.membership.as_ref().map(|of| (of.service_id, of.generation)))
+    }
+
+    /// Makes the connection available: pushes it onto this shard, hands it over to the first check-out in the queue, or
+    /// closes it if it is stale.
+    #[inline(never)]
+    pub(super) fn make_available(self, shard: &Shard) {
+        self.offer(shard, Lane::OF_RETURNED, || {});
+    }
+
+    /// Makes the connection available as [`Held::make_available`] does, to the first check-out of these lanes.
+    ///
+    /// Calls `before_grant` before it hands the connection over: the check-out that gets the connection may return before
+    /// this call does.
+    ///
+    /// The push or the grant comes last. From then on the connection belongs to others, which may close it and the
+    /// pool, and free the core. So no parameter on the way there is a reference to the core or to the slot.
+    #[inline]
+    pub(super) fn offer(self, shard: &Shard, lanes: [Lane; 3], mut before_grant: impl FnMut()) {
+        let core = self.core();
+        let generation = self.generation();
+        loop {
+            // `push` calls this at the right moment: a service is cleared before `Core::reap` detaches, and a pool
+            // before its clear detaches.
+            let is_current = || self.is_current(generation);
+            // SAFETY: INV-1: we own the slot, which is of this core. Nothing of it is touched after a push.
+            match unsafe { shard.push(&raw const core.slab, self.slot_pointer(), is_current) } {
+                Ok(()) => return,
+                Err(PushError::Stale) => return self.retire_stale(),
+                Err(PushError::Waiting) => {
+                    if self.hand_over(generation, lanes, &mut before_grant) {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Hands the connection over to the first check-out of the first lane that has one. Returns `false` if no check-out
+    /// waits any more.
+    #[inline]
+    fn hand_over(self, generation: u64, lanes: [Lane; 3], before_grant: impl FnMut()) -> bool {
+        if let Some(claimed) = self.core().wait_list.try_claim(|| self.is_current(generation)) {
+            self.grant_to(claimed, before_grant);
+            return true;
+        }
+        self.hand_over_by_lock(generation, lanes, before_grant)
+    }
+
+    #[inline(never)]
+    fn hand_over_by_lock(self, generation: u64, lanes: [Lane; 3], before_grant: impl FnMut()) -> bool {
+        let claimed = self.core().wait_list.run(
+            |queue| self.claim_first(generation, lanes, queue),
+            || move |queue: &mut LockedWaitList<_>| self.claim_first(generation, lanes, queue),
+        );
+        match claimed {
+            Ok(None) => return false,
+            Ok(Some(claimed)) => self.grant_to(claimed, before_grant),
+            Err(Stale) => self.retire_stale(),
+        }
+        true
+    }
+
+    #[inline(always)]
+    fn grant_to(self, claimed: Claimed<Grant<E>>, mut before_grant: impl FnMut()) {
+        before_grant();
+        wake(claimed.grant(Grant::Connection(self.into_idle())));
+    }
+
+    /// Claims the first check-out of the first lane that has one. A section under the wait list's lock.
+    #[inline(always)]
+    fn claim_first(
+        self,
+        generation: u64,
+        lanes: [Lane; 3],
+        queue: &mut LockedWaitList<Grant<E>>,
+    ) -> Result<Option<Claimed<Grant<E>>>, Stale> {
+        if !self.is_current(generation) {
+            return Err(Stale);
+        }
+        let claimed = lanes.into_iter().find_map(|lane| queue.claim_first(lane));
+        if claimed.is_some() {
+            self.core().settle(queue);
+        }
+        Ok(claimed)
+    }
+
+    /// Returns whether neither the pool nor the connection's service was cleared since the connection got this
+    /// generation.
+    #[inline]
+    fn is_current(&self, generation: u64) -> bool {
+        self.core().state.load().generation == generation && !self.is_stale_member()
+    }
+
+    /// Returns the reason to close a connection of an older generation.
+    pub(super) fn stale_reason(&self) -> ConnectionClosedReason {
+        match self.core().state.load().phase {
+            Phase::Closed => ConnectionClosedReason::PoolClosed,
+            Phase::Paused | Phase::Ready => ConnectionClosedReason::Stale,
+        }
+    }
+
+    /// Closes an established connection, for a reason other than an error. Emits `ConnectionClosed`, releases the slot,
+    /// gives back the capacity and disposes of the connection.
+    pub(super) fn retire(self, reason: ConnectionClosedReason) {
+        self.close(reason, None, CountsAs::Established);
+    }
+
+    /// Closes a connection of an older generation as [`Held::retire`] does.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn retire_stale(self) {
+        self.retire(self.stale_reason());
+    }
+
+    /// Checks the connection in and closes it, with the reason "error".
+    #[cold]
+    pub(super) fn retire_because(self, error: CloseError) {
+        self.end_use();
+        self.close(ConnectionClosedReason::Error, self.explained(error), CountsAs::Established);
+    }
+
+    /// Checks a connection in whose drain was displaced, and closes it.
+    pub(super) fn retire_displaced(self) {
+        let (reason, error) = match self.is_stale() {
+            true => (self.stale_reason(), None),
+            false => (ConnectionClosedReason::Error, self.explained(CloseError::Displaced)),
+        };
+        self.end_use();
+        self.close(reason, error, CountsAs::Displaced);
+    }
+
+    /// Gives the connection up in a forked child, and touches nothing else of the parent's pool.
+    pub(super) fn abandon(self) {
+        // SAFETY: INV-1: the token is consumed, so nothing borrows the connection.
+        if let Some(connection) = unsafe { self.slot().replace(None) } {
+            self.core().environment.abandon(connection);
+        }
+    }
+
+    /// Returns the error for the event, if a subscriber listens.
+    pub(super) fn explained(self, error: CloseError) -> Option<EventError> {
+        self.core().environment.listens().then(|| error.into_event_error(self))
+    }
+
+    /// Closes the connection, serves its capacity to waiters and delivers the events.
+    ///
+    /// The connection counts until the environment has disposed of it.
+    #[inline(never)]
+    pub(super) fn close(self, reason: ConnectionClosedReason, error: Option<EventError>, counts_as: CountsAs) {
+        // The reference of the connection goes with its capacity.
+        let core = Arc::clone(&self.shared_core());
+        let (connection, closing) = self.begin_close(reason, error, counts_as);
+        match connection {
+            Some(connection) => core.environment.dispose(connection, closing),
+            None => drop(closing),
+        }
+        // Last, so that a slow subscriber does not keep the permit from others.
+        if core.environment.may_have_events() {
+            core.environment.deliver();
+        }
+    }
+
+    /// Emits `ConnectionClosed` and releases the slot. Returns the connection, if it was established, and its capacity.
+    pub(super) fn begin_close(
+        self,
+        reason: ConnectionClosedReason,
+        error: Option<EventError>,
+        counts_as: CountsAs,
+    ) -> (Option<E::Connection>, Closing<E>) {
+        let core = self.shared_core();
+        let connection_id = self.id();
+        // SAFETY: INV-1: the token is consumed, so nothing borrows the connection.
+        let connection = unsafe { self.slot().replace(None) };
+        let (reference, waker) = {
+            let mut registry = core.registry.lock();
+            // Emitted under the lock, so that no connection is seen closed as stale before the pool is seen cleared.
+            let address = &core.address;
+            core.emit_locked(|| PoolEvent::ConnectionClosed { address: address.clone(), connection_id, reason, error });
+            registry.counts.close(reason);
+            let record = self.record_mut(std::mem::take);
+            if let Some(membership) = &record.membership {
+                registry.services.quit(membership, self.slot().index());
+            }
+            let waker = self.slot().take_waker();
+            self.slot().set_stamp(Stamp::default());
+            registry.free.push(self.slot().index());
+            (record.core, waker)
+        };
+        // Dropped outside of the lock, because the drop is foreign code.
+        discard(waker);
+        // The slot is released before the capacity is given back, so that there are never more slots than the
+        // capacity allows.
+        let closing = Closing::of(Arc::clone(&core), counts_as);
+        // After `closing` has its own reference.
+        drop(reference);
+        (connection, closing)
+    }
+
+    /// Records since when the connection is available, if `maxIdleTimeMS` needs it.
+    #[inline]
+    pub(super) fn touch(&self) {
+        let core = self.core();
+        if core.vetting && !core.options.max_idle_time.is_zero() {
+            self.slot().set_since(core.nanos_since_epoch());
+        }
+    }
+
+    /// Tells the subscribers that the connection is checked in. This comes before the connection is passed on, because
+    /// its next event may come from another thread. The caller holds no lock.
+    pub(super) fn end_use(&self) {
+        let core = self.core();
+        // First, because a log that no longer listens must not be told of the end of this use later.
+        core.heed_log();
+        if core.environment.listens() {
+            let connection_id = self.id();
+            self.slot().set_known_as(connection_id, false);
+            let duration = self.slot().take_started().elapsed(core);
+            core.tell(|address| PoolEvent::ConnectionCheckedIn { address, connection_id, duration });
+        }
+    }
+
+    /// Returns whether the pool, or the connection's service, has been cleared or closed since the connection was
+    /// created.
+    #[inline]
+    pub(super) fn is_stale(self) -> bool {
+        self.generation() != self.core().state.load().generation || self.is_stale_member()
+    }
+}
+
+/// The connection is of an older generation than the pool or its service.
+struct Stale;
+
+/// Closes a connection if the code that judges it panics. Otherwise the connection and its capacity would be lost.
+pub(super) struct ClosedOnPanic<E: Environment>(pub(super) Held<E>);
+
+impl<E: Environment> Drop for ClosedOnPanic<E> {
+    fn drop(&mut self) {
+        self.0.retire_because(CloseError::Panicked);
+    }
+}

@@ -1,0 +1,190 @@
+//! Maintenance: the parts of a background run that need no I/O.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::task::Waker;
+
+use super::capacity::CapacityLimits;
+use super::core::Core;
+use super::environment::Environment;
+use super::held::Held;
+use super::permit::Permit;
+use super::slab::Stamp;
+use super::state::Phase;
+use super::tokens::Pending;
+use crate::pool::event::ConnectionClosedReason;
+use crate::pool::metrics::Counter;
+use crate::pool::sync::atomic::Ordering;
+use crate::pool::sync::{unless_mutant, wake};
+
+impl<E: Environment> Core<E> {
+    /// Does one background run, except for its last part, [`Core::populate`].
+    ///
+    /// Notices whether a log listens, interrupts the connections that a clear marked, closes stale connections, and
+    /// removes available connections that have perished. Does not wait for more work.
+    pub fn maintain(self: &Arc<Self>) {
+        self.heed_log();
+        self.interrupt_cleared();
+        self.close_stale(usize::MAX);
+        self.wait_list.maintain();
+        if self.vetting {
+            self.reap();
+        }
+    }
+
+    /// Creates a connection towards `minPoolSize`.
+    ///
+    /// Returns `None` if there are enough connections, if the pool is not ready, if a waiter waits (it opens one
+    /// itself), or if the last connection that is missing would take the last permit.
+    ///
+    /// A run calls this until it returns `None`, because a run "MUST do as much work as readily available" ("Background
+    /// Thread"). If a check-out then finds no permit, it waits for a connection that began to open earlier than its own
+    /// could have, so it waits no longer.
+    ///
+    /// The last permit is left to check-outs if only one connection is missing: the official case
+    /// `pool-checkout-minPoolSize-connection-maxConnecting` requires that a check-out opens its connection beside the
+    /// background's, and that no third connection is created. With all permits taken, a third connection would be
+    /// created: the first connection that is ready serves the first check-out and gives back a permit. With that
+    /// permit, the second check-out must create a connection ("Checking Out a Connection") before the other connection
+    /// is ready. If more connections are missing, the third is needed anyway.
+    pub fn populate(self: &Arc<Self>) -> Option<Pending<E>> {
+        loop {
+            if self.state.load().phase != Phase::Ready {
+                return None;
+            }
+            let counts = self.capacity.load();
+            let is_last = counts.total + 1 == self.options.min_pool_size;
+            let pending = self.limits.pending - u32::from(is_last && self.limits.pending > 1);
+            let limits = CapacityLimits { pending, ..self.limits };
+            if counts.waiting || counts.total >= self.options.min_pool_size || !counts.admits(limits) {
+                return None;
+            }
+            if self.capacity.try_admit(counts).is_ok() {
+                return Permit::new(self.clone()).create().ok();
+            }
+        }
+    }
+
+    /// Closes up to `most` connections that were detached as stale.
+    #[inline]
+    pub(super) fn close_stale(&self, most: usize) {
+        // Relaxed: a hint. The registry's lock orders the rest. A caller that misses it leaves the work to the next
+        // caller.
+        if self.stale.load(Ordering::Relaxed) > 0 {
+            self.close_those_stale(most);
+        }
+    }
+
+    #[cold]
+    fn close_those_stale(&self, most: usize) {
+        let stale = {
+            let mut registry = self.registry.lock();
+            let stale = registry.take_stale(&self.slab, most);
+            // Relaxed: under the lock. The count falls before the connections are closed: a check-out that finds
+            // nothing to close here queues up instead of spinning until this is done, and is granted the permit that
+            // this gives back.
+            self.stale.fetch_sub(stale.len() as u32, Ordering::Relaxed);
+            stale
+        };
+        for index in stale {
+            Held::new(self, self.slab.slot(index)).retire(ConnectionClosedReason::Stale);
+        }
+    }
+
+    /// Interrupts the connections that the last clears have marked, whether in use or pending.
+    fn interrupt_cleared(&self) {
+        let (generation, idle, wakers) = {
+            let mut registry = self.registry.lock();
+            let services = std::mem::take(&mut registry.services.interrupt);
+            let generation = registry.interrupt.take();
+            if services.is_empty() && generation.is_none() {
+                return;
+            }
+            let mut idle = self.slots_in_shards();
+            idle.extend(registry.stale_slots(&self.slab));
+            // Under the registry's lock, no slot moves between services, and no service gets a new entry.
+            let members =
+                services.iter().flat_map(|(service_id, cleared)| registry.services.members(*service_id, *cleared));
+            let wakers: Vec<Waker> = members
+                .filter_map(|index| self.slab.slot(index).interrupt(self.counter_of(index, &idle), |_| true))
+                .collect();
+            (generation, idle, wakers)
+        };
+        wakers.into_iter().for_each(wake);
+        if let Some(cleared) = generation {
+            self.interrupt_where(&idle, |stamp| stamp.generation <= cleared);
+        }
+    }
+
+    pub(super) fn interrupt_pending(&self) {
+        self.interrupt_where(&HashSet::new(), |stamp| stamp.pending);
+    }
+
+    fn interrupt_where(&self, idle: &HashSet<u32>, applies: impl Fn(Stamp) -> bool) {
+        let interrupted =
+            self.slab.iter().filter_map(|slot| slot.interrupt(self.counter_of(slot.index(), idle), &applies));
+        interrupted.for_each(wake);
+    }
+
+    /// Returns the counter for the interruption of a connection, unless it is idle, so that nothing is interrupted.
+    fn counter_of(&self, index: u32, idle: &HashSet<u32>) -> Option<&Counter> {
+        (!idle.contains(&index)).then_some(&self.measures.interruptions)
+    }
+
+    /// Returns the slots of the connections in the shards. May miss some of a shard that changes all the time.
+    pub(super) fn slots_in_shards(&self) -> HashSet<u32> {
+        let mut found = HashSet::new();
+        for shard in self.shards.iter() {
+            shard.for_each_slot(&self.slab, self.limits.total, |index| {
+                found.insert(index);
+            });
+        }
+        found
+    }
+
+    /// Removes perished connections from the shards.
+    ///
+    /// A shard is left alone unless a look at it finds a perished connection. Otherwise it is detached, and the good
+    /// connections are pushed onto it again, oldest first.
+    ///
+    /// # Race window
+    ///
+    /// While a shard is detached, a check-out does not find its connections, and may open one or queue up. If it queues
+    /// up, it gets the first connection that would be pushed.
+    fn reap(&self) {
+        // ORD: Acquire; pairs with the Release in `clear_service`, so the service's new generation is visible.
+        let order = unless_mutant("service_cleared_acquires_nothing", Ordering::Acquire);
+        let service_cleared = self.service_cleared.swap(0, order) == 1;
+        for shard in self.shards.iter() {
+            let mut slots = shard.guessed_slots(&self.slab, self.limits.total);
+            if !service_cleared && !slots.any(|slot| self.idle_for_too_long(slot.since())) {
+                continue;
+            }
+            let detached: Vec<_> = self.slab.chain(shard.detach()).map(|slot| Held::new(self, slot)).collect();
+            for held in detached.into_iter().rev() {
+                match self.perished(&held) {
+                    Some(reason) => held.retire(reason),
+                    None => held.make_available(shard),
+                }
+            }
+        }
+    }
+
+    /// Schedules maintenance after a close or the end of an establishment: another connection may have to be opened
+    /// towards `minPoolSize`.
+    pub(super) fn schedule_population(&self) {
+        if self.options.min_pool_size > 0 {
+            self.environment.schedule_maintenance();
+        } else {
+            self.schedule_if_closed();
+        }
+    }
+
+    /// Schedules maintenance in a closed pool, after the close of a connection that may be the last. Called after the
+    /// connection's capacity was given back. `Capacity::order_releases` explains why this reads no old phase.
+    pub(super) fn schedule_if_closed(&self) {
+        if self.state.load().phase == Phase::Closed {
+            self.environment.schedule_maintenance();
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! The counters and histograms of a core. `crate::pool::metrics` documents them for users.
+//!
+//! | what | where it is counted |
+//! | --- | --- |
+//! | hits | in the slot's `Tally`, by its owner |
+//! | waits, uses | in a histogram of the shard that the calling thread prefers; the sum of the waits in the slot's `Tally` |
+//! | connections created and closed, clears, drains | in the registry, under its lock |
+//! | all else | in a counter or a histogram of the core |
+//!
+//! An end is counted after its beginning, and [`Core::metrics`] reads the ends first. Each reading of an end acquires
+//! the earlier counts. So no snapshot has more ends than beginnings.
+
+use std::sync::atomic::{AtomicU64 as StatisticU64, Ordering as StatisticOrdering};
+
+use crossbeam::utils::CachePadded;
+
+use super::check_out::Started;
+use super::core::Core;
+use super::environment::Environment;
+use super::held::Held;
+use crate::pool::error::CheckOutError;
+use crate::pool::event::ConnectionClosedReason;
+use crate::pool::metrics::{
+    ByStage, CheckOutFailures, CheckOutMetrics, Closes, ConnectionMetrics, Counter, DrainMetrics, Histogram,
+    PoolMetrics, Recorder, StageTimes,
+};
+
+/// The counts outside of the slots and the registry.
+pub(super) struct Measures {
+    /// As many as there are shards.
+    by_shard: Box<[CachePadded<OfShard>]>,
+    opened: Recorder,
+    failures: Failures,
+    established: Recorder,
+    stages: ByStage<Recorder>,
+    pub(super) failed: ByStage<Counter>,
+    pub(super) given_up: Counter,
+    pub(super) drains: DrainEnds,
+    pub(super) interruptions: Counter,
+    retries: Counter,
+    /// The number of the last connection that the pool's predecessor created.
+    ids_before: StatisticU64,
+}
+
+struct OfShard {
+    waited: Recorder,
+    used: Recorder,
+}
+
+impl Default for OfShard {
+    fn default() -> Self {
+        // Check-outs that wait, and check-ins, must not allocate later.
+        Self { waited: Recorder::frequent(), used: Recorder::frequent() }
+    }
+}
+
+#[derive(Default)]
+struct Failures {
+    timeout: Counter,
+    pool_closed: Counter,
+    pool_cleared: Counter,
+    establish: Counter,
+    no_runtime: Counter,
+    cancelled: Counter,
+}
+
+/// How drains ended; see `DrainMetrics`.
+#[derive(Default)]
+pub(super) struct DrainEnds {
+    pub(super) reused: Counter,
+    pub(super) failed: Counter,
+    pub(super) displaced: Counter,
+    pub(super) given_up: Counter,
+}
+
+#[derive(Clone, Copy, Default)]
+pub(super) struct RegistryCounts {
+    pub(super) closed: Closes,
+    pub(super) clears: u64,
+    pub(super) service_clears: u64,
+    pub(super) drains: u64,
+}
+
+impl RegistryCounts {
+    pub(super) fn close(&mut self, reason: ConnectionClosedReason) {
+        *match reason {
+            ConnectionClosedReason::Stale => &mut self.closed.stale,
+            ConnectionClosedReason::Idle => &mut self.closed.idle,
+            ConnectionClosedReason::Error => &mut self.closed.error,
+            ConnectionClosedReason::PoolClosed => &mut self.closed.pool_closed,
+        } += 1;
+    }
+}
+
+impl Measures {
+    pub(super) fn new(shards: usize) -> Self {
+        Self {
+            by_shard: (0..shards).map(|_| CachePadded::default()).collect(),
+            opened: Recorder::default(),
+            failures: Failures::default(),
+            established: Recorder::default(),
+            stages: ByStage::default(),
+            failed: ByStage::default(),
+            given_up: Counter::default(),
+            drains: DrainEnds::default(),
+            interruptions: Counter::default(),
+            retries: Counter::default(),
+            ids_before: StatisticU64::new(0),
+        }
+    }
+
+    /// Leaves out the connections of a pool's predecessor, the last of which has the number `last_id`.
+    pub(super) fn begin_after(&self, last_id: u64) {
+        // Relaxed: set before the pool is shared.
+        self.ids_before.store(last_id, StatisticOrdering::Relaxed);
+    }
+
+    fn of_shard(&self, hint: usize) -> &OfShard {
+        // Their number is a power of two.
+        &self.by_shard[hint & (self.by_shard.len() - 1)]
+    }
+
+    fn merged(&self, recorder: impl Fn(&OfShard) -> &Recorder) -> Histogram {
+        let mut merged = Histogram::default();
+        self.by_shard.iter().for_each(|of_shard| recorder(of_shard).add_to(&mut merged));
+        merged
+    }
+}
+
+impl<E: Environment> Held<E> {
+    /// Counts the check-out of a connection, which has begun with `started`.
+    #[inline]
+    pub(super) fn count_check_out(&self, started: Started) {
+        if !E::METERED {
+            return;
+        }
+        // Another thread may have opened the connection before the check-out's first poll has ended.
+        let is_opened = self.slot().take_opened_mark();
+        if is_opened || started.has_waited() {
+            self.count_wait(started, is_opened);
+        } else if self.slot().tally().count_hit() {
+            self.begin_timed_use();
+        }
+    }
+
+    #[inline]
+    fn count_wait(&self, started: Started, is_opened: bool) {
+        let (core, slot) = (self.core(), self.slot());
+        let now = core.environment.stopwatch();
+        let waited = started.until(now);
+        if is_opened {
+            core.measures.opened.record(waited);
+        } else {
+            // The sum comes first, because the count publishes it.
+            slot.tally().add_waited(waited);
+            core.measures.of_shard(core.environment.shard_hint()).waited.count(waited);
+        }
+        if slot.tally().count_other() {
+            slot.set_since(now);
+        }
+    }
+
+    /// Notes when a timed use begins.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn begin_timed_use(&self) {
+        self.slot().set_since(self.core().environment.stopwatch());
+    }
+
+    /// Records the time of a use, which ends now.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn end_timed_use(&self) {
+        let (core, slot) = (self.core(), self.slot());
+        let now = core.environment.stopwatch();
+        // The lowest digits of the reading are as good as random.
+        slot.tally().end_timed(now ^ u64::from(slot.index()) << 32);
+        core.measures.of_shard(core.environment.shard_hint()).used.record(now.saturating_sub(slot.since()));
+        core.heed_log();
+    }
+}
+
+impl<E: Environment> Core<E> {
+    pub(super) fn count_failure(&self, error: &CheckOutError) {
+        let failures = &self.measures.failures;
+        match error {
+            CheckOutError::WaitQueueTimeout(_) => &failures.timeout,
+            CheckOutError::PoolClosed(_) => &failures.pool_closed,
+            CheckOutError::PoolCleared(_) => &failures.pool_cleared,
+            CheckOutError::Establish(_) => &failures.establish,
+            CheckOutError::NoRuntime(_) => &failures.no_runtime,
+        }
+        .count();
+    }
+
+    /// Counts a check-out that its caller dropped.
+    pub fn count_cancelled(&self) {
+        self.measures.failures.cancelled.count();
+    }
+
+    /// Records how long the stages of an establishment took, as far as they have ended. Called once for each
+    /// establishment, before its outcome is known to the core.
+    pub(crate) fn stages_took(&self, times: &StageTimes) {
+        let times = times.get();
+        for (stage, recorder) in self.measures.stages.iter() {
+            if let Some(nanos) = times.of(stage) {
+                recorder.record(*nanos);
+            }
+        }
+    }
+
+    /// Records the time of an establishment that succeeded, in nanoseconds.
+    pub(super) fn establishment_took(&self, nanos: u64) {
+        self.measures.established.record(nanos);
+    }
+
+    /// Counts an operation that took another connection, because the first one was lost while it was idle.
+    pub fn count_retry(&self) {
+        self.measures.retries.count();
+    }
+
+    /// Returns a snapshot of the metrics. Takes the locks that [`Core::status`] takes, and the registry's.
+    pub fn metrics(&self) -> PoolMetrics {
+        let measures = &self.measures;
+        // The ends come before their beginnings: uses, then check-outs, then establishments, then creations.
+        let use_time = measures.merged(|of_shard| &of_shard.used);
+        let failures = &measures.failures;
+        let waited = measures.merged(|of_shard| &of_shard.waited);
+        let all_waited = self.slab.iter().fold(0, |sum: u64, slot| sum.saturating_add(slot.tally().waited()));
+        let check_outs = CheckOutMetrics {
+            waited: waited.with_sum(all_waited),
+            opened: measures.opened.snapshot(),
+            hits: self.slab.iter().map(|slot| slot.tally().hits()).sum(),
+            failed: CheckOutFailures {
+                timeout: failures.timeout.get(),
+                pool_closed: failures.pool_closed.get(),
+                pool_cleared: failures.pool_cleared.get(),
+                establish: failures.establish.get(),
+                no_runtime: failures.no_runtime.get(),
+                cancelled: failures.cancelled.get(),
+            },
+        };
+        let establish_time = measures.established.snapshot();
+        let stage_times = measures.stages.map(Recorder::snapshot);
+        let (failed, given_up) = (measures.failed.map(Counter::get), measures.given_up.get());
+        let ends = &measures.drains;
+        let drained = DrainMetrics {
+            reused: ends.reused.get(),
+            failed: ends.failed.get(),
+            displaced: ends.displaced.get(),
+            given_up: ends.given_up.get(),
+            begun: 0,
+        };
+        let (interruptions, retries) = (measures.interruptions.get(), measures.retries.get());
+        let (created, RegistryCounts { closed, clears, service_clears, drains }) = {
+            let registry = self.registry.lock();
+            // Relaxed: see `begin_after`.
+            (self.last_id() - measures.ids_before.load(StatisticOrdering::Relaxed), registry.counts)
+        };
+        PoolMetrics {
+            address: self.address.clone(),
+            status: self.status(),
+            min_pool_size: self.options.min_pool_size,
+            check_outs,
+            use_time,
+            connections: ConnectionMetrics { created, establish_time, stage_times, failed, given_up, closed },
+            drains: DrainMetrics { begun: drains, ..drained },
+            clears,
+            service_clears,
+            interruptions,
+            retries,
+        }
+    }
+}

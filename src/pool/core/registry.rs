@@ -1,0 +1,49 @@
+//! The registry: the state that changes rarely, under one mutex.
+//!
+//! Allocating and releasing a slot go through here, and so do marking the pool ready, clearing it and closing it.
+//! Connection ids are given out and `ConnectionCreated` events emitted under this lock, so that they have the same
+//! order.
+//!
+//! Lock order: the registry, then the wait list. No thread takes the registry's lock while it holds the wait list's.
+
+use super::drain_queue::DrainQueue;
+use super::measures::RegistryCounts;
+use super::services::Services;
+use super::slab::{Slab, Slot};
+use crate::pool::error::Cause;
+
+#[derive(Default)]
+pub(super) struct Registry {
+    /// Slots without an owner.
+    pub(super) free: Vec<u32>,
+    /// The tops of detached stacks. All their connections are stale and still to be closed.
+    pub(super) stale: Vec<u32>,
+    pub(super) cause: Option<Cause>,
+    /// Connections up to this generation are still to be interrupted.
+    pub(super) interrupt: Option<u64>,
+    pub(super) drains: DrainQueue,
+    pub(super) services: Services,
+    pub(super) counts: RegistryCounts,
+}
+
+impl Registry {
+    pub(super) fn allocate<C>(&mut self, slab: &Slab<C>) -> u32 {
+        self.free.pop().unwrap_or_else(|| slab.grow())
+    }
+
+    /// Returns the slots of the stale connections that no thread has taken to close.
+    pub(super) fn stale_slots<'s, C>(&'s self, slab: &'s Slab<C>) -> impl Iterator<Item = u32> + 's {
+        self.stale.iter().flat_map(|top| slab.chain(Some(*top)).map(Slot::index))
+    }
+
+    /// Takes up to `most` of the stale connections, for the caller to close.
+    pub(super) fn take_stale<C>(&mut self, slab: &Slab<C>, most: usize) -> Vec<u32> {
+        let mut taken = Vec::new();
+        while taken.len() < most {
+            let Some(top) = self.stale.pop() else { break };
+            taken.push(top);
+            self.stale.extend(slab.slot(top).link().next);
+        }
+        taken
+    }
+}

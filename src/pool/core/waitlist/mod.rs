@@ -1,0 +1,552 @@
+//! The wait list: check-outs that wait for a connection, served in the order of their arrival.
+//!
+//! The list has three [lanes](Lane). A check-out that opens a connection was first in the queue when it received its
+//! permit. Until its own connection is open, it stays in front of all later check-outs, and takes a connection that
+//! comes back sooner. If a granted connection goes stale before its check-out takes it, the check-out queues up again,
+//! in front of all check-outs that were behind it.
+//!
+//! A word has the ticket of the first waiter and the ticket of the next newcomer ([`word`]). A newcomer takes its
+//! ticket with one compare-and-swap, and parks in the cell of the ticket ([`cell`]). A granter claims the first ticket
+//! with one compare-and-swap, and leaves the grant in its cell. Whichever comes to the cell later completes the
+//! hand-over. So neither waits for the other, and while another waiter is in the queue, neither takes a lock. Cells are
+//! in segments of a fixed number of tickets, which come and go with the tickets ([`segments`]). So far, the design
+//! follows CQS (Koval, Khalanskiy, Alistarh, PLDI 2023). Unlike there, one word holds both ends of the queue, so that a
+//! granter never claims a ticket that no waiter has. And a directory leads to the segments, so that their memory can be
+//! freed as soon as their tickets are over.
+//!
+//! A waiter parks in one of two ways. With `own`, it leaves the task's waker in the cell. With `event`, the way of the
+//! feature `event-listener-queue`, it listens to an event of event-listener in its cell. Everything else is the same.
+//!
+//! # The lock
+//!
+//! All other operations take the list's lock ([`LockedWaitList`]). The lock does not protect the words: newcomers and
+//! granters change them with or without it, so the holder also changes them by compare-and-swap. The lock is needed
+//! when
+//!
+//! - the first waiter joins, or the last one is claimed: the pool's flags change in the same section;
+//! - a waiter that is not claimed leaves: its ticket becomes part of a gap, and the mark `by_lock` in the word sends
+//!   all granters, but no newcomers, to the lock until no gap is left;
+//! - a waiter changes its waker: the mark keeps granters away meanwhile;
+//! - check-outs wait in one of the other lanes, which have their own words with the same mark;
+//! - all waiters are turned away;
+//! - a segment is installed or removed.
+//!
+//! INV-11 (what a word says): a lane gets its first waiter and loses its last one only under the lock. The first ticket
+//! of a word is never in a gap, except in a section that is about to skip the gap. So a word that is not empty has a
+//! waiter, and a lane with an empty word has no waiter.
+//!
+//! The work of a section does not depend on how many check-outs wait or have left, and no section allocates or frees
+//! memory. A search for a waiter that was turned away takes a step for each clear that has not refused all its waiters
+//! yet.
+//!
+//! # Which thread waits for which
+//!
+//! A newcomer looks ahead for the next segment while three quarters of the present segment are left, and only tries the
+//! lock. If all newcomers have found the lock taken, a newcomer without a cell waits for the next segment, before it
+//! has a ticket. So it may wait for a thread that is preempted in one of the short sections: it yields, and after about
+//! a millisecond sleeps for 50 µs at a time. A claimed waiter that leaves or changes its waker waits for the few steps
+//! between the claim and its grant. No other newcomer, granter or waiter waits for a thread.
+//!
+//! Nothing between a claim and its grant may panic, wait, or call foreign code.
+//!
+//! # Memory
+//!
+//! A cell has 64 bytes. A poll builds a segment of 64 cells, and seldom the branches that lead to it (2 KiB each, one
+//! for 16,384 tickets). A segment is freed when its tickets are over; a few are kept. A newcomer that looks ahead also
+//! checks one segment that the queue has passed, and removes it if it is over. While more waiters leave than arrive,
+//! waiters with the first or the last ticket of a segment do the same when they take their grants, and so do waiters
+//! that leave at the front. Maintenance checks all segments. A segment whose waiters have all left is removed at once
+//! if its neighbours have left as well. So in the worst case, one waiter in 64 stays and keeps its segment, or two
+//! segments at their border.
+//!
+//! # A waiter that leaves
+//!
+//! - Not claimed, or turned away and not claimed since: it is taken out under the lock, and no granter has claimed its
+//!   ticket. It waits for no other thread.
+//! - Claimed: a granter has claimed the ticket, and grants or has granted. The waiter receives the grant. The caller
+//!   drops it, and so passes it on.
+
+mod cell;
+mod locked;
+#[cfg(loom)]
+mod modelled;
+#[cfg_attr(feature = "event-listener-queue", path = "event.rs")]
+#[cfg_attr(not(feature = "event-listener-queue"), path = "own.rs")]
+mod parking;
+mod segments;
+#[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
+mod tests;
+mod word;
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use crossbeam::utils::CachePadded;
+
+use crate::pool::sync::{BriefGuard, BriefLock, Patience, discard};
+use cell::Cell;
+use locked::Departure;
+pub(super) use locked::LockedWaitList;
+#[cfg(loom)]
+pub use modelled::{ModelledList, ModelledWaiter};
+use parking::WaiterSide;
+use segments::{Directory, Parts, SIZE, start_of};
+use word::{Limit, Ticket, Tickets};
+
+/// The lanes of the wait list. A returned connection goes to the first opener, or else to the first waiter in the order
+/// of the lanes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lane {
+    /// Check-outs that open a connection, or are about to.
+    Openers,
+    /// Check-outs whose granted connection went stale before they took it. They are served before the other waiters, so
+    /// that they keep their turn.
+    Requeued,
+    /// Check-outs that have no connection on the way. They take a connection or a permit to open one.
+    Waiters,
+}
+
+impl Lane {
+    /// The order of lanes for a returned connection: the earliest check-out first.
+    pub(super) const OF_RETURNED: [Self; 3] = [Self::Openers, Self::Requeued, Self::Waiters];
+    /// The order of lanes for a new connection that no check-out claims. A check-out that would open another connection
+    /// comes first.
+    pub(super) const OF_NEW: [Self; 3] = [Self::Requeued, Self::Waiters, Self::Openers];
+    /// The lanes that take a permit, in their order.
+    const OF_PERMITS: [Self; 2] = [Self::Requeued, Self::Waiters];
+}
+
+/// A check-out in the wait list, or about to enter it.
+pub(super) struct Waiter<G> {
+    seat: Option<Seat<G>>,
+    parked: WaiterSide,
+}
+
+impl<G> Waiter<G> {
+    pub(super) fn new() -> Self {
+        Self { seat: None, parked: WaiterSide::new() }
+    }
+
+    /// Returns whether it has entered the queue and has not taken its grant yet.
+    #[inline]
+    pub(super) fn is_queued(&self) -> bool {
+        self.seat.is_some()
+    }
+
+    #[inline]
+    #[allow(unsafe_code)]
+    fn take(&mut self) -> Option<G> {
+        let Self { seat, parked } = self;
+        // SAFETY: INV-12: the ticket is not over while its waiter has the seat.
+        let grant = seat.as_ref().and_then(|seat| unsafe { Cell::take(seat.cell, seat.ticket, parked) })?;
+        self.seat = None;
+        Some(grant)
+    }
+
+    /// Returns whether it would be woken through this waker.
+    #[inline]
+    fn wakes(&mut self, waker: &Waker) -> bool {
+        let Self { seat, parked } = self;
+        seat.as_ref().is_some_and(|seat| seat.cell().wakes(parked, waker))
+    }
+
+    /// Waits for the grant of a claimed ticket. Its granter has a bounded number of steps to go.
+    #[cold]
+    fn await_grant(&mut self) -> G {
+        let mut patience = Patience::new();
+        loop {
+            if let Some(grant) = self.take() {
+                return grant;
+            }
+            patience.pause();
+        }
+    }
+}
+
+/// A ticket, with its lane and its cell.
+#[must_use = "a granter may have claimed it already"]
+pub(super) struct Seat<G> {
+    lane: Lane,
+    ticket: Ticket,
+    cell: NonNull<Cell<G>>,
+}
+
+// SAFETY: a cell is `Sync`, and a grant may move to another thread.
+#[allow(unsafe_code)]
+unsafe impl<G: Send> Send for Seat<G> {}
+// SAFETY: as above, and a cell is `Sync`.
+#[allow(unsafe_code)]
+unsafe impl<G: Send> Sync for Seat<G> {}
+
+impl<G> Seat<G> {
+    #[inline]
+    fn of(lane: Lane, ticket: Ticket, queue: &Queue<G>) -> Self {
+        Self { lane, ticket, cell: queue.directory.cell(ticket) }
+    }
+
+    #[inline]
+    #[allow(unsafe_code)]
+    fn cell(&self) -> &Cell<G> {
+        // SAFETY: INV-12: the ticket is not over while its waiter has the seat.
+        unsafe { self.cell.as_ref() }
+    }
+}
+
+/// A granter's promise to grant something to the waiter with a ticket.
+#[must_use = "a waiter waits for the grant"]
+pub(super) struct Claimed<G> {
+    ticket: Ticket,
+    cell: NonNull<Cell<G>>,
+}
+
+// SAFETY: a cell is `Sync`, and a grant may move to another thread.
+#[allow(unsafe_code)]
+unsafe impl<G: Send> Send for Claimed<G> {}
+
+impl<G> Claimed<G> {
+    #[inline]
+    fn of(queue: &Queue<G>, ticket: Ticket) -> Self {
+        Self { ticket, cell: queue.directory.cell(ticket) }
+    }
+
+    #[inline]
+    #[allow(unsafe_code)]
+    pub(super) fn grant(self, grant: G) -> Waker {
+        // SAFETY: INV-12: the ticket is claimed, and its waiter has not taken the grant.
+        let waker = unsafe { Cell::grant(self.cell, self.ticket, grant) };
+        // A waiter that has not come to its cell yet is about to look.
+        waker.unwrap_or_else(|| Waker::noop().clone())
+    }
+}
+
+/// Promises of refusals that [`LockedWaitList::turn_away`] made, to all waiters up to this era.
+#[must_use = "waiters wait for a refusal"]
+pub(super) struct TurnedAway {
+    era: u64,
+}
+
+struct Queue<G> {
+    tickets: CachePadded<Tickets>,
+    limit: CachePadded<Limit>,
+    directory: Directory<G>,
+}
+
+impl<G> Queue<G> {
+    /// The most segments beyond the full segments of waiting tickets: two that are partly used, the next one, and two
+    /// that are about to be removed.
+    const FEW: u32 = 5;
+
+    fn new() -> Self {
+        let (tickets, limit) = (CachePadded::new(Tickets::new()), CachePadded::new(Limit::new()));
+        Self { tickets, limit, directory: Directory::new() }
+    }
+
+    /// Returns whether there seem to be more segments than newcomers remove, as when more waiters leave than arrive.
+    #[cold]
+    fn has_too_many(&self) -> bool {
+        self.limit.segments() > self.tickets.peek().span() / SIZE + Self::FEW
+    }
+
+    /// Returns whether the next ticket has a cell.
+    #[inline]
+    fn has_room(&self, next: Ticket) -> bool {
+        self.limit.load() != next
+    }
+}
+
+struct Lanes<G>([Queue<G>; 3]);
+
+impl<G> Lanes<G> {
+    #[inline]
+    fn queue(&self, lane: Lane) -> &Queue<G> {
+        &self.0[lane as usize]
+    }
+}
+
+pub(super) struct WaitList<G> {
+    lanes: Arc<Lanes<G>>,
+    /// Apart from `lanes`, which threads without the lock read.
+    locked: CachePadded<BriefLock<LockedWaitList<G>>>,
+}
+
+impl<G> WaitList<G> {
+    /// The most promises that [`claim_turned_away`](Self::claim_turned_away) takes at a time. It is small, so that the
+    /// section under the lock is short, and waiters are kept from leaving only briefly.
+    pub(super) const BATCH: usize = 16;
+    /// Newcomers look ahead once in this many tickets.
+    const STRETCH: u32 = if SIZE < 4 { 1 } else { SIZE / 4 };
+    /// A newcomer that waits for a cell tries the lock once in this many looks.
+    #[cfg(not(loom))]
+    const LOOKS: u32 = 8;
+    #[cfg(loom)]
+    const LOOKS: u32 = 1;
+
+    pub(super) fn new() -> Self {
+        let lanes = Arc::new(Lanes([(); 3].map(|()| Queue::new())));
+        Self { locked: CachePadded::new(BriefLock::new(LockedWaitList::new(lanes.clone()))), lanes }
+    }
+
+    #[inline]
+    pub(super) fn lock(&self) -> BriefGuard<'_, LockedWaitList<G>> {
+        self.locked.lock()
+    }
+
+    /// Takes the lock, with room for one more waiter in `lane`.
+    #[inline]
+    pub(super) fn lock_with_room(&self, lane: Lane) -> BriefGuard<'_, LockedWaitList<G>> {
+        let locked = self.lock();
+        if locked.has_room(lane) {
+            return locked;
+        }
+        drop(locked);
+        self.extend(lane, |list| Some(list.lock()), LockedWaitList::has_room).expect("BUG: a lock was not waited for")
+    }
+
+    /// Extends a lane before its last cell is taken, if the lock is free. First removes one segment that is over, whose
+    /// memory may then become the next segment.
+    #[cold]
+    fn look_ahead(&self, lane: Lane) {
+        let Some(mut locked) = self.locked.try_lock() else { return };
+        if locked.has_plenty(lane) {
+            return;
+        }
+        let removed = locked.sweep(lane);
+        let extended = locked.extend(lane);
+        drop(locked);
+        drop(removed);
+        if extended.is_err() {
+            drop(self.extend(lane, |list| list.locked.try_lock(), LockedWaitList::has_plenty));
+        }
+    }
+
+    /// Waits until the next ticket of a lane has a cell.
+    ///
+    /// Not in the lock's queue: on 64 simulated cores, all newcomers stayed in that queue for ever, because others had
+    /// taken the next cells by the time that one of them got the lock.
+    #[cold]
+    fn await_room(&self, lane: Lane) {
+        let queue = self.lanes.queue(lane);
+        let mut patience = Patience::new();
+        for look in 0_u32.. {
+            if look.is_multiple_of(Self::LOOKS) {
+                self.look_ahead(lane);
+            }
+            if queue.has_room(queue.tickets.load().next) {
+                return;
+            }
+            patience.pause();
+        }
+    }
+
+    /// Extends a lane until it has enough cells, if `lock` takes the lock. Memory is allocated and freed outside of the
+    /// lock.
+    #[cold]
+    fn extend<'l>(
+        &'l self,
+        lane: Lane,
+        lock: impl Fn(&'l Self) -> Option<BriefGuard<'l, LockedWaitList<G>>>,
+        has_enough: impl Fn(&LockedWaitList<G>, Lane) -> bool,
+    ) -> Option<BriefGuard<'l, LockedWaitList<G>>> {
+        let mut built = Parts::NONE;
+        loop {
+            let mut locked = lock(self)?;
+            let rest = locked.keep(built);
+            let extended = if has_enough(&locked, lane) { Ok(()) } else { locked.extend(lane) };
+            if extended.is_ok() && rest.is_none() {
+                return Some(locked);
+            }
+            drop(locked);
+            // Other threads have built the same parts meanwhile.
+            drop(rest);
+            built = extended.err().map_or(Parts::NONE, Parts::build);
+        }
+    }
+
+    /// Removes one segment that is over, if the lock is free.
+    #[cold]
+    fn sweep(&self, lane: Lane) {
+        if let Some(mut locked) = self.locked.try_lock() {
+            let removed = locked.sweep(lane);
+            drop(locked);
+            drop(removed);
+        }
+    }
+
+    /// Removes all segments that are over.
+    pub(super) fn maintain(&self) {
+        for lane in Lane::OF_RETURNED {
+            let segments = self.lock().segments(lane);
+            for _ in 0..segments {
+                // A short section for each segment. The removed memory is freed after the section.
+                let removed = self.lock().sweep(lane);
+                drop(removed);
+            }
+        }
+    }
+
+    /// Takes the lock, with the memory that [`LockedWaitList::turn_away`] needs.
+    pub(super) fn lock_to_turn_away(&self) -> BriefGuard<'_, LockedWaitList<G>> {
+        let mut locked = self.lock();
+        while !locked.can_turn_away() {
+            let wanted = 2 * locked.turnings_away() + 1;
+            drop(locked);
+            let room = Vec::with_capacity(wanted);
+            locked = self.lock();
+            let old = locked.make_room_to_turn_away(room);
+            drop(locked);
+            drop(old);
+            locked = self.lock();
+        }
+        locked
+    }
+
+    /// Runs a section under the lock, on this thread or on the one that holds the lock.
+    #[inline(always)]
+    pub(super) fn run<R: Send, F: FnOnce(&mut LockedWaitList<G>) -> R + Send>(
+        &self,
+        now: impl FnOnce(&mut LockedWaitList<G>) -> R,
+        later: impl FnOnce() -> F,
+    ) -> R {
+        self.locked.run(now, later)
+    }
+
+    /// Joins the waiters without the lock, and returns the result of [`sit_down`](Self::sit_down). Returns `None` if
+    /// there are no waiters.
+    #[inline]
+    pub(super) fn try_join(&self, waiter: &mut Waiter<G>, waker: &Waker) -> Option<Poll<G>> {
+        let queue = self.lanes.queue(Lane::Waiters);
+        // Before there is a ticket, because cloning is foreign code.
+        let waker = waker.clone();
+        loop {
+            let seen = queue.tickets.load_to_change();
+            if seen.span() == 0 {
+                discard(waker);
+                return None;
+            }
+            if !queue.has_room(seen.next) {
+                self.await_room(Lane::Waiters);
+            } else if queue.tickets.swap(seen, seen.joined()) {
+                return Some(self.sit_down(waiter, Seat::of(Lane::Waiters, seen.next, queue), waker));
+            }
+        }
+    }
+
+    /// Parks a waiter that has just taken a ticket. Called without the lock. Returns the grant if it has already come.
+    #[inline]
+    #[allow(unsafe_code)]
+    pub(super) fn sit_down(&self, waiter: &mut Waiter<G>, seat: Seat<G>, waker: Waker) -> Poll<G> {
+        // SAFETY: INV-12: the ticket is not over.
+        let grant = unsafe { Cell::park(seat.cell, seat.ticket, &mut waiter.parked, waker) };
+        let Seat { lane, ticket, .. } = seat;
+        if grant.is_none() {
+            waiter.seat = Some(seat);
+        }
+        if ticket.number().is_multiple_of(Self::STRETCH)
+            && self.lanes.queue(lane).limit.load().since(ticket) <= SIZE - Self::STRETCH
+        {
+            self.look_ahead(lane);
+        }
+        grant.map_or(Poll::Pending, Poll::Ready)
+    }
+
+    /// Claims the first waiter without the lock, if another waits behind it, and if `is_current` returns `true` between
+    /// the load of the word and its swap. Returns `None` if the caller has to take the lock.
+    ///
+    /// A clear changes the pool word first and the list's word after it, if check-outs wait. So the claim notices one of
+    /// the two changes, as a push does (`Shard::push`).
+    #[inline]
+    pub(super) fn try_claim(&self, is_current: impl Fn() -> bool) -> Option<Claimed<G>> {
+        let queue = self.lanes.queue(Lane::Waiters);
+        loop {
+            let seen = queue.tickets.load_to_change();
+            if seen.by_lock || seen.span() < 2 || !is_current() {
+                return None;
+            }
+            if queue.tickets.swap(seen, seen.claimed()) {
+                return Some(Claimed::of(queue, seen.first));
+            }
+        }
+    }
+
+    /// Takes up to [`BATCH`](Self::BATCH) promises to waiters that were turned away and have not left. If it takes
+    /// fewer, no more are left.
+    ///
+    /// `claimed` must be empty and have room for a batch.
+    pub(super) fn claim_turned_away(&self, away: &TurnedAway, claimed: &mut Vec<Claimed<G>>) {
+        debug_assert!(claimed.is_empty() && claimed.capacity() >= Self::BATCH, "BUG: no room for a batch");
+        let mut locked = self.lock();
+        while claimed.len() < Self::BATCH
+            && let Some(first) = locked.claim_turned_away(away.era)
+        {
+            claimed.push(first);
+        }
+    }
+
+    /// Takes the grant if it has come; otherwise replaces the waker if it changed. The waiter is queued.
+    #[inline]
+    pub(super) fn poll(&self, waiter: &mut Waiter<G>, context: &mut Context<'_>) -> Poll<G> {
+        let seat = waiter.seat.as_ref().expect("BUG: a check-out waits without a seat");
+        let Seat { lane, ticket, .. } = *seat;
+        let grant = match waiter.take() {
+            None if waiter.wakes(context.waker()) => None,
+            None => self.renew(waiter, context.waker()),
+            granted => granted,
+        };
+        let is_border = [ticket, ticket.after()].iter().any(|ticket| start_of(*ticket) == *ticket);
+        if is_border && grant.is_some() && self.lanes.queue(lane).has_too_many() {
+            self.sweep(lane);
+        }
+        grant.map_or(Poll::Pending, Poll::Ready)
+    }
+
+    /// Replaces the waker. Returns the grant if one came first.
+    #[cold]
+    fn renew(&self, waiter: &mut Waiter<G>, waker: &Waker) -> Option<G> {
+        // Cloned before the lock is taken. The old waker is dropped after the lock's release. Both run foreign code.
+        let new = waker.clone();
+        let Waiter { seat, parked } = waiter;
+        let renewed = self.lock().renew(seat.as_ref()?, parked, new);
+        match renewed {
+            Ok(old) => {
+                drop(old);
+                None
+            }
+            Err(new) => {
+                discard(new);
+                Some(waiter.await_grant())
+            }
+        }
+    }
+
+    /// Leaves the queue, and calls `settle` while the lock is held. Returns the grant if one was promised. The waiter
+    /// is queued.
+    pub(super) fn leave(&self, waiter: &mut Waiter<G>, settle: impl FnOnce(&LockedWaitList<G>)) -> Option<G> {
+        if let Some(grant) = waiter.take() {
+            return Some(grant);
+        }
+        let Waiter { seat, parked } = waiter;
+        let mut locked = self.lock();
+        let Some(departure) = locked.remove(seat.as_ref()?, parked) else {
+            drop(locked);
+            return Some(waiter.await_grant());
+        };
+        settle(&locked);
+        drop(locked);
+        let lane = seat.take()?.lane;
+        let Departure { withdrawn, removed, at_front } = departure;
+        drop((withdrawn, removed));
+        if at_front {
+            self.sweep(lane);
+        }
+        None
+    }
+}
+
+impl<G> Drop for WaitList<G> {
+    fn drop(&mut self) {
+        let mut locked = self.locked.lock();
+        Lane::OF_RETURNED.into_iter().for_each(|lane| locked.clear(lane));
+    }
+}

@@ -1,0 +1,111 @@
+//! Parking by the waiter's waker, which is left in the cell.
+
+use std::mem::MaybeUninit;
+use std::task::Waker;
+
+use crate::pool::sync::{UnsafeCell, discard, fetch_surroundings};
+
+/// The cell's means to wake its waiter.
+pub(super) struct Parking {
+    /// The waker's bits, once the waiter has parked. The thread that moves the waker out leaves the bits.
+    waker: UnsafeCell<MaybeUninit<Waker>>,
+    /// The address of the waiter's part: a hint.
+    at: UnsafeCell<*const WaiterSide>,
+}
+
+/// The waiter's part: only an address inside the future of its check-out.
+#[derive(Debug)]
+pub(super) struct WaiterSide;
+
+impl WaiterSide {
+    pub(super) fn new() -> Self {
+        Self
+    }
+}
+
+/// The waker of a waiter that is no longer parked. Its drop is foreign code.
+#[must_use = "dropped outside of the lock"]
+pub(super) struct Withdrawn(Option<Waker>);
+
+impl Drop for Withdrawn {
+    fn drop(&mut self) {
+        discard(self.0.take());
+    }
+}
+
+#[allow(unsafe_code)]
+impl Parking {
+    pub(super) fn new() -> Self {
+        Self { waker: UnsafeCell::new(MaybeUninit::uninit()), at: UnsafeCell::new(std::ptr::null()) }
+    }
+
+    /// Leaves the waker here.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the waiter, and the parking is the waiter's (INV-4).
+    #[inline]
+    pub(super) unsafe fn park(&self, parked: &mut WaiterSide, waker: Waker) {
+        // SAFETY: the caller guarantees it.
+        unsafe {
+            self.waker.with_mut(|place| (*place).write(waker));
+            self.at.with_mut(|at| *at = parked);
+        }
+    }
+
+    /// Returns whether this waker would wake the waiter. The granter may have moved the parked waker out. While the two
+    /// are equal, that does no harm: the granter wakes it after the grant. The parked waker may even have been freed,
+    /// and `waker` may belong to another task at the same address. But then the grant was published before `waker` was
+    /// created, and the waiter has looked for the grant since, and found it.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the waiter, and is parked.
+    #[inline]
+    pub(super) unsafe fn wakes(&self, _: &mut WaiterSide, waker: &Waker) -> bool {
+        // SAFETY: the waiter reads what it has written, and no thread writes. Only the bits are compared, and no waker
+        // is dropped.
+        self.waker.with(|present| unsafe { (*present).assume_init_ref().will_wake(waker) })
+    }
+
+    /// Returns whether the waiter may take its grant.
+    #[inline]
+    pub(super) fn is_released(&self, _: &mut WaiterSide) -> bool {
+        true
+    }
+
+    /// Takes the waker back.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the waiter, is parked, and no granter looks at the parking (INV-4).
+    pub(super) unsafe fn withdraw(&self, _: &mut WaiterSide) -> Withdrawn {
+        // SAFETY: the caller guarantees it.
+        Withdrawn(Some(unsafe { self.move_waker_out() }))
+    }
+
+    /// Calls `grant`, for a waiter that is parked. Returns its waker.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the granter, and `grant` publishes what it grants. The parking is the granter's until then (INV-4).
+    #[inline]
+    pub(super) unsafe fn release(&self, grant: impl FnOnce()) -> Option<Waker> {
+        // SAFETY: the caller guarantees it.
+        let waker = unsafe {
+            fetch_surroundings(self.at.with(|at| *at));
+            self.move_waker_out()
+        };
+        // The cell, and even the list, may be gone from here on.
+        grant();
+        Some(waker)
+    }
+
+    /// # Safety
+    ///
+    /// The waker was left here and not moved out since, and no thread writes it meanwhile.
+    unsafe fn move_waker_out(&self) -> Waker {
+        // SAFETY: the caller guarantees it. The bits stay, because the waiter may be reading them, too.
+        self.waker.with(|waker| unsafe { (*waker).assume_init_read() })
+    }
+}

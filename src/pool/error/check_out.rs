@@ -1,0 +1,353 @@
+//! Errors of check-outs.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use thiserror::Error;
+
+use crate::pool::holder::Holder;
+
+use super::{Cause, EstablishError, debug_as_sentence};
+use crate::pool::event::CheckOutFailedReason;
+
+debug_as_sentence!(enum CheckOutError {
+    PoolClosed(_), PoolCleared(_), WaitQueueTimeout(_), Establish(_), NoRuntime(_);
+});
+debug_as_sentence!(PoolClosedError, PoolClearedError, WaitQueueTimeoutError, NoRuntimeError);
+
+/// A check-out did not yield a connection.
+///
+/// The messages of the first three variants begin as the CMAP specification prescribes ("Connection Pool Errors").
+///
+/// The variants are boxed, so that a check-out's result takes two words. Moving a larger result took three percent of the
+/// time of a successful check-out.
+///
+/// ```
+/// use wharf::CheckOutError;
+///
+/// fn advice(error: &CheckOutError) -> &'static str {
+///     match error {
+///         CheckOutError::WaitQueueTimeout(_) => "shed load: all connections are in use",
+///         CheckOutError::PoolCleared(_) => "try again when the pool is ready",
+///         CheckOutError::Establish(error) if error.is_retryable() => "try again after a pause",
+///         CheckOutError::Establish(_) => "look at the address, the options and the credential",
+///         _ => "do not try again on this pool",
+///     }
+/// }
+/// ```
+#[derive(Clone, Error)]
+#[non_exhaustive]
+pub enum CheckOutError {
+    /// `PoolClosedError`: the pool was closed. Not retryable on this pool.
+    #[error(transparent)]
+    PoolClosed(Box<PoolClosedError>),
+    /// `PoolClearedError`: the pool is paused, or was cleared during the check-out. Retryable. The error says nothing
+    /// about the server's state by itself.
+    #[error(transparent)]
+    PoolCleared(Box<PoolClearedError>),
+    /// `WaitQueueTimeoutError`: no connection became available in time. Says nothing about the server's state.
+    #[error(transparent)]
+    WaitQueueTimeout(Box<WaitQueueTimeoutError>),
+    /// The connection that this check-out opened could not be established. Or the check-out waited in the queue, and the
+    /// opening of a connection for an earlier check-out timed out.
+    #[error(transparent)]
+    Establish(#[from] EstablishError),
+    /// There is no tokio runtime to wait on.
+    #[error(transparent)]
+    NoRuntime(Box<NoRuntimeError>),
+}
+
+impl CheckOutError {
+    /// Returns the reason in the `ConnectionCheckOutFailed` event.
+    #[must_use]
+    pub fn reason(&self) -> CheckOutFailedReason {
+        match self {
+            Self::PoolClosed(_) => CheckOutFailedReason::PoolClosed,
+            Self::WaitQueueTimeout(_) => CheckOutFailedReason::Timeout,
+            Self::PoolCleared(_) | Self::Establish(_) | Self::NoRuntime(_) => CheckOutFailedReason::ConnectionError,
+        }
+    }
+
+    /// Returns whether the operation that needed the connection may be retried. It was never sent.
+    ///
+    /// Pause before a retry: a paused pool refuses at once.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::PoolClosed(_) | Self::WaitQueueTimeout(_) | Self::NoRuntime(_) => false,
+            Self::PoolCleared(error) => !error.sent,
+            Self::Establish(error) => error.is_retryable(),
+        }
+    }
+
+    /// Returns the pool's address.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        match self {
+            Self::PoolClosed(error) => &error.address,
+            Self::PoolCleared(error) => &error.address,
+            Self::WaitQueueTimeout(error) => &error.address,
+            Self::Establish(error) => error.address().unwrap_or_default(),
+            Self::NoRuntime(error) => &error.address,
+        }
+    }
+}
+
+impl From<PoolClosedError> for CheckOutError {
+    fn from(error: PoolClosedError) -> Self {
+        Self::PoolClosed(Box::new(error))
+    }
+}
+
+impl From<PoolClearedError> for CheckOutError {
+    fn from(error: PoolClearedError) -> Self {
+        Self::PoolCleared(Box::new(error))
+    }
+}
+
+impl From<WaitQueueTimeoutError> for CheckOutError {
+    fn from(error: WaitQueueTimeoutError) -> Self {
+        Self::WaitQueueTimeout(Box::new(error))
+    }
+}
+
+impl From<NoRuntimeError> for CheckOutError {
+    fn from(error: NoRuntimeError) -> Self {
+        Self::NoRuntime(Box::new(error))
+    }
+}
+
+/// `PoolClosedError`: a check-out failed because the pool was closed.
+///
+/// ```
+/// use wharf::{CheckOutError, PoolClosedError};
+///
+/// fn of_closed_pool(error: &CheckOutError) -> Option<&PoolClosedError> {
+///     // Its pool serves no check-out any more: take the pool that replaces it.
+///     if let CheckOutError::PoolClosed(error) = error { Some(error) } else { None }
+/// }
+/// ```
+#[derive(Clone, PartialEq, Eq, Error)]
+#[error("Attempted to check out a connection from closed connection pool")]
+#[non_exhaustive]
+pub struct PoolClosedError {
+    /// The pool's address.
+    pub address: Arc<str>,
+}
+
+/// `PoolClearedError`: an operation failed because the pool is paused or was cleared.
+///
+/// The specifications of retryable reads and writes count this as a retryable error. They retry reads, and writes that
+/// the server recognises by `lsid` and `txnNumber`. Any other operation may be run again only if it was not
+/// [`sent`](Self::sent).
+///
+/// ```
+/// use wharf::PoolClearedError;
+///
+/// fn advice(error: &PoolClearedError) -> &'static str {
+///     match error {
+///         error if error.sent => "run it again only if it may be executed twice",
+///         error if error.never_ready => "call Pool::ready",
+///         _ => "try again when the pool is ready",
+///     }
+/// }
+/// ```
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct PoolClearedError {
+    /// The pool's address.
+    pub address: Arc<str>,
+    /// The error that cleared the pool, if it was named when the pool was cleared. Always `None` if `interrupted`.
+    pub cause: Option<Cause>,
+    /// Whether a connection in use or pending was interrupted, rather than a check-out refused.
+    pub interrupted: bool,
+    /// Whether part of the operation may have been sent before the interruption, so that the server may have executed
+    /// it. Always `false` for a check-out.
+    pub sent: bool,
+    /// Whether the pool is paused because it has never been marked ready, rather than because it was cleared.
+    pub never_ready: bool,
+}
+
+impl fmt::Display for PoolClearedError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let address = &self.address;
+        match &self.cause {
+            _ if self.interrupted => write!(f, "Connection to {address} interrupted due to server monitor timeout"),
+            Some(cause) => {
+                write!(f, "Connection pool for {address} was cleared because another operation failed with: {cause}")
+            }
+            None if self.never_ready => write!(
+                f,
+                "Connection pool for {address} is paused: it has not been marked ready yet; call Pool::ready once \
+                 the server is known to be reachable"
+            ),
+            None => write!(f, "Connection pool for {address} was cleared and is paused until Pool::ready is called"),
+        }
+    }
+}
+
+impl StdError for PoolClearedError {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.cause.as_deref().map(|cause| cause as &(dyn StdError + 'static))
+    }
+}
+
+/// `WaitQueueTimeoutError`: a check-out timed out.
+///
+/// ```
+/// use wharf::WaitQueueTimeoutError;
+///
+/// fn advice(error: &WaitQueueTimeoutError) -> &'static str {
+///     match error.pending {
+///         0 => "all connections are in use: shed load, or raise maxPoolSize",
+///         _ => "connections are being opened: raise maxConnecting, or minPoolSize",
+///     }
+/// }
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WaitQueueTimeoutError {
+    /// The pool's address.
+    pub address: Arc<str>,
+    /// The pool's `maxPoolSize` (0 means no limit).
+    pub max_pool_size: u32,
+    /// How many connections the pool had when the time was up.
+    pub total: u32,
+    /// How many of the connections were in use. This includes connections that were being drained.
+    pub in_use: u32,
+    /// How many of the connections in use had been checked in and were being drained.
+    pub draining: u32,
+    /// How many of the connections were available: they came free too late.
+    pub available: u32,
+    /// How many of the connections were pending.
+    pub pending: u32,
+    /// How many other check-outs were waiting.
+    pub waiting: u32,
+    /// How long the check-out had waited, in the queue and for its own connection.
+    pub waited: Duration,
+    /// The limit that ended the check-out.
+    pub limit: TimeLimit,
+    /// What held the connections in use, in load-balanced mode.
+    pub holders: Option<Holders>,
+    /// The connections that had been in use longest, at most 5, longest first. `None` unless the pool accounts for holders
+    /// (`Pool::account_for_holders`).
+    pub longest_held: Option<Vec<Holder>>,
+}
+
+/// The limit that ended a check-out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum TimeLimit {
+    /// `waitQueueTimeoutMS`: how long a check-out waits in the queue.
+    WaitQueueTimeout,
+    /// `timeoutMS`: how long an operation, or a check-out on its own, may take.
+    Timeout,
+    /// A limit of the operation that checks the connection out, by its name: `serverSelectionTimeoutMS` of a client with
+    /// `timeoutMS` limits how long an operation may take until it has a server and a connection.
+    Operation(&'static str),
+    /// The deadline that the caller gave to `Pool::check_out_until`.
+    Deadline,
+}
+
+impl fmt::Display for TimeLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::WaitQueueTimeout => "waitQueueTimeoutMS",
+            Self::Timeout => "timeoutMS",
+            Self::Operation(name) => name,
+            Self::Deadline => "the caller's deadline",
+        })
+    }
+}
+
+/// What holds connections in use (load balancer specification, "Connection Tracking").
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Holders {
+    /// Connections pinned to a cursor.
+    pub cursors: u32,
+    /// Connections pinned to a transaction.
+    pub transactions: u32,
+    /// Connections checked out for anything else.
+    pub other_operations: u32,
+}
+
+impl fmt::Display for WaitQueueTimeoutError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.fmt_beginning(f)?;
+        let Self { available, draining, in_use, longest_held, .. } = self;
+        write!(f, ", available: {available}, being drained: {draining}")?;
+        match longest_held.as_deref() {
+            Some([]) => Ok(()),
+            Some(holders) => {
+                f.write_str("; longest in use: ")?;
+                for (index, holder) in holders.iter().enumerate() {
+                    write!(f, "{}{holder}", if index > 0 { "; " } else { "" })?;
+                }
+                Ok(())
+            }
+            None if *in_use > *draining => {
+                f.write_str("; to see where connections were checked out, call account_for_holders(true)")
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl WaitQueueTimeoutError {
+    /// Writes the part whose beginning the specifications prescribe.
+    fn fmt_beginning(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { address, max_pool_size, in_use, pending, waiting, waited, limit, holders, .. } = self;
+        if let Some(Holders { cursors, transactions, other_operations }) = holders {
+            // The wording of the load balancer specification ("Connection Tracking").
+            return write!(
+                f,
+                "Timeout waiting for connection from the connection pool. maxPoolSize: {max_pool_size}, connections in \
+                 use by cursors: {cursors}, connections in use by transactions: {transactions}, connections in use by \
+                 other operations: {other_operations}, connections being opened: {pending}, other check-outs waiting: \
+                 {waiting}, waited for {address}: {waited:.1?} ({limit})"
+            );
+        }
+        let unlimited = if *max_pool_size == 0 { " (no limit)" } else { "" };
+        write!(
+            f,
+            "Timed out while checking out a connection from connection pool for {address} after {waited:.1?} ({limit}): \
+             connections in use: {in_use}, being opened: {pending}, maxPoolSize: {max_pool_size}{unlimited}, other \
+             check-outs waiting: {waiting}"
+        )
+    }
+}
+
+impl StdError for WaitQueueTimeoutError {}
+
+/// A check-out needs a tokio runtime to open a connection or to keep a time limit, and there is none.
+///
+/// The pool's runtime has ended, and the check-out is polled outside any runtime or on one that is about to end. Nothing
+/// was sent.
+///
+/// ```
+/// use wharf::CheckOutError;
+///
+/// fn needs_a_runtime(error: &CheckOutError) -> bool {
+///     // Poll the next check-out on a runtime: the pool moves there.
+///     matches!(error, CheckOutError::NoRuntime(_))
+/// }
+/// ```
+#[derive(Clone, PartialEq, Eq, Error)]
+#[error(
+    "no tokio runtime for the connection pool for {address}: the pool's runtime has ended, and the check-out is not \
+     polled on a running one"
+)]
+#[non_exhaustive]
+pub struct NoRuntimeError {
+    /// The pool's address.
+    pub address: Arc<str>,
+}
+
+impl NoRuntimeError {
+    pub(crate) fn of(address: &Arc<str>) -> Self {
+        Self { address: address.clone() }
+    }
+}

@@ -1,0 +1,331 @@
+//! The eleven pool and connection events of the CMAP specification ("Connection Pool Monitoring").
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bson::oid::ObjectId;
+
+use crate::pool::by_stage::ByStage;
+use crate::pool::error::Cause;
+use crate::pool::options::PoolOptions;
+
+/// An event of a pool or of one of its connections.
+///
+/// The specification defines the names and the fields, except for the errors, the time that a connection was in use,
+/// and the times of the stages of its establishment. Durations are measured with a monotonic clock.
+/// [`Subscriber`](crate::Subscriber) states the order of the events.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub enum PoolEvent {
+    /// `PoolCreatedEvent`: a pool was built. It is paused.
+    #[non_exhaustive]
+    PoolCreated {
+        /// The address that the pool connects to.
+        address: Arc<str>,
+        /// The options of the pool. [`PoolOptions::non_default`] lists the options that differ from their default,
+        /// [`PoolOptions::specified`] those that were set.
+        options: PoolOptions,
+    },
+    /// `PoolReadyEvent`: the pool was marked ready, and may open connections from now on.
+    #[non_exhaustive]
+    PoolReady {
+        /// The address that the pool connects to.
+        address: Arc<str>,
+    },
+    /// `PoolClearedEvent`: all connections became stale, or in load-balanced mode the connections of one service.
+    #[non_exhaustive]
+    PoolCleared {
+        /// The address that the pool connects to.
+        address: Arc<str>,
+        /// The service whose connections became stale, in load-balanced mode.
+        service_id: Option<ObjectId>,
+        /// Whether connections in use and pending connections are interrupted.
+        interrupt_in_use_connections: bool,
+        /// The error that made the clear necessary ([`Clear::because`](crate::Clear::because)), or in a forked child an
+        /// error that names the fork. `None` if the caller of the clear gave no error.
+        error: Option<EventError>,
+    },
+    /// `PoolClosedEvent`: the pool was closed for good.
+    #[non_exhaustive]
+    PoolClosed {
+        /// The address that the pool connects to.
+        address: Arc<str>,
+    },
+    /// `ConnectionCreatedEvent`: a connection was created, and is being established.
+    #[non_exhaustive]
+    ConnectionCreated {
+        /// The address that the pool connects to.
+        address: Arc<str>,
+        /// The connection's number: 1, 2, 3 and so on within its pool.
+        connection_id: u64,
+    },
+    /// `ConnectionReadyEvent`: a connection is established.
+    #[non_exhaustive]
+    ConnectionReady {
+        /// The address that the pool connects to.
+        address: Arc<str>,
+        /// The connection's number.
+        connection_id: u64,
+        /// The time since the connection's `ConnectionCreated` event.
+        duration: Duration,
+        /// How long each stage of the establishment took. `None` for a stage that the connection does not have, or that
+        /// its [`Establish`](crate::Establish) does not report
+        /// ([`Establishing::stage_took`](crate::Establishing::stage_took)). The stages of an
+        /// [`Endpoint`](crate::Endpoint) take at most `duration` in total.
+        stages: Arc<ByStage<Option<Duration>>>,
+    },
+    /// `ConnectionClosedEvent`: a connection left the pool.
+    #[non_exhaustive]
+    ConnectionClosed {
+        /// The address that the pool connects to.
+        address: Arc<str>,
+        /// The connection's number.
+        connection_id: u64,
+        /// Why it was closed.
+        reason: ConnectionClosedReason,
+        /// The error that closed the connection, if the reason is [`Error`](ConnectionClosedReason::Error).
+        error: Option<EventError>,
+    },
+    /// `ConnectionCheckOutStartedEvent`: a check-out began.
+    #[non_exhaustive]
+    ConnectionCheckOutStarted {
+        /// The address that the pool connects to.
+        address: Arc<str>,
+    },
+    /// `ConnectionCheckOutFailedEvent`: a check-out ended without a connection.
+    #[non_exhaustive]
+    ConnectionCheckOutFailed {
+        /// The address that the pool connects to.
+        address: Arc<str>,
+        /// Why the check-out failed.
+        reason: CheckOutFailedReason,
+        /// The time since the `ConnectionCheckOutStarted` event.
+        duration: Duration,
+        /// The [`CheckOutError`](crate::CheckOutError) that the check-out returned. `None` if it was cancelled.
+        error: Option<EventError>,
+    },
+    /// `ConnectionCheckedOutEvent`: a check-out got a connection.
+    #[non_exhaustive]
+    ConnectionCheckedOut {
+        /// The address that the pool connects to.
+        address: Arc<str>,
+        /// The connection's number.
+        connection_id: u64,
+        /// The time since the `ConnectionCheckOutStarted` event.
+        duration: Duration,
+    },
+    /// `ConnectionCheckedInEvent`: a connection was checked in. It becomes available, or is closed, after the event.
+    #[non_exhaustive]
+    ConnectionCheckedIn {
+        /// The address that the pool connects to.
+        address: Arc<str>,
+        /// The connection's number.
+        connection_id: u64,
+        /// The time since the `ConnectionCheckedOut` event: how long the connection was used, including its drain. Zero
+        /// if no subscriber listened at the check-out.
+        duration: Duration,
+    },
+}
+
+impl PoolEvent {
+    /// Returns the event's name in the specification, without the trailing "Event".
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::PoolCreated { .. } => "PoolCreated",
+            Self::PoolReady { .. } => "PoolReady",
+            Self::PoolCleared { .. } => "PoolCleared",
+            Self::PoolClosed { .. } => "PoolClosed",
+            Self::ConnectionCreated { .. } => "ConnectionCreated",
+            Self::ConnectionReady { .. } => "ConnectionReady",
+            Self::ConnectionClosed { .. } => "ConnectionClosed",
+            Self::ConnectionCheckOutStarted { .. } => "ConnectionCheckOutStarted",
+            Self::ConnectionCheckOutFailed { .. } => "ConnectionCheckOutFailed",
+            Self::ConnectionCheckedOut { .. } => "ConnectionCheckedOut",
+            Self::ConnectionCheckedIn { .. } => "ConnectionCheckedIn",
+        }
+    }
+
+    /// Returns the address that the pool connects to.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        match self {
+            Self::PoolCreated { address, .. }
+            | Self::PoolReady { address }
+            | Self::PoolCleared { address, .. }
+            | Self::PoolClosed { address }
+            | Self::ConnectionCreated { address, .. }
+            | Self::ConnectionReady { address, .. }
+            | Self::ConnectionClosed { address, .. }
+            | Self::ConnectionCheckOutStarted { address }
+            | Self::ConnectionCheckOutFailed { address, .. }
+            | Self::ConnectionCheckedOut { address, .. }
+            | Self::ConnectionCheckedIn { address, .. } => address,
+        }
+    }
+
+    /// Returns the number of the event's connection, if the event is about a connection.
+    #[must_use]
+    pub fn connection_id(&self) -> Option<u64> {
+        match self {
+            Self::ConnectionCreated { connection_id, .. }
+            | Self::ConnectionReady { connection_id, .. }
+            | Self::ConnectionClosed { connection_id, .. }
+            | Self::ConnectionCheckedOut { connection_id, .. }
+            | Self::ConnectionCheckedIn { connection_id, .. } => Some(*connection_id),
+            _ => None,
+        }
+    }
+
+    /// Returns how long the reported activity took, if the event reports it.
+    #[must_use]
+    pub fn duration(&self) -> Option<Duration> {
+        match self {
+            Self::ConnectionReady { duration, .. }
+            | Self::ConnectionCheckOutFailed { duration, .. }
+            | Self::ConnectionCheckedOut { duration, .. }
+            | Self::ConnectionCheckedIn { duration, .. } => Some(*duration),
+            _ => None,
+        }
+    }
+
+    /// Returns the error behind the event: the error of a failed check-out, or the error that closed a connection or
+    /// made a clear necessary.
+    #[must_use]
+    pub fn error(&self) -> Option<&EventError> {
+        match self {
+            Self::PoolCleared { error, .. }
+            | Self::ConnectionClosed { error, .. }
+            | Self::ConnectionCheckOutFailed { error, .. } => error.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// Returns the specification's word for why a connection was closed or a check-out failed, if the event reports it.
+    #[must_use]
+    pub fn reason(&self) -> Option<&'static str> {
+        match self {
+            Self::ConnectionClosed { reason, .. } => Some(reason.as_str()),
+            Self::ConnectionCheckOutFailed { reason, .. } => Some(reason.as_str()),
+            _ => None,
+        }
+    }
+}
+
+/// Why a connection was closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ConnectionClosedReason {
+    /// The pool was cleared after the connection was created.
+    Stale,
+    /// The connection was idle for longer than `maxIdleTimeMS`.
+    Idle,
+    /// The connection failed while it was pending or in use.
+    Error,
+    /// The pool was closed.
+    PoolClosed,
+}
+
+impl ConnectionClosedReason {
+    /// Returns the specification's word.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Stale => "stale",
+            Self::Idle => "idle",
+            Self::Error => "error",
+            Self::PoolClosed => "poolClosed",
+        }
+    }
+}
+
+/// Why a check-out failed.
+///
+/// The specification defines the first three reasons. It does not know check-outs that their callers cancel, which
+/// futures allow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum CheckOutFailedReason {
+    /// The pool is closed.
+    PoolClosed,
+    /// The check-out waited for longer than its limit.
+    Timeout,
+    /// The connection could not be established, or the pool is paused because of such an error.
+    ConnectionError,
+    /// The caller dropped the check-out before it ended, perhaps because of its own time limit.
+    Cancelled,
+}
+
+impl CheckOutFailedReason {
+    /// Returns the specification's word, or `cancelled` for [`Cancelled`](Self::Cancelled).
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::PoolClosed => "poolClosed",
+            Self::Timeout => "timeout",
+            Self::ConnectionError => "connectionError",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+/// An error that an event reports.
+///
+/// Cloning is cheap. Two errors are equal if they are the same error or have the same message.
+#[derive(Clone)]
+pub struct EventError(Cause);
+
+impl EventError {
+    /// Creates an event error that reports `error`.
+    pub fn new(error: impl StdError + Send + Sync + 'static) -> Self {
+        Self(Arc::new(error))
+    }
+}
+
+impl From<Cause> for EventError {
+    fn from(error: Cause) -> Self {
+        Self(error)
+    }
+}
+
+/// Dereferences to the error, so that `downcast_ref` can tell its type.
+impl Deref for EventError {
+    type Target = dyn StdError + Send + Sync;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.0
+    }
+}
+
+impl PartialEq for EventError {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || self.to_string() == other.to_string()
+    }
+}
+
+impl fmt::Display for EventError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl fmt::Debug for EventError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_take_no_more_memory_for_their_rare_values() {
+        // Every event of a queue takes as much memory as the largest kind, which has the pool's options.
+        let largest = size_of::<PoolOptions>() + size_of::<Arc<str>>();
+        assert!(size_of::<PoolEvent>() <= largest + size_of::<usize>(), "{} bytes", size_of::<PoolEvent>());
+    }
+}

@@ -1,0 +1,19 @@
+//! Counters of rare occurrences.
+
+use crate::pool::sync::statistics::{AtomicU64, Ordering};
+
+/// A number that only grows. It counts events outside of the hot path.
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    pub(crate) fn count(&self) {
+        // ORD: Release; pairs with the Acquire in `get`: a reader that sees an end counted also sees its beginning.
+        self.0.fetch_add(1, Ordering::Release);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        // ORD: Acquire; pairs with the Release in `count`.
+        self.0.load(Ordering::Acquire)
+    }
+}

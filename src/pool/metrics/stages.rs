@@ -1,0 +1,29 @@
+//! The times of the stages of one establishment.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::pool::by_stage::ByStage;
+use crate::pool::error::Stage;
+
+/// How long the stages of one connection's establishment took, as far as they have ended.
+#[derive(Debug, Default)]
+pub(crate) struct StageTimes(ByStage<Time>);
+
+/// A time in nanoseconds, plus one. Zero if there is none.
+#[derive(Debug, Default)]
+struct Time(AtomicU64);
+
+impl StageTimes {
+    pub(crate) fn set(&self, stage: Stage, took: Duration) {
+        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX).saturating_add(1);
+        // Relaxed: read after the end of the establishment, and the establisher's future orders the two.
+        self.0.of(stage).0.store(nanos, Ordering::Relaxed);
+    }
+
+    /// Returns the times, in nanoseconds.
+    pub(crate) fn get(&self) -> ByStage<Option<u64>> {
+        // Relaxed: see `set`.
+        self.0.map(|time| time.0.load(Ordering::Relaxed).checked_sub(1))
+    }
+}

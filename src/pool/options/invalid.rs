@@ -1,0 +1,66 @@
+//! The error for an option that cannot work.
+
+use std::fmt;
+
+use thiserror::Error;
+
+/// An option has a value that cannot work, is missing, or contradicts another option.
+///
+/// It prints as a sentence that names the option, the value and what is allowed:
+///
+/// ```
+/// use wharf::Options;
+///
+/// let error = Options::parse("mongodb://localhost/?maxPoolSize=2000000").unwrap_err();
+/// assert_eq!(error.option, "maxPoolSize");
+/// assert_eq!(error.to_string(), "maxPoolSize must be at most 1048575, got 2000000");
+///
+/// let error = Options::parse("mongodb://localhost/?w=0&journal=true").unwrap_err();
+/// assert_eq!(error.to_string(), "journal cannot be true with w=0");
+/// ```
+#[derive(Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub struct InvalidOption {
+    /// The option, by its name in connection strings.
+    pub option: &'static str,
+    /// The rest of the sentence: what the option must be, or what is wrong with it.
+    pub problem: String,
+    /// The given value, where it tells more than the problem does. Never a secret.
+    pub value: Option<String>,
+}
+
+impl InvalidOption {
+    /// The error for a value that is not what the option `must` be.
+    pub(crate) fn new(option: &'static str, must: impl fmt::Display, value: impl Into<String>) -> Self {
+        Self { option, problem: format!("must be {must}"), value: Some(value.into()) }
+    }
+
+    /// The error for any other problem, in words that follow the option's name.
+    pub(crate) fn because(option: &'static str, problem: impl Into<String>) -> Self {
+        Self { option, problem: problem.into(), value: None }
+    }
+
+    /// The error for an option that cannot be given together with `other`.
+    #[cfg(not(loom))]
+    pub(crate) fn conflict(option: &'static str, other: impl fmt::Display) -> Self {
+        Self::because(option, format!("cannot be combined with {other}"))
+    }
+
+    /// The error for a missing option that `reason` requires.
+    #[cfg(not(loom))]
+    pub(crate) fn missing(option: &'static str, reason: impl fmt::Display) -> Self {
+        Self::because(option, format!("is required {reason}"))
+    }
+}
+
+impl fmt::Display for InvalidOption {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.option, self.problem)?;
+        match &self.value {
+            Some(value) => write!(f, ", got {value}"),
+            None => Ok(()),
+        }
+    }
+}
+
+crate::pool::error::debug_as_sentence!(InvalidOption);

@@ -1,0 +1,406 @@
+//! The pool's options, checked once when a pool is built.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use super::InvalidOption;
+
+/// The largest `maxPoolSize`, and the number of connections at which a pool without a limit stops growing: 1,048,575.
+///
+/// A slot's index has 20 bits, because it shares a 64-bit word with a tag.
+pub const MAX_CONNECTIONS: u32 = (1 << 20) - 1;
+
+/// Declares [`PoolOptions`] and [`PoolOptions::TABLE`] from one entry for each option that connection strings can set.
+///
+/// An entry is all that an option needs to be stored, set, read from connection strings, validated, logged, and listed in
+/// events and in the guide. Its first line of documentation is also its description in the guide's table.
+///
+/// The entries follow the order in which the specification logs the options of a new pool.
+macro_rules! pool_options {
+    ($(
+        #[doc = $summary:literal]
+        $(#[doc = $detail:literal])*
+        $field:ident: $type:ty {
+            uri: $uri:literal,
+            default: $default:literal,
+            range: $range:expr,
+            allowed: $allowed:literal,
+        }
+    )*) => {
+        /// The options of one pool, in the words of the CMAP specification ("Connection Pool Options").
+        ///
+        /// Start from [`PoolOptions::default`]. Building a pool calls [`PoolOptions::validate`].
+        ///
+        /// ```
+        /// use std::time::Duration;
+        /// use wharf::PoolOptions;
+        ///
+        /// let options = PoolOptions::default()
+        ///     .max_pool_size(50)
+        ///     .max_idle_time(Duration::from_secs(60));
+        /// assert_eq!(options.max_pool_size, 50);
+        /// assert!(options.validate().is_ok());
+        ///
+        /// let error = PoolOptions::default().max_connecting(0).validate().unwrap_err();
+        /// assert_eq!(error.to_string(), "maxConnecting must be at least 1, got 0");
+        /// ```
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        #[non_exhaustive]
+        #[must_use]
+        pub struct PoolOptions {
+            $(
+                #[doc = $summary]
+                $(#[doc = $detail])*
+                #[doc = concat!("\n`", $uri, "` in connection strings. Default ", $default, "; allowed: ", $allowed, ".")]
+                pub $field: $type,
+            )*
+            /// How long the background task waits between two rounds of maintenance. Not part of connection strings.
+            /// Default 10 seconds.
+            pub background_interval: BackgroundInterval,
+            /// Whether the address is a load balancer's.
+            ///
+            /// If so, each connection belongs to one of several services behind it, and generations are kept for each
+            /// service. `loadBalanced` in connection strings. Default `false`.
+            pub load_balanced: bool,
+            specified: Specified,
+        }
+
+        /// Which options were set by a method, even if to their default.
+        #[derive(Debug, Clone, Copy, Default)]
+        struct Specified {
+            $($field: bool,)*
+        }
+
+        impl Default for PoolOptions {
+            fn default() -> Self {
+                Self {
+                    $($field: <$type>::from_number($default),)*
+                    background_interval: BackgroundInterval::Every(Duration::from_secs(10)),
+                    load_balanced: false,
+                    specified: Specified::default(),
+                }
+            }
+        }
+
+        impl PoolOptions {
+            /// One row for each option that connection strings can set.
+            pub(crate) const TABLE: &[PoolOption] = &[$(
+                PoolOption {
+                    name: $uri,
+                    #[cfg(not(loom))]
+                    summary: $summary,
+                    #[cfg(not(loom))]
+                    default: stringify!($default),
+                    range: $range,
+                    allowed: $allowed,
+                    value: |options| options.$field.to_number(),
+                    #[cfg(not(loom))]
+                    set: |options, number| {
+                        options.$field = <$type>::from_number(number);
+                        options.specified.$field = true;
+                    },
+                    differs: |options| options.$field != <$type>::from_number($default),
+                    is_specified: |options| options.specified.$field,
+                },
+            )*];
+
+            $(
+                #[doc = concat!("Sets [`", stringify!($field), "`](Self#structfield.", stringify!($field), "), `", $uri, "`.")]
+                pub fn $field(mut self, value: $type) -> Self {
+                    self.$field = value;
+                    self.specified.$field = true;
+                    self
+                }
+            )*
+        }
+    };
+}
+
+pool_options! {
+    /// How long a connection may be idle before it is closed.
+    max_idle_time: Duration {
+        uri: "maxIdleTimeMS",
+        default: 0,
+        range: 0..=u64::MAX,
+        allowed: "0 (no limit) to 2147483647",
+    }
+
+    /// How many connections the background task keeps open while the pool is ready.
+    ///
+    /// At most `maxPoolSize`.
+    min_pool_size: u32 {
+        uri: "minPoolSize",
+        default: 0,
+        range: 0..=MAX_CONNECTIONS as u64,
+        allowed: "0 to 1048575",
+    }
+
+    /// How many connections may exist at a time: pending, idle and in use together.
+    ///
+    /// Without a limit the pool stops growing at [`MAX_CONNECTIONS`].
+    max_pool_size: u32 {
+        uri: "maxPoolSize",
+        default: 100,
+        range: 0..=MAX_CONNECTIONS as u64,
+        allowed: "0 (no limit) to 1048575",
+    }
+
+    /// How many connections may be opened at a time.
+    max_connecting: u32 {
+        uri: "maxConnecting",
+        default: 2,
+        range: 1..=MAX_CONNECTIONS as u64,
+        allowed: "1 to 1048575",
+    }
+
+    /// How long a check-out waits for an idle connection or for a permit to open one.
+    ///
+    /// Deprecated in favour of `timeoutMS`, and ignored where that is set, for the pool or for the operation. The time for
+    /// establishing a connection does not count: an endpoint limits that by `connectTimeoutMS`. The
+    /// [guide](crate::guide#time-limits) has a table of all limits.
+    wait_queue_timeout: Duration {
+        uri: "waitQueueTimeoutMS",
+        default: 0,
+        range: 0..=u64::MAX,
+        allowed: "0 (no limit) to 2147483647",
+    }
+}
+
+/// One option of a pool, with the facts that documentation, connection strings, validation, events and the log need.
+pub(crate) struct PoolOption {
+    /// The name in connection strings, events and logs.
+    pub name: &'static str,
+    /// The purpose of the option, in one line.
+    #[cfg(not(loom))]
+    pub summary: &'static str,
+    /// The default, as connection strings write it.
+    #[cfg(not(loom))]
+    pub default: &'static str,
+    /// The values that a pool accepts. If the specification allows a value outside this range, a connection string with
+    /// a larger value is an error, and a smaller one is ignored.
+    pub range: RangeInclusive<u64>,
+    /// The numbers that connection strings may give, in words.
+    pub allowed: &'static str,
+    pub(crate) value: fn(&PoolOptions) -> u64,
+    #[cfg(not(loom))]
+    pub set: fn(&mut PoolOptions, u64),
+    differs: fn(&PoolOptions) -> bool,
+    is_specified: fn(&PoolOptions) -> bool,
+}
+
+/// The type of a pool option, as a number in the specification's unit.
+trait OptionNumber {
+    fn from_number(number: u64) -> Self;
+    fn to_number(self) -> u64;
+}
+
+/// A number of connections.
+impl OptionNumber for u32 {
+    fn from_number(number: u64) -> Self {
+        Self::try_from(number).unwrap_or(Self::MAX)
+    }
+
+    fn to_number(self) -> u64 {
+        self.into()
+    }
+}
+
+/// Milliseconds.
+impl OptionNumber for Duration {
+    fn from_number(number: u64) -> Self {
+        Self::from_millis(number)
+    }
+
+    fn to_number(self) -> u64 {
+        u64::try_from(self.as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+/// How an option was set makes no difference: options are equal if their values are.
+impl PartialEq for Specified {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Specified {}
+
+/// How long the background task waits between two rounds of maintenance.
+///
+/// The specification leaves the interval open; its test format calls it `backgroundThreadIntervalMS`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BackgroundInterval {
+    /// Maintenance begins this long after the end of the last round, and at once after a clear.
+    ///
+    /// Without `minPoolSize` and `maxIdleTimeMS`, the passing of time creates no work, and maintenance begins only when
+    /// there is work. In load-balanced mode it always begins at intervals.
+    Every(Duration),
+    /// Maintenance never begins. For tests: such a pool does not open connections towards `minPoolSize`, does not close
+    /// idle connections without traffic, and does not interrupt connections in use.
+    Never,
+}
+
+impl PoolOptions {
+    /// Sets [`background_interval`](Self#structfield.background_interval).
+    pub fn background_interval(mut self, interval: BackgroundInterval) -> Self {
+        self.background_interval = interval;
+        self
+    }
+
+    /// Sets [`load_balanced`](Self#structfield.load_balanced), `loadBalanced`.
+    pub fn load_balanced(mut self, load_balanced: bool) -> Self {
+        self.load_balanced = load_balanced;
+        self
+    }
+
+    /// Checks that the options can work.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidOption`] names the first option that cannot, its value and what is allowed.
+    pub fn validate(&self) -> Result<(), InvalidOption> {
+        self.check()?;
+        self.check_together()
+    }
+
+    /// Refuses values that are invalid regardless of the other options.
+    pub(crate) fn check(&self) -> Result<(), InvalidOption> {
+        for option in Self::TABLE {
+            let (value, range) = ((option.value)(self), &option.range);
+            if value < *range.start() {
+                return Err(InvalidOption::new(option.name, format!("at least {}", range.start()), value.to_string()));
+            }
+            if value > *range.end() {
+                return Err(InvalidOption::new(option.name, format!("at most {}", range.end()), value.to_string()));
+            }
+        }
+        match self.background_interval {
+            BackgroundInterval::Every(Duration::ZERO) => {
+                Err(InvalidOption::because("backgroundInterval", "must be longer than zero, or Never"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses values that contradict each other.
+    pub(crate) fn check_together(&self) -> Result<(), InvalidOption> {
+        if self.min_pool_size > self.capacity() {
+            let must = format!("at most maxPoolSize ({})", self.capacity());
+            return Err(InvalidOption::new("minPoolSize", must, self.min_pool_size.to_string()));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn interval(&self) -> BackgroundInterval {
+        self.background_interval
+    }
+
+    /// Returns whether the passing of time alone can create work for the background task.
+    ///
+    /// Such work is closing connections that were idle for too long, and retrying to open connections towards
+    /// `minPoolSize`. All other work follows from a clear, a close or a call of `ready`, and each of these requests
+    /// maintenance. In load-balanced mode, maintenance at intervals looks again for connections of cleared services.
+    pub(crate) fn needs_intervals(&self) -> bool {
+        self.min_pool_size > 0 || !self.max_idle_time.is_zero() || self.load_balanced
+    }
+
+    /// Returns the number of connections that may exist: `maxPoolSize`, or [`MAX_CONNECTIONS`] without a limit.
+    #[must_use]
+    pub fn capacity(&self) -> u32 {
+        if self.max_pool_size == 0 { MAX_CONNECTIONS } else { self.max_pool_size }
+    }
+
+    /// Returns the options that the log of a pool's creation shows: the ones that were set, even if to their default.
+    ///
+    /// Each has the specification's name and unit. `loadBalanced` is not among them, because the specification does not
+    /// log it (CMAP, "Connection Pool Logging").
+    #[must_use]
+    pub fn specified(&self) -> Vec<(&'static str, OptionValue)> {
+        let specified = Self::TABLE.iter().filter(|option| (option.is_specified)(self) || (option.differs)(self));
+        specified.map(|option| (option.name, OptionValue::Number((option.value)(self)))).collect()
+    }
+
+    /// Returns the options that differ from their default, as the `PoolCreated` event carries them.
+    ///
+    /// Each has the specification's name and unit.
+    #[must_use]
+    pub fn non_default(&self) -> Vec<(&'static str, OptionValue)> {
+        let differing = Self::TABLE.iter().filter(|option| (option.differs)(self));
+        let numbers = differing.map(|option| (option.name, OptionValue::Number((option.value)(self))));
+        let flag = self.load_balanced.then_some(("loadBalanced", OptionValue::Flag(true)));
+        numbers.chain(flag).collect()
+    }
+}
+
+/// The value of a pool's option, as events and the log show it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OptionValue {
+    /// A count, or a time in milliseconds.
+    Number(u64),
+    /// `true` or `false`.
+    Flag(bool),
+}
+
+impl fmt::Display for OptionValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number(number) => number.fmt(f),
+            Self::Flag(flag) => flag.fmt(f),
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_those_of_the_specification() {
+        let options = PoolOptions::default();
+        assert_eq!(options.max_pool_size, 100);
+        assert_eq!(options.min_pool_size, 0);
+        assert_eq!(options.max_idle_time, Duration::ZERO);
+        assert_eq!(options.max_connecting, 2);
+        assert_eq!(options.wait_queue_timeout, Duration::ZERO);
+        assert_eq!(options.validate(), Ok(()));
+        assert_eq!(options.non_default(), []);
+    }
+
+    #[test]
+    fn invalid_value_is_refused_with_name_value_and_range() {
+        let refusals = [
+            (PoolOptions::default().min_pool_size(101), "minPoolSize must be at most maxPoolSize (100), got 101"),
+            (PoolOptions::default().max_connecting(0), "maxConnecting must be at least 1, got 0"),
+            (PoolOptions::default().max_pool_size(1 << 20), "maxPoolSize must be at most 1048575, got 1048576"),
+            (
+                PoolOptions::default().background_interval(BackgroundInterval::Every(Duration::ZERO)),
+                "backgroundInterval must be longer than zero, or Never",
+            ),
+        ];
+        for (options, message) in refusals {
+            assert_eq!(options.validate().unwrap_err().to_string(), message);
+        }
+    }
+
+    #[test]
+    fn pool_without_a_limit_allows_any_minimum() {
+        assert_eq!(PoolOptions::default().max_pool_size(0).min_pool_size(5_000).validate(), Ok(()));
+    }
+
+    #[test]
+    fn created_event_has_the_options_that_differ_from_their_default() {
+        let options =
+            PoolOptions::default().max_pool_size(50).min_pool_size(5).max_idle_time(Duration::from_millis(100));
+        assert_eq!(
+            options.non_default(),
+            [
+                ("maxIdleTimeMS", OptionValue::Number(100)),
+                ("minPoolSize", OptionValue::Number(5)),
+                ("maxPoolSize", OptionValue::Number(50)),
+            ]
+        );
+    }
+}

@@ -1,0 +1,306 @@
+//! A check-out from its start to its end. Its future is optimized for the check-out that completes at its first poll.
+
+use std::future::Future;
+use std::mem::{ManuallyDrop, MaybeUninit};
+use std::panic::Location;
+use std::pin::Pin;
+use std::ptr;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use pin_project_lite::pin_project;
+
+use super::connection::Connection;
+use super::environment::TokioEnvironment;
+use super::establish::Establish;
+use super::fork::Forked;
+use super::opening::Acquired;
+use super::pool::Pool;
+use super::traced;
+use crate::pool::core::{Acquire, Environment, Grant, Hit, Idle, Phase, Refusal, Started};
+use crate::pool::error::CheckOutError;
+use crate::pool::runtime::boxed;
+
+/// The line that called the check-out.
+type Site = &'static Location<'static>;
+
+type Outcome<E> = Result<Connection<E>, CheckOutError>;
+
+pin_project! {
+    /// The future of a check-out. It looks for a connection in the calling thread's stack first. If there is none, it
+    /// waits in the way that `wait` makes.
+    ///
+    /// It is not an `async fn`, which would set up, look up and tear down its state at each check-out. That would take
+    /// as many instructions as taking the connection. And it is not an enum, whose variants would be built elsewhere
+    /// and copied. Such a copy reads wider parts than were just written, and so waits for the writes, which took a
+    /// twentieth of a hand-over.
+    #[project = Parts]
+    pub(super) struct CheckOut<'p, E: Establish, W> {
+        // The caller's handle, or once the check-out waits, the handle of this process.
+        pool: &'p Pool<E>,
+        site: Site,
+        state: CheckOutState,
+        // Present once the check-out waits.
+        started: MaybeUninit<Started>,
+        wait: W,
+        // Present while the state is `Waits`. Only `poll_waiting` and `drop_waiting` drop it.
+        #[pin]
+        waiting: MaybeUninit<Waiting<'p, E>>,
+    }
+
+    impl<'p, E: Establish, W> PinnedDrop for CheckOut<'p, E, W> {
+        fn drop(this: Pin<&mut Self>) {
+            if this.state == CheckOutState::Waits {
+                this.drop_waiting();
+            }
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum CheckOutState {
+    Begins,
+    Waits,
+    /// It has waited and ended.
+    Ended,
+}
+
+pin_project! {
+    #[project = Way]
+    pub(super) enum Waiting<'p, E: Establish> {
+        /// In the queue, without a time limit: the most frequent way.
+        Queue { #[pin] acquire: Acquire<'p, TokioEnvironment<E>> },
+        /// In any other way.
+        Otherwise { future: Pin<Box<dyn Future<Output = Acquired<E>> + Send + 'p>> },
+    }
+}
+
+impl<'p, E: Establish, W> CheckOut<'p, E, W> {
+    /// Drops a check-out that waits.
+    ///
+    /// In a forked child, the wait is leaked. Its ticket is in the parent's queue, and a thread that the child does not
+    /// have may hold the queue's lock. The memory of the future may still be freed, because nothing in the child uses
+    /// that queue.
+    ///
+    /// A separate function, so that the drop of a check-out that never waited is one comparison.
+    #[inline(never)]
+    #[allow(unsafe_code)]
+    fn drop_waiting(self: Pin<&mut Self>) {
+        let Parts { pool, site, state, started, waiting, .. } = self.project();
+        // SAFETY: the state was `Waits`, so `started` is there.
+        let started = StartedCheckOut { pool, started: unsafe { started.assume_init() }, site };
+        *state = CheckOutState::Ended;
+        if !started.is_the_parents() {
+            // SAFETY: the state was `Waits`, so `waiting` is there. The state says that it is gone, and it is not moved.
+            unsafe { waiting.get_unchecked_mut().assume_init_drop() };
+        }
+    }
+}
+
+impl<'p, E: Establish, W: Fn(&'p Pool<E>) -> Waiting<'p, E>> CheckOut<'p, E, W> {
+    #[inline]
+    pub(super) fn new(pool: &'p Pool<E>, site: Site, wait: W) -> Self {
+        let state = CheckOutState::Begins;
+        Self { pool, site, state, started: MaybeUninit::uninit(), wait, waiting: MaybeUninit::uninit() }
+    }
+
+    /// Does the rest of a poll that finds no connection at once.
+    #[inline(never)]
+    #[allow(unsafe_code)]
+    fn poll_otherwise(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome<E>> {
+        let mut parts = self.project();
+        match *parts.state {
+            CheckOutState::Begins => {}
+            CheckOutState::Waits => return parts.poll_waiting::<true>(context),
+            CheckOutState::Ended => panic!("a check-out was polled after its end"),
+        }
+        let pool = parts.pool.here();
+        // The first attempt was useless if the thread had no note of the pool, or if the handle is the parent's in a
+        // forked child.
+        if (!pool.core.is_noted() || !ptr::eq(pool, *parts.pool))
+            && let Some(hit) = pool.core.note_and_try_hit()
+        {
+            return Poll::Ready(Ok(Connection::new(hit.begin())));
+        }
+        let started = match StartedCheckOut::begin(pool, parts.site) {
+            Ok(connection) => return Poll::Ready(Ok(connection)),
+            Err(started) => started,
+        };
+        // Counts the check-out as cancelled if what follows panics.
+        let guard = StartedCheckOut { pool, started, site: parts.site };
+        // SAFETY: `waiting` is empty, so nothing is moved out of it.
+        let waiting = unsafe { parts.waiting.as_mut().get_unchecked_mut() };
+        waiting.write((parts.wait)(pool));
+        if traced::is_wanted(pool) {
+            // SAFETY: it was just written and not polled yet, so it may be moved.
+            let observed = traced::observed(pool, unsafe { waiting.assume_init_read() });
+            waiting.write(observed);
+        }
+        std::mem::forget(guard);
+        *parts.pool = pool;
+        parts.started.write(started);
+        *parts.state = CheckOutState::Waits;
+        parts.poll_waiting::<false>(context)
+    }
+}
+
+impl<'p, E: Establish, W> Parts<'_, 'p, E, W> {
+    /// Polls the wait. `HAS_WAITED`: whether it was polled before.
+    #[inline]
+    #[allow(unsafe_code)]
+    fn poll_waiting<const HAS_WAITED: bool>(self, context: &mut Context<'_>) -> Poll<Outcome<E>> {
+        let Self { pool, site, state, started, mut waiting, .. } = self;
+        // SAFETY: the state is `Waits`, so `started` is there.
+        let (pool, site, started) = (*pool, *site, unsafe { started.assume_init() });
+        if pool.core.environment().is_the_parents() {
+            // `waiting` is leaked, as in `drop_waiting`.
+            *state = CheckOutState::Ended;
+            return Poll::Ready(Err(StartedCheckOut { pool, started, site }.fail_after_fork()));
+        }
+        // SAFETY: the state is `Waits`, so `waiting` is there. It is pinned, and is never moved.
+        let pinned = unsafe { waiting.as_mut().map_unchecked_mut(|waiting| waiting.assume_init_mut()) };
+        let outcome =
+            ready!(if HAS_WAITED { pinned.poll_again_for(pool, context) } else { pinned.poll_for(pool, context) });
+        let started = if HAS_WAITED { started.waited() } else { started };
+        let started = StartedCheckOut { pool, started, site };
+        *state = CheckOutState::Ended;
+        // SAFETY: now that the state is `Ended`, nothing else drops or uses `waiting`, and it is not moved.
+        unsafe { waiting.get_unchecked_mut().assume_init_drop() };
+        Poll::Ready(match outcome {
+            Ok(idle) => Ok(started.succeed(idle)),
+            Err(error) => Err(started.fail(error)),
+        })
+    }
+}
+
+impl<'p, E: Establish> Waiting<'p, E> {
+    /// Polls the wait, which may begin with this poll.
+    #[inline]
+    pub(super) fn poll_for(self: Pin<&mut Self>, pool: &'p Pool<E>, context: &mut Context<'_>) -> Poll<Acquired<E>> {
+        self.poll_with(pool, context, |acquire, context| acquire.poll(context))
+    }
+
+    /// Like [`poll_for`](Self::poll_for), for a wait that was polled before.
+    #[inline]
+    fn poll_again_for(self: Pin<&mut Self>, pool: &'p Pool<E>, context: &mut Context<'_>) -> Poll<Acquired<E>> {
+        self.poll_with(pool, context, Acquire::poll_again)
+    }
+
+    #[inline(always)]
+    fn poll_with(
+        mut self: Pin<&mut Self>,
+        pool: &'p Pool<E>,
+        context: &mut Context<'_>,
+        poll: impl FnOnce(Pin<&mut Acquire<'p, TokioEnvironment<E>>>, &mut Context<'_>) -> Poll<Grant<TokioEnvironment<E>>>,
+    ) -> Poll<Acquired<E>> {
+        if let Way::Queue { acquire } = self.as_mut().project() {
+            match ready!(poll(acquire, context)) {
+                Grant::Connection(idle) if !idle.is_stale() => return Poll::Ready(Ok(idle)),
+                other => self.set(Self::Otherwise { future: boxed(|| pool.obtain_unlimited(other)) }),
+            }
+        }
+        match self.project() {
+            Way::Otherwise { future } => future.as_mut().poll(context),
+            Way::Queue { .. } => unreachable!("BUG: a check-out is still in the queue after its grant"),
+        }
+    }
+}
+
+impl<'p, E: Establish, W: Fn(&'p Pool<E>) -> Waiting<'p, E>> Future for CheckOut<'p, E, W> {
+    type Output = Outcome<E>;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        // Every call is a last step, so that paths without a call save no registers. In a forked child, an inherited
+        // pool has no hits.
+        if self.state == CheckOutState::Begins
+            && let Some(hit) = self.pool.core.try_hit()
+        {
+            return if hit.is_timed() { begin_timed(hit) } else { Poll::Ready(Ok(Connection::new(hit.begin()))) };
+        }
+        self.poll_otherwise(context)
+    }
+}
+
+/// Begins a use whose time is measured.
+#[cold]
+#[inline(never)]
+fn begin_timed<E: Establish>(hit: Hit<TokioEnvironment<E>>) -> Poll<Outcome<E>> {
+    Poll::Ready(Ok(Connection::new(hit.begin())))
+}
+
+/// A started check-out, which must end with an event.
+struct StartedCheckOut<'p, E: Establish> {
+    pool: &'p Pool<E>,
+    started: Started,
+    site: Site,
+}
+
+impl<'p, E: Establish> StartedCheckOut<'p, E> {
+    /// Starts a check-out. Returns its connection if there is one in the calling thread's stack. Otherwise the check-out
+    /// has to wait.
+    #[inline]
+    fn begin(pool: &'p Pool<E>, site: Site) -> Result<Connection<E>, Started> {
+        let core = &pool.core;
+        let started = core.check_out_started();
+        if let Some(idle) = core.try_take() {
+            return Ok(checked_out(idle, started, site));
+        }
+        // Before the search of the other shards, so that the time of a check-out that waits includes the search.
+        Err(if TokioEnvironment::<E>::METERED { started.read(core) } else { started })
+    }
+
+    /// Returns whether this is a forked child, and the check-out waits in its parent's queue.
+    #[inline]
+    fn is_the_parents(&self) -> bool {
+        self.pool.core.environment().is_the_parents()
+    }
+
+    #[inline]
+    fn succeed(self, idle: Idle<TokioEnvironment<E>>) -> Connection<E> {
+        let connection = checked_out(idle, self.started, self.site);
+        std::mem::forget(self);
+        connection
+    }
+
+    fn fail(self, error: CheckOutError) -> CheckOutError {
+        let Self { pool, started, .. } = *ManuallyDrop::new(self);
+        pool.core.check_out_failed(started, error)
+    }
+
+    /// Fails a check-out that waited at the fork. The child's pool behaves as the parent's after a clear, so the error
+    /// is that of a cleared pool.
+    #[cold]
+    fn fail_after_fork(self) -> CheckOutError {
+        let Self { pool, started, .. } = *ManuallyDrop::new(self);
+        let core = &pool.here().core;
+        let refusal = match core.state().phase {
+            Phase::Closed => Refusal::Closed,
+            Phase::Paused | Phase::Ready => Refusal::Paused { cause: Some(Arc::new(Forked)), never_ready: false },
+        };
+        core.check_out_failed(started, core.refused(refusal))
+    }
+}
+
+/// Checks out a connection that did not come by the shortest path, and notes its holder.
+#[inline]
+fn checked_out<E: Establish>(idle: Idle<TokioEnvironment<E>>, started: Started, site: Site) -> Connection<E> {
+    idle.note_holder(site);
+    Connection::new(idle.check_out(started))
+}
+
+impl<E: Establish> Drop for StartedCheckOut<'_, E> {
+    fn drop(&mut self) {
+        // In a forked child, the check-out still waits in the parent, which counts it.
+        if TokioEnvironment::<E>::METERED && !self.is_the_parents() {
+            self.pool.core.count_cancelled();
+        }
+        if self.pool.core.environment().listens() {
+            // In a forked child, the child's pool emits the event.
+            self.pool.here().core.check_out_cancelled(self.started);
+        }
+    }
+}
+
+#[cfg(all(test, not(feature = "event-listener-queue")))]
+mod tests;

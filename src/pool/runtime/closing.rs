@@ -1,0 +1,52 @@
+//! The close of a connection that has left its pool.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::time::timeout;
+
+use super::environment::TokioEnvironment;
+use super::establish::Establish;
+use super::fork;
+use crate::pool::core::Closing;
+use crate::pool::sync::contain;
+
+const LIMIT: Duration = Duration::from_secs(5);
+
+type Close = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Has the establisher close a connection, which counts until `closing` is dropped.
+///
+/// A close that completes at once needs no task. A longer close continues in a task on the pool's runtime, or else on
+/// the caller's. Without a runtime, and in a pool that spawns nothing, the future is dropped.
+///
+/// Catches a panic, so that the pool still closes its other connections. The panic hook has reported it.
+#[cold]
+pub(super) fn begin<E: Establish>(
+    environment: &TokioEnvironment<E>,
+    connection: E::Connection,
+    closing: Closing<TokioEnvironment<E>>,
+) {
+    let Some(runtime) = environment.living_runtime().or_else(|| Handle::try_current().ok()) else {
+        // The part of `close` that is not async runs in this call.
+        contain(|| drop(environment.establish.close(connection)));
+        return drop(closing);
+    };
+    let establish = environment.establish.clone();
+    let begun = contain(|| {
+        let mut close: Close = Box::pin(async move { establish.close(connection).await });
+        let _entered = runtime.enter();
+        let is_done = close.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
+        (!is_done && environment.has_tasks).then_some(close)
+    });
+    if let Some(Some(close)) = begun {
+        runtime.spawn(fork::own(async move {
+            // The connection is gone before it stops counting.
+            let _ = timeout(LIMIT, close).await;
+            drop(closing);
+        }));
+    }
+}

@@ -1,0 +1,191 @@
+//! The connection that a check-out returns.
+
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::ops::{Deref, DerefMut};
+use std::pin::pin;
+use std::task::{Context, Poll};
+
+use bson::oid::ObjectId;
+
+use super::environment::TokioEnvironment;
+use super::establish::Establish;
+use crate::pool::core::{Core, Lease, Purpose};
+use crate::pool::error::PoolClearedError;
+
+/// A connection that is checked out of a [`Pool`](crate::Pool). Dropping it checks it in.
+///
+/// It may be sent to and dropped on any thread, inside or outside of a runtime. Checking in is a function call. It
+/// takes no lock unless a check-out waits, or the connection has to be closed or drained. These locks are held for only
+/// a few steps. Checking in blocks for longer only while a slow subscriber is told of it, which comes first. A
+/// connection keeps its pool's memory alive, but does not keep the pool open.
+///
+/// It dereferences to the established connection. Here that is a number:
+///
+/// ```
+/// use wharf::{Establish, EstablishError, Establishing, Pool};
+///
+/// struct Numbers;
+///
+/// impl Establish for Numbers {
+///     type Connection = u64;
+///
+///     async fn establish(&self, connecting: Establishing) -> Result<u64, EstablishError> {
+///         Ok(10 * connecting.connection_id())
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let pool = Pool::builder("numbers", Numbers).build()?;
+/// pool.ready();
+/// let mut connection = pool.check_out().await?;
+/// *connection += 1;
+/// assert_eq!((connection.id(), *connection), (1, 11));
+/// drop(connection);
+/// assert_eq!(*pool.check_out().await?, 11, "the same connection");
+/// # Ok(())
+/// # }
+/// ```
+pub struct Connection<E: Establish> {
+    lease: Lease<TokioEnvironment<E>>,
+}
+
+impl<E: Establish> Connection<E> {
+    #[inline]
+    pub(super) fn new(lease: Lease<TokioEnvironment<E>>) -> Self {
+        Self { lease }
+    }
+
+    /// Returns the connection's number: 1, 2, 3 and so on within its pool.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.lease.id()
+    }
+
+    /// Returns the address of the pool.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        self.lease.address()
+    }
+
+    /// Returns the generation in which the connection was created: its service's in load-balanced mode, otherwise the
+    /// pool's.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.lease.service().map_or_else(|| self.lease.generation(), |(_, generation)| generation)
+    }
+
+    /// Returns the service that the connection belongs to, in load-balanced mode.
+    #[must_use]
+    pub fn service_id(&self) -> Option<ObjectId> {
+        self.lease.service().map(|(service_id, _)| service_id)
+    }
+
+    /// Returns whether the pool or the connection's service has been cleared, or the pool closed, since the connection
+    /// was created. A stale connection is closed at check-in.
+    #[must_use]
+    pub fn is_stale(&self) -> bool {
+        self.lease.is_stale()
+    }
+
+    /// Notes the purpose of the connection's use. In load-balanced mode, time-out errors report how many connections
+    /// cursors, transactions and other operations hold.
+    pub fn pin_to(&mut self, purpose: Purpose) {
+        self.lease.pin_to(purpose);
+    }
+
+    /// Runs an operation on the connection until it completes or the pool is cleared with
+    /// `interruptInUseConnections`.
+    ///
+    /// The connection is checked for an interruption before each poll of the operation, including the first. So no
+    /// operation starts or continues on an interrupted connection.
+    ///
+    /// # Errors
+    ///
+    /// [`PoolClearedError`] if the connection was interrupted. Its [`sent`](PoolClearedError::sent) tells whether the
+    /// operation had begun. The operation's future has been dropped, and the connection is closed at check-in.
+    ///
+    /// # Cancel safety
+    ///
+    /// As cancel safe as the operation.
+    pub async fn interruptible<T>(
+        &mut self,
+        operation: impl AsyncFnOnce(&mut E::Connection) -> T,
+    ) -> Result<T, PoolClearedError> {
+        let mut has_begun = false;
+        let done = {
+            let (connection, mut interruption) = self.lease.interruptible();
+            let mut operation = pin!(operation(connection));
+            poll_fn(|context| {
+                if interruption.is_due() {
+                    return Poll::Ready(None);
+                }
+                has_begun = true;
+                match operation.as_mut().poll(context) {
+                    Poll::Ready(done) => Poll::Ready(Some(done)),
+                    Poll::Pending => interruption.poll(context).map(|()| None),
+                }
+            })
+            .await
+        };
+        done.ok_or_else(|| self.interrupted(has_begun))
+    }
+
+    /// Like [`interruptible`](Self::interruptible), for an operation that keeps its state in the connection. Returns
+    /// `None` if the connection was [`interrupted`](Self::interrupted).
+    ///
+    /// `sends` tells whether the operation's next poll may send data. If it only receives, a reply that has already
+    /// arrived takes precedence over the interruption.
+    #[inline]
+    pub(crate) fn until_interrupted<T>(
+        &mut self,
+        sends: impl Fn(&E::Connection) -> bool,
+        mut operation: impl FnMut(&mut E::Connection, &mut Context<'_>) -> Poll<T>,
+    ) -> impl Future<Output = Option<T>> {
+        let (connection, mut interruption) = self.lease.interruptible();
+        poll_fn(move |context| {
+            if sends(connection) && interruption.is_due() {
+                return Poll::Ready(None);
+            }
+            match operation(connection, context) {
+                Poll::Ready(done) => Poll::Ready(Some(done)),
+                // Only an operation that has to wait registers a waker. This is early enough: the mark of interruption
+                // is read again after the waker is registered.
+                Poll::Pending => interruption.poll(context).map(|()| None),
+            }
+        })
+    }
+
+    /// Returns the error for an interrupted operation. `sent`: whether a part of it may have left this process.
+    #[cold]
+    pub(crate) fn interrupted(&self, sent: bool) -> PoolClearedError {
+        self.lease.interrupted(sent)
+    }
+
+    pub(super) fn belongs_to(&self, core: &std::sync::Arc<Core<TokioEnvironment<E>>>) -> bool {
+        self.lease.belongs_to(core)
+    }
+}
+
+impl<E: Establish> Deref for Connection<E> {
+    type Target = E::Connection;
+
+    #[inline]
+    fn deref(&self) -> &E::Connection {
+        &self.lease
+    }
+}
+
+impl<E: Establish> DerefMut for Connection<E> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut E::Connection {
+        &mut self.lease
+    }
+}
+
+impl<E: Establish> fmt::Debug for Connection<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection").field("id", &self.id()).field("address", &self.address()).finish_non_exhaustive()
+    }
+}

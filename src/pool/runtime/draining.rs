@@ -1,0 +1,78 @@
+//! The task that drains a connection.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
+
+use tokio::runtime::Handle;
+
+use super::environment::TokioEnvironment;
+use super::establish::Establish;
+use super::fork::OfThisProcess;
+use super::home::HomeGuard;
+use crate::pool::core::Draining;
+use crate::pool::sync::{Watch, contain};
+
+/// Spawns a task in which the establisher drains the connection.
+///
+/// The task runs on the pool's runtime, or else on the caller's. If there is no runtime, or it is shutting down, or the
+/// pool spawns nothing, the connection is closed.
+#[cold]
+pub(super) fn begin<E: Establish>(draining: Draining<TokioEnvironment<E>>) {
+    if !draining.environment().has_tasks {
+        return;
+    }
+    let home = draining.environment().residence.home();
+    let Some(runtime) = home.as_ref().map(|home| home.handle().clone()).or_else(|| Handle::try_current().ok()) else {
+        return;
+    };
+    let guard = home.map(|home| HomeGuard::new(home, draining.core()));
+    runtime.spawn(drain(DrainTask::<E> { guard, draining }));
+}
+
+enum End {
+    /// The establisher's drain completed. The connection's condition is checked again.
+    Done,
+    /// The pool was cleared or closed meanwhile, or a check-out waits for the connection's capacity.
+    Revoked,
+    Panicked,
+    /// This is a forked child, which inherited the task together with its runtime.
+    Forked,
+}
+
+async fn drain<E: Establish>(mut task: DrainTask<E>) {
+    let core = task.draining.core();
+    let environment = core.environment();
+    // A thread that a forked child does not have may hold the lock of the watch's list.
+    let mut change = OfThisProcess::new(Watch::new(&environment.changed));
+    let end = {
+        let (connection, revocation) = task.draining.revocable();
+        // The async block moves a panic of the call itself into the first poll.
+        let mut drain = pin!(async move { environment.establish.drain(connection).await });
+        let change = &mut change;
+        poll_fn(move |context| {
+            if environment.is_the_parents() {
+                return Poll::Ready(End::Forked);
+            }
+            if revocation.poll(context).is_ready() || change.poll(context, || revocation.is_stale()).is_ready() {
+                return Poll::Ready(End::Revoked);
+            }
+            match contain(|| drain.as_mut().poll(context)) {
+                Some(polled) => polled.map(|()| End::Done),
+                None => Poll::Ready(End::Panicked),
+            }
+        })
+        .await
+    };
+    task.guard.take().into_iter().for_each(HomeGuard::release);
+    match end {
+        End::Done | End::Revoked | End::Forked => drop(task),
+        End::Panicked => task.draining.close(),
+    }
+}
+
+struct DrainTask<E: Establish> {
+    /// Present if the task runs on the pool's runtime. Dropped before the connection is.
+    guard: Option<HomeGuard<E>>,
+    draining: Draining<TokioEnvironment<E>>,
+}

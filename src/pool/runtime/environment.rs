@@ -1,0 +1,238 @@
+//! The environment of a core that runs on tokio.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use event_listener::Event;
+use tokio::runtime::Handle;
+
+use super::closing;
+use super::draining;
+use super::establish::Establish;
+use super::failure::FailureSink;
+use super::failures::Failures;
+use super::fork;
+use super::holders::{self, HoldReports};
+use super::home::Residence;
+use super::publisher::Publisher;
+use super::stopwatch::Stopwatch;
+use super::traced::SlowCheckOuts;
+use crate::pool::condition::Condition;
+use crate::pool::core::{Closing, Draining, Environment, Nearby, WentStale};
+use crate::pool::error::Cause;
+use crate::pool::event::PoolEvent;
+use crate::pool::sync::contain;
+
+thread_local! {
+    /// The thread's number, or [`UNNUMBERED`]. It has no destructor and no lazy value, so that reading it is one load
+    /// on most systems.
+    static NUMBER: Cell<usize> = const { Cell::new(UNNUMBERED) };
+    /// The shard that the thread used last.
+    static NEARBY: Nearby = const { Nearby::new() };
+}
+
+/// Stands for the number of a thread that was not numbered yet.
+const UNNUMBERED: usize = usize::MAX;
+
+/// Forgets the shard that the thread used last. For the handler of a fork: where the compiler supports thread-locals,
+/// this is one store.
+#[cfg(unix)]
+pub(super) fn forget_nearby() {
+    NEARBY.with(Nearby::forget);
+}
+
+/// Returns the number of the calling thread. Threads are numbered in the order of their first call.
+#[inline]
+pub(crate) fn thread_number() -> usize {
+    let number = NUMBER.get();
+    if number == UNNUMBERED { number_this_thread() } else { number }
+}
+
+#[cold]
+#[inline(never)]
+fn number_this_thread() -> usize {
+    static THREADS: AtomicUsize = AtomicUsize::new(0);
+    // Relaxed: the numbers only have to differ.
+    let number = THREADS.fetch_add(1, Ordering::Relaxed);
+    NUMBER.set(number);
+    number
+}
+
+/// Connects a core to its establisher, its subscribers, its background task and the clock.
+pub struct TokioEnvironment<E: Establish> {
+    pub(super) establish: Arc<E>,
+    pub(super) publisher: Publisher,
+    pub(super) on_failure: Option<Arc<FailureSink>>,
+    /// `timeoutMS`: how long a check-out without its own limit may take. Zero means no limit. With `None`,
+    /// `waitQueueTimeoutMS` applies instead.
+    pub(super) timeout: Option<Duration>,
+    /// Decides which slow check-outs are reported. `None` reports none.
+    pub(super) slow_check_outs: Option<SlowCheckOuts>,
+    pub(super) residence: Residence,
+    pub(super) holds: HoldReports,
+    pub(super) maintenance: tokio::sync::Notify,
+    pub(super) failures: Failures,
+    /// Notifies draining tasks of a clear or a close of the pool, and openings that back off of the end of the
+    /// back-off.
+    pub(super) changed: Event,
+    pub(super) stopwatch: Stopwatch,
+    /// Whether the pool spawns tasks. Without them, a check-out opens its connection itself.
+    pub(super) has_tasks: bool,
+    /// The value of `fork::forks()` when the pool was built.
+    forks: u32,
+}
+
+impl<E: Establish> TokioEnvironment<E> {
+    /// Creates the environment of a pool of this process. `is_closed`: whether the pool is closed from the start.
+    pub(super) fn new(
+        establish: Arc<E>,
+        publisher: Publisher,
+        on_failure: Option<Arc<FailureSink>>,
+        is_closed: bool,
+    ) -> Self {
+        if is_closed {
+            publisher.delivery().end();
+        }
+        Self {
+            establish,
+            publisher,
+            on_failure,
+            timeout: None,
+            slow_check_outs: None,
+            residence: Residence::default(),
+            holds: HoldReports::default(),
+            maintenance: tokio::sync::Notify::new(),
+            failures: Failures::default(),
+            changed: Event::new(),
+            stopwatch: Stopwatch::fast(),
+            has_tasks: true,
+            forks: fork::forks(),
+        }
+    }
+
+    /// Returns the runtime of the pool's tasks, unless it is known to have ended.
+    pub(super) fn living_runtime(&self) -> Option<Handle> {
+        self.residence.home().map(|home| home.handle().clone())
+    }
+
+    /// Returns whether this is a forked child and the pool belongs to its parent.
+    #[inline]
+    pub(super) fn is_the_parents(&self) -> bool {
+        self.forks != fork::forks()
+    }
+}
+
+// SAFETY: each thread has one note, a thread-local that all pools share. A thread-local without a destructor lives as
+// long as its thread, so `with` does not panic.
+#[allow(unsafe_code)]
+unsafe impl<E: Establish> Environment for TokioEnvironment<E> {
+    type Connection = E::Connection;
+
+    #[cfg(feature = "unstable")]
+    const METERED: bool = E::METERED;
+
+    fn now(&self) -> Instant {
+        // tokio's clock, because tests can pause it.
+        tokio::time::Instant::now().into_std()
+    }
+
+    #[inline]
+    fn stopwatch(&self) -> u64 {
+        self.stopwatch.read()
+    }
+
+    #[inline]
+    fn shard_hint(&self) -> usize {
+        thread_number()
+    }
+
+    #[inline]
+    fn with_nearby<R>(f: impl FnOnce(&Nearby) -> R) -> Option<R> {
+        Some(NEARBY.with(f))
+    }
+
+    #[inline]
+    fn is_inherited(&self) -> bool {
+        self.is_the_parents()
+    }
+
+    fn abandon(&self, connection: E::Connection) {
+        self.establish.abandon_after_fork(connection);
+    }
+
+    #[inline]
+    fn listens(&self) -> bool {
+        self.publisher.is_listened_to()
+    }
+
+    #[inline]
+    fn log_listens(&self) -> bool {
+        self.publisher.is_logged()
+    }
+
+    fn has_subscribers(&self) -> bool {
+        self.publisher.has_subscribers()
+    }
+
+    fn may_have_events(&self) -> bool {
+        self.publisher.may_have_events()
+    }
+
+    fn emit(&self, event: PoolEvent) {
+        self.publisher.emit(event);
+    }
+
+    fn deliver(&self) {
+        self.publisher.deliver();
+    }
+
+    fn publish(&self, event: PoolEvent) {
+        self.publisher.publish(event);
+    }
+
+    #[inline]
+    fn publish_inline(&self, event: &PoolEvent) {
+        self.publisher.publish_inline(event);
+    }
+
+    /// If the check panics, the connection counts as broken.
+    #[inline]
+    fn condition(&self, connection: &mut E::Connection) -> Condition {
+        contain(|| self.establish.condition(connection)).unwrap_or(Condition::Broken)
+    }
+
+    fn fault(&self, connection: &E::Connection) -> Option<Cause> {
+        contain(|| self.establish.fault(connection)).flatten()
+    }
+
+    fn drain(&self, draining: Draining<Self>) {
+        draining::begin::<E>(draining);
+    }
+
+    fn dispose(&self, connection: E::Connection, closing: Closing<Self>) {
+        closing::begin(self, connection, closing);
+    }
+
+    fn connections_went_stale(&self, which: WentStale) {
+        // A refused login clears its own service, and the next login would be refused just as soon.
+        if which == WentStale::All {
+            self.failures.reset();
+        }
+        self.changed.notify(usize::MAX);
+    }
+
+    fn task_id(&self) -> Option<u64> {
+        holders::task_id()
+    }
+
+    fn review_holds(&self) {
+        self.holds.request();
+    }
+
+    fn schedule_maintenance(&self) {
+        self.maintenance.notify_one();
+        self.publisher.delivery().look_again();
+    }
+}

@@ -1,0 +1,242 @@
+//! The extension point: how a pool's connections are opened, checked and closed.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bson::oid::ObjectId;
+
+use super::environment::TokioEnvironment;
+use super::stopwatch::Stopwatch;
+use crate::pool::condition::Condition;
+use crate::pool::core::Core;
+use crate::pool::error::{Cause, EstablishError, Stage};
+use crate::pool::metrics::StageTimes;
+
+/// Opens, checks and closes the connections of a pool.
+///
+/// Implement it to pool your own connection type. [`Endpoint`](crate::Endpoint) is the implementation for MongoDB
+/// servers.
+///
+/// # Panics
+///
+/// The pool catches panics. If [`condition`](Self::condition) or [`drain`](Self::drain) panics, the connection is
+/// closed. If [`close`](Self::close) panics, the connection has already left the pool. A panic in
+/// [`establish`](Self::establish) ends only that attempt: the check-out fails, and the failure sink is not called.
+///
+/// # Example
+///
+/// ```
+/// use wharf::{Establish, EstablishError, Establishing};
+///
+/// /// Connections that are numbers.
+/// struct Numbers;
+///
+/// impl Establish for Numbers {
+///     type Connection = u64;
+///
+///     async fn establish(&self, connecting: Establishing) -> Result<u64, EstablishError> {
+///         Ok(connecting.connection_id())
+///     }
+/// }
+/// ```
+pub trait Establish: Send + Sync + 'static {
+    /// An established connection. The pool gives `&mut` access to one caller at a time.
+    type Connection: Send + 'static;
+
+    /// Whether pools keep [`metrics`](crate::pool::metrics). `false` only where a benchmark compares a pool without them.
+    #[cfg(feature = "unstable")]
+    #[doc(hidden)]
+    const METERED: bool = true;
+
+    /// Whether an established connection has a tokio socket, so that the pool's runtime has an I/O driver.
+    #[doc(hidden)]
+    const HAS_SOCKETS: bool = false;
+
+    /// Opens one connection completely: transport, handshake and authentication.
+    ///
+    /// The pool limits how many of these futures run at a time (`maxConnecting`), but not how long one takes. An
+    /// implementation needs its own timeout.
+    ///
+    /// # Errors
+    ///
+    /// An [`EstablishError`] tells the stage and the labels. The pool passes it to the failure sink, and to the
+    /// check-out that requested the connection. The check-outs in the queue keep waiting.
+    ///
+    /// # Cancel safety
+    ///
+    /// The future is dropped when the pool is closed or cleared with interruption, or when the runtime shuts down.
+    /// Dropping it must close everything that it has opened.
+    fn establish(
+        &self,
+        connecting: Establishing,
+    ) -> impl Future<Output = Result<Self::Connection, EstablishError>> + Send;
+
+    /// Returns the condition of a connection that comes back: whether it can be checked out again.
+    ///
+    /// The pool calls this at check-in, and again after [`drain`](Self::drain). It must be quick, and must not block.
+    ///
+    /// By default every connection is [reusable](Condition::Reusable). Return [`Condition::Broken`] for a connection
+    /// that met an error. If a user can leave a connection with work that can still be completed, return
+    /// [`Condition::NeedsDrain`] and implement [`drain`](Self::drain).
+    ///
+    /// A reusable connection may stay idle for a long time, so an implementation should also free memory here that only
+    /// the last user needed.
+    fn condition(&self, connection: &mut Self::Connection) -> Condition {
+        let _ = connection;
+        Condition::Reusable
+    }
+
+    /// Returns why a connection is not [reusable](Condition::Reusable), for its `ConnectionClosed` event and for the
+    /// log. Called only if the pool has a subscriber. The default is `None`.
+    fn fault(&self, connection: &Self::Connection) -> Option<Cause> {
+        let _ = connection;
+        None
+    }
+
+    /// Completes the unfinished work of a connection's last user, for example by reading a reply that no caller waits
+    /// for. Called for a connection that [needs a drain](Condition::NeedsDrain). By default it does nothing.
+    ///
+    /// The drain runs in a separate task on the pool's runtime. Meanwhile the connection counts as in use. At the end,
+    /// `ConnectionCheckedIn` is emitted and [`condition`](Self::condition) is called again: a reusable connection
+    /// becomes available, any other is closed with the reason "error". The pool does not limit the time of a drain, so
+    /// the implementation must.
+    ///
+    /// No check-out waits for a drain to succeed. If a check-out would have to wait for capacity, the pool drops the
+    /// future of the oldest drain and [closes](Self::close) its connection. The check-out gets the capacity when the
+    /// close has run. The pool gives up one drain at a time.
+    ///
+    /// # Cancel safety
+    ///
+    /// The future is dropped, and the connection closed, when a check-out needs its capacity, when the pool is cleared
+    /// or closed, or when its runtime shuts down.
+    fn drain(&self, connection: &mut Self::Connection) -> impl Future<Output = ()> + Send {
+        let _ = connection;
+        std::future::ready(())
+    }
+
+    /// Closes a connection that has left the pool, for example with a goodbye to the server. By default it drops the
+    /// connection.
+    ///
+    /// The connection counts as in use until the future has completed or is dropped, so `maxPoolSize` covers it, and
+    /// [`Pool::closed`](crate::Pool::closed) waits for it.
+    ///
+    /// It must not block. The future is polled once by the caller that closes the connection, and then by a task on the
+    /// pool's runtime. After five seconds it is dropped. Without a living runtime it is dropped without a poll. A
+    /// current-thread runtime runs the task, and counts the five seconds, only while something blocks on it. Until then the
+    /// connection counts, and [`Pool::closed`](crate::Pool::closed) waits.
+    fn close(&self, connection: Self::Connection) -> impl Future<Output = ()> + Send {
+        drop(connection);
+        std::future::ready(())
+    }
+
+    /// Gives up a connection in a forked child, while the parent still uses it. By default it leaks the connection's
+    /// memory.
+    ///
+    /// It must not send anything on the connection or change its state. It must not use the pool, because the child is
+    /// just making the pool's successor.
+    fn abandon_after_fork(&self, connection: Self::Connection) {
+        std::mem::forget(connection);
+    }
+}
+
+/// The connection that [`Establish::establish`] is to open.
+pub struct Establishing {
+    address: Arc<str>,
+    connection_id: u64,
+    generation: u64,
+    load_balanced: bool,
+    in_background: bool,
+    stages: Arc<StageTimes>,
+    /// The pool's clock.
+    stopwatch: Stopwatch,
+    identify: Box<dyn Fn(ObjectId) + Send + Sync>,
+}
+
+impl Establishing {
+    pub(super) fn new<E: Establish>(
+        core: &Core<TokioEnvironment<E>>,
+        connection_id: u64,
+        generation: u64,
+        in_background: bool,
+        stages: Arc<StageTimes>,
+        identify: Box<dyn Fn(ObjectId) + Send + Sync>,
+    ) -> Self {
+        Self {
+            address: core.address().clone(),
+            connection_id,
+            generation,
+            load_balanced: core.options().load_balanced,
+            in_background,
+            stages,
+            stopwatch: core.environment().stopwatch.clone(),
+            identify,
+        }
+    }
+
+    /// Returns the pool's address.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Returns the connection's number: 1, 2, 3 and so on within its pool.
+    #[must_use]
+    pub fn connection_id(&self) -> u64 {
+        self.connection_id
+    }
+
+    /// Returns the pool's generation at the creation of the connection.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Returns whether the pool is in load-balanced mode, in which [`Establishing::identify`] must be called.
+    #[must_use]
+    pub fn is_load_balanced(&self) -> bool {
+        self.load_balanced
+    }
+
+    /// Returns whether the connection is opened in the background towards `minPoolSize`, rather than for a check-out.
+    #[must_use]
+    pub fn is_in_background(&self) -> bool {
+        self.in_background
+    }
+
+    /// Reports how long a stage of the establishment took, for [`Pool::metrics`](crate::Pool::metrics) and for the
+    /// [`ConnectionReady`](crate::PoolEvent::ConnectionReady) event. Report each stage when it ends, whether or not a
+    /// later stage fails. If a stage is reported again, the last report counts.
+    ///
+    /// Reporting is optional. The pool measures the whole establishment itself.
+    pub fn stage_took(&self, stage: Stage, took: Duration) {
+        self.stages.set(stage, took);
+    }
+
+    /// Reads the clock that the pool measures the whole establishment with, in nanoseconds.
+    pub(crate) fn stopwatch(&self) -> u64 {
+        self.stopwatch.read()
+    }
+
+    /// Sets the service that the connection belongs to, in load-balanced mode. Call it as soon as the handshake has
+    /// named the service.
+    ///
+    /// From then on the connection has the generation of that service. A second call, or a call in another mode, has no
+    /// effect.
+    pub fn identify(&self, service_id: ObjectId) {
+        (self.identify)(service_id);
+    }
+}
+
+impl fmt::Debug for Establishing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Establishing")
+            .field("address", &self.address)
+            .field("connection_id", &self.connection_id)
+            .field("generation", &self.generation)
+            .field("load_balanced", &self.load_balanced)
+            .field("in_background", &self.in_background)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,68 @@
+//! The failure sink of a pool, which is usually the monitor of the server.
+
+use std::fmt;
+
+use bson::oid::ObjectId;
+
+use crate::pool::core::Clear;
+use crate::pool::error::{ClearError, EstablishError};
+
+/// Receives each failure of a pool to establish a connection.
+pub(super) type FailureSink = dyn Fn(&FailedConnection<'_>) + Send + Sync;
+
+/// A connection that could not be established, as the failure sink receives it.
+///
+/// The sink receives the failures of connections that are opened for check-outs or in the background. It is called
+/// before the connection's `ConnectionClosed` event.
+pub struct FailedConnection<'f> {
+    pub(super) error: &'f EstablishError,
+    pub(super) service: Option<(ObjectId, u64)>,
+    pub(super) is_load_balanced: bool,
+    /// Clears the pool, or the connection's service.
+    pub(super) clear: &'f dyn Fn(Clear) -> Result<bool, ClearError>,
+}
+
+impl fmt::Debug for FailedConnection<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FailedConnection")
+            .field("error", &self.error)
+            .field("service", &self.service)
+            .finish_non_exhaustive()
+    }
+}
+
+impl FailedConnection<'_> {
+    /// Returns the error, with the connection's number and generation.
+    #[must_use]
+    pub fn error(&self) -> &EstablishError {
+        self.error
+    }
+
+    /// Returns the service that the connection belongs to, in load-balanced mode, if the handshake had named it.
+    #[must_use]
+    pub fn service_id(&self) -> Option<ObjectId> {
+        self.service.map(|(service_id, _)| service_id)
+    }
+
+    /// Returns the generation of the failed connection: its service's in load-balanced mode, otherwise the pool's.
+    pub(crate) fn generation(&self) -> Option<u64> {
+        self.service.map(|(_, generation)| generation).or(self.error.generation())
+    }
+
+    /// Returns whether the specifications require the pool to be cleared because of this error.
+    ///
+    /// It is not cleared if the server may be overloaded (`SystemOverloadedError`), if the server reports that it is
+    /// not the primary or is recovering without shutting down, or in load-balanced mode before the handshake has named
+    /// the service.
+    #[must_use]
+    pub fn clears_pool(&self) -> bool {
+        self.error.clears_pool() && (self.service.is_some() || !self.is_load_balanced)
+    }
+
+    /// Clears the pool, or in load-balanced mode the connection's service, because of this error. Returns `false` if it
+    /// was already cleared since the connection's creation.
+    pub fn clear_pool(&self) -> bool {
+        let clear = Clear::new().because(self.error.cause().clone());
+        self.generation().is_some_and(|generation| (self.clear)(clear.only_at_generation(generation)).unwrap_or(false))
+    }
+}

@@ -1,0 +1,314 @@
+//! The holders of a pool's connections: their methods on `Pool`, and the reports of long holds.
+
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use tokio::sync::Notify;
+
+use super::environment::TokioEnvironment;
+use super::establish::Establish;
+use super::pool::Pool;
+use crate::pool::core::{Core, HoldReview};
+use crate::pool::holder::Holder;
+use crate::pool::sync::contain;
+
+const TARGET: &str = "wharf::holders";
+
+pub(super) type HoldSink = Arc<dyn Fn(&LongHold) + Send + Sync>;
+
+/// A connection has been in use for longer than the threshold, or such a use has ended. See
+/// [`Pool::report_holds_after`].
+///
+/// It prints as a sentence.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LongHold {
+    /// The pool's address.
+    pub address: Arc<str>,
+    /// The connection, and where it was checked out. [`Holder::held_for`] is the time until this report, or until the
+    /// check-in.
+    pub holder: Holder,
+    /// Whether the connection has been checked in since it was reported.
+    pub has_ended: bool,
+    /// The threshold at the time of the report. `None` if it has been removed since the first report.
+    pub threshold: Option<Duration>,
+}
+
+impl fmt::Display for LongHold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { address, holder, has_ended, .. } = self;
+        match has_ended {
+            false => write!(f, "a connection to {address} is held for long: {holder}"),
+            true => write!(f, "a connection to {address} that was held for long came back: {holder}"),
+        }
+    }
+}
+
+/// The sinks of a pool's reports, and the requests for a look at the connections in use.
+#[derive(Default)]
+pub(super) struct HoldReports {
+    sinks: ArcSwap<Vec<HoldSink>>,
+    requested: Notify,
+}
+
+impl HoldReports {
+    pub(super) fn new(sinks: Vec<HoldSink>) -> Self {
+        Self { sinks: ArcSwap::from_pointee(sinks), requested: Notify::new() }
+    }
+
+    pub(super) fn sinks(&self) -> Vec<HoldSink> {
+        Vec::clone(&self.sinks.load())
+    }
+
+    pub(super) fn request(&self) {
+        self.requested.notify_one();
+    }
+
+    fn add(&self, sink: &HoldSink) {
+        self.sinks.rcu(|present| {
+            let mut more = Vec::clone(present);
+            more.push(sink.clone());
+            more
+        });
+    }
+
+    fn tell(&self, report: &LongHold) {
+        let LongHold { address, holder, .. } = report;
+        let Holder { connection_id, held_for, call_site, task_id, .. } = holder;
+        let site = call_site.map(tracing::field::display);
+        let ms = u64::try_from(held_for.as_millis()).unwrap_or(u64::MAX);
+        let address: &str = address;
+        // A panic of a tracing subscriber must neither end the background task nor keep the report from the sinks.
+        contain(|| match report.has_ended {
+            false => tracing::warn!(
+                target: TARGET, address, driverConnectionId = connection_id, heldMS = ms, callSite = site, taskId = task_id,
+                "{report}"
+            ),
+            true => tracing::info!(
+                target: TARGET, address, driverConnectionId = connection_id, heldMS = ms, callSite = site, taskId = task_id,
+                "{report}"
+            ),
+        });
+        for sink in self.sinks.load().iter() {
+            // If a sink panics, the others still get the report.
+            contain(|| sink(report));
+        }
+    }
+}
+
+/// Reports long holds. Never completes. Without a threshold it waits until there is one, which costs nothing.
+pub(super) async fn watch<E: Establish>(core: &Core<TokioEnvironment<E>>) {
+    let reports = &core.environment().holds;
+    loop {
+        let next = tell_news(core);
+        let requested = reports.requested.notified();
+        match next {
+            Some(next) => tokio::select! {
+                () = requested => {}
+                () = tokio::time::sleep(next) => {}
+            },
+            None => requested.await,
+        }
+    }
+}
+
+/// Reports all news about long holds. Returns how long until there may be more.
+pub(super) fn tell_news<E: Establish>(core: &Core<TokioEnvironment<E>>) -> Option<Duration> {
+    let HoldReview { long, ended, threshold, next } = core.review_holds();
+    for (holders, has_ended) in [(long, false), (ended, true)] {
+        for holder in holders {
+            let report = LongHold { address: core.address().clone(), holder, has_ended, threshold };
+            core.environment().holds.tell(&report);
+        }
+    }
+    next
+}
+
+impl<E: Establish> Pool<E> {
+    /// Switches the accounting for the holders of the pool's connections ([`Pool::holders`]) on or off. Off by default.
+    ///
+    /// It may be switched at any time, even while the pool is in use. Later check-outs are noted with their call site
+    /// and task. A connection that was checked out earlier is listed without them.
+    ///
+    /// # Cost
+    ///
+    /// While it is off, a check-out carries one more pointer. While it is on, a check-out that finds a connection reads
+    /// the clock and writes one cache line, and its check-in executes one more locked instruction. Neither takes a
+    /// lock, except once for each connection that existed at the switch. The
+    /// [guide](crate::guide#holders-of-connections) has figures. Each connection that was checked out since takes
+    /// another 64 bytes.
+    pub fn account_for_holders(&self, on: bool) {
+        self.here().core.account_for_holders(on);
+    }
+
+    /// Returns whether the pool accounts for holders, because of [`Pool::account_for_holders`] or
+    /// [`Pool::report_holds_after`].
+    #[must_use]
+    pub fn accounts_for_holders(&self) -> bool {
+        self.here().core.accounts_for_holders()
+    }
+
+    /// Returns the connections in use with what is known about each, longest in use first. Empty unless the pool
+    /// [accounts for holders](Self::account_for_holders).
+    ///
+    /// A connection that is drained is not listed, although [`PoolStatus::in_use`](crate::PoolStatus::in_use) counts
+    /// it: its caller has checked it in. Each entry is right at some instant during the call, but not all at the same
+    /// instant.
+    ///
+    /// The call reads all connections of the pool and takes short locks, so use it for monitoring. No check-out or
+    /// check-in waits for it, unless connections are listed that were checked out before the pool accounted for holders.
+    ///
+    /// ```
+    /// use wharf::{Endpoint, Pool};
+    ///
+    /// fn print_who_holds_a_connection_for_long(pool: &Pool<Endpoint>) {
+    ///     for holder in pool.holders().iter().filter(|holder| holder.held_for.as_secs() >= 10) {
+    ///         eprintln!("{holder}");
+    ///     }
+    /// }
+    /// ```
+    #[must_use]
+    pub fn holders(&self) -> Vec<Holder> {
+        self.here().core.holders()
+    }
+
+    /// Sets the time in use after which a connection is reported as held for long. With `None` or zero, the default, no
+    /// connection is reported.
+    ///
+    /// Each long use is reported when its time is up, and again when the connection is checked in. Reports go to the
+    /// [log](Self::on_long_hold) and to the functions of [`Pool::on_long_hold`]. The connection stays with its holder.
+    ///
+    /// A threshold switches the [accounting](Self::account_for_holders) on for as long as it is set. A connection that was
+    /// checked out before counts as checked out when the accounting began.
+    ///
+    /// The pool's background task keeps the time. It ends with the pool's runtime, and restarts when the pool has
+    /// [moved](Self#runtimes).
+    pub fn report_holds_after(&self, threshold: Option<Duration>) {
+        self.here().core.report_holds_after(threshold);
+    }
+
+    /// Returns the threshold of [`Pool::report_holds_after`].
+    #[must_use]
+    pub fn holds_are_reported_after(&self) -> Option<Duration> {
+        self.here().core.holds_are_reported_after()
+    }
+
+    /// Adds a function that gets the reports of long holds, for as long as the pool exists.
+    ///
+    /// The background task calls it, outside of all locks, for one report at a time. The report of a use comes before
+    /// the report of its end. The function must not block, because the background task also maintains the pool. A panic
+    /// is caught.
+    ///
+    /// The reports are also logged, with the target `wharf::holders`: a long hold as a warning, its end as information.
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    /// use wharf::{Endpoint, LongHold, Pool};
+    ///
+    /// fn count_leaks(pool: &Pool<Endpoint>, count: fn(&str)) {
+    ///     pool.on_long_hold(move |report: &LongHold| count(if report.has_ended { "came back" } else { "held for long" }));
+    ///     pool.report_holds_after(Some(Duration::from_secs(30)));
+    /// }
+    /// ```
+    pub fn on_long_hold(&self, sink: impl Fn(&LongHold) + Send + Sync + 'static) {
+        let sink: HoldSink = Arc::new(sink);
+        self.here().core.environment().holds.add(&sink);
+    }
+}
+
+/// Returns the number of the tokio task that runs on this thread.
+pub(super) fn task_id() -> Option<u64> {
+    let mut number = Number(0);
+    tokio::task::try_id()?.hash(&mut number);
+    Some(number.0).filter(|number| *number != 0)
+}
+
+/// A hasher that returns the number that was hashed. Printing and parsing the id would take longer than the rest of the
+/// accounting.
+struct Number(u64);
+
+impl Hasher for Number {
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 = bytes.try_into().map_or(0, u64::from_ne_bytes);
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.0 = number;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use tracing::span::{Attributes, Id, Record};
+    use tracing::{Event, Metadata, Subscriber};
+
+    use super::*;
+
+    /// A tracing subscriber with a fault.
+    struct Panics;
+
+    impl Subscriber for Panics {
+        fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+            metadata.target() == TARGET
+        }
+
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+        fn event(&self, _: &Event<'_>) {
+            panic!("a tracing subscriber panics");
+        }
+
+        fn enter(&self, _: &Id) {}
+
+        fn exit(&self, _: &Id) {}
+    }
+
+    #[test]
+    fn panic_in_the_log_keeps_no_report_from_the_sinks() {
+        let told = Arc::new(AtomicU32::new(0));
+        let sink: HoldSink = Arc::new({
+            let told = told.clone();
+            move |_: &LongHold| _ = told.fetch_add(1, Ordering::Relaxed)
+        });
+        let reports = HoldReports::new(vec![sink]);
+        let holder = Holder {
+            connection_id: 1,
+            held_for: Duration::from_secs(11),
+            call_site: None,
+            task_id: None,
+            purpose: None,
+            generation: 0,
+            service_id: None,
+        };
+        tracing::subscriber::with_default(Panics, || {
+            for has_ended in [false, true] {
+                let (address, holder) = (Arc::from("mock:27017"), holder.clone());
+                reports.tell(&LongHold { address, holder, has_ended, threshold: None });
+            }
+        });
+        assert_eq!(told.load(Ordering::Relaxed), 2);
+    }
+
+    #[tokio::test]
+    async fn task_id_is_the_number_that_tokio_prints() {
+        assert_eq!(task_id(), None, "`block_on` is no task");
+        let number = tokio::spawn(async { (task_id().unwrap().to_string(), tokio::task::id().to_string()) });
+        let (ours, tokios) = number.await.unwrap();
+        assert_eq!(ours, tokios);
+    }
+}

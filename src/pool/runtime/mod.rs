@@ -1,0 +1,49 @@
+//! The pool on tokio: the core with a clock, tasks and subscribers.
+
+mod alarm;
+mod background;
+mod blocking;
+mod boxed;
+mod builder;
+mod check_out;
+mod closing;
+mod connection;
+mod draining;
+mod environment;
+mod establish;
+mod failure;
+mod failures;
+mod fork;
+mod holders;
+mod home;
+mod interest;
+mod opening;
+mod pool;
+mod publisher;
+mod random;
+mod stopwatch;
+#[cfg(test)]
+mod tests;
+mod timer;
+mod traced;
+mod waiting;
+
+pub(crate) use alarm::{alarm, before_alarm};
+pub(crate) use blocking::{Inline, LookUps, blocking, start_blocking};
+pub(crate) use boxed::boxed;
+pub use builder::PoolBuilder;
+pub use connection::Connection;
+pub(crate) use environment::thread_number;
+pub use establish::{Establish, Establishing};
+pub use failure::FailedConnection;
+#[cfg(all(test, unix))]
+pub(crate) use fork::tests::in_child;
+pub(crate) use fork::{PerProcess, forks, own, watch as watch_forks};
+pub use holders::LongHold;
+pub(crate) use interest::watch as watch_interest;
+pub use pool::Pool;
+pub(crate) use pool::PoolChange;
+pub use publisher::Subscriber;
+pub(crate) use random::{object_id, random_bytes, random_fraction, random_number};
+pub(crate) use timer::{Lapse, on_runtime, within};
+pub(crate) use traced::TARGET;

@@ -1,0 +1,251 @@
+//! The wait of a check-out that finds no connection at once: in the queue, or for a connection that is opened for it.
+
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use tracing::Span;
+
+use super::environment::TokioEnvironment;
+use super::establish::Establish;
+use super::fork::{self, Forked};
+use super::home::Home;
+use super::opening::{self, OpenRequest};
+use super::pool::Pool;
+use super::timer::{Lapse, within};
+use crate::pool::core::{Grant, Idle, Permit};
+use crate::pool::error::{CheckOutError, NoRuntimeError, TimeLimit};
+
+enum Opened<E: Establish> {
+    Ended(opening::Acquired<E>),
+    /// The runtime of the opening task has ended, and the permit is gone with the task.
+    RuntimeEnded,
+}
+
+struct TimeLimits {
+    begun: Instant,
+    /// When the whole check-out times out, and by which limit.
+    whole: Option<(Instant, TimeLimit)>,
+    /// When the check-out times out if it is still in the queue.
+    queue: Option<Instant>,
+}
+
+impl TimeLimits {
+    fn none() -> Self {
+        Self { begun: Instant::now(), whole: None, queue: None }
+    }
+
+    /// Returns the limits of the pool's options: `timeoutMS`, or without it `waitQueueTimeoutMS` (CSOT, "Server
+    /// Selection"). A limit that the clock cannot represent is ignored.
+    fn of_options<E: Establish>(pool: &Pool<E>) -> Self {
+        let none = Self::none();
+        let after = |time: Duration| if time.is_zero() { None } else { none.begun.checked_add(time) };
+        match pool.core.environment().timeout {
+            Some(timeout) => Self { whole: after(timeout).map(|at| (at, TimeLimit::Timeout)), ..none },
+            None => Self { queue: after(pool.core.options().wait_queue_timeout), ..none },
+        }
+    }
+
+    /// Returns the limit that is reached first by a check-out in the queue.
+    fn in_queue(&self) -> Option<(Instant, TimeLimit)> {
+        let queue = self.queue.map(|at| (at, TimeLimit::WaitQueueTimeout));
+        [queue, self.whole].into_iter().flatten().min_by_key(|(at, _)| *at)
+    }
+}
+
+impl<E: Establish> Pool<E> {
+    /// Returns whether the pool's options limit a check-out that has no deadline.
+    pub(super) fn limits_check_outs(&self) -> bool {
+        match self.core.environment().timeout {
+            Some(timeout) => !timeout.is_zero(),
+            None => !self.options().wait_queue_timeout.is_zero(),
+        }
+    }
+
+    /// Waits for a connection within the limits of the pool's options.
+    pub(super) async fn obtain_in_options_time(&self) -> opening::Acquired<E> {
+        self.obtain(None, TimeLimits::of_options(self)).await
+    }
+
+    /// Waits for a connection until a deadline, and within `waitQueueTimeoutMS` if that applies.
+    pub(super) async fn obtain_until(&self, deadline: Instant) -> opening::Acquired<E> {
+        let limits = TimeLimits { whole: Some((deadline, TimeLimit::Deadline)), ..TimeLimits::of_options(self) };
+        self.obtain(None, limits).await
+    }
+
+    /// Waits for a connection until the time of an operation is up.
+    pub(super) async fn obtain_within_operation(&self, end: Instant, limit: TimeLimit) -> opening::Acquired<E> {
+        let limits = TimeLimits { whole: Some((end, limit)), ..TimeLimits::none() };
+        self.obtain(None, limits).await
+    }
+
+    /// Waits for a connection without a limit. `grant`: the grant that the check-out already has.
+    pub(super) async fn obtain_unlimited(&self, grant: Grant<TokioEnvironment<E>>) -> opening::Acquired<E> {
+        self.obtain(Some(grant), TimeLimits::none()).await
+    }
+
+    /// Waits for a grant, unless there is one already, and returns the connection that it leads to.
+    async fn obtain(&self, mut grant: Option<Grant<TokioEnvironment<E>>>, limits: TimeLimits) -> opening::Acquired<E> {
+        let core = &self.core;
+        loop {
+            let granted = match grant.take() {
+                Some(granted) => granted,
+                None => self.granted_in_time(core.acquire(), &limits).await?,
+            };
+            match granted {
+                // The connection became stale between the grant and this poll. If the pool was cleared or closed, the
+                // check-out is refused as if it were still waiting. Otherwise the connection's runtime has ended, its
+                // service was cleared, or the pool was marked ready again, and the check-out keeps its turn.
+                Grant::Connection(idle) if idle.is_stale() => {
+                    grant = Some(self.granted_in_time(core.reacquire(idle), &limits).await?);
+                }
+                Grant::Connection(idle) => return Ok(idle),
+                Grant::Permit(permit) => match self.open(permit, &limits).await {
+                    Opened::Ended(outcome) => return outcome,
+                    Opened::RuntimeEnded => {}
+                },
+                Grant::Refused(refusal) => return Err(core.refused(*refusal)),
+            }
+        }
+    }
+
+    async fn granted_in_time(
+        &self,
+        acquire: impl Future<Output = Grant<TokioEnvironment<E>>>,
+        limits: &TimeLimits,
+    ) -> Result<Grant<TokioEnvironment<E>>, CheckOutError> {
+        let lapsed = {
+            let mut acquire = pin!(acquire);
+            // An immediate grant needs no timer.
+            if let Poll::Ready(grant) = poll_fn(|context| Poll::Ready(acquire.as_mut().poll(context))).await {
+                return Ok(grant);
+            }
+            match self.in_time(limits.in_queue(), acquire).await {
+                Ok(grant) => return Ok(grant),
+                Err(lapsed) => lapsed,
+            }
+        };
+        // The check-out has left the queue by now, so the error does not count it as a waiter.
+        Err(self.error_of(lapsed, limits))
+    }
+
+    async fn in_time<T>(
+        &self,
+        limit: Option<(Instant, TimeLimit)>,
+        future: impl Future<Output = T>,
+    ) -> Result<T, (Lapse, TimeLimit)> {
+        let Some((at, limit)) = limit else { return Ok(future.await) };
+        within(at, || self.core.environment().living_runtime(), future).await.map_err(|lapse| (lapse, limit))
+    }
+
+    fn error_of(&self, (lapse, limit): (Lapse, TimeLimit), limits: &TimeLimits) -> CheckOutError {
+        match lapse {
+            Lapse::TimeUp => self.core.timed_out(limits.begun.elapsed(), limit),
+            Lapse::NoRuntime => NoRuntimeError::of(self.core.address()).into(),
+        }
+    }
+
+    /// Spawns a task that opens a connection, and waits until the limit for it or for a connection that comes back
+    /// sooner. In a pool that spawns nothing, the opening is a part of this future.
+    ///
+    /// If another connection comes first, or the time is up, the new connection goes to the next waiter or becomes
+    /// available once it is open. If it has not been created when another connection comes, it is never created.
+    ///
+    /// If both have come, the check-out takes the returned connection. So it succeeds even if its own could not be
+    /// opened.
+    async fn open(&self, permit: Permit<TokioEnvironment<E>>, limits: &TimeLimits) -> Opened<E> {
+        let core = &self.core;
+        let mut returned = pin!(self.returned());
+        // A connection may have come back between the grant of the permit and this poll.
+        if let Poll::Ready(idle) = poll_fn(|context| Poll::Ready(returned.as_mut().poll(context))).await {
+            return Opened::Ended(Ok(idle));
+        }
+        // If the pool has no living runtime, it moves to the runtime that polls the caller.
+        let Some(home) = self.home(|| Handle::try_current().ok()) else {
+            return Opened::Ended(Err(NoRuntimeError::of(core.address()).into()));
+        };
+        let request = Arc::new(OpenRequest::new(Arc::clone(core), permit));
+        let (requester, outcome) = oneshot::channel();
+        let opening = fork::own(opening::open_for(request.clone(), requester, Span::current()));
+        let (task, opening) = match core.environment().has_tasks {
+            true => (Some(home.handle().spawn(opening)), None),
+            false => (None, Some(opening)),
+        };
+        let first = async {
+            tokio::select! {
+                biased;
+                idle = returned => {
+                    drop(request.take_permit());
+                    Opened::Ended(Ok(idle))
+                }
+                opened = self.opened(&request, outcome, task, &home) => opened,
+            }
+        };
+        let first = beside(opening, first);
+        match self.in_time(limits.whole, first).await {
+            Ok(opened) => opened,
+            Err(lapsed) => Opened::Ended(Err(self.error_of(lapsed, limits))),
+        }
+    }
+
+    /// Waits for the outcome of the check-out's own opening, which may be a task.
+    async fn opened(
+        &self,
+        request: &OpenRequest<E>,
+        outcome: oneshot::Receiver<opening::Acquired<E>>,
+        task: Option<JoinHandle<Result<(), Forked>>>,
+        home: &Home,
+    ) -> Opened<E> {
+        match outcome.await {
+            // The connection is useless: no driver moves its bytes any more.
+            Ok(Ok(_idle)) if home.has_ended() => Opened::RuntimeEnded,
+            Ok(Ok(idle)) => {
+                request.end_opening();
+                idle.mark_opened();
+                Opened::Ended(Ok(idle))
+            }
+            Ok(failed) => Opened::Ended(failed),
+            Err(_gone) => {
+                // Only a runtime that shuts down cancels the task.
+                let is_cancelled = match task {
+                    Some(task) => task.await.is_err_and(|error| error.is_cancelled()),
+                    None => false,
+                };
+                if is_cancelled {
+                    home.end(&self.core);
+                    return Opened::RuntimeEnded;
+                }
+                Opened::Ended(Err(request.task_ended()))
+            }
+        }
+    }
+
+    /// Waits, as an opener, for a connection that comes back. Skips stale ones.
+    async fn returned(&self) -> Idle<TokioEnvironment<E>> {
+        loop {
+            let idle = self.core.acquire_as_opener().await;
+            if !idle.is_stale() {
+                return idle;
+            }
+            // The pool was cleared or closed between the grant and this poll, so the connection is skipped.
+        }
+    }
+}
+
+/// Waits for `future`, and runs the opening meanwhile if there is one.
+async fn beside<T>(mut opening: Option<impl Future + Unpin>, future: impl Future<Output = T>) -> T {
+    let mut future = pin!(future);
+    poll_fn(|context| {
+        if opening.as_mut().is_some_and(|opening| Pin::new(opening).poll(context).is_ready()) {
+            opening = None;
+        }
+        future.as_mut().poll(context)
+    })
+    .await
+}
