@@ -75,8 +75,6 @@ pub mod client;
 mod deployment;
 #[cfg(not(loom))]
 pub mod endpoint;
-#[cfg(not(loom))]
-mod options;
 mod pool;
 #[cfg(not(loom))]
 mod selection;
@@ -89,33 +87,31 @@ pub mod telemetry;
 mod text;
 #[cfg(not(loom))]
 mod topology;
-#[cfg(not(loom))]
-mod wire;
 
 #[cfg(not(loom))]
 #[doc(inline)]
 pub use client::{Client, ClientBuilder, ClientError, Collection, Database, Operation};
 #[cfg(not(loom))]
 #[doc(inline)]
-pub use endpoint::{
-    Command, CommandError, DirectConnection, Endpoint, EndpointConnection, OperationError, ResolveError, ServerError,
-};
-#[cfg(not(loom))]
-#[doc(inline)]
-pub use options::{
+pub use endpoint::options::{
     Acknowledgement, Compressor, Credential, DriverInfo, Host, Mechanism, Options, ProxyOptions, ReadPreference,
     ReadPreferenceMode, Secret, ServerAddress, ServerApi, ServerApiVersion, ServerMonitoringMode, SrvName, TlsOptions,
     TlsVersion, UriWarning, WriteConcern,
 };
 #[cfg(all(not(loom), feature = "aws"))]
 #[doc(inline)]
-pub use options::{AwsCredentialProvider, AwsCredentials};
+pub use endpoint::options::{AwsCredentialProvider, AwsCredentials};
 #[cfg(all(not(loom), any(feature = "aws", feature = "oidc")))]
 #[doc(inline)]
-pub use options::{CallbackError, CallbackFuture, CloudEnvironment};
+pub use endpoint::options::{CallbackError, CallbackFuture, CloudEnvironment};
 #[cfg(all(not(loom), feature = "oidc"))]
 #[doc(inline)]
-pub use options::{IdpInfo, OidcCallback, OidcContext, OidcToken};
+pub use endpoint::options::{IdpInfo, OidcCallback, OidcContext, OidcToken};
+#[cfg(not(loom))]
+#[doc(inline)]
+pub use endpoint::{
+    Command, CommandError, DirectConnection, Endpoint, EndpointConnection, OperationError, ResolveError, ServerError,
+};
 #[doc(inline)]
 pub use pool::condition::Condition;
 #[doc(inline)]
@@ -181,7 +177,7 @@ pub mod unstable {
     }
     #[cfg(not(loom))]
     pub mod wire {
-        pub use crate::wire::*;
+        pub use crate::endpoint::wire::*;
     }
 }
 

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use crate::options::{InvalidOption, PRIMARY, ReadPreference, ReadPreferenceMode, ServerAddress};
+use crate::endpoint::options::{InvalidOption, PRIMARY, ReadPreference, ReadPreferenceMode, ServerAddress};
 use crate::topology::{ServerDescription, ServerType, TopologyDescription, TopologyType, TopologyView};
 
 /// How often an idle primary writes, so that its secondaries' write dates advance (`idleWritePeriodMS`).

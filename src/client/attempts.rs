@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::Client;
 use super::error::ClientError;
 use crate::endpoint::Limit;
-use crate::options::ServerAddress;
+use crate::endpoint::options::ServerAddress;
 use crate::pool::error::Labels;
 use crate::pool::runtime::random_fraction;
 use crate::session::{Decision, Fault, FaultKind, Retries, RetryOptions, Retryability};

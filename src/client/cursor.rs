@@ -29,7 +29,7 @@ use super::line::Ticket;
 use super::operation::{Kind, Operation};
 use super::run::{Answer, has_sessions};
 use crate::endpoint::Limit;
-use crate::options::InvalidOption;
+use crate::endpoint::options::InvalidOption;
 use crate::pool::core::Purpose;
 use crate::pool::runtime::forks;
 use crate::session::{FaultKind, name, writes_its_result};

@@ -10,18 +10,18 @@ use bson::rawdoc;
 use super::error::FailedOperation;
 use super::{ClientError, ServerSelectionError, SessionError, WriteConcernError, WriteFailure, Written};
 use crate::endpoint::causes::*;
+use crate::endpoint::options::{InvalidOption, Mechanism};
+use crate::endpoint::wire::WireError;
+use crate::endpoint::wire::auth::scram::ScramError;
+use crate::endpoint::wire::hello::IncompatibleServerError;
+use crate::endpoint::wire::ocsp::OcspError;
+use crate::endpoint::wire::reply::{self, Unsuccessful};
 use crate::endpoint::*;
-use crate::options::{InvalidOption, Mechanism};
 use crate::pool::error::NoRuntimeError;
 use crate::pool::error::{
     CheckInError, CheckOutError, ClearError, EstablishError, Holders, Labels, PoolClearedError, PoolClosedError, Stage,
     TimeLimit, WaitQueueTimeoutError,
 };
-use crate::wire::WireError;
-use crate::wire::auth::scram::ScramError;
-use crate::wire::hello::IncompatibleServerError;
-use crate::wire::ocsp::OcspError;
-use crate::wire::reply::{self, Unsuccessful};
 
 fn server_error() -> Box<ServerError> {
     let reply = rawdoc! { "ok": 0, "code": 18, "codeName": "AuthenticationFailed", "errmsg": "Authentication failed." };

@@ -86,8 +86,8 @@ use command_events::CommandEvents;
 use crate::deployment::{
     Checks, Demand, Deployment, Present, Publisher, Purpose, Selected, WaitLogged, logs_selections,
 };
+use crate::endpoint::options::{DriverInfo, InvalidOption, Options, ReadPreference};
 use crate::endpoint::{Endpoint, Limit, OperationError, Resolver};
-use crate::options::{DriverInfo, InvalidOption, Options, ReadPreference};
 use crate::pool::error::CheckOutError;
 use crate::pool::metrics::PoolMetrics;
 use crate::pool::runtime::boxed;

@@ -10,8 +10,8 @@ use super::command_events::OperationId;
 use super::in_session::Explicit;
 use super::session::Session;
 use crate::deployment::WaitLogged;
+use crate::endpoint::options::ReadPreference;
 use crate::endpoint::{Command, OutgoingSequence};
-use crate::options::ReadPreference;
 
 /// A command that a client sends to a server that it selects.
 ///

@@ -19,9 +19,9 @@ use super::session::Session;
 use super::timed::Limited;
 use super::typed::{Prepared, Start, encode, extend, refuse_second, with};
 use crate::endpoint::Limit;
-use crate::options::ReadPreference;
+use crate::endpoint::options::ReadPreference;
+use crate::endpoint::wire::reply::whole_number;
 use crate::session::{SessionError, writes_its_result};
-use crate::wire::reply::whole_number;
 
 impl Client {
     /// Prepares a query for the documents of a collection that match `filter`. Await the value for a [`Cursor`].

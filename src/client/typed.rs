@@ -18,10 +18,10 @@ use super::operation::Operation;
 use super::session::Session;
 use super::timed::Limited;
 use crate::endpoint::Limit;
-use crate::options::ReadPreference;
+use crate::endpoint::options::ReadPreference;
+use crate::endpoint::wire::{nesting, reply};
 use crate::session::SessionError;
 use crate::text::printable::{Printable, PrintableError};
-use crate::wire::{nesting, reply};
 
 /// Room that suffices for most documents of an application, in bytes.
 const USUAL_ROOM: usize = 256;

@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
 use super::state::{Deployment, SrvResident};
+use crate::endpoint::options::{Options, SHORTEST_HEARTBEAT, ServerAddress};
 use crate::endpoint::{SHORTEST_RESCAN, choose, resolve_again, resolve_first};
-use crate::options::{Options, SHORTEST_HEARTBEAT, ServerAddress};
 use crate::pool::runtime::alarm;
 use crate::text::printable::PrintableError;
 use crate::topology::TopologyDescription;

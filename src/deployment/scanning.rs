@@ -52,16 +52,16 @@ use super::selecting::{Demand, ServerSelectionError};
 use super::selection_log::SelectionLog;
 use super::server::{Selected, Server};
 use super::state::{Deployment, Resident, now};
+use crate::endpoint::options::{PoolOptions, SHORTEST_HEARTBEAT};
+use crate::endpoint::wire::reply::whole_number;
 use crate::endpoint::{
     Command, CommandError, Endpoint, Limit, OperationError, SHORTEST_RESCAN, Scanned, resolve_again, resolve_first,
 };
-use crate::options::{PoolOptions, SHORTEST_HEARTBEAT};
 use crate::pool::error::{Cause, CheckOutError};
 use crate::pool::runtime::{Connection, within};
 use crate::text::milliseconds::Milliseconds;
 use crate::text::printable::PrintableError;
 use crate::topology::{ServerDescription, ServerType, TopologyType};
-use crate::wire::reply::whole_number;
 
 /// How long scans skip a server after a failed check (`cooldownMS`).
 const COOLDOWN: Duration = Duration::from_secs(5);

@@ -12,7 +12,7 @@ use super::selection_log::{self, Purpose, SelectionLog, WaitLogged};
 use super::server::{Member, Selected};
 use super::snapshot::Snapshot;
 use super::state::Deployment;
-use crate::options::{InvalidOption, ReadPreferenceMode, ServerAddress};
+use crate::endpoint::options::{InvalidOption, ReadPreferenceMode, ServerAddress};
 use crate::pool::error::Cause;
 use crate::pool::runtime::boxed;
 use crate::pool::runtime::within;
@@ -340,7 +340,7 @@ pub(super) fn wanted(access: Access<'_>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::ReadPreference;
+    use crate::endpoint::options::ReadPreference;
 
     #[test]
     fn error_names_all_parts_of_the_read_preference() {

@@ -159,7 +159,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::options::{ReadPreference, ReadPreferenceMode};
+    use crate::endpoint::options::{ReadPreference, ReadPreferenceMode};
 
     fn demand(access: Access<'_>) -> Demand<'_> {
         static WAIT_LOGGED: WaitLogged = WaitLogged::new();

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::heartbeat::Heartbeats;
 use super::scanning::Uses;
 use crate::endpoint::Endpoint;
-use crate::options::ServerAddress;
+use crate::endpoint::options::ServerAddress;
 use crate::pool::runtime::{Pool, thread_number};
 use crate::topology::RoundTrips;
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::state::Checks;
+use crate::endpoint::options::{InvalidOption, Options};
 use crate::endpoint::{Endpoints, Handshake};
-use crate::options::{InvalidOption, Options};
 use crate::topology::TopologyDescription;
 
 /// The values derived from the options, once the servers are known.

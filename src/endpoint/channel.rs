@@ -16,12 +16,12 @@ use zeroize::Zeroize;
 use super::decompressing::Decompressing;
 use super::inbox::Inbox;
 use super::transport::Transport;
-use crate::options::Compressor;
+use crate::endpoint::options::Compressor;
+use crate::endpoint::wire::header::Header;
+use crate::endpoint::wire::op_msg::{self, OutgoingSequence};
+use crate::endpoint::wire::{DEFAULT_MAX_MESSAGE_SIZE, Flags, HelloReply, Limits, Outgoing, WireError, compressed};
 use crate::pool::condition::Condition;
 use crate::pool::error::Cause;
-use crate::wire::header::Header;
-use crate::wire::op_msg::{self, OutgoingSequence};
-use crate::wire::{DEFAULT_MAX_MESSAGE_SIZE, Flags, HelloReply, Limits, Outgoing, WireError, compressed};
 
 use busy_poll::BusyPoll;
 pub(super) use receiving::Reply;
@@ -177,7 +177,7 @@ impl Channel {
     /// Creates a channel with [`HANDSHAKE_LIMITS`].
     ///
     /// `appended` are BSON elements that every command carries, including hello and the commands of authentication
-    /// ([`server_api::elements`](crate::wire::server_api::elements)).
+    /// ([`server_api::elements`](crate::endpoint::wire::server_api::elements)).
     pub fn new(transport: Transport, appended: Arc<[u8]>) -> Self {
         Self {
             transport,

@@ -6,9 +6,9 @@ use std::time::Duration;
 use bson::RawDocument;
 use tokio::time::Instant;
 
-use crate::options::Options;
-use crate::wire::Flags;
-use crate::wire::op_msg::OutgoingSequence;
+use crate::endpoint::options::Options;
+use crate::endpoint::wire::Flags;
+use crate::endpoint::wire::op_msg::OutgoingSequence;
 
 /// A command for a server, as raw BSON that is sent unchanged.
 ///

@@ -19,14 +19,14 @@ use super::channel::{Channel, ExchangeError, Reply, Request};
 use super::command::{Command, Limit, MaxTime};
 use super::deadline::Deadline;
 use super::error::{CommandError, CommandTimeoutError, Origin};
-use crate::options::{Compressor, Options};
+use crate::endpoint::options::{Compressor, Options};
+use crate::endpoint::wire::reply::{self, MAX_TIME_MS_EXPIRED, REAUTHENTICATION_REQUIRED, Unsuccessful};
+use crate::endpoint::wire::{Flags, HelloReply, ServerError};
 use crate::pool::condition::Condition;
 use crate::pool::error::Cause;
 use crate::pool::runtime::boxed;
 use crate::pool::runtime::{Lapse, on_runtime, within};
 use crate::text::milliseconds::Milliseconds;
-use crate::wire::reply::{self, MAX_TIME_MS_EXPIRED, REAUTHENTICATION_REQUIRED, Unsuccessful};
-use crate::wire::{Flags, HelloReply, ServerError};
 
 /// The most memory that a connection keeps for the elements that a client appends to a command, in bytes. A session, a
 /// transaction and the cluster time need 250; only a large write concern or read preference needs more.

@@ -14,8 +14,8 @@ use zeroize::Zeroize;
 
 use super::channel::{Awaited, Channel, ExchangeError, ExchangeState, LONG_TO_DECOMPRESS};
 use super::inbox::Inbox;
+use crate::endpoint::wire::{Header, WireError, compressed};
 use crate::pool::runtime::Inline;
-use crate::wire::{Header, WireError, compressed};
 
 #[cfg(test)]
 mod tests;

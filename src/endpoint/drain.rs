@@ -16,9 +16,9 @@ use thiserror::Error;
 
 use super::channel::{Channel, ExchangeError, ExchangeState, KEPT_CAPACITY, Request};
 use super::inbox::Inbox;
-use crate::wire::header::{self, Header};
-use crate::wire::reply::whole_number;
-use crate::wire::{Flags, WireError, op_msg};
+use crate::endpoint::wire::header::{self, Header};
+use crate::endpoint::wire::reply::whole_number;
+use crate::endpoint::wire::{Flags, WireError, op_msg};
 
 #[cfg(test)]
 mod tests;

@@ -10,10 +10,10 @@ use bson::oid::ObjectId;
 use thiserror::Error;
 
 use super::authentication::{AuthenticationCause, AuthenticationError};
+use crate::endpoint::wire::reply::StateChange;
+use crate::endpoint::wire::{ServerError, WireError};
 use crate::pool::error::{Cause, Labels};
 use crate::text::milliseconds::Milliseconds;
-use crate::wire::reply::StateChange;
-use crate::wire::{ServerError, WireError};
 
 /// A command has no successful reply.
 ///

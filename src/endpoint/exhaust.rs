@@ -8,8 +8,8 @@ use super::connection::EndpointConnection;
 use super::direct::DirectConnection;
 use super::error::CommandError;
 use super::pooled::OperationError;
+use crate::endpoint::wire::Flags;
 use crate::pool::runtime::Connection;
-use crate::wire::Flags;
 
 /// The replies to one command, which the server sends without further requests (OP_MSG, "moreToCome on responses").
 ///

@@ -3,7 +3,7 @@
 
 use thiserror::Error;
 
-use crate::wire::PeerText;
+use crate::endpoint::wire::PeerText;
 
 /// The peer answered the first hello in a protocol other than MongoDB's. A retry does not help.
 #[derive(Clone, PartialEq, Eq, Error)]

@@ -15,11 +15,11 @@ use super::channel::{Channel, ExchangeError};
 use super::deadline::Deadline;
 use super::foreign::ForeignProtocolError;
 use super::{platform, transport};
-use crate::options::{Compressor, DriverInfo, InvalidOption, Options};
+use crate::endpoint::options::{Compressor, DriverInfo, InvalidOption, Options};
+use crate::endpoint::wire::metadata::ClientMetadata;
+use crate::endpoint::wire::reply::{self, StateChange, Unsuccessful};
+use crate::endpoint::wire::{HelloReply, ServerError, hello, server_api};
 use crate::pool::error::{EstablishError, Labels, Stage};
-use crate::wire::metadata::ClientMetadata;
-use crate::wire::reply::{self, StateChange, Unsuccessful};
-use crate::wire::{HelloReply, ServerError, hello, server_api};
 
 /// The part of hello that all connections with the same options share, including monitors' connections.
 #[derive(Debug)]

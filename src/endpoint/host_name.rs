@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use crate::options::split_zone;
+use crate::endpoint::options::split_zone;
 
 /// Returns a host's name in the form of certificates and `ALLOWED_HOSTS`: in lower case, without a final dot, and an IP
 /// address in its shortest form, without a zone. A zone is this machine's name for the route to the address.

@@ -25,11 +25,11 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 use tracing::{Instrument, debug_span};
 
-use crate::options::{DriverInfo, InvalidOption, Options, ServerAddress};
 use crate::pool::condition::Condition;
 use crate::pool::error::{Cause, EstablishError, Stage};
 use crate::pool::runtime::boxed;
 use crate::pool::runtime::{Establish, Establishing, Pool, PoolBuilder, TARGET};
+use options::{DriverInfo, InvalidOption, Options, ServerAddress};
 
 mod authentication;
 mod channel;
@@ -47,6 +47,7 @@ mod host_name;
 #[cfg(any(feature = "aws", feature = "oidc", feature = "ocsp"))]
 mod http;
 mod inbox;
+pub(crate) mod options;
 mod platform;
 mod pooled;
 mod prepared;
@@ -57,6 +58,7 @@ mod stages;
 #[cfg(test)]
 mod tests;
 mod transport;
+pub(crate) mod wire;
 
 pub use authentication::AuthenticationError;
 pub use command::Command;
@@ -76,13 +78,13 @@ pub use srv::hickory_resolver;
 pub(crate) use srv::{Resolver, SHORTEST_RESCAN, choose, resolve_again, resolve_first};
 
 #[doc(inline)]
-pub use crate::wire::PeerText;
+pub use wire::PeerText;
 #[doc(inline)]
-pub use crate::wire::hello::HelloReply;
+pub use wire::hello::HelloReply;
 #[doc(inline)]
-pub use crate::wire::op_msg::{OutgoingDocuments, OutgoingSequence};
+pub use wire::op_msg::{OutgoingDocuments, OutgoingSequence};
 #[doc(inline)]
-pub use crate::wire::reply::{ServerError, StateChange, WriteConcernError};
+pub use wire::reply::{ServerError, StateChange, WriteConcernError};
 
 /// Why a connection could not be opened. An application reads the text, or asks [`EstablishError`].
 #[cfg(any(feature = "unstable", test))]

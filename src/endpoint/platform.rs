@@ -4,7 +4,7 @@ use std::env::consts;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use crate::wire::metadata::{ClientMetadata, FunctionEnvironment, OperatingSystem};
+use crate::endpoint::wire::metadata::{ClientMetadata, FunctionEnvironment, OperatingSystem};
 
 /// Returns the metadata of this process, without an application name. Determined once, because it does not change.
 pub(super) fn metadata() -> ClientMetadata {

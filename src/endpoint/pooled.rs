@@ -15,12 +15,12 @@ use super::command::{Command, Limit, MaxTime};
 use super::connection::EndpointConnection;
 use super::error::CommandError;
 use super::{Endpoint, ServerError};
+use crate::endpoint::wire::reply::StateChange;
 use crate::pool::core::Clear;
 use crate::pool::error::{CheckOutError, Labels, PoolClearedError, TimeLimit};
 use crate::pool::runtime::boxed;
 use crate::pool::runtime::{Connection, Pool};
 use crate::text::milliseconds::Milliseconds;
-use crate::wire::reply::StateChange;
 
 impl Pool<Endpoint> {
     /// Checks out a connection, runs `command` on `database`, and checks the connection in. Short for

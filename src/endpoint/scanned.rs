@@ -8,7 +8,7 @@ use bson::RawDocumentBuf;
 use tokio::time::Instant;
 
 use super::Endpoint;
-use crate::options::SHORTEST_HEARTBEAT;
+use crate::endpoint::options::SHORTEST_HEARTBEAT;
 use crate::pool::error::EstablishError;
 
 /// The state that an endpoint shares with the checks of its server.

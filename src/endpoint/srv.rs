@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::options::{InvalidOption, Options};
+use crate::endpoint::options::{InvalidOption, Options};
 use crate::pool::error::Cause;
 use crate::text::printable::PrintableError;
 
@@ -239,7 +239,7 @@ pub(crate) async fn resolve_first(
 pub(crate) async fn resolve_again(
     options: &Options,
     resolver: Option<&Resolver>,
-) -> Result<(Vec<crate::options::ServerAddress>, Duration), ResolveError> {
+) -> Result<(Vec<crate::endpoint::options::ServerAddress>, Duration), ResolveError> {
     #[cfg(feature = "srv")]
     return look_up::again(options, resolver).await;
     #[cfg(not(feature = "srv"))]
@@ -250,7 +250,7 @@ pub(crate) async fn resolve_again(
 }
 
 /// Keeps `most` of the servers, chosen by a partial Fisher-Yates shuffle, or all if `most` is 0.
-pub(crate) fn choose(servers: &mut Vec<crate::options::ServerAddress>, most: u32) {
+pub(crate) fn choose(servers: &mut Vec<crate::endpoint::options::ServerAddress>, most: u32) {
     let most = usize::try_from(most).unwrap_or(usize::MAX);
     if most == 0 || most >= servers.len() {
         return;
@@ -286,7 +286,7 @@ mod look_up {
     use hickory_resolver::{ResolverBuilder, TokioResolver};
 
     use super::{Options, ResolveError, SHORTEST_RESCAN, choose};
-    use crate::options::{ServerAddress, SrvName};
+    use crate::endpoint::options::{ServerAddress, SrvName};
 
     /// The maximum number of servers that the SRV records of a name may list, or that `srvMaxHosts` may choose.
     const MOST_SERVERS: usize = 1_000;

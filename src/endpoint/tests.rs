@@ -10,8 +10,8 @@ use tokio::net::{TcpListener, TcpStream};
 use wharf_testbed::embedded::{EmbeddedOptions, EmbeddedServer};
 
 use super::*;
+use crate::endpoint::wire::hello::IncompatibleServerError;
 use crate::pool::error::Labels;
-use crate::wire::hello::IncompatibleServerError;
 
 /// Returns a channel with the limits of an established connection, and the other end of its stream.
 pub(super) async fn pair() -> (Channel, TcpStream) {
@@ -103,7 +103,7 @@ async fn connection_that_is_abandoned_after_a_fork_leaves_alone_what_waits_for_i
 }
 
 /// Returns a channel to a server that never answers. The listener accepts and holds the connection.
-async fn unanswered(credential: crate::options::Credential) -> (Endpoint, Channel, tokio::net::TcpListener) {
+async fn unanswered(credential: crate::endpoint::options::Credential) -> (Endpoint, Channel, tokio::net::TcpListener) {
     let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let endpoint = Options::new([&*address]).unwrap().credential(credential).endpoint().unwrap();
@@ -117,7 +117,8 @@ async fn unanswered(credential: crate::options::Credential) -> (Endpoint, Channe
 
 #[tokio::test]
 async fn cancelled_hello_leaves_no_speculative_authentication_in_the_buffers() {
-    let (endpoint, mut channel, _listener) = unanswered(crate::options::Credential::new("ada", "secret")).await;
+    let (endpoint, mut channel, _listener) =
+        unanswered(crate::endpoint::options::Credential::new("ada", "secret")).await;
     let speculation = endpoint.authenticator.as_ref().unwrap().speculation(&endpoint.address);
     assert!(speculation.command.is_some());
     // A cancelled handshake alone leaves its speculative authentication in the buffer.
@@ -125,7 +126,8 @@ async fn cancelled_hello_leaves_no_speculative_authentication_in_the_buffers() {
     assert!(is_left_waiting(made).await);
     assert!(channel.outgoing.windows(9).any(|window| window == b"saslStart"));
 
-    let (endpoint, mut channel, _listener) = unanswered(crate::options::Credential::new("ada", "secret")).await;
+    let (endpoint, mut channel, _listener) =
+        unanswered(crate::endpoint::options::Credential::new("ada", "secret")).await;
     let greeting = endpoint.greet(&mut channel, false, &speculation, Deadline::after(std::time::Duration::ZERO));
     assert!(is_left_waiting(greeting).await);
     assert_eq!((&channel.outgoing[..], channel.condition()), (&[][..], Condition::Broken));
@@ -137,10 +139,11 @@ async fn long_reply_takes_memory_as_it_arrives() {
     use tokio::io::AsyncWriteExt;
 
     use crate::endpoint::channel::Request;
-    use crate::wire::{Flags, Outgoing, op_msg};
+    use crate::endpoint::wire::{Flags, Outgoing, op_msg};
 
     const MEBIBYTE: usize = 1024 * 1024;
-    let (_endpoint, mut channel, listener) = unanswered(crate::options::Credential::new("ada", "secret")).await;
+    let (_endpoint, mut channel, listener) =
+        unanswered(crate::endpoint::options::Credential::new("ada", "secret")).await;
     let mut server = listener.accept().await.unwrap().0;
     channel.set_limits(&HelloReply::read(rawdoc! { "maxMessageSizeBytes": i32::MAX }).unwrap());
     let body = rawdoc! { "ok": 1, "text": "a".repeat(12 * MEBIBYTE) };
@@ -252,7 +255,7 @@ fn busy_polling_keeps_a_waiting_command_awake_up_to_its_limit() {
     // A stream's next reply comes when the server has something to say.
     let mut connection = connect(LIMIT);
     let hello = rawdoc! { "hello": 1, "maxAwaitTimeMS": 60_000 };
-    let streaming = Command::new("admin", &hello).with_flags(crate::wire::Flags::EXHAUST_ALLOWED);
+    let streaming = Command::new("admin", &hello).with_flags(crate::endpoint::wire::Flags::EXHAUST_ALLOWED);
     let limit = Limit::Infinite;
     assert_eq!(asks_for_polls(&runtime, connection.complete(&streaming, limit)).0, 1);
 }

@@ -7,7 +7,7 @@ use arc_swap::ArcSwapOption;
 use bson::{RawDocument, Timestamp};
 
 use super::elements;
-use crate::wire::element::{self, TIMESTAMP};
+use crate::endpoint::wire::element::{self, TIMESTAMP};
 
 /// The longest `$clusterTime` that is kept, in bytes. A genuine one is below 200 bytes, and every command carries it.
 const LONGEST: usize = 1_024;

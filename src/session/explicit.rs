@@ -14,7 +14,7 @@ use super::options::{SessionOptions, TransactionOptions};
 use super::reply::ReplyTimes;
 use super::server_session::{ServerSession, SessionId};
 use super::transaction::{Pin, Transaction, TransactionState};
-use crate::options::{InvalidOption, Options, ReadPreference, ReadPreferenceMode};
+use crate::endpoint::options::{InvalidOption, Options, ReadPreference, ReadPreferenceMode};
 use crate::pool::error::Labels;
 
 /// The first wire version with snapshot reads: 5.0.

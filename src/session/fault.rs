@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use bson::{RawBsonRef, RawDocument};
 
+use crate::endpoint::wire::ServerError;
+use crate::endpoint::wire::reply::{self, MAX_TIME_MS_EXPIRED, is_retryable_code};
 use crate::endpoint::{CommandError, CommandTimeoutError, OperationError};
 use crate::pool::error::{CheckOutError, Labels};
-use crate::wire::ServerError;
-use crate::wire::reply::{self, MAX_TIME_MS_EXPIRED, is_retryable_code};
 
 /// Retryable for reads only.
 const READ_CONCERN_MAJORITY_NOT_AVAILABLE_YET: i32 = 134;
@@ -258,9 +258,9 @@ mod tests {
 
     use super::*;
     use crate::endpoint::Origin;
+    use crate::endpoint::wire::WireError;
+    use crate::endpoint::wire::reply::{Unsuccessful, check};
     use crate::pool::error::{EstablishError, NoRuntimeError, PoolClearedError, PoolClosedError, Stage};
-    use crate::wire::WireError;
-    use crate::wire::reply::{Unsuccessful, check};
 
     const RETRYABLE_LOSS: FaultKind = FaultKind::NoConnection { is_retryable: true };
 

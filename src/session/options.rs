@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bson::Timestamp;
 
-use crate::options::{InvalidOption, Options, ReadPreference, WriteConcern};
+use crate::endpoint::options::{InvalidOption, Options, ReadPreference, WriteConcern};
 
 /// The options of an explicit session.
 ///
@@ -156,7 +156,7 @@ impl TransactionOptions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::ReadPreferenceMode;
+    use crate::endpoint::options::ReadPreferenceMode;
 
     #[test]
     fn sessions_are_causally_consistent_except_for_snapshots() {

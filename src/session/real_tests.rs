@@ -4,8 +4,8 @@ use bson::{RawDocumentBuf, rawdoc};
 use wharf_testbed::replica_set::{ReplicaSet, ReplicaSetOptions};
 
 use super::*;
+use crate::endpoint::options::Options;
 use crate::endpoint::{Command, CommandError, DirectConnection, Endpoint};
-use crate::options::Options;
 use crate::pool::error::Labels;
 
 const SERVER: SessionServer =

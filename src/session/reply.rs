@@ -3,7 +3,7 @@
 use bson::spec::ElementType;
 use bson::{RawBsonRef, RawDocument, Timestamp};
 
-use crate::wire::element::{self, TIMESTAMP};
+use crate::endpoint::wire::element::{self, TIMESTAMP};
 
 const DOCUMENT: u8 = ElementType::EmbeddedDocument as u8;
 

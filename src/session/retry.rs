@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::fault::Fault;
-use crate::options::Options;
+use crate::endpoint::options::Options;
 use crate::pool::error::Labels;
 
 /// The pause before the first retry after an overload is drawn from up to twice this time ("Overload retry policy").

@@ -7,7 +7,7 @@ use bson::{RawDocument, RawDocumentBuf, rawdoc};
 
 use super::error::SessionError;
 use super::options::TransactionOptions;
-use crate::options::{Acknowledgement, WriteConcern};
+use crate::endpoint::options::{Acknowledgement, WriteConcern};
 
 /// How long a repeated commit may wait for the majority, if its write concern sets no limit.
 const REPEATED_COMMIT_W_TIMEOUT: Duration = Duration::from_secs(10);

@@ -10,7 +10,7 @@ use wharf_testbed::scripted::{Answer, name};
 use super::tests::{PRIMARY_AND_SECONDARY, World, answer_of_query, close, is_hello, pass, replica_set};
 use crate::client::{self, ClientError, Operation, TopologyEvent};
 use crate::endpoint::OperationError;
-use crate::options::{Options, ReadPreference, ReadPreferenceMode};
+use crate::endpoint::options::{Options, ReadPreference, ReadPreferenceMode};
 use crate::pool::error::{CheckOutError, Stage};
 use crate::pool::event::PoolEvent;
 

@@ -15,7 +15,7 @@ use super::tests::{
 };
 use super::{Client, Cursor};
 use crate::client::{ClientError, Operation};
-use crate::options::{ReadPreference, ReadPreferenceMode};
+use crate::endpoint::options::{ReadPreference, ReadPreferenceMode};
 
 /// Drops this inside a runtime, where no cleanup is possible, and returns how long the call that then cleans up takes.
 fn time_to_drop<T>(client: &Client, value: T) -> Duration {

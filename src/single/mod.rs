@@ -113,7 +113,7 @@ use crate::client::{
 };
 use crate::deployment::Checks;
 use crate::endpoint::Limit;
-use crate::options::{DriverInfo, InvalidOption, Options};
+use crate::endpoint::options::{DriverInfo, InvalidOption, Options};
 use crate::pool::metrics::PoolMetrics;
 use crate::pool::runtime::Subscriber;
 #[cfg(any(feature = "metrics", feature = "opentelemetry"))]

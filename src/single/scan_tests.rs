@@ -5,7 +5,7 @@ use wharf_testbed::scripted::{Answer, name};
 
 use super::tests::{PRIMARY_AND_SECONDARY, World, answer_of_query, close, is_hello, replica_set};
 use crate::client::Operation;
-use crate::options::{ReadPreference, ReadPreferenceMode};
+use crate::endpoint::options::{ReadPreference, ReadPreferenceMode};
 
 /// "Not writable primary" and "node is shutting down" make the topology stale. "Node is recovering" does not, because that
 /// state may last for some time.
@@ -48,7 +48,7 @@ mod srv {
 
     use super::super::tests::{World, pass, ping};
     use crate::client::Client;
-    use crate::options::Options;
+    use crate::endpoint::options::Options;
 
     const SERVICE: &str = "_mongodb._tcp.db.wharf.test";
 

@@ -12,7 +12,7 @@ use super::driver::Driver;
 use super::{Client, Shared};
 use crate::client::{self, ClientError, Operation, ServerSelectionError};
 use crate::deployment::Checks;
-use crate::options::{Options, ReadPreference, ReadPreferenceMode};
+use crate::endpoint::options::{Options, ReadPreference, ReadPreferenceMode};
 
 /// A server's reply to a hello.
 fn standalone() -> Document {

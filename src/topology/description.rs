@@ -7,8 +7,8 @@ use bson::oid::ObjectId;
 use thiserror::Error;
 
 use super::server::{ServerDescription, ServerType};
-use crate::options::{Options, ServerAddress};
-use crate::wire::hello::IncompatibleServerError;
+use crate::endpoint::options::{Options, ServerAddress};
+use crate::endpoint::wire::hello::IncompatibleServerError;
 
 /// The kind of a deployment (SDAM, "TopologyType").
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]

@@ -3,9 +3,9 @@
 use bson::RawDocument;
 
 use super::TopologyVersion;
-use crate::options::ServerAddress;
+use crate::endpoint::options::ServerAddress;
+use crate::endpoint::wire::reply::StateChange;
 use crate::pool::error::Cause;
-use crate::wire::reply::StateChange;
 
 /// How far a connection had progressed when an error occurred.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

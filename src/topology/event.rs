@@ -10,7 +10,7 @@ use bson::oid::ObjectId;
 use super::description::{TopologyDescription, is_equivalent};
 use super::server::ServerDescription;
 use super::view::{ServerView, TopologyView};
-use crate::options::ServerAddress;
+use crate::endpoint::options::ServerAddress;
 use crate::pool::error::Cause;
 
 /// An event of a client's monitoring (SDAM Logging and Monitoring, "Events API").
@@ -251,7 +251,7 @@ mod tests {
     use bson::rawdoc;
 
     use super::*;
-    use crate::options::ServerAddress;
+    use crate::endpoint::options::ServerAddress;
     use crate::topology::TopologyType;
 
     #[test]

@@ -3,7 +3,7 @@
 use super::description::TopologyType;
 use super::server::{MOST_MEMBERS, ServerDescription, ServerType};
 use super::transition::{Effect, Step, of_other_set};
-use crate::options::ServerAddress;
+use crate::endpoint::options::ServerAddress;
 
 /// From this wire version on (MongoDB 6.0), the comparison of primaries considers `electionId` before `setVersion`.
 const ELECTION_FIRST: i32 = 17;

@@ -8,12 +8,12 @@ use bson::oid::ObjectId;
 use bson::{DateTime, RawBsonRef, RawDocument};
 
 use super::TopologyVersion;
-use crate::options::{Host, ServerAddress};
+use crate::endpoint::options::{Host, ServerAddress};
+use crate::endpoint::wire::hello::{IncompatibleServerError, check_wire_versions, out_of_range};
+use crate::endpoint::wire::reply::{self, Unsuccessful, whole_number};
+use crate::endpoint::wire::{DEFAULT_MAX_MESSAGE_SIZE, Role, WireError};
 use crate::pool::error::Cause;
 use crate::text::printable::PeerText;
-use crate::wire::hello::{IncompatibleServerError, check_wire_versions, out_of_range};
-use crate::wire::reply::{self, Unsuccessful, whole_number};
-use crate::wire::{DEFAULT_MAX_MESSAGE_SIZE, Role, WireError};
 
 /// The kind of a server (SDAM, "ServerType").
 ///

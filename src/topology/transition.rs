@@ -7,9 +7,9 @@ use super::description::{TopologyDescription, TopologyType};
 use super::error::{ApplicationError, ErrorKind};
 use super::server::{ServerDescription, ServerType};
 use super::version::TopologyVersion;
-use crate::options::ServerAddress;
+use crate::endpoint::options::ServerAddress;
+use crate::endpoint::wire::reply::StateChange;
 use crate::pool::error::Cause;
-use crate::wire::reply::StateChange;
 
 /// What the caller must do after a transition, in the order of the list.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use bson::oid::ObjectId;
 use bson::{RawBsonRef, RawDocument};
 
-use crate::wire::reply::whole_number;
+use crate::endpoint::wire::reply::whole_number;
 
 /// `topologyVersion`: a counter that a server process increments whenever its view of the topology changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

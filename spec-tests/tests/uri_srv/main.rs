@@ -4,7 +4,7 @@
 //! `srv_seedlist` and asserts the seeds and the options. Another test runs them with a client, on servers that follow
 //! scripts, and asserts the servers that the client finds and a ping (`hosts`, `numHosts`, `ping`).
 //!
-//! The prose tests of the name `localhost` are in `src/options/srv.rs`, because the resolver answers for that name (RFC
+//! The prose tests of the name `localhost` are in `src/endpoint/options/srv.rs`, because the resolver answers for that name (RFC
 //! 6761) without asking a name server.
 #![cfg(not(loom))]
 #![cfg(feature = "srv")]

@@ -22,7 +22,7 @@ use super::super::timed::Limited;
 use super::super::typed::extend;
 use super::{ChangeStream, token_of};
 use crate::endpoint::Limit;
-use crate::options::ReadPreference;
+use crate::endpoint::options::ReadPreference;
 use crate::pool::runtime::forks;
 use crate::session::{SessionError, SessionOptions};
 

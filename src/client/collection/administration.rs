@@ -13,9 +13,9 @@ use super::fields::{Fields, Shape};
 use super::request::{CursorOptions, Request};
 use super::{Collection, Database, Settings};
 use crate::endpoint::Limit;
-use crate::options::PRIMARY;
+use crate::endpoint::options::PRIMARY;
+use crate::endpoint::wire::reply::whole_number;
 use crate::session::SessionError;
-use crate::wire::reply::whole_number;
 
 /// The server's number for `NamespaceNotFound`.
 const NAMESPACE_NOT_FOUND: i32 = 26;

@@ -15,8 +15,8 @@ use super::fields::{Fields, Shape};
 use super::request::{CursorOptions, Request, first_of_batch};
 use super::{Collection, Database};
 use crate::endpoint::Limit;
+use crate::endpoint::wire::reply::whole_number;
 use crate::session::SessionError;
-use crate::wire::reply::whole_number;
 
 impl<T> Collection<T> {
     /// Prepares an aggregation: a pipeline, as an array of stages. Await it for a [`Cursor`] of documents, or after

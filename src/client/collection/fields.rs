@@ -8,7 +8,7 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use super::super::error::ClientError;
 use super::super::typed::{encode, extend, refuse_second};
-use crate::wire::reply::has_field;
+use crate::endpoint::wire::reply::has_field;
 
 /// Room that suffices for most commands and statements, in bytes.
 const USUAL_ROOM: usize = 256;

@@ -42,7 +42,7 @@ pub use self::update::{Delete, Replace, Update};
 
 use self::request::Request;
 use super::Client;
-use crate::options::{ReadPreference, WriteConcern};
+use crate::endpoint::options::{ReadPreference, WriteConcern};
 
 /// Gives a handle the methods that set what it has instead of the client's options.
 macro_rules! settings {

@@ -17,8 +17,8 @@ use super::super::typed::{Prepared, with};
 use super::super::write::Write;
 use super::Settings;
 use super::fields::Fields;
+use crate::endpoint::options::{PRIMARY, ReadPreference, WriteConcern};
 use crate::endpoint::{Limit, OutgoingSequence};
-use crate::options::{PRIMARY, ReadPreference, WriteConcern};
 use crate::session::{SessionError, name, takes_read_concern, writes_its_result};
 
 /// A command as a builder makes it.
@@ -324,7 +324,7 @@ macro_rules! builder {
 
     (@inherited read_preference) => {
         /// Sets the servers that the command may be sent to, instead of those of the collection or database.
-        pub fn read_preference(mut self, preference: &'c crate::options::ReadPreference) -> Self {
+        pub fn read_preference(mut self, preference: &'c crate::endpoint::options::ReadPreference) -> Self {
             self.request.read_preference = Some(preference);
             self
         }
@@ -338,7 +338,7 @@ macro_rules! builder {
     };
     (@inherited write_concern) => {
         /// Sets the write concern, instead of that of the collection or database.
-        pub fn write_concern(mut self, concern: crate::options::WriteConcern) -> Self {
+        pub fn write_concern(mut self, concern: crate::endpoint::options::WriteConcern) -> Self {
             self.request.write_concern = Some(concern);
             self
         }

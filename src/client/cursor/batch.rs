@@ -4,7 +4,7 @@ use bson::spec::ElementType;
 use bson::{RawBsonRef, RawDocument, RawDocumentBuf};
 
 use super::super::error::ClientError;
-use crate::wire::reply::whole_number;
+use crate::endpoint::wire::reply::whole_number;
 
 /// A batch of documents in the reply that brought it.
 pub(super) struct Batch {

@@ -11,10 +11,10 @@ use super::*;
 use crate::client::{WriteError, Written};
 use crate::deployment::TopologySummary;
 use crate::endpoint::causes::AuthenticationCause;
+use crate::endpoint::options::Mechanism;
+use crate::endpoint::wire::WireError;
 use crate::endpoint::{AuthenticationError, CommandTimeoutError, ConnectTimeoutError, Origin, ServerError};
-use crate::options::Mechanism;
 use crate::pool::error::{CheckOutError, EstablishError, PoolClearedError, PoolClosedError, Stage, TimeLimit};
-use crate::wire::WireError;
 
 const HOST: &str = "db.example.com:27017";
 

@@ -8,9 +8,9 @@ use super::super::operation::Kind;
 use super::{Answer, FailedAttempt, Running, UnmetConcern};
 use crate::deployment::Selected;
 use crate::endpoint::OperationError;
+use crate::endpoint::wire::reply::MAX_TIME_MS_EXPIRED;
 use crate::pool::error::Labels;
 use crate::session::{Fault, FaultKind, Retryability, SessionServer};
-use crate::wire::reply::MAX_TIME_MS_EXPIRED;
 
 impl Running<'_> {
     /// Returns the failure of a write that was executed, but whose write concern was not met.

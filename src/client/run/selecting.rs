@@ -7,7 +7,7 @@ use super::appended::refused;
 use super::{FailedAttempt, Running};
 use crate::deployment::{Demand, Selected};
 use crate::endpoint::Endpoint;
-use crate::options::{PRIMARY, ServerAddress};
+use crate::endpoint::options::{PRIMARY, ServerAddress};
 use crate::pool::runtime::Connection;
 use crate::selection::Access;
 use crate::session::Retryability;

@@ -10,11 +10,11 @@ use thiserror::Error;
 use super::super::error::ClientError;
 use super::super::run::UnmetConcern;
 use super::Kind;
+use crate::endpoint::options::ServerAddress;
+use crate::endpoint::wire::reply::{self, DUPLICATE_KEY, whole_number};
 use crate::endpoint::{Limit, ServerError, WriteConcernError};
-use crate::options::ServerAddress;
 use crate::pool::error::Labels;
 use crate::text::printable::Printable;
-use crate::wire::reply::{self, DUPLICATE_KEY, whole_number};
 
 /// What writes have done.
 #[derive(Debug, Clone, PartialEq)]

@@ -6,10 +6,10 @@ use std::time::Duration;
 use thiserror::Error;
 
 use super::super::heartbeat::Heartbeat;
+use crate::endpoint::wire::WireError;
 use crate::endpoint::{CommandError, ServerError};
 use crate::pool::error::{Cause, EstablishError};
 use crate::text::milliseconds::Milliseconds;
-use crate::wire::WireError;
 
 /// Why a check has no result.
 pub(in crate::deployment) enum Failure {

@@ -28,8 +28,8 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::heartbeat::{Heartbeat, Line};
 use super::state::{Resident, now};
+use crate::endpoint::options::{Options, SHORTEST_HEARTBEAT, ServerMonitoringMode};
 use crate::endpoint::{Command, DirectConnection, Endpoint, is_function};
-use crate::options::{Options, SHORTEST_HEARTBEAT, ServerMonitoringMode};
 use crate::pool::runtime::{alarm, before_alarm};
 use crate::topology::{ServerDescription, TopologyVersion};
 use failure::{CheckTimeoutError, Failure};

@@ -8,9 +8,9 @@ use arc_swap::ArcSwapOption;
 use zeroize::Zeroizing;
 
 use super::{Cause, Conversation};
-use crate::options::{AwsCredentials, CloudEnvironment, Credential, InvalidOption, Mechanism, aws};
-use crate::wire::auth::aws::{AccessKeys, NONCE_LENGTH, ServerFirst, Timestamp, client_first, client_second};
-use crate::wire::auth::sasl::{self, SaslReply};
+use crate::endpoint::options::{AwsCredentials, CloudEnvironment, Credential, InvalidOption, Mechanism, aws};
+use crate::endpoint::wire::auth::aws::{AccessKeys, NONCE_LENGTH, ServerFirst, Timestamp, client_first, client_second};
+use crate::endpoint::wire::auth::sasl::{self, SaslReply};
 
 mod sources;
 

@@ -6,9 +6,9 @@ use zeroize::Zeroize;
 use super::Cause;
 use crate::endpoint::channel::Channel;
 use crate::endpoint::deadline::Deadline;
-use crate::options::ServerAddress;
-use crate::wire::ServerError;
-use crate::wire::reply::{self, Unsuccessful};
+use crate::endpoint::options::ServerAddress;
+use crate::endpoint::wire::ServerError;
+use crate::endpoint::wire::reply::{self, Unsuccessful};
 
 /// An authentication in progress: its channel, its server and its deadline.
 ///

@@ -9,10 +9,10 @@ use thiserror::Error;
 use crate::endpoint::channel::ExchangeError;
 use crate::endpoint::deadline::ConnectTimeoutError;
 use crate::endpoint::handshake;
-use crate::options::Mechanism;
+use crate::endpoint::options::Mechanism;
+use crate::endpoint::wire::auth::scram::ScramError;
+use crate::endpoint::wire::{ServerError, WireError};
 use crate::pool::error::{EstablishError, Stage};
-use crate::wire::auth::scram::ScramError;
-use crate::wire::{ServerError, WireError};
 
 /// A connection could not be authenticated.
 ///

@@ -8,8 +8,8 @@ use tokio::sync::watch;
 use zeroize::Zeroizing;
 
 use super::Cause;
+use crate::endpoint::wire::auth::scram::{Challenge, Hash, Keys, prepare_password};
 use crate::pool::runtime::{PerProcess, start_blocking};
-use crate::wire::auth::scram::{Challenge, Hash, Keys, prepare_password};
 
 /// How many keys are cached. A user has one salt per mechanism on all members of a replica set. More than two keys are
 /// needed only if the servers have separate users, or after a change of the password.
@@ -21,7 +21,7 @@ const KEPT: usize = 16;
 /// wait for it. Cancelling one caller does not stop it for the others.
 pub(super) struct KeyCache {
     username: String,
-    password: crate::options::Secret,
+    password: crate::endpoint::options::Secret,
     /// Oldest first. A forked child has a separate list, because it lacks the threads that derive the parent's keys.
     entries: PerProcess<Mutex<Vec<Entry>>>,
 }
@@ -37,7 +37,7 @@ struct Entry {
 type Derived = watch::Receiver<Option<Arc<Keys>>>;
 
 impl KeyCache {
-    pub fn new(username: String, password: crate::options::Secret) -> Self {
+    pub fn new(username: String, password: crate::endpoint::options::Secret) -> Self {
         Self { username, password, entries: PerProcess::default() }
     }
 
@@ -107,9 +107,9 @@ mod tests {
     use std::task::{Context, Waker};
 
     use super::*;
+    use crate::endpoint::wire::auth::scram::{ClientFirst, ScramError};
     #[cfg(unix)]
     use crate::pool::runtime::{Inline, in_child};
-    use crate::wire::auth::scram::{ClientFirst, ScramError};
 
     fn cache(password: &str) -> Arc<KeyCache> {
         Arc::new(KeyCache::new("user".into(), password.into()))

@@ -8,7 +8,7 @@
 //! 3. repeats it whenever the server asks for it (error 391, [`Authentication::repeat`]).
 //!
 //! To add a mechanism, add a variant to `Method`, a file here for its conversation, and a file in
-//! [`wire::auth`](crate::wire::auth) for its messages.
+//! [`wire::auth`](crate::endpoint::wire::auth) for its messages.
 
 use std::io;
 use std::sync::Arc;
@@ -37,10 +37,10 @@ use scram::Scram;
 
 use super::channel::Channel;
 use super::deadline::Deadline;
-use crate::options::{Credential, InvalidOption, Mechanism, Options, Secret, ServerAddress};
-use crate::wire::HelloReply;
-use crate::wire::auth::scram::Hash;
-use crate::wire::auth::{plain, sasl, x509};
+use crate::endpoint::options::{Credential, InvalidOption, Mechanism, Options, Secret, ServerAddress};
+use crate::endpoint::wire::HelloReply;
+use crate::endpoint::wire::auth::scram::Hash;
+use crate::endpoint::wire::auth::{plain, sasl, x509};
 
 /// Authenticates connections with one credential.
 #[derive(Debug)]

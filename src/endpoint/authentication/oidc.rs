@@ -15,13 +15,13 @@ use zeroize::Zeroizing;
 use super::{Cause, Conversation};
 use crate::endpoint::deadline::Deadline;
 use crate::endpoint::host_name;
-use crate::options::{
+use crate::endpoint::options::{
     CallbackFuture, DEFAULT_ALLOWED_HOSTS, Host, IdpInfo, InvalidOption, Mechanism, OidcContext, OidcToken, Options,
     Secret, ServerAddress,
 };
+use crate::endpoint::wire::auth::oidc as messages;
+use crate::endpoint::wire::auth::sasl::{self, SaslReply};
 use crate::pool::runtime::PerProcess;
-use crate::wire::auth::oidc as messages;
-use crate::wire::auth::sasl::{self, SaslReply};
 
 mod source;
 mod tokens;
@@ -272,7 +272,7 @@ mod tests {
     #[cfg(unix)]
     #[test]
     fn child_forked_while_a_callback_is_awaited_calls_its_own() {
-        use crate::options::Credential;
+        use crate::endpoint::options::Credential;
         use crate::pool::runtime::in_child;
         use std::future::{Future, pending};
         use std::pin::pin;

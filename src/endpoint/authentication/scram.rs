@@ -6,9 +6,9 @@ use bson::{RawDocument, RawDocumentBuf, rawdoc};
 use zeroize::Zeroizing;
 
 use super::{Cause, Conversation, KeyCache};
-use crate::options::{Credential, InvalidOption};
-use crate::wire::auth::sasl::{self, SaslReply};
-use crate::wire::auth::scram::{ClientFirst, Hash, ScramError};
+use crate::endpoint::options::{Credential, InvalidOption};
+use crate::endpoint::wire::auth::sasl::{self, SaslReply};
+use crate::endpoint::wire::auth::scram::{ClientFirst, Hash, ScramError};
 
 /// The state that all connections share for SCRAM.
 #[derive(Debug)]

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+use crate::endpoint::options::Secret;
 use crate::endpoint::regular_file;
-use crate::options::Secret;
 use crate::pool::runtime::blocking;
 
 /// The longest token that a file may hold, in bytes.

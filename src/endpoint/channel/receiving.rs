@@ -6,8 +6,8 @@ use std::task::{Context, Poll};
 use bson::RawDocument;
 
 use super::{Awaited, Channel, ExchangeError, ExchangeState, KEPT_CAPACITY};
-use crate::wire::header::{self, Header};
-use crate::wire::{Flags, Message, WireError, compressed, op_msg};
+use crate::endpoint::wire::header::{self, Header};
+use crate::endpoint::wire::{Flags, Message, WireError, compressed, op_msg};
 
 /// How much of a reply has arrived.
 enum Progress {

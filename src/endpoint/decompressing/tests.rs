@@ -12,9 +12,9 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::*;
 use crate::endpoint::channel::Request;
-use crate::options::Compressor;
+use crate::endpoint::options::Compressor;
+use crate::endpoint::wire::{Flags, Outgoing, header, op_msg};
 use crate::pool::condition::Condition;
-use crate::wire::{Flags, Outgoing, header, op_msg};
 
 /// Returns a runtime with one blocking thread.
 fn runtime() -> Runtime {

@@ -8,8 +8,8 @@ use tokio::net::TcpStream;
 use super::*;
 use crate::endpoint::channel::Request;
 use crate::endpoint::tests::pair;
+use crate::endpoint::wire::{Limits, Message, Outgoing};
 use crate::pool::condition::Condition;
-use crate::wire::{Limits, Message, Outgoing};
 
 /// More than any test needs.
 const PLENTY: u64 = 64 * 1024 * 1024;

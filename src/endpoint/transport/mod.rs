@@ -18,7 +18,7 @@ use tracing::{Instrument, debug_span};
 
 use super::deadline::Deadline;
 use super::stages::Stages;
-use crate::options::{Host, InvalidOption, Options, ProxyOptions, ServerAddress, split_zone};
+use crate::endpoint::options::{Host, InvalidOption, Options, ProxyOptions, ServerAddress, split_zone};
 use crate::pool::error::{EstablishError, Stage};
 use crate::pool::runtime::boxed;
 use crate::pool::runtime::{LookUps, TARGET};

@@ -13,7 +13,7 @@ use tokio_socks::tcp::Socks5Stream;
 use super::socket::Socket;
 use super::{connect_tcp, resolve};
 use crate::endpoint::deadline::Deadline;
-use crate::options::ProxyOptions;
+use crate::endpoint::options::ProxyOptions;
 use crate::pool::error::{Cause, EstablishError, Stage};
 use crate::pool::runtime::LookUps;
 

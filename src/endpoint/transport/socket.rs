@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 #[cfg(unix)]
 use tokio::net::UnixStream;
 
-use crate::options::InvalidOption;
+use crate::endpoint::options::InvalidOption;
 
 /// How long a connection may be silent before the operating system probes its peer, and how long it waits for an answer
 /// before the next probe.

@@ -14,8 +14,8 @@ use wharf_testbed::tls_front::TlsFront;
 
 use super::*;
 use crate::endpoint::channel::{Channel, Request};
-use crate::options::TlsOptions;
-use crate::wire::Flags;
+use crate::endpoint::options::TlsOptions;
+use crate::endpoint::wire::Flags;
 
 const AGES: Duration = Duration::from_secs(60);
 

@@ -6,7 +6,7 @@ use bson::rawdoc;
 
 use super::super::cluster_time::SharedClusterTime;
 use super::*;
-use crate::options::{Acknowledgement, ReadPreferenceMode, WriteConcern};
+use crate::endpoint::options::{Acknowledgement, ReadPreferenceMode, WriteConcern};
 
 type TestSession = Session<&'static str>;
 

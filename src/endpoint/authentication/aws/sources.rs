@@ -19,8 +19,8 @@ use zeroize::Zeroizing;
 
 use super::super::token_file::{self, TokenFileError};
 use crate::endpoint::http::{HttpError, HttpRequest, Peers};
-use crate::options::{AwsCredentials, CallbackError, CloudEnvironment, Secret};
-use crate::wire::auth::aws::Timestamp;
+use crate::endpoint::options::{AwsCredentials, CallbackError, CloudEnvironment, Secret};
+use crate::endpoint::wire::auth::aws::Timestamp;
 
 mod container;
 mod security_token_service;

@@ -12,7 +12,7 @@ use zeroize::Zeroizing;
 
 use super::super::token_file::{self, TokenFileError};
 use crate::endpoint::http::{HttpError, HttpRequest};
-use crate::options::{
+use crate::endpoint::options::{
     Callback, CallbackError, CallbackFuture, CloudEnvironment, Credential, InvalidOption, OidcContext, OidcToken,
     Secret,
 };

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::source::NoToken;
-use crate::options::{CallbackFuture, IdpInfo, OidcToken, Secret};
+use crate::endpoint::options::{CallbackFuture, IdpInfo, OidcToken, Secret};
 
 /// The least time between the beginnings of two calls.
 const BETWEEN_CALLS: Duration = Duration::from_millis(100);

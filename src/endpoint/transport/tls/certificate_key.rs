@@ -14,9 +14,9 @@ use tokio_rustls::rustls::{Error, InconsistentKeys};
 use zeroize::Zeroizing;
 
 use super::pem::{self, Section};
+use crate::endpoint::options::{ClientCertificate, InvalidOption, Secret, TlsOptions};
 use crate::endpoint::regular_file;
-use crate::options::{ClientCertificate, InvalidOption, Secret, TlsOptions};
-use crate::wire::ocsp::{Certificate, PublicKey};
+use crate::endpoint::wire::ocsp::{Certificate, PublicKey};
 
 /// The client's certificate and private key, from a file or from the application.
 #[derive(Debug)]

@@ -13,7 +13,7 @@ use tokio_rustls::rustls::{self, CertificateError};
 ///
 /// This is the cause of an [`EstablishError`](crate::EstablishError) at [`Stage::Tls`](crate::Stage::Tls). The cause of
 /// other TLS failures is an [`io::Error`] that contains the [`rustls::Error`], and the cause of a
-/// failed revocation check is an [`OcspError`](crate::wire::ocsp::OcspError).
+/// failed revocation check is an [`OcspError`](crate::endpoint::wire::ocsp::OcspError).
 #[derive(Clone, Error)]
 #[non_exhaustive]
 pub enum TlsError {

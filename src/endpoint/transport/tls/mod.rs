@@ -36,7 +36,7 @@ use tokio_rustls::rustls::{CertificateError, ClientConfig, Error, InvalidMessage
 use super::socket::Socket;
 use crate::endpoint::deadline::Deadline;
 use crate::endpoint::host_name;
-use crate::options::{Host, InvalidOption, TlsOptions, TlsVersion};
+use crate::endpoint::options::{Host, InvalidOption, TlsOptions, TlsVersion};
 use crate::pool::error::{EstablishError, Stage};
 use crate::text::printable::Printable;
 

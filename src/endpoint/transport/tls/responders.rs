@@ -19,9 +19,9 @@ use zeroize::Zeroizing;
 
 use super::revocation::{Algorithms, Conclusion, Issued};
 use crate::endpoint::http::HttpRequest;
+use crate::endpoint::wire::ocsp::CertificateId;
 use crate::pool::runtime::TARGET;
 use crate::text::printable::{Printable, PrintableError};
-use crate::wire::ocsp::CertificateId;
 
 /// The longest wait for responders.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -160,7 +160,7 @@ mod tests {
 
     use super::super::pem;
     use super::*;
-    use crate::wire::ocsp::Certificate;
+    use crate::endpoint::wire::ocsp::Certificate;
 
     #[test]
     fn revocation_is_forgotten_for_nothing_before_its_time() {

@@ -13,8 +13,8 @@ use tokio_rustls::rustls::{CertificateError, Error, OtherError, RootCertStore};
 use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
 
 #[cfg(feature = "ocsp")]
-use crate::wire::ocsp::CertificateId;
-use crate::wire::ocsp::{Certificate, OcspError, OcspResponse, PublicKey, Status};
+use crate::endpoint::wire::ocsp::CertificateId;
+use crate::endpoint::wire::ocsp::{Certificate, OcspError, OcspResponse, PublicKey, Status};
 
 /// id-kp-OCSPSigning (RFC 6960, section 4.2.2.2): the right to sign on behalf of an issuer.
 const OCSP_SIGNING: &[u8] = &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x03, 0x09];

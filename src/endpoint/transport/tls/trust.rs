@@ -22,10 +22,10 @@ use super::error::TlsError;
 use super::responders::Responders;
 use super::revocation::Issuer;
 use super::{pem, revocation};
+use crate::endpoint::options::{CaCertificates, InvalidOption, TlsOptions};
 use crate::endpoint::regular_file;
-use crate::options::{CaCertificates, InvalidOption, TlsOptions};
+use crate::endpoint::wire::ocsp::Certificate;
 use crate::pool::runtime::blocking;
-use crate::wire::ocsp::Certificate;
 
 /// The system's certificate authorities. They are read once per process, so a change takes effect after a restart. A read
 /// that found no authorities is not kept.

@@ -10,7 +10,7 @@ use zeroize::Zeroizing;
 
 use super::{Question, Unavailable, read_token, text};
 use crate::endpoint::http::HttpError;
-use crate::options::{AwsCredentials, CloudEnvironment, Secret};
+use crate::endpoint::options::{AwsCredentials, CloudEnvironment, Secret};
 
 const RELATIVE_URI: &str = "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI";
 const FULL_URI: &str = "AWS_CONTAINER_CREDENTIALS_FULL_URI";

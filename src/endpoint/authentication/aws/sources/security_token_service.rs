@@ -4,7 +4,7 @@
 //! another region fails, and is the only one that private networks and other partitions (such as China) can reach.
 
 use super::{Unavailable, text};
-use crate::options::CloudEnvironment;
+use crate::endpoint::options::CloudEnvironment;
 
 const GLOBAL: &str = "https://sts.amazonaws.com";
 

@@ -23,7 +23,7 @@ use sha2::{Digest, Sha256};
 use zeroize::Zeroizing;
 
 use super::document_with_room;
-use crate::wire::{PeerText, WireError};
+use crate::endpoint::wire::{PeerText, WireError};
 
 /// The length of the client's nonce, and of the server's addition to it, in bytes.
 pub const NONCE_LENGTH: usize = 32;

@@ -3,8 +3,8 @@
 use bson::{RawDocument, RawDocumentBuf};
 
 use super::{BODY, CHECKSUM_LENGTH, Flags, OP_CODE, SEQUENCE};
-use crate::wire::header::{self, Header};
-use crate::wire::{PeerText, WireError};
+use crate::endpoint::wire::header::{self, Header};
+use crate::endpoint::wire::{PeerText, WireError};
 
 /// A message to encode. It always has exactly one body and valid flags.
 #[derive(Debug, Clone, Copy)]

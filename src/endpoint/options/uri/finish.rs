@@ -3,7 +3,7 @@
 use super::super::{Credential, InvalidOption, Mechanism, Options, ProxyOptions, Secret, UriWarning};
 use super::Reader;
 use super::draft::Draft;
-use crate::options::Compressor;
+use crate::endpoint::options::Compressor;
 
 /// The default `SERVICE_NAME` of Kerberos.
 const KERBEROS_SERVICE: &str = "mongodb";

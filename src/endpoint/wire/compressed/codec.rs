@@ -1,9 +1,9 @@
 //! The envelope, and the compressors' contexts.
 
 use super::{OP_CODE, PREFIX_LENGTH};
-use crate::options::Compressor;
-use crate::wire::header::{self, Header};
-use crate::wire::{WireError, op_msg};
+use crate::endpoint::options::Compressor;
+use crate::endpoint::wire::header::{self, Header};
+use crate::endpoint::wire::{WireError, op_msg};
 
 /// The compressors' contexts, reused for one message after another. Each context is created on first use; before that, a
 /// codec takes a few tens of bytes.

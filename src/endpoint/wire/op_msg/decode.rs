@@ -6,8 +6,8 @@ use std::iter::FusedIterator;
 use bson::RawDocument;
 
 use super::{BODY, CHECKSUM_LENGTH, Flags, OP_CODE, SEQUENCE};
-use crate::wire::header::{self, Header};
-use crate::wire::{PeerText, WireError};
+use crate::endpoint::wire::header::{self, Header};
+use crate::endpoint::wire::{PeerText, WireError};
 
 /// The limits for received messages. A length beyond them is refused before its content is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,8 +8,8 @@ use bson::raw::cstr;
 use bson::{RawArray, RawBsonRef, RawDocument, RawDocumentBuf};
 
 use super::document_with_room;
-use crate::options::IdpInfo;
-use crate::wire::{PeerText, WireError};
+use crate::endpoint::options::IdpInfo;
+use crate::endpoint::wire::{PeerText, WireError};
 
 /// Returns `JwtStepRequest`, with the access token.
 #[must_use]

@@ -11,7 +11,7 @@ use zeroize::Zeroize;
 use super::auth::document_with_room;
 use super::reply::{text, whole_number};
 use super::{DEFAULT_MAX_MESSAGE_SIZE, PeerText, WireError};
-use crate::options::Compressor;
+use crate::endpoint::options::Compressor;
 use crate::text::printable::PrintableError;
 
 /// The oldest wire version that wharf works with: MongoDB 4.2's.

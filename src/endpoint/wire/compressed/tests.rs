@@ -7,7 +7,7 @@ use bson::{RawDocumentBuf, rawdoc};
 use proptest::{collection::vec, prelude::*};
 
 use super::*;
-use crate::wire::{Flags, Outgoing, op_msg};
+use crate::endpoint::wire::{Flags, Outgoing, op_msg};
 
 const LIMIT: u32 = 1 << 20;
 
@@ -415,7 +415,7 @@ proptest! {
 #[test]
 fn content_that_is_much_longer_than_its_yield_is_not_looked_into() {
     let plain = message(&rawdoc! { "ping": 1 });
-    let content = &plain[crate::wire::header::LENGTH..];
+    let content = &plain[crate::endpoint::wire::header::LENGTH..];
     let mut packed = vec![0x78, 0x01];
     // Stored blocks without content.
     (0..300).for_each(|_| packed.extend_from_slice(&[0, 0, 0, 0xff, 0xff]));

@@ -234,8 +234,8 @@ proptest! {
             bytes[at] = value;
         }
         if let Ok(message) = Message::decode(&bytes, LIMITS) {
-            let _ = crate::wire::reply::check(message.body);
-            let _ = crate::wire::HelloReply::read(message.body.to_owned());
+            let _ = crate::endpoint::wire::reply::check(message.body);
+            let _ = crate::endpoint::wire::HelloReply::read(message.body.to_owned());
             for sequence in message.sequences {
                 for document in sequence.documents {
                     let _ = document.iter().count();

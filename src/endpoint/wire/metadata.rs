@@ -5,7 +5,7 @@ use std::iter::once;
 use bson::raw::cstr;
 use bson::{RawDocument, RawDocumentBuf};
 
-use crate::options::{DriverInfo, InvalidOption};
+use crate::endpoint::options::{DriverInfo, InvalidOption};
 use crate::text::printable::floor_char_boundary;
 
 /// The maximum length of the metadata document, in bytes, including all of BSON's overhead.

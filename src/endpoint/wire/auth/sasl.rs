@@ -7,9 +7,9 @@ use bson::spec::BinarySubtype;
 use bson::{RawBinaryRef, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
 
 use super::document_with_room;
-use crate::options::Mechanism;
-use crate::wire::WireError;
-use crate::wire::reply::whole_number;
+use crate::endpoint::options::Mechanism;
+use crate::endpoint::wire::WireError;
+use crate::endpoint::wire::reply::whole_number;
 
 /// The maximum length of the payload in a server's reply, in bytes. OIDC needs the longest payload, for the address of
 /// an identity provider.
@@ -74,7 +74,7 @@ impl fmt::Debug for SaslReply<'_> {
 }
 
 impl<'a> SaslReply<'a> {
-    /// Reads the reply of a successful command (see [`reply::check`](crate::wire::reply::check)), or the reply to a
+    /// Reads the reply of a successful command (see [`reply::check`](crate::endpoint::wire::reply::check)), or the reply to a
     /// speculative one.
     ///
     /// # Errors

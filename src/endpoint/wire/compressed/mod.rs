@@ -31,7 +31,7 @@ use bson::RawDocument;
 pub use codec::Codec;
 
 use super::WireError;
-use crate::options::Compressor;
+use crate::endpoint::options::Compressor;
 
 /// The operation's number in the header.
 pub const OP_CODE: i32 = 2012;

@@ -3,7 +3,7 @@
 use bson::raw::cstr;
 use bson::{RawDocumentBuf, rawdoc};
 
-use crate::options::Mechanism;
+use crate::endpoint::options::Mechanism;
 
 /// Returns the command that asks the server to check the certificate. The server takes the user name from the
 /// certificate, and compares it with `username` if that is given.

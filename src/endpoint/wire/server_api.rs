@@ -3,7 +3,7 @@
 use bson::RawDocumentBuf;
 use bson::raw::cstr;
 
-use crate::options::ServerApi;
+use crate::endpoint::options::ServerApi;
 
 /// Returns the elements that every command includes, without a document around them: `apiVersion`, and `apiStrict` and
 /// `apiDeprecationErrors` if they are set. Empty if no API is declared.
@@ -29,7 +29,7 @@ mod tests {
     use bson::{RawDocument, rawdoc};
 
     use super::*;
-    use crate::options::ServerApiVersion;
+    use crate::endpoint::options::ServerApiVersion;
 
     #[test]
     fn only_set_fields_are_declared() {

@@ -490,7 +490,7 @@ const PRESENT_NAMES: [(&str, &str); 22] = [
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::Options;
+    use crate::endpoint::options::Options;
 
     /// The default as the documentation shows it: "0 (no limit)" if `allowed` explains a default of 0 that way.
     fn shown_default(row: &Row) -> &'static str {
@@ -512,14 +512,14 @@ mod tests {
 
     #[test]
     fn guide_lists_every_option_as_the_table_has_it() {
-        let guide = include_str!("../../guide.md");
+        let guide = include_str!("../../../guide.md");
         let tables = GROUPS.iter().map(section).collect::<Vec<_>>().join("\n");
         assert!(guide.contains(&tables), "src/guide.md must have this under \"Options\":\n\n{tables}");
     }
 
     #[test]
     fn readme_lists_options_as_the_table_has_them() {
-        let readme = include_str!("../../../README.md");
+        let readme = include_str!("../../../../README.md");
         let (_, listed) = readme.split_once("| option | default | what |").expect("the README has a table of options");
         let listed: Vec<_> = listed.lines().skip(2).take_while(|line| line.starts_with('|')).collect();
         assert!(listed.len() >= 15, "{listed:?}");

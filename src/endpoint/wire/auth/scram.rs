@@ -39,7 +39,7 @@ use subtle::ConstantTimeEq;
 use thiserror::Error;
 use zeroize::{Zeroize, Zeroizing};
 
-use crate::options::Mechanism;
+use crate::endpoint::options::Mechanism;
 
 #[cfg(test)]
 mod tests;
