@@ -72,21 +72,15 @@
 #[cfg(not(loom))]
 pub mod client;
 #[cfg(not(loom))]
-mod deployment;
-#[cfg(not(loom))]
 pub mod endpoint;
 mod pool;
+// A room of the wing `client`. Users name it `wharf::single`.
 #[cfg(not(loom))]
-mod selection;
-#[cfg(not(loom))]
-mod session;
-#[cfg(not(loom))]
+#[path = "client/single/mod.rs"]
 pub mod single;
 #[cfg(not(loom))]
 pub mod telemetry;
 mod text;
-#[cfg(not(loom))]
-mod topology;
 
 #[cfg(not(loom))]
 #[doc(inline)]
@@ -169,11 +163,11 @@ pub mod unstable {
     }
     #[cfg(not(loom))]
     pub mod selection {
-        pub use crate::selection::*;
+        pub use crate::client::selection::*;
     }
     #[cfg(not(loom))]
     pub mod topology {
-        pub use crate::topology::*;
+        pub use crate::client::topology::*;
     }
     #[cfg(not(loom))]
     pub mod wire {

@@ -6,9 +6,9 @@ use bson::{RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 
 use super::Client;
 use super::operation::{Kind, Operation};
+use crate::client::session::{SessionUse, name, takes_after_cluster_time, takes_read_concern};
 use crate::endpoint::options::{ReadPreference, ReadPreferenceMode};
 use crate::endpoint::wire::reply;
-use crate::session::{SessionUse, name, takes_after_cluster_time, takes_read_concern};
 
 /// A command whose caller gave it a read concern, with that read concern apart, so that the session can add
 /// `afterClusterTime` to it (Causal Consistency, "Read Concern").

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use super::Client;
 use super::error::ClientError;
+use crate::client::session::{Decision, Fault, FaultKind, Retries, RetryOptions, Retryability};
+use crate::client::topology::TopologyType;
 use crate::endpoint::Limit;
 use crate::endpoint::options::ServerAddress;
 use crate::pool::error::Labels;
 use crate::pool::runtime::random_fraction;
-use crate::session::{Decision, Fault, FaultKind, Retries, RetryOptions, Retryability};
-use crate::topology::TopologyType;
 
 /// The attempts of one operation, from the first one that has failed.
 pub(super) struct Attempts<'c> {

@@ -14,7 +14,7 @@ use bson::oid::ObjectId;
 use bson::raw::CString;
 use bson::{RawArrayBuf, RawDocument, RawDocumentBuf};
 
-use crate::deployment::{Purpose, logs_selections};
+use crate::client::deployment::{Purpose, logs_selections};
 use crate::endpoint::{Command, Endpoint, OperationError, OutgoingDocuments};
 use crate::pool::error::Labels;
 use crate::pool::runtime::Connection;

@@ -28,11 +28,11 @@ use super::in_session::InSession;
 use super::line::Ticket;
 use super::operation::{Kind, Operation};
 use super::run::{Answer, has_sessions};
+use crate::client::session::{FaultKind, name, writes_its_result};
 use crate::endpoint::Limit;
 use crate::endpoint::options::InvalidOption;
 use crate::pool::core::Purpose;
 use crate::pool::runtime::forks;
-use crate::session::{FaultKind, name, writes_its_result};
 
 /// How long a stream pauses between two batches without documents, if the server has not waited for documents.
 pub(crate) const PAUSE: Duration = Duration::from_millis(10);

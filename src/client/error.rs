@@ -17,11 +17,11 @@ use thiserror::Error;
 
 use super::run::UnmetConcern;
 use super::write::WriteFailure;
-use crate::deployment::ServerSelectionError;
+use crate::client::deployment::ServerSelectionError;
+use crate::client::session::{Fault, FaultKind, SessionError};
 use crate::endpoint::options::{InvalidOption, ServerAddress};
 use crate::endpoint::{CommandError, OperationError, ServerError, WriteConcernError};
 use crate::pool::error::Labels;
-use crate::session::{Fault, FaultKind, SessionError};
 use crate::text::milliseconds::Milliseconds;
 use crate::text::printable::Printable;
 use crate::text::sentence::write_sentence;

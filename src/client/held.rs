@@ -5,7 +5,7 @@ use bson::RawDocumentBuf;
 use super::Client;
 use super::error::ClientError;
 use super::in_session::InSession;
-use super::session::known_of;
+use super::session_handle::known_of;
 use crate::endpoint::{Command, CommandError, Endpoint};
 use crate::pool::runtime::Connection;
 

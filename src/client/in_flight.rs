@@ -12,9 +12,9 @@ use tokio::time::Instant;
 
 use super::in_session::{Explicit, InSession};
 use super::{Client, Inner};
+use crate::client::session::{ServerSession, SessionId};
 use crate::endpoint::{AwaitsDrain, Endpoint};
 use crate::pool::runtime::{Connection, PerProcess, within};
-use crate::session::{ServerSession, SessionId};
 
 /// How long a connection is held at most for the reply to `endSessions`.
 const LONGEST_REPLY: Duration = Duration::from_secs(5);
@@ -158,8 +158,8 @@ impl Drop for EndingTask {
 #[cfg(all(test, unix))]
 mod tests {
     use super::*;
+    use crate::client::session::{Moment, ServerSession};
     use crate::pool::runtime::in_child;
-    use crate::session::{Moment, ServerSession};
 
     #[test]
     fn child_takes_no_lock_on_ending_sessions_that_was_held_at_the_fork() {

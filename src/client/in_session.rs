@@ -8,12 +8,14 @@ use bson::RawDocument;
 use super::Client;
 use super::line::Line;
 use super::run::timeout_of;
-use crate::deployment::Selected;
+use crate::client::deployment::Selected;
+use crate::client::session::{
+    Fault, Moment, ReplyTimes, ServerSession, Session as State, SessionError, TransactionOptions,
+};
 use crate::endpoint::options::ServerAddress;
 use crate::endpoint::{Endpoint, Limit};
 use crate::pool::error::Labels;
 use crate::pool::runtime::{Connection, within};
-use crate::session::{Fault, Moment, ReplyTimes, ServerSession, Session as State, SessionError, TransactionOptions};
 
 /// What a transaction is pinned to.
 #[derive(Debug)]

@@ -12,13 +12,13 @@ use tokio::time::{Instant, timeout_at};
 
 use super::Client;
 use super::error::ClientError;
-use crate::deployment::{Server, ServerSelectionError};
+use crate::client::deployment::{Server, ServerSelectionError};
+use crate::client::selection::Access;
+use crate::client::session::{Moment, ServerSessionPool, SessionId};
 use crate::endpoint::options::{ReadPreference, ReadPreferenceMode};
 use crate::endpoint::{Command, Endpoint, Limit, OperationError};
 use crate::pool::core::Phase;
 use crate::pool::runtime::{Connection, within};
-use crate::selection::Access;
-use crate::session::{Moment, ServerSessionPool, SessionId};
 
 /// How long a call may take at most for the work that is kept for its end.
 const LONGEST_FINISH: Duration = Duration::from_secs(10);

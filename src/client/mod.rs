@@ -22,6 +22,7 @@ mod change_stream;
 mod collection;
 mod command_events;
 mod cursor;
+pub(crate) mod deployment;
 mod error;
 #[cfg(test)]
 mod error_tests;
@@ -34,9 +35,12 @@ mod operation;
 mod query;
 mod repeating;
 mod run;
-mod session;
+pub(crate) mod selection;
+pub(crate) mod session;
+mod session_handle;
 mod status;
 mod timed;
+pub(crate) mod topology;
 mod typed;
 mod write;
 
@@ -47,9 +51,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-pub use crate::deployment::{ServerSelectionError, TopologySubscriber, TopologySummary};
 pub use crate::endpoint::WriteConcernError;
-pub use crate::topology::{HeartbeatConnection, ServerType, ServerView, TopologyEvent, TopologyType, TopologyView};
 pub use change_stream::{ChangeStream, Watch, WatchTarget};
 pub use collection::{
     BulkWriteResult, Collection, Database, DatabaseSpecification, DeleteResult, IndexModel, InsertManyResult,
@@ -59,11 +61,13 @@ pub use command_events::{
     CommandEvent, CommandFailed, CommandFailure, CommandSource, CommandStarted, CommandSubscriber, CommandSucceeded,
 };
 pub use cursor::{Cursor, CursorType, OpenCursor, TimeoutMode};
+pub use deployment::{ServerSelectionError, TopologySubscriber, TopologySummary};
 pub use error::{BodyError, ClientError};
 pub use operation::Operation;
 pub use query::Query;
-pub use session::Session;
+pub use session_handle::Session;
 pub use status::{ClientStatus, ServerStatus};
+pub use topology::{HeartbeatConnection, ServerType, ServerView, TopologyEvent, TopologyType, TopologyView};
 pub use typed::TypedCommand;
 pub use write::{Write, WriteError, WriteFailure, Written};
 
@@ -83,19 +87,17 @@ pub(crate) use timed::Limited;
 
 use command_events::CommandEvents;
 
-use crate::deployment::{
-    Checks, Demand, Deployment, Present, Publisher, Purpose, Selected, WaitLogged, logs_selections,
-};
 use crate::endpoint::options::{DriverInfo, InvalidOption, Options, ReadPreference};
 use crate::endpoint::{Endpoint, Limit, OperationError, Resolver};
 use crate::pool::error::CheckOutError;
 use crate::pool::metrics::PoolMetrics;
 use crate::pool::runtime::boxed;
 use crate::pool::runtime::{Connection, Subscriber};
-use crate::selection::Access;
-use crate::session::{Moment, ServerSessionPool, SharedClusterTime};
-pub use crate::session::{SessionError, SessionOptions, TransactionOptions, TransactionState};
 use crate::telemetry::MostLogged;
+use deployment::{Checks, Demand, Deployment, Present, Publisher, Purpose, Selected, WaitLogged, logs_selections};
+use selection::Access;
+use session::{Moment, ServerSessionPool, SharedClusterTime};
+pub use session::{SessionError, SessionOptions, TransactionOptions, TransactionState};
 
 /// `logicalSessionTimeoutMinutes` of a server that was not told otherwise.
 const DEFAULT_SESSION_TIMEOUT_MINUTES: i64 = 30;

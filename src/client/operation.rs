@@ -8,8 +8,8 @@ use bson::RawDocument;
 
 use super::command_events::OperationId;
 use super::in_session::Explicit;
-use super::session::Session;
-use crate::deployment::WaitLogged;
+use super::session_handle::Session;
+use crate::client::deployment::WaitLogged;
 use crate::endpoint::options::ReadPreference;
 use crate::endpoint::{Command, OutgoingSequence};
 

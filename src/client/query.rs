@@ -15,13 +15,13 @@ use super::Client;
 use super::cursor::{Cursor, TimeoutMode};
 use super::error::ClientError;
 use super::operation::Operation;
-use super::session::Session;
+use super::session_handle::Session;
 use super::timed::Limited;
 use super::typed::{Prepared, Start, encode, extend, refuse_second, with};
+use crate::client::session::{SessionError, writes_its_result};
 use crate::endpoint::Limit;
 use crate::endpoint::options::ReadPreference;
 use crate::endpoint::wire::reply::whole_number;
-use crate::session::{SessionError, writes_its_result};
 
 impl Client {
     /// Prepares a query for the documents of a collection that match `filter`. Await the value for a [`Cursor`].

@@ -6,11 +6,11 @@ use tokio::time::Instant;
 
 use super::error::{BodyError, ClientError};
 use super::in_session::{Explicit, LimitedCall};
-use super::session::{Session, abandon};
+use super::session_handle::{Session, abandon};
+use crate::client::session::{NextStep, Repetitions, TransactionOptions, TransactionState};
 use crate::endpoint::Limit;
 use crate::pool::error::Labels;
 use crate::pool::runtime::{forks, random_fraction};
-use crate::session::{NextStep, Repetitions, TransactionOptions, TransactionState};
 
 /// A transaction that is repeated as its errors allow, apart from the calls of its body.
 ///

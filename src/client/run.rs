@@ -18,19 +18,19 @@ use super::error::{ClientError, FailedOperation};
 use super::in_flight::InFlight;
 use super::in_session::{Explicit, InSession};
 use super::operation::{Kind, Operation};
-use super::session::known_of;
+use super::session_handle::known_of;
 use super::write::{WriteFailure, is_unacknowledged};
-use crate::deployment::{Selected, Server, WaitLogged};
+use crate::client::deployment::{Selected, Server, WaitLogged};
+use crate::client::session::{
+    ErrorToReport, Fault, ReplyTimes, Retryability, SessionError, SessionServer, has_no_reply, is_retryable_write,
+    writes_its_result,
+};
 use crate::endpoint::options::{InvalidOption, ServerAddress};
 use crate::endpoint::wire::reply::{self, whole_number};
 use crate::endpoint::{Command, CommandError, Endpoint, Limit, OperationError, StateChange};
 use crate::pool::error::{CheckOutError, Labels};
 use crate::pool::runtime::Connection;
 use crate::pool::runtime::boxed;
-use crate::session::{
-    ErrorToReport, Fault, ReplyTimes, Retryability, SessionError, SessionServer, has_no_reply, is_retryable_write,
-    writes_its_result,
-};
 
 impl Client {
     /// Runs `command` on `database`, on the primary, and returns the server's successful reply. Short for

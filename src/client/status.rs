@@ -5,7 +5,7 @@ use std::time::Duration;
 
 #[cfg(any(feature = "metrics", feature = "opentelemetry"))]
 use super::Client;
-use crate::deployment::Snapshot;
+use crate::client::deployment::Snapshot;
 use crate::pool::core::PoolStatus;
 use crate::pool::holder::Holder;
 #[cfg(any(feature = "metrics", feature = "opentelemetry"))]

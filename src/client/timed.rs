@@ -8,8 +8,8 @@ use super::Client;
 use super::error::ClientError;
 use super::in_session::Explicit;
 use super::operation::Operation;
+use crate::client::session::SessionError;
 use crate::endpoint::Limit;
-use crate::session::SessionError;
 
 /// What is prepared and has a time limit.
 pub(crate) trait Limited: IntoFuture + Sized {

@@ -15,12 +15,12 @@ use super::Client;
 use super::appending::elements;
 use super::error::ClientError;
 use super::operation::Operation;
-use super::session::Session;
+use super::session_handle::Session;
 use super::timed::Limited;
+use crate::client::session::SessionError;
 use crate::endpoint::Limit;
 use crate::endpoint::options::ReadPreference;
 use crate::endpoint::wire::{nesting, reply};
-use crate::session::SessionError;
 use crate::text::printable::{Printable, PrintableError};
 
 /// Room that suffices for most documents of an application, in bytes.

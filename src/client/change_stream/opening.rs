@@ -17,14 +17,14 @@ use super::super::cursor::Cursor;
 use super::super::error::ClientError;
 use super::super::in_session::Explicit;
 use super::super::operation::Operation;
-use super::super::session::Session;
+use super::super::session_handle::Session;
 use super::super::timed::Limited;
 use super::super::typed::extend;
 use super::{ChangeStream, token_of};
+use crate::client::session::{SessionError, SessionOptions};
 use crate::endpoint::Limit;
 use crate::endpoint::options::ReadPreference;
 use crate::pool::runtime::forks;
-use crate::session::{SessionError, SessionOptions};
 
 /// The fields of the stage `$changeStream` that say where the stream starts.
 const STARTS: [&str; 3] = ["resumeAfter", "startAfter", "startAtOperationTime"];

@@ -6,16 +6,16 @@ use serde::Serialize;
 use super::super::Client;
 use super::super::cursor::{Cursor, TimeoutMode};
 use super::super::error::ClientError;
-use super::super::session::Session;
+use super::super::session_handle::Session;
 use super::super::timed::Limited;
 use super::super::typed::TypedCommand;
 use super::fields::{Fields, Shape};
 use super::request::{CursorOptions, Request};
 use super::{Collection, Database, Settings};
+use crate::client::session::SessionError;
 use crate::endpoint::Limit;
 use crate::endpoint::options::PRIMARY;
 use crate::endpoint::wire::reply::whole_number;
-use crate::session::SessionError;
 
 /// The server's number for `NamespaceNotFound`.
 const NAMESPACE_NOT_FOUND: i32 = 26;

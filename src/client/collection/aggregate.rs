@@ -9,14 +9,14 @@ use serde::de::DeserializeOwned;
 use super::super::cursor::{Cursor, TimeoutMode};
 use super::super::error::ClientError;
 use super::super::query::Verb;
-use super::super::session::Session;
+use super::super::session_handle::Session;
 use super::super::timed::Limited;
 use super::fields::{Fields, Shape};
 use super::request::{CursorOptions, Request, first_of_batch};
 use super::{Collection, Database};
+use crate::client::session::SessionError;
 use crate::endpoint::Limit;
 use crate::endpoint::wire::reply::whole_number;
-use crate::session::SessionError;
 
 impl<T> Collection<T> {
     /// Prepares an aggregation: a pipeline, as an array of stages. Await it for a [`Cursor`] of documents, or after

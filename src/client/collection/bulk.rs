@@ -6,7 +6,7 @@ use bson::Bson;
 use serde::Serialize;
 
 use super::super::error::ClientError;
-use super::super::session::Session;
+use super::super::session_handle::Session;
 use super::super::timed::Limited;
 use super::Collection;
 use super::fields::{Fields, Shape, refused};
@@ -14,8 +14,8 @@ use super::insert::NewDocument;
 use super::request::Request;
 use super::results::BulkWriteResult;
 use super::update::{delete_statement, replace_statement, update_statement};
+use crate::client::session::{SessionError, name};
 use crate::endpoint::Limit;
-use crate::session::{SessionError, name};
 
 impl<T> Collection<T> {
     /// Prepares writes of any kind, in as few commands as the server's limits allow.

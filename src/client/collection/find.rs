@@ -8,13 +8,13 @@ use serde::de::DeserializeOwned;
 use super::super::cursor::{Cursor, CursorType, TimeoutMode, read};
 use super::super::error::ClientError;
 use super::super::query::Verb;
-use super::super::session::Session;
+use super::super::session_handle::Session;
 use super::super::timed::Limited;
 use super::Collection;
 use super::fields::Shape;
 use super::request::{CursorOptions, Request, first_of_batch};
+use crate::client::session::SessionError;
 use crate::endpoint::Limit;
-use crate::session::SessionError;
 
 impl<T> Collection<T> {
     /// Prepares a query for the documents that match `filter`. Await it for a [`Cursor`].

@@ -7,14 +7,14 @@ use serde::Serialize;
 
 use super::super::cursor::{Cursor, TimeoutMode};
 use super::super::error::ClientError;
-use super::super::session::Session;
+use super::super::session_handle::Session;
 use super::super::timed::Limited;
 use super::Collection;
 use super::administration::{found_or_not, names};
 use super::fields::{Fields, Shape, refused};
 use super::request::{CursorOptions, Request};
+use crate::client::session::SessionError;
 use crate::endpoint::Limit;
-use crate::session::SessionError;
 
 impl<T> Collection<T> {
     /// Prepares the creation of an index, unless it exists. Await it for the index's name.

@@ -8,16 +8,16 @@ use bson::{Bson, RawDocument, RawDocumentBuf};
 use serde::Serialize;
 
 use super::super::error::ClientError;
-use super::super::session::Session;
+use super::super::session_handle::Session;
 use super::super::timed::Limited;
 use super::super::typed::encode_after;
 use super::Collection;
 use super::fields::{Fields, Shape, refused};
 use super::request::Request;
 use super::results::{Counts, InsertManyResult, InsertOneResult};
+use crate::client::session::SessionError;
 use crate::endpoint::{Limit, OutgoingSequence};
 use crate::pool::runtime::object_id;
-use crate::session::SessionError;
 
 impl<T: Serialize> Collection<T> {
     /// Prepares the insert of a document. If it has no `_id`, the client gives it one, which is in the result, and in an error

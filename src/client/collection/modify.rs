@@ -9,14 +9,14 @@ use serde::de::DeserializeOwned;
 
 use super::super::cursor::read;
 use super::super::error::ClientError;
-use super::super::session::Session;
+use super::super::session_handle::Session;
 use super::super::timed::Limited;
 use super::Collection;
 use super::fields::Shape;
 use super::request::Request;
 use super::update::{set_replacement, set_update};
+use crate::client::session::SessionError;
 use crate::endpoint::Limit;
-use crate::session::SessionError;
 
 const COMMAND: &str = "findAndModify";
 

@@ -11,15 +11,15 @@ use super::super::cursor::{Cursor, TimeoutMode};
 use super::super::error::ClientError;
 use super::super::operation::Operation;
 use super::super::query::{Query, Verb};
-use super::super::session::Session;
+use super::super::session_handle::Session;
 use super::super::timed::Limited;
 use super::super::typed::{Prepared, with};
 use super::super::write::Write;
 use super::Settings;
 use super::fields::Fields;
+use crate::client::session::{SessionError, name, takes_read_concern, writes_its_result};
 use crate::endpoint::options::{PRIMARY, ReadPreference, WriteConcern};
 use crate::endpoint::{Limit, OutgoingSequence};
-use crate::session::{SessionError, name, takes_read_concern, writes_its_result};
 
 /// A command as a builder makes it.
 pub(super) struct Request<'c> {

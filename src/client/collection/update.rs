@@ -5,14 +5,14 @@ use std::borrow::Borrow;
 use serde::Serialize;
 
 use super::super::error::ClientError;
-use super::super::session::Session;
+use super::super::session_handle::Session;
 use super::super::timed::Limited;
 use super::Collection;
 use super::fields::{Fields, Shape, refused};
 use super::request::Request;
 use super::results::{Counts, DeleteResult, UpdateResult};
+use crate::client::session::{SessionError, name};
 use crate::endpoint::{Limit, OutgoingSequence};
-use crate::session::{SessionError, name};
 use crate::text::printable::Printable;
 
 impl<T> Collection<T> {

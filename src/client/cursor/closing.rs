@@ -5,7 +5,7 @@ use std::pin::Pin;
 
 use super::super::line::{Place, Ticket};
 use super::Cursor;
-use crate::deployment::Background;
+use crate::client::deployment::Background;
 use crate::endpoint::Limit;
 use crate::pool::runtime::forks;
 

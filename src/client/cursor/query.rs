@@ -17,14 +17,14 @@ use super::super::in_session::{InSession, Pinned};
 use super::super::line::{Place, Ticket};
 use super::TimeoutMode;
 use super::batch::{Batch, collection_of};
-use crate::deployment::{Background, Demand, Purpose, Selected, Server, WaitLogged};
+use crate::client::deployment::{Background, Demand, Purpose, Selected, Server, WaitLogged};
+use crate::client::selection::Access;
+use crate::client::session::{ErrorToReport, Fault, FaultKind, Moment, Retryability, SessionError};
 use crate::endpoint::options::{ReadPreference, ReadPreferenceMode};
 use crate::endpoint::{Command, CommandError, Endpoint, Limit, OperationError};
 use crate::pool::error::Labels;
 use crate::pool::runtime::boxed;
 use crate::pool::runtime::{Connection, within};
-use crate::selection::Access;
-use crate::session::{ErrorToReport, Fault, FaultKind, Moment, Retryability, SessionError};
 
 /// The errors by which a server says that it has no such cursor any more: CursorNotFound, QueryPlanKilled, CursorKilled.
 const ENDED: [i32; 3] = [43, 175, 237];

@@ -2,8 +2,8 @@
 
 use super::super::timed::Limited;
 use super::{Cursor, OpenCursor};
+use crate::client::session::SessionError;
 use crate::endpoint::Limit;
-use crate::session::SessionError;
 
 impl OpenCursor<'_> {
     /// Sets the limit of the query, if it has started. The further batches have that of the operation.

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use super::{ClientError, FailedOperation, Failure, WriteConcernError};
 use crate::client::WriteFailure;
-use crate::deployment::ServerSelectionError;
+use crate::client::deployment::ServerSelectionError;
+use crate::client::session::SessionError;
 use crate::endpoint::wire::reply::DUPLICATE_KEY;
 use crate::endpoint::{CommandError, OperationError, ServerError};
 use crate::pool::error::Labels;
-use crate::session::SessionError;
 
 /// The part of an error that has the answers.
 #[derive(Clone, Copy)]

@@ -8,8 +8,8 @@ use bson::{RawDocumentBuf, rawdoc};
 use thiserror::Error;
 
 use super::*;
+use crate::client::deployment::TopologySummary;
 use crate::client::{WriteError, Written};
-use crate::deployment::TopologySummary;
 use crate::endpoint::causes::AuthenticationCause;
 use crate::endpoint::options::Mechanism;
 use crate::endpoint::wire::WireError;

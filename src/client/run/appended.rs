@@ -7,12 +7,12 @@ use super::super::error::ClientError;
 use super::super::in_session::InSession;
 use super::super::operation::{Kind, Operation};
 use super::{FailedAttempt, Running, has_sessions, timeout_of};
+use crate::client::session::{Fault, FaultKind, Moment, Retryability, ServerSession, SessionError, SessionServer};
+use crate::client::topology::TopologyType;
 use crate::endpoint::Endpoint;
 use crate::endpoint::options::{InvalidOption, PRIMARY};
 use crate::endpoint::wire::reply;
 use crate::pool::runtime::Connection;
-use crate::session::{Fault, FaultKind, Moment, Retryability, ServerSession, SessionError, SessionServer};
-use crate::topology::TopologyType;
 
 /// The wire version of MongoDB 4.4.
 const FIRST_4_4: i32 = 9;

@@ -6,11 +6,11 @@ use super::super::error::{ClientError, FailedOperation};
 use super::super::in_session::InSession;
 use super::super::operation::Kind;
 use super::{Answer, FailedAttempt, Running, UnmetConcern};
-use crate::deployment::Selected;
+use crate::client::deployment::Selected;
+use crate::client::session::{Fault, FaultKind, Retryability, SessionServer};
 use crate::endpoint::OperationError;
 use crate::endpoint::wire::reply::MAX_TIME_MS_EXPIRED;
 use crate::pool::error::Labels;
-use crate::session::{Fault, FaultKind, Retryability, SessionServer};
 
 impl Running<'_> {
     /// Returns the failure of a write that was executed, but whose write concern was not met.

@@ -5,13 +5,13 @@ use super::super::in_session::{InSession, Pinned};
 use super::super::operation::Kind;
 use super::appended::refused;
 use super::{FailedAttempt, Running};
-use crate::deployment::{Demand, Selected};
+use crate::client::deployment::{Demand, Selected};
+use crate::client::selection::Access;
+use crate::client::session::Retryability;
+use crate::client::topology::TopologyType;
 use crate::endpoint::Endpoint;
 use crate::endpoint::options::{PRIMARY, ServerAddress};
 use crate::pool::runtime::Connection;
-use crate::selection::Access;
-use crate::session::Retryability;
-use crate::topology::TopologyType;
 
 impl Running<'_> {
     /// Selects the server without waiting, in the usual case: it is known, nothing is pinned, and no observer is there.

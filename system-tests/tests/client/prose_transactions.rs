@@ -121,7 +121,7 @@ async fn transaction_is_not_repeated_after_two_minutes() {
     }
 }
 
-/// "Retry Backoff is Enforced", with real random numbers. `src/session/repetition.rs` tests with the smallest and the
+/// "Retry Backoff is Enforced", with real random numbers. `src/client/session/repetition.rs` tests with the smallest and the
 /// largest random number.
 #[tokio::test(start_paused = true)]
 async fn repetitions_of_a_transaction_pause() {

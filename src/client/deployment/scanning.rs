@@ -52,6 +52,7 @@ use super::selecting::{Demand, ServerSelectionError};
 use super::selection_log::SelectionLog;
 use super::server::{Selected, Server};
 use super::state::{Deployment, Resident, now};
+use crate::client::topology::{ServerDescription, ServerType, TopologyType};
 use crate::endpoint::options::{PoolOptions, SHORTEST_HEARTBEAT};
 use crate::endpoint::wire::reply::whole_number;
 use crate::endpoint::{
@@ -61,7 +62,6 @@ use crate::pool::error::{Cause, CheckOutError};
 use crate::pool::runtime::{Connection, within};
 use crate::text::milliseconds::Milliseconds;
 use crate::text::printable::PrintableError;
-use crate::topology::{ServerDescription, ServerType, TopologyType};
 
 /// How long scans skip a server after a failed check (`cooldownMS`).
 const COOLDOWN: Duration = Duration::from_secs(5);

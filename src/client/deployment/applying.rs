@@ -12,14 +12,14 @@ use super::rescan::{self, servers_after};
 use super::server::{Member, Server};
 use super::snapshot::Snapshot;
 use super::state::{Deployment, Resident, SrvResident, State, now};
+use crate::client::topology::{
+    ApplicationError, Effect, ErrorKind, Progress, ServerDescription, TopologyVersion, Transition, events_of_change,
+};
 use crate::endpoint::options::ServerAddress;
 use crate::endpoint::{AuthenticationError, OperationError, Scanned, ServerError, StateChange, WriteConcernError};
 use crate::pool::core::Clear;
 use crate::pool::error::{Cause, Stage};
 use crate::pool::runtime::{FailedConnection, PoolChange, own};
-use crate::topology::{
-    ApplicationError, Effect, ErrorKind, Progress, ServerDescription, TopologyVersion, Transition, events_of_change,
-};
 
 /// Why a transition clears a pool.
 struct Reason {

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::state::Checks;
+use crate::client::topology::TopologyDescription;
 use crate::endpoint::options::{InvalidOption, Options};
 use crate::endpoint::{Endpoints, Handshake};
-use crate::topology::TopologyDescription;
 
 /// The values derived from the options, once the servers are known.
 pub(super) struct Settled {

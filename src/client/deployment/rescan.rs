@@ -7,11 +7,11 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
 use super::state::{Deployment, SrvResident};
+use crate::client::topology::TopologyDescription;
 use crate::endpoint::options::{Options, SHORTEST_HEARTBEAT, ServerAddress};
 use crate::endpoint::{SHORTEST_RESCAN, choose, resolve_again, resolve_first};
 use crate::pool::runtime::alarm;
 use crate::text::printable::PrintableError;
-use crate::topology::TopologyDescription;
 
 /// Looks the servers up until the deployment is closed, or turns out to be of a type that is not looked up again.
 ///
@@ -102,7 +102,7 @@ pub(super) fn servers_after(topology: &TopologyDescription, found: &[ServerAddre
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::topology::TopologyType;
+    use crate::client::topology::TopologyType;
 
     fn addresses(ports: &[u16]) -> Vec<ServerAddress> {
         ports.iter().map(|port| ServerAddress::parse(&format!("a:{port}")).unwrap()).collect()

@@ -28,10 +28,10 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::heartbeat::{Heartbeat, Line};
 use super::state::{Resident, now};
+use crate::client::topology::{ServerDescription, TopologyVersion};
 use crate::endpoint::options::{Options, SHORTEST_HEARTBEAT, ServerMonitoringMode};
 use crate::endpoint::{Command, DirectConnection, Endpoint, is_function};
 use crate::pool::runtime::{alarm, before_alarm};
-use crate::topology::{ServerDescription, TopologyVersion};
 use failure::{CheckTimeoutError, Failure};
 
 /// How many checks may follow one another without a pause. Beyond that, checks are 500 ms apart on average.

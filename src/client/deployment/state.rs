@@ -17,13 +17,13 @@ use super::selecting::ServerSelectionError;
 use super::server::{Control, Member, Server};
 use super::settled::Settled;
 use super::snapshot::Snapshot;
+use crate::client::topology::{TopologyDescription, TopologyEvent, TopologyType, events_of_change, events_of_opening};
 use crate::endpoint::options::{InvalidOption, Options, ServerAddress};
 use crate::endpoint::{Handshake, ResolveError, Resolver};
 use crate::pool::error::Cause;
 use crate::pool::runtime::{FailedConnection, Subscriber, watch_interest};
 use crate::telemetry::Log;
 use crate::text::printable::PrintableError;
-use crate::topology::{TopologyDescription, TopologyEvent, TopologyType, events_of_change, events_of_opening};
 
 /// The servers of a client, with their pools and monitors.
 pub(crate) struct Deployment {

@@ -17,17 +17,17 @@ use super::in_flight::InFlight;
 use super::in_session::{Explicit, InSession, Pinned};
 use super::repeating::{Repeating, Turn};
 use super::run::UnmetConcern;
-use crate::deployment::{Demand, Selected, WaitLogged};
+use crate::client::deployment::{Demand, Selected, WaitLogged};
+use crate::client::selection::Access;
+use crate::client::session::{
+    ErrorToReport, Fault, FaultKind, Moment, ReplyTimes, Retryability, Session as State, SessionError, SessionOptions,
+    SessionServer, TransactionOptions, TransactionState,
+};
 use crate::endpoint::options::{InvalidOption, ServerAddress};
 use crate::endpoint::wire::Role;
 use crate::endpoint::{Command, Endpoint, Limit, OperationError};
 use crate::pool::error::Labels;
 use crate::pool::runtime::{Connection, forks};
-use crate::selection::Access;
-use crate::session::{
-    ErrorToReport, Fault, FaultKind, Moment, ReplyTimes, Retryability, Session as State, SessionError, SessionOptions,
-    SessionServer, TransactionOptions, TransactionState,
-};
 
 impl Client {
     /// Starts a session with these options. Sends nothing: the server learns of it with the first command.

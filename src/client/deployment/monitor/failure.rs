@@ -12,7 +12,7 @@ use crate::pool::error::{Cause, EstablishError};
 use crate::text::milliseconds::Milliseconds;
 
 /// Why a check has no result.
-pub(in crate::deployment) enum Failure {
+pub(in crate::client::deployment) enum Failure {
     /// It was cancelled, because an operation found that the server cannot be reached.
     Cancelled,
     /// It failed.
@@ -26,7 +26,7 @@ pub(in crate::deployment) enum Failure {
 
 impl Failure {
     /// Ends the check's events, and returns the failure.
-    pub(in crate::deployment) fn reported(self, heartbeat: Heartbeat<'_>) -> Self {
+    pub(in crate::client::deployment) fn reported(self, heartbeat: Heartbeat<'_>) -> Self {
         match &self {
             // A heartbeat that is dropped was cancelled.
             Self::Cancelled => drop(heartbeat),
@@ -39,18 +39,18 @@ impl Failure {
 /// The server did not answer a check in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("the server did not answer a check within {}", Milliseconds(self.limit))]
-pub(in crate::deployment) struct CheckTimeoutError {
+pub(in crate::client::deployment) struct CheckTimeoutError {
     limit: Duration,
 }
 
 impl CheckTimeoutError {
     /// Returns the failure of a check that took longer than `limit`.
-    pub(in crate::deployment) fn after(limit: Duration) -> Failure {
+    pub(in crate::client::deployment) fn after(limit: Duration) -> Failure {
         Failure::Check { cause: Arc::new(Self { limit }), is_network_error: true, is_timeout: true }
     }
 
     /// Returns the failure of a check whose command failed. `limit` is the time that the command was allowed.
-    pub(in crate::deployment) fn instead_of(error: CommandError, limit: Duration) -> Failure {
+    pub(in crate::client::deployment) fn instead_of(error: CommandError, limit: Duration) -> Failure {
         match error {
             // The command's own text names an option that does not limit a check.
             CommandError::Timeout { .. } => Self::after(limit),

@@ -127,7 +127,7 @@ mod tests {
     use bson::{RawArrayBuf, rawdoc};
 
     use super::*;
-    use crate::topology::TopologyDescription;
+    use crate::client::topology::TopologyDescription;
 
     #[test]
     fn members_without_a_primary_do_not_add_to_the_topology_forever() {

@@ -12,13 +12,13 @@ use super::selection_log::{self, Purpose, SelectionLog, WaitLogged};
 use super::server::{Member, Selected};
 use super::snapshot::Snapshot;
 use super::state::Deployment;
+use crate::client::selection::Access;
+use crate::client::topology::ServerDescription;
 use crate::endpoint::options::{InvalidOption, ReadPreferenceMode, ServerAddress};
 use crate::pool::error::Cause;
 use crate::pool::runtime::boxed;
 use crate::pool::runtime::within;
-use crate::selection::Access;
 use crate::text::milliseconds::Milliseconds;
-use crate::topology::ServerDescription;
 
 /// The requirements of an operation for its server.
 #[derive(Debug, Clone, Copy)]

@@ -7,8 +7,8 @@
 
 use std::time::Duration;
 
+use crate::client::topology::{ServerDescription, ServerType, TopologyDescription, TopologyType, TopologyView};
 use crate::endpoint::options::{InvalidOption, PRIMARY, ReadPreference, ReadPreferenceMode, ServerAddress};
-use crate::topology::{ServerDescription, ServerType, TopologyDescription, TopologyType, TopologyView};
 
 /// How often an idle primary writes, so that its secondaries' write dates advance (`idleWritePeriodMS`).
 const IDLE_WRITE_PERIOD: Duration = Duration::from_secs(10);

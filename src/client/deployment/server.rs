@@ -13,10 +13,10 @@ use tokio::time::Instant;
 
 use super::heartbeat::Heartbeats;
 use super::scanning::Uses;
+use crate::client::topology::RoundTrips;
 use crate::endpoint::Endpoint;
 use crate::endpoint::options::ServerAddress;
 use crate::pool::runtime::{Pool, thread_number};
-use crate::topology::RoundTrips;
 
 /// The number of handles of a server, a power of two. Threads share a handle only if there are more threads.
 const HANDLES: usize = 16;

@@ -8,8 +8,8 @@ use thiserror::Error;
 use tokio::time::Instant;
 
 use super::publisher::Publisher;
+use crate::client::topology::{HeartbeatConnection, TopologyEvent};
 use crate::pool::error::Cause;
-use crate::topology::{HeartbeatConnection, TopologyEvent};
 
 /// The check in progress, if its events are listened to.
 ///

@@ -10,8 +10,8 @@ use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
 use super::driver::Driver;
 use super::{Client, Shared};
+use crate::client::deployment::Checks;
 use crate::client::{self, ClientError, Operation, ServerSelectionError};
-use crate::deployment::Checks;
 use crate::endpoint::options::{Options, ReadPreference, ReadPreferenceMode};
 
 /// A server's reply to a hello.

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::server::{Member, Selected, Server};
+use crate::client::selection::{self, Access};
+use crate::client::topology::{ServerDescription, TopologyDescription, TopologyType};
 use crate::endpoint::options::{InvalidOption, ServerAddress};
 use crate::endpoint::wire::DEFAULT_MAX_MESSAGE_SIZE;
 use crate::pool::runtime::random_number;
-use crate::selection::{self, Access};
-use crate::topology::{ServerDescription, TopologyDescription, TopologyType};
 
 /// A topology description with the servers that belong to it.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ impl Snapshot {
         debug_assert_eq!(topology.servers().count(), members.len(), "one member for each server");
         let topology_type = topology.topology_type();
         let mut usable = topology.servers().enumerate().filter(|(_, server)| match topology_type {
-            TopologyType::ReplicaSetWithPrimary => server.server_type == crate::topology::ServerType::RsPrimary,
+            TopologyType::ReplicaSetWithPrimary => server.server_type == crate::client::topology::ServerType::RsPrimary,
             TopologyType::Single | TopologyType::Sharded | TopologyType::LoadBalanced => {
                 !server.server_type.is_unknown()
             }

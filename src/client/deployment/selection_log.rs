@@ -9,12 +9,12 @@ use tracing::{Level, debug, info};
 
 use super::selecting::{Demand, ServerSelectionError, wanted};
 use super::server::Selected;
-use crate::selection::Access;
-use crate::session::name;
+use crate::client::selection::Access;
+use crate::client::session::name;
+use crate::client::topology::{TopologyDescription, TopologyView};
 use crate::telemetry::host_and_port;
 use crate::text::logged::is_logged;
 use crate::text::printable::PrintableError;
-use crate::topology::{TopologyDescription, TopologyView};
 
 /// The target of the messages: the component `serverSelection` of the logging specification.
 const TARGET: &str = "wharf::serverSelection";

@@ -251,8 +251,8 @@ mod tests {
     use bson::rawdoc;
 
     use super::*;
+    use crate::client::topology::TopologyType;
     use crate::endpoint::options::ServerAddress;
-    use crate::topology::TopologyType;
 
     #[test]
     fn repeated_outcomes_of_checks_are_no_news_while_a_member_names_a_primary_that_is_down() {

@@ -73,7 +73,7 @@
 //! # How it works
 //!
 //! A private current-thread runtime of tokio drives the asynchronous client. It runs only inside calls (`driver.rs`). The
-//! deployment scans instead of running monitors, and the pools of its servers spawn nothing (`src/deployment/scanning.rs`).
+//! deployment scans instead of running monitors, and the pools of its servers spawn nothing (`src/client/deployment/scanning.rs`).
 
 #[cfg(test)]
 mod authentication_tests;
@@ -107,11 +107,11 @@ pub use cursor::Cursor;
 pub use prepared::Prepared;
 pub use session::Session;
 
+use crate::client::deployment::Checks;
 use crate::client::{
     self, ClientError, ClientStatus, CommandSubscriber, Limited, OpenCursor, Operation, Query, SessionOptions,
     TopologySubscriber, TypedCommand, Watch, WatchTarget, Write,
 };
-use crate::deployment::Checks;
 use crate::endpoint::Limit;
 use crate::endpoint::options::{DriverInfo, InvalidOption, Options};
 use crate::pool::metrics::PoolMetrics;
