@@ -186,22 +186,6 @@ pub(crate) fn fetch_to_write<T>(at: *const T) {
     }
 }
 
-/// Begins to fetch the cache lines around a waiter's address, inside the future of its check-out. The waiter's task
-/// usually runs next on this thread, and would otherwise fetch the lines from another core's cache one by one. On an
-/// Intel Xeon with two cores, hand-overs take 0.94 of the time with two lines on either side, 0.98 with one, and no
-/// less with three.
-///
-/// The simulated machine charges each line when it is used.
-#[inline(always)]
-#[cfg_attr(simulated, allow(unused_variables, reason = "see above"))]
-#[cfg_attr(feature = "event-listener-queue", allow(dead_code, reason = "an event has its listener somewhere else"))]
-pub(crate) fn fetch_surroundings<T>(at: *const T) {
-    #[cfg(not(simulated))]
-    for distance in [0, 64, -64, 128, -128] {
-        fetch_to_write(at.cast::<u8>().wrapping_offset(distance));
-    }
-}
-
 /// Loads a value that another atomic publishes: the caller's acquire determines which value is read. So a model need
 /// not try this load in all orders.
 macro_rules! published {

@@ -3,17 +3,15 @@
 use std::mem::MaybeUninit;
 use std::task::Waker;
 
-use crate::pool::sync::{UnsafeCell, discard, fetch_surroundings};
+use crate::pool::sync::{UnsafeCell, discard};
 
 /// The cell's means to wake its waiter.
 pub(super) struct Parking {
     /// The waker's bits, once the waiter has parked. The thread that moves the waker out leaves the bits.
     waker: UnsafeCell<MaybeUninit<Waker>>,
-    /// The address of the waiter's part: a hint.
-    at: UnsafeCell<*const WaiterSide>,
 }
 
-/// The waiter's part: only an address inside the future of its check-out.
+/// The waiter's part: nothing, because the cell has all.
 #[derive(Debug)]
 pub(super) struct WaiterSide;
 
@@ -36,7 +34,7 @@ impl Drop for Withdrawn {
 #[allow(unsafe_code)]
 impl Parking {
     pub(super) fn new() -> Self {
-        Self { waker: UnsafeCell::new(MaybeUninit::uninit()), at: UnsafeCell::new(std::ptr::null()) }
+        Self { waker: UnsafeCell::new(MaybeUninit::uninit()) }
     }
 
     /// Leaves the waker here.
@@ -45,12 +43,9 @@ impl Parking {
     ///
     /// The caller is the waiter, and the parking is the waiter's (INV-4).
     #[inline]
-    pub(super) unsafe fn park(&self, parked: &mut WaiterSide, waker: Waker) {
+    pub(super) unsafe fn park(&self, _: &mut WaiterSide, waker: Waker) {
         // SAFETY: the caller guarantees it.
-        unsafe {
-            self.waker.with_mut(|place| (*place).write(waker));
-            self.at.with_mut(|at| *at = parked);
-        }
+        self.waker.with_mut(|place| unsafe { (*place).write(waker) });
     }
 
     /// Returns whether this waker would wake the waiter. The granter may have moved the parked waker out. While the two
@@ -92,10 +87,7 @@ impl Parking {
     #[inline]
     pub(super) unsafe fn release(&self, grant: impl FnOnce()) -> Option<Waker> {
         // SAFETY: the caller guarantees it.
-        let waker = unsafe {
-            fetch_surroundings(self.at.with(|at| *at));
-            self.move_waker_out()
-        };
+        let waker = unsafe { self.move_waker_out() };
         // The cell, and even the list, may be gone from here on.
         grant();
         Some(waker)
