@@ -84,8 +84,8 @@ pub const MUTANTS: &[Mutant] = &[
             within: "fn detach",
             right: "self.change(|head| (head.top != NONE).then_some((NONE, head.top)))",
             wrong: "
-                let top = Head::unpack(self.head.load(Ordering::Acquire)).top;
-                self.head.store(Head { tag: 0, top: NONE }.pack(), Ordering::Release);
+                let top = StackHead::unpack(self.head.load(Ordering::Acquire)).top;
+                self.head.store(StackHead { tag: 0, top: NONE }.pack(), Ordering::Release);
                 (top != NONE).then_some(top)
             ",
         }],

@@ -8,14 +8,14 @@ use super::place;
 use super::signal::{Signal, Verdict};
 
 pub(super) struct Queue<T> {
-    pub(super) events: VecDeque<Queued<T>>,
+    pub(super) events: VecDeque<QueuedEvent<T>>,
     /// The number of events that were queued so far.
     emitted: u64,
     /// The number of delivered events, without the one that is being delivered.
     delivered: u64,
     role: Role,
     /// Ordered by `until`.
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<WaitingCaller>,
     /// The embargoes that are not lifted yet.
     embargoes: Vec<u64>,
     last_embargo: u64,
@@ -23,7 +23,7 @@ pub(super) struct Queue<T> {
     pub(super) ended: bool,
 }
 
-pub(super) struct Queued<T> {
+pub(super) struct QueuedEvent<T> {
     event: T,
     /// The inline delivery that must end before this event is delivered, or [`NO_EMBARGO`].
     embargo: u64,
@@ -39,7 +39,7 @@ enum Role {
     Reserved(u64),
 }
 
-struct Waiting {
+struct WaitingCaller {
     /// The number of delivered events at which this caller may leave.
     until: u64,
     signal: Arc<Signal>,
@@ -113,7 +113,7 @@ impl<T> Queue<T> {
             self.embargoes.push(self.last_embargo);
             self.last_embargo
         });
-        self.events.push_back(Queued { event, embargo });
+        self.events.push_back(QueuedEvent { event, embargo });
         self.emitted += 1;
     }
 
@@ -144,7 +144,7 @@ impl<T> Queue<T> {
         // Until half of the room is free, so that the caller does not wait again with its next event.
         let until = caller.mine.saturating_sub(u64::from(caller.room / 2));
         let place = self.waiting.partition_point(|waiting| waiting.until <= until);
-        self.waiting.insert(place, Waiting { until, signal: signal.clone() });
+        self.waiting.insert(place, WaitingCaller { until, signal: signal.clone() });
         Next::Wait(signal)
     }
 

@@ -34,7 +34,7 @@ pin_project! {
     /// as many instructions as taking the connection. And it is not an enum, whose variants would be built elsewhere
     /// and copied. Such a copy reads wider parts than were just written, and so waits for the writes, which took a
     /// twentieth of a hand-over.
-    #[project = Parts]
+    #[project = CheckOutParts]
     pub(super) struct CheckOut<'p, E: Establish, W> {
         // The caller's handle, or once the check-out waits, the handle of this process.
         pool: &'p Pool<E>,
@@ -86,7 +86,7 @@ impl<'p, E: Establish, W> CheckOut<'p, E, W> {
     #[inline(never)]
     #[allow(unsafe_code)]
     fn drop_waiting(self: Pin<&mut Self>) {
-        let Parts { pool, site, state, started, waiting, .. } = self.project();
+        let CheckOutParts { pool, site, state, started, waiting, .. } = self.project();
         // SAFETY: the state was `Waits`, so `started` is there.
         let started = StartedCheckOut { pool, started: unsafe { started.assume_init() }, site };
         *state = CheckOutState::Ended;
@@ -144,7 +144,7 @@ impl<'p, E: Establish, W: Fn(&'p Pool<E>) -> Waiting<'p, E>> CheckOut<'p, E, W> 
     }
 }
 
-impl<'p, E: Establish, W> Parts<'_, 'p, E, W> {
+impl<'p, E: Establish, W> CheckOutParts<'_, 'p, E, W> {
     /// Polls the wait. `HAS_WAITED`: whether it was polled before.
     #[inline]
     #[allow(unsafe_code)]

@@ -98,7 +98,7 @@ impl SlotStack {
     /// Makes an empty stack.
     #[allow(clippy::new_without_default, reason = "nothing needs it; public only in the models' build")]
     pub fn new() -> Self {
-        Self { head: AtomicU64::new(Head { tag: 0, top: NONE }.pack()) }
+        Self { head: AtomicU64::new(StackHead { tag: 0, top: NONE }.pack()) }
     }
 
     /// Takes the slot on top. The caller owns it.
@@ -149,19 +149,19 @@ impl SlotStack {
     /// Returns whether the stack was empty a moment ago.
     pub fn is_empty(&self) -> bool {
         // ORD: Relaxed; a hint, which publishes nothing.
-        Head::unpack(self.head.load(Ordering::Relaxed)).top == NONE
+        StackHead::unpack(self.head.load(Ordering::Relaxed)).top == NONE
     }
 
     /// Replaces the top by what `next` returns, and returns the second part of it.
-    fn change<R>(&self, mut next: impl FnMut(Head) -> Option<(u32, R)>) -> Option<R> {
+    fn change<R>(&self, mut next: impl FnMut(StackHead) -> Option<(u32, R)>) -> Option<R> {
         // ORD: Acquire, here and after a failed swap; pairs with the Release of the swap that made this head; makes visible
         // what is below the top, and the values of the slots.
         let acquire = unless_mutant("slot_stack_acquires_nothing", Ordering::Acquire);
         let mut present = self.head.load(acquire);
         loop {
-            let head = Head::unpack(present);
+            let head = StackHead::unpack(present);
             let (top, outcome) = next(head)?;
-            let changed = Head { tag: head.tag.wrapping_add(1), top }.pack();
+            let changed = StackHead { tag: head.tag.wrapping_add(1), top }.pack();
             // ORD: Release; publishes the value and the link of a slot that is pushed. A swap that pops one passes on what
             // was published before.
             let release = unless_mutant("slot_stack_publishes_nothing", Ordering::Release);
@@ -175,12 +175,12 @@ impl SlotStack {
 
 /// The head of a stack: the slot on top, and how often the head has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Head {
+struct StackHead {
     tag: u64,
     top: u32,
 }
 
-impl Head {
+impl StackHead {
     fn pack(self) -> u64 {
         self.tag << INDEX_BITS | u64::from(self.top)
     }
@@ -199,8 +199,8 @@ mod tests {
     proptest! {
         #[test]
         fn head_keeps_its_fields(tag in 0_u64..1 << 40, top in 0..=NONE) {
-            let head = Head { tag, top };
-            prop_assert_eq!(Head::unpack(head.pack()), head);
+            let head = StackHead { tag, top };
+            prop_assert_eq!(StackHead::unpack(head.pack()), head);
         }
 
         #[test]
@@ -214,11 +214,11 @@ mod tests {
 
     #[test]
     fn tag_wraps_around_without_touching_the_top() {
-        let stack = SlotStack { head: AtomicU64::new(Head { tag: (1 << 40) - 1, top: NONE }.pack()) };
+        let stack = SlotStack { head: AtomicU64::new(StackHead { tag: (1 << 40) - 1, top: NONE }.pack()) };
         let slots = Slots::<u8>::new();
         let index = slots.grow().unwrap();
         stack.push(&slots, index);
-        assert_eq!(Head::unpack(stack.head.load(Ordering::Relaxed)), Head { tag: 0, top: index });
+        assert_eq!(StackHead::unpack(stack.head.load(Ordering::Relaxed)), StackHead { tag: 0, top: index });
         assert_eq!(stack.pop(&slots), Some(index));
         assert!(stack.is_empty());
     }

@@ -7,7 +7,7 @@ use std::task::Waker;
 use super::parking::{WaiterSide, Withdrawn};
 use super::segments::{Chain, Lack, Parts, SIZE, Segment, Spares, start_of};
 use super::word::{Ticket, Word};
-use super::{Claimed, Lane, Lanes, Queue, Seat, TurnedAway};
+use super::{Claimed, Lane, LaneQueue, Lanes, Seat, TurnedAway};
 
 /// The state that only the holder of the list's lock uses.
 pub(in crate::pool::core) struct LockedWaitList<G> {
@@ -115,7 +115,7 @@ impl<G> LockedWaitList<G> {
 
     /// Installs the next segment of a lane, or returns the missing parts.
     pub(super) fn extend(&mut self, lane: Lane) -> Result<(), Lack> {
-        let Queue { directory, limit, .. } = self.lanes.queue(lane);
+        let LaneQueue { directory, limit, .. } = self.lanes.queue(lane);
         let start = limit.load();
         directory.install(start, &mut self.books[lane as usize].chain, &mut self.spares)?;
         limit.set_segments(self.books[lane as usize].chain.len());
@@ -344,7 +344,7 @@ impl<G> LockedWaitList<G> {
     }
 }
 
-impl<G> Queue<G> {
+impl<G> LaneQueue<G> {
     /// Returns whether the waiter of an unclaimed ticket has left. Called under the list's lock.
     fn is_left(&self, ticket: Ticket) -> bool {
         self.directory.with_cell(ticket, |cell| cell.is_left(ticket))

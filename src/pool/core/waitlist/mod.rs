@@ -182,7 +182,7 @@ unsafe impl<G: Send> Sync for Seat<G> {}
 
 impl<G> Seat<G> {
     #[inline]
-    fn of(lane: Lane, ticket: Ticket, queue: &Queue<G>) -> Self {
+    fn of(lane: Lane, ticket: Ticket, queue: &LaneQueue<G>) -> Self {
         Self { lane, ticket, cell: queue.directory.cell(ticket) }
     }
 
@@ -207,7 +207,7 @@ unsafe impl<G: Send> Send for Claimed<G> {}
 
 impl<G> Claimed<G> {
     #[inline]
-    fn of(queue: &Queue<G>, ticket: Ticket) -> Self {
+    fn of(queue: &LaneQueue<G>, ticket: Ticket) -> Self {
         Self { ticket, cell: queue.directory.cell(ticket) }
     }
 
@@ -227,13 +227,13 @@ pub(super) struct TurnedAway {
     era: u64,
 }
 
-struct Queue<G> {
+struct LaneQueue<G> {
     tickets: CachePadded<Tickets>,
     limit: CachePadded<Limit>,
     directory: Directory<G>,
 }
 
-impl<G> Queue<G> {
+impl<G> LaneQueue<G> {
     /// The most segments beyond the full segments of waiting tickets: two that are partly used, the next one, and two
     /// that are about to be removed.
     const FEW: u32 = 5;
@@ -256,11 +256,11 @@ impl<G> Queue<G> {
     }
 }
 
-struct Lanes<G>([Queue<G>; 3]);
+struct Lanes<G>([LaneQueue<G>; 3]);
 
 impl<G> Lanes<G> {
     #[inline]
-    fn queue(&self, lane: Lane) -> &Queue<G> {
+    fn queue(&self, lane: Lane) -> &LaneQueue<G> {
         &self.0[lane as usize]
     }
 }
@@ -284,7 +284,7 @@ impl<G> WaitList<G> {
     const LOOKS: u32 = 1;
 
     pub(super) fn new() -> Self {
-        let lanes = Arc::new(Lanes([(); 3].map(|()| Queue::new())));
+        let lanes = Arc::new(Lanes([(); 3].map(|()| LaneQueue::new())));
         Self { locked: CachePadded::new(BriefLock::new(LockedWaitList::new(lanes.clone()))), lanes }
     }
 

@@ -69,7 +69,7 @@ fn segments(list: &WaitList<u32>, lane: Lane) -> usize {
     list.lock().segments(lane) as usize
 }
 
-const FEW: usize = Queue::<u32>::FEW as usize;
+const FEW: usize = LaneQueue::<u32>::FEW as usize;
 
 #[test]
 fn first_come_first_served() {
