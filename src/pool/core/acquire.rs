@@ -105,7 +105,7 @@ impl<E: Environment> Core<E> {
 
     /// Takes an available connection from the calling thread's shard, if there is one and the shard is not flagged.
     ///
-    /// Lock-free: one compare-and-swap, and no other write to shared memory.
+    /// Lock-free: one compare-and-swap.
     ///
     /// # Race window
     ///

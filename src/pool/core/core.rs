@@ -123,10 +123,7 @@ pub struct Change {
 }
 
 impl<E: Environment> Core<E> {
-    /// Builds a paused pool and emits `PoolCreated`.
-    ///
-    /// `threads` is the number of threads that use the pool at a time. Small pools get fewer shards, so that searching
-    /// them all stays cheap.
+    /// Builds a paused pool and emits `PoolCreated`. `threads` is the number of threads that use the pool at a time.
     ///
     /// # Errors
     ///
@@ -161,14 +158,12 @@ impl<E: Environment> Core<E> {
 
     /// Builds the successor of a pool that a forked child inherits.
     ///
-    /// The successor is the same pool after a clear: one generation later and paused, unless it was closed ("MUST
-    /// immediately clear itself"). This takes no lock of the old pool, because the holder of a lock may not exist in
-    /// the child. Apart from this, the child may touch the old pool only through [`Core::abandon`].
+    /// The successor is the same pool after a clear: one generation later and paused, unless it was closed. This takes
+    /// no lock of the old pool, because the holder of a lock may not exist in the child. Apart from this, the child may
+    /// touch the old pool only through [`Core::abandon`].
     ///
-    /// To subscribers it is the same pool too. If the pool was ready, `PoolCleared` is emitted. The connections that
-    /// the child inherits are closed in its view: each is checked in if it was in use, and closed as stale. The
-    /// connections' numbers continue. The caller asks for delivery once the successor is installed. `cause` is the
-    /// error of the first event. The stopwatch of `environment` must continue the old pool's.
+    /// `Pool` documents the events, which the caller delivers once the successor is installed. `cause` is the error of
+    /// the first event. The stopwatch of `environment` must continue the old pool's.
     pub fn after_fork(&self, environment: E, cause: Cause) -> Arc<Self> {
         let before = self.state.load();
         let (shards, generation) = (self.shards.len(), before.generation + 1);
@@ -349,9 +344,8 @@ impl<E: Environment> Core<E> {
     /// Pauses the pool and makes all its connections stale. Returns `false` if nothing was done: the pool is closed, or
     /// its generation is not the requested one.
     ///
-    /// Available connections leave the shards at once. The next check-outs and maintenance close them. Connections in
-    /// use are closed when they come back. Waiters fail with [`Refusal::Paused`]; openers go on. A pool that is already
-    /// paused only moves on to the next generation, without an event.
+    /// Available connections leave the shards at once, and the next check-outs and maintenance close them. Waiters fail
+    /// with [`Refusal::Paused`]; openers go on.
     ///
     /// # Errors
     ///
@@ -402,8 +396,7 @@ impl<E: Environment> Core<E> {
 
     /// Makes all connections to one service stale, in load-balanced mode.
     ///
-    /// The pool stays ready, and check-outs that wait continue to wait. Returns whether there were any connections to
-    /// that service (at the requested generation).
+    /// Returns whether there were any connections to that service (at the requested generation).
     ///
     /// # Errors
     ///
@@ -452,9 +445,7 @@ impl<E: Environment> Core<E> {
     /// Closes the pool and all available connections, for good, then emits `PoolClosed`. Returns whether the pool was
     /// open.
     ///
-    /// Connections in use are closed when they come back, connections in establishment as soon as they notice. Waiters
-    /// fail with [`Refusal::Closed`]. Closing a closed pool does nothing, and may return before the first close is
-    /// done.
+    /// Closing a closed pool does nothing, and may return before the first close is done.
     pub fn close(self: &Arc<Self>) -> bool {
         {
             let _registry = self.registry.lock();

@@ -49,8 +49,7 @@ impl<E: Environment> Held<E> {
 /// A connection that came back with unfinished work, and is checked in when the drain has completed that.
 ///
 /// Until then the connection counts as in use. Dropping the token judges the connection again: it becomes available if
-/// it can be reused now, and is closed otherwise. A check-out that waits for the capacity may have the drain displaced.
-/// Then dropping the token closes the connection, and the check-out gets the capacity when the close has run.
+/// it can be reused now, and is closed otherwise, or if the drain was displaced.
 #[must_use = "dropping it closes the connection, unless it has been drained"]
 pub struct Draining<E: Environment> {
     number: DrainNumber,

@@ -190,7 +190,7 @@ fn check_in_elsewhere<E: Environment>(held: Held<E>) {
     }
 }
 
-/// Checks in a connection with more to do than a push: ends a use whose time is measured, and tells the subscribers.
+/// Ends a use whose time is measured, tells the subscribers, and makes the connection available.
 ///
 /// `ConnectionCheckedIn` is delivered before the connection can be seen checked out again or closed. So a slow
 /// subscriber keeps the connection from others, and no event of the connection overtakes another.
