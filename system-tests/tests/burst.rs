@@ -53,9 +53,9 @@ struct Burst {
     waiters: usize,
     #[expect(dead_code, reason = "a failure shows it")]
     end: End,
-    /// The most that one step allocated: a poll, a cancellation, or a check-in with the next waiter's poll.
+    /// The maximum that one step allocated: a poll, a cancellation, or a check-in with the next waiter's poll.
     at_once: usize,
-    /// The most memory besides the futures.
+    /// The maximum memory besides the futures.
     peak: usize,
     /// The memory that the pool has kept.
     kept: isize,

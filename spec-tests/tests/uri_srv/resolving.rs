@@ -98,7 +98,7 @@ async fn name_in_punycode_is_the_same_name() {
         let uri = format!("{URI}/?srvAllowedHostsSuffix={suffix}");
         assert_eq!(hosts(&resolve(&start(zone).await, &uri).await.unwrap()), ["a.xn--bcher-kva.example:1"]);
     }
-    // A name that only looks the same is another name.
+    // A name that only looks the same is a different name.
     let zone = Zone::default().srv("_mongodb._tcp.x.xn--bcher-kva.example", 1, "a.bucher.example");
     assert!(matches!(error(zone, "mongodb+srv://x.bücher.example").await, ResolveError::ForeignServer { .. }));
 }

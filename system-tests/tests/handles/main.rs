@@ -39,7 +39,7 @@ async fn collection<T>(name: &str) -> (Arc<Mongod>, Collection<T>) {
 }
 
 /// Starts a primary that answers commands other than `hello` with `answer`, and a client for it. `answer` gets the
-/// command's number among the commands of its name.
+/// command's number among the commands with its name.
 async fn scripted(
     parameters: &str,
     answer: impl Fn(&Document, usize) -> Answer + Clone + Send + 'static,
