@@ -40,7 +40,7 @@ pub struct Burst {
     /// The longest step of the end: a check-in with the next waiter's poll, or a cancellation. Refusing is one step for
     /// all, and does not count.
     pub step: Longest,
-    /// The most memory, in bytes above the start. The futures and their wakers are not counted.
+    /// The maximum memory, in bytes above the start. The futures and their wakers are not counted.
     pub peak: usize,
     /// The memory that the pool keeps when the burst is over, in bytes above the start.
     pub left: usize,

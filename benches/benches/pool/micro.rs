@@ -159,7 +159,7 @@ impl Gate {
         Self { spinning: AtomicUsize::new(0), expected }
     }
 
-    /// Keeps the calling task's worker busy until all tasks have come.
+    /// Keeps the calling task's worker busy until all tasks have arrived.
     pub fn pass(&self) {
         // ORD: Relaxed here and below; the gate only counts and publishes nothing.
         self.spinning.fetch_add(1, Ordering::Relaxed);
