@@ -184,7 +184,6 @@ struct Readme;
 // own links name files, for readers of the repository.
 //
 /// [readme]: crate
-/// [repeated]: crate::Operation
 /// [monitor]: guide::monitor
 ///
 #[cfg(not(loom))]

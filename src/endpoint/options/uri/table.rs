@@ -2,7 +2,7 @@
 //!
 //! A row has the option's name, default, allowed values and description, and says how to read it. Every list of options
 //! comes from here: the names that a connection string may have, the secret options, and the messages about values that
-//! are not allowed. Tests compare the tables of the guide and the README with this table. The rows of a pool's options come
+//! are not allowed. A test compares the tables of the guide with this table. The rows of a pool's options come
 //! from [`PoolOptions::TABLE`].
 
 use std::time::Duration;
@@ -515,19 +515,6 @@ mod tests {
         let guide = include_str!("../../../guide.md");
         let tables = GROUPS.iter().map(section).collect::<Vec<_>>().join("\n");
         assert!(guide.contains(&tables), "src/guide.md must have this under \"Options\":\n\n{tables}");
-    }
-
-    #[test]
-    fn readme_lists_options_as_the_table_has_them() {
-        let readme = include_str!("../../../../README.md");
-        let (_, listed) = readme.split_once("| option | default | what |").expect("the README has a table of options");
-        let listed: Vec<_> = listed.lines().skip(2).take_while(|line| line.starts_with('|')).collect();
-        assert!(listed.len() >= 15, "{listed:?}");
-        for line in listed {
-            let name = line.split('`').nth(1).unwrap_or_default();
-            let row = Row::of(name).unwrap_or_else(|| panic!("{name} is not an option of connection strings"));
-            assert_eq!(line, format!("| `{}` | {} | {} |", row.name, shown_default(&row), row.summary));
-        }
     }
 
     #[test]
