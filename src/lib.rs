@@ -123,6 +123,8 @@ pub use pool::holder::{Holder, Purpose};
 pub use pool::metrics;
 #[doc(inline)]
 pub use pool::options::{BackgroundInterval, InvalidOption, MAX_CONNECTIONS, OptionValue, PoolOptions};
+#[doc(inline)]
+pub use pool::service_id::ServiceId;
 #[cfg(not(loom))]
 #[doc(inline)]
 pub use pool::runtime::{

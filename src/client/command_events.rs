@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
-use bson::oid::ObjectId;
 use bson::raw::CString;
 use bson::{RawArrayBuf, RawDocument, RawDocumentBuf};
 
@@ -19,8 +18,9 @@ use crate::endpoint::{Command, Endpoint, OperationError, OutgoingDocuments};
 use crate::pool::error::Labels;
 use crate::pool::runtime::Connection;
 use crate::pool::runtime::boxed;
+use crate::pool::service_id::ServiceId;
 use crate::pool::sync::contain;
-use crate::telemetry::MostLogged;
+use crate::text::shortened::MostLogged;
 
 /// What happens to a command of a client.
 ///
@@ -137,7 +137,7 @@ pub struct CommandSource {
     /// The server's number for the connection.
     pub server_connection_id: Option<i64>,
     /// The service behind a load balancer.
-    pub service_id: Option<ObjectId>,
+    pub service_id: Option<ServiceId>,
     /// Whether command, reply and error may hold secrets, and are therefore not shown (the specification's "Security").
     pub is_sensitive: bool,
 }

@@ -28,12 +28,12 @@ use super::session_handle::Session;
 use super::timed::Limited;
 use super::typed::{encode, encode_hinted, extend, refuse_second};
 use crate::client::deployment::{Demand, WaitLogged};
+use crate::client::object_id::object_id;
 use crate::client::selection::Access;
 use crate::client::session::{SessionError, is_single};
 use crate::endpoint::options::{Acknowledgement, ServerAddress};
 use crate::endpoint::wire::reply;
 use crate::endpoint::{Limit, OutgoingSequence};
-use crate::pool::runtime::object_id;
 
 /// Room for what the client adds to the statements of a command, in bytes: session, cluster time, write concern, header.
 const ROOM_FOR_BODY: usize = 16 * 1024;

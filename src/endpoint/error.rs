@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bson::RawDocument;
-use bson::oid::ObjectId;
 use thiserror::Error;
 
 use super::authentication::{AuthenticationCause, AuthenticationError};
 use crate::endpoint::wire::reply::StateChange;
 use crate::endpoint::wire::{ServerError, WireError};
 use crate::pool::error::{Cause, Labels};
+use crate::pool::service_id::ServiceId;
 use crate::text::milliseconds::Milliseconds;
 
 /// A command has no successful reply.
@@ -170,7 +170,7 @@ pub struct Origin {
     /// no pool. An error of an older generation says nothing about the server's current state.
     pub generation: Option<u64>,
     /// The service behind the load balancer.
-    pub service_id: Option<ObjectId>,
+    pub service_id: Option<ServiceId>,
 }
 
 impl fmt::Display for Origin {

@@ -19,7 +19,6 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bson::RawDocument;
-use bson::oid::ObjectId;
 use thiserror::Error;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
@@ -29,6 +28,7 @@ use crate::pool::condition::Condition;
 use crate::pool::error::{Cause, EstablishError, Stage};
 use crate::pool::runtime::boxed;
 use crate::pool::runtime::{Establish, Establishing, Pool, PoolBuilder, TARGET};
+use crate::pool::service_id::ServiceId;
 use options::{DriverInfo, InvalidOption, Options, ServerAddress};
 
 mod authentication;
@@ -53,6 +53,7 @@ mod pooled;
 mod prepared;
 mod regular_file;
 mod scanned;
+mod service_id;
 mod srv;
 mod stages;
 #[cfg(test)]
@@ -449,7 +450,7 @@ struct OpenContext<'a> {
     /// How long each command of the handshake may take, besides the limit for the whole handshake.
     each_command: Option<ConnectTimeoutError>,
     /// Receives the connection's service in load-balanced mode.
-    identify: Option<&'a (dyn Fn(ObjectId) + Sync)>,
+    identify: Option<&'a (dyn Fn(ServiceId) + Sync)>,
     stages: Stages<'a>,
     /// Whether the server may have no wire version in common with wharf.
     any_version: bool,

@@ -5,6 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Wake, Waker};
 
+use bson::oid::ObjectId;
 use bson::rawdoc;
 use tokio::net::{TcpListener, TcpStream};
 use wharf_testbed::embedded::{EmbeddedOptions, EmbeddedServer};
@@ -26,7 +27,7 @@ pub(super) async fn pair() -> (Channel, TcpStream) {
 }
 
 /// Opens a load-balanced connection, and returns it with the services that were identified.
-async fn open(server: &EmbeddedServer) -> (Result<EndpointConnection, EstablishError>, Vec<ObjectId>) {
+async fn open(server: &EmbeddedServer) -> (Result<EndpointConnection, EstablishError>, Vec<ServiceId>) {
     let endpoint = Endpoint::new(&server.address()).unwrap();
     let identified = Mutex::new(Vec::new());
     let identify = |id| identified.lock().unwrap().push(id);
@@ -50,8 +51,8 @@ async fn load_balanced_connection_identifies_the_service_of_its_hello() {
     let server = EmbeddedServer::start(options).await.unwrap();
     for turn in 0..4 {
         let (connection, identified) = open(&server).await;
-        assert_eq!(identified, [service_ids[turn % 2]]);
-        assert_eq!(connection.unwrap().hello().service_id, Some(service_ids[turn % 2]));
+        assert_eq!(identified, [service_ids[turn % 2].into()]);
+        assert_eq!(connection.unwrap().hello().service_id, Some(service_ids[turn % 2].into()));
     }
 
     let hello = server.counters().last_handshake.unwrap();

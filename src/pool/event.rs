@@ -6,11 +6,10 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bson::oid::ObjectId;
-
 use crate::pool::by_stage::ByStage;
 use crate::pool::error::Cause;
 use crate::pool::options::PoolOptions;
+use crate::pool::service_id::ServiceId;
 
 /// An event of a pool or of one of its connections.
 ///
@@ -41,7 +40,7 @@ pub enum PoolEvent {
         /// The address that the pool connects to.
         address: Arc<str>,
         /// The service whose connections became stale, in load-balanced mode.
-        service_id: Option<ObjectId>,
+        service_id: Option<ServiceId>,
         /// Whether connections in use and pending connections are interrupted.
         interrupt_in_use_connections: bool,
         /// The error that made the clear necessary ([`Clear::because`](crate::Clear::because)), or in a forked child an

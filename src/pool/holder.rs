@@ -4,7 +4,7 @@ use std::fmt;
 use std::panic::Location;
 use std::time::Duration;
 
-use bson::oid::ObjectId;
+use crate::pool::service_id::ServiceId;
 
 /// The purpose that a connection is in use for (load balancer specification, "Connection Tracking").
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -67,7 +67,7 @@ pub struct Holder {
     pub generation: u64,
     /// The service that the connection belongs to, in load-balanced mode. `None` without a
     /// [`call_site`](Self::call_site).
-    pub service_id: Option<ObjectId>,
+    pub service_id: Option<ServiceId>,
 }
 
 impl fmt::Display for Holder {
@@ -116,7 +116,7 @@ impl serde::Serialize for Holder {
         fields.serialize_field("task_id", task_id)?;
         fields.serialize_field("purpose", purpose)?;
         fields.serialize_field("generation", generation)?;
-        fields.serialize_field("service_id", &service_id.map(|service_id| service_id.to_hex()))?;
+        fields.serialize_field("service_id", &service_id.map(|service_id| service_id.to_string()))?;
         fields.end()
     }
 }
@@ -135,7 +135,7 @@ mod tests {
             task_id: Some(12),
             purpose: Some(Purpose::Cursor),
             generation: 1,
-            service_id: Some(ObjectId::from_bytes([1; 12])),
+            service_id: Some(ServiceId::from_bytes([1; 12])),
         };
         let expected = serde_json::json!({
             "connection_id": 3, "held_ms": 5_200, "call_site": site.to_string(), "task_id": 12, "purpose": "cursor",

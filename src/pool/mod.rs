@@ -2,7 +2,7 @@
 //!
 //! The floors from the lowest to the highest, each of which uses only those below it:
 //!
-//! - `sync`: the facade for shared memory. `options`, `error`, `event`, `condition`, `holder` and `by_stage`: the words of
+//! - `sync`: the facade for shared memory. `options`, `error`, `event`, `condition`, `holder`, `service_id` and `by_stage`: the words of
 //!   the pool. `delivery`: events on their way to subscribers.
 //! - `core`: the pool without I/O, clock and tasks. `metrics`: what it counts and measures.
 //! - `runtime`: the core on tokio.
@@ -18,4 +18,5 @@ pub mod metrics;
 pub(crate) mod options;
 #[cfg(not(loom))]
 pub(crate) mod runtime;
+pub(crate) mod service_id;
 pub(crate) mod sync;

@@ -181,7 +181,7 @@ fn line(buffer: &mut Vec<u8>, event: &PoolEvent) {
         PoolEvent::PoolCleared { service_id, interrupt_in_use_connections, .. } => {
             if let Some(service_id) = service_id {
                 buffer.extend_from_slice(b",\"serviceId\":");
-                string(buffer, &service_id.to_hex());
+                string(buffer, &service_id.to_string());
             }
             buffer.extend_from_slice(b",\"interruptInUseConnections\":");
             flag(buffer, *interrupt_in_use_connections);
@@ -255,7 +255,6 @@ fn milliseconds(buffer: &mut Vec<u8>, duration: Duration) {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use bson::oid::ObjectId;
     use serde_json::{Value, json};
 
     use super::*;
@@ -263,12 +262,13 @@ pub(super) mod tests {
     use crate::pool::error::{CheckOutError, EstablishError, Stage};
     use crate::pool::event::{CheckOutFailedReason, ConnectionClosedReason, EventError};
     use crate::pool::options::PoolOptions;
+    use crate::pool::service_id::ServiceId;
 
     /// Returns an event of each kind, in the order of their definition.
     pub fn one_of_each() -> Vec<PoolEvent> {
         let address: Arc<str> = "db.example.com:27018".into();
         let duration = Duration::new(1, 2_003_400);
-        let service_id = Some(ObjectId::from_bytes(*b"twelve bytes"));
+        let service_id = Some(ServiceId::from_bytes(*b"twelve bytes"));
         let options =
             PoolOptions::default().max_pool_size(7).max_idle_time(Duration::from_millis(1_500)).load_balanced(true);
         let connection_id = 42;

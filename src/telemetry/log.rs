@@ -97,7 +97,8 @@ fn log_structured(event: &PoolEvent) {
         }
         PoolEvent::PoolReady { .. } => debug!(target: TARGET, serverHost, serverPort, "Connection pool ready"),
         PoolEvent::PoolCleared { service_id, error, .. } => {
-            let (serviceId, error) = (service_id.map(|service_id| service_id.to_hex()), error.as_ref().map(described));
+            let (serviceId, error) =
+                (service_id.map(|service_id| service_id.to_string()), error.as_ref().map(described));
             debug!(target: TARGET, serverHost, serverPort, serviceId, error, "Connection pool cleared");
         }
         PoolEvent::PoolClosed { .. } => debug!(target: TARGET, serverHost, serverPort, "Connection pool closed"),

@@ -40,7 +40,6 @@ mod log;
 mod opentelemetry;
 mod readings;
 mod sentence;
-mod shortened;
 #[cfg(any(feature = "metrics", feature = "opentelemetry"))]
 mod source;
 mod variables;
@@ -54,7 +53,6 @@ pub use json_lines::JsonLines;
 pub use log::Log;
 pub(crate) use log::{host_and_port, milliseconds};
 pub use readings::{METRICS, Metric, MetricKind, Reading, ReadingValue, readings};
-pub(crate) use shortened::MostLogged;
 #[cfg(any(feature = "metrics", feature = "opentelemetry"))]
 pub use source::Metered;
 #[cfg(any(feature = "metrics", feature = "opentelemetry"))]

@@ -26,7 +26,7 @@ impl fmt::Display for Sentence<'_> {
             PoolEvent::PoolCleared { service_id, error, .. } => {
                 write!(f, "Connection pool for {address} cleared")?;
                 if let Some(service_id) = service_id {
-                    write!(f, " for serviceId {}", service_id.to_hex())?;
+                    write!(f, " for serviceId {service_id}")?;
                 }
                 error.as_ref().map_or(Ok(()), |error| write!(f, ". Error: {}", described(error)))
             }

@@ -82,7 +82,7 @@ fn to_json(event: &PoolEvent) -> Value {
         PoolEvent::PoolCleared { service_id, interrupt_in_use_connections, .. } => {
             fields.insert("interruptInUseConnections".into(), (*interrupt_in_use_connections).into());
             if let Some(service_id) = service_id {
-                fields.insert("serviceId".into(), service_id.to_hex().into());
+                fields.insert("serviceId".into(), service_id.to_string().into());
             }
         }
         _ => {}

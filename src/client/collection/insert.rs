@@ -15,9 +15,9 @@ use super::Collection;
 use super::fields::{Fields, Shape, refused};
 use super::request::Request;
 use super::results::{Counts, InsertManyResult, InsertOneResult};
+use crate::client::object_id::object_id;
 use crate::client::session::SessionError;
 use crate::endpoint::{Limit, OutgoingSequence};
-use crate::pool::runtime::object_id;
 
 impl<T: Serialize> Collection<T> {
     /// Prepares the insert of a document. If it has no `_id`, the client gives it one, which is in the result, and in an error

@@ -5,9 +5,9 @@ use std::time::Duration;
 use tracing::{Level, debug};
 
 use super::{CommandEvent, CommandFailure, CommandSource};
-use crate::telemetry::MostLogged;
 use crate::text::logged::is_logged;
 use crate::text::printable::PrintableError;
+use crate::text::shortened::MostLogged;
 
 /// The target of the messages: the component `command` of the logging specification.
 const TARGET: &str = "wharf::command";
@@ -45,7 +45,7 @@ impl Log {
             ..
         } = event.source();
         let (serverHost, serverPort) = crate::telemetry::host_and_port(address);
-        let serviceId = service_id.map(|service_id| service_id.to_hex());
+        let serviceId = service_id.map(|service_id| service_id.to_string());
         macro_rules! message {
             ($message:literal, $($key:ident),*) => {
                 debug!(

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bson::RawDocument;
-use bson::oid::ObjectId;
 use tokio::runtime::Handle;
 
 use super::monitor;
@@ -20,13 +19,14 @@ use crate::endpoint::{AuthenticationError, OperationError, Scanned, ServerError,
 use crate::pool::core::Clear;
 use crate::pool::error::{Cause, Stage};
 use crate::pool::runtime::{FailedConnection, PoolChange, own};
+use crate::pool::service_id::ServiceId;
 
 /// Why a transition clears a pool.
 struct Reason {
     cause: Cause,
     /// The generation of the connection that failed. `None`: any.
     generation: Option<u64>,
-    service_id: Option<ObjectId>,
+    service_id: Option<ServiceId>,
     interrupts: bool,
 }
 
@@ -295,7 +295,7 @@ impl Deployment {
         change: StateChange,
         reply: &RawDocument,
         generation: u64,
-        service_id: Option<ObjectId>,
+        service_id: Option<ServiceId>,
     ) {
         let cause: Cause = Arc::new(WriteConcernStateChange(WriteConcernError::of(reply.to_owned())));
         let reason = Reason { cause, generation: Some(generation), service_id, interrupts: false };

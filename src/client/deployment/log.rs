@@ -3,9 +3,10 @@
 use tracing::{Level, debug};
 
 use crate::client::topology::{HeartbeatConnection, TopologyEvent};
-use crate::telemetry::{MostLogged, host_and_port, milliseconds};
+use crate::telemetry::{host_and_port, milliseconds};
 use crate::text::logged::is_logged;
 use crate::text::printable::PrintableError;
+use crate::text::shortened::MostLogged;
 
 /// The target of the messages.
 const TARGET: &str = "wharf::topology";

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use bson::oid::ObjectId;
 
 use super::log;
+use crate::client::object_id::object_id;
 use crate::client::topology::TopologyEvent;
 use crate::pool::delivery::{Delivery, Share};
-use crate::pool::runtime::object_id;
 use crate::pool::sync::contain;
-use crate::telemetry::MostLogged;
+use crate::text::shortened::MostLogged;
 
 /// Receives the events of a client's monitoring.
 ///

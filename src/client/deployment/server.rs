@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crossbeam::utils::CachePadded;
+use crossbeam_utils::CachePadded;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 

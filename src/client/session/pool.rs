@@ -4,7 +4,7 @@ use std::thread;
 use std::time::Duration;
 
 use bson::{RawArrayBuf, RawDocumentBuf, rawdoc};
-use crossbeam::utils::CachePadded;
+use crossbeam_utils::CachePadded;
 
 use super::moment::Moment;
 use super::server_session::{ServerSession, SessionId};

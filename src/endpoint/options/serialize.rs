@@ -8,11 +8,9 @@ use std::time::Duration;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::{Map, Value, json};
 
-use crate::pool::options::BackgroundInterval;
-
 use super::{
-    Acknowledgement, Compressor, Credential, DriverInfo, Mechanism, Options, PoolOptions, ProxyOptions, ReadPreference,
-    ServerApi, SrvName, TlsOptions, TlsVersion, WriteConcern,
+    Acknowledgement, Compressor, Credential, DriverInfo, Mechanism, Options, ProxyOptions, ReadPreference, ServerApi,
+    SrvName, TlsOptions, TlsVersion, WriteConcern,
 };
 
 /// The names and values to write, in order.
@@ -39,27 +37,6 @@ impl Written {
 
 fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-}
-
-/// A map with the names of connection strings, and `backgroundIntervalMS` (`null`: never). Times are in milliseconds.
-impl Serialize for PoolOptions {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut written = Written::default();
-        pool(self, self.load_balanced, &mut written);
-        written.finish(serializer)
-    }
-}
-
-fn pool(options: &PoolOptions, load_balanced: bool, written: &mut Written) {
-    for option in PoolOptions::TABLE {
-        written.put(option.name, (option.value)(options));
-    }
-    written.put("loadBalanced", load_balanced);
-    let interval = match options.background_interval {
-        BackgroundInterval::Every(interval) => Some(millis(interval)),
-        BackgroundInterval::Never => None,
-    };
-    written.put("backgroundIntervalMS", interval);
 }
 
 /// A map with the names of connection strings. Times are in milliseconds, unless the name says otherwise. An option that
@@ -113,7 +90,10 @@ impl Serialize for Options {
         if let Some(name) = srv {
             put_srv(name, &mut written);
         }
-        pool(pool_options, self.is_load_balanced(), &mut written);
+        for (name, number) in pool_options.numbers() {
+            written.put(name, number);
+        }
+        written.put("loadBalanced", self.is_load_balanced());
         written.put("appName", app_name.clone());
         written.put("driverInfo", driver_info.as_ref().map(library));
         put_credential(credential.as_ref(), auth_source.as_ref(), &mut written);
@@ -273,15 +253,5 @@ mod tests {
         assert_eq!(written["maxIdleTimeMS"], 1_500);
         assert_eq!(written["w"], "majority");
         assert_eq!(written["zlibCompressionLevel"], 6);
-    }
-
-    #[test]
-    fn pool_options_have_their_names_in_connection_strings() {
-        let options = PoolOptions::default().max_idle_time(Duration::from_secs(3)).load_balanced(true);
-        let expected = json!({
-            "maxIdleTimeMS": 3_000, "minPoolSize": 0, "maxPoolSize": 100, "maxConnecting": 2, "waitQueueTimeoutMS": 0,
-            "loadBalanced": true, "backgroundIntervalMS": 10_000
-        });
-        assert_eq!(serde_json::to_value(options).unwrap(), expected);
     }
 }

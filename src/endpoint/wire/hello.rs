@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use bson::oid::ObjectId;
 use bson::raw::cstr;
 use bson::{RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf};
 use thiserror::Error;
@@ -12,6 +11,7 @@ use super::auth::document_with_room;
 use super::reply::{text, whole_number};
 use super::{DEFAULT_MAX_MESSAGE_SIZE, PeerText, WireError};
 use crate::endpoint::options::Compressor;
+use crate::pool::service_id::ServiceId;
 use crate::text::printable::PrintableError;
 
 /// The oldest wire version that wharf works with: MongoDB 4.2's.
@@ -127,7 +127,7 @@ pub struct HelloReply {
     /// `connectionId`: the server's number for the connection.
     pub server_connection_id: Option<i64>,
     /// `serviceId`: in load-balanced mode, the service behind the load balancer.
-    pub service_id: Option<ObjectId>,
+    pub service_id: Option<ServiceId>,
     /// `compression`: the names of the offered compressors that the server also has.
     pub compressors: Vec<String>,
     /// `saslSupportedMechs`: the mechanisms of the user in the request, known or not; `None` if the user does not exist, or
@@ -280,7 +280,7 @@ impl HelloReply {
     /// # Errors
     ///
     /// Returns [`IncompatibleServerError::NoLoadBalancer`] if the reply does not name one.
-    pub fn required_service_id(&self) -> Result<ObjectId, IncompatibleServerError> {
+    pub fn required_service_id(&self) -> Result<ServiceId, IncompatibleServerError> {
         self.service_id.ok_or(IncompatibleServerError::NoLoadBalancer)
     }
 }
@@ -362,12 +362,12 @@ fn names(reply: &RawDocument, field: &str) -> Option<Vec<String>> {
     Some(names.filter(|name| name.len() <= LONGEST_NAME).take(MOST_NAMES).map(str::to_owned).collect())
 }
 
-fn service_id(reply: &RawDocument) -> Result<Option<ObjectId>, WireError> {
+fn service_id(reply: &RawDocument) -> Result<Option<ServiceId>, WireError> {
     let refuse =
         |value: String| Err(WireError::ReplyField { field: "serviceId", value: value.into(), allowed: "an ObjectId" });
     match reply.get("serviceId") {
         Ok(None | Some(RawBsonRef::Null)) => Ok(None),
-        Ok(Some(RawBsonRef::ObjectId(id))) => Ok(Some(id)),
+        Ok(Some(RawBsonRef::ObjectId(id))) => Ok(Some(id.into())),
         Ok(Some(other)) => refuse(format!("{:?}", other.element_type())),
         Err(error) => refuse(error.to_string()),
     }
@@ -415,6 +415,7 @@ crate::pool::error::debug_as_sentence!(IncompatibleServerError);
 
 #[cfg(test)]
 mod tests {
+    use bson::oid::ObjectId;
     use bson::{Document, doc, rawdoc};
 
     use super::*;
@@ -526,7 +527,7 @@ mod tests {
             (reply.max_message_size, reply.max_document_size, reply.max_write_batch_size),
             (1_000_000, 2_000, 10)
         );
-        assert_eq!((reply.hello_ok, reply.server_connection_id, reply.service_id), (true, Some(5), Some(id)));
+        assert_eq!((reply.hello_ok, reply.server_connection_id, reply.service_id), (true, Some(5), Some(id.into())));
         assert_eq!(reply.logical_session_timeout_minutes, Some(30));
         assert_eq!(reply.topology_version().unwrap().get_i64("counter").ok(), Some(1));
     }

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32 as StatisticU32, AtomicU64 as UnmodelledU64, Ordering as UnmodelledOrdering};
 use std::time::{Duration, Instant};
 
-use bson::oid::ObjectId;
-use crossbeam::utils::CachePadded;
+use crossbeam_utils::CachePadded;
 
 use super::acquire::Grant;
 use super::attention::{Attention, Reason};
@@ -26,6 +25,7 @@ use super::waitlist::{Lane, LockedWaitList, TurnedAway, WaitList};
 use crate::pool::error::{Cause, ClearError};
 use crate::pool::event::{ConnectionClosedReason, EventError, PoolEvent};
 use crate::pool::options::{InvalidOption, PoolOptions};
+use crate::pool::service_id::ServiceId;
 use crate::pool::sync::atomic::{AtomicU32, Ordering};
 use crate::pool::sync::{Mutex, unless_mutant, wake};
 
@@ -401,7 +401,7 @@ impl<E: Environment> Core<E> {
     /// # Errors
     ///
     /// [`ClearError::NotLoadBalanced`] in any other mode.
-    pub fn clear_service(&self, service_id: ObjectId, clear: Clear) -> Result<bool, ClearError> {
+    pub fn clear_service(&self, service_id: ServiceId, clear: Clear) -> Result<bool, ClearError> {
         let change = self.begin_clear_service(service_id, clear)?;
         let was_cleared = change.is_some();
         self.conclude(change);
@@ -413,7 +413,7 @@ impl<E: Environment> Core<E> {
     /// # Errors
     ///
     /// As for [`clear_service`](Self::clear_service).
-    pub fn begin_clear_service(&self, service_id: ObjectId, clear: Clear) -> Result<Option<Change>, ClearError> {
+    pub fn begin_clear_service(&self, service_id: ServiceId, clear: Clear) -> Result<Option<Change>, ClearError> {
         if !self.options.load_balanced {
             return Err(ClearError::NotLoadBalanced);
         }
@@ -478,7 +478,7 @@ impl<E: Environment> Core<E> {
     }
 
     /// Returns a service's generation and the number of connections to it, in load-balanced mode.
-    pub fn service(&self, service_id: ObjectId) -> Option<ServiceStatus> {
+    pub fn service(&self, service_id: ServiceId) -> Option<ServiceStatus> {
         self.registry.lock().services.status(service_id)
     }
 

@@ -5,8 +5,6 @@ use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use bson::oid::ObjectId;
-
 use super::acquire::Grant;
 use super::core::Core;
 use super::environment::Environment;
@@ -18,6 +16,7 @@ use super::tokens::{Closing, CountsAs, Idle};
 use super::waitlist::{Claimed, Lane, LockedWaitList};
 use crate::pool::error::Cause;
 use crate::pool::event::{ConnectionClosedReason, EventError, PoolEvent};
+use crate::pool::service_id::ServiceId;
 use crate::pool::sync::{discard, wake};
 
 /// A slot that its owner holds (INV-1) and whose connection keeps its pool alive (INV-2). The raw form of all tokens
@@ -129,7 +128,7 @@ impl<E: Environment> Held<E> {
     }
 
     /// Returns the service that the connection belongs to and the service's generation, in load-balanced mode.
-    pub(super) fn service(&self) -> Option<(ObjectId, u64)> {
+    pub(super) fn service(&self) -> Option<(ServiceId, u64)> {
         self.record(|record| record.membership.as_ref().map(|of| (of.service_id, of.generation)))
     }
 

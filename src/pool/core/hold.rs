@@ -21,9 +21,8 @@
 use std::mem::align_of;
 use std::panic::Location;
 
-use bson::oid::ObjectId;
-
 use crate::pool::holder::Purpose;
+use crate::pool::service_id::ServiceId;
 use crate::pool::sync::atomic::{AtomicU64, Ordering, fence};
 use crate::pool::sync::{Backoff, unless_mutant};
 
@@ -54,7 +53,7 @@ pub(super) struct Use {
     pub(super) task_id: Option<u64>,
     /// The generation of the service, or of the pool if there is no service.
     pub(super) generation: u64,
-    pub(super) service_id: Option<ObjectId>,
+    pub(super) service_id: Option<ServiceId>,
     pub(super) purpose: Purpose,
 }
 
@@ -229,7 +228,7 @@ impl Hold {
 }
 
 /// Returns the two words of a service's id and a purpose.
-fn pack_service(service_id: Option<ObjectId>, purpose: Purpose) -> (u64, u64) {
+fn pack_service(service_id: Option<ServiceId>, purpose: Purpose) -> (u64, u64) {
     let purpose = match purpose {
         Purpose::Operation => 0_u64,
         Purpose::Cursor => 1,
@@ -240,7 +239,7 @@ fn pack_service(service_id: Option<ObjectId>, purpose: Purpose) -> (u64, u64) {
     (u64::from_be_bytes([a, b, c, d, e, f, g, h]), purpose | 1 << 2 | u64::from(u32::from_be_bytes(rest)) << u32::BITS)
 }
 
-fn unpack_service(service: u64, rest: u64) -> (Option<ObjectId>, Purpose) {
+fn unpack_service(service: u64, rest: u64) -> (Option<ServiceId>, Purpose) {
     let purpose = match rest & 3 {
         0 => Purpose::Operation,
         1 => Purpose::Cursor,
@@ -250,7 +249,7 @@ fn unpack_service(service: u64, rest: u64) -> (Option<ObjectId>, Purpose) {
         let mut bytes = [0; 12];
         bytes[..8].copy_from_slice(&service.to_be_bytes());
         bytes[8..].copy_from_slice(&((rest >> u32::BITS) as u32).to_be_bytes());
-        ObjectId::from_bytes(bytes)
+        ServiceId::from_bytes(bytes)
     });
     (service_id, purpose)
 }
@@ -294,7 +293,7 @@ mod tests {
                 site: Location::caller(),
                 task_id,
                 generation: numbers[2],
-                service_id: service.map(ObjectId::from_bytes),
+                service_id: service.map(ServiceId::from_bytes),
                 purpose: before,
             };
             let hold = Hold::new();

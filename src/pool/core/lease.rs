@@ -6,8 +6,6 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use bson::oid::ObjectId;
-
 use super::core::Core;
 use super::environment::Environment;
 use super::held::{ClosedOnPanic, Held};
@@ -16,6 +14,7 @@ use super::shard::Shard;
 use super::slab::Slot;
 use crate::pool::condition::Condition;
 use crate::pool::error::PoolClearedError;
+use crate::pool::service_id::ServiceId;
 use crate::pool::sync::discard;
 
 /// A connection that is checked out. Dropping it checks it in.
@@ -51,7 +50,7 @@ impl<E: Environment> Lease<E> {
 
     /// Returns the service that the connection belongs to, and the service's generation when it was identified, in
     /// load-balanced mode.
-    pub fn service(&self) -> Option<(ObjectId, u64)> {
+    pub fn service(&self) -> Option<(ServiceId, u64)> {
         self.0.service()
     }
 

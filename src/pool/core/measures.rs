@@ -12,7 +12,7 @@
 
 use std::sync::atomic::{AtomicU64 as StatisticU64, Ordering as StatisticOrdering};
 
-use crossbeam::utils::CachePadded;
+use crossbeam_utils::CachePadded;
 
 use super::check_out::Started;
 use super::core::Core;

@@ -3,17 +3,16 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use bson::oid::ObjectId;
-
 use super::status::ServiceStatus;
+use crate::pool::service_id::ServiceId;
 use crate::pool::sync::atomic::{AtomicU64, Ordering};
 
 /// The services that have connections. A part of the registry, under its lock.
 #[derive(Default)]
 pub(super) struct Services {
-    present: HashMap<ObjectId, Service>,
+    present: HashMap<ServiceId, Service>,
     /// Connections of these services up to these generations are still to be interrupted.
-    pub(super) interrupt: Vec<(ObjectId, u64)>,
+    pub(super) interrupt: Vec<(ServiceId, u64)>,
     /// The first generation of the next new entry. It is beyond the generations of all removed entries, so that an
     /// error of a removed entry is never taken for an error of a present entry.
     first_generation: u64,
@@ -28,7 +27,7 @@ struct Service {
 
 #[derive(Clone)]
 pub(super) struct Membership {
-    pub(super) service_id: ObjectId,
+    pub(super) service_id: ServiceId,
     /// The service's generation when the connection was identified.
     pub(super) generation: u64,
     /// The service's present generation.
@@ -45,7 +44,7 @@ impl Membership {
 }
 
 impl Services {
-    pub(super) fn join(&mut self, service_id: ObjectId, index: u32) -> Membership {
+    pub(super) fn join(&mut self, service_id: ServiceId, index: u32) -> Membership {
         let first = self.first_generation;
         let service = self
             .present
@@ -73,7 +72,7 @@ impl Services {
 
     /// Makes all connections to a service stale. Returns the previous generation, or `None` if there are no connections
     /// to the service.
-    pub(super) fn clear(&mut self, service_id: ObjectId) -> Option<u64> {
+    pub(super) fn clear(&mut self, service_id: ServiceId) -> Option<u64> {
         let service = self.present.get(&service_id)?;
         // Relaxed: see `Membership::is_stale`.
         Some(service.generation.fetch_add(1, Ordering::Relaxed))
@@ -88,7 +87,7 @@ impl Services {
     }
 
     /// Returns the slots of a service's connections up to a generation.
-    pub(super) fn members(&self, service_id: ObjectId, generation: u64) -> impl Iterator<Item = u32> {
+    pub(super) fn members(&self, service_id: ServiceId, generation: u64) -> impl Iterator<Item = u32> {
         let service = self.present.get(&service_id);
         service
             .into_iter()
@@ -98,7 +97,7 @@ impl Services {
     }
 
     /// Returns a service's generation and the number of its connections.
-    pub(super) fn status(&self, service_id: ObjectId) -> Option<ServiceStatus> {
+    pub(super) fn status(&self, service_id: ServiceId) -> Option<ServiceStatus> {
         let service = self.present.get(&service_id)?;
         // Relaxed: changes are made under the registry's lock.
         let generation = service.generation.load(Ordering::Relaxed);
@@ -112,7 +111,7 @@ mod tests {
 
     #[test]
     fn service_is_counted_while_it_has_connections_and_never_repeats_a_generation() {
-        let (mut services, service) = (Services::default(), ObjectId::new());
+        let (mut services, service) = (Services::default(), ServiceId::from_bytes([1; 12]));
         let old = services.join(service, 0);
         assert_eq!(services.status(service), Some(ServiceStatus { generation: 0, connections: 1 }));
         assert_eq!(services.clear(service), Some(0));

@@ -1,6 +1,6 @@
 //! A shard: a lock-free stack (last in, first out) of available connections, as one `AtomicU64` over the slab.
 
-use crossbeam::utils::CachePadded;
+use crossbeam_utils::CachePadded;
 
 use super::slab::{INDEX_BITS, Link, NO_SLOT, Slab, Slot};
 use crate::pool::sync::atomic::{AtomicU64, Ordering};

@@ -18,8 +18,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bson::oid::ObjectId;
-
 use super::check_out::Started;
 use super::core::Core;
 use super::environment::Environment;
@@ -30,6 +28,7 @@ use super::waitlist::Lane;
 use crate::pool::error::EstablishError;
 use crate::pool::event::{ConnectionClosedReason, EventError, PoolEvent};
 use crate::pool::metrics::StageTimes;
+use crate::pool::service_id::ServiceId;
 use crate::pool::sync::{Mutex, discard};
 
 /// A connection in establishment. Dropping it closes the connection as failed.
@@ -54,7 +53,7 @@ impl<E: Environment> Pending<E> {
 
     /// Adds the connection to its service, in load-balanced mode, and so gives it the service's generation. Does
     /// nothing in other modes, or when called again.
-    pub fn identify(&self, service_id: ObjectId) {
+    pub fn identify(&self, service_id: ServiceId) {
         let core = self.0.core();
         if core.options.load_balanced && self.0.service().is_none() {
             let membership = core.registry.lock().services.join(service_id, self.0.slot().index());
@@ -63,7 +62,7 @@ impl<E: Environment> Pending<E> {
     }
 
     /// Returns the service and the service's generation when the connection was identified, once it was.
-    pub fn service(&self) -> Option<(ObjectId, u64)> {
+    pub fn service(&self) -> Option<(ServiceId, u64)> {
         self.0.service()
     }
 

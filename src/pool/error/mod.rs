@@ -61,12 +61,11 @@ impl<C> StdError for CheckInError<C> {}
 /// A pool in load-balanced mode was cleared as a whole, or a pool in another mode was cleared by service.
 ///
 /// ```
-/// use bson::oid::ObjectId;
-/// use wharf::{Clear, ClearError, Endpoint, Pool};
+/// use wharf::{Clear, ClearError, Endpoint, Pool, ServiceId};
 ///
-/// fn clear(pool: &Pool<Endpoint>, service_id: ObjectId) -> Result<bool, ClearError> {
+/// fn clear(pool: &Pool<Endpoint>, service: ServiceId) -> Result<bool, ClearError> {
 ///     match pool.clear(Clear::new()) {
-///         Err(ClearError::ServiceIdRequired) => pool.clear_service(service_id, Clear::new()),
+///         Err(ClearError::ServiceIdRequired) => pool.clear_service(service, Clear::new()),
 ///         cleared => cleared,
 ///     }
 /// }

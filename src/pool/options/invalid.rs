@@ -41,13 +41,11 @@ impl InvalidOption {
     }
 
     /// The error for an option that cannot be given together with `other`.
-    #[cfg(not(loom))]
     pub(crate) fn conflict(option: &'static str, other: impl fmt::Display) -> Self {
         Self::because(option, format!("cannot be combined with {other}"))
     }
 
     /// The error for a missing option that `reason` requires.
-    #[cfg(not(loom))]
     pub(crate) fn missing(option: &'static str, reason: impl fmt::Display) -> Self {
         Self::because(option, format!("is required {reason}"))
     }

@@ -2,8 +2,9 @@
 
 mod invalid;
 mod pool;
+#[cfg(feature = "serde")]
+mod serialize;
 
 pub use invalid::InvalidOption;
-#[cfg(not(loom))]
 pub(crate) use pool::PoolOption;
 pub use pool::{BackgroundInterval, MAX_CONNECTIONS, OptionValue, PoolOptions};

@@ -88,14 +88,11 @@ macro_rules! pool_options {
             pub(crate) const TABLE: &[PoolOption] = &[$(
                 PoolOption {
                     name: $uri,
-                    #[cfg(not(loom))]
                     summary: $summary,
-                    #[cfg(not(loom))]
                     default: stringify!($default),
                     range: $range,
                     allowed: $allowed,
                     value: |options| options.$field.to_number(),
-                    #[cfg(not(loom))]
                     set: |options, number| {
                         options.$field = <$type>::from_number(number);
                         options.specified.$field = true;
@@ -172,10 +169,8 @@ pub(crate) struct PoolOption {
     /// The name in connection strings, events and logs.
     pub name: &'static str,
     /// The purpose of the option, in one line.
-    #[cfg(not(loom))]
     pub summary: &'static str,
     /// The default, as connection strings write it.
-    #[cfg(not(loom))]
     pub default: &'static str,
     /// The values that a pool accepts. If the specification allows a value outside this range, a connection string with
     /// a larger value is an error, and a smaller one is ignored.
@@ -183,7 +178,6 @@ pub(crate) struct PoolOption {
     /// The numbers that connection strings may give, in words.
     pub allowed: &'static str,
     pub(crate) value: fn(&PoolOptions) -> u64,
-    #[cfg(not(loom))]
     pub set: fn(&mut PoolOptions, u64),
     differs: fn(&PoolOptions) -> bool,
     is_specified: fn(&PoolOptions) -> bool,

@@ -6,12 +6,11 @@ use std::ops::{Deref, DerefMut};
 use std::pin::pin;
 use std::task::{Context, Poll};
 
-use bson::oid::ObjectId;
-
 use super::environment::TokioEnvironment;
 use super::establish::Establish;
 use crate::pool::core::{Core, Lease, Purpose};
 use crate::pool::error::PoolClearedError;
+use crate::pool::service_id::ServiceId;
 
 /// A connection that is checked out of a [`Pool`](crate::Pool). Dropping it checks it in.
 ///
@@ -78,7 +77,7 @@ impl<E: Establish> Connection<E> {
 
     /// Returns the service that the connection belongs to, in load-balanced mode.
     #[must_use]
-    pub fn service_id(&self) -> Option<ObjectId> {
+    pub fn service_id(&self) -> Option<ServiceId> {
         self.lease.service().map(|(service_id, _)| service_id)
     }
 

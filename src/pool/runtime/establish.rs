@@ -5,14 +5,13 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bson::oid::ObjectId;
-
 use super::environment::TokioEnvironment;
 use super::stopwatch::Stopwatch;
 use crate::pool::condition::Condition;
 use crate::pool::core::Core;
 use crate::pool::error::{Cause, EstablishError, Stage};
 use crate::pool::metrics::StageTimes;
+use crate::pool::service_id::ServiceId;
 
 /// Opens, checks and closes the connections of a pool.
 ///
@@ -45,7 +44,7 @@ pub trait Establish: Send + Sync + 'static {
     /// An established connection. The pool gives `&mut` access to one caller at a time.
     type Connection: Send + 'static;
 
-    /// Whether pools keep [`metrics`](crate::pool::metrics). `false` only where a benchmark compares a pool without them.
+    /// Whether pools keep [`metrics`](crate::metrics). `false` only where a benchmark compares a pool without them.
     #[cfg(feature = "unstable")]
     #[doc(hidden)]
     const METERED: bool = true;
@@ -151,7 +150,7 @@ pub struct Establishing {
     stages: Arc<StageTimes>,
     /// The pool's clock.
     stopwatch: Stopwatch,
-    identify: Box<dyn Fn(ObjectId) + Send + Sync>,
+    identify: Box<dyn Fn(ServiceId) + Send + Sync>,
 }
 
 impl Establishing {
@@ -161,7 +160,7 @@ impl Establishing {
         generation: u64,
         in_background: bool,
         stages: Arc<StageTimes>,
-        identify: Box<dyn Fn(ObjectId) + Send + Sync>,
+        identify: Box<dyn Fn(ServiceId) + Send + Sync>,
     ) -> Self {
         Self {
             address: core.address().clone(),
@@ -224,8 +223,8 @@ impl Establishing {
     ///
     /// From then on the connection has the generation of that service. A second call, or a call in another mode, has no
     /// effect.
-    pub fn identify(&self, service_id: ObjectId) {
-        (self.identify)(service_id);
+    pub fn identify(&self, service_id: impl Into<ServiceId>) {
+        (self.identify)(service_id.into());
     }
 }
 

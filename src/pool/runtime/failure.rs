@@ -2,10 +2,9 @@
 
 use std::fmt;
 
-use bson::oid::ObjectId;
-
 use crate::pool::core::Clear;
 use crate::pool::error::{ClearError, EstablishError};
+use crate::pool::service_id::ServiceId;
 
 /// Receives each failure of a pool to establish a connection.
 pub(super) type FailureSink = dyn Fn(&FailedConnection<'_>) + Send + Sync;
@@ -16,7 +15,7 @@ pub(super) type FailureSink = dyn Fn(&FailedConnection<'_>) + Send + Sync;
 /// before the connection's `ConnectionClosed` event.
 pub struct FailedConnection<'f> {
     pub(super) error: &'f EstablishError,
-    pub(super) service: Option<(ObjectId, u64)>,
+    pub(super) service: Option<(ServiceId, u64)>,
     pub(super) is_load_balanced: bool,
     /// Clears the pool, or the connection's service.
     pub(super) clear: &'f dyn Fn(Clear) -> Result<bool, ClearError>,
@@ -40,7 +39,7 @@ impl FailedConnection<'_> {
 
     /// Returns the service that the connection belongs to, in load-balanced mode, if the handshake had named it.
     #[must_use]
-    pub fn service_id(&self) -> Option<ObjectId> {
+    pub fn service_id(&self) -> Option<ServiceId> {
         self.service.map(|(service_id, _)| service_id)
     }
 

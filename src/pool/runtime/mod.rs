@@ -44,6 +44,6 @@ pub(crate) use interest::watch as watch_interest;
 pub use pool::Pool;
 pub(crate) use pool::PoolChange;
 pub use publisher::Subscriber;
-pub(crate) use random::{object_id, random_bytes, random_fraction, random_number};
+pub(crate) use random::{random_bytes, random_fraction, random_number};
 pub(crate) use timer::{Lapse, on_runtime, within};
 pub(crate) use traced::TARGET;

@@ -9,7 +9,6 @@ use std::sync::{Arc, OnceLock};
 use std::task::Context;
 use std::time::Duration;
 
-use bson::oid::ObjectId;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
@@ -28,6 +27,7 @@ use crate::pool::error::{CheckInError, CheckOutError, ClearError, TimeLimit};
 use crate::pool::metrics::PoolMetrics;
 use crate::pool::options::PoolOptions;
 use crate::pool::runtime::boxed;
+use crate::pool::service_id::ServiceId;
 use crate::pool::sync::Contained;
 
 /// A pool of connections to one address.
@@ -283,8 +283,8 @@ impl<E: Establish> Pool<E> {
     /// # Errors
     ///
     /// [`ClearError::NotLoadBalanced`] in any other mode.
-    pub fn clear_service(&self, service_id: ObjectId, clear: Clear) -> Result<bool, ClearError> {
-        self.here().core.clear_service(service_id, clear)
+    pub fn clear_service(&self, service_id: impl Into<ServiceId>, clear: Clear) -> Result<bool, ClearError> {
+        self.here().core.clear_service(service_id.into(), clear)
     }
 
     /// Closes the pool permanently.
@@ -344,7 +344,7 @@ impl<E: Establish> Pool<E> {
     /// connections were in use, and how long it took to open them.
     ///
     /// This works without a subscriber. It takes short locks and reads some KiB, so call it every second, not for every
-    /// operation. [`metrics`](crate::pool::metrics) says how precise and how consistent the numbers are.
+    /// operation. [`metrics`](crate::metrics) says how precise and how consistent the numbers are.
     ///
     /// ```
     /// # use wharf::{Establish, EstablishError, Establishing, Pool};
@@ -386,8 +386,8 @@ impl<E: Establish> Pool<E> {
     /// Returns the generation of a service and the number of connections to it, in load-balanced mode.
     /// `None` if there are no connections to it.
     #[must_use]
-    pub fn service(&self, service_id: ObjectId) -> Option<ServiceStatus> {
-        self.here().core.service(service_id)
+    pub fn service(&self, service_id: impl Into<ServiceId>) -> Option<ServiceStatus> {
+        self.here().core.service(service_id.into())
     }
 
     /// Returns the address that the pool connects to.
@@ -465,7 +465,7 @@ impl<E: Establish> Pool<E> {
     /// Does the part of [`clear`](Self::clear), or of [`clear_service`](Self::clear_service) if a service is given, that
     /// calls no foreign code. Does nothing if the mode of the pool does not allow this clear.
     #[must_use]
-    pub(crate) fn begin_clear(&self, service: Option<ObjectId>, clear: Clear) -> PoolChange {
+    pub(crate) fn begin_clear(&self, service: Option<ServiceId>, clear: Clear) -> PoolChange {
         let core = &self.here().core;
         let begun = match service {
             Some(service_id) if core.options().load_balanced => core.begin_clear_service(service_id, clear),

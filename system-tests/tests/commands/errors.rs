@@ -2,7 +2,7 @@
 
 use bson::oid::ObjectId;
 use wharf::unstable::wire::reply::StateChange;
-use wharf::{Clear, Command, CommandError, OperationError, Phase};
+use wharf::{Clear, Command, CommandError, OperationError, Phase, ServiceId};
 
 use super::*;
 
@@ -35,6 +35,7 @@ async fn load_balanced_error_names_its_service_and_the_services_generation() {
     let server = EmbeddedServer::start(EmbeddedOptions { service_ids: services.to_vec(), ..Default::default() });
     let server = server.await.unwrap();
     let pool = pool_of(options(&server.address()).load_balanced(true));
+    let services = services.map(ServiceId::from);
     // Services are assigned in turn: the first and the third connection belong to the first service.
     let mut held = Vec::new();
     for turn in 0..3 {

@@ -16,7 +16,8 @@ const FLOORS: &[&[&str]] = &[
     &["text"],
     // The wing `pool`.
     &["pool::sync"],
-    &["pool::condition", "pool::holder", "pool::options"],
+    &["pool::condition", "pool::options", "pool::service_id"],
+    &["pool::holder"],
     &["pool::by_stage", "pool::error", "pool::event"],
     &["pool::delivery"],
     &["pool::core", "pool::metrics"],
@@ -29,6 +30,7 @@ const FLOORS: &[&[&str]] = &[
     &["endpoint::wire"],
     &["endpoint"],
     // The wing `client`.
+    &["client::object_id"],
     &["client::topology"],
     &["client::selection"],
     &["client::session"],

@@ -2,6 +2,7 @@
 
 use bson::oid::ObjectId;
 use tokio_rustls::rustls::version::{TLS12, TLS13};
+use wharf::ServiceId;
 use wharf_testbed::embedded::{EmbeddedOptions, EmbeddedServer};
 use wharf_testbed::tls_front::TlsFront;
 
@@ -14,6 +15,7 @@ async fn connections_through_tls_belong_to_the_services_of_their_hello() {
     for version in [&TLS12, &TLS13] {
         let services = [ObjectId::new(), ObjectId::new()];
         let options = EmbeddedOptions { service_ids: services.to_vec(), ..EmbeddedOptions::default() };
+        let services = services.map(ServiceId::from);
         let server = EmbeddedServer::start(options).await.unwrap();
         let address = server.address().parse().unwrap();
         let front = TlsFront::start(address, &certificates.file(Pem::Server), version, None).await.unwrap();

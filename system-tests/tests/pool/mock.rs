@@ -4,14 +4,14 @@ use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
-use std::str::FromStr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
-use bson::oid::ObjectId;
 use tokio::sync::Semaphore;
-use wharf::{Condition, Establish, EstablishError, Establishing, Pool, PoolBuilder, PoolEvent, PoolOptions, Stage};
+use wharf::{
+    Condition, Establish, EstablishError, Establishing, Pool, PoolBuilder, PoolEvent, PoolOptions, ServiceId, Stage,
+};
 
 /// The course of one attempt to establish a connection.
 #[derive(Debug, Clone, Copy)]
@@ -76,8 +76,8 @@ impl Drop for MockConnection {
     }
 }
 
-pub fn service() -> ObjectId {
-    ObjectId::from_str("0123456789abcdef01234567").unwrap()
+pub fn service() -> ServiceId {
+    ServiceId::from_bytes([0x01, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xef, 0x01, 0x23, 0x45, 0x67])
 }
 
 impl Establish for Mock {

@@ -1,22 +1,21 @@
 //! Models of load-balanced mode: which connections the clear of a service reaches, and how maintenance treats the
 //! others.
 
-use bson::oid::ObjectId;
 use loom::thread;
-use wharf::{Clear, ConnectionClosedReason, PoolEvent, PoolOptions};
+use wharf::{Clear, ConnectionClosedReason, PoolEvent, PoolOptions, ServiceId};
 
 use super::harness::model;
 use super::world::*;
 
-const CLEARED: ObjectId = ObjectId::from_bytes([1; 12]);
-const KEPT: ObjectId = ObjectId::from_bytes([2; 12]);
+const CLEARED: ServiceId = ServiceId::from_bytes([1; 12]);
+const KEPT: ServiceId = ServiceId::from_bytes([2; 12]);
 
 fn load_balanced(max_pool_size: u32) -> PoolOptions {
     options(max_pool_size, 1).load_balanced(true)
 }
 
 /// Opens a connection to a service and checks it out.
-fn leased_of(pool: &std::sync::Arc<Pool>, service: ObjectId) -> Leased {
+fn leased_of(pool: &std::sync::Arc<Pool>, service: ServiceId) -> Leased {
     let pending = pending(pool);
     pending.identify(service);
     let (idle, opening) = pending.established(pool.environment().connect()).expect("interrupted without a clear");

@@ -83,7 +83,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use crossbeam::utils::CachePadded;
+use crossbeam_utils::CachePadded;
 
 use crate::pool::sync::{BriefGuard, BriefLock, Patience, discard};
 use cell::Cell;
