@@ -57,7 +57,8 @@
 //!
 //! # Features
 //!
-//! On by default: `snappy`, `zlib` and `zstd`, one for each [`Compressor`]; `srv`, for `mongodb+srv://`; `aws` and `oidc`,
+//! On by default: `mongodb`, for all that connects to MongoDB; each of the features that follow implies it. Without the default
+//! features, wharf is the pool for connections of any type, without BSON and TLS. Also on by default: `snappy`, `zlib` and `zstd`, one for each [`Compressor`]; `srv`, for `mongodb+srv://`; `aws` and `oidc`,
 //! for the mechanisms `MONGODB-AWS` and `MONGODB-OIDC`; `ocsp`, which asks responders about revoked certificates. Off by
 //! default: `serde`, which implements its traits for [`PoolStatus`], [`ServiceStatus`], [`metrics`], [`Holder`],
 //! [`PoolOptions`] and [`Options`], without secrets; `opentelemetry` and `metrics`, which export a pool's metrics (see
@@ -66,42 +67,44 @@
 // Show which feature an item needs. Works only with nightly rustdoc, which builds the published documentation.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(docsrs, doc(auto_cfg(hide(loom, shuttle, simulated))))]
-#![cfg_attr(loom, allow(dead_code, reason = "used only by the I/O modules, which loom's build leaves out"))]
-#![cfg_attr(not(feature = "unstable"), allow(dead_code, unused_imports, reason = "used only through `unstable`"))]
+#![cfg_attr(
+    not(all(feature = "mongodb", feature = "unstable")),
+    allow(dead_code, unused_imports, reason = "used only through `unstable`, or by the wings that `mongodb` adds")
+)]
 
-#[cfg(not(loom))]
+#[cfg(feature = "mongodb")]
 pub mod client;
-#[cfg(not(loom))]
+#[cfg(feature = "mongodb")]
 pub mod endpoint;
 mod pool;
 // A room of the wing `client`. Users name it `wharf::single`.
-#[cfg(not(loom))]
+#[cfg(feature = "mongodb")]
 #[path = "client/single/mod.rs"]
 pub mod single;
 #[cfg(not(loom))]
 pub mod telemetry;
 mod text;
 
-#[cfg(not(loom))]
+#[cfg(feature = "mongodb")]
 #[doc(inline)]
 pub use client::{Client, ClientBuilder, ClientError, Collection, Database, Operation};
-#[cfg(not(loom))]
+#[cfg(feature = "mongodb")]
 #[doc(inline)]
 pub use endpoint::options::{
     Acknowledgement, Compressor, Credential, DriverInfo, Host, Mechanism, Options, ProxyOptions, ReadPreference,
     ReadPreferenceMode, Secret, ServerAddress, ServerApi, ServerApiVersion, ServerMonitoringMode, SrvName, TlsOptions,
     TlsVersion, UriWarning, WriteConcern,
 };
-#[cfg(all(not(loom), feature = "aws"))]
+#[cfg(feature = "aws")]
 #[doc(inline)]
 pub use endpoint::options::{AwsCredentialProvider, AwsCredentials};
-#[cfg(all(not(loom), any(feature = "aws", feature = "oidc")))]
+#[cfg(any(feature = "aws", feature = "oidc"))]
 #[doc(inline)]
 pub use endpoint::options::{CallbackError, CallbackFuture, CloudEnvironment};
-#[cfg(all(not(loom), feature = "oidc"))]
+#[cfg(feature = "oidc")]
 #[doc(inline)]
 pub use endpoint::options::{IdpInfo, OidcCallback, OidcContext, OidcToken};
-#[cfg(not(loom))]
+#[cfg(feature = "mongodb")]
 #[doc(inline)]
 pub use endpoint::{
     Command, CommandError, DirectConnection, Endpoint, EndpointConnection, OperationError, ResolveError, ServerError,
@@ -123,15 +126,15 @@ pub use pool::holder::{Holder, Purpose};
 pub use pool::metrics;
 #[doc(inline)]
 pub use pool::options::{BackgroundInterval, InvalidOption, MAX_CONNECTIONS, OptionValue, PoolOptions};
-#[doc(inline)]
-pub use pool::service_id::ServiceId;
 #[cfg(not(loom))]
 #[doc(inline)]
 pub use pool::runtime::{
     Connection, Establish, Establishing, FailedConnection, LongHold, Pool, PoolBuilder, Subscriber,
 };
+#[doc(inline)]
+pub use pool::service_id::ServiceId;
 /// The version of rustls that wharf uses, for [`TlsOptions::client_config`] and [`TlsOptions::crypto_provider`].
-#[cfg(not(loom))]
+#[cfg(feature = "mongodb")]
 #[doc(no_inline)]
 pub use tokio_rustls::rustls;
 
@@ -159,26 +162,26 @@ pub mod unstable {
             Front, ModelledBriefLock as BriefLock, Placed, SlotStack, Slots, Watch, unexplored,
         };
     }
-    #[cfg(not(loom))]
+    #[cfg(feature = "mongodb")]
     pub mod endpoint {
         pub use crate::endpoint::causes::*;
     }
-    #[cfg(not(loom))]
+    #[cfg(feature = "mongodb")]
     pub mod selection {
         pub use crate::client::selection::*;
     }
-    #[cfg(not(loom))]
+    #[cfg(feature = "mongodb")]
     pub mod topology {
         pub use crate::client::topology::*;
     }
-    #[cfg(not(loom))]
+    #[cfg(feature = "mongodb")]
     pub mod wire {
         pub use crate::endpoint::wire::*;
     }
 }
 
 /// Compiles the README's examples.
-#[cfg(all(doctest, not(loom)))]
+#[cfg(all(doctest, feature = "mongodb"))]
 #[doc = include_str!("../README.md")]
 struct Readme;
 
@@ -188,7 +191,7 @@ struct Readme;
 /// [readme]: crate
 /// [monitor]: guide::monitor
 ///
-#[cfg(not(loom))]
+#[cfg(feature = "mongodb")]
 #[doc = include_str!("guide.md")]
 pub mod guide {
     /// The monitor of the example, ready to copy.

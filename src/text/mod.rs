@@ -4,5 +4,5 @@ pub(crate) mod logged;
 pub(crate) mod milliseconds;
 pub(crate) mod printable;
 pub(crate) mod sentence;
-#[cfg(not(loom))]
+#[cfg(feature = "mongodb")]
 pub(crate) mod shortened;
