@@ -61,7 +61,7 @@
 //! features, wharf is the pool for connections of any type, without BSON and TLS. Also on by default: `snappy`, `zlib` and `zstd`, one for each [`Compressor`]; `srv`, for `mongodb+srv://`; `aws` and `oidc`,
 //! for the mechanisms `MONGODB-AWS` and `MONGODB-OIDC`; `ocsp`, which asks responders about revoked certificates. Off by
 //! default: `serde`, which implements its traits for [`PoolStatus`], [`ServiceStatus`], [`metrics`], [`Holder`],
-//! [`PoolOptions`] and [`Options`], without secrets; `opentelemetry` and `metrics`, which export a pool's metrics (see
+//! [`PoolOptions`] and [`Options`], without secrets; `opentelemetry` and `metrics-facade`, which export a pool's metrics (see
 //! [`telemetry`]); `log`, which also sends log messages to the `log` crate when `tracing` has no subscriber;
 //! `event-listener-queue`, with which waiters park on events of event-listener, for comparison.
 // Show which feature an item needs. Works only with nightly rustdoc, which builds the published documentation.

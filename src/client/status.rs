@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-#[cfg(any(feature = "metrics", feature = "opentelemetry"))]
+#[cfg(any(feature = "metrics-facade", feature = "opentelemetry"))]
 use super::Client;
 use crate::client::deployment::Snapshot;
 use crate::pool::core::PoolStatus;
 use crate::pool::holder::Holder;
-#[cfg(any(feature = "metrics", feature = "opentelemetry"))]
+#[cfg(any(feature = "metrics-facade", feature = "opentelemetry"))]
 use crate::telemetry::{PoolSnapshot, Source, sealed};
 
 /// A client's view of its deployment at one moment.
@@ -63,7 +63,7 @@ impl ClientStatus {
     }
 }
 
-#[cfg(any(feature = "metrics", feature = "opentelemetry"))]
+#[cfg(any(feature = "metrics-facade", feature = "opentelemetry"))]
 impl sealed::Metered for Client {
     fn source(&self) -> Source {
         let inner = Arc::downgrade(&self.inner);
@@ -71,7 +71,7 @@ impl sealed::Metered for Client {
     }
 }
 
-#[cfg(any(feature = "metrics", feature = "opentelemetry"))]
+#[cfg(any(feature = "metrics-facade", feature = "opentelemetry"))]
 impl Client {
     /// Returns the metrics of the pools of all present servers, for exporters.
     pub(crate) fn pool_snapshots(&self) -> Vec<PoolSnapshot> {

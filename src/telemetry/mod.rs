@@ -1,6 +1,6 @@
 //! Observers of a pool's events: [`JsonLines`] writes them, [`EventCounts`] counts them, [`Log`] logs them. Also exporters
 //! of the metrics of a pool or a client: [`readings`](readings()), and `OpenTelemetryMetrics` and `FacadeMetrics` with the
-//! features `opentelemetry` and `metrics`. [`log_levels`] and [`log_output`] read the environment variables for logs.
+//! features `opentelemetry` and `metrics-facade`. [`log_levels`] and [`log_output`] read the environment variables for logs.
 //!
 //! Each observer is a [`Subscriber`](crate::Subscriber) for [`PoolBuilder::subscriber`](crate::PoolBuilder::subscriber), or
 //! for [`PoolBuilder::log`](crate::PoolBuilder::log) in the case of [`Log`], and also a handle: clones share their output and
@@ -30,9 +30,9 @@
 //! ```
 
 mod counts;
-#[cfg(any(feature = "metrics", feature = "opentelemetry"))]
+#[cfg(any(feature = "metrics-facade", feature = "opentelemetry"))]
 mod differences;
-#[cfg(feature = "metrics")]
+#[cfg(feature = "metrics-facade")]
 mod facade;
 mod json_lines;
 mod log;
@@ -40,21 +40,21 @@ mod log;
 mod opentelemetry;
 mod readings;
 mod sentence;
-#[cfg(any(feature = "metrics", feature = "opentelemetry"))]
+#[cfg(any(feature = "metrics-facade", feature = "opentelemetry"))]
 mod source;
 mod variables;
 
 #[cfg(feature = "opentelemetry")]
 pub use self::opentelemetry::OpenTelemetryMetrics;
 pub use counts::{Counts, EventCounts};
-#[cfg(feature = "metrics")]
+#[cfg(feature = "metrics-facade")]
 pub use facade::FacadeMetrics;
 pub use json_lines::JsonLines;
 pub use log::Log;
 pub(crate) use log::{host_and_port, milliseconds};
 pub use readings::{METRICS, Metric, MetricKind, Reading, ReadingValue, readings};
-#[cfg(any(feature = "metrics", feature = "opentelemetry"))]
+#[cfg(any(feature = "metrics-facade", feature = "opentelemetry"))]
 pub use source::Metered;
-#[cfg(any(feature = "metrics", feature = "opentelemetry"))]
+#[cfg(any(feature = "metrics-facade", feature = "opentelemetry"))]
 pub(crate) use source::{PoolSnapshot, Source, sealed};
 pub use variables::{log_levels, log_output};

@@ -116,7 +116,7 @@ use crate::endpoint::Limit;
 use crate::endpoint::options::{DriverInfo, InvalidOption, Options};
 use crate::pool::metrics::PoolMetrics;
 use crate::pool::runtime::Subscriber;
-#[cfg(any(feature = "metrics", feature = "opentelemetry"))]
+#[cfg(any(feature = "metrics-facade", feature = "opentelemetry"))]
 use crate::telemetry::{Source, sealed};
 use driver::Driver;
 
@@ -456,7 +456,7 @@ impl fmt::Debug for Client {
     }
 }
 
-#[cfg(any(feature = "metrics", feature = "opentelemetry"))]
+#[cfg(any(feature = "metrics-facade", feature = "opentelemetry"))]
 impl sealed::Metered for Client {
     fn source(&self) -> Source {
         let shared = Arc::downgrade(&self.shared);

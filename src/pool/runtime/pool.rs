@@ -377,7 +377,7 @@ impl<E: Establish> Pool<E> {
     }
 
     /// Returns a function that returns the pool's metrics while the pool has a handle.
-    #[cfg(any(feature = "metrics", feature = "opentelemetry"))]
+    #[cfg(any(feature = "metrics-facade", feature = "opentelemetry"))]
     pub(crate) fn weak_metrics(&self) -> impl Fn() -> Option<PoolMetrics> + Send + Sync + 'static {
         let shared = Arc::downgrade(&self.shared);
         move || shared.upgrade().map(|shared| Self::of(shared).metrics())
