@@ -5,14 +5,14 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use tokio::sync::Notify;
 
 use super::environment::TokioEnvironment;
 use super::establish::Establish;
 use super::pool::Pool;
-use crate::pool::core::{Core, HoldReview};
+use super::publisher::List;
 use crate::pool::holder::Holder;
+use crate::pool::core::{Core, HoldReview};
 use crate::pool::sync::contain;
 
 const TARGET: &str = "wharf::holders";
@@ -50,29 +50,21 @@ impl fmt::Display for LongHold {
 /// The sinks of a pool's reports, and the requests for a look at the connections in use.
 #[derive(Default)]
 pub(super) struct HoldReports {
-    sinks: ArcSwap<Vec<HoldSink>>,
+    sinks: List<HoldSink>,
     requested: Notify,
 }
 
 impl HoldReports {
     pub(super) fn new(sinks: Vec<HoldSink>) -> Self {
-        Self { sinks: ArcSwap::from_pointee(sinks), requested: Notify::new() }
+        Self { sinks: sinks.into_iter().collect(), requested: Notify::new() }
     }
 
     pub(super) fn sinks(&self) -> Vec<HoldSink> {
-        Vec::clone(&self.sinks.load())
+        self.sinks.iter().cloned().collect()
     }
 
     pub(super) fn request(&self) {
         self.requested.notify_one();
-    }
-
-    fn add(&self, sink: &HoldSink) {
-        self.sinks.rcu(|present| {
-            let mut more = Vec::clone(present);
-            more.push(sink.clone());
-            more
-        });
     }
 
     fn tell(&self, report: &LongHold) {
@@ -81,18 +73,17 @@ impl HoldReports {
         let site = call_site.map(tracing::field::display);
         let ms = u64::try_from(held_for.as_millis()).unwrap_or(u64::MAX);
         let address: &str = address;
+        macro_rules! log {
+            ($level:ident) => {
+                tracing::$level!(
+                    target: TARGET, address, driverConnectionId = connection_id, heldMS = ms, callSite = site,
+                    taskId = task_id, "{report}"
+                )
+            };
+        }
         // A panic of a tracing subscriber must neither end the background task nor keep the report from the sinks.
-        contain(|| match report.has_ended {
-            false => tracing::warn!(
-                target: TARGET, address, driverConnectionId = connection_id, heldMS = ms, callSite = site, taskId = task_id,
-                "{report}"
-            ),
-            true => tracing::info!(
-                target: TARGET, address, driverConnectionId = connection_id, heldMS = ms, callSite = site, taskId = task_id,
-                "{report}"
-            ),
-        });
-        for sink in self.sinks.load().iter() {
+        contain(|| if report.has_ended { log!(info) } else { log!(warn) });
+        for sink in self.sinks.iter() {
             // If a sink panics, the others still get the report.
             contain(|| sink(report));
         }
@@ -214,8 +205,7 @@ impl<E: Establish> Pool<E> {
     /// }
     /// ```
     pub fn on_long_hold(&self, sink: impl Fn(&LongHold) + Send + Sync + 'static) {
-        let sink: HoldSink = Arc::new(sink);
-        self.here().core.environment().holds.add(&sink);
+        self.here().core.environment().holds.sinks.add(Arc::new(sink));
     }
 }
 

@@ -70,7 +70,7 @@ const SHARE: Share = Share { turn: 32, room: 32 };
 
 /// The events of a pool, its subscribers, and its log.
 pub(super) struct Publisher {
-    subscribers: List,
+    subscribers: List<Arc<dyn Subscriber>>,
     /// Receives events while the log is read. It comes before the subscribers.
     log: Option<Arc<dyn Subscriber>>,
     delivery: Delivery<PoolEvent>,
@@ -78,9 +78,8 @@ pub(super) struct Publisher {
 
 impl Publisher {
     pub(super) fn new(subscribers: Subscribers) -> Self {
-        let list = List::default();
-        subscribers.into_iter().for_each(|subscriber| list.add(subscriber));
-        Self { subscribers: list, log: None, delivery: Delivery::new(SHARE) }
+        let subscribers = subscribers.into_iter().collect();
+        Self { subscribers, log: None, delivery: Delivery::new(SHARE) }
     }
 
     pub(super) fn logged_by(mut self, log: Option<Arc<dyn Subscriber>>) -> Self {
@@ -158,19 +157,32 @@ impl Publisher {
     }
 }
 
-/// The subscribers, in the order in which they were added. No subscriber is ever removed, so reading the list takes one
-/// load per subscriber and one for the end, from cache lines that do not change.
-#[derive(Default)]
-struct List(OnceLock<Box<Entry>>);
+/// Subscribers or sinks, in the order in which they were added. No item is ever removed, so reading the list takes one
+/// load per item and one for the end, from cache lines that do not change.
+pub(super) struct List<T>(OnceLock<Box<Entry<T>>>);
 
-struct Entry {
-    subscriber: Arc<dyn Subscriber>,
-    others: List,
+struct Entry<T> {
+    item: T,
+    others: List<T>,
 }
 
-impl List {
-    fn add(&self, subscriber: Arc<dyn Subscriber>) {
-        let (mut end, mut entry) = (self, Box::new(Entry { subscriber, others: Self::default() }));
+impl<T> Default for List<T> {
+    fn default() -> Self {
+        Self(OnceLock::new())
+    }
+}
+
+impl<T> FromIterator<T> for List<T> {
+    fn from_iter<I: IntoIterator<Item = T>>(items: I) -> Self {
+        let list = Self::default();
+        items.into_iter().for_each(|item| list.add(item));
+        list
+    }
+}
+
+impl<T> List<T> {
+    pub(super) fn add(&self, item: T) {
+        let (mut end, mut entry) = (self, Box::new(Entry { item, others: Self::default() }));
         // Fails if another thread has just added an entry here.
         while let Err(refused) = end.0.set(entry) {
             entry = refused;
@@ -184,12 +196,12 @@ impl List {
     }
 
     #[inline]
-    fn iter(&self) -> impl Iterator<Item = &Arc<dyn Subscriber>> {
-        std::iter::successors(self.0.get(), |entry| entry.others.0.get()).map(|entry| &entry.subscriber)
+    pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
+        std::iter::successors(self.0.get(), |entry| entry.others.0.get()).map(|entry| &entry.item)
     }
 }
 
-impl Drop for List {
+impl<T> Drop for List<T> {
     /// Drops the entries one by one: a long list must not exhaust the stack.
     fn drop(&mut self) {
         let mut next = self.0.take();
