@@ -106,7 +106,7 @@
 //!    `Shard::put_back`.
 //! 7. Ids are in the order of the `ConnectionCreated` events: both are given out under the registry's lock.
 //! 8. `PoolCleared` follows the change of the generation, under the same lock. [`Core::renew`] changes the generation
-//!    without an event: the connections became useless by no fault of the server, and the pool continues to serve.
+//!    without an event: the connections became useless, but not because of the server, so the pool continues to serve.
 //! 9. Either the thread that closes the pool sees that nothing is left, or the thread that gives back the last capacity
 //!    sees that the pool is closed and says so: `Capacity::order_releases`.
 //! 10. If a drain begins while a check-out queues up, the later of the two notices the earlier:
