@@ -98,7 +98,7 @@ impl<T> Collection<T> {
     }
 }
 
-/// Gives a builder of a command without statements its type.
+/// Gives its type to the builder of a command without statements.
 macro_rules! command {
     ($(#[$doc:meta])* $name:ident => $output:ty: $($option:ident),* $(; $inherited:ident)?) => {
         $(#[$doc])*
@@ -259,7 +259,7 @@ pub(super) async fn names(command: &'static str, mut cursor: Cursor<Document>) -
     Ok(names)
 }
 
-/// Makes a success of the server's refusal to remove what does not exist: the outcome is the same.
+/// Turns the server's refusal to remove something that does not exist into a success, because the outcome is the same.
 pub(super) fn found_or_not(outcome: Result<RawDocumentBuf, ClientError>) -> Result<(), ClientError> {
     match outcome {
         Err(error) if error.server_error().is_some_and(|error| error.code == NAMESPACE_NOT_FOUND) => Ok(()),

@@ -20,7 +20,7 @@ use crate::endpoint::wire::reply::whole_number;
 
 impl<T> Collection<T> {
     /// Prepares an aggregation: a pipeline, as an array of stages. Await it for a [`Cursor`] of documents, or after
-    /// [`typed`](Aggregate::typed) of any type.
+    /// [`typed`](Aggregate::typed) for a cursor of any type.
     ///
     /// A pipeline that ends in `$out` or `$merge` writes: it has the write concern, is not repeated after a network error, and
     /// returns no documents.
@@ -43,11 +43,11 @@ impl<T> Collection<T> {
         CountDocuments { request: self.request("aggregate"), stage, skip: None, limit: None }
     }
 
-    /// Prepares a quick count of all documents, from what the server knows of the collection. After an unclean shutdown or in a
-    /// sharded cluster it may be wrong.
+    /// Prepares a quick count of all documents, from the server's metadata about the collection. After an unclean shutdown
+    /// or in a sharded cluster it may be wrong.
     ///
-    /// It is the command `count`, whose [behaviour][count] the server's manual describes. With version 1 of the Stable API and
-    /// `apiStrict`, that needs MongoDB 5.0.9: the API of earlier versions left the command out by an oversight.
+    /// It is the command `count`, whose [behaviour][count] the server's manual describes. With version 1 of the Stable API
+    /// and `apiStrict`, that needs MongoDB 5.0.9: earlier versions of the API lacked the command by an oversight.
     ///
     /// [count]: https://www.mongodb.com/docs/manual/reference/command/count/#behavior
     #[track_caller]
@@ -123,13 +123,13 @@ pub struct CountDocuments<'c> {
 impl CountDocuments<'_> {
     options!([request.body] collation, comment, hint, max_time);
 
-    /// Sets how many documents are not counted.
+    /// Sets how many documents to skip before counting.
     pub fn skip(mut self, documents: u64) -> Self {
         self.skip = Some(documents);
         self
     }
 
-    /// Sets the most documents that are counted. Zero means all.
+    /// Sets the maximum number of documents to count. Zero means all.
     pub fn limit(mut self, documents: u64) -> Self {
         self.limit = Some(documents);
         self

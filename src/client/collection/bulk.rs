@@ -61,7 +61,7 @@ enum Change {
 }
 
 impl WriteModel {
-    /// Creates the insert of a document, of any type. If it has no `_id`, the client gives it one.
+    /// Creates the insert of a document, of any type. If the document has no `_id`, the client adds one.
     pub fn insert_one(document: impl Serialize) -> Self {
         let document = NewDocument::of("document", &document, true);
         Self { change: Change::Insert(document), statement: Fields::new() }

@@ -13,7 +13,7 @@ use crate::endpoint::wire::reply::has_field;
 /// Room that suffices for most commands and statements, in bytes.
 const USUAL_ROOM: usize = 256;
 
-/// What the value of a field may be.
+/// The allowed types of a field's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::client) enum Shape {
     Any,
@@ -52,7 +52,7 @@ pub(in crate::client) struct Fields {
     bytes: Vec<u8>,
     /// Where the last field begins.
     last: usize,
-    /// Whether it has fields of the application's choice, which may be those that the client adds later.
+    /// Whether it has fields that the application chose, which may be the same as fields that the client adds later.
     is_extended: bool,
     refused: Option<ClientError>,
 }
@@ -72,7 +72,7 @@ impl Fields {
         this
     }
 
-    /// Adds a field of any value that the client itself sets, once.
+    /// Adds a field that the client itself sets, once.
     pub fn add<V: Serialize + ?Sized>(&mut self, field: &'static str, value: &V) {
         self.put(field, field, Shape::Any, value);
     }
@@ -106,7 +106,7 @@ impl Fields {
         }
     }
 
-    /// Notes an error, unless there is one.
+    /// Records an error, unless there already is one.
     pub fn refuse(&mut self, error: ClientError) {
         self.refused.get_or_insert(error);
     }
@@ -145,7 +145,7 @@ impl Fields {
     ///
     /// # Errors
     ///
-    /// Those of [`document`](Self::document).
+    /// As for [`document`](Self::document).
     pub fn finish(self) -> Result<RawDocumentBuf, ClientError> {
         match self.refused {
             Some(error) => Err(error),
@@ -166,7 +166,7 @@ impl Fields {
         self.last = start;
         serialize_to_buffer(&Field { name: field, value }, &mut self.bytes)
             .map_err(|error| refused(argument, error.to_string()))?;
-        // Without the length of the document around the element; its end is the new end.
+        // Without the length of the document around the element, whose end is the new end.
         self.bytes.copy_within(start + 4.., start);
         self.bytes.truncate(self.bytes.len() - 4);
         let length = i32::try_from(self.bytes.len()).map_err(|error| refused(argument, error.to_string()))?;

@@ -49,7 +49,8 @@ impl<'c, T> Find<'c, T> {
     );
     cursor_options!();
 
-    /// Sets the most documents that are returned (`limit`). Zero means all. A negative number asks for as many in a single batch.
+    /// Sets the maximum number of documents to return (`limit`). Zero means all. A negative number requests as many in a
+    /// single batch.
     pub fn limit(mut self, documents: i64) -> Self {
         self.request.body.set("limit", "limit", Shape::Any, &documents.unsigned_abs());
         if documents < 0 {
@@ -58,8 +59,8 @@ impl<'c, T> Find<'c, T> {
         self
     }
 
-    /// Sets what the cursor does at the end of its documents (`tailable` and `awaitData`). Only capped collections have tailable
-    /// cursors.
+    /// Sets the cursor's behaviour at the end of its documents (`tailable` and `awaitData`). Only capped collections have
+    /// tailable cursors.
     pub fn cursor_type(mut self, cursor_type: CursorType) -> Self {
         let (tails, awaits) = match cursor_type {
             CursorType::NonTailable => return self,

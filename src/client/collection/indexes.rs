@@ -23,7 +23,7 @@ impl<T> Collection<T> {
         CreateIndex { request: self.request("createIndexes"), model }
     }
 
-    /// Prepares the creation of several indexes by one command. Await it for their names.
+    /// Prepares the creation of several indexes with one command. Await it for their names.
     #[track_caller]
     pub fn create_indexes(&self, models: impl IntoIterator<Item = IndexModel>) -> CreateIndexes<'_> {
         CreateIndexes { request: self.request("createIndexes"), models: models.into_iter().collect() }
@@ -42,7 +42,7 @@ impl<T> Collection<T> {
         ListIndexNames { request: self.request("listIndexes") }
     }
 
-    /// Prepares the removal of the index of this name. A collection that does not exist counts as success.
+    /// Prepares the removal of the index with this name. A collection that does not exist counts as success.
     #[track_caller]
     pub fn drop_index(&self, name: impl AsRef<str>) -> DropIndexes<'_> {
         let mut request = self.request("dropIndexes");
@@ -53,7 +53,7 @@ impl<T> Collection<T> {
         DropIndexes { request }
     }
 
-    /// Prepares the removal of all indexes but that of `_id`. A collection that does not exist counts as success.
+    /// Prepares the removal of all indexes except the one of `_id`. A collection that does not exist counts as success.
     #[track_caller]
     pub fn drop_indexes(&self) -> DropIndexes<'_> {
         let mut request = self.request("dropIndexes");
@@ -114,7 +114,7 @@ impl IndexModel {
     }
 }
 
-/// Returns the name that an index of these keys has by default (Index Management, "Index Name Generation").
+/// Returns the default name of an index with these keys (Index Management, "Index Name Generation").
 fn name_of(keys: &RawDocument) -> String {
     let mut name = String::new();
     for (key, order) in keys.iter().flatten() {

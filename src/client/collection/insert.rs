@@ -34,7 +34,7 @@ impl<T: Serialize> Collection<T> {
         let mut makes_room = true;
         let documents = documents.into_iter().map(|document| {
             let document = NewDocument::of("documents", document.borrow(), makes_room)?;
-            // The documents of a collection are alike.
+            // The documents of a collection have similar sizes.
             makes_room = document.generated.is_some();
             Ok(document)
         });
@@ -119,12 +119,12 @@ pub(super) struct NewDocument {
     bytes: Vec<u8>,
     /// Where the document begins.
     start: usize,
-    /// The `_id` that the client has given it.
+    /// The `_id` that the client has added.
     pub generated: Option<ObjectId>,
 }
 
 impl NewDocument {
-    /// Writes a value as a document. `makes_room` leaves room for an `_id`, so that the document need not move to get one.
+    /// Writes a value as a document. `makes_room` leaves room for an `_id`, so that adding one does not move the document.
     pub fn of(argument: &'static str, value: &impl Serialize, makes_room: bool) -> Result<Self, ClientError> {
         let start = if makes_room { ROOM_FOR_ID } else { 0 };
         let bytes = encode_after(argument, value, "; insert several documents with insert_many", start)?;
@@ -167,7 +167,7 @@ impl NewDocument {
         field.push(ElementType::ObjectId as u8);
         field.extend_from_slice(b"_id\0");
         field.extend_from_slice(&id.bytes());
-        // What was the length of the document becomes the end of the `_id`.
+        // The position of the document's length becomes the end of the `_id`.
         self.bytes[..ROOM_FOR_ID + 4].copy_from_slice(&field);
         (self.start, self.generated) = (0, Some(id));
         Ok(())

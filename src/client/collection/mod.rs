@@ -44,7 +44,7 @@ use self::request::Request;
 use super::Client;
 use crate::endpoint::options::{ReadPreference, WriteConcern};
 
-/// Gives a handle the methods that set what it has instead of the client's options.
+/// Gives a handle the methods that replace the client's options.
 macro_rules! settings {
     ($of:literal) => {
         #[doc = concat!("Sets the read preference of the ", $of, "'s reads, instead of that of the client's options.")]
@@ -100,7 +100,7 @@ impl Client {
         Database { namespace: Arc::new(Namespace { client: self.clone(), database, collection, settings }) }
     }
 
-    /// Returns a handle of the database that the connection string names. `None` if it names none.
+    /// Returns a handle of the database that the connection string names. `None` if there is no name.
     #[must_use]
     pub fn default_database(&self) -> Option<Database> {
         self.options().default_database.as_ref().map(|name| self.database(name))
@@ -109,7 +109,7 @@ impl Client {
 
 /// A database of a client: [`Client::database`].
 ///
-/// It is cheap to clone, and to be had at any time.
+/// It is cheap to clone, and can be created at any time.
 #[derive(Clone)]
 pub struct Database {
     namespace: Arc<Namespace>,
@@ -153,9 +153,9 @@ impl fmt::Debug for Database {
 
 /// A collection of a client, whose documents are values of type `T`: [`Database::collection`].
 ///
-/// It is cheap to clone, and to be had at any time. Each method returns a builder: await it to send the command, after methods that
-/// set options. Filters, updates and the values of options are anything that serde writes as a document: `doc!`, `rawdoc!`, or a
-/// struct.
+/// It is cheap to clone, and can be created at any time. Each method returns a builder: set options with its methods, and
+/// await it to send the command. Filters, updates and the values of options can be anything that serde writes as a
+/// document: `doc!`, `rawdoc!`, or a struct.
 ///
 /// The methods have the names of the specification. [`Client::run`] and [`Client::write`] are the raw forms, on documents
 /// of the wire.
@@ -234,7 +234,7 @@ impl Namespace {
     }
 }
 
-/// What a handle has instead of the client's options.
+/// The settings that replace the client's options.
 #[derive(Debug, Clone, Default)]
 struct Settings {
     read_preference: Option<ReadPreference>,

@@ -30,8 +30,8 @@ impl<T> Collection<T> {
         FindOneAndUpdate { request, document: PhantomData }
     }
 
-    /// Prepares the replacement of the first document that matches `filter`. Await it for the document before, or
-    /// [after](FindOneAndReplace::return_document).
+    /// Prepares the replacement of the first document that matches `filter`. Await it for the document before or
+    /// [after](FindOneAndReplace::return_document) the replacement.
     #[track_caller]
     pub fn find_one_and_replace(&self, filter: impl Serialize, replacement: impl Borrow<T>) -> FindOneAndReplace<'_, T>
     where
@@ -61,13 +61,13 @@ impl<T> Collection<T> {
 /// Which document [`Collection::find_one_and_update`] and [`Collection::find_one_and_replace`] return.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ReturnDocument {
-    /// The one before the change. The default.
+    /// The document before the change. The default.
     Before,
-    /// The one after the change.
+    /// The document after the change.
     After,
 }
 
-/// Gives a builder of the command its type and what all three have.
+/// Gives a builder of the command its type and the methods that all three share.
 macro_rules! modifies {
     ($(#[$doc:meta])* $name:ident: $($option:ident),* $(; $returns:ident)?) => {
         $(#[$doc])*
@@ -81,7 +81,7 @@ macro_rules! modifies {
             options!([request.body] collation, comment, fields, hint, let_vars, max_time, sort, $($option),*);
 
             $(
-                /// Sets which document is returned (`new`).
+                /// Sets which document to return (`new`).
                 pub fn return_document(mut self, $returns: ReturnDocument) -> Self {
                     self.request.body.set("return_document", "new", Shape::Any, &($returns == ReturnDocument::After));
                     self

@@ -1,8 +1,8 @@
-//! The options of commands: one row for each, with its documentation, its name here and on the wire, and its type. Builders
-//! pick the rows that the specification gives them.
+//! The options of commands: one row for each, with its documentation, its name here and in the protocol, and its type.
+//! Builders pick their rows according to the specification.
 
-/// Gives a builder the methods of the options that it names. In brackets stands its field with the document that
-/// the options are added to.
+/// Gives a builder the methods of the options that it names. In brackets: the builder's field with the document that the
+/// options are added to.
 macro_rules! options {
     ([$($place:ident).+] $($option:ident),* $(,)?) => { options!(@rows [$($place).+] $($option)*); };
     (@rows $place:tt $($option:ident)*) => { $(options!(@row $place $option);)* };
@@ -12,11 +12,11 @@ macro_rules! options {
         allow_disk_use
     ); };
     (@row $place:tt allow_partial_results) => { options!(@method $place "allowPartialResults" flag
-        /// Sets whether a mongos returns what there is if some shards are down (`allowPartialResults`).
+        /// Sets whether a mongos returns partial results if some shards are down (`allowPartialResults`).
         allow_partial_results
     ); };
     (@row $place:tt array_filters) => { options!(@method $place "arrayFilters" array
-        /// Sets which elements of arrays the update applies to, as an array of filters (`arrayFilters`).
+        /// Sets which array elements the update applies to, as an array of filters (`arrayFilters`).
         array_filters
     ); };
     (@row $place:tt authorized_collections) => { options!(@method $place "authorizedCollections" flag
@@ -47,12 +47,12 @@ macro_rules! options {
         clustered_index
     ); };
     (@row $place:tt collation) => { options!(@method $place "collation" document
-        /// Sets the rules of the language by which texts are compared (`collation`), such as `{ locale: "en" }`.
+        /// Sets the language rules for comparing texts (`collation`), such as `{ locale: "en" }`.
         collation
     ); };
     (@row $place:tt comment) => { options!(@method $place "comment" value
-        /// Sets a comment, which the server shows in its log, its profiler and `currentOp` (`comment`). Any value; before MongoDB
-        /// 4.4, queries take a string, and other commands nothing.
+        /// Sets a comment, which the server shows in its log, its profiler and `currentOp` (`comment`). It can be any
+        /// value. Before MongoDB 4.4, queries accept only a string, and other commands no comment.
         comment
     ); };
     (@row $place:tt commit_quorum) => { options!(@method $place "commitQuorum" value
@@ -65,19 +65,19 @@ macro_rules! options {
         default_language
     ); };
     (@row $place:tt drop_target) => { options!(@method $place "dropTarget" flag
-        /// Sets whether a collection that has the new name is dropped first (`dropTarget`).
+        /// Sets whether an existing collection with the new name is dropped first (`dropTarget`).
         drop_target
     ); };
     (@row $place:tt expire_after) => { options!(@method $place "expireAfterSeconds" seconds
-        /// Sets after which time documents are deleted (`expireAfterSeconds`).
+        /// Sets the time after which documents are deleted (`expireAfterSeconds`).
         expire_after
     ); };
     (@row $place:tt fields) => { options!(@method $place "fields" document
-        /// Sets which fields of the document are returned (`projection`, on the wire `fields`).
+        /// Sets which fields of the document are returned (`projection`, `fields` in the protocol).
         projection
     ); };
     (@row $place:tt filter) => { options!(@method $place "filter" document
-        /// Sets which entries are listed, by the fields that they have (`filter`).
+        /// Sets which entries are listed, by their fields (`filter`).
         filter
     ); };
     (@row $place:tt full_document) => { options!(@method $place "fullDocument" text
@@ -91,7 +91,7 @@ macro_rules! options {
         full_document_before_change
     ); };
     (@row $place:tt hidden) => { options!(@method $place "hidden" flag
-        /// Sets whether queries do not use the index (`hidden`).
+        /// Sets whether the index is hidden from queries (`hidden`).
         hidden
     ); };
     (@row $place:tt hint) => { options!(@method $place "hint" hint
@@ -107,12 +107,12 @@ macro_rules! options {
         max
     ); };
     (@row $place:tt max_documents) => { options!(@method $place "max" number
-        /// Sets the most documents that a capped collection keeps (`max`).
+        /// Sets the maximum number of documents in a capped collection (`max`).
         max_documents
     ); };
     (@row $place:tt max_time) => { options!(@method $place "maxTimeMS" milliseconds
-        /// Sets how long the server may work (`maxTimeMS`). Not sent beside a [`timeout`](Self::timeout), which limits the
-        /// whole call, and is preferred.
+        /// Sets how long the server may work (`maxTimeMS`). Not sent together with a [`timeout`](Self::timeout), which
+        /// limits the whole call and is preferable.
         max_time
     ); };
     (@row $place:tt min) => { options!(@method $place "min" document
@@ -120,19 +120,19 @@ macro_rules! options {
         min
     ); };
     (@row $place:tt name) => { options!(@method $place "name" text
-        /// Sets the name (`name`). By default it is made of the keys, such as `customer_1_price_-1`.
+        /// Sets the name (`name`). By default it is derived from the keys, such as `customer_1_price_-1`.
         name
     ); };
     (@row $place:tt no_cursor_timeout) => { options!(@method $place "noCursorTimeout" flag
-        /// Sets whether the server keeps the cursor open although it is idle for ten minutes (`noCursorTimeout`).
+        /// Sets whether the server keeps the cursor open even if it is idle for ten minutes (`noCursorTimeout`).
         no_cursor_timeout
     ); };
     (@row $place:tt partial_filter_expression) => { options!(@method $place "partialFilterExpression" document
-        /// Sets which documents the index has (`partialFilterExpression`).
+        /// Sets which documents the index contains (`partialFilterExpression`).
         partial_filter_expression
     ); };
     (@row $place:tt pipeline) => { options!(@method $place "pipeline" array
-        /// Sets the stages through which a view sees the collection of [`view_on`](Self::view_on) (`pipeline`).
+        /// Sets the stages that a view applies to the collection of [`view_on`](Self::view_on) (`pipeline`).
         pipeline
     ); };
     (@row $place:tt projection) => { options!(@method $place "projection" document
@@ -140,7 +140,7 @@ macro_rules! options {
         projection
     ); };
     (@row $place:tt resume_after) => { options!(@method $place "resumeAfter" document
-        /// Sets the resume token of the event that the stream begins after (`resumeAfter`).
+        /// Sets the resume token of the event after which the stream begins (`resumeAfter`).
         resume_after
     ); };
     (@row $place:tt return_key) => { options!(@method $place "returnKey" flag
@@ -148,44 +148,47 @@ macro_rules! options {
         return_key
     ); };
     (@row $place:tt show_expanded_events) => { options!(@method $place "showExpandedEvents" flag
-        /// Sets whether there are events of indexes and of collections that are created or changed (`showExpandedEvents`). Needs
-        /// MongoDB 6.0.
+        /// Sets whether the stream has events for indexes, and for collections that are created or changed
+        /// (`showExpandedEvents`). Needs MongoDB 6.0.
         show_expanded_events
     ); };
     (@row $place:tt show_record_id) => { options!(@method $place "showRecordId" flag
-        /// Sets whether each document has its place in the storage as `$recordId` (`showRecordId`).
+        /// Sets whether each document has its position in the storage as `$recordId` (`showRecordId`).
         show_record_id
     ); };
     (@row $place:tt size) => { options!(@method $place "size" number
-        /// Sets the most bytes that a capped collection takes (`size`).
+        /// Sets the maximum size of a capped collection in bytes (`size`).
         size
     ); };
     (@row $place:tt skip) => { options!(@method $place "skip" number
-        /// Sets how many documents are passed over (`skip`).
+        /// Sets how many documents to skip (`skip`).
         skip
     ); };
     (@row $place:tt sort) => { options!(@method $place "sort" document
-        /// Sets the order of the documents (`sort`), such as `{ price: -1 }`. Where one document is changed, it is the first.
+        /// Sets the order of the documents (`sort`), such as `{ price: -1 }`. If one document is changed, it is the first
+        /// one.
         sort
     ); };
     (@row $place:tt sparse) => { options!(@method $place "sparse" flag
-        /// Sets whether the index leaves out documents without its fields (`sparse`).
+        /// Sets whether the index omits documents without its fields (`sparse`).
         sparse
     ); };
     (@row $place:tt start_after) => { options!(@method $place "startAfter" document
-        /// Sets the resume token that the stream begins after, which may be that of an event that invalidates (`startAfter`).
+        /// Sets the resume token after which the stream begins, which may come from an event that invalidates
+        /// (`startAfter`).
         start_after
     ); };
     (@row $place:tt start_at_operation_time) => { options!(@method $place "startAtOperationTime" value
-        /// Sets the time from which on the stream has events, as a [`bson::Timestamp`] (`startAtOperationTime`).
+        /// Sets the time at which the stream's events begin, as a [`bson::Timestamp`] (`startAtOperationTime`).
         start_at_operation_time
     ); };
     (@row $place:tt time_series) => { options!(@method $place "timeseries" document
-        /// Makes it a time series (`timeseries`): `{ timeField: …, metaField: …, granularity: … }`. Needs MongoDB 5.0.
+        /// Makes the collection a time series (`timeseries`): `{ timeField: …, metaField: …, granularity: … }`. Needs
+        /// MongoDB 5.0.
         time_series
     ); };
     (@row $place:tt unique) => { options!(@method $place "unique" flag
-        /// Sets whether two documents must differ in the index's fields (`unique`).
+        /// Sets whether the index's fields must be unique in the collection (`unique`).
         unique
     ); };
     (@row $place:tt upsert) => { options!(@method $place "upsert" flag
@@ -193,7 +196,8 @@ macro_rules! options {
         upsert
     ); };
     (@row $place:tt validation_action) => { options!(@method $place "validationAction" text
-        /// Sets whether a document that violates the validator is refused or logged (`validationAction`): `error`, `warn`.
+        /// Sets whether a document that violates the validator is refused or only logged (`validationAction`): `error`,
+        /// `warn`.
         validation_action
     ); };
     (@row $place:tt validation_level) => { options!(@method $place "validationLevel" text
@@ -205,7 +209,7 @@ macro_rules! options {
         validator
     ); };
     (@row $place:tt view_on) => { options!(@method $place "viewOn" text
-        /// Makes it a view of this collection or view (`viewOn`).
+        /// Makes the collection a view of this collection or view (`viewOn`).
         view_on
     ); };
     (@row $place:tt weights) => { options!(@method $place "weights" document
@@ -213,7 +217,7 @@ macro_rules! options {
         weights
     ); };
     (@row $place:tt wildcard_projection) => { options!(@method $place "wildcardProjection" document
-        /// Sets the fields that a wildcard index has or leaves out (`wildcardProjection`).
+        /// Sets the fields that a wildcard index includes or excludes (`wildcardProjection`).
         wildcard_projection
     ); };
 

@@ -1,4 +1,4 @@
-//! What all builders have in common: a command as it is built, and how it is run in the end.
+//! The common part of all builders: a command as it is built, and how it is run in the end.
 
 use std::panic::Location;
 use std::time::Duration;
@@ -27,7 +27,7 @@ pub(super) struct Request<'c> {
     pub database: &'c str,
     /// The command's document, without its statements.
     pub body: Fields,
-    /// What the command inherits from its collection or database.
+    /// The settings that the command inherits from its collection or database.
     settings: &'c Settings,
     pub read_preference: Option<&'c ReadPreference>,
     pub read_concern: Option<String>,
@@ -67,12 +67,12 @@ impl<'c> Request<'c> {
         self.client.limit_in(self.session.as_ref().map(|session| &**session.explicit()), self.timeout)
     }
 
-    /// Sets [`limit`](Self::limit), which has started.
+    /// Sets [`limit`](Self::limit), whose time has started.
     pub fn start(&mut self, limit: Limit) {
         self.started = Some(limit);
     }
 
-    /// Completes the command. Done outside of a builder's future, which then need not hold the whole builder.
+    /// Completes the command. Done outside a builder's future, which then does not need to hold the whole builder.
     pub fn ready(mut self, writes: bool) -> Result<Ready<'c>, ClientError> {
         let read_preference = self.inherit(writes)?;
         let limit = self.started.unwrap_or(self.timeout);
@@ -85,7 +85,7 @@ impl<'c> Request<'c> {
         self.ready(false)?.read().await
     }
 
-    /// Runs a command that writes, and concerns more than one document.
+    /// Runs a command that writes to several documents.
     pub async fn write(self) -> Result<RawDocumentBuf, ClientError> {
         self.ready(true)?.write(false, &[]).await
     }
@@ -134,7 +134,8 @@ impl<'c> Request<'c> {
     }
 
     /// Adds the concerns, and returns the read preference: of this call, or else of its collection or database. In a
-    /// transaction the latter do not count (Transactions, "Interaction with Read and Write Concern" and "Read Preference").
+    /// transaction, the latter do not apply (Transactions, "Interaction with Read and Write Concern" and "Read
+    /// Preference").
     pub fn inherit(&mut self, writes: bool) -> Result<Option<&'c ReadPreference>, ClientError> {
         let mut settings = self.settings;
         if settings.is_set()
@@ -159,14 +160,14 @@ impl<'c> Request<'c> {
                 true => concern.clone().without_w_timeout().document(),
                 false => concern.document(),
             };
-            // Without fields it is the server's choice, and still not that of the client's options.
+            // An empty concern leaves the choice to the server, and still replaces the client's options.
             self.body.add("writeConcern", &concern.unwrap_or_default());
         }
         Ok(self.read_preference.or(settings.read_preference.as_ref()))
     }
 }
 
-/// A command with all that it inherits.
+/// A command with everything that it inherits.
 pub(super) struct Ready<'c> {
     client: &'c Client,
     database: &'c str,
@@ -196,7 +197,7 @@ impl Ready<'_> {
     }
 }
 
-/// What a query's builder sets of its cursor.
+/// The settings of a query's builder for its cursor.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct CursorOptions {
     pub batch_size: Option<i32>,
@@ -234,10 +235,10 @@ pub(super) fn first_of_batch<'r>(
     }
 }
 
-/// Gives a builder the methods that set what concerns its cursor.
+/// Gives a builder the methods for its cursor.
 macro_rules! cursor_options {
     () => {
-        /// Sets the number of documents in each batch (`batchSize`). By default the server decides.
+        /// Sets the number of documents in each batch (`batchSize`). The server's choice by default.
         pub fn batch_size(mut self, documents: i32) -> Self {
             self.cursor.batch_size = Some(documents);
             self
@@ -275,8 +276,8 @@ macro_rules! builder {
                 self
             }
 
-            /// Adds fields to the command, under the names of the server's manual: what has no method of its own. Anything that
-            /// serde writes as a document. A field that the command has already is refused.
+            /// Adds fields that have no method to the command, under the names in the server's manual. The value can be
+            /// anything that serde writes as a document. A field that the command already has is refused.
             pub fn options(mut self, fields: impl serde::Serialize) -> Self {
                 self.request.body.extend("options", &fields);
                 self
@@ -293,13 +294,13 @@ macro_rules! builder {
             ///
             /// # Errors
             ///
-            /// [`ClientError::Argument`] if a value cannot be sent; then nothing was sent. [`ClientError::Write`] if the server
-            /// refused a statement. [`ClientError::Reply`] if serde cannot read a document as the collection's type. Otherwise
-            /// those of [`Client::run`](crate::Client::run).
+            /// [`ClientError::Argument`] if a value cannot be sent, in which case nothing was sent. [`ClientError::Write`]
+            /// if the server refused a statement. [`ClientError::Reply`] if serde cannot read a document as the
+            /// collection's type. Otherwise the errors of [`Client::run`](crate::Client::run).
             ///
             /// # Cancel safety
             ///
-            /// That of [`Client::run`](crate::Client::run).
+            /// As for [`Client::run`](crate::Client::run).
             fn into_future(self) -> Self::IntoFuture {
                 Box::pin(self.run())
             }
@@ -323,21 +324,21 @@ macro_rules! builder {
     };
 
     (@inherited read_preference) => {
-        /// Sets the servers that the command may be sent to, instead of those of the collection or database.
+        /// Sets the servers that the command may be sent to, instead of the collection's or database's.
         pub fn read_preference(mut self, preference: &'c crate::endpoint::options::ReadPreference) -> Self {
             self.request.read_preference = Some(preference);
             self
         }
     };
     (@inherited read_concern) => {
-        /// Sets the level of the read concern, such as `majority`, instead of that of the collection or database.
+        /// Sets the level of the read concern, such as `majority`, instead of the collection's or database's.
         pub fn read_concern(mut self, level: impl Into<String>) -> Self {
             self.request.read_concern = Some(level.into());
             self
         }
     };
     (@inherited write_concern) => {
-        /// Sets the write concern, instead of that of the collection or database.
+        /// Sets the write concern, instead of the collection's or database's.
         pub fn write_concern(mut self, concern: crate::endpoint::options::WriteConcern) -> Self {
             self.request.write_concern = Some(concern);
             self

@@ -1,30 +1,30 @@
-//! What writes return.
+//! The results of writes.
 
 use std::collections::BTreeMap;
 
 use bson::{Bson, RawBsonRef, RawDocument};
 
-/// What `insert_one` has done.
+/// The result of `insert_one`.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct InsertOneResult {
     /// Whether the server has acknowledged the write. With the write concern `w: 0` it does not.
     pub acknowledged: bool,
-    /// The `_id` of the document: its own, or the one that the client has given it.
+    /// The `_id` of the document: its own, or the one that the client has added.
     pub inserted_id: Bson,
 }
 
-/// What `insert_many` has done.
+/// The result of `insert_many`.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct InsertManyResult {
     /// Whether the server has acknowledged the writes. With the write concern `w: 0` it does not.
     pub acknowledged: bool,
-    /// The `_id`s of the documents, by the documents' places: their own, or those that the client has given them.
+    /// The `_id`s of the documents, by the documents' positions: their own, or the ones that the client has added.
     pub inserted_ids: BTreeMap<usize, Bson>,
 }
 
-/// What `update_one`, `update_many` or `replace_one` has done.
+/// The result of `update_one`, `update_many` or `replace_one`.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct UpdateResult {
@@ -32,14 +32,14 @@ pub struct UpdateResult {
     pub acknowledged: bool,
     /// The number of documents that the filter matched.
     pub matched_count: u64,
-    /// The number of documents that were changed. It is less than [`matched_count`](Self#structfield.matched_count) if some had the new
-    /// values already.
+    /// The number of documents that were changed. It is less than [`matched_count`](Self#structfield.matched_count) if some
+    /// already had the new values.
     pub modified_count: u64,
     /// The `_id` of the document that `upsert` has inserted.
     pub upserted_id: Option<Bson>,
 }
 
-/// What `delete_one` or `delete_many` has done.
+/// The result of `delete_one` or `delete_many`.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct DeleteResult {
@@ -49,13 +49,13 @@ pub struct DeleteResult {
     pub deleted_count: u64,
 }
 
-/// What `bulk_write` has done.
+/// The result of `bulk_write`.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct BulkWriteResult {
     /// Whether the server has acknowledged the writes. With the write concern `w: 0` it does not: then the numbers are 0.
     pub acknowledged: bool,
-    /// The number of documents that were inserted, without upserts.
+    /// The number of documents that were inserted, not counting upserts.
     pub inserted_count: u64,
     /// The number of documents that updates and replacements matched.
     pub matched_count: u64,
@@ -63,13 +63,13 @@ pub struct BulkWriteResult {
     pub modified_count: u64,
     /// The number of documents that were deleted.
     pub deleted_count: u64,
-    /// The `_id`s of the documents of inserts, by the places of the writes.
+    /// The `_id`s of the inserted documents, by the positions of the writes.
     pub inserted_ids: BTreeMap<usize, Bson>,
-    /// The `_id`s of the documents that `upsert` has inserted, by the places of the writes.
+    /// The `_id`s of the documents that `upsert` has inserted, by the positions of the writes.
     pub upserted_ids: BTreeMap<usize, Bson>,
 }
 
-/// What the reply to a write with one statement says. A reply that the client makes up for `w: 0` has none of the fields.
+/// The reply to a write with one statement. The reply that the client makes up for `w: 0` has none of the fields.
 #[derive(Default)]
 pub(super) struct Counts {
     n: Option<u64>,
