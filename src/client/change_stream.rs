@@ -1,7 +1,7 @@
-//! Change streams: the changes of a collection, a database or the whole cluster, over the failures of servers.
+//! Change streams: the changes of a collection, a database or the whole cluster, which survive the failures of servers.
 //!
-//! A [`ChangeStream`] has a cursor. When that fails with an error that the specification calls resumable, the stream
-//! opens another one at the place that it has reached (Change Streams, "Resume Process").
+//! A [`ChangeStream`] has a cursor. When the cursor fails with an error that the specification calls resumable, the stream
+//! opens another one at its current position (Change Streams, "Resume Process").
 
 mod opening;
 
@@ -25,10 +25,10 @@ use super::error::ClientError;
 use crate::endpoint::{CommandError, Limit};
 use crate::pool::runtime::random_fraction;
 
-/// CursorNotFound. The server cannot know that the cursor was that of a change stream.
+/// CursorNotFound. The server cannot know that the cursor belonged to a change stream.
 const CURSOR_NOT_FOUND: i32 = 43;
 
-/// The wire version of MongoDB 4.4, from which on servers mark resumable errors with a label.
+/// The wire version of MongoDB 4.4, the first in which servers mark resumable errors with a label.
 const HAS_LABEL: i32 = 9;
 
 /// The codes of resumable errors of servers before 4.4 ("Resumable Error").
@@ -51,17 +51,17 @@ const MAX_PAUSE: Duration = Duration::from_secs(1);
 ///
 /// # Failures
 ///
-/// After a network error, a change of the primary, and other errors that the specification calls resumable, the stream
-/// selects a server anew, and continues after the last event that it has returned. It does so once for each failure: if a
-/// cursor cannot be opened, `next` returns the error and the stream is over. To continue all the same, watch again with
+/// After a network error, a change of the primary, or another error that the specification calls resumable, the stream
+/// selects a server again, and continues after the last event that it has returned. It does so once for each failure: if a
+/// cursor cannot be opened, `next` returns the error and the stream is over. To continue anyway, watch again with
 /// `resumeAfter` and [`resume_token`](Self::resume_token).
 ///
-/// If one resumption follows another without an event or an empty batch between them, the stream waits before it: at first
-/// up to 50 milliseconds, then twice as long each time, up to a second.
+/// If two resumptions follow each other without an event or an empty batch between them, the stream waits before the second
+/// one: at first up to 50 milliseconds, then twice as long each time, up to a second.
 ///
-/// With `timeoutMS`, each call of `next` has that time, and so has each event of the [`Stream`], from the first poll for
-/// it on. A stream whose time was up is not over: the next call resumes it. If the time is up before there was any event, the server may be unable to
-/// read the oplog in that time: watch again with more time.
+/// With `timeoutMS`, each call of `next` may take that long, and so may each event of the [`Stream`], measured from its
+/// first poll. A stream whose time was up is not over: the next call resumes it. If the time is up before any event has
+/// arrived, the server may be unable to read the oplog in that time: watch again with a longer limit.
 ///
 /// # Storing the resume token
 ///
@@ -76,9 +76,9 @@ pub struct ChangeStream<T = RawDocumentBuf> {
     start: Start,
     /// The time limit of the call in progress.
     running: Option<Limit>,
-    /// Whether the command in flight is that of a cancelled call, and has its time limit.
+    /// Whether the command in flight belongs to a cancelled call, and has its time limit.
     is_left_over: bool,
-    /// The number of resumptions after errors, since a batch was fetched.
+    /// The number of resumptions after errors since a batch was last fetched.
     resumptions: u32,
     events: PhantomData<fn() -> T>,
 }
@@ -87,7 +87,7 @@ enum State {
     Open(Box<Cursor>),
     /// A cursor is being opened.
     Resuming(Opening),
-    /// The time of the last call was up: the next call resumes.
+    /// The last call ran out of time: the next call resumes.
     Interrupted,
     Over,
 }
@@ -155,8 +155,8 @@ impl<T> ChangeStream<T> {
         self.next().await?.map(read).transpose()
     }
 
-    /// Returns the token that the stream would resume from: a later change stream that has it as `resumeAfter` continues
-    /// after the last event that this one has returned. `None` before the server has given one.
+    /// Returns the token that the stream would resume from: a later change stream with this token as `resumeAfter`
+    /// continues after the last event that this one has returned. `None` until the server has sent one.
     #[must_use]
     pub fn resume_token(&self) -> Option<&RawDocument> {
         self.start.token.as_deref()
@@ -177,7 +177,7 @@ impl<T> ChangeStream<T> {
         self.take_typed()
     }
 
-    /// Moves the stream into one of another type. This one is over then.
+    /// Moves the stream into one of another type. The original is then over.
     pub(crate) fn take_typed<U>(&mut self) -> ChangeStream<U> {
         ChangeStream {
             plan: self.plan.clone(),
@@ -195,27 +195,27 @@ impl<T> ChangeStream<T> {
         self.plan.timeout()
     }
 
-    /// Returns the time limit of the event that the stream waits for, or that of the next one.
+    /// Returns the time limit of the event that the stream waits for, or else the next event's.
     pub(crate) fn limit(&self) -> Limit {
         self.running.unwrap_or(self.plan.timeout())
     }
 
-    /// Sets the time limit of the event that the stream waits for. `None`: the next one has a limit of its own.
+    /// Sets the time limit of the event that the stream waits for. `None`: the next one has a separate limit.
     pub(crate) fn limit_event(&mut self, limit: Option<Limit>) {
         self.running = limit;
     }
 
-    /// Returns whether the next event is there, so that nothing is waited for.
+    /// Returns whether the next event is available without waiting.
     pub(crate) fn has_event(&self) -> bool {
         matches!(&self.state, State::Open(cursor) if cursor.has_document())
     }
 
-    /// Ends the stream. Returns whether that leaves something to do on the server.
+    /// Ends the stream. Returns whether there is something left to do on the server.
     pub(crate) fn abandon(&mut self) -> bool {
         match std::mem::replace(&mut self.state, State::Over) {
             State::Open(mut cursor) => cursor.abandon(),
             State::Resuming(opening) if self.plan.is_inherited() => {
-                // Its connection is the parent's.
+                // Its connection belongs to the parent.
                 std::mem::forget(opening);
                 false
             }
@@ -244,7 +244,7 @@ impl<T> ChangeStream<T> {
         Poll::Ready(event)
     }
 
-    /// Advances to the next event, and returns its place in the batch.
+    /// Advances to the next event, and returns its position in the batch.
     fn poll_advance(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Place>, ClientError>> {
         let limit = *self.running.get_or_insert_with(|| self.plan.timeout().start());
         loop {
@@ -276,7 +276,7 @@ impl<T> ChangeStream<T> {
                             }
                             return Poll::Ready(Ok(None));
                         }
-                        // It was the time of the cancelled call.
+                        // The cancelled call has run out of time.
                         Err(error) if is_left_over && is_up(limit, &error) => self.resume(limit, Duration::ZERO),
                         Err(error) if is_up(limit, &error) => {
                             self.state = State::Interrupted;
@@ -297,7 +297,7 @@ impl<T> ChangeStream<T> {
         }
     }
 
-    /// Takes a cursor that was opened.
+    /// Takes a cursor that has been opened.
     fn opened(&mut self, cursor: Cursor) {
         if cursor.has_no_document() {
             self.start.reached(token_of(&cursor));
@@ -306,7 +306,7 @@ impl<T> ChangeStream<T> {
         self.state = State::Open(Box::new(cursor));
     }
 
-    /// Opens another cursor, after a pause. The cursor that has failed closes itself, on its own server.
+    /// Opens another cursor, after a pause. The failed cursor closes itself, on its own server.
     fn resume(&mut self, limit: Limit, pause: Duration) {
         self.is_left_over = false;
         self.state = State::Resuming(self.plan.open(&self.start, limit, pause));
@@ -317,7 +317,7 @@ impl<T> ChangeStream<T> {
         let State::Open(cursor) = &self.state else { return Ok(()) };
         let id = cursor.document(place)?.get_document("_id");
         let Ok(id) = id else {
-            // Without its token, an event cannot be resumed after.
+            // An event without its token cannot be resumed after.
             self.state = State::Over;
             let reason = "cannot provide resume functionality when the resume token is missing";
             return Err(ClientError::unreadable("a change stream", reason));
@@ -355,7 +355,7 @@ impl<T> Drop for ChangeStream<T> {
 struct Call<'s, T>(&'s mut ChangeStream<T>);
 
 impl<'s, T> Call<'s, T> {
-    /// Begins a call with a time limit of its own.
+    /// Begins a call with a separate time limit.
     fn begin(stream: &'s mut ChangeStream<T>) -> Self {
         let mut this = Self(stream);
         this.end_early();
@@ -389,7 +389,7 @@ impl<T> fmt::Debug for ChangeStream<T> {
     }
 }
 
-/// Returns the token with which the server continues after the present batch of a cursor.
+/// Returns the token for continuing after the current batch of a cursor.
 fn token_of(cursor: &Cursor) -> Option<&RawDocument> {
     cursor.reply().get_document("cursor").ok()?.get_document("postBatchResumeToken").ok()
 }

@@ -32,11 +32,11 @@ const STARTS: [&str; 3] = ["resumeAfter", "startAfter", "startAtOperationTime"];
 impl Client {
     /// Prepares a change stream. Await the value to open it.
     ///
-    /// `pipeline` has the stages that the changes pass through: anything that serde writes as an array of documents, or
-    /// `()` for none. The stages must keep each event's `_id`, without which the stream cannot be resumed.
+    /// `pipeline` has the stages that filter or change the events: anything that serde writes as an array of documents, or
+    /// `()` for none. The stages must keep each event's `_id`: without it, the stream cannot be resumed.
     ///
-    /// A raw `aggregate` with a stage `$changeStream` is not resumed, so this method is preferred to it. The server demands
-    /// the read concern `majority`, or none.
+    /// A raw `aggregate` with a stage `$changeStream` is not resumed, so prefer this method. The server demands the read
+    /// concern `majority`, or none.
     ///
     /// ```no_run
     /// # async fn example(client: wharf::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -115,14 +115,14 @@ impl<'c> Watch<'c> {
         self
     }
 
-    /// Adds fields to the command `aggregate`, for those that have no method. Anything that serde writes as a document. A field
-    /// that the command has already is refused, such as `cursor`.
+    /// Adds fields to the command `aggregate`, for fields that have no method. The value can be anything that serde writes
+    /// as a document. A field that the command already has, such as `cursor`, is refused.
     pub fn options(mut self, fields: impl Serialize) -> Self {
         self.options.extend("options", &fields);
         self
     }
 
-    /// Sets the number of events in each batch. By default the server decides.
+    /// Sets the number of events in each batch. The server's choice by default.
     pub fn batch_size(mut self, events: i32) -> Self {
         self.batch_size = Some(events);
         self
@@ -148,8 +148,8 @@ impl<'c> Watch<'c> {
         self
     }
 
-    /// Sets `timeoutMS`: how long it may take to open the stream, and how long each of its calls may take, with resuming.
-    /// The default is [`Options::timeout`](crate::Options::timeout). Zero means no limit.
+    /// Sets `timeoutMS`: how long the opening of the stream may take, and how long each of its calls may take, including
+    /// resuming. The default is [`Options::timeout`](crate::Options::timeout). Zero means no limit.
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.timeout = Limit::of(limit);
         self
@@ -203,14 +203,14 @@ impl<'c> IntoFuture for Watch<'c> {
     /// # Errors
     ///
     /// [`ClientError::Argument`] if serde could not write the pipeline, the stage or the options,
-    /// [`ClientError::InvalidOption`] if `maxAwaitTimeMS` is not less than `timeoutMS`, otherwise those of [`Client::run`]. A
-    /// standalone server has no change streams, and says so.
+    /// [`ClientError::InvalidOption`] if `maxAwaitTimeMS` is not less than `timeoutMS`, otherwise the errors of
+    /// [`Client::run`]. A standalone server does not support change streams, and reports that.
     ///
     /// # Cancel safety
     ///
-    /// That of [`Client::run`]. A cursor that the server has opened meanwhile is closed when the connection is
-    /// [drained](crate::Options::drain_timeout). If the connection is closed instead, the server closes the cursor after ten
-    /// minutes.
+    /// As for [`Client::run`]. A cursor that the server has opened in the meantime is closed when the connection is
+    /// [drained](crate::Options::drain_timeout). If the connection is closed instead, the server closes the cursor after
+    /// ten minutes.
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(self.open())
     }
@@ -232,11 +232,11 @@ impl fmt::Debug for Watch<'_> {
     }
 }
 
-/// What the application gave.
+/// The application's arguments.
 struct Documents {
     /// The fields of `$changeStream`.
     stage: RawDocumentBuf,
-    /// The stages behind it.
+    /// The stages after it.
     pipeline: RawArrayBuf,
     /// Further fields of the command.
     options: RawDocumentBuf,
@@ -273,18 +273,18 @@ fn stages(pipeline: &impl Serialize) -> Result<RawArrayBuf, ClientError> {
 pub(super) struct Start {
     /// The resume token.
     pub(super) token: Option<RawDocumentBuf>,
-    /// Whether the token is that of `startAfter`, and no event was returned yet.
+    /// Whether the token comes from `startAfter`, and no event has been returned yet.
     is_start_after: bool,
     /// Whether a cursor has been opened.
     has_begun: bool,
     /// Whether the application has said where to start.
     is_given: bool,
-    /// The time of the first reply, if that had nothing else to start from.
+    /// The time in the first reply, if there was nothing else to start from.
     operation_time: Option<Timestamp>,
 }
 
 impl Start {
-    /// Notes what the first reply says.
+    /// Records the information in the first reply.
     fn began(&mut self, cursor: &Cursor) {
         self.has_begun = true;
         if !self.is_given && cursor.has_no_document() && token_of(cursor).is_none() {
@@ -308,7 +308,7 @@ impl Start {
     /// Returns the stage's fields with this start.
     fn stage(&self, given: &RawDocument) -> RawDocumentBuf {
         if !self.has_begun {
-            // The server refuses several starts ("startAtOperationTime"), so it gets them all.
+            // The server refuses several starts ("startAtOperationTime"), so it gets all of them.
             return given.to_owned();
         }
         let mut stage = RawDocumentBuf::new();
@@ -347,7 +347,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Returns whether the stream is that of a parent of this process.
+    /// Returns whether the stream belongs to a parent of this process.
     pub(super) fn is_inherited(&self) -> bool {
         self.forks != forks()
     }
@@ -366,7 +366,7 @@ impl Plan {
         }
     }
 
-    /// Does something that no call waits for, unless there is no runtime any more.
+    /// Runs work that no call waits for, unless the runtime is gone.
     pub(super) fn later(&self, future: impl Future<Output = ()> + Send + 'static) {
         if let Some(background) = self.client.deployment().background() {
             background.take(future);
