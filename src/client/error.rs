@@ -39,7 +39,7 @@ pub enum ClientError {
     /// The operation failed on the selected server, in its last attempt.
     #[error("{0}")]
     Operation(#[source] Box<FailedOperation>),
-    /// Options of the operation cannot work, or exclude each other. Nothing was sent.
+    /// Options of the operation cannot work, or contradict each other. Nothing was sent.
     #[error(transparent)]
     InvalidOption(#[from] InvalidOption),
     /// The session refused the operation. Nothing was sent.
@@ -53,7 +53,7 @@ pub enum ClientError {
         #[source]
         last: Box<ClientError>,
     },
-    /// An error of the application, from inside of a transaction: see [`ClientError::other`].
+    /// An error of the application, from the body of a transaction: see [`ClientError::other`].
     #[error("{0}")]
     Other(Arc<dyn StdError + Send + Sync>),
     /// Some writes failed, or it is unknown whether they were executed.
@@ -68,28 +68,29 @@ pub enum ClientError {
         /// What is wrong with the value.
         reason: Arc<str>,
     },
-    /// A [`single::Client`](crate::single::Client) was called inside of a tokio runtime: from a task, from `spawn_blocking`, or
-    /// while a runtime is entered. Nothing was sent.
+    /// A [`single::Client`](crate::single::Client) was called inside a tokio runtime: from a task, from `spawn_blocking`,
+    /// or while a runtime is entered. Nothing was sent.
     #[error(
         "a client on a single thread was called inside of a tokio runtime, whose thread it would block: use wharf::Client there"
     )]
     OnRuntime,
-    /// A [`single::Client`](crate::single::Client) could not make its event loop, or it was called by the destructor of a
-    /// thread-local value when the thread had ended. Nothing was sent.
+    /// A [`single::Client`](crate::single::Client) could not create its event loop, or it was called by the destructor of a
+    /// thread-local value after the thread had ended. Nothing was sent.
     #[error("the event loop of a client on a single thread could not be made: {source}")]
     #[non_exhaustive]
     EventLoop {
         /// The operating system's or tokio's error.
         source: Arc<io::Error>,
     },
-    /// Other threads used a [`single::Client`](crate::single::Client) until `timeoutMS` of this call was up. Nothing was sent.
+    /// Other threads used a [`single::Client`](crate::single::Client) until the `timeoutMS` of this call was up. Nothing
+    /// was sent.
     #[error("other threads used the client on a single thread for all the time of this call ({})", Milliseconds(*limit))]
     #[non_exhaustive]
     InUse {
-        /// The whole time of the call.
+        /// The time limit of the whole call.
         limit: Duration,
     },
-    /// The server's reply, or a document in it, is not what the operation calls for.
+    /// The server's reply, or a document in it, does not have the form that the operation requires.
     #[error("the reply to {command} cannot be read: {reason}", reason = Printable(reason))]
     #[non_exhaustive]
     Reply {
@@ -110,16 +111,16 @@ pub use body::BodyError;
 impl ClientError {
     /// Wraps an error of the application, so that the body of a transaction can return it.
     ///
-    /// If the error has an error of the client among its sources, the methods of this type answer as that one does. So the
+    /// If the error has a client's error among its sources, the methods of this type give that error's answers. So the
     /// labels are kept, and the transaction is repeated.
     /// [`with_transaction_as`](crate::client::Session::with_transaction_as) returns errors of another type as they are.
     pub fn other(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         Self::Other(Arc::from(error.into()))
     }
 
-    /// Returns the `_id`s that the client has given to documents whose insert has failed, or whose outcome is unknown, by
-    /// the documents' places. An insert of the same documents with these `_id`s can be repeated: what exists already is a
-    /// duplicate key.
+    /// Returns the `_id`s that the client has added to documents whose insert has failed, or whose outcome is unknown, by
+    /// the documents' positions. An insert of the same documents can be repeated with these `_id`s: a document that already
+    /// exists is a duplicate key.
     #[must_use]
     pub fn generated_ids(&self) -> &[(usize, ObjectId)] {
         match self {
@@ -138,7 +139,7 @@ impl ClientError {
         }
     }
 
-    /// Adds the `_id`s that the client has given to documents, if any may have been inserted.
+    /// Adds the `_id`s that the client has added to documents, if any may have been inserted.
     pub(super) fn with_generated_ids(mut self, ids: impl IntoIterator<Item = (usize, ObjectId)>) -> Self {
         match &mut self {
             Self::Operation(failed) => failed.generated_ids.extend(ids),
@@ -153,7 +154,7 @@ impl ClientError {
         Self::Reply { command, reason: reason.into() }
     }
 
-    /// Makes this a timeout as well: a further attempt might have succeeded, but the operation's time limit was up (Client
+    /// Marks this as a timeout, too: a further attempt might have succeeded, but the operation's time limit was up (Client
     /// Side Operations Timeout, "Retryability").
     pub(super) fn late(mut self) -> Self {
         if let Self::Operation(failed) = &mut self {
@@ -175,11 +176,11 @@ impl ClientError {
 #[derive(Clone)]
 pub struct FailedOperation {
     failure: Failure,
-    /// Those that sessions and retries know, the server's and the client's.
+    /// The labels that sessions and retries use, from the server and from the client.
     labels: Labels,
     /// Whether only the operation's time limit ended its attempts.
     is_late: bool,
-    /// The `_id`s that the client has given to documents.
+    /// The `_id`s that the client has added to documents.
     generated_ids: Vec<(usize, ObjectId)>,
 }
 
@@ -213,7 +214,7 @@ enum Failure {
     Selection(ServerSelectionError),
     #[error(transparent)]
     Operation(OperationError),
-    // The text is that of the specification.
+    // The text comes from the specification.
     #[error(
         "This MongoDB deployment does not support retryable writes. Please add retryWrites=false to your connection string."
     )]
@@ -243,8 +244,8 @@ impl FailedOperation {
         Self { failure: Failure::Operation(error), labels, is_late: false, generated_ids: Vec::new() }
     }
 
-    /// The failure of a write that was sent with a transaction number. If the storage engine knows none, the error says what
-    /// to do about it (Retryable Writes, "Executing Retryable Write Commands").
+    /// The failure of a write that was sent with a transaction number. If the storage engine does not support these, the
+    /// error says what to do about it (Retryable Writes, "Executing Retryable Write Commands").
     pub(super) fn numbered_write(error: OperationError, labels: Labels) -> Self {
         let is_refused =
             |error: &ServerError| error.code == ILLEGAL_OPERATION && error.message.starts_with("Transaction numbers");
@@ -274,7 +275,7 @@ impl FailedOperation {
         Self::concern("the write was executed, but its write concern was not met", address, reply, unmet)
     }
 
-    /// Returns the server's error about a write concern that was not met, of a command that was executed or refused.
+    /// Returns the server's error about an unmet write concern, whether the command was executed or refused.
     #[must_use]
     pub fn write_concern_error(&self) -> Option<&WriteConcernError> {
         match &self.failure {
@@ -336,10 +337,10 @@ impl FailedOperation {
     }
 }
 
-/// Returns what a failed selection means for retries and for transactions.
+/// Returns the meaning of a failed selection for retries and transactions.
 ///
-/// Only a server that was not found can be there the next time. A transaction that is repeated for any other reason would
-/// fail for the same one until its time is up.
+/// Only a server that was not found may be available the next time. A transaction that was repeated after any other failure
+/// would fail for the same reason until its time is up.
 pub(super) fn fault_of_selection(error: &ServerSelectionError) -> Fault {
     let kind = match error {
         ServerSelectionError::Timeout { .. }

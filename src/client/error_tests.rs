@@ -1,4 +1,4 @@
-//! What `main` prints of each public error. The test `public_api` compares this list with the public surface.
+//! The output of `main` for each public error. The test `public_api` compares this list with the public surface.
 
 use std::error::Error as StdError;
 use std::io;

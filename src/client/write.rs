@@ -35,17 +35,17 @@ use crate::endpoint::options::{Acknowledgement, ServerAddress};
 use crate::endpoint::wire::reply;
 use crate::endpoint::{Limit, OutgoingSequence};
 
-/// Room for what the client adds to the statements of a command, in bytes: session, cluster time, write concern, header.
+/// Room for the client's additions to a command's statements, in bytes: session, cluster time, write concern, header.
 const ROOM_FOR_BODY: usize = 16 * 1024;
 
-/// What to do if a value that is written is not a document: a document in place of a list is a list of its fields.
+/// The advice if a value is not a document: a document instead of a list is treated as a list of its fields.
 const IN_LIST: &str = "; pass a list of documents, such as [doc! { … }], also for one";
 
 impl Client {
     /// Prepares inserts into a collection. Await the value to send them. A document without `_id` gets one.
     ///
-    /// A document is anything that serde writes as one: a struct, `doc!`, `rawdoc!`. [`Write::insert`] takes raw documents
-    /// without a copy.
+    /// A document can be anything that serde writes as one: a struct, `doc!`, `rawdoc!`. [`Write::insert`] takes raw
+    /// documents without a copy.
     ///
     /// ```no_run
     /// # async fn example(client: wharf::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -70,7 +70,7 @@ impl Client {
     /// Prepares updates of a collection, each a statement of the server's command `update`: `q`, `u` and its options,
     /// such as `multi` and `upsert`. Await the value to send them.
     ///
-    /// The client does not look into `u`: without operators such as `$set`, it replaces the whole document.
+    /// The client does not inspect `u`: without operators such as `$set`, it replaces the whole document.
     #[track_caller]
     pub fn update<'c>(
         &self,
@@ -110,7 +110,7 @@ pub struct Write<'c> {
     database: &'c str,
     collection: &'c str,
     statements: Vec<Statement<'c>>,
-    /// The places of the documents that have been given an `_id`, with it.
+    /// The positions of the documents that got an `_id`, with this `_id`.
     generated_ids: Vec<(usize, ObjectId)>,
     /// Why the first statement that serde could not write was refused.
     refused: Option<ClientError>,
@@ -129,7 +129,7 @@ struct Statement<'c> {
 }
 
 impl Statement<'_> {
-    /// Refuses a statement that the server would not accept: its message does not say what a statement is.
+    /// Refuses a statement that the server would not accept, because the server's message does not identify the statement.
     fn check(&self, place: usize) -> Result<(), ClientError> {
         let (required, form) = match self.kind {
             Kind::Insert => return Ok(()),
@@ -195,7 +195,7 @@ impl<'c> Write<'c> {
         }
     }
 
-    /// Adds the insert of a document that has its `_id`. `generated`: the client gave it one.
+    /// Adds the insert of a document that has its `_id`. `generated`: the client added it.
     pub(super) fn insert_new(mut self, document: RawDocumentBuf, generated: Option<ObjectId>) -> Self {
         let place = self.statements.len();
         self.generated_ids.extend(generated.map(|id| (place, id)));
@@ -232,16 +232,16 @@ impl<'c> Write<'c> {
         })
     }
 
-    /// Goes on with the other statements after one has failed, in any order. By default the first failure is the last
-    /// statement that is executed.
+    /// Continues with the other statements after one has failed, in any order. By default, the first failure ends the
+    /// series.
     pub fn unordered(mut self) -> Self {
         self.ordered = false;
         self
     }
 
-    /// Sets further fields of each command, such as `bypassDocumentValidation`, `let`, `comment` or `writeConcern`.
-    /// Anything that serde writes as a document. `let` is for updates and deletes: inserts of the same bulk go without it.
-    /// A field that the command has already is refused, such as `ordered`.
+    /// Sets further fields of each command, such as `bypassDocumentValidation`, `let`, `comment` or `writeConcern`. The
+    /// value can be anything that serde writes as a document. `let` is for updates and deletes: inserts in the same bulk
+    /// are sent without it. A field that the command already has, such as `ordered`, is refused.
     pub fn options(mut self, fields: impl Serialize) -> Self {
         match encode("options", &fields) {
             Ok(fields) => self.options = Some(fields),
@@ -335,7 +335,7 @@ impl<'c> Write<'c> {
         }
     }
 
-    /// Returns the room in a message that the statements do not have, in bytes.
+    /// Returns how many bytes of a message are not available to statements.
     fn bytes_of_body(&self) -> usize {
         let options = self.options.as_ref().map_or(0, |options| options.as_bytes().len());
         ROOM_FOR_BODY.saturating_add(self.collection.len()).saturating_add(options)
@@ -363,18 +363,18 @@ impl<'c> Write<'c> {
         }
     }
 
-    /// Returns the places of the statements, in the order in which they are sent.
+    /// Returns the positions of the statements, in the order in which they are sent.
     fn order(&self) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.statements.len()).collect();
         if !self.ordered {
-            // A stable sort: the order within a kind stays.
+            // The sort is stable, which keeps the order within a kind.
             order.sort_by_key(|&place| Kind::ALL.iter().position(|kind| *kind == self.statements[place].kind));
         }
         order
     }
 
-    /// Returns how many of the next statements the next command has: they are of one kind, and within the limits of the
-    /// server that accepts writes at present. At least one.
+    /// Returns the number of statements in the next command: they are of one kind, and within the limits of the server that
+    /// currently accepts writes. At least one.
     fn fitting(&self, places: &[usize]) -> usize {
         let (most_statements, most_bytes) = self.client.deployment().snapshot().write_limits();
         let most_bytes = most_bytes.saturating_sub(self.bytes_of_body());
@@ -388,7 +388,8 @@ impl<'c> Write<'c> {
         1 + statements.take(most_statements.saturating_sub(1)).take_while(fits).count()
     }
 
-    /// Returns the options of a command. `let` is for updates and deletes: in a bulk that has any, inserts go without it.
+    /// Returns the options of a command. `let` is for updates and deletes: in a bulk with any of these, inserts are sent
+    /// without it.
     fn options_of(&self, kind: Kind) -> Option<Cow<'_, RawDocument>> {
         let options = self.options.as_deref()?;
         let has_others = || self.statements.iter().any(|statement| statement.kind != Kind::Insert);
@@ -402,7 +403,7 @@ impl<'c> Write<'c> {
     ///
     /// # Errors
     ///
-    /// [`ClientError::Argument`] if the options have a field that the command has without them.
+    /// [`ClientError::Argument`] if the options have a field that the command already has.
     fn body(&self, kind: Kind) -> Result<RawDocumentBuf, ClientError> {
         let mut body = RawDocumentBuf::new();
         match kind {
@@ -462,12 +463,12 @@ impl<'c> IntoFuture for Write<'c> {
     /// # Errors
     ///
     /// [`ClientError::Write`] if some statements may have been executed, otherwise the error that ended the first command.
-    /// [`ClientError::Argument`] if there are no statements, if serde could not write one, if one lacks `q`, `u` or `limit`, or
-    /// if the options have a field that the command has already.
+    /// [`ClientError::Argument`] if there are no statements, if serde could not write one, if one lacks `q`, `u` or
+    /// `limit`, or if the options have a field that the command already has.
     ///
     /// # Cancel safety
     ///
-    /// That of [`Client::run`] for the command in progress; the commands after it are not sent.
+    /// As for [`Client::run`], for the command in progress; later commands are not sent.
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(self.run())
     }

@@ -1,4 +1,4 @@
-//! What each error of a client answers, however deep the answer lies.
+//! The answers of each error of a client, however deep they lie.
 
 use std::error::Error as StdError;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ enum Told<'e> {
     Write(&'e WriteFailure),
     /// A transaction whose time was up, with its last error.
     Repeated(&'e ClientError),
-    /// An error that only the client knows of.
+    /// An error that only the client knows.
     Alone(&'e ClientError),
 }
 
@@ -44,12 +44,12 @@ impl<'e> Told<'e> {
 
     /// Finds the client's error in an application's error: the error itself, or the first one among its sources.
     ///
-    /// An error that shows another one as it is (`#[error(transparent)]`) has that one's source for its own. So the client's
-    /// error may be left out of the sources, and what it consists of is not.
+    /// An error that displays another one unchanged (`#[error(transparent)]`) also takes over its source. So the client's
+    /// error may be missing from the sources, but its parts are not.
     fn find_in(error: &'e (dyn StdError + 'static)) -> Option<Self> {
         let mut next = Some(error);
         while let Some(error) = next {
-            // A source that is boxed has the box's type.
+            // A boxed source has the type of the box.
             let client = error
                 .downcast_ref::<ClientError>()
                 .or_else(|| error.downcast_ref::<Box<ClientError>>().map(|boxed| &**boxed))
@@ -103,7 +103,7 @@ impl ClientError {
         self.told().reported()
     }
 
-    /// Returns the server's number for its error: that of [`server_error`](Self::server_error), or otherwise that of
+    /// Returns the server's number for its error: from [`server_error`](Self::server_error), or else from
     /// [`write_concern_error`](Self::write_concern_error).
     #[must_use]
     pub fn code(&self) -> Option<i32> {
@@ -130,7 +130,7 @@ impl ClientError {
         own.with(self.reported().map_or(Labels::NONE, Self::labels))
     }
 
-    /// Returns whether the error has this label, which may be one that no specification defines.
+    /// Returns whether the error has this label, which may also be one that no specification defines.
     #[must_use]
     pub fn has_label(&self, label: &str) -> bool {
         self.labels().has(label) || self.operation_error().is_some_and(|error| error.has_label(label))
@@ -149,8 +149,8 @@ impl ClientError {
         }
     }
 
-    /// Returns whether the network failed, or the server closed the connection, other than by a time limit of the
-    /// operation. The pool's connections may have been closed because of that.
+    /// Returns whether the network failed, or the server closed the connection, and the cause was not a time limit of the
+    /// operation. The failure may have closed the pool's connections.
     #[must_use]
     pub fn is_network(&self) -> bool {
         match self.told() {
@@ -161,21 +161,21 @@ impl ClientError {
         }
     }
 
-    /// Returns whether the server refused a write because a unique index has its key already. Of several refused
+    /// Returns whether the server refused a write because a unique index already has its key. Of several refused
     /// statements, the first one counts.
     ///
-    /// `keyPattern` and `keyValue` in the `reply` of [`server_error`](Self::server_error) say which key it is.
+    /// `keyPattern` and `keyValue` in the `reply` of [`server_error`](Self::server_error) identify the key.
     #[must_use]
     pub fn is_duplicate_key(&self) -> bool {
         // The second and the third are those of old servers.
         matches!(self.code(), Some(DUPLICATE_KEY | 11_001 | 12_582))
     }
 
-    /// Returns whether the operation may be run again, of whatever kind it is: nothing of it was executed and another
-    /// attempt may succeed, or the server says so with the label `RetryableError`.
+    /// Returns whether any kind of operation may be run again: nothing of it was executed and another attempt may succeed,
+    /// or the server says so with the label `RetryableError`.
     ///
-    /// The client has retried it already, where that was safe. Of an operation in a transaction, the whole transaction is to
-    /// be run again, if the error has the label `TransientTransactionError`.
+    /// The client has already retried it where that was safe. For an operation in a transaction, run the whole transaction
+    /// again if the error has the label `TransientTransactionError`.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self.told() {
@@ -190,7 +190,7 @@ impl ClientError {
         }
     }
 
-    /// Returns the address of the server of the last attempt, if there was a server.
+    /// Returns the address of the last attempt's server, if there was a server.
     #[must_use]
     pub fn address(&self) -> Option<&str> {
         let own = match self.told() {
@@ -219,7 +219,7 @@ impl ClientError {
     /// Returns the server's error, if the server reported one: about the command, about a connection or an
     /// authentication that it refused, or the first of [`WriteFailure::errors`](crate::client::WriteFailure::errors).
     ///
-    /// A write that was executed without its write concern has no such error: see
+    /// A write that was executed without meeting its write concern does not have this error: see
     /// [`write_concern_error`](Self::write_concern_error).
     #[must_use]
     pub fn server_error(&self) -> Option<&ServerError> {
@@ -230,8 +230,8 @@ impl ClientError {
         }
     }
 
-    /// Returns the server's error about a write concern that was not met, of a command that was executed or refused. Of a
-    /// series of writes, it is the first of
+    /// Returns the server's error about an unmet write concern, whether the command was executed or refused. For a series
+    /// of writes, it is the first of
     /// [`WriteFailure::write_concern_errors`](crate::client::WriteFailure::write_concern_errors).
     #[must_use]
     pub fn write_concern_error(&self) -> Option<&WriteConcernError> {

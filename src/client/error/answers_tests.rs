@@ -18,7 +18,7 @@ use crate::pool::error::{CheckOutError, EstablishError, PoolClearedError, PoolCl
 
 const HOST: &str = "db.example.com:27017";
 
-/// What an error answers.
+/// The answers of an error.
 #[derive(Debug, PartialEq)]
 struct Answers<'e> {
     code: Option<i32>,
@@ -35,7 +35,7 @@ struct Answers<'e> {
     address: Option<&'e str>,
 }
 
-/// The answers of an error of the client alone.
+/// The answers of an error that comes from the client alone.
 const NOTHING: Answers<'static> = Answers {
     code: None,
     code_name: None,
@@ -165,7 +165,7 @@ fn selection(is_timeout: bool) -> ServerSelectionError {
     }
 }
 
-/// An error of an application, which wraps the client's.
+/// An application's error, which wraps the client's.
 #[derive(Debug, Error)]
 #[error("the order was not placed")]
 struct Application(#[source] Box<dyn StdError + Send + Sync>);
@@ -261,7 +261,7 @@ fn table() -> Vec<(ClientError, Answers<'static>)> {
             AT_SERVER,
         ),
         (of_operation(cleared(io::Error::other("hung"), true)), Answers { is_network: true, ..AT_SERVER }),
-        // Connections that could not be had.
+        // Connections that were not available.
         (
             of_operation(check_out(EstablishError::overloaded(Stage::Connect, reset()))),
             Answers { labels: overload, is_network: true, is_retryable: true, ..AT_SERVER },
@@ -349,7 +349,7 @@ fn table() -> Vec<(ClientError, Answers<'static>)> {
                 ..AT_SERVER
             },
         ),
-        // Transactions, and errors of the application in them.
+        // Transactions, and the application's errors in them.
         (
             ClientError::TransactionTimeout {
                 last: Box::new(FailedOperation::operation(server(refusal(112, "WriteConflict")).into(), lost).into()),
@@ -366,7 +366,7 @@ fn table() -> Vec<(ClientError, Answers<'static>)> {
     ]
 }
 
-/// Returns the variant's place. A new variant needs a row.
+/// Returns the variant's position. A new variant needs a row.
 fn place(error: &ClientError) -> usize {
     match error {
         ClientError::Selection(_) => 0,
@@ -396,7 +396,7 @@ fn every_error_answers_what_a_service_asks() {
 
 #[test]
 fn error_of_the_client_is_found_behind_boxes_and_shares_and_where_it_is_left_out() {
-    /// An error that shows the client's as it is.
+    /// An error that displays the client's error unchanged.
     #[derive(Debug, Error)]
     #[error(transparent)]
     struct Transparent(ClientError);

@@ -9,8 +9,8 @@ use super::answers::client_error_in;
 /// An error that the body of a transaction returns: any type that a [`ClientError`] converts into and that is an
 /// [`Error`](StdError), or that points to one, as `Box<dyn Error + Send + Sync>` and `anyhow::Error` do.
 ///
-/// Its sources have to lead to the `ClientError` that it was made from, or the transaction is not repeated. The `#[from]` of
-/// `thiserror` does that, also with `#[error(transparent)]`. The compiler finds `Kind`.
+/// Its sources must lead to the `ClientError` that it was made from, or the transaction is not repeated. The `#[from]` of
+/// `thiserror` does that, even with `#[error(transparent)]`. The compiler finds `Kind`.
 ///
 /// ```no_run
 /// use bson::doc;
@@ -38,7 +38,7 @@ use super::answers::client_error_in;
 /// # }
 /// ```
 pub trait BodyError<Kind>: From<ClientError> {
-    /// Returns the client's error that this one is, or that is the first one among its sources.
+    /// Returns the client's error: this error itself, or the first one among its sources.
     fn client_error(&self) -> Option<ClientError>;
 }
 

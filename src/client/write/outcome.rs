@@ -1,4 +1,4 @@
-//! What writes have done, and how they fail.
+//! The results of writes, and their failures.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::endpoint::{Limit, ServerError, WriteConcernError};
 use crate::pool::error::Labels;
 use crate::text::printable::Printable;
 
-/// What writes have done.
+/// The result of writes.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Written {
@@ -31,9 +31,9 @@ pub struct Written {
     pub modified: u64,
     /// The number of documents that were deleted.
     pub deleted: u64,
-    /// The places of the statements that inserted a document by `upsert`, with its `_id`.
+    /// The positions of the statements that inserted a document by `upsert`, with its `_id`.
     pub upserted: Vec<(usize, RawBson)>,
-    /// The places of the inserts whose documents had no `_id`, with the one that each was given.
+    /// The positions of the inserts whose documents had no `_id`, with the added one.
     pub generated_ids: Vec<(usize, ObjectId)>,
 }
 
@@ -69,24 +69,24 @@ pub struct WriteFailure {
     pub written: Written,
     /// The statements that the server refused.
     pub errors: Vec<WriteError>,
-    /// The commands that were executed, but not with the write concern that they asked for.
+    /// The commands that were executed without meeting their write concern.
     pub write_concern_errors: Vec<WriteConcernError>,
-    /// The error labels of the replies that report these errors, with those that the client adds.
+    /// The error labels of the replies that report these errors, and the ones that the client adds.
     pub labels: Labels,
     /// The error that ended the series, if a command failed as a whole.
     #[source]
     pub cause: Option<Box<ClientError>>,
     /// The server of the first error.
     pub(in crate::client) address: Option<Arc<str>>,
-    /// Whether a time limit is the reason, in a reply that reports success.
+    /// Whether the reason is a time limit, in a reply that reports success.
     pub(in crate::client) is_timeout: bool,
 }
 
 crate::pool::error::debug_as_sentence!(WriteFailure);
 
 impl WriteFailure {
-    /// Reads the reply of an `insert`, `update` or `delete` that the application has made itself. `None` if it is the reply
-    /// of another command, or no statement failed.
+    /// Reads the reply to an application's own `insert`, `update` or `delete`. `None` if the reply belongs to another
+    /// command, or if no statement failed.
     ///
     /// # Errors
     ///
@@ -120,10 +120,10 @@ impl WriteFailure {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct WriteError {
-    /// The statement's place, from 0.
+    /// The statement's position, from 0.
     pub index: usize,
-    /// The server's error. Its `reply` is the statement's element of `writeErrors`, with `errInfo`, its labels are those of
-    /// the whole reply.
+    /// The server's error. Its `reply` is the statement's element of `writeErrors`, with `errInfo`, and its labels come
+    /// from the whole reply.
     pub error: ServerError,
 }
 
@@ -152,8 +152,8 @@ impl Failure {
         self.errors.is_empty() && self.concerns.is_empty() && self.cause.is_none()
     }
 
-    /// Notes what the client knows besides the reply: the server, whether a time limit is the reason, and the labels that no
-    /// reply had. Before 4.4, the client gives the label `RetryableWriteError`.
+    /// Records the client's knowledge besides the reply: the server, whether a time limit is the reason, and the labels
+    /// that no reply had. Before 4.4, the client adds the label `RetryableWriteError`.
     pub fn note(&mut self, address: &ServerAddress, unmet: Option<UnmetConcern>, limit: Limit) {
         if !self.is_none() {
             self.address.get_or_insert_with(|| address.text.clone());
@@ -173,7 +173,7 @@ impl Failure {
     }
 }
 
-/// Adds what a reply says to the results.
+/// Adds a reply to the results.
 pub(super) fn read(
     kind: Kind,
     reply: &RawDocument,
@@ -207,7 +207,7 @@ pub(super) fn read(
     }
     for document in documents(reply.get_array("writeErrors").ok()) {
         let mut error = ServerError::read(document);
-        // Servers name it only where a whole command fails with it.
+        // Servers name it only if a whole command fails with it.
         if error.code == DUPLICATE_KEY && error.code_name.is_empty() {
             error.code_name.push_str("DuplicateKey");
         }
