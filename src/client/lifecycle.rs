@@ -20,16 +20,16 @@ use crate::endpoint::{Command, Endpoint, Limit, OperationError};
 use crate::pool::core::Phase;
 use crate::pool::runtime::{Connection, within};
 
-/// How long a call may take at most for the work that is kept for its end.
+/// The maximum time that a call spends on the work that is kept for its end.
 const LONGEST_FINISH: Duration = Duration::from_secs(10);
 
-/// How long a shutdown waits for a connection on which sessions are ended, at most.
+/// The maximum time that a shutdown waits for a connection for ending sessions.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
-/// How long the pools stay open at most until the server has ended sessions.
+/// The maximum time that the pools stay open until the server has ended sessions.
 const LONGEST_REPLY: Duration = Duration::from_millis(250);
 
-/// Where sessions are ended: on any server, the primary if possible.
+/// Where sessions are ended: on any server, preferably the primary.
 static PRIMARY_PREFERRED: ReadPreference = ReadPreference::new(ReadPreferenceMode::PrimaryPreferred);
 
 impl Client {
@@ -50,7 +50,7 @@ impl Client {
         self.connect().await?;
         let Some(runtime) = self.deployment().residence() else { return Err(ServerSelectionError::NoRuntime.into()) };
         let mut opening = JoinSet::new();
-        // For each server, how many connections are wanted, and those that are open.
+        // The number of wanted connections for each server, and the open ones.
         let mut servers = Vec::new();
         for server in self.deployment().servers() {
             if server.pool.state().phase != Phase::Ready {
@@ -70,8 +70,8 @@ impl Client {
         while let Some(ended) = opening.join_next().await {
             // A task ends early only with its runtime.
             let Ok((place, connection)) = ended else { return Err(ServerSelectionError::NoRuntime.into()) };
-            // A server's connections are held until its last one is there. Otherwise one connection would serve several
-            // check-outs. A slow server does not keep those of the others from operations.
+            // A server's connections are held until its last one is open. Otherwise one connection would serve several
+            // check-outs. A slow server does not hold up operations on the other servers.
             let (all, held) = &mut servers[place];
             held.push(connection.map_err(OperationError::from)?);
             if held.len() == *all {
@@ -84,13 +84,13 @@ impl Client {
     }
 
     /// Ends the sessions that no operation uses, closes all pools, and waits until their connections in use have come back
-    /// and are closed, all for at most `limit`. Returns whether all are closed.
+    /// and are closed, all within `limit`. Returns whether all are closed.
     ///
-    /// The sessions are ended first. Then idle connections are closed, and if operations go on, all but one, on which their
-    /// sessions are ended when the last operation is over. If no connection is idle, the client waits for one first, for at
-    /// most a second, and for the server's reply for at most a quarter of a second. Operations that begin when the pools are
-    /// closed fail with [`ServerSelectionError::Closed`]. Dropping the last clone of a client closes its pools, too,
-    /// but ends no sessions: the servers end them when they have not been used for half an hour.
+    /// The sessions are ended first. Then idle connections are closed. If operations are still running, one of them stays
+    /// open, for ending their sessions after the last operation. If no connection is idle, the client waits for one first,
+    /// for at most a second, and for the server's reply for at most a quarter of a second. Operations that begin when the
+    /// pools are closed fail with [`ServerSelectionError::Closed`]. Dropping the last clone of a client also closes its
+    /// pools, but does not end sessions: the servers end them when they have not been used for half an hour.
     ///
     /// # Cancel safety
     ///
@@ -157,13 +157,14 @@ impl Client {
         }
     }
 
-    /// Does the work that is kept for the end of a call, on a client that spawns none. All of it together may take
-    /// `connectTimeoutMS`, but at most 10 s, and not longer than the call itself. The rest is given up, except for work that
-    /// has not begun when the call's time is up: the next call does it.
+    /// Does the work that is kept for the end of a call, on a client that does not spawn it. All of this work together may
+    /// take `connectTimeoutMS`, but at most 10 s, and not longer than the call itself. The rest is given up, except for
+    /// work that has not begun when the call's time is up, which the next call does.
     pub(crate) async fn finish_kept(&self, call: Limit) {
         let mut at = None;
         loop {
-            // A later call cannot go on with what has begun: meanwhile it would hold the only connection of its server.
+            // A later call cannot continue work that has begun: until then, that work would hold the only connection of its
+            // server.
             if call.left().is_some_and(|left| left.is_zero()) {
                 return;
             }
@@ -179,13 +180,13 @@ impl Client {
                 let own = Instant::now() + limit;
                 call.deadline().map_or(own, |(end, _)| end.min(own))
             });
-            // At the same time, so that a server that does not answer holds up no work for the others.
+            // All at the same time, so that a server that does not answer does not hold up the work for other servers.
             let all = poll_fn(|context| {
                 kept.retain_mut(|work| work.as_mut().poll(context).is_pending());
                 if kept.is_empty() { Poll::Ready(()) } else { Poll::Pending }
             });
             if timeout_at(at, all).await.is_err() {
-                // The servers end by themselves what is not used.
+                // The servers themselves end anything that is not used.
                 return;
             }
         }
@@ -201,8 +202,8 @@ impl Client {
         drop(self.deployment().kept());
     }
 
-    /// Waits before something is repeated. Works on every executor: the runtime of the monitors has the timer. Without a
-    /// runtime there is no timer, and no pause: what is repeated fails for the same reason.
+    /// Waits before a repetition. Works on every executor, because the runtime of the monitors has the timer. Without a
+    /// runtime, there is no timer and no pause, and the repetition fails for the same reason.
     pub(super) async fn pause(&self, pause: Duration) {
         let _ = within(Instant::now() + pause, || self.deployment().residence(), pending::<()>()).await;
     }
@@ -213,8 +214,8 @@ impl Client {
         snapshot.servers().all(|(_, member)| member.is_none_or(|member| member.operation_count() == 0))
     }
 
-    /// Checks out the connection on which sessions are ended, from a server that is known. `None` if no session is in the
-    /// pool and no operation may bring one, or if there is no connection in time.
+    /// Checks out the connection for ending sessions, from a known server. `None` if no session is in the pool and no
+    /// operation may bring one, or if no connection is available in time.
     pub(super) async fn last_connection(&self, is_pool_empty: bool) -> Option<(Arc<Server>, Connection<Endpoint>)> {
         if is_pool_empty && self.is_idle() {
             return None;
@@ -237,7 +238,7 @@ impl Client {
         }
     }
 
-    /// Tells a server that these sessions are not needed any more (`endSessions`).
+    /// Tells a server that these sessions are no longer needed (`endSessions`).
     pub(super) async fn end_sessions(&self, ids: &[SessionId], connection: &mut Connection<Endpoint>) {
         let id = self.command_events().operation();
         for body in ServerSessionPool::end_sessions(ids) {

@@ -72,7 +72,7 @@ pub use topology::{HeartbeatConnection, ServerType, ServerView, TopologyEvent, T
 pub use typed::TypedCommand;
 pub use write::{Write, WriteError, WriteFailure, Written};
 
-/// What the methods of [`Collection`] and [`Database`] return: builders, which send their command when they are awaited.
+/// The methods of [`Collection`] and [`Database`] return these builders, which send their command when they are awaited.
 pub mod action {
     pub use super::collection::{
         Aggregate, BulkWrite, CountDocuments, CreateCollection, CreateIndex, CreateIndexes, Delete, Distinct,
@@ -100,33 +100,33 @@ use selection::Access;
 use session::{Moment, ServerSessionPool, SharedClusterTime};
 pub use session::{SessionError, SessionOptions, TransactionOptions, TransactionState};
 
-/// `logicalSessionTimeoutMinutes` of a server that was not told otherwise.
+/// `logicalSessionTimeoutMinutes` of a server with the default setting.
 const DEFAULT_SESSION_TIMEOUT_MINUTES: i64 = 30;
 
 /// A client of a MongoDB deployment: a standalone server, a replica set, a sharded cluster, or servers behind a load
 /// balancer.
 ///
-/// It is made without a runtime, and connects to nothing until its first use. Clones are cheap, and share everything.
-/// Dropping the last clone closes all pools and ends the monitors. A cancelled operation of a [`Session`] counts as a
-/// clone until the rest of its reply has been read, for [`Options::drain_timeout`](crate::Options#structfield.drain_timeout) at
-/// most.
+/// It is created without a runtime, and does not connect before its first use. Clones are cheap, and share everything.
+/// Dropping the last clone closes all pools and ends the monitors. A cancelled operation of a [`Session`] counts as a clone
+/// until the rest of its reply has been read, for at most
+/// [`Options::drain_timeout`](crate::Options#structfield.drain_timeout).
 ///
 /// # Runtimes
 ///
 /// The monitors run on the tokio runtime of the operation that first uses the client. When that runtime ends, the next
-/// operation starts them again, on its own runtime. So a client in a `static` serves one runtime after the other.
+/// operation starts them again, on its own runtime. So a client in a `static` can serve one runtime after another.
 ///
 /// # Forks
 ///
-/// A forked child may use a client that it inherits: it monitors the servers anew, on connections of its own, and leaves
-/// those of its parent alone. It shares no session with its parent, and the `_id`s that it gives to documents differ from
-/// those of its parent and its siblings.
+/// A forked child may use a client that it inherits: it monitors the servers again, on its own connections, and leaves the
+/// parent's connections alone. It does not share sessions with its parent, and the `_id`s that it adds to documents differ
+/// from the ones of its parent and its siblings.
 #[derive(Clone)]
 pub struct Client {
     inner: Arc<Inner>,
 }
 
-/// What all clones of a client share. Dropping it ends the deployment.
+/// The state that all clones of a client share. Dropping it ends the deployment.
 struct Inner {
     deployment: Present,
     command_events: CommandEvents,
@@ -168,13 +168,13 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets after how many characters a command or a reply in a log message is cut, those of monitoring included. The
-    /// default is that of the environment variable `MONGODB_LOG_MAX_DOCUMENT_LENGTH` (a number, or `unlimited`), or else
-    /// 1,000.
+    /// Sets the number of characters after which a command or a reply in a log message is cut, including messages about
+    /// monitoring. The default comes from the environment variable `MONGODB_LOG_MAX_DOCUMENT_LENGTH` (a number, or
+    /// `unlimited`), or else is 1,000.
     ///
     /// Commands are logged through [`tracing`] at level `DEBUG` with the target `wharf::command`. The selection of a server
     /// has the target `wharf::serverSelection`, at level `DEBUG`, and at `INFO` if an operation has to wait for a server.
-    /// [The guide](crate::guide#logs) has all targets, and how the environment's variables set their levels.
+    /// [The guide](crate::guide#logs) has all targets, and explains how environment variables set their levels.
     pub fn max_logged_document_length(mut self, characters: usize) -> Self {
         self.most_logged = Some(characters);
         self
@@ -188,15 +188,15 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets the resolver for an SRV name (`mongodb+srv://`), instead of the system's configuration. It caches as its own
-    /// options say.
+    /// Sets the resolver for an SRV name (`mongodb+srv://`), instead of the system's configuration. It caches according to
+    /// its own options.
     #[cfg(feature = "srv")]
     pub fn resolver(mut self, resolver: crate::endpoint::hickory_resolver::TokioResolver) -> Self {
         self.resolver = Some(resolver);
         self
     }
 
-    /// Builds the client. Connects to nothing.
+    /// Builds the client. Does not connect.
     ///
     /// # Errors
     ///
@@ -209,7 +209,7 @@ impl ClientBuilder {
     ///
     /// # Errors
     ///
-    /// Those of [`build`](Self::build).
+    /// As for [`build`](Self::build).
     pub(crate) fn build_with(self, checks: Checks) -> Result<Client, InvalidOption> {
         let most_logged = MostLogged::new(self.most_logged);
         let publisher = Publisher::new(self.topology_subscribers, most_logged);
@@ -231,11 +231,11 @@ impl ClientBuilder {
 }
 
 impl Client {
-    /// Creates a client from a connection string. Looks nothing up, and connects to nothing.
+    /// Creates a client from a connection string. Neither looks anything up nor connects.
     ///
-    /// The name of a string that begins with `mongodb+srv://` is looked up when the client is first used, and looked up
-    /// again while the deployment is a sharded cluster or unknown (Polling SRV Records for mongos Discovery). A look-up
-    /// that fails is repeated, and the error of a selection shows why it failed.
+    /// If the string begins with `mongodb+srv://`, its name is looked up when the client is first used, and again while the
+    /// deployment is a sharded cluster or unknown (Polling SRV Records for mongos Discovery). A look-up that fails is
+    /// repeated, and the error of a selection shows why it failed.
     ///
     /// # Errors
     ///
@@ -244,8 +244,8 @@ impl Client {
         Self::new(Options::parse(uri)?)
     }
 
-    /// Creates a client from a connection string that must be flawless: each warning of [`from_uri`](Self::from_uri) is an
-    /// error, such as an option whose name is misspelt.
+    /// Creates a client from a connection string that must not cause any warnings: each warning of
+    /// [`from_uri`](Self::from_uri) is an error, for example about a misspelt option.
     ///
     /// # Errors
     ///
@@ -254,7 +254,7 @@ impl Client {
         Self::new(Options::parse_strict(uri)?)
     }
 
-    /// Creates a client with these options. Connects to nothing.
+    /// Creates a client with these options. Does not connect.
     ///
     /// # Errors
     ///
@@ -280,11 +280,11 @@ impl Client {
         self.deployment().options()
     }
 
-    /// Appends a library that wraps wharf to the metadata that connections send with their hello (MongoDB Handshake,
-    /// "Metadata updates after MongoClient initialization").
+    /// Appends a wrapping library to the metadata that connections send with their hello (MongoDB Handshake, "Metadata
+    /// updates after MongoClient initialization").
     ///
-    /// It applies to all clones of the client, and to connections that are opened from now on, monitors' included. No
-    /// connection is opened or closed for it. A library that was appended before, or that
+    /// It applies to all clones of the client, and to connections that are opened from now on, including the monitors'. It
+    /// does not open or close connections. A library that was already appended, or that
     /// [`Options::driver_info`](crate::Options#structfield.driver_info) names, is not appended again.
     ///
     /// ```
@@ -318,8 +318,8 @@ impl Client {
         &self.inner.cluster_time
     }
 
-    /// Returns how long the servers keep an idle session. `None` behind a load balancer, where sessions do not expire. As
-    /// long as no server is known, it is the server's default: an older session may have expired.
+    /// Returns how long the servers keep an idle session. `None` behind a load balancer, where sessions do not expire. If
+    /// no server is known, it is the servers' default: an older session may have expired.
     fn session_timeout(&self) -> Option<Duration> {
         let snapshot = self.deployment().snapshot();
         if snapshot.topology.topology_type() == TopologyType::LoadBalanced {
@@ -329,12 +329,12 @@ impl Client {
         Some(Duration::from_secs(u64::try_from(minutes).unwrap_or(0).saturating_mul(60)))
     }
 
-    /// Waits until a server is there that the read preference of the options allows, and starts the monitors if nothing
-    /// has started them.
+    /// Waits until the client knows a server that the read preference of the options allows, and starts the monitors if
+    /// nothing has started them.
     ///
     /// # Errors
     ///
-    /// [`ServerSelectionError`], after `serverSelectionTimeoutMS` with what is known about each server.
+    /// [`ServerSelectionError`] after `serverSelectionTimeoutMS`, with the state of each server.
     ///
     /// # Cancel safety
     ///
@@ -362,8 +362,8 @@ impl Client {
         boxed(|| self.deployment().select(demand, limit.deadline())).await
     }
 
-    /// Returns when an operation that begins to select its server must have its connection as well, by
-    /// `serverSelectionTimeoutMS`. `None` without `timeoutMS`: then `waitQueueTimeoutMS` limits the check-out on its own
+    /// Returns the time at which an operation that now begins to select its server must have its connection, according to
+    /// `serverSelectionTimeoutMS`. `None` without `timeoutMS`: then `waitQueueTimeoutMS` separately limits the check-out
     /// (CSOT, "Server Selection"). Also `None` if that time is beyond the clock's range.
     #[inline]
     fn selection_end(&self, limit: Limit) -> Option<Instant> {
@@ -377,9 +377,9 @@ impl Client {
     /// set, the earlier of `timeoutMS` and `serverSelectionTimeoutMS` limits the selection of the server and the check-out
     /// together.
     ///
-    /// Run the commands with [`run_on`](Self::run_on). With the connection's own methods, the client learns nothing of them:
-    /// they have no events and no log messages, carry no `lsid` and no `$clusterTime`, and their errors change nothing that
-    /// the client knows about the server.
+    /// Run the commands with [`run_on`](Self::run_on). If they run through the connection's own methods, the client does
+    /// not notice them: they have no events and no log messages, carry no `lsid` and no `$clusterTime`, and their errors do
+    /// not change the client's knowledge of the server.
     ///
     /// # Errors
     ///
@@ -387,7 +387,7 @@ impl Client {
     ///
     /// # Cancel safety
     ///
-    /// That of [`Pool::check_out`](crate::Pool::check_out).
+    /// As for [`Pool::check_out`](crate::Pool::check_out).
     #[track_caller]
     pub fn check_out<'c>(
         &'c self,
@@ -402,7 +402,7 @@ impl Client {
                 let purpose = Purpose::Named("checkOut", None);
                 let server = self.select(preference, purpose, limit, &wait_logged).await?;
                 match server.pool.check_out_for(limit, selection_end, site).await {
-                    // The server was selected, and has left the deployment since.
+                    // The selected server has left the deployment since.
                     Err(OperationError::CheckOut(CheckOutError::PoolClosed(_)))
                         if self.deployment().has_lost(&server) => {}
                     outcome => return Ok(outcome?),
@@ -411,11 +411,11 @@ impl Client {
         }
     }
 
-    /// Sets whether the pools of all servers note which line and which task each connection is checked out for. The
-    /// connections in use are then listed in [`ServerStatus::holders`], and in the error of a check-out that timed out.
+    /// Sets whether the pools of all servers note the line of code and the task that each connection is checked out for.
+    /// The connections in use are then listed in [`ServerStatus::holders`], and in the error of a check-out that timed out.
     ///
-    /// It may be switched on and off at any time: [`Pool::account_for_holders`](crate::Pool::account_for_holders) says what
-    /// it costs.
+    /// It may be switched on and off at any time: [`Pool::account_for_holders`](crate::Pool::account_for_holders) describes
+    /// its cost.
     pub fn account_for_holders(&self, on: bool) {
         self.deployment().account_for_holders(on);
     }
@@ -426,10 +426,10 @@ impl Client {
         ClientStatus::of(&self.deployment().snapshot())
     }
 
-    /// Returns the metrics of the pools of all present servers, in the order in which the client discovered the servers:
-    /// [`PoolMetrics::address`] tells them apart. The numbers of a pool end with it, when its server leaves the
-    /// deployment; they begin at zero when the server comes back. The exporters in [`telemetry`](crate::telemetry) take a
-    /// client, and pass these metrics on.
+    /// Returns the metrics of the pools of all current servers, in the order in which the client discovered the servers:
+    /// [`PoolMetrics::address`] distinguishes them. A pool's numbers end with it when its server leaves the deployment, and
+    /// begin at zero when the server comes back. The exporters in [`telemetry`](crate::telemetry) take a client, and pass
+    /// these metrics on.
     #[must_use]
     pub fn metrics(&self) -> Vec<PoolMetrics> {
         let snapshot = self.deployment().snapshot();

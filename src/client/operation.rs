@@ -1,4 +1,4 @@
-//! Operations, and what a client does for them.
+//! Operations, and how a client treats them.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -21,8 +21,8 @@ use crate::endpoint::{Command, OutgoingSequence};
 /// | [`Operation::read`] | by the read preference of the operation, or else of the options | once, unless `retryReads=false` | `readConcern` of the options, to `aggregate`, `count`, `distinct` and `find`; `writeConcern`, to an `aggregate` with `$out` or `$merge` |
 /// | [`Operation::write`] | one that accepts writes | once, unless `retryWrites=false`, if each statement concerns one document | `writeConcern` of the options |
 ///
-/// An operation that is not sent because its connection was lost, or that the server refuses with the label
-/// `RetryableError`, can be retried in any case.
+/// An operation can always be retried if it is not sent because its connection was lost, or if the server refuses it with
+/// the label `RetryableError`.
 #[derive(Debug)]
 #[must_use = "an operation does nothing until it is run"]
 pub struct Operation<'a> {
@@ -32,47 +32,47 @@ pub struct Operation<'a> {
     pub(super) session: Option<Arc<Explicit>>,
     /// The session is for one operation at a time.
     pub(super) exclusive: PhantomData<&'a mut Session>,
-    /// The operation that this one is a part of.
+    /// The operation that this one belongs to.
     pub(super) part_of: Option<&'a Whole>,
-    /// Whether the operation uses the session, but is no part of its transaction. A change stream resumes this way.
+    /// Whether the operation uses the session, but is not part of its transaction. A change stream resumes this way.
     pub(super) is_beside_transaction: bool,
 }
 
 /// An operation of several commands.
 #[derive(Debug)]
 pub(super) struct Whole {
-    /// The identity of all its commands in events.
+    /// The identifier of all its commands in events.
     pub(super) id: OperationId,
     pub(super) wait_logged: WaitLogged,
 }
 
-/// What a client knows about an operation.
+/// The client's knowledge about an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Any command: nothing is added, and it is not repeated after it was sent (Run Command).
+    /// Any command: nothing is added, and it is not repeated once it was sent (Run Command).
     Command,
     /// A read, which may be executed twice.
     Read,
     /// A write.
     Write {
-        /// Whether no statement touches several documents, so that the server can recognise a repetition. `None`: the
-        /// command tells.
+        /// Whether each statement affects at most one document, so that the server can recognise a repetition. `None`: the
+        /// command itself shows that.
         is_single: Option<bool>,
     },
 }
 
 impl<'a> Operation<'a> {
-    /// Creates an operation from any command. The client does not look into the document, nor for a `writeConcernError` in
-    /// the reply (Run Command).
+    /// Creates an operation from any command. The client does not inspect the document, or check the reply for a
+    /// `writeConcernError` (Run Command).
     pub fn new(database: &'a str, body: &'a RawDocument) -> Self {
         Self::of(Kind::Command, database, body)
     }
 
     /// Creates an operation that only reads, and may be executed twice.
     ///
-    /// The client does not look whether the command is a read that can be retried (Retryable Reads), but for `$out` and
-    /// `$merge`. In particular, it retries a `mapReduce`, which is no such read: the server does not notice that the
-    /// connection was lost, and goes on executing the first one beside the second one. Use [`new`](Self::new) for a
+    /// The client does not check whether the command is a retryable read (Retryable Reads), apart from `$out` and `$merge`.
+    /// In particular, it retries a `mapReduce`, which is not a retryable read: the server does not notice that the
+    /// connection was lost, and continues with the first execution alongside the second one. Use [`new`](Self::new) for a
     /// `mapReduce`. The same holds for a `getMore`: a cursor sends its own.
     pub fn read(database: &'a str, body: &'a RawDocument) -> Self {
         Self::of(Kind::Read, database, body)
@@ -93,19 +93,19 @@ impl<'a> Operation<'a> {
         Self { kind, ..Self::from(Command::new(database, body)) }
     }
 
-    /// Returns the session whose time limit holds for the operation.
+    /// Returns the session whose time limit applies to the operation.
     pub(super) fn limiting_session(&self) -> Option<&Explicit> {
         self.session.as_deref().filter(|_| !self.is_beside_transaction)
     }
 
-    /// Sets the session that the operation belongs to. By default it has one for itself.
+    /// Sets the session that the operation belongs to. By default it gets a session for itself.
     pub fn session(mut self, session: &'a mut Session) -> Self {
         self.session = Some(session.explicit().clone());
         self
     }
 
-    /// Sets the servers that the operation may be sent to. Without it, [`read`](Self::read) uses the options', and other
-    /// operations go to the primary.
+    /// Sets the servers that the operation may be sent to. The default is the options' read preference for
+    /// [`read`](Self::read), and the primary for other operations.
     pub fn read_preference(mut self, preference: &'a ReadPreference) -> Self {
         self.read_preference = Some(preference);
         self
@@ -120,8 +120,8 @@ impl<'a> Operation<'a> {
     /// Sets `timeoutMS`: how long the operation may take in total, from the selection of a server to the end of the last
     /// attempt. The default is [`Options::timeout`](crate::Options::timeout). Zero means no limit.
     ///
-    /// The client sends what is left of the time as `maxTimeMS`, and leaves that field of the command's document out. It does
-    /// not look into the document of [`Operation::new`]: the server refuses a command that has the field twice.
+    /// The client sends the remaining time as `maxTimeMS`, and leaves out this field of the command's document. It does not
+    /// inspect the document of [`Operation::new`]: the server refuses a command that has the field twice.
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.command = self.command.timeout(limit);
         self

@@ -31,7 +31,7 @@ pub struct ServerStatus {
     pub address: Arc<str>,
     /// The specification's name of the server's type, such as `RSPrimary`.
     pub server_type: &'static str,
-    /// The average time of a hello; `None` if it is not known.
+    /// The average time of a hello; `None` if it is unknown.
     pub average_round_trip_time: Option<Duration>,
     /// The error of the last check, if it failed.
     pub error: Option<String>,
@@ -73,7 +73,7 @@ impl sealed::Metered for Client {
 
 #[cfg(any(feature = "metrics-facade", feature = "opentelemetry"))]
 impl Client {
-    /// Returns the metrics of the pools of all present servers, for exporters.
+    /// Returns the metrics of the pools of all current servers, for exporters.
     pub(crate) fn pool_snapshots(&self) -> Vec<PoolSnapshot> {
         let snapshot = self.deployment().snapshot();
         let present = snapshot.servers().filter_map(|(_, member)| {

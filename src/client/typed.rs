@@ -27,8 +27,8 @@ use crate::text::printable::{Printable, PrintableError};
 const USUAL_ROOM: usize = 256;
 
 impl Client {
-    /// Prepares a command whose document and whose reply are values of the application: anything that serde writes as a
-    /// document, and reads from one. Await the value to run the command, on the primary.
+    /// Prepares a command with a document and a reply of the application's own types: serde writes one as a document, and
+    /// reads the other. Await the value to run the command on the primary.
     ///
     /// [`run_command`](Self::run_command) and [`run`](Self::run) are the raw forms, which neither copy nor convert.
     ///
@@ -104,12 +104,12 @@ impl<'c, R: DeserializeOwned + 'c> IntoFuture for TypedCommand<'c, R> {
     ///
     /// # Errors
     ///
-    /// [`ClientError::Argument`] if serde could not write the command as a document, [`ClientError::Reply`] if it could
-    /// not read the reply, otherwise those of [`Client::run`].
+    /// [`ClientError::Argument`] if serde could not write the command as a document, [`ClientError::Reply`] if it could not
+    /// read the reply, otherwise the errors of [`Client::run`].
     ///
     /// # Cancel safety
     ///
-    /// That of [`Client::run`].
+    /// As for [`Client::run`].
     fn into_future(self) -> Self::IntoFuture {
         let Self { prepared: Prepared { client, database, body, session, read_preference, timeout }, site, .. } = self;
         Box::pin(async move {
@@ -141,7 +141,7 @@ impl<'c, R: DeserializeOwned + 'c> Limited for TypedCommand<'c, R> {
 pub(super) struct Prepared<'c> {
     pub client: Client,
     pub database: &'c str,
-    /// The document, or why there is none.
+    /// The document, or the reason why there is none.
     pub body: Result<RawDocumentBuf, ClientError>,
     pub session: Option<&'c mut Session>,
     pub read_preference: Option<&'c ReadPreference>,
@@ -163,7 +163,7 @@ impl<'c> Prepared<'c> {
     }
 }
 
-/// Returns the operation with what is set.
+/// Returns the operation with these settings.
 pub(super) fn with<'o>(
     mut operation: Operation<'o>,
     session: Option<&'o mut Session>,
@@ -197,7 +197,7 @@ impl<V: Serialize> Serialize for Start<'_, V> {
     }
 }
 
-/// Writes a value as a document. `name` says in the error what it is. A raw document is copied as it is.
+/// Writes a value as a document. `name` is the value's name in the error. A raw document is copied as it is.
 ///
 /// # Errors
 ///
@@ -206,11 +206,11 @@ pub(super) fn encode(name: &'static str, value: &impl Serialize) -> Result<RawDo
     encode_hinted(name, value, "")
 }
 
-/// Does the same as [`encode`]. `hint` says what to do if the value is not a document.
+/// Same as [`encode`]. `hint` says what to do if the value is not a document.
 ///
 /// # Errors
 ///
-/// Those of [`encode`].
+/// As for [`encode`].
 pub(super) fn encode_hinted(
     name: &'static str,
     value: &impl Serialize,
@@ -220,11 +220,11 @@ pub(super) fn encode_hinted(
     RawDocumentBuf::from_bytes(bytes).map_err(|error| ClientError::Argument { name, reason: error.to_string().into() })
 }
 
-/// Does the same as [`encode_hinted`], and leaves room before the document.
+/// Same as [`encode_hinted`], but leaves room before the document.
 ///
 /// # Errors
 ///
-/// Those of [`encode`].
+/// As for [`encode`].
 pub(super) fn encode_after(
     name: &'static str,
     value: &impl Serialize,
@@ -241,7 +241,7 @@ pub(super) fn encode_after(
     Ok(bytes)
 }
 
-/// Reads a document of a server as a value of the application, or says which field of which document serde cannot read.
+/// Reads a server's document as a value of the application, or reports which field of which document serde cannot read.
 pub(super) fn decode<'d, T: Deserialize<'d>>(document: &'d RawDocument) -> Result<T, String> {
     if nesting::is_too_deep(document) {
         return Err(format!("it is nested in more than {} levels", nesting::MOST_LEVELS));
@@ -249,7 +249,7 @@ pub(super) fn decode<'d, T: Deserialize<'d>>(document: &'d RawDocument) -> Resul
     bson::deserialize_from_slice(document.as_bytes()).map_err(|error| explain::<T>(document, &error))
 }
 
-/// Reads the document once more, with the path of the field that fails.
+/// Reads the document again, with the path of the field that fails.
 #[cold]
 fn explain<'d, T: Deserialize<'d>>(document: &'d RawDocument, error: &bson::error::Error) -> String {
     let reason = error.message.clone().unwrap_or_else(|| error.to_string());
@@ -266,7 +266,7 @@ fn explain<'d, T: Deserialize<'d>>(document: &'d RawDocument, error: &bson::erro
     }
 }
 
-/// Refuses an argument that would give the command this field a second time: servers refuse such commands.
+/// Refuses an argument that would give the command this field a second time, because servers refuse such commands.
 pub(super) fn refuse_second(argument: &'static str, command: &RawDocument, field: &str) -> Result<(), ClientError> {
     match reply::has_field(command, field) {
         true => {
@@ -281,7 +281,7 @@ pub(super) fn refuse_second(argument: &'static str, command: &RawDocument, field
 ///
 /// # Errors
 ///
-/// [`ClientError::Argument`] if the document has one of the fields already, or would be too long.
+/// [`ClientError::Argument`] if the document already has one of the fields, or would be too long.
 pub(super) fn extend(
     argument: &'static str,
     document: &mut RawDocumentBuf,
