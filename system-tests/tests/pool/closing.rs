@@ -19,7 +19,7 @@ struct Shared {
     alive: AtomicU32,
 }
 
-/// A connection, which is never reusable.
+/// A connection that is never reusable.
 struct Once(Arc<Shared>);
 
 impl Drop for Once {
