@@ -42,10 +42,9 @@ const MAX_PAUSE: Duration = Duration::from_secs(1);
 
 /// The changes of a collection, a database or the whole cluster, in order.
 ///
-/// [`next`](Self::next) lends out the raw events of the present batch, and asks the server for the next batch when there
-/// are no more. As a [`Stream`] the value waits for changes and yields them as values of type `T`: owned raw documents, or
-/// after [`typed`](Self::typed) whatever serde reads from them. It ends after an event that invalidates it, such as the
-/// drop of its collection.
+/// [`next`](Self::next) waits for an event, and lends it out from the batch that has brought it. As a [`Stream`] the value
+/// yields events as values of type `T`: owned raw documents, or after [`typed`](Self::typed) whatever serde reads from them.
+/// The stream ends after an event that invalidates it, such as the drop of its collection.
 ///
 /// Dropping a change stream closes its cursor on the server, in the background.
 ///
@@ -65,8 +64,8 @@ const MAX_PAUSE: Duration = Duration::from_secs(1);
 ///
 /// # Storing the resume token
 ///
-/// A service that stores [`resume_token`](Self::resume_token) after each call of [`next`](Self::next), also after those
-/// that return `None`, has the newest token at all times. A token gets too old to resume from when the oplog no longer
+/// A service that stores [`resume_token`](Self::resume_token) after each call of [`next_if_any`](Self::next_if_any), also after
+/// those that return `None`, has the newest token at all times. A token gets too old to resume from when the oplog no longer
 /// reaches back to it, and tokens advance without events, too.
 #[must_use = "a change stream fetches nothing before it is asked to"]
 pub struct ChangeStream<T = RawDocumentBuf> {
@@ -107,8 +106,7 @@ impl<T> ChangeStream<T> {
         this
     }
 
-    /// Returns the next event, or `None` if the server has none at present: it then has waited for a while (a second, or
-    /// [`Watch::max_await_time`]). [`is_over`](Self::is_over) tells if there will be none.
+    /// Waits for the next event. `None` at the end of the stream, after an event that invalidates it.
     ///
     /// # Errors
     ///
@@ -121,19 +119,47 @@ impl<T> ChangeStream<T> {
     /// `timeoutMS` for it. If the time of the cancelled call is up meanwhile, the stream resumes.
     pub async fn next(&mut self) -> Result<Option<&RawDocument>, ClientError> {
         let limit = self.plan.timeout().start();
-        self.next_within(limit).await
+        let advanced = self.call(limit, Self::poll_event).await?;
+        self.document(advanced)
     }
 
-    /// Does the same as [`next`](Self::next), with a limit that has started.
-    pub(crate) async fn next_within(&mut self, limit: Limit) -> Result<Option<&RawDocument>, ClientError> {
-        let advanced = {
-            let call = Call::begin(self);
-            call.0.running = Some(limit);
-            let advanced = poll_fn(|context| call.0.poll_advance(context)).await;
-            call.0.running = None;
-            advanced
-        };
-        match (advanced?, &self.state) {
+    /// Returns the next event, or `None` if the server has none at present: it then has waited for a while (a second, or
+    /// [`Watch::max_await_time`]). [`is_over`](Self::is_over) tells if there will be none. Otherwise like [`next`](Self::next).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`next`](Self::next).
+    ///
+    /// # Cancel safety
+    ///
+    /// That of [`next`](Self::next).
+    pub async fn next_if_any(&mut self) -> Result<Option<&RawDocument>, ClientError> {
+        let limit = self.plan.timeout().start();
+        self.next_if_any_within(limit).await
+    }
+
+    /// Does the same as [`next_if_any`](Self::next_if_any), with a limit that has started.
+    pub(crate) async fn next_if_any_within(&mut self, limit: Limit) -> Result<Option<&RawDocument>, ClientError> {
+        let advanced = self.call(limit, Self::poll_advance).await?;
+        self.document(advanced)
+    }
+
+    /// Advances by a call that has a time limit of its own.
+    async fn call(
+        &mut self,
+        limit: Limit,
+        poll: fn(&mut Self, &mut Context<'_>) -> Poll<Result<Option<Place>, ClientError>>,
+    ) -> Result<Option<Place>, ClientError> {
+        let call = Call::begin(self);
+        call.0.running = Some(limit);
+        let advanced = poll_fn(|context| poll(call.0, context)).await;
+        call.0.running = None;
+        advanced
+    }
+
+    /// Returns the event at a place of the present batch.
+    pub(crate) fn document(&self, advanced: Option<Place>) -> Result<Option<&RawDocument>, ClientError> {
+        match (advanced, &self.state) {
             (Some(place), State::Open(cursor)) => cursor.document(place).map(Some),
             _ => Ok(None),
         }
@@ -228,20 +254,25 @@ impl<T> ChangeStream<T> {
         }
     }
 
-    /// Fetches one batch at most, and returns the next event, or `None` if the server has none at present. The time limit is
+    /// Fetches one batch at most, and advances to the next event, unless the server has none at present. The time limit is
     /// that of the next event: it runs on over batches without events.
-    pub(crate) fn poll_step(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<T>, ClientError>>
-    where
-        T: DeserializeOwned,
-    {
-        let event = match (ready!(self.poll_advance(context)), &self.state) {
-            (Ok(Some(place)), State::Open(cursor)) => cursor.document(place).and_then(read).map(Some),
-            (Ok(_), _) if !self.is_over() => return Poll::Ready(Ok(None)),
-            (Ok(_), _) => Ok(None),
-            (Err(error), _) => Err(error),
-        };
-        self.running = None;
-        Poll::Ready(event)
+    pub(crate) fn poll_step(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Place>, ClientError>> {
+        let advanced = ready!(self.poll_advance(context));
+        if !matches!(advanced, Ok(None)) || self.is_over() {
+            self.running = None;
+        }
+        Poll::Ready(advanced)
+    }
+
+    /// Advances to the next event, and waits for it.
+    fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Place>, ClientError>> {
+        loop {
+            match ready!(self.poll_step(context)) {
+                // The server has waited, so this is no busy loop.
+                Ok(None) if !self.is_over() => {}
+                advanced => return Poll::Ready(advanced),
+            }
+        }
     }
 
     /// Advances to the next event, and returns its position in the batch.
@@ -335,13 +366,9 @@ impl<T: DeserializeOwned> Stream for ChangeStream<T> {
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.get_mut();
-        loop {
-            match ready!(this.poll_step(context)) {
-                // The server has waited, so this is no busy loop.
-                Ok(None) if !this.is_over() => {}
-                event => return Poll::Ready(event.transpose()),
-            }
-        }
+        let advanced = ready!(this.poll_event(context));
+        let event = advanced.and_then(|place| this.document(place));
+        Poll::Ready(event.and_then(|event| event.map(read).transpose()).transpose())
     }
 }
 

@@ -19,7 +19,7 @@ use bson::{RawBsonRef, RawDocument, RawDocumentBuf};
 use futures_core::Stream;
 use serde::de::DeserializeOwned;
 
-pub(super) use self::batch::Place;
+pub(crate) use self::batch::Place;
 use self::batch::{Batch, OnServer, unreadable};
 use self::query::{CursorTime, Query};
 use super::Client;
@@ -346,8 +346,8 @@ pub struct Cursor<T = RawDocumentBuf> {
 type Fetching = Pin<Box<dyn Future<Output = (Query, Result<Batch, (ClientError, FaultKind)>)> + Send>>;
 
 impl<T> Cursor<T> {
-    /// Returns the next document, or `None` at the end of the results. A tailable cursor also returns `None` when there
-    /// is no document at present; [`is_over`](Self::is_over) tells the difference.
+    /// Returns the next document, or `None` at the end of the results. At the end of a tailable cursor it waits for a document;
+    /// [`next_if_any`](Self::next_if_any) does not.
     ///
     /// # Errors
     ///
@@ -358,7 +358,27 @@ impl<T> Cursor<T> {
     /// Nothing is lost: the next call continues to wait for the same batch, with what is left of the time limit of the call
     /// that has asked for it.
     pub async fn next(&mut self) -> Result<Option<&RawDocument>, ClientError> {
+        let advanced = poll_fn(|context| self.poll_document(context)).await;
+        self.lend(advanced)
+    }
+
+    /// Returns the next document, or `None` if there is none at present: a tailable cursor has fetched one batch then, and
+    /// [`is_over`](Self::is_over) tells if there will be none. Otherwise like [`next`](Self::next).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`next`](Self::next).
+    ///
+    /// # Cancel safety
+    ///
+    /// That of [`next`](Self::next).
+    pub async fn next_if_any(&mut self) -> Result<Option<&RawDocument>, ClientError> {
         let advanced = poll_fn(|context| self.poll_advance(context)).await;
+        self.lend(advanced)
+    }
+
+    /// Ends the iteration, and lends out the document that the cursor has advanced to.
+    fn lend(&mut self, advanced: Result<Option<Place>, ClientError>) -> Result<Option<&RawDocument>, ClientError> {
         self.end_iteration();
         match advanced? {
             Some(place) => self.batch.document(place).map(Some),
@@ -382,24 +402,14 @@ impl<T> Cursor<T> {
         self.next().await?.map(read).transpose()
     }
 
-    /// Returns the next document as serde reads it, or `None` if there is none at present, or at all. Fetches at most one
-    /// batch that is empty. The time limit of the iteration goes on after `None`.
-    pub(crate) async fn step(&mut self) -> Option<Result<T, ClientError>>
-    where
-        T: DeserializeOwned,
-    {
+    /// Advances to the next document, and returns its place, or `None` if there is none at present, or at all. Fetches at most
+    /// one batch that is empty. The time limit of the iteration goes on after `None`.
+    pub(crate) async fn step(&mut self) -> Result<Option<Place>, ClientError> {
         let advanced = poll_fn(|context| self.poll_advance(context)).await;
-        self.taken(advanced)
-    }
-
-    /// Reads the document that the cursor has advanced to, and ends the iteration unless there is none.
-    fn taken(&mut self, advanced: Result<Option<Place>, ClientError>) -> Option<Result<T, ClientError>>
-    where
-        T: DeserializeOwned,
-    {
-        let place = advanced.transpose()?;
-        self.end_iteration();
-        Some(place.and_then(|place| self.batch.document(place)).and_then(read))
+        if !matches!(advanced, Ok(None)) {
+            self.end_iteration();
+        }
+        advanced
     }
 
     /// Closes the cursor on the server, and waits for it. Errors are ignored: the server closes an idle cursor after ten
@@ -460,7 +470,7 @@ impl<T> Cursor<T> {
     }
 
     /// Returns the document at a place of the present batch.
-    pub(super) fn document(&self, place: Place) -> Result<&RawDocument, ClientError> {
+    pub(crate) fn document(&self, place: Place) -> Result<&RawDocument, ClientError> {
         self.batch.document(place)
     }
 
@@ -535,6 +545,18 @@ impl<T> Cursor<T> {
         }
     }
 
+    /// Advances to the next document, and waits for it at the end of a tailable cursor.
+    fn poll_document(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Place>, ClientError>> {
+        match ready!(self.poll_advance(context)) {
+            Ok(None) if self.id != 0 => {
+                self.pause = if self.awaits_data() { Duration::ZERO } else { PAUSE };
+                context.waker().wake_by_ref();
+                Poll::Pending
+            }
+            advanced => Poll::Ready(advanced),
+        }
+    }
+
     /// Returns whether the server waits a little for new documents before it replies that there are none.
     pub(crate) fn awaits_data(&self) -> bool {
         self.query.as_ref().is_some_and(|query| query.awaits_data)
@@ -581,16 +603,8 @@ impl<T: DeserializeOwned> Stream for Cursor<T> {
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.get_mut();
-        let advanced = ready!(this.poll_advance(context));
-        match this.taken(advanced) {
-            // A stream that has yielded `None` is over, so a tailable cursor without documents goes on waiting.
-            None if this.id != 0 => {
-                this.pause = if this.awaits_data() { Duration::ZERO } else { PAUSE };
-                context.waker().wake_by_ref();
-                Poll::Pending
-            }
-            next => Poll::Ready(next),
-        }
+        let advanced = ready!(this.poll_document(context));
+        Poll::Ready(this.lend(advanced).and_then(|document| document.map(read).transpose()).transpose())
     }
 }
 
@@ -601,7 +615,7 @@ impl<T> fmt::Debug for Cursor<T> {
 }
 
 /// Reads a document as a value of the application.
-pub(super) fn read<T: DeserializeOwned>(document: &RawDocument) -> Result<T, ClientError> {
+pub(crate) fn read<T: DeserializeOwned>(document: &RawDocument) -> Result<T, ClientError> {
     super::typed::decode(document).map_err(unreadable)
 }
 

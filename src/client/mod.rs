@@ -82,7 +82,7 @@ pub mod action {
     };
 }
 
-pub(crate) use cursor::PAUSE;
+pub(crate) use cursor::{PAUSE, Place, read};
 pub(crate) use repeating::{Repeating, Turn};
 pub(crate) use timed::Limited;
 

@@ -71,6 +71,10 @@ pub async fn create(
     )))
 }
 
+fn returned(event: Option<Document>) -> Returned {
+    event.map_or(Returned::Nothing, |event| Returned::Value(event.into()))
+}
+
 /// Runs an operation on a change stream.
 pub async fn on_changes(changes: &SharedChanges, operation: &Operation) -> Result<Returned, Stop> {
     allow(operation, &[])?;
@@ -81,18 +85,8 @@ pub async fn on_changes(changes: &SharedChanges, operation: &Operation) -> Resul
     }
     let Some(open) = &mut *held else { return Err(Stop::Broken("the change stream is closed".to_owned())) };
     match operation.name.as_str() {
-        "iterateUntilDocumentOrError" => loop {
-            if let Some(event) = open.next().await? {
-                return Ok(Returned::Value(event.into()));
-            }
-            if open.is_over() {
-                return Ok(Returned::Nothing);
-            }
-        },
-        "iterateOnce" => match open.next().await? {
-            Some(event) => Ok(Returned::Value(event.into())),
-            None => Ok(Returned::Nothing),
-        },
+        "iterateUntilDocumentOrError" => Ok(returned(open.next().await?)),
+        "iterateOnce" => Ok(returned(open.next_if_any().await?)),
         other => Err(Stop::Broken(format!("{other} is not an operation of a change stream"))),
     }
 }

@@ -330,6 +330,14 @@ impl Session {
 }
 
 impl Cursor {
+    pub async fn next_if_any(&mut self) -> Result<Option<Document>, ClientError> {
+        match self {
+            Self::Pooled(cursor) => Ok(cursor.next_if_any().await?.map(owned)),
+            Self::Single(cursor) => apart(|| Ok(cursor.value().next_if_any()?.map(owned))),
+        }
+    }
+
+    /// Returns the next document, and waits for it at the end of a tailable cursor.
     pub async fn next(&mut self) -> Result<Option<Document>, ClientError> {
         match self {
             Self::Pooled(cursor) => Ok(cursor.next().await?.map(owned)),
@@ -337,18 +345,9 @@ impl Cursor {
         }
     }
 
-    /// Returns the next document, and waits for it at the end of a tailable cursor.
-    pub async fn wait_for_next(&mut self) -> Option<Result<Document, ClientError>> {
-        let found = match self {
-            Self::Pooled(cursor) => std::future::poll_fn(|context| Pin::new(&mut *cursor).poll_next(context)).await,
-            Self::Single(cursor) => apart(|| cursor.value().next()),
-        };
-        found.map(|found| Ok(owned(&found?)))
-    }
-
     pub async fn rest(mut self) -> Result<Vec<Document>, ClientError> {
         let mut documents = Vec::new();
-        while let Some(found) = self.next().await? {
+        while let Some(found) = self.next_if_any().await? {
             documents.push(found);
         }
         Ok(documents)
@@ -375,10 +374,10 @@ impl Changes {
         }
     }
 
-    pub fn is_over(&self) -> bool {
+    pub async fn next_if_any(&mut self) -> Result<Option<Document>, ClientError> {
         match self {
-            Self::Pooled(changes) => changes.is_over(),
-            Self::Single(changes) => changes.shared().is_over(),
+            Self::Pooled(changes) => Ok(changes.next_if_any().await?.map(owned)),
+            Self::Single(changes) => apart(|| Ok(changes.value().next_if_any()?.map(owned))),
         }
     }
 }

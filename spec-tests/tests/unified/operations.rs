@@ -80,11 +80,11 @@ async fn on_cursor(cursor: &SharedCursor, operation: &Operation) -> Result<Retur
     let Some(open) = &mut *held else { return Err(Stop::Broken("the cursor is closed".to_owned())) };
     match operation.name.as_str() {
         // One call for as many batches as it takes, and so one iteration of its time limit.
-        "iterateUntilDocumentOrError" => match open.wait_for_next().await {
-            Some(found) => Ok(Returned::Value(found?.into())),
+        "iterateUntilDocumentOrError" => match open.next().await? {
+            Some(found) => Ok(Returned::Value(found.into())),
             None => Ok(Returned::Nothing),
         },
-        "iterateOnce" => match open.next().await? {
+        "iterateOnce" => match open.next_if_any().await? {
             Some(found) => Ok(Returned::Value(found.into())),
             None => Ok(Returned::Nothing),
         },

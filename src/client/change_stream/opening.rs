@@ -45,10 +45,8 @@ impl Client {
     ///
     /// let inserts = [doc! { "$match": { "operationType": "insert" } }];
     /// let mut changes = client.watch(WatchTarget::Collection("shop", "orders"), inserts).await?;
-    /// while !changes.is_over() {
-    ///     if let Some(change) = changes.next().await? {
-    ///         println!("{:?}", change.get_document("fullDocument")?);
-    ///     }
+    /// while let Some(change) = changes.next().await? {
+    ///     println!("{:?}", change.get_document("fullDocument")?);
     ///     // Store `changes.resume_token()` here.
     /// }
     /// # Ok(())

@@ -27,7 +27,7 @@ impl Default for Batch {
 
 /// Where a document begins in the reply, and its length.
 #[derive(Clone, Copy)]
-pub(in crate::client) struct Place {
+pub(crate) struct Place {
     start: usize,
     length: usize,
 }

@@ -4,6 +4,7 @@ use serde::de::{Deserialize, DeserializeOwned};
 
 use super::Cursor;
 use super::batch::unreadable;
+use super::read;
 use crate::client::ClientError;
 use crate::client::typed::decode;
 
@@ -66,8 +67,8 @@ impl<T: DeserializeOwned> Cursor<T> {
     /// The documents that were read are lost.
     pub async fn try_collect<C: Default + Extend<T>>(mut self) -> Result<C, ClientError> {
         let mut documents = C::default();
-        while let Some(document) = self.next_typed().await? {
-            documents.extend([document]);
+        while let Some(document) = self.next_if_any().await? {
+            documents.extend([read(document)?]);
         }
         Ok(documents)
     }

@@ -9,14 +9,14 @@ use serde::de::DeserializeOwned;
 
 use super::Client;
 use super::cursor::{SHORT_PAUSE, at_once};
-use crate::client::{self, ClientError};
+use crate::client::{self, ClientError, Place, read};
 
 /// The changes of a collection, a database or the whole cluster, in order.
 ///
-/// As an [`Iterator`] it waits for changes and yields values of type `T`: owned raw documents, or after
-/// [`typed`](Self::typed) the values that serde reads from them. Other threads can use the client between its batches. It
-/// ends after an event that invalidates it, such as the drop of its collection. [`next_event`](Self::next_event) lends out
-/// raw events without copying them, and returns `None` while the server has none.
+/// As an [`Iterator`] it waits for changes, and yields them as values of type `T`: owned raw documents, or after
+/// [`typed`](Self::typed) what serde reads from them. Other threads can use the client between its batches. It ends after an
+/// event that invalidates it, such as the drop of its collection. [`next_event`](Self::next_event) lends out raw events
+/// without copying them. [`next_if_any`](Self::next_if_any) does not wait for an event.
 ///
 /// Dropping a change stream closes its cursor on the server, before the drop returns.
 ///
@@ -38,20 +38,55 @@ impl<T> ChangeStream<T> {
         Self { client, stream }
     }
 
-    /// Returns the next event, or `None` if the server has none at present after waiting for a while (a second, or
-    /// [`Watch::max_await_time`](crate::client::Watch::max_await_time)). [`is_over`](Self::is_over) tells whether there can
-    /// be more.
+    /// Waits for the next event. `None` at the end of the stream, after an event that invalidates it.
     ///
     /// # Errors
     ///
     /// As for [`client::ChangeStream::next`](crate::client::ChangeStream::next), and also [`ClientError::OnRuntime`],
     /// [`ClientError::EventLoop`] and [`ClientError::InUse`].
     pub fn next_event(&mut self) -> Result<Option<&RawDocument>, ClientError> {
+        let advanced = self.advance()?;
+        self.stream.document(advanced)
+    }
+
+    /// Returns the next event, or `None` if the server has none at present: it then has waited for a while (a second, or
+    /// [`Watch::max_await_time`](crate::client::Watch::max_await_time)). [`is_over`](Self::is_over) tells if there will be none.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`next_event`](Self::next_event).
+    pub fn next_if_any(&mut self) -> Result<Option<&RawDocument>, ClientError> {
         let Self { client, stream } = self;
         if stream.has_event() {
-            return at_once(stream.next());
+            return at_once(stream.next_if_any());
         }
-        client.drive_within(stream.timeout(), |limit| stream.next_within(limit))?
+        client.drive_within(stream.timeout(), |limit| stream.next_if_any_within(limit))?
+    }
+
+    /// Advances to the next event, and waits for it.
+    fn advance(&mut self) -> Result<Option<Place>, ClientError> {
+        let Self { client, stream } = self;
+        if stream.has_event() {
+            return at_once(poll_fn(|context| stream.poll_step(context)));
+        }
+        loop {
+            // One call for each batch, because a call keeps other threads from using the client.
+            let waiting = &mut *stream;
+            let stepped = client.drive_within(waiting.limit(), move |limit| {
+                waiting.limit_event(Some(limit));
+                poll_fn(move |context| waiting.poll_step(context))
+            });
+            match stepped {
+                Ok(Ok(None)) if !stream.is_over() => {}
+                Ok(advanced) => return advanced,
+                Err(error) => {
+                    stream.limit_event(None);
+                    return Err(error);
+                }
+            }
+            // The server has waited.
+            thread::sleep(SHORT_PAUSE);
+        }
     }
 
     /// Returns the token that the stream would resume from: see
@@ -77,28 +112,7 @@ impl<T: DeserializeOwned> Iterator for ChangeStream<T> {
     type Item = Result<T, ClientError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let Self { client, stream } = self;
-        if stream.has_event() {
-            return at_once(poll_fn(|context| stream.poll_step(context))).transpose();
-        }
-        loop {
-            // One call for each batch, because a call blocks other threads from using the client.
-            let waiting = &mut *stream;
-            let stepped = client.drive_within(waiting.limit(), move |limit| {
-                waiting.limit_event(Some(limit));
-                poll_fn(move |context| waiting.poll_step(context))
-            });
-            match stepped {
-                Ok(Ok(None)) if !stream.is_over() => {}
-                Ok(event) => return event.transpose(),
-                Err(error) => {
-                    stream.limit_event(None);
-                    return Some(Err(error));
-                }
-            }
-            // The server has waited.
-            thread::sleep(SHORT_PAUSE);
-        }
+        self.next_event().and_then(|event| event.map(read).transpose()).transpose()
     }
 }
 

@@ -10,7 +10,7 @@ use bson::{RawDocument, RawDocumentBuf};
 use serde::de::DeserializeOwned;
 
 use super::Client;
-use crate::client::{self, ClientError, PAUSE};
+use crate::client::{self, ClientError, PAUSE, Place, read};
 use crate::endpoint::Limit;
 
 /// How long an iterator pauses between two empty batches, if the server has waited for documents. This is long enough for a
@@ -19,16 +19,13 @@ pub(super) const SHORT_PAUSE: Duration = Duration::from_millis(1);
 
 /// The results of a query.
 ///
-/// As an [`Iterator`] it yields values of type `T`: owned raw documents, or after [`typed`](Self::typed) the values that
-/// serde reads from them. [`next_document`](Self::next_document) lends out raw documents without copying them. Both ask the
-/// server for the next batch when the current one is used up.
+/// As an [`Iterator`] it yields values of type `T`: owned raw documents, or after [`typed`](Self::typed) what serde reads
+/// from them. [`next_document`](Self::next_document) lends out raw documents without copying them. Both ask the server for
+/// the next batch when the present one is used up. At the end of a tailable cursor they wait for a document, and other threads
+/// can use the client between its batches. [`next_if_any`](Self::next_if_any) does not wait for a document.
 ///
 /// A cursor stays on its server. Dropping it before its end closes it on the server, before the drop returns. A batch that
 /// could not be fetched is not fetched again: the cursor yields the error, and then ends.
-///
-/// The iterator of a tailable cursor waits until there is a document. Other threads can use the client between its
-/// batches. `next_document` returns `None` if there is none yet, and [`is_over`](Self::is_over) tells whether more can
-/// come.
 #[must_use = "a cursor fetches nothing before it is asked to"]
 pub struct Cursor<T = RawDocumentBuf> {
     client: Client,
@@ -47,17 +44,55 @@ impl<T> Cursor<T> {
     /// [`ClientError`] if the next batch could not be fetched. The cursor has then ended. After [`ClientError::OnRuntime`]
     /// and [`ClientError::InUse`] it continues.
     pub fn next_document(&mut self) -> Result<Option<&RawDocument>, ClientError> {
+        match self.advance()? {
+            Some(place) => self.cursor.document(place).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Returns the next document, or `None` if there is none at present: a tailable cursor has fetched one batch then, and
+    /// [`is_over`](Self::is_over) tells whether more can come.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`next_document`](Self::next_document).
+    pub fn next_if_any(&mut self) -> Result<Option<&RawDocument>, ClientError> {
         let Self { client, cursor } = self;
         if cursor.has_document() {
-            return at_once(cursor.next());
+            return at_once(cursor.next_if_any());
         }
         client.drive_within(cursor.limit(), move |limit| {
             cursor.limit_iteration(limit);
-            cursor.next()
+            cursor.next_if_any()
         })?
     }
 
-    /// Returns whether there are no more documents, here or on the server.
+    /// Advances to the next document, and waits for it at the end of a tailable cursor.
+    fn advance(&mut self) -> Result<Option<Place>, ClientError> {
+        let Self { client, cursor } = self;
+        if cursor.has_document() {
+            return at_once(cursor.step());
+        }
+        loop {
+            // One call for each batch, because a call keeps other threads from using the client.
+            let waiting = &mut *cursor;
+            let stepped = client.drive_within(waiting.limit(), move |limit| {
+                waiting.limit_iteration(limit);
+                waiting.step()
+            });
+            match stepped {
+                Ok(Ok(None)) if !cursor.is_over() => {}
+                Ok(advanced) => return advanced,
+                Err(error) => {
+                    cursor.end_iteration();
+                    return Err(error);
+                }
+            }
+            thread::sleep(if cursor.awaits_data() { SHORT_PAUSE } else { PAUSE });
+        }
+    }
+
+    /// Returns whether there are no more documents: neither here nor on the server.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.cursor.is_over()
@@ -81,27 +116,7 @@ impl<T: DeserializeOwned> Iterator for Cursor<T> {
     type Item = Result<T, ClientError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let Self { client, cursor } = self;
-        if cursor.has_document() {
-            return at_once(cursor.step());
-        }
-        loop {
-            // One call for each batch, because a call blocks other threads from using the client.
-            let waiting = &mut *cursor;
-            let stepped = client.drive_within(waiting.limit(), move |limit| {
-                waiting.limit_iteration(limit);
-                waiting.step()
-            });
-            match stepped {
-                Ok(None) if !cursor.is_over() => {}
-                Ok(next) => return next,
-                Err(error) => {
-                    cursor.end_iteration();
-                    return Some(Err(error));
-                }
-            }
-            thread::sleep(if cursor.awaits_data() { SHORT_PAUSE } else { PAUSE });
-        }
+        self.next_document().and_then(|document| document.map(read).transpose()).transpose()
     }
 }
 

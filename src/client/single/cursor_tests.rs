@@ -104,7 +104,7 @@ fn time_limit_of_an_iteration_spans_its_batches() {
     });
     let client = world.client(&format!("mongodb://{}/?timeoutMS=1000", server.server.address()));
     let mut cursor = client.cursor(Operation::read("test", &tail(false))).run().unwrap();
-    let error = cursor.next().unwrap().unwrap_err();
+    let error = cursor.next_document().unwrap_err();
     assert!(error.is_timeout(), "{error}");
     let fetched = server.times(|command| name(command) == "getMore");
     assert!(close(&fetched, &[0, 300, 600, 900]), "{fetched:?}");

@@ -98,6 +98,29 @@ async fn event_without_its_token_is_an_error_and_closes_the_cursor() {
 }
 
 #[tokio::test]
+async fn next_waits_for_an_event_and_returns_none_at_the_end() {
+    let event = |token: i32| doc! { "_id": { "token": token }, "operationType": "insert" };
+    let empty = || batch("nextBatch", vec![]);
+    let mut last = batch("nextBatch", vec![event(2)]);
+    last.get_document_mut("cursor").unwrap().insert("id", 0_i64);
+    let replies =
+        vec![batch("firstBatch", vec![]), empty(), empty(), batch("nextBatch", vec![event(1)]), empty(), last];
+    let (_server, mut changes) = watch(17, replies.clone()).await;
+    let mut tokens = Vec::new();
+    while let Some(event) = changes.next().await.unwrap() {
+        tokens.push(event.get_document("_id").unwrap().get_i32("token").unwrap());
+    }
+    assert_eq!(tokens, [1, 2]);
+    assert!(changes.is_over());
+    let (_server, mut changes) = watch(17, replies).await;
+    let mut found = Vec::new();
+    while !changes.is_over() {
+        found.push(changes.next_if_any().await.unwrap().is_some());
+    }
+    assert_eq!(found, [false, false, true, false, true]);
+}
+
+#[tokio::test]
 async fn errors_are_resumable_by_label_or_on_old_servers_by_code() {
     let label: &[&str] = &["ResumableChangeStreamError"];
     for (max_wire_version, code, labels, resumes) in [
@@ -251,7 +274,7 @@ async fn token_of_a_batch_is_kept_after_its_last_event_and_without_events() {
     ];
     let (server, mut changes) = watch(17, replies).await;
     for (is_event, token) in [(false, 2), (true, 3), (true, 5), (true, 7)] {
-        let next = changes.next().await.unwrap().is_some();
+        let next = changes.next_if_any().await.unwrap().is_some();
         let kept = changes.resume_token().unwrap().get_i32("token").unwrap();
         assert_eq!((next, kept), (is_event, token));
     }
@@ -296,7 +319,7 @@ async fn stream_that_resumes_leaves_the_transaction_of_its_session_alone() {
             session.commit_transaction().await.unwrap();
         }
         let state = session.transaction_state();
-        assert!(changes.next().await.unwrap().is_none());
+        assert!(changes.next_if_any().await.unwrap().is_none());
         assert_eq!(session.transaction_state(), state);
         changes.next().await.unwrap_err();
         assert_eq!(session.transaction_state(), state, "nor does an error end it");

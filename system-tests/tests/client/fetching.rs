@@ -55,6 +55,23 @@ async fn stream_of_a_tailable_cursor_pauses_between_empty_batches() {
     next().await.unwrap().unwrap();
 }
 
+#[tokio::test(start_paused = true)]
+async fn next_waits_for_a_document_at_the_end_of_a_tailable_cursor() {
+    let (server, arrived) = start(primary(), |command, number| match name(command).as_str() {
+        "getMore" if number < 3 => batch("nextBatch", 7, 0),
+        _ => answer(command),
+    })
+    .await;
+    let client = client(&server, "directConnection=true");
+    let open = || client.find("test", "c", doc! {}).options(doc! { "tailable": true });
+    let mut cursor = open().await.unwrap();
+    assert!(cursor.next().await.unwrap().is_some());
+    assert!(cursor.next_if_any().await.unwrap().is_none() && !cursor.is_over());
+    assert!(cursor.next().await.unwrap().is_some());
+    assert_eq!(count(&arrived, "getMore"), 4);
+    assert!(open().await.unwrap().advance().await.unwrap());
+}
+
 /// Load Balancers, "Behaviour With Cursors".
 #[tokio::test(start_paused = true)]
 async fn balanced_cursor_whose_fetch_failed_keeps_its_connection_until_it_is_dropped() {

@@ -28,12 +28,8 @@ pub async fn new_orders(
         watch = watch.stage(rawdoc! { "resumeAfter": token.clone() });
     }
     let mut changes = watch.await?.typed::<Inserted>();
-    while !changes.is_over() {
-        // `None`: the server has waited for a second, and there was no new order.
-        let goes_on = match changes.next_typed().await? {
-            Some(inserted) => each(inserted.full_document),
-            None => true,
-        };
+    while let Some(inserted) = changes.next_typed().await? {
+        let goes_on = each(inserted.full_document);
         *token = changes.resume_token().map(ToOwned::to_owned);
         if !goes_on {
             break;
