@@ -73,6 +73,7 @@ impl Client {
             max_await_time: None,
             cursor_type: None,
             timeout_mode: None,
+            comment: None,
             started: None,
             site,
         }
@@ -126,6 +127,8 @@ pub struct OpenCursor<'c> {
     max_await_time: Option<Duration>,
     cursor_type: Option<CursorType>,
     timeout_mode: Option<TimeoutMode>,
+    /// The comment of each `getMore`, instead of that of the command: a document with this field.
+    comment: Option<RawDocumentBuf>,
     /// The time limit of the query, if it has started.
     started: Option<Limit>,
     site: &'static Location<'static>,
@@ -155,6 +158,12 @@ impl OpenCursor<'_> {
     /// Sets what `timeoutMS` limits. Needs `timeoutMS`, of the operation or of the options.
     pub fn timeout_mode(mut self, mode: TimeoutMode) -> Self {
         self.timeout_mode = Some(mode);
+        self
+    }
+
+    /// Sets the comment of each `getMore`, as a document with this field, or without. By default it is that of the command.
+    pub(super) fn comment(mut self, comment: RawDocumentBuf) -> Self {
+        self.comment = Some(comment);
         self
     }
 
@@ -201,9 +210,9 @@ impl OpenCursor<'_> {
 
     async fn open(self) -> Result<Cursor, ClientError> {
         let (cursor_type, max_await_time, mut time) = self.check()?;
-        let Self { client, operation, batch_size, started, site, .. } = self;
+        let Self { client, operation, batch_size, comment, started, site, .. } = self;
         let body = operation.command.body();
-        let (batch_size, comment) = (batch_size.or(batch_size_of(body)), comment_of(body));
+        let (batch_size, comment) = (batch_size.or(batch_size_of(body)), comment.or_else(|| comment_of(body)));
         let database = operation.command.database().to_owned();
         let limit = started.unwrap_or_else(|| time.timeout.start());
         let is_beside_transaction = operation.is_beside_transaction;

@@ -55,8 +55,8 @@ use tokio::time::Instant;
 pub use crate::endpoint::WriteConcernError;
 pub use change_stream::{ChangeStream, Watch, WatchTarget};
 pub use collection::{
-    BulkWriteResult, Collection, Database, DatabaseSpecification, DeleteResult, IndexModel, InsertManyResult,
-    InsertOneResult, ReturnDocument, UpdateResult, WriteModel,
+    AnyClient, BulkWriteResult, Collection, Database, DatabaseSpecification, DeleteResult, IndexModel,
+    InsertManyResult, InsertOneResult, ReturnDocument, UpdateResult, WriteModel,
 };
 pub use command_events::{
     CommandEvent, CommandFailed, CommandFailure, CommandSource, CommandStarted, CommandSubscriber, CommandSucceeded,
@@ -78,10 +78,11 @@ pub mod action {
         Aggregate, BulkWrite, CountDocuments, CreateCollection, CreateIndex, CreateIndexes, Delete, Distinct,
         DropIndexes, DropNamespace, EstimatedDocumentCount, Find, FindOne, FindOneAndDelete, FindOneAndReplace,
         FindOneAndUpdate, InsertMany, InsertOne, ListCollectionNames, ListCollections, ListDatabaseNames,
-        ListDatabases, ListIndexNames, ListIndexes, Rename, Replace, Update,
+        ListDatabases, ListIndexNames, ListIndexes, Rename, Replace, RunCommand, RunCursorCommand, Update,
     };
 }
 
+pub(crate) use collection::{Call, sealed};
 pub(crate) use cursor::{PAUSE, Place, read};
 pub(crate) use repeating::{Repeating, Turn};
 pub(crate) use timed::Limited;

@@ -12,7 +12,7 @@ use bson::{RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, Timest
 use serde::Serialize;
 
 use super::super::Client;
-use super::super::collection::{Fields, Shape, refused};
+use super::super::collection::{AnyClient, Call, Fields, Shape, refused, sealed};
 use super::super::cursor::Cursor;
 use super::super::error::ClientError;
 use super::super::in_session::Explicit;
@@ -54,21 +54,7 @@ impl Client {
     /// ```
     #[track_caller]
     pub fn watch<'c>(&self, target: WatchTarget<'c>, pipeline: impl Serialize) -> Watch<'c> {
-        Watch {
-            client: self.clone(),
-            target,
-            pipeline: stages(&pipeline),
-            stage: Fields::new(),
-            options: Fields::new(),
-            read_preference: None,
-            session: None,
-            timeout: Limit::Unset,
-            started: None,
-            batch_size: None,
-            max_await_time: None,
-            exclusive: std::marker::PhantomData,
-            site: Location::caller(),
-        }
+        Watch::of(self.clone(), target, &pipeline)
     }
 }
 
@@ -85,9 +71,9 @@ pub enum WatchTarget<'c> {
 }
 
 /// A change stream that is opened when the value is awaited.
-#[must_use = "the change stream is opened when the value is awaited"]
-pub struct Watch<'c> {
-    client: Client,
+#[must_use = "the change stream is opened when the value is awaited or run"]
+pub struct Watch<'c, C = Client> {
+    client: C,
     target: WatchTarget<'c>,
     pipeline: Result<RawArrayBuf, ClientError>,
     /// The fields of `$changeStream`.
@@ -106,7 +92,26 @@ pub struct Watch<'c> {
     site: &'static Location<'static>,
 }
 
-impl<'c> Watch<'c> {
+impl<'c, C: AnyClient> Watch<'c, C> {
+    #[track_caller]
+    pub(in crate::client) fn of(client: C, target: WatchTarget<'c>, pipeline: &impl Serialize) -> Self {
+        Self {
+            client,
+            target,
+            pipeline: stages(pipeline),
+            stage: Fields::new(),
+            options: Fields::new(),
+            read_preference: None,
+            session: None,
+            timeout: Limit::Unset,
+            started: None,
+            batch_size: None,
+            max_await_time: None,
+            exclusive: std::marker::PhantomData,
+            site: Location::caller(),
+        }
+    }
+
     /// Adds fields to the stage `$changeStream`, for those that have no method. Anything that serde writes as a document.
     pub fn stage(mut self, fields: impl Serialize) -> Self {
         self.stage.extend("stage", &fields);
@@ -141,8 +146,8 @@ impl<'c> Watch<'c> {
     }
 
     /// Sets the session that the stream belongs to. By default it has one for itself.
-    pub fn session(mut self, session: &'c mut Session) -> Self {
-        self.session = Some(session.explicit().clone());
+    pub fn session(mut self, session: &'c mut C::Session) -> Self {
+        self.session = Some(sealed::Session::running(session).explicit().clone());
         self
     }
 
@@ -155,6 +160,7 @@ impl<'c> Watch<'c> {
 
     async fn open(self) -> Result<ChangeStream, ClientError> {
         let Self { client, target, pipeline, stage, options, read_preference, session, .. } = self;
+        let client = client.running().clone();
         let documents = Documents { stage: stage.finish()?, pipeline: pipeline?, options: options.finish()? };
         // The stream resumes in the session that it began in ("Resume Process").
         let session = match session {
@@ -216,7 +222,7 @@ impl<'c> IntoFuture for Watch<'c> {
 
 impl Limited for Watch<'_> {
     fn limit(&self) -> Result<Limit, SessionError> {
-        Ok(self.timeout.or(self.client.options().timeout))
+        Call::limit(self)
     }
 
     fn set_limit(&mut self, limit: Limit) {
@@ -224,7 +230,25 @@ impl Limited for Watch<'_> {
     }
 }
 
-impl fmt::Debug for Watch<'_> {
+impl<C: AnyClient> Call for Watch<'_, C> {
+    type Client = C;
+    type Output = ChangeStream;
+
+    fn client(&self) -> C {
+        self.client.clone()
+    }
+
+    fn limit(&self) -> Result<Limit, SessionError> {
+        Ok(self.timeout.or(self.client.running().options().timeout))
+    }
+
+    fn begin(mut self, limit: Limit) -> impl Future<Output = Result<ChangeStream, ClientError>> + Send {
+        self.started = Some(limit);
+        self.open()
+    }
+}
+
+impl<C> fmt::Debug for Watch<'_, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Watch").field("target", &self.target).finish_non_exhaustive()
     }

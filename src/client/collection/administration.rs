@@ -1,18 +1,13 @@
 //! Databases and collections as a whole: created, listed, renamed and dropped.
 
 use bson::{Document, RawBsonRef, RawDocument, RawDocumentBuf};
-use serde::Serialize;
 
 use super::super::Client;
 use super::super::cursor::{Cursor, TimeoutMode};
 use super::super::error::ClientError;
-use super::super::session_handle::Session;
-use super::super::timed::Limited;
-use super::super::typed::TypedCommand;
 use super::fields::{Fields, Shape};
 use super::request::{CursorOptions, Request};
-use super::{Collection, Database, Settings};
-use crate::client::session::SessionError;
+use super::{AnyClient, Collection, Database, Settings};
 use crate::endpoint::Limit;
 use crate::endpoint::options::PRIMARY;
 use crate::endpoint::wire::reply::whole_number;
@@ -24,71 +19,63 @@ impl Client {
     /// Prepares a query for the databases, with their sizes.
     #[track_caller]
     pub fn list_databases(&self) -> ListDatabases<'_> {
-        ListDatabases { request: self.list() }
+        ListDatabases::of(self)
     }
 
     /// Prepares a query for the names of the databases.
     #[track_caller]
     pub fn list_database_names(&self) -> ListDatabaseNames<'_> {
-        let mut request = self.list();
-        request.body.add("nameOnly", &true);
-        ListDatabaseNames { request }
-    }
-
-    #[track_caller]
-    fn list(&self) -> Request<'_> {
-        let mut request = Request::new(self, "admin", Settings::NONE, Fields::command("listDatabases", &1));
-        request.read_preference = Some(&PRIMARY);
-        request
+        ListDatabaseNames::of(self)
     }
 }
 
-impl Database {
-    /// Prepares any command of the application, on the primary: a document, or anything that serde writes as one. Await it for
-    /// the reply, or after [`typed`](TypedCommand::typed) for the reply as any type. The client adds no concern to it.
-    #[track_caller]
-    pub fn run_command(&self, command: impl Serialize) -> TypedCommand<'_, Document> {
-        self.client().run_typed(self.name(), command)
-    }
+/// Returns a request for the databases.
+#[track_caller]
+fn list<C>(client: &C) -> Request<'_, C> {
+    let mut request = Request::new(client, "admin", Settings::NONE, Fields::command("listDatabases", &1));
+    request.read_preference = Some(&PRIMARY);
+    request
+}
 
+impl<C: AnyClient> Database<C> {
     /// Prepares the creation of a collection with options: capped, a time series, a view, with a validator. One without options
     /// needs no creation: the server creates it with its first document.
     #[track_caller]
-    pub fn create_collection(&self, name: impl AsRef<str>) -> CreateCollection<'_> {
+    pub fn create_collection(&self, name: impl AsRef<str>) -> CreateCollection<'_, C> {
         CreateCollection { request: self.request(Fields::command("create", name.as_ref())) }
     }
 
     /// Prepares a query for the collections and views, as the server describes them: `name`, `type`, `options`, `info`, `idIndex`.
     /// Since MongoDB 4.4, `idIndex` has no field `ns`.
     #[track_caller]
-    pub fn list_collections(&self) -> ListCollections<'_> {
+    pub fn list_collections(&self) -> ListCollections<'_, C> {
         let request = self.request(Fields::command("listCollections", &1));
         ListCollections { request, cursor: CursorOptions::default() }
     }
 
     /// Prepares a query for the names of the collections and views.
     #[track_caller]
-    pub fn list_collection_names(&self) -> ListCollectionNames<'_> {
+    pub fn list_collection_names(&self) -> ListCollectionNames<'_, C> {
         ListCollectionNames { request: self.request(Fields::command("listCollections", &1)) }
     }
 
     /// Prepares the removal of the database with all its collections.
     #[track_caller]
-    pub fn drop(&self) -> DropNamespace<'_> {
+    pub fn drop(&self) -> DropNamespace<'_, C> {
         DropNamespace { request: self.request(Fields::command("dropDatabase", &1)) }
     }
 }
 
-impl<T> Collection<T> {
+impl<T, C: AnyClient> Collection<T, C> {
     /// Prepares the removal of the collection with its documents and indexes. One that does not exist counts as success.
     #[track_caller]
-    pub fn drop(&self) -> DropNamespace<'_> {
+    pub fn drop(&self) -> DropNamespace<'_, C> {
         DropNamespace { request: self.request("drop") }
     }
 
     /// Prepares a new name for the collection, in the same database. This handle keeps the old name.
     #[track_caller]
-    pub fn rename(&self, name: impl AsRef<str>) -> Rename<'_> {
+    pub fn rename(&self, name: impl AsRef<str>) -> Rename<'_, C> {
         let of = |name: &str| format!("{}.{name}", self.database());
         let mut body = Fields::command("renameCollection", &of(self.name()));
         body.add("to", &of(name.as_ref()));
@@ -102,12 +89,12 @@ impl<T> Collection<T> {
 macro_rules! command {
     ($(#[$doc:meta])* $name:ident => $output:ty: $($option:ident),* $(; $inherited:ident)?) => {
         $(#[$doc])*
-        #[must_use = "it is sent when the value is awaited"]
-        pub struct $name<'c> {
-            request: Request<'c>,
+        #[must_use = "it is sent when it is awaited or run"]
+        pub struct $name<'c, C = Client> {
+            request: Request<'c, C>,
         }
 
-        impl $name<'_> {
+        impl<C: AnyClient> $name<'_, C> {
             options!([request.body] $($option),*);
         }
 
@@ -123,8 +110,8 @@ command! {
     write_concern
 }
 
-impl CreateCollection<'_> {
-    async fn run(self) -> Result<(), ClientError> {
+impl<C: AnyClient> CreateCollection<'_, C> {
+    async fn send(self) -> Result<(), ClientError> {
         self.request.write().await.map(drop)
     }
 }
@@ -134,8 +121,8 @@ command! {
     DropNamespace => (): comment, max_time; write_concern
 }
 
-impl DropNamespace<'_> {
-    async fn run(self) -> Result<(), ClientError> {
+impl<C: AnyClient> DropNamespace<'_, C> {
+    async fn send(self) -> Result<(), ClientError> {
         found_or_not(self.request.write().await)
     }
 }
@@ -145,24 +132,24 @@ command! {
     Rename => (): comment, drop_target, max_time; write_concern
 }
 
-impl Rename<'_> {
-    async fn run(self) -> Result<(), ClientError> {
+impl<C: AnyClient> Rename<'_, C> {
+    async fn send(self) -> Result<(), ClientError> {
         self.request.write().await.map(drop)
     }
 }
 
 /// A query for collections: [`Database::list_collections`].
-#[must_use = "it is sent when the value is awaited"]
-pub struct ListCollections<'c> {
-    request: Request<'c>,
+#[must_use = "it is sent when it is awaited or run"]
+pub struct ListCollections<'c, C = Client> {
+    request: Request<'c, C>,
     cursor: CursorOptions,
 }
 
-impl ListCollections<'_> {
+impl<C: AnyClient> ListCollections<'_, C> {
     options!([request.body] authorized_collections, comment, filter, max_time);
     cursor_options!();
 
-    async fn run(self) -> Result<Cursor<Document>, ClientError> {
+    async fn send(self) -> Result<Cursor<Document>, ClientError> {
         self.request.list(self.cursor).await
     }
 }
@@ -174,8 +161,8 @@ command! {
     ListCollectionNames => Vec<String>: authorized_collections, comment, filter, max_time
 }
 
-impl ListCollectionNames<'_> {
-    async fn run(mut self) -> Result<Vec<String>, ClientError> {
+impl<C: AnyClient> ListCollectionNames<'_, C> {
+    async fn send(mut self) -> Result<Vec<String>, ClientError> {
         // The server looks at the names alone before it filters (Enumerating Collections, "Getting Collection Names").
         let needs_more = |filter: &RawDocument| filter.iter().flatten().any(|(field, _)| field.as_str() != "name");
         if !self.request.body.document_at("filter").is_some_and(needs_more) {
@@ -190,8 +177,13 @@ command! {
     ListDatabases => Vec<DatabaseSpecification>: authorized_databases, comment, filter, max_time
 }
 
-impl ListDatabases<'_> {
-    async fn run(self) -> Result<Vec<DatabaseSpecification>, ClientError> {
+impl<'c, C: AnyClient> ListDatabases<'c, C> {
+    #[track_caller]
+    pub(crate) fn of(client: &'c C) -> Self {
+        Self { request: list(client) }
+    }
+
+    async fn send(self) -> Result<Vec<DatabaseSpecification>, ClientError> {
         databases(&self.request.read().await?)?.into_iter().map(DatabaseSpecification::read).collect()
     }
 }
@@ -201,8 +193,15 @@ command! {
     ListDatabaseNames => Vec<String>: authorized_databases, comment, filter, max_time
 }
 
-impl ListDatabaseNames<'_> {
-    async fn run(self) -> Result<Vec<String>, ClientError> {
+impl<'c, C: AnyClient> ListDatabaseNames<'c, C> {
+    #[track_caller]
+    pub(crate) fn of(client: &'c C) -> Self {
+        let mut request = list(client);
+        request.body.add("nameOnly", &true);
+        Self { request }
+    }
+
+    async fn send(self) -> Result<Vec<String>, ClientError> {
         databases(&self.request.read().await?)?.into_iter().map(|database| name("listDatabases", database)).collect()
     }
 }

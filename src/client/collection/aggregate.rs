@@ -6,26 +6,24 @@ use bson::{Bson, Document, RawArrayBuf, RawDocumentBuf, rawdoc};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::super::Client;
 use super::super::cursor::{Cursor, TimeoutMode};
 use super::super::error::ClientError;
 use super::super::query::Verb;
-use super::super::session_handle::Session;
-use super::super::timed::Limited;
 use super::fields::{Fields, Shape};
 use super::request::{CursorOptions, Request, first_of_batch};
-use super::{Collection, Database};
-use crate::client::session::SessionError;
+use super::{AnyClient, Collection, Database};
 use crate::endpoint::Limit;
 use crate::endpoint::wire::reply::whole_number;
 
-impl<T> Collection<T> {
+impl<T, C: AnyClient> Collection<T, C> {
     /// Prepares an aggregation: a pipeline, as an array of stages. Await it for a [`Cursor`] of documents, or after
     /// [`typed`](Aggregate::typed) for a cursor of any type.
     ///
     /// A pipeline that ends in `$out` or `$merge` writes: it has the write concern, is not repeated after a network error, and
     /// returns no documents.
     #[track_caller]
-    pub fn aggregate(&self, pipeline: impl Serialize) -> Aggregate<'_> {
+    pub fn aggregate(&self, pipeline: impl Serialize) -> Aggregate<'_, Document, C> {
         Aggregate::new(self.request("aggregate"), &pipeline)
     }
 
@@ -37,7 +35,7 @@ impl<T> Collection<T> {
     ///
     /// [restrictions]: https://www.mongodb.com/docs/manual/reference/operator/aggregation/match/#restrictions
     #[track_caller]
-    pub fn count_documents(&self, filter: impl Serialize) -> CountDocuments<'_> {
+    pub fn count_documents(&self, filter: impl Serialize) -> CountDocuments<'_, C> {
         let mut stage = Fields::new();
         stage.put("filter", "$match", Shape::Document, &filter);
         CountDocuments { request: self.request("aggregate"), stage, skip: None, limit: None }
@@ -51,13 +49,13 @@ impl<T> Collection<T> {
     ///
     /// [count]: https://www.mongodb.com/docs/manual/reference/command/count/#behavior
     #[track_caller]
-    pub fn estimated_document_count(&self) -> EstimatedDocumentCount<'_> {
+    pub fn estimated_document_count(&self) -> EstimatedDocumentCount<'_, C> {
         EstimatedDocumentCount { request: self.request("count") }
     }
 
     /// Prepares a query for the distinct values of a field, among the documents that match `filter`.
     #[track_caller]
-    pub fn distinct(&self, field: impl AsRef<str>, filter: impl Serialize) -> Distinct<'_> {
+    pub fn distinct(&self, field: impl AsRef<str>, filter: impl Serialize) -> Distinct<'_, C> {
         let mut request = self.request("distinct");
         request.body.add("key", field.as_ref());
         request.body.put("filter", "query", Shape::Document, &filter);
@@ -65,42 +63,42 @@ impl<T> Collection<T> {
     }
 }
 
-impl Database {
+impl<C: AnyClient> Database<C> {
     /// Prepares an aggregation that begins with no collection, such as `$currentOp` or `$documents`. Otherwise like
     /// [`Collection::aggregate`].
     #[track_caller]
-    pub fn aggregate(&self, pipeline: impl Serialize) -> Aggregate<'_> {
+    pub fn aggregate(&self, pipeline: impl Serialize) -> Aggregate<'_, Document, C> {
         Aggregate::new(self.request(Fields::command("aggregate", &1)), &pipeline)
     }
 }
 
 /// An aggregation: [`Collection::aggregate`] and [`Database::aggregate`].
-#[must_use = "it is sent when the value is awaited"]
-pub struct Aggregate<'c, T = Document> {
-    request: Request<'c>,
+#[must_use = "it is sent when it is awaited or run"]
+pub struct Aggregate<'c, T = Document, C = Client> {
+    request: Request<'c, C>,
     cursor: CursorOptions,
     documents: PhantomData<fn() -> T>,
 }
 
-impl<'c> Aggregate<'c> {
-    fn new(mut request: Request<'c>, pipeline: &impl Serialize) -> Self {
+impl<'c, C: AnyClient> Aggregate<'c, Document, C> {
+    fn new(mut request: Request<'c, C>, pipeline: &impl Serialize) -> Self {
         request.body.put("pipeline", "pipeline", Shape::Array, pipeline);
         Self { request, cursor: CursorOptions::default(), documents: PhantomData }
     }
 }
 
-impl<'c, T> Aggregate<'c, T> {
+impl<'c, T, C: AnyClient> Aggregate<'c, T, C> {
     options!([request.body]
         allow_disk_use, bypass_document_validation, collation, comment, hint, let_vars, max_time,
     );
     cursor_options!();
 
     /// Returns the same aggregation for values of another type.
-    pub fn typed<U>(self) -> Aggregate<'c, U> {
+    pub fn typed<U>(self) -> Aggregate<'c, U, C> {
         Aggregate { request: self.request, cursor: self.cursor, documents: PhantomData }
     }
 
-    async fn run(self) -> Result<Cursor<T>, ClientError>
+    async fn send(self) -> Result<Cursor<T>, ClientError>
     where
         T: DeserializeOwned,
     {
@@ -111,16 +109,16 @@ impl<'c, T> Aggregate<'c, T> {
 builder!(Aggregate<T> => Cursor<T>, read_preference, read_concern, write_concern);
 
 /// A count: [`Collection::count_documents`].
-#[must_use = "it is sent when the value is awaited"]
-pub struct CountDocuments<'c> {
-    request: Request<'c>,
+#[must_use = "it is sent when it is awaited or run"]
+pub struct CountDocuments<'c, C = Client> {
+    request: Request<'c, C>,
     /// The stage `$match`.
     stage: Fields,
     skip: Option<u64>,
     limit: Option<u64>,
 }
 
-impl CountDocuments<'_> {
+impl<C: AnyClient> CountDocuments<'_, C> {
     options!([request.body] collation, comment, hint, max_time);
 
     /// Sets how many documents to skip before counting.
@@ -136,7 +134,7 @@ impl CountDocuments<'_> {
     }
 
     /// Counts by `$group` (CRUD, "countDocuments").
-    async fn run(self) -> Result<u64, ClientError> {
+    async fn send(self) -> Result<u64, ClientError> {
         let Self { mut request, stage, skip, limit } = self;
         let mut pipeline = RawArrayBuf::new();
         pipeline.push(stage.finish()?);
@@ -156,15 +154,15 @@ impl CountDocuments<'_> {
 builder!(CountDocuments => u64, read_preference, read_concern);
 
 /// An estimate: [`Collection::estimated_document_count`].
-#[must_use = "it is sent when the value is awaited"]
-pub struct EstimatedDocumentCount<'c> {
-    request: Request<'c>,
+#[must_use = "it is sent when it is awaited or run"]
+pub struct EstimatedDocumentCount<'c, C = Client> {
+    request: Request<'c, C>,
 }
 
-impl EstimatedDocumentCount<'_> {
+impl<C: AnyClient> EstimatedDocumentCount<'_, C> {
     options!([request.body] comment, max_time);
 
-    async fn run(self) -> Result<u64, ClientError> {
+    async fn send(self) -> Result<u64, ClientError> {
         number("count", &self.request.read().await?)
     }
 }
@@ -172,15 +170,15 @@ impl EstimatedDocumentCount<'_> {
 builder!(EstimatedDocumentCount => u64, read_preference, read_concern);
 
 /// A query for values: [`Collection::distinct`].
-#[must_use = "it is sent when the value is awaited"]
-pub struct Distinct<'c> {
-    request: Request<'c>,
+#[must_use = "it is sent when it is awaited or run"]
+pub struct Distinct<'c, C = Client> {
+    request: Request<'c, C>,
 }
 
-impl Distinct<'_> {
+impl<C: AnyClient> Distinct<'_, C> {
     options!([request.body] collation, comment, hint, max_time);
 
-    async fn run(self) -> Result<Vec<Bson>, ClientError> {
+    async fn send(self) -> Result<Vec<Bson>, ClientError> {
         let reply = self.request.read().await?;
         let unreadable = |error: bson::error::Error| ClientError::unreadable("distinct", error.to_string());
         let values = reply.get_array("values").map_err(unreadable)?.into_iter();

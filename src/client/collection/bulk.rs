@@ -5,19 +5,17 @@ use std::collections::BTreeMap;
 use bson::Bson;
 use serde::Serialize;
 
+use super::super::Client;
 use super::super::error::ClientError;
-use super::super::session_handle::Session;
-use super::super::timed::Limited;
-use super::Collection;
 use super::fields::{Fields, Shape, refused};
 use super::insert::NewDocument;
 use super::request::Request;
 use super::results::BulkWriteResult;
 use super::update::{delete_statement, replace_statement, update_statement};
-use crate::client::session::{SessionError, name};
+use super::{AnyClient, Collection};
 use crate::endpoint::Limit;
 
-impl<T> Collection<T> {
+impl<T, C: AnyClient> Collection<T, C> {
     /// Prepares writes of any kind, in as few commands as the server's limits allow.
     ///
     /// ```no_run
@@ -38,7 +36,7 @@ impl<T> Collection<T> {
     /// # }
     /// ```
     #[track_caller]
-    pub fn bulk_write(&self, models: impl IntoIterator<Item = WriteModel>) -> BulkWrite<'_> {
+    pub fn bulk_write(&self, models: impl IntoIterator<Item = WriteModel>) -> BulkWrite<'_, C> {
         let (request, models) = (self.request_of(Fields::new()), models.into_iter().collect());
         BulkWrite { request, collection: self.name(), models, ordered: true }
     }
@@ -98,15 +96,15 @@ impl WriteModel {
 }
 
 /// Writes of any kind: [`Collection::bulk_write`].
-#[must_use = "it is sent when the value is awaited"]
-pub struct BulkWrite<'c> {
-    request: Request<'c>,
+#[must_use = "it is sent when it is awaited or run"]
+pub struct BulkWrite<'c, C = Client> {
+    request: Request<'c, C>,
     collection: &'c str,
     models: Vec<WriteModel>,
     ordered: bool,
 }
 
-impl BulkWrite<'_> {
+impl<C: AnyClient> BulkWrite<'_, C> {
     options!([request.body] bypass_document_validation, comment, let_vars);
 
     /// Sets whether the first write that fails ends the series (`ordered`). The default is true. If it is false, the writes are
@@ -116,7 +114,7 @@ impl BulkWrite<'_> {
         self
     }
 
-    async fn run(self) -> Result<BulkWriteResult, ClientError> {
+    async fn send(self) -> Result<BulkWriteResult, ClientError> {
         let Self { request, collection, models, ordered } = self;
         if models.is_empty() {
             return Err(refused("models", "there are none"));

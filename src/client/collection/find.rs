@@ -5,21 +5,19 @@ use std::marker::PhantomData;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::super::Client;
 use super::super::cursor::{Cursor, CursorType, TimeoutMode, read};
 use super::super::error::ClientError;
 use super::super::query::Verb;
-use super::super::session_handle::Session;
-use super::super::timed::Limited;
-use super::Collection;
 use super::fields::Shape;
 use super::request::{CursorOptions, Request, first_of_batch};
-use crate::client::session::SessionError;
+use super::{AnyClient, Collection};
 use crate::endpoint::Limit;
 
-impl<T> Collection<T> {
+impl<T, C: AnyClient> Collection<T, C> {
     /// Prepares a query for the documents that match `filter`. Await it for a [`Cursor`].
     #[track_caller]
-    pub fn find(&self, filter: impl Serialize) -> Find<'_, T> {
+    pub fn find(&self, filter: impl Serialize) -> Find<'_, T, C> {
         let mut request = self.request("find");
         request.body.put("filter", "filter", Shape::Document, &filter);
         Find { request, cursor: CursorOptions::default(), documents: PhantomData }
@@ -27,7 +25,7 @@ impl<T> Collection<T> {
 
     /// Prepares a query for the first document that matches `filter`. Await it for the document, or `None`.
     #[track_caller]
-    pub fn find_one(&self, filter: impl Serialize) -> FindOne<'_, T> {
+    pub fn find_one(&self, filter: impl Serialize) -> FindOne<'_, T, C> {
         let mut request = self.request("find");
         request.body.put("filter", "filter", Shape::Document, &filter);
         FindOne { request, document: PhantomData }
@@ -35,14 +33,14 @@ impl<T> Collection<T> {
 }
 
 /// A query: [`Collection::find`].
-#[must_use = "it is sent when the value is awaited"]
-pub struct Find<'c, T> {
-    request: Request<'c>,
+#[must_use = "it is sent when it is awaited or run"]
+pub struct Find<'c, T, C = Client> {
+    request: Request<'c, C>,
     cursor: CursorOptions,
     documents: PhantomData<fn() -> T>,
 }
 
-impl<'c, T> Find<'c, T> {
+impl<'c, T, C: AnyClient> Find<'c, T, C> {
     options!([request.body]
         allow_disk_use, allow_partial_results, collation, comment, hint, let_vars, max, max_time, min, no_cursor_timeout,
         projection, return_key, show_record_id, skip, sort,
@@ -76,11 +74,11 @@ impl<'c, T> Find<'c, T> {
     }
 
     /// Returns the same query for values of another type.
-    pub fn typed<U>(self) -> Find<'c, U> {
+    pub fn typed<U>(self) -> Find<'c, U, C> {
         Find { request: self.request, cursor: self.cursor, documents: PhantomData }
     }
 
-    async fn run(self) -> Result<Cursor<T>, ClientError>
+    async fn send(self) -> Result<Cursor<T>, ClientError>
     where
         T: DeserializeOwned,
     {
@@ -91,24 +89,24 @@ impl<'c, T> Find<'c, T> {
 builder!(Find<T> => Cursor<T>, read_preference, read_concern);
 
 /// A query for one document: [`Collection::find_one`].
-#[must_use = "it is sent when the value is awaited"]
-pub struct FindOne<'c, T> {
-    request: Request<'c>,
+#[must_use = "it is sent when it is awaited or run"]
+pub struct FindOne<'c, T, C = Client> {
+    request: Request<'c, C>,
     document: PhantomData<fn() -> T>,
 }
 
-impl<'c, T> FindOne<'c, T> {
+impl<'c, T, C: AnyClient> FindOne<'c, T, C> {
     options!([request.body]
         allow_disk_use, allow_partial_results, collation, comment, hint, let_vars, max, max_time, min, projection,
         return_key, show_record_id, skip, sort,
     );
 
     /// Returns the same query for a value of another type.
-    pub fn typed<U>(self) -> FindOne<'c, U> {
+    pub fn typed<U>(self) -> FindOne<'c, U, C> {
         FindOne { request: self.request, document: PhantomData }
     }
 
-    fn run(mut self) -> impl Future<Output = Result<Option<T>, ClientError>> + Send + 'c
+    fn send(mut self) -> impl Future<Output = Result<Option<T>, ClientError>> + Send + 'c
     where
         T: DeserializeOwned + 'c,
     {

@@ -5,46 +5,44 @@ use std::fmt::Write as _;
 use bson::{Document, RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf};
 use serde::Serialize;
 
+use super::super::Client;
 use super::super::cursor::{Cursor, TimeoutMode};
 use super::super::error::ClientError;
-use super::super::session_handle::Session;
-use super::super::timed::Limited;
-use super::Collection;
 use super::administration::{found_or_not, names};
 use super::fields::{Fields, Shape, refused};
 use super::request::{CursorOptions, Request};
-use crate::client::session::SessionError;
+use super::{AnyClient, Collection};
 use crate::endpoint::Limit;
 
-impl<T> Collection<T> {
+impl<T, C: AnyClient> Collection<T, C> {
     /// Prepares the creation of an index, unless it exists. Await it for the index's name.
     #[track_caller]
-    pub fn create_index(&self, model: IndexModel) -> CreateIndex<'_> {
+    pub fn create_index(&self, model: IndexModel) -> CreateIndex<'_, C> {
         CreateIndex { request: self.request("createIndexes"), model }
     }
 
     /// Prepares the creation of several indexes with one command. Await it for their names.
     #[track_caller]
-    pub fn create_indexes(&self, models: impl IntoIterator<Item = IndexModel>) -> CreateIndexes<'_> {
+    pub fn create_indexes(&self, models: impl IntoIterator<Item = IndexModel>) -> CreateIndexes<'_, C> {
         CreateIndexes { request: self.request("createIndexes"), models: models.into_iter().collect() }
     }
 
     /// Prepares a query for the indexes, as the server describes them: `key`, `name` and options. Since MongoDB 4.4, the
     /// description has no field `ns`.
     #[track_caller]
-    pub fn list_indexes(&self) -> ListIndexes<'_> {
+    pub fn list_indexes(&self) -> ListIndexes<'_, C> {
         ListIndexes { request: self.request("listIndexes"), cursor: CursorOptions::default() }
     }
 
     /// Prepares a query for the names of the indexes.
     #[track_caller]
-    pub fn list_index_names(&self) -> ListIndexNames<'_> {
+    pub fn list_index_names(&self) -> ListIndexNames<'_, C> {
         ListIndexNames { request: self.request("listIndexes") }
     }
 
     /// Prepares the removal of the index with this name. A collection that does not exist counts as success.
     #[track_caller]
-    pub fn drop_index(&self, name: impl AsRef<str>) -> DropIndexes<'_> {
+    pub fn drop_index(&self, name: impl AsRef<str>) -> DropIndexes<'_, C> {
         let mut request = self.request("dropIndexes");
         match name.as_ref() {
             "*" => request.body.refuse(refused("name", "* stands for all indexes, which drop_indexes removes")),
@@ -55,7 +53,7 @@ impl<T> Collection<T> {
 
     /// Prepares the removal of all indexes except the one of `_id`. A collection that does not exist counts as success.
     #[track_caller]
-    pub fn drop_indexes(&self) -> DropIndexes<'_> {
+    pub fn drop_indexes(&self) -> DropIndexes<'_, C> {
         let mut request = self.request("dropIndexes");
         request.body.add("index", "*");
         DropIndexes { request }
@@ -133,7 +131,10 @@ fn name_of(keys: &RawDocument) -> String {
 }
 
 /// Sends the command, and returns the names of the indexes.
-async fn create(mut request: Request<'_>, models: Vec<IndexModel>) -> Result<Vec<String>, ClientError> {
+async fn create<C: AnyClient>(
+    mut request: Request<'_, C>,
+    models: Vec<IndexModel>,
+) -> Result<Vec<String>, ClientError> {
     if models.is_empty() {
         return Err(refused("models", "there are none"));
     }
@@ -149,16 +150,16 @@ async fn create(mut request: Request<'_>, models: Vec<IndexModel>) -> Result<Vec
 }
 
 /// The creation of an index: [`Collection::create_index`].
-#[must_use = "it is sent when the value is awaited"]
-pub struct CreateIndex<'c> {
-    request: Request<'c>,
+#[must_use = "it is sent when it is awaited or run"]
+pub struct CreateIndex<'c, C = Client> {
+    request: Request<'c, C>,
     model: IndexModel,
 }
 
-impl CreateIndex<'_> {
+impl<C: AnyClient> CreateIndex<'_, C> {
     options!([request.body] comment, commit_quorum, max_time);
 
-    async fn run(self) -> Result<String, ClientError> {
+    async fn send(self) -> Result<String, ClientError> {
         let mut names = create(self.request, vec![self.model]).await?;
         Ok(names.swap_remove(0))
     }
@@ -167,16 +168,16 @@ impl CreateIndex<'_> {
 builder!(CreateIndex => String, write_concern);
 
 /// The creation of indexes: [`Collection::create_indexes`].
-#[must_use = "it is sent when the value is awaited"]
-pub struct CreateIndexes<'c> {
-    request: Request<'c>,
+#[must_use = "it is sent when it is awaited or run"]
+pub struct CreateIndexes<'c, C = Client> {
+    request: Request<'c, C>,
     models: Vec<IndexModel>,
 }
 
-impl CreateIndexes<'_> {
+impl<C: AnyClient> CreateIndexes<'_, C> {
     options!([request.body] comment, commit_quorum, max_time);
 
-    async fn run(self) -> Result<Vec<String>, ClientError> {
+    async fn send(self) -> Result<Vec<String>, ClientError> {
         create(self.request, self.models).await
     }
 }
@@ -184,17 +185,17 @@ impl CreateIndexes<'_> {
 builder!(CreateIndexes => Vec<String>, write_concern);
 
 /// A query for indexes: [`Collection::list_indexes`].
-#[must_use = "it is sent when the value is awaited"]
-pub struct ListIndexes<'c> {
-    request: Request<'c>,
+#[must_use = "it is sent when it is awaited or run"]
+pub struct ListIndexes<'c, C = Client> {
+    request: Request<'c, C>,
     cursor: CursorOptions,
 }
 
-impl ListIndexes<'_> {
+impl<C: AnyClient> ListIndexes<'_, C> {
     options!([request.body] comment, max_time);
     cursor_options!();
 
-    async fn run(self) -> Result<Cursor<Document>, ClientError> {
+    async fn send(self) -> Result<Cursor<Document>, ClientError> {
         self.request.list(self.cursor).await
     }
 }
@@ -202,15 +203,15 @@ impl ListIndexes<'_> {
 builder!(ListIndexes => Cursor<Document>);
 
 /// A query for the names of indexes: [`Collection::list_index_names`].
-#[must_use = "it is sent when the value is awaited"]
-pub struct ListIndexNames<'c> {
-    request: Request<'c>,
+#[must_use = "it is sent when it is awaited or run"]
+pub struct ListIndexNames<'c, C = Client> {
+    request: Request<'c, C>,
 }
 
-impl ListIndexNames<'_> {
+impl<C: AnyClient> ListIndexNames<'_, C> {
     options!([request.body] comment, max_time);
 
-    async fn run(self) -> Result<Vec<String>, ClientError> {
+    async fn send(self) -> Result<Vec<String>, ClientError> {
         names("listIndexes", self.request.list(CursorOptions::default()).await?).await
     }
 }
@@ -218,15 +219,15 @@ impl ListIndexNames<'_> {
 builder!(ListIndexNames => Vec<String>);
 
 /// The removal of indexes: [`Collection::drop_index`] and [`Collection::drop_indexes`].
-#[must_use = "it is sent when the value is awaited"]
-pub struct DropIndexes<'c> {
-    request: Request<'c>,
+#[must_use = "it is sent when it is awaited or run"]
+pub struct DropIndexes<'c, C = Client> {
+    request: Request<'c, C>,
 }
 
-impl DropIndexes<'_> {
+impl<C: AnyClient> DropIndexes<'_, C> {
     options!([request.body] comment, max_time);
 
-    async fn run(self) -> Result<(), ClientError> {
+    async fn send(self) -> Result<(), ClientError> {
         found_or_not(self.request.write().await)
     }
 }

@@ -7,30 +7,27 @@ use bson::spec::ElementType;
 use bson::{Bson, RawDocument, RawDocumentBuf};
 use serde::Serialize;
 
+use super::super::Client;
 use super::super::error::ClientError;
-use super::super::session_handle::Session;
-use super::super::timed::Limited;
 use super::super::typed::encode_after;
-use super::Collection;
 use super::fields::{Fields, Shape, refused};
 use super::request::Request;
 use super::results::{Counts, InsertManyResult, InsertOneResult};
-use crate::client::object_id::object_id;
-use crate::client::session::SessionError;
+use super::{AnyClient, Collection};
 use crate::endpoint::{Limit, OutgoingSequence};
 
-impl<T: Serialize> Collection<T> {
+impl<T: Serialize, C: AnyClient> Collection<T, C> {
     /// Prepares the insert of a document. If it has no `_id`, the client gives it one, which is in the result, and in an error
     /// that leaves the outcome open: [`ClientError::generated_ids`].
     #[track_caller]
-    pub fn insert_one(&self, document: impl Borrow<T>) -> InsertOne<'_> {
+    pub fn insert_one(&self, document: impl Borrow<T>) -> InsertOne<'_, C> {
         InsertOne { request: self.request("insert"), document: NewDocument::of("document", document.borrow(), true) }
     }
 
     /// Prepares inserts of documents, in as few commands as the server's limits allow. A document without `_id` gets one, as for
     /// [`insert_one`](Self::insert_one).
     #[track_caller]
-    pub fn insert_many(&self, documents: impl IntoIterator<Item = impl Borrow<T>>) -> InsertMany<'_> {
+    pub fn insert_many(&self, documents: impl IntoIterator<Item = impl Borrow<T>>) -> InsertMany<'_, C> {
         let mut makes_room = true;
         let documents = documents.into_iter().map(|document| {
             let document = NewDocument::of("documents", document.borrow(), makes_room)?;
@@ -44,16 +41,16 @@ impl<T: Serialize> Collection<T> {
 }
 
 /// An insert of one document: [`Collection::insert_one`].
-#[must_use = "it is sent when the value is awaited"]
-pub struct InsertOne<'c> {
-    request: Request<'c>,
+#[must_use = "it is sent when it is awaited or run"]
+pub struct InsertOne<'c, C = Client> {
+    request: Request<'c, C>,
     document: Result<NewDocument, ClientError>,
 }
 
-impl<'c> InsertOne<'c> {
+impl<'c, C: AnyClient> InsertOne<'c, C> {
     options!([request.body] bypass_document_validation, comment);
 
-    fn run(self) -> impl Future<Output = Result<InsertOneResult, ClientError>> + Send + 'c {
+    fn send(self) -> impl Future<Output = Result<InsertOneResult, ClientError>> + Send + 'c {
         let Self { mut request, document } = self;
         request.body.add("ordered", &true);
         let ready = request.ready(true);
@@ -75,15 +72,15 @@ impl<'c> InsertOne<'c> {
 builder!(InsertOne => InsertOneResult, write_concern);
 
 /// Inserts of documents: [`Collection::insert_many`].
-#[must_use = "it is sent when the value is awaited"]
-pub struct InsertMany<'c> {
-    request: Request<'c>,
+#[must_use = "it is sent when it is awaited or run"]
+pub struct InsertMany<'c, C = Client> {
+    request: Request<'c, C>,
     collection: &'c str,
     documents: Result<Vec<NewDocument>, ClientError>,
     ordered: bool,
 }
 
-impl InsertMany<'_> {
+impl<C: AnyClient> InsertMany<'_, C> {
     options!([request.body] bypass_document_validation, comment);
 
     /// Sets whether the first insert that fails ends the series (`ordered`). The default is true.
@@ -92,7 +89,7 @@ impl InsertMany<'_> {
         self
     }
 
-    async fn run(self) -> Result<InsertManyResult, ClientError> {
+    async fn send(self) -> Result<InsertManyResult, ClientError> {
         let Self { request, collection, documents, ordered } = self;
         let documents = documents?;
         if documents.is_empty() {

@@ -1,7 +1,8 @@
 //! Handles of databases and collections, with the operations that the CRUD specification names.
 //!
 //! A handle makes builders. A builder has a [`Request`]: the command's document as it grows, and how to run it.
-//! The operations of the client run it. So another client can run the same builders, by the trait `Limited`.
+//! The operations of the client run it. Handles and builders are those of either client: the asynchronous one awaits a builder, and
+//! the blocking one runs its [`Call`].
 
 mod fields;
 #[macro_use]
@@ -12,6 +13,7 @@ mod request;
 mod administration;
 mod aggregate;
 mod bulk;
+mod commands;
 mod find;
 mod indexes;
 mod insert;
@@ -32,17 +34,20 @@ pub use self::administration::{
 };
 pub use self::aggregate::{Aggregate, CountDocuments, Distinct, EstimatedDocumentCount};
 pub use self::bulk::{BulkWrite, WriteModel};
+pub use self::commands::{RunCommand, RunCursorCommand};
 pub(super) use self::fields::{Fields, Shape, refused};
 pub use self::find::{Find, FindOne};
 pub use self::indexes::{CreateIndex, CreateIndexes, DropIndexes, IndexModel, ListIndexNames, ListIndexes};
 pub use self::insert::{InsertMany, InsertOne};
 pub use self::modify::{FindOneAndDelete, FindOneAndReplace, FindOneAndUpdate, ReturnDocument};
+pub(crate) use self::request::Call;
 pub use self::results::{BulkWriteResult, DeleteResult, InsertManyResult, InsertOneResult, UpdateResult};
 pub use self::update::{Delete, Replace, Update};
 
 use self::request::Request;
 use super::Client;
-use crate::endpoint::options::{ReadPreference, WriteConcern};
+use super::session::Session;
+use crate::options::{ReadPreference, WriteConcern};
 
 /// Gives a handle the methods that replace the client's options.
 macro_rules! settings {
@@ -95,9 +100,7 @@ impl Client {
     /// ```
     #[must_use]
     pub fn database(&self, name: impl Into<String>) -> Database {
-        let (database, collection) = (name.into(), String::new());
-        let settings = Settings::default();
-        Database { namespace: Arc::new(Namespace { client: self.clone(), database, collection, settings }) }
+        Database::new(self.clone(), name.into())
     }
 
     /// Returns a handle of the database that the connection string names. `None` if there is no name.
@@ -107,19 +110,59 @@ impl Client {
     }
 }
 
+/// A client that handles belong to: [`Client`], or [`single::Client`](crate::single::Client).
+pub trait AnyClient: sealed::Client {
+    /// The session of this client.
+    type Session: sealed::Session;
+}
+
+impl AnyClient for Client {
+    type Session = Session;
+}
+
+/// What handles need of a client and its sessions.
+pub(crate) mod sealed {
+    pub trait Client: Clone + Send + Sync + 'static {
+        /// Returns the client that runs the operations.
+        fn running(&self) -> &super::Client;
+    }
+
+    pub trait Session {
+        /// Returns the session of the client that runs the operations.
+        fn running(&mut self) -> &mut super::Session;
+    }
+}
+
+impl sealed::Client for Client {
+    fn running(&self) -> &Client {
+        self
+    }
+}
+
+impl sealed::Session for Session {
+    fn running(&mut self) -> &mut Session {
+        self
+    }
+}
+
 /// A database of a client: [`Client::database`].
 ///
 /// It is cheap to clone, and can be created at any time.
 #[derive(Clone)]
-pub struct Database {
-    namespace: Arc<Namespace>,
+pub struct Database<C = Client> {
+    namespace: Arc<Namespace<C>>,
 }
 
-impl Database {
+impl<C: AnyClient> Database<C> {
+    pub(crate) fn new(client: C, database: String) -> Self {
+        let (collection, settings) = (String::new(), Settings::default());
+        Self { namespace: Arc::new(Namespace { client, database, collection, settings }) }
+    }
+
     /// Returns a handle of a collection, whose documents are values of type `T`. It has the read preference and the concerns of
     /// the database. Sends nothing: the server creates a collection with its first document.
     #[must_use]
-    pub fn collection<T>(&self, name: impl Into<String>) -> Collection<T> {
+    pub fn collection<T>(&self, name: impl Into<String>) -> Collection<T, C> {
         let namespace = Namespace { collection: name.into(), ..Namespace::clone(&self.namespace) };
         Collection { namespace: Arc::new(namespace), documents: PhantomData }
     }
@@ -132,7 +175,7 @@ impl Database {
 
     /// Returns the client.
     #[must_use]
-    pub fn client(&self) -> &Client {
+    pub fn client(&self) -> &C {
         &self.namespace.client
     }
 
@@ -140,14 +183,14 @@ impl Database {
 
     /// Returns the request of a command with these fields.
     #[track_caller]
-    fn request(&self, body: Fields) -> Request<'_> {
+    fn request(&self, body: Fields) -> Request<'_, C> {
         self.namespace.request(body)
     }
 }
 
-impl fmt::Debug for Database {
+impl<C> fmt::Debug for Database<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Database").field(&self.name()).finish()
+        f.debug_tuple("Database").field(&self.namespace.database).finish()
     }
 }
 
@@ -159,12 +202,12 @@ impl fmt::Debug for Database {
 ///
 /// The methods have the names of the specification. [`Client::run`] and [`Client::write`] are the raw forms, on documents
 /// of the wire.
-pub struct Collection<T = Document> {
-    namespace: Arc<Namespace>,
+pub struct Collection<T = Document, C = Client> {
+    namespace: Arc<Namespace<C>>,
     documents: PhantomData<fn(T) -> T>,
 }
 
-impl<T> Collection<T> {
+impl<T, C: AnyClient> Collection<T, C> {
     /// Returns the collection's name, without that of its database.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -179,13 +222,13 @@ impl<T> Collection<T> {
 
     /// Returns the client.
     #[must_use]
-    pub fn client(&self) -> &Client {
+    pub fn client(&self) -> &C {
         &self.namespace.client
     }
 
     /// Returns a handle of the same collection whose documents are values of another type.
     #[must_use]
-    pub fn clone_with_type<U>(&self) -> Collection<U> {
+    pub fn clone_with_type<U>(&self) -> Collection<U, C> {
         Collection { namespace: self.namespace.clone(), documents: PhantomData }
     }
 
@@ -193,43 +236,43 @@ impl<T> Collection<T> {
 
     /// Returns the request of a command that has this collection as its target.
     #[track_caller]
-    fn request(&self, command: &'static str) -> Request<'_> {
+    fn request(&self, command: &'static str) -> Request<'_, C> {
         self.request_of(Fields::command(command, self.name()))
     }
 
     /// Returns the request of a command with these fields.
     #[track_caller]
-    fn request_of(&self, body: Fields) -> Request<'_> {
+    fn request_of(&self, body: Fields) -> Request<'_, C> {
         self.namespace.request(body)
     }
 }
 
 /// Independent of whether `T` can be cloned.
-impl<T> Clone for Collection<T> {
+impl<T, C> Clone for Collection<T, C> {
     fn clone(&self) -> Self {
-        self.clone_with_type()
+        Self { namespace: self.namespace.clone(), documents: PhantomData }
     }
 }
 
-impl<T> fmt::Debug for Collection<T> {
+impl<T, C> fmt::Debug for Collection<T, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Collection").field(&self.database()).field(&self.name()).finish()
+        f.debug_tuple("Collection").field(&self.namespace.database).field(&self.namespace.collection).finish()
     }
 }
 
 /// What the clones of a handle share.
 #[derive(Clone)]
-struct Namespace {
-    client: Client,
+struct Namespace<C> {
+    client: C,
     database: String,
     /// Empty for a database.
     collection: String,
     settings: Settings,
 }
 
-impl Namespace {
+impl<C> Namespace<C> {
     #[track_caller]
-    fn request(&self, body: Fields) -> Request<'_> {
+    fn request(&self, body: Fields) -> Request<'_, C> {
         Request::new(&self.client, &self.database, &self.settings, body)
     }
 }

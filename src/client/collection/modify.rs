@@ -7,24 +7,22 @@ use bson::{RawBsonRef, RawDocument};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::super::Client;
 use super::super::cursor::read;
 use super::super::error::ClientError;
-use super::super::session_handle::Session;
-use super::super::timed::Limited;
-use super::Collection;
 use super::fields::Shape;
 use super::request::Request;
 use super::update::{set_replacement, set_update};
-use crate::client::session::SessionError;
+use super::{AnyClient, Collection};
 use crate::endpoint::Limit;
 
 const COMMAND: &str = "findAndModify";
 
-impl<T> Collection<T> {
+impl<T, C: AnyClient> Collection<T, C> {
     /// Prepares an update of the first document that matches `filter`. Await it for the document before the update, or
     /// [after](FindOneAndUpdate::return_document) it. `update` is as for [`update_one`](Self::update_one).
     #[track_caller]
-    pub fn find_one_and_update(&self, filter: impl Serialize, update: impl Serialize) -> FindOneAndUpdate<'_, T> {
+    pub fn find_one_and_update(&self, filter: impl Serialize, update: impl Serialize) -> FindOneAndUpdate<'_, T, C> {
         let mut request = self.request_of_modify(&filter);
         set_update(&mut request.body, "update", &update);
         FindOneAndUpdate { request, document: PhantomData }
@@ -33,7 +31,11 @@ impl<T> Collection<T> {
     /// Prepares the replacement of the first document that matches `filter`. Await it for the document before or
     /// [after](FindOneAndReplace::return_document) the replacement.
     #[track_caller]
-    pub fn find_one_and_replace(&self, filter: impl Serialize, replacement: impl Borrow<T>) -> FindOneAndReplace<'_, T>
+    pub fn find_one_and_replace(
+        &self,
+        filter: impl Serialize,
+        replacement: impl Borrow<T>,
+    ) -> FindOneAndReplace<'_, T, C>
     where
         T: Serialize,
     {
@@ -44,14 +46,14 @@ impl<T> Collection<T> {
 
     /// Prepares the deletion of the first document that matches `filter`. Await it for the document.
     #[track_caller]
-    pub fn find_one_and_delete(&self, filter: impl Serialize) -> FindOneAndDelete<'_, T> {
+    pub fn find_one_and_delete(&self, filter: impl Serialize) -> FindOneAndDelete<'_, T, C> {
         let mut request = self.request_of_modify(&filter);
         request.body.add("remove", &true);
         FindOneAndDelete { request, document: PhantomData }
     }
 
     #[track_caller]
-    fn request_of_modify(&self, filter: &impl Serialize) -> Request<'_> {
+    fn request_of_modify(&self, filter: &impl Serialize) -> Request<'_, C> {
         let mut request = self.request(COMMAND);
         request.body.put("filter", "query", Shape::Document, filter);
         request
@@ -71,13 +73,13 @@ pub enum ReturnDocument {
 macro_rules! modifies {
     ($(#[$doc:meta])* $name:ident: $($option:ident),* $(; $returns:ident)?) => {
         $(#[$doc])*
-        #[must_use = "it is sent when the value is awaited"]
-        pub struct $name<'c, T> {
-            request: Request<'c>,
+        #[must_use = "it is sent when it is awaited or run"]
+        pub struct $name<'c, T, C = Client> {
+            request: Request<'c, C>,
             document: PhantomData<fn() -> T>,
         }
 
-        impl<'c, T> $name<'c, T> {
+        impl<'c, T, C: AnyClient> $name<'c, T, C> {
             options!([request.body] collation, comment, fields, hint, let_vars, max_time, sort, $($option),*);
 
             $(
@@ -89,11 +91,11 @@ macro_rules! modifies {
             )?
 
             /// Returns the same call, with the document as a value of another type.
-            pub fn typed<U>(self) -> $name<'c, U> {
+            pub fn typed<U>(self) -> $name<'c, U, C> {
                 $name { request: self.request, document: PhantomData }
             }
 
-            async fn run(self) -> Result<Option<T>, ClientError>
+            async fn send(self) -> Result<Option<T>, ClientError>
             where
                 T: DeserializeOwned,
             {

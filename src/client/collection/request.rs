@@ -7,7 +7,7 @@ use bson::{Document, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use serde::de::DeserializeOwned;
 
 use super::super::Client;
-use super::super::cursor::{Cursor, TimeoutMode};
+use super::super::cursor::{Cursor, OpenCursor, TimeoutMode};
 use super::super::error::ClientError;
 use super::super::operation::Operation;
 use super::super::query::{Query, Verb};
@@ -15,15 +15,31 @@ use super::super::session_handle::Session;
 use super::super::timed::Limited;
 use super::super::typed::{Prepared, with};
 use super::super::write::Write;
-use super::Settings;
 use super::fields::Fields;
-use crate::client::session::{SessionError, name, takes_read_concern, writes_its_result};
-use crate::endpoint::options::{PRIMARY, ReadPreference, WriteConcern};
+use super::{AnyClient, Settings};
 use crate::endpoint::{Limit, OutgoingSequence};
 
+/// A builder that a client runs, within a time limit that may have started before: a call that blocks may have to wait for others.
+pub(crate) trait Call: Sized {
+    type Client;
+    type Output;
+
+    fn client(&self) -> Self::Client;
+
+    /// Returns the time limit as it is.
+    ///
+    /// # Errors
+    ///
+    /// [`SessionError::TimeoutInTransaction`].
+    fn limit(&self) -> Result<Limit, SessionError>;
+
+    /// Sends the command, with a limit that has started.
+    fn begin(self, limit: Limit) -> impl Future<Output = Result<Self::Output, ClientError>> + Send;
+}
+
 /// A command as a builder makes it.
-pub(super) struct Request<'c> {
-    pub client: &'c Client,
+pub(super) struct Request<'c, C = Client> {
+    pub client: &'c C,
     pub database: &'c str,
     /// The command's document, without its statements.
     pub body: Fields,
@@ -39,10 +55,10 @@ pub(super) struct Request<'c> {
     pub site: &'static Location<'static>,
 }
 
-impl<'c> Request<'c> {
+impl<'c, C> Request<'c, C> {
     /// Creates a request from the document of a command.
     #[track_caller]
-    pub fn new(client: &'c Client, database: &'c str, settings: &'c Settings, body: Fields) -> Self {
+    pub fn new(client: &'c C, database: &'c str, settings: &'c Settings, body: Fields) -> Self {
         Self {
             client,
             database,
@@ -57,14 +73,16 @@ impl<'c> Request<'c> {
             site: Location::caller(),
         }
     }
+}
 
+impl<'c, C: AnyClient> Request<'c, C> {
     /// Returns the time limit as it is.
     ///
     /// # Errors
     ///
     /// [`SessionError::TimeoutInTransaction`].
     pub fn limit(&self) -> Result<Limit, SessionError> {
-        self.client.limit_in(self.session.as_ref().map(|session| &**session.explicit()), self.timeout)
+        self.client.running().limit_in(self.session.as_ref().map(|session| &**session.explicit()), self.timeout)
     }
 
     /// Sets [`limit`](Self::limit), whose time has started.
@@ -77,7 +95,15 @@ impl<'c> Request<'c> {
         let read_preference = self.inherit(writes)?;
         let limit = self.started.unwrap_or(self.timeout);
         let Self { client, database, session, site, .. } = self;
-        Ok(Ready { client, database, body: self.body.finish()?, session, read_preference, limit, site })
+        Ok(Ready {
+            client: client.running(),
+            database,
+            body: self.body.finish()?,
+            session,
+            read_preference,
+            limit,
+            site,
+        })
     }
 
     /// Runs a command that reads.
@@ -99,7 +125,7 @@ impl<'c> Request<'c> {
         let writes = verb == Verb::Aggregate && writes_its_result(self.body.document()?);
         let read_preference = self.inherit(writes)?;
         let prepared = Prepared {
-            client: self.client.clone(),
+            client: self.client.running().clone(),
             database: self.database,
             body: self.body.finish(),
             session: self.session,
@@ -113,6 +139,17 @@ impl<'c> Request<'c> {
         Ok(query.await?.typed())
     }
 
+    /// Runs any command that opens a cursor, of which `set` sets the options.
+    pub async fn cursor(
+        self,
+        set: impl for<'o> FnOnce(OpenCursor<'o>) -> OpenCursor<'o> + Send,
+    ) -> Result<Cursor, ClientError> {
+        let Self { client, database, session, read_preference, timeout, started, site, .. } = self;
+        let body = self.body.finish()?;
+        let operation = with(Operation::new(database, &body), session, read_preference, timeout);
+        set(client.running().cursor_at(operation, site).started(started)).await
+    }
+
     /// Runs a command on the primary whose reply has a cursor of descriptions.
     pub async fn list(mut self, options: CursorOptions) -> Result<Cursor<Document>, ClientError> {
         self.read_preference = Some(&PRIMARY);
@@ -122,7 +159,7 @@ impl<'c> Request<'c> {
     /// Returns writes in bulk, with the fields of the request as their options.
     pub fn into_write(mut self, collection: &'c str, ordered: bool) -> Result<Write<'c>, ClientError> {
         self.inherit(true)?;
-        let mut write = Write::of(self.client.clone(), self.database, collection, self.site);
+        let mut write = Write::of(self.client.running().clone(), self.database, collection, self.site);
         if !ordered {
             write = write.unordered();
         }
@@ -184,6 +221,12 @@ impl Ready<'_> {
         let operation = Operation::read(self.database, &self.body);
         let operation = with(operation, self.session, self.read_preference, self.limit);
         self.client.run_at(operation, self.site).await
+    }
+
+    /// Runs any command.
+    pub async fn command(self) -> Result<RawDocumentBuf, ClientError> {
+        let operation = Operation::new(self.database, &self.body);
+        self.client.run_at(with(operation, self.session, self.read_preference, self.limit), self.site).await
     }
 
     /// Runs a command that writes. `is_single`: each statement concerns one document at most.
@@ -259,13 +302,13 @@ macro_rules! cursor_options {
     };
 }
 
-/// Gives a builder the methods that all builders have, and its future. The builder has a method `run`.
+/// Gives a builder the methods that all builders have, and its future. The builder has a method `send`.
 macro_rules! builder {
     ($name:ident $(<$t:ident>)? => $output:ty $(, $inherited:ident)*) => {
-        impl<'c $(, $t)?> $name<'c $(, $t)?> {
+        impl<'c $(, $t)?, C: super::AnyClient> $name<'c $(, $t)?, C> {
             /// Sets the session, and with it the transaction, that the call belongs to.
-            pub fn session(mut self, session: &'c mut Session) -> Self {
-                self.request.session = Some(session);
+            pub fn session(mut self, session: &'c mut C::Session) -> Self {
+                self.request.session = Some(super::sealed::Session::running(session));
                 self
             }
 
@@ -302,21 +345,29 @@ macro_rules! builder {
             ///
             /// As for [`Client::run`](crate::Client::run).
             fn into_future(self) -> Self::IntoFuture {
-                Box::pin(self.run())
+                Box::pin(self.send())
             }
         }
 
-        impl<'c $(, $t: serde::de::DeserializeOwned + 'c)?> Limited for $name<'c $(, $t)?> {
+        impl<'c $(, $t: serde::de::DeserializeOwned + 'c)?, C: super::AnyClient> super::Call for $name<'c $(, $t)?, C> {
+            type Client = C;
+            type Output = $output;
+
+            fn client(&self) -> C {
+                self.request.client.clone()
+            }
+
             fn limit(&self) -> Result<Limit, SessionError> {
                 self.request.limit()
             }
 
-            fn set_limit(&mut self, limit: Limit) {
+            fn begin(mut self, limit: Limit) -> impl Future<Output = Result<$output, ClientError>> + Send {
                 self.request.start(limit);
+                self.send()
             }
         }
 
-        impl<$($t)?> std::fmt::Debug for $name<'_ $(, $t)?> {
+        impl<$($t,)? C> std::fmt::Debug for $name<'_ $(, $t)?, C> {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.debug_struct(stringify!($name)).field("database", &self.request.database).finish_non_exhaustive()
             }

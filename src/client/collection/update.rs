@@ -4,29 +4,27 @@ use std::borrow::Borrow;
 
 use serde::Serialize;
 
+use super::super::Client;
 use super::super::error::ClientError;
-use super::super::session_handle::Session;
-use super::super::timed::Limited;
-use super::Collection;
 use super::fields::{Fields, Shape, refused};
 use super::request::Request;
 use super::results::{Counts, DeleteResult, UpdateResult};
-use crate::client::session::{SessionError, name};
+use super::{AnyClient, Collection};
 use crate::endpoint::{Limit, OutgoingSequence};
 use crate::text::printable::Printable;
 
-impl<T> Collection<T> {
+impl<T, C: AnyClient> Collection<T, C> {
     /// Prepares an update of the first document that matches `filter`. `update` is a document of operators, such as
     /// `{ $set: … }`, or a pipeline.
     #[track_caller]
-    pub fn update_one(&self, filter: impl Serialize, update: impl Serialize) -> Update<'_> {
+    pub fn update_one(&self, filter: impl Serialize, update: impl Serialize) -> Update<'_, C> {
         Update { request: self.request("update"), statement: update_statement(&filter, &update), is_single: true }
     }
 
     /// Prepares an update of all documents that match `filter`. It is not repeated after a network error: the server may have
     /// executed it.
     #[track_caller]
-    pub fn update_many(&self, filter: impl Serialize, update: impl Serialize) -> Update<'_> {
+    pub fn update_many(&self, filter: impl Serialize, update: impl Serialize) -> Update<'_, C> {
         let mut statement = update_statement(&filter, &update);
         statement.add("multi", &true);
         Update { request: self.request("update"), statement, is_single: false }
@@ -34,7 +32,7 @@ impl<T> Collection<T> {
 
     /// Prepares the replacement of the first document that matches `filter`.
     #[track_caller]
-    pub fn replace_one(&self, filter: impl Serialize, replacement: impl Borrow<T>) -> Replace<'_>
+    pub fn replace_one(&self, filter: impl Serialize, replacement: impl Borrow<T>) -> Replace<'_, C>
     where
         T: Serialize,
     {
@@ -43,31 +41,31 @@ impl<T> Collection<T> {
 
     /// Prepares the deletion of the first document that matches `filter`.
     #[track_caller]
-    pub fn delete_one(&self, filter: impl Serialize) -> Delete<'_> {
+    pub fn delete_one(&self, filter: impl Serialize) -> Delete<'_, C> {
         Delete { request: self.request("delete"), statement: delete_statement(&filter, 1), is_single: true }
     }
 
     /// Prepares the deletion of all documents that match `filter`. It is not repeated after a network error: the server may have
     /// executed it.
     #[track_caller]
-    pub fn delete_many(&self, filter: impl Serialize) -> Delete<'_> {
+    pub fn delete_many(&self, filter: impl Serialize) -> Delete<'_, C> {
         Delete { request: self.request("delete"), statement: delete_statement(&filter, 0), is_single: false }
     }
 }
 
 /// An update: [`Collection::update_one`] and [`Collection::update_many`].
-#[must_use = "it is sent when the value is awaited"]
-pub struct Update<'c> {
-    request: Request<'c>,
+#[must_use = "it is sent when it is awaited or run"]
+pub struct Update<'c, C = Client> {
+    request: Request<'c, C>,
     statement: Fields,
     is_single: bool,
 }
 
-impl<'c> Update<'c> {
+impl<'c, C: AnyClient> Update<'c, C> {
     options!([statement] array_filters, collation, hint, sort, upsert);
     options!([request.body] bypass_document_validation, comment, let_vars);
 
-    fn run(self) -> impl Future<Output = Result<UpdateResult, ClientError>> + Send + 'c {
+    fn send(self) -> impl Future<Output = Result<UpdateResult, ClientError>> + Send + 'c {
         send(self.request, "updates", self.statement, self.is_single, Counts::of_update)
     }
 }
@@ -75,17 +73,17 @@ impl<'c> Update<'c> {
 builder!(Update => UpdateResult, write_concern);
 
 /// A replacement of one document: [`Collection::replace_one`].
-#[must_use = "it is sent when the value is awaited"]
-pub struct Replace<'c> {
-    request: Request<'c>,
+#[must_use = "it is sent when it is awaited or run"]
+pub struct Replace<'c, C = Client> {
+    request: Request<'c, C>,
     statement: Fields,
 }
 
-impl<'c> Replace<'c> {
+impl<'c, C: AnyClient> Replace<'c, C> {
     options!([statement] collation, hint, sort, upsert);
     options!([request.body] bypass_document_validation, comment, let_vars);
 
-    fn run(self) -> impl Future<Output = Result<UpdateResult, ClientError>> + Send + 'c {
+    fn send(self) -> impl Future<Output = Result<UpdateResult, ClientError>> + Send + 'c {
         send(self.request, "updates", self.statement, true, Counts::of_update)
     }
 }
@@ -93,18 +91,18 @@ impl<'c> Replace<'c> {
 builder!(Replace => UpdateResult, write_concern);
 
 /// A deletion: [`Collection::delete_one`] and [`Collection::delete_many`].
-#[must_use = "it is sent when the value is awaited"]
-pub struct Delete<'c> {
-    request: Request<'c>,
+#[must_use = "it is sent when it is awaited or run"]
+pub struct Delete<'c, C = Client> {
+    request: Request<'c, C>,
     statement: Fields,
     is_single: bool,
 }
 
-impl<'c> Delete<'c> {
+impl<'c, C: AnyClient> Delete<'c, C> {
     options!([statement] collation, hint);
     options!([request.body] comment, let_vars);
 
-    fn run(self) -> impl Future<Output = Result<DeleteResult, ClientError>> + Send + 'c {
+    fn send(self) -> impl Future<Output = Result<DeleteResult, ClientError>> + Send + 'c {
         send(self.request, "deletes", self.statement, self.is_single, Counts::of_delete)
     }
 }
@@ -112,8 +110,8 @@ impl<'c> Delete<'c> {
 builder!(Delete => DeleteResult, write_concern);
 
 /// Sends a command with one statement.
-fn send<'c, R>(
-    mut request: Request<'c>,
+fn send<'c, R, C: AnyClient>(
+    mut request: Request<'c, C>,
     argument: &'static str,
     statement: Fields,
     is_single: bool,

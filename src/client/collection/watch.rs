@@ -5,30 +5,30 @@ use serde::Serialize;
 
 use super::super::change_stream::{Watch, WatchTarget};
 use super::fields::Shape;
-use super::{Collection, Database, Namespace};
+use super::{AnyClient, Collection, Database, Namespace};
 
-impl<T> Collection<T> {
+impl<T, C: AnyClient> Collection<T, C> {
     /// Prepares a change stream of the collection: see [`Client::watch`](crate::Client::watch). `pipeline` has the stages that
     /// the changes pass through, or is `()`.
     #[track_caller]
-    pub fn watch(&self, pipeline: impl Serialize) -> Watch<'_> {
+    pub fn watch(&self, pipeline: impl Serialize) -> Watch<'_, C> {
         self.namespace.watch(WatchTarget::Collection(self.database(), self.name()), pipeline)
     }
 }
 
-impl Database {
+impl<C: AnyClient> Database<C> {
     /// Prepares a change stream of all collections of the database: see [`Client::watch`](crate::Client::watch). `pipeline` has
     /// the stages that the changes pass through, or is `()`.
     #[track_caller]
-    pub fn watch(&self, pipeline: impl Serialize) -> Watch<'_> {
+    pub fn watch(&self, pipeline: impl Serialize) -> Watch<'_, C> {
         self.namespace.watch(WatchTarget::Database(self.name()), pipeline)
     }
 }
 
-impl Namespace {
+impl<C: AnyClient> Namespace<C> {
     #[track_caller]
-    fn watch<'c>(&'c self, target: WatchTarget<'c>, pipeline: impl Serialize) -> Watch<'c> {
-        let mut watch = self.client.watch(target, pipeline);
+    fn watch<'c>(&'c self, target: WatchTarget<'c>, pipeline: impl Serialize) -> Watch<'c, C> {
+        let mut watch = Watch::of(self.client.clone(), target, &pipeline);
         watch.read_preference = self.settings.read_preference.as_ref();
         if let Some(level) = &self.settings.read_concern {
             watch.options.add("readConcern", &rawdoc! { "level": level.as_str() });
@@ -37,7 +37,7 @@ impl Namespace {
     }
 }
 
-impl Watch<'_> {
+impl<C: AnyClient> Watch<'_, C> {
     options!([stage]
         full_document, full_document_before_change, resume_after, show_expanded_events, start_after,
         start_at_operation_time,

@@ -3,16 +3,14 @@
 //! It is meant for a language runtime that embeds wharf, and for command-line tools.
 //!
 //! ```no_run
-//! use bson::rawdoc;
-//! use wharf::Operation;
+//! use bson::{Document, doc};
 //! use wharf::single::Client;
 //!
 //! fn main() -> Result<(), Box<dyn std::error::Error>> {
 //!     let client = Client::from_uri("mongodb://localhost,db2.example.com/?replicaSet=rs0")?;
-//!     let reply = client.run_command("admin", &rawdoc! { "ping": 1 })?;
-//!     println!("ok: {}", reply.get_f64("ok")?);
-//!     let find = rawdoc! { "find": "orders", "filter": { "paid": false } };
-//!     for order in client.cursor(Operation::read("shop", &find)).run()? {
+//!     let orders = client.database("shop").collection::<Document>("orders");
+//!     orders.insert_one(doc! { "_id": 1, "paid": false }).run()?;
+//!     for order in orders.find(doc! { "paid": false }).run()? {
 //!         println!("{}", order?.get_i32("_id")?);
 //!     }
 //!     Ok(())
@@ -82,6 +80,7 @@ mod cursor;
 #[cfg(test)]
 mod cursor_tests;
 mod driver;
+mod handles;
 #[cfg(test)]
 mod limit_tests;
 #[cfg(test)]
@@ -104,6 +103,7 @@ use serde::de::DeserializeOwned;
 
 pub use change_stream::ChangeStream;
 pub use cursor::Cursor;
+pub use handles::{Collection, Database};
 pub use prepared::Prepared;
 pub use session::Session;
 

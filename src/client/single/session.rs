@@ -35,7 +35,7 @@ use crate::client::{
 /// ```
 pub struct Session {
     client: Client,
-    session: client::Session,
+    pub(super) session: client::Session,
 }
 
 impl Session {

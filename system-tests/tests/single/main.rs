@@ -4,6 +4,7 @@
 mod changes;
 mod connecting;
 mod cursors;
+mod handles;
 #[cfg(target_os = "linux")]
 mod process;
 mod replica_set;

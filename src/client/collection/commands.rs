@@ -1,0 +1,161 @@
+//! Commands of the application's own: `run_command` and `run_cursor_command`.
+
+use std::marker::PhantomData;
+use std::time::Duration;
+
+use bson::Document;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::super::Client;
+use super::super::cursor::{Cursor, CursorType, TimeoutMode};
+use super::super::error::ClientError;
+use super::super::typed::decode;
+use super::fields::{Fields, Shape};
+use super::request::Request;
+use super::{AnyClient, Database, Settings};
+use crate::endpoint::Limit;
+use crate::session::SessionError;
+
+impl<C: AnyClient> Database<C> {
+    /// Prepares any command of the application, on the primary: a document, or anything that serde writes as one. Await it for
+    /// the reply, or after [`typed`](RunCommand::typed) for the reply as any type. The client adds no concern to it.
+    #[track_caller]
+    pub fn run_command(&self, command: impl Serialize) -> RunCommand<'_, Document, C> {
+        RunCommand { request: self.request_of_any(&command), reply: PhantomData }
+    }
+
+    /// Prepares any command of the application that opens a cursor, on the primary. Await it for a [`Cursor`] of documents, or
+    /// after [`typed`](RunCursorCommand::typed) of any type. The client adds no concern to it.
+    ///
+    /// ```no_run
+    /// # async fn example(shop: wharf::Database) -> Result<(), wharf::ClientError> {
+    /// use bson::doc;
+    ///
+    /// let mut checked = shop.run_cursor_command(doc! { "checkMetadataConsistency": 1 }).batch_size(10).await?;
+    /// while let Some(inconsistency) = checked.next().await? {
+    ///     println!("{inconsistency:?}");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[track_caller]
+    pub fn run_cursor_command(&self, command: impl Serialize) -> RunCursorCommand<'_, Document, C> {
+        RunCursorCommand {
+            request: self.request_of_any(&command),
+            more: Fields::new(),
+            batch_size: None,
+            max_time: None,
+            cursor_type: None,
+            timeout_mode: None,
+            documents: PhantomData,
+        }
+    }
+
+    #[track_caller]
+    fn request_of_any(&self, command: &impl Serialize) -> Request<'_, C> {
+        let mut body = Fields::new();
+        body.extend("command", command);
+        Request::new(self.client(), self.name(), Settings::NONE, body)
+    }
+}
+
+/// A command of the application: [`Database::run_command`].
+#[must_use = "it is sent when it is awaited or run"]
+pub struct RunCommand<'c, T = Document, C = Client> {
+    request: Request<'c, C>,
+    reply: PhantomData<fn() -> T>,
+}
+
+impl<'c, T, C: AnyClient> RunCommand<'c, T, C> {
+    /// Returns the same command, whose reply serde reads as another type.
+    pub fn typed<U>(self) -> RunCommand<'c, U, C> {
+        RunCommand { request: self.request, reply: PhantomData }
+    }
+
+    async fn send(self) -> Result<T, ClientError>
+    where
+        T: DeserializeOwned,
+    {
+        let reply = self.request.ready(false)?.command().await?;
+        decode(&reply).map_err(|reason| ClientError::unreadable("a command", reason))
+    }
+}
+
+builder!(RunCommand<T> => T, read_preference);
+
+/// A command of the application that opens a cursor: [`Database::run_cursor_command`].
+#[must_use = "it is sent when it is awaited or run"]
+pub struct RunCursorCommand<'c, T = Document, C = Client> {
+    request: Request<'c, C>,
+    /// Fields of each `getMore`.
+    more: Fields,
+    batch_size: Option<i32>,
+    max_time: Option<Duration>,
+    cursor_type: Option<CursorType>,
+    timeout_mode: Option<TimeoutMode>,
+    documents: PhantomData<fn() -> T>,
+}
+
+impl<'c, T, C: AnyClient> RunCursorCommand<'c, T, C> {
+    /// Sets the number of documents in each further batch (`batchSize` of each `getMore`). By default the server decides: the
+    /// client does not look into the command.
+    pub fn batch_size(mut self, documents: i32) -> Self {
+        self.batch_size = Some(documents);
+        self
+    }
+
+    /// Sets the comment of each `getMore`, which has none by default.
+    pub fn comment(mut self, comment: impl Serialize) -> Self {
+        self.more.set("comment", "comment", Shape::Any, &comment);
+        self
+    }
+
+    /// Sets `maxTimeMS` of each `getMore`: how long the server waits for new documents. Only cursors that await data have it.
+    pub fn max_time(mut self, limit: Duration) -> Self {
+        self.max_time = Some(limit);
+        self
+    }
+
+    /// Sets the type of the cursor that the command opens. By default the command tells, by `tailable` and `awaitData`.
+    pub fn cursor_type(mut self, cursor_type: CursorType) -> Self {
+        self.cursor_type = Some(cursor_type);
+        self
+    }
+
+    /// Sets what `timeoutMS` limits. Needs `timeoutMS`, of the call or of the options.
+    pub fn timeout_mode(mut self, mode: TimeoutMode) -> Self {
+        self.timeout_mode = Some(mode);
+        self
+    }
+
+    /// Returns the same command, for documents of another type.
+    pub fn typed<U>(self) -> RunCursorCommand<'c, U, C> {
+        let Self { request, more, batch_size, max_time, cursor_type, timeout_mode, .. } = self;
+        RunCursorCommand { request, more, batch_size, max_time, cursor_type, timeout_mode, documents: PhantomData }
+    }
+
+    async fn send(self) -> Result<Cursor<T>, ClientError>
+    where
+        T: DeserializeOwned,
+    {
+        let Self { request, more, batch_size, max_time, cursor_type, timeout_mode, .. } = self;
+        let more = more.finish()?;
+        let cursor = request.cursor(|opening| {
+            let mut opening = opening.batch_size(batch_size.unwrap_or(0)).comment(more);
+            if let Some(limit) = max_time {
+                opening = opening.max_await_time(limit);
+            }
+            if let Some(cursor_type) = cursor_type {
+                opening = opening.cursor_type(cursor_type);
+            }
+            if let Some(mode) = timeout_mode {
+                opening = opening.timeout_mode(mode);
+            }
+            opening
+        });
+        Ok(cursor.await?.typed())
+    }
+}
+
+builder!(RunCursorCommand<T> => Cursor<T>, read_preference);

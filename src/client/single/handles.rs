@@ -1,0 +1,158 @@
+//! Handles of databases and collections: those of the asynchronous client, whose builders have a method `run`.
+
+use bson::{Bson, Document};
+use serde::de::DeserializeOwned;
+
+use super::{ChangeStream, Client, Cursor, Session};
+use crate::client::action::{
+    Aggregate, BulkWrite, CountDocuments, CreateCollection, CreateIndex, CreateIndexes, Delete, Distinct, DropIndexes,
+    DropNamespace, EstimatedDocumentCount, Find, FindOne, FindOneAndDelete, FindOneAndReplace, FindOneAndUpdate,
+    InsertMany, InsertOne, ListCollectionNames, ListCollections, ListDatabaseNames, ListDatabases, ListIndexNames,
+    ListIndexes, Rename, Replace, RunCommand, RunCursorCommand, Update,
+};
+use crate::client::{
+    self, AnyClient, BulkWriteResult, Call, ClientError, DatabaseSpecification, DeleteResult, InsertManyResult,
+    InsertOneResult, UpdateResult, Watch, sealed,
+};
+
+/// A database of a [`single::Client`](Client): see [`client::Database`](crate::Database).
+pub type Database = client::Database<Client>;
+
+/// A collection of a [`single::Client`](Client): see [`client::Collection`](crate::Collection).
+pub type Collection<T = Document> = client::Collection<T, Client>;
+
+impl AnyClient for Client {
+    type Session = Session;
+}
+
+impl sealed::Client for Client {
+    fn running(&self) -> &client::Client {
+        self.client()
+    }
+}
+
+impl sealed::Session for Session {
+    fn running(&mut self) -> &mut client::Session {
+        &mut self.session
+    }
+}
+
+impl Client {
+    /// Returns a handle of a database. Sends nothing. Its methods are those of [`wharf::Database`](crate::Database), whose
+    /// builders are run by `run`:
+    ///
+    /// ```no_run
+    /// # fn example(client: wharf::single::Client) -> Result<(), wharf::ClientError> {
+    /// use bson::{Document, doc};
+    ///
+    /// let orders = client.database("shop").collection::<Document>("orders");
+    /// orders.insert_one(doc! { "_id": 1, "paid": false }).run()?;
+    /// orders.update_one(doc! { "_id": 1 }, doc! { "$set": { "paid": true } }).run()?;
+    /// for order in orders.find(doc! { "paid": true }).sort(doc! { "_id": 1 }).run()? {
+    ///     println!("{}", order?);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn database(&self, name: impl Into<String>) -> Database {
+        Database::new(self.clone(), name.into())
+    }
+
+    /// Returns a handle of the database that the connection string names. `None` if it names none.
+    #[must_use]
+    pub fn default_database(&self) -> Option<Database> {
+        self.options().default_database.as_ref().map(|name| self.database(name))
+    }
+
+    /// Prepares a query for the databases, with their sizes.
+    #[track_caller]
+    pub fn list_databases(&self) -> ListDatabases<'_, Self> {
+        ListDatabases::of(self)
+    }
+
+    /// Prepares a query for the names of the databases.
+    #[track_caller]
+    pub fn list_database_names(&self) -> ListDatabaseNames<'_, Self> {
+        ListDatabaseNames::of(self)
+    }
+}
+
+/// What a call returns, made of what the asynchronous client returns.
+trait Returned<O> {
+    fn of(client: Client, output: O) -> Self;
+}
+
+impl<O> Returned<O> for O {
+    fn of(_: Client, output: O) -> Self {
+        output
+    }
+}
+
+impl<T> Returned<client::Cursor<T>> for Cursor<T> {
+    fn of(client: Client, cursor: client::Cursor<T>) -> Self {
+        Self::new(client, cursor)
+    }
+}
+
+impl Returned<client::ChangeStream> for ChangeStream {
+    fn of(client: Client, stream: client::ChangeStream) -> Self {
+        Self::new(client, stream)
+    }
+}
+
+fn run<P: Call<Client = Client>, R: Returned<P::Output>>(call: P) -> Result<R, ClientError> {
+    let client = call.client();
+    let output = client.drive_within(call.limit()?, |limit| call.begin(limit))??;
+    Ok(R::of(client, output))
+}
+
+/// Gives builders the method that runs them.
+macro_rules! calls {
+    ($($builder:ident $(<$t:ident>)? => $output:ty,)*) => { $(
+        impl<'c $(, $t: DeserializeOwned + 'c)?> $builder<'c $(, $t)?, Client> {
+            /// Sends the command, and waits for the outcome.
+            ///
+            /// # Errors
+            ///
+            /// Those of the builder of the asynchronous client, [`ClientError::OnRuntime`], [`ClientError::EventLoop`] and
+            /// [`ClientError::InUse`].
+            pub fn run(self) -> Result<$output, ClientError> {
+                run(self)
+            }
+        }
+    )* };
+}
+
+calls! {
+    Aggregate<T> => Cursor<T>,
+    BulkWrite => BulkWriteResult,
+    CountDocuments => u64,
+    CreateCollection => (),
+    CreateIndex => String,
+    CreateIndexes => Vec<String>,
+    Delete => DeleteResult,
+    Distinct => Vec<Bson>,
+    DropIndexes => (),
+    DropNamespace => (),
+    EstimatedDocumentCount => u64,
+    Find<T> => Cursor<T>,
+    FindOne<T> => Option<T>,
+    FindOneAndDelete<T> => Option<T>,
+    FindOneAndReplace<T> => Option<T>,
+    FindOneAndUpdate<T> => Option<T>,
+    InsertMany => InsertManyResult,
+    InsertOne => InsertOneResult,
+    ListCollectionNames => Vec<String>,
+    ListCollections => Cursor<Document>,
+    ListDatabaseNames => Vec<String>,
+    ListDatabases => Vec<DatabaseSpecification>,
+    ListIndexNames => Vec<String>,
+    ListIndexes => Cursor<Document>,
+    Rename => (),
+    Replace => UpdateResult,
+    RunCommand<T> => T,
+    RunCursorCommand<T> => Cursor<T>,
+    Update => UpdateResult,
+    Watch => ChangeStream,
+}
