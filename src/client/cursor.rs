@@ -27,12 +27,12 @@ use super::error::{ClientError, FailedOperation};
 use super::in_session::InSession;
 use super::line::Ticket;
 use super::operation::{Kind, Operation};
-use super::run::{Answer, has_sessions};
-use crate::client::session::{FaultKind, name, writes_its_result};
+use super::run::{Answer, UnmetConcern, has_sessions};
 use crate::endpoint::Limit;
-use crate::endpoint::options::InvalidOption;
-use crate::pool::core::Purpose;
-use crate::pool::runtime::forks;
+use crate::options::{InvalidOption, ServerAddress};
+use crate::pool::Purpose;
+use crate::runtime::forks;
+use crate::session::{FaultKind, name, writes_its_result};
 
 /// How long a stream pauses between two batches without documents, if the server has not waited for documents.
 pub(crate) const PAUSE: Duration = Duration::from_millis(10);
@@ -209,6 +209,17 @@ impl OpenCursor<'_> {
     }
 
     async fn open(self) -> Result<Cursor, ClientError> {
+        match self.opened().await? {
+            Some(Opened { cursor, unmet: None, .. }) => Ok(cursor),
+            Some(Opened { cursor, server, unmet: Some(unmet) }) => {
+                Err(FailedOperation::unmet_concern(&server, cursor.reply().to_owned(), unmet).into())
+            }
+            None => Err(unreadable("a write without acknowledgement has no cursor".to_owned())),
+        }
+    }
+
+    /// Sends the command. `None` if it is a write that the server does not answer.
+    pub(super) async fn opened(self) -> Result<Option<Opened>, ClientError> {
         let (cursor_type, max_await_time, mut time) = self.check()?;
         let Self { client, operation, batch_size, comment, started, site, .. } = self;
         let body = operation.command.body();
@@ -221,16 +232,16 @@ impl OpenCursor<'_> {
         let command = operation.command.within(limit);
         let command = if is_told { command } else { command.without_max_time() };
         let answer = client.answer(Operation { command, ..operation }, site).await?;
-        let Answer { reply, connection, server, session, unmet, .. } = answer;
+        let Answer { reply, connection, server, session, unmet, is_acknowledged } = answer;
+        if !is_acknowledged {
+            client.give_back(session, connection.as_ref());
+            return Ok(None);
+        }
         // A cursor in a transaction is not that of a change stream.
         let max_wire_version = connection.as_ref().map_or(0, |connection| connection.hello().max_wire_version);
         // Without a connection, it is pinned to the transaction: it leads to a load balancer, which has newer servers.
         let takes_comment = connection.is_none() || max_wire_version >= TAKES_COMMENT;
         let has_sessions = connection.as_ref().is_none_or(has_sessions);
-        if let Some(unmet) = unmet {
-            client.give_back(session, connection.as_ref());
-            return Err(FailedOperation::unmet_concern(&server.address, reply, unmet).into());
-        }
         if time.mode == TimeoutMode::CursorLifetime {
             time.running = Some(limit);
         }
@@ -293,8 +304,16 @@ impl OpenCursor<'_> {
         };
         // If the batch cannot be read, dropping the cursor closes it.
         cursor.batch = batch?;
-        Ok(cursor)
+        Ok(Some(Opened { cursor, server: server.address.clone(), unmet }))
     }
+}
+
+/// A cursor, and what else is known of the command that has opened it.
+pub(super) struct Opened {
+    pub(super) cursor: Cursor,
+    pub(super) server: ServerAddress,
+    /// Set if the command is a write whose write concern was not met.
+    pub(super) unmet: Option<UnmetConcern>,
 }
 
 impl<'c> IntoFuture for OpenCursor<'c> {

@@ -15,6 +15,7 @@ use bson::RawDocumentBuf;
 use bson::oid::ObjectId;
 use thiserror::Error;
 
+use super::collection::ClientBulkWriteFailure;
 use super::run::UnmetConcern;
 use super::write::WriteFailure;
 use crate::client::deployment::ServerSelectionError;
@@ -59,6 +60,9 @@ pub enum ClientError {
     /// Some writes failed, or it is unknown whether they were executed.
     #[error("{0}")]
     Write(#[source] Box<WriteFailure>),
+    /// Some writes of [`Client::bulk_write`](crate::Client::bulk_write) failed, or it is unknown whether they were executed.
+    #[error("{0}")]
+    BulkWrite(#[source] Box<ClientBulkWriteFailure>),
     /// serde could not write a value of the application as what the command calls for. Nothing was sent.
     #[error("the argument {name} cannot be sent: {reason}", reason = Printable(reason))]
     #[non_exhaustive]
@@ -101,8 +105,8 @@ pub enum ClientError {
     },
 }
 
-crate::pool::error::debug_as_sentence!(enum ClientError {
-    Selection(_), Operation(_), InvalidOption(_), Session(_), Write(_); TransactionTimeout, Other, Argument,
+crate::error::debug_as_sentence!(enum ClientError {
+    Selection(_), Operation(_), InvalidOption(_), Session(_), Write(_), BulkWrite(_); TransactionTimeout, Other, Argument,
     OnRuntime, EventLoop, InUse, Reply
 });
 
@@ -126,6 +130,7 @@ impl ClientError {
         match self {
             Self::Operation(failed) => &failed.generated_ids,
             Self::Write(failure) => &failure.written.generated_ids,
+            Self::BulkWrite(failure) => &failure.generated_ids,
             Self::TransactionTimeout { last } => last.generated_ids(),
             Self::Selection(_)
             | Self::InvalidOption(_)

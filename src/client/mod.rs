@@ -55,8 +55,9 @@ use tokio::time::Instant;
 pub use crate::endpoint::WriteConcernError;
 pub use change_stream::{ChangeStream, Watch, WatchTarget};
 pub use collection::{
-    AnyClient, BulkWriteResult, Collection, Database, DatabaseSpecification, DeleteResult, IndexModel,
-    InsertManyResult, InsertOneResult, ReturnDocument, UpdateResult, WriteModel,
+    AnyClient, BulkWriteResult, ClientBulkWriteFailure, ClientBulkWriteResult, ClientDeleteResult,
+    ClientInsertOneResult, ClientUpdateResult, Collection, Database, DatabaseSpecification, DeleteResult, IndexModel,
+    InsertManyResult, InsertOneResult, NamespaceWriteModel, ReturnDocument, UpdateResult, VerboseResults, WriteModel,
 };
 pub use command_events::{
     CommandEvent, CommandFailed, CommandFailure, CommandSource, CommandStarted, CommandSubscriber, CommandSucceeded,
@@ -75,10 +76,11 @@ pub use write::{Write, WriteError, WriteFailure, Written};
 /// The methods of [`Collection`] and [`Database`] return these builders, which send their command when they are awaited.
 pub mod action {
     pub use super::collection::{
-        Aggregate, BulkWrite, CountDocuments, CreateCollection, CreateIndex, CreateIndexes, Delete, Distinct,
-        DropIndexes, DropNamespace, EstimatedDocumentCount, Find, FindOne, FindOneAndDelete, FindOneAndReplace,
-        FindOneAndUpdate, InsertMany, InsertOne, ListCollectionNames, ListCollections, ListDatabaseNames,
-        ListDatabases, ListIndexNames, ListIndexes, Rename, Replace, RunCommand, RunCursorCommand, Update,
+        Aggregate, BulkWrite, ClientBulkWrite, CountDocuments, CreateCollection, CreateIndex, CreateIndexes, Delete,
+        Distinct, DropIndexes, DropNamespace, EstimatedDocumentCount, Find, FindOne, FindOneAndDelete,
+        FindOneAndReplace, FindOneAndUpdate, InsertMany, InsertOne, ListCollectionNames, ListCollections,
+        ListDatabaseNames, ListDatabases, ListIndexNames, ListIndexes, Rename, Replace, RunCommand, RunCursorCommand,
+        Update,
     };
 }
 

@@ -100,6 +100,28 @@ impl Client {
     }
 }
 
+impl Client {
+    /// Waits until a server accepts writes, whose limits are known then. Each command of the whole then selects its own.
+    pub(super) async fn find_writable(
+        &self,
+        command: &'static str,
+        session: Option<&Explicit>,
+        limit: Limit,
+        whole: &Whole,
+    ) -> Result<(), ClientError> {
+        if matches!(self.deployment().try_select_now(Access::Write), Ok(Some(_))) {
+            return Ok(());
+        }
+        let (purpose, wait_logged) = (whole.id.named(command), &whole.wait_logged);
+        let demand = Demand { access: Access::Write, deprioritized: &[], only: None, purpose, wait_logged };
+        let Err(error) = self.deployment().select(demand, limit.deadline()).await else { return Ok(()) };
+        let fault = fault_of_selection(&error);
+        // In a transaction, the label lets the whole be repeated.
+        let labels = session.map_or(fault.labels, |explicit| explicit.operation_failed(&fault));
+        Err(FailedOperation::selection(error, labels).into())
+    }
+}
+
 /// Writes to one collection, which are sent when the value is awaited.
 ///
 /// The statements are split into as few commands as the server's limits allow (`maxWriteBatchSize`,
@@ -283,18 +305,8 @@ impl<'c> Write<'c> {
         // All commands share one time limit.
         let limit = self.limit()?.start();
         let whole = Whole { id: client.command_events().operation(), wait_logged: WaitLogged::new() };
-        // The limits of the server are known when there is one. Each command then selects its own.
-        if !matches!(client.deployment().try_select_now(Access::Write), Ok(Some(_))) {
-            let first = self.statements.first().map_or("bulkWrite", |statement| statement.kind.command());
-            let (purpose, wait_logged) = (whole.id.named(first), &whole.wait_logged);
-            let demand = Demand { access: Access::Write, deprioritized: &[], only: None, purpose, wait_logged };
-            if let Err(error) = client.deployment().select(demand, limit.deadline()).await {
-                let fault = fault_of_selection(&error);
-                // In a transaction, the label lets the whole be repeated.
-                let labels = self.session.map_or(fault.labels, |explicit| explicit.operation_failed(&fault));
-                return Err(FailedOperation::selection(error, labels).into());
-            }
-        }
+        let first = self.statements.first().map_or("bulkWrite", |statement| statement.kind.command());
+        client.find_writable(first, self.session.as_deref(), limit, &whole).await?;
         let mut failure = Failure::default();
         let order = self.order();
         let mut rest = &order[..];

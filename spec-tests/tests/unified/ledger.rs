@@ -269,9 +269,12 @@ const LACKS: &[(&str, &str)] = &[
     ("GridFS", "wharf has commands, cursors and sessions, and no interface of files above them"),
     (
         "a bulkWrite of a client, which needs a server of version 8.0",
-        "bulk writes of wharf use the commands insert, update and delete",
+        "the runner has no models for it: system-tests/tests/handles/client_bulk.rs has its tests, on a scripted server",
     ),
-    ("a comment of getMore that differs from the one of the command", "getMore repeats the comment of its command"),
+    (
+        "a comment of getMore that differs from the one of the command",
+        "the runner opens the cursor in the raw form, which repeats the comment of its command",
+    ),
     (
         "timeoutMS of a transaction's operations",
         "the client takes the time limit of commits and aborts from the session",

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use bson::Bson;
+use bson::{Bson, RawDocument};
 use serde::Serialize;
 
 use super::super::Client;
@@ -46,13 +46,13 @@ impl<T, C: AnyClient> Collection<T, C> {
 #[derive(Debug, Clone)]
 #[must_use = "a write is sent by bulk_write"]
 pub struct WriteModel {
-    change: Change,
+    pub(super) change: Change,
     /// What it changes, or only the options of an insert, which has none.
-    statement: Fields,
+    pub(super) statement: Fields,
 }
 
 #[derive(Debug, Clone)]
-enum Change {
+pub(super) enum Change {
     Insert(Result<NewDocument, ClientError>),
     Update,
     Delete,
@@ -125,9 +125,7 @@ impl<C: AnyClient> BulkWrite<'_, C> {
             let statement = statement.finish()?;
             write = match change {
                 Change::Insert(document) => {
-                    if let Some(option) = name(&statement) {
-                        return Err(refused("models", format!("an insert has no option {option} (number {place})")));
-                    }
+                    has_no_option(&statement, place)?;
                     let document = document?;
                     inserted_ids.insert(place, document.id());
                     let generated = document.generated;
@@ -149,6 +147,14 @@ impl<C: AnyClient> BulkWrite<'_, C> {
             inserted_ids,
             upserted_ids,
         })
+    }
+}
+
+/// Refuses the options of an insert.
+pub(super) fn has_no_option(statement: &RawDocument, place: usize) -> Result<(), ClientError> {
+    match name(statement) {
+        Some(option) => Err(refused("models", format!("an insert has no option {option} (number {place})"))),
+        None => Ok(()),
     }
 }
 

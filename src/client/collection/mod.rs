@@ -13,6 +13,7 @@ mod request;
 mod administration;
 mod aggregate;
 mod bulk;
+mod client_bulk;
 mod commands;
 mod find;
 mod indexes;
@@ -34,6 +35,10 @@ pub use self::administration::{
 };
 pub use self::aggregate::{Aggregate, CountDocuments, Distinct, EstimatedDocumentCount};
 pub use self::bulk::{BulkWrite, WriteModel};
+pub use self::client_bulk::{
+    ClientBulkWrite, ClientBulkWriteFailure, ClientBulkWriteResult, ClientDeleteResult, ClientInsertOneResult,
+    ClientUpdateResult, NamespaceWriteModel, VerboseResults,
+};
 pub use self::commands::{RunCommand, RunCursorCommand};
 pub(super) use self::fields::{Fields, Shape, refused};
 pub use self::find::{Find, FindOne};

@@ -51,7 +51,7 @@ pub(super) struct Request<'c, C = Client> {
     pub session: Option<&'c mut Session>,
     pub timeout: Limit,
     /// The time limit of the call, if it has started.
-    started: Option<Limit>,
+    pub started: Option<Limit>,
     pub site: &'static Location<'static>,
 }
 

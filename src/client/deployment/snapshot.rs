@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::server::{Member, Selected, Server};
-use crate::client::selection::{self, Access};
-use crate::client::topology::{ServerDescription, TopologyDescription, TopologyType};
-use crate::endpoint::options::{InvalidOption, ServerAddress};
-use crate::endpoint::wire::DEFAULT_MAX_MESSAGE_SIZE;
-use crate::pool::runtime::random_number;
+use crate::options::{InvalidOption, ServerAddress};
+use crate::runtime::random_number;
+use crate::selection::{self, Access};
+use crate::topology::{ServerDescription, ServerType, TopologyDescription, TopologyType};
+use crate::wire::DEFAULT_MAX_MESSAGE_SIZE;
 
 /// A topology description with the servers that belong to it.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ impl Snapshot {
         debug_assert_eq!(topology.servers().count(), members.len(), "one member for each server");
         let topology_type = topology.topology_type();
         let mut usable = topology.servers().enumerate().filter(|(_, server)| match topology_type {
-            TopologyType::ReplicaSetWithPrimary => server.server_type == crate::client::topology::ServerType::RsPrimary,
+            TopologyType::ReplicaSetWithPrimary => server.server_type == ServerType::RsPrimary,
             TopologyType::Single | TopologyType::Sharded | TopologyType::LoadBalanced => {
                 !server.server_type.is_unknown()
             }
@@ -54,16 +54,24 @@ impl Snapshot {
     /// Returns the maximum number of statements and bytes of a write command (`maxWriteBatchSize`, `maxMessageSizeBytes`).
     /// The limits belong to the server that writes go to, or hold for all known servers if there is not exactly one.
     pub(crate) fn write_limits(&self) -> (usize, usize) {
+        self.may_be_written().fold((100_000, DEFAULT_MAX_MESSAGE_SIZE as usize), |(statements, bytes), server| {
+            (statements.min(server.max_write_batch_size as usize), bytes.min(server.max_message_size as usize))
+        })
+    }
+
+    /// Returns the newest wire version that all of these servers have. `None` if none is known, as behind a load balancer.
+    pub(crate) fn write_wire_version(&self) -> Option<i32> {
+        let known = self.may_be_written().filter(|server| server.server_type != ServerType::LoadBalancer);
+        known.map(|server| server.max_wire_version).min()
+    }
+
+    /// Returns the server that writes go to, or the known servers if there is not exactly one.
+    fn may_be_written(&self) -> impl Iterator<Item = &ServerDescription> {
         let known = self.topology.servers().enumerate().filter(|(place, server)| match self.writable {
             Some(writable) => *place == writable,
             None => server.server_type.is_data_bearing(),
         });
-        known.map(|(_, server)| server).fold(
-            (100_000, DEFAULT_MAX_MESSAGE_SIZE as usize),
-            |(statements, bytes), server| {
-                (statements.min(server.max_write_batch_size as usize), bytes.min(server.max_message_size as usize))
-            },
-        )
+        known.map(|(_, server)| server)
     }
 
     /// Returns the members by their addresses.

@@ -4,10 +4,8 @@ use std::error::Error as StdError;
 use std::sync::Arc;
 
 use super::{ClientError, FailedOperation, Failure, WriteConcernError};
-use crate::client::WriteFailure;
-use crate::client::deployment::ServerSelectionError;
-use crate::client::session::SessionError;
-use crate::endpoint::wire::reply::DUPLICATE_KEY;
+use crate::client::{ClientBulkWriteFailure, WriteFailure};
+use crate::deployment::ServerSelectionError;
 use crate::endpoint::{CommandError, OperationError, ServerError};
 use crate::pool::error::Labels;
 
@@ -18,6 +16,7 @@ enum Told<'e> {
     Operation(&'e FailedOperation),
     Session(&'e SessionError),
     Write(&'e WriteFailure),
+    BulkWrite(&'e ClientBulkWriteFailure),
     /// A transaction whose time was up, with its last error.
     Repeated(&'e ClientError),
     /// An error that only the client knows.
@@ -31,6 +30,7 @@ impl<'e> Told<'e> {
             ClientError::Operation(failed) => Self::Operation(failed),
             ClientError::Session(error) => Self::Session(error),
             ClientError::Write(failure) => Self::Write(failure),
+            ClientError::BulkWrite(failure) => Self::BulkWrite(failure),
             ClientError::TransactionTimeout { last } => Self::Repeated(last),
             ClientError::Other(other) => Self::find_in(&**other).unwrap_or(Self::Alone(error)),
             ClientError::InvalidOption(_)
@@ -58,7 +58,10 @@ impl<'e> Told<'e> {
                 .or_else(|| error.downcast_ref().map(Self::Selection))
                 .or_else(|| error.downcast_ref::<Box<FailedOperation>>().map(|failed| Self::Operation(failed)))
                 .or_else(|| error.downcast_ref().map(Self::Session))
-                .or_else(|| error.downcast_ref::<Box<WriteFailure>>().map(|failure| Self::Write(failure)));
+                .or_else(|| error.downcast_ref::<Box<WriteFailure>>().map(|failure| Self::Write(failure)))
+                .or_else(|| {
+                    error.downcast_ref::<Box<ClientBulkWriteFailure>>().map(|failure| Self::BulkWrite(failure))
+                });
             if found.is_some() {
                 return found;
             }
@@ -72,6 +75,7 @@ impl<'e> Told<'e> {
         match self {
             Self::Repeated(last) => Some(last),
             Self::Write(failure) => failure.cause.as_deref(),
+            Self::BulkWrite(failure) => failure.cause.as_deref(),
             Self::Selection(_) | Self::Operation(_) | Self::Session(_) | Self::Alone(_) => None,
         }
     }
@@ -82,6 +86,7 @@ impl<'e> Told<'e> {
             Self::Operation(failed) => ClientError::Operation(Box::new(failed.clone())),
             Self::Session(error) => error.clone().into(),
             Self::Write(failure) => ClientError::Write(Box::new(failure.clone())),
+            Self::BulkWrite(failure) => ClientError::BulkWrite(Box::new(failure.clone())),
             Self::Repeated(last) => ClientError::TransactionTimeout { last: Box::new(last.clone()) },
             Self::Alone(error) => error.clone(),
         }
@@ -124,6 +129,7 @@ impl ClientError {
         let own = match self.told() {
             Told::Operation(failed) => failed.labels(),
             Told::Write(failure) => failure.labels,
+            Told::BulkWrite(failure) => failure.labels,
             Told::Session(error) => error.labels(),
             _ => Labels::NONE,
         };
@@ -143,6 +149,7 @@ impl ClientError {
             Told::Operation(failed) => failed.is_timeout(),
             Told::Selection(error) => matches!(error, ServerSelectionError::Timeout { .. }),
             Told::Write(failure) if failure.is_timeout => true,
+            Told::BulkWrite(failure) if failure.is_timeout => true,
             Told::Repeated(_) | Told::Alone(Self::InUse { .. }) => true,
             Told::Session(error) => *error == SessionError::CursorClosing,
             _ => self.reported().is_some_and(Self::is_timeout),
@@ -196,6 +203,7 @@ impl ClientError {
         let own = match self.told() {
             Told::Operation(failed) => failed.address(),
             Told::Write(failure) => failure.address.as_deref(),
+            Told::BulkWrite(failure) => failure.address.as_deref(),
             _ => None,
         };
         own.or_else(|| self.reported()?.address())
@@ -226,6 +234,9 @@ impl ClientError {
         match self.told() {
             Told::Operation(failed) => failed.operation_error()?.server_error(),
             Told::Write(failure) if !failure.errors.is_empty() => failure.errors.first().map(|refused| &refused.error),
+            Told::BulkWrite(failure) if !failure.write_errors.is_empty() => {
+                failure.write_errors.values().next().map(|refused| &refused.error)
+            }
             _ => self.reported()?.server_error(),
         }
     }
@@ -238,6 +249,7 @@ impl ClientError {
         let own = match self.told() {
             Told::Operation(failed) => failed.write_concern_error(),
             Told::Write(failure) => failure.write_concern_errors.first(),
+            Told::BulkWrite(failure) => failure.write_concern_errors.first(),
             _ => None,
         };
         own.or_else(|| self.reported()?.write_concern_error())

@@ -152,6 +152,19 @@ fn write(errors: Vec<WriteError>, cause: Option<ClientError>) -> WriteFailure {
     }
 }
 
+fn bulk_write(errors: Vec<WriteError>, cause: Option<ClientError>) -> ClientBulkWriteFailure {
+    ClientBulkWriteFailure {
+        partial_result: None,
+        write_errors: errors.into_iter().map(|refused| (refused.index, refused)).collect(),
+        write_concern_errors: Vec::new(),
+        labels: Labels::NONE,
+        cause: cause.map(Box::new),
+        generated_ids: Vec::new(),
+        is_timeout: false,
+        address: None,
+    }
+}
+
 fn selection(is_timeout: bool) -> ServerSelectionError {
     let (wanted, topology) = ("a writable server".to_owned(), Arc::new(TopologySummary::unknown()));
     match is_timeout {
@@ -319,6 +332,20 @@ fn table() -> Vec<(ClientError, Answers<'static>)> {
             duplicate_key(),
         ),
         (
+            ClientError::BulkWrite(Box::new(ClientBulkWriteFailure {
+                address: Some(HOST.into()),
+                ..bulk_write(vec![duplicate()], None)
+            })),
+            duplicate_key(),
+        ),
+        (
+            ClientError::BulkWrite(Box::new(bulk_write(
+                Vec::new(),
+                Some(of_operation(check_out(EstablishError::permanent(Stage::Authenticate, wrong_password())))),
+            ))),
+            by_server(18, "AuthenticationFailed"),
+        ),
+        (
             ClientError::Write(Box::new(write(
                 vec![duplicate()],
                 Some(of_operation(network(io::ErrorKind::BrokenPipe))),
@@ -381,12 +408,13 @@ fn place(error: &ClientError) -> usize {
         ClientError::EventLoop { .. } => 9,
         ClientError::InUse { .. } => 10,
         ClientError::Reply { .. } => 11,
+        ClientError::BulkWrite(_) => 12,
     }
 }
 
 #[test]
 fn every_error_answers_what_a_service_asks() {
-    let mut rows = [0; 12];
+    let mut rows = [0; 13];
     for (error, expected) in table() {
         assert_eq!(answers(&error), expected, "{error}");
         rows[place(&error)] += 1;

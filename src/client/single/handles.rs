@@ -5,14 +5,14 @@ use serde::de::DeserializeOwned;
 
 use super::{ChangeStream, Client, Cursor, Session};
 use crate::client::action::{
-    Aggregate, BulkWrite, CountDocuments, CreateCollection, CreateIndex, CreateIndexes, Delete, Distinct, DropIndexes,
-    DropNamespace, EstimatedDocumentCount, Find, FindOne, FindOneAndDelete, FindOneAndReplace, FindOneAndUpdate,
-    InsertMany, InsertOne, ListCollectionNames, ListCollections, ListDatabaseNames, ListDatabases, ListIndexNames,
-    ListIndexes, Rename, Replace, RunCommand, RunCursorCommand, Update,
+    Aggregate, BulkWrite, ClientBulkWrite, CountDocuments, CreateCollection, CreateIndex, CreateIndexes, Delete,
+    Distinct, DropIndexes, DropNamespace, EstimatedDocumentCount, Find, FindOne, FindOneAndDelete, FindOneAndReplace,
+    FindOneAndUpdate, InsertMany, InsertOne, ListCollectionNames, ListCollections, ListDatabaseNames, ListDatabases,
+    ListIndexNames, ListIndexes, Rename, Replace, RunCommand, RunCursorCommand, Update,
 };
 use crate::client::{
-    self, AnyClient, BulkWriteResult, Call, ClientError, DatabaseSpecification, DeleteResult, InsertManyResult,
-    InsertOneResult, UpdateResult, Watch, sealed,
+    self, AnyClient, BulkWriteResult, Call, ClientBulkWriteResult, ClientError, DatabaseSpecification, DeleteResult,
+    InsertManyResult, InsertOneResult, NamespaceWriteModel, UpdateResult, Watch, sealed,
 };
 
 /// A database of a [`single::Client`](Client): see [`client::Database`](crate::Database).
@@ -63,6 +63,12 @@ impl Client {
     #[must_use]
     pub fn default_database(&self) -> Option<Database> {
         self.options().default_database.as_ref().map(|name| self.database(name))
+    }
+
+    /// Prepares writes of any kind to any collections: see [`wharf::Client::bulk_write`](crate::Client::bulk_write).
+    #[track_caller]
+    pub fn bulk_write(&self, models: impl IntoIterator<Item = NamespaceWriteModel>) -> ClientBulkWrite<'_, Self> {
+        ClientBulkWrite::of(self, models)
     }
 
     /// Prepares a query for the databases, with their sizes.
@@ -127,6 +133,7 @@ macro_rules! calls {
 calls! {
     Aggregate<T> => Cursor<T>,
     BulkWrite => BulkWriteResult,
+    ClientBulkWrite => ClientBulkWriteResult,
     CountDocuments => u64,
     CreateCollection => (),
     CreateIndex => String,

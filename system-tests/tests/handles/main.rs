@@ -2,6 +2,7 @@
 #![cfg(not(any(loom, shuttle)))]
 
 mod administration;
+mod client_bulk;
 mod documents;
 mod queries;
 mod refusals;
@@ -44,14 +45,27 @@ async fn scripted(
     parameters: &str,
     answer: impl Fn(&Document, usize) -> Answer + Clone + Send + 'static,
 ) -> (ScriptedServer, Client) {
+    scripted_as(doc! { "maxWireVersion": 21 }, parameters, answer).await
+}
+
+/// Does the same as [`scripted`], with further fields in the reply to `hello`.
+async fn scripted_as(
+    hello: Document,
+    parameters: &str,
+    answer: impl Fn(&Document, usize) -> Answer + Clone + Send + 'static,
+) -> (ScriptedServer, Client) {
     let server = ScriptedServer::start(move || {
-        let answer = answer.clone();
+        let (answer, hello) = (answer.clone(), hello.clone());
         let mut names = Vec::new();
         Box::new(move |command: &Document| match name(command).as_str() {
-            "hello" | "isMaster" | "ismaster" => Answer::Reply(doc! {
-                "ok": 1, "isWritablePrimary": true, "helloOk": true, "minWireVersion": 0, "maxWireVersion": 21,
-                "logicalSessionTimeoutMinutes": 30, "setName": "rs", "setVersion": 1,
-            }),
+            "hello" | "isMaster" | "ismaster" => {
+                let mut reply = doc! {
+                    "ok": 1, "isWritablePrimary": true, "helloOk": true, "minWireVersion": 0,
+                    "logicalSessionTimeoutMinutes": 30, "setName": "rs", "setVersion": 1,
+                };
+                reply.extend(hello.clone());
+                Answer::Reply(reply)
+            }
             other => {
                 let number = names.iter().filter(|name| *name == other).count();
                 names.push(other.to_owned());

@@ -57,6 +57,8 @@ fn handles_have_the_methods_of_the_other_client() {
     assert!(client.list_databases().run().unwrap().iter().any(|database| database.name == "single"));
     let error = orders.update_one(doc! {}, doc! { "price": 1 }).run().unwrap_err();
     assert!(matches!(error, ClientError::Argument { .. }), "{error}");
+    let error = client.bulk_write([orders.model(WriteModel::insert_one(order(8)))]).run().unwrap_err().to_string();
+    assert!(error.starts_with("Client::bulk_write needs MongoDB 8.0"), "{error}");
 }
 
 #[test]
