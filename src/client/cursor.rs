@@ -2,6 +2,7 @@
 
 mod batch;
 mod closing;
+mod kinds;
 mod query;
 mod reading;
 mod timed;
@@ -21,6 +22,7 @@ use serde::de::DeserializeOwned;
 
 pub(crate) use self::batch::Place;
 use self::batch::{Batch, OnServer, unreadable};
+pub use self::kinds::{CursorType, TimeoutMode};
 use self::query::{CursorTime, Query};
 use super::Client;
 use super::error::{ClientError, FailedOperation};
@@ -78,43 +80,6 @@ impl Client {
             site,
         }
     }
-}
-
-/// What a cursor does at the end of its results (`cursorType`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum CursorType {
-    /// It ends.
-    NonTailable,
-    /// It stays open, and yields documents that are added later to its capped collection.
-    Tailable,
-    /// The same, and the server waits a little for new documents before it replies that there are none. Change streams
-    /// are such cursors.
-    TailableAwait,
-}
-
-impl CursorType {
-    /// Returns the type of the cursor that a command opens.
-    fn of(command: &RawDocument) -> Self {
-        let is = |field| matches!(command.get_bool(field), Ok(true));
-        match (is("tailable"), is("awaitData")) {
-            (true, true) => Self::TailableAwait,
-            (true, false) => Self::Tailable,
-            (false, _) if is_change_stream(command) => Self::TailableAwait,
-            (false, _) => Self::NonTailable,
-        }
-    }
-}
-
-/// What `timeoutMS` limits, for operations that open cursors (`timeoutMode` of Client Side Operations Timeout).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum TimeoutMode {
-    /// The query and all further batches together. The default of cursors that are not tailable, and not possible for
-    /// others.
-    CursorLifetime,
-    /// The query, and then each call that fetches documents. The default of tailable cursors.
-    Iteration,
 }
 
 /// A query that opens a [`Cursor`] when it is awaited.
@@ -668,11 +633,4 @@ fn comment_of(body: &RawDocument) -> Option<RawDocumentBuf> {
     let mut document = RawDocumentBuf::new();
     document.append(cstr!("comment"), comment);
     Some(document)
-}
-
-/// Returns whether a command opens a change stream.
-fn is_change_stream(command: &RawDocument) -> bool {
-    let Ok(pipeline) = command.get_array("pipeline") else { return false };
-    let first = pipeline.into_iter().next().and_then(Result::ok).and_then(RawBsonRef::as_document);
-    first.and_then(name) == Some("$changeStream")
 }

@@ -56,8 +56,9 @@ pub use crate::endpoint::WriteConcernError;
 pub use change_stream::{ChangeStream, Watch, WatchTarget};
 pub use collection::{
     AnyClient, BulkWriteResult, ClientBulkWriteFailure, ClientBulkWriteResult, ClientDeleteResult,
-    ClientInsertOneResult, ClientUpdateResult, Collection, Database, DatabaseSpecification, DeleteResult, IndexModel,
-    InsertManyResult, InsertOneResult, NamespaceWriteModel, ReturnDocument, UpdateResult, VerboseResults, WriteModel,
+    ClientInsertOneResult, ClientUpdateResult, Collection, CollectionSpecification, Database, DatabaseSpecification,
+    DeleteResult, IndexModel, IndexSpecification, InsertManyResult, InsertOneResult, NamespaceWriteModel,
+    ReturnDocument, SearchIndexModel, UpdateResult, VerboseResults, WriteModel,
 };
 pub use command_events::{
     CommandEvent, CommandFailed, CommandFailure, CommandSource, CommandStarted, CommandSubscriber, CommandSucceeded,
@@ -76,11 +77,11 @@ pub use write::{Write, WriteError, WriteFailure, Written};
 /// The methods of [`Collection`] and [`Database`] return these builders, which send their command when they are awaited.
 pub mod action {
     pub use super::collection::{
-        Aggregate, BulkWrite, ClientBulkWrite, CountDocuments, CreateCollection, CreateIndex, CreateIndexes, Delete,
-        Distinct, DropIndexes, DropNamespace, EstimatedDocumentCount, Find, FindOne, FindOneAndDelete,
-        FindOneAndReplace, FindOneAndUpdate, InsertMany, InsertOne, ListCollectionNames, ListCollections,
-        ListDatabaseNames, ListDatabases, ListIndexNames, ListIndexes, Rename, Replace, RunCommand, RunCursorCommand,
-        Update,
+        Aggregate, BulkWrite, ChangeSearchIndex, ClientBulkWrite, CountDocuments, CreateCollection, CreateIndex,
+        CreateIndexes, CreateSearchIndex, CreateSearchIndexes, Delete, Distinct, DropIndexes, DropNamespace,
+        EstimatedDocumentCount, Find, FindOne, FindOneAndDelete, FindOneAndReplace, FindOneAndUpdate, InsertMany,
+        InsertOne, ListCollectionNames, ListCollections, ListDatabaseNames, ListDatabases, ListIndexNames, ListIndexes,
+        ListSearchIndexes, Rename, Replace, RunCommand, RunCursorCommand, Update,
     };
 }
 

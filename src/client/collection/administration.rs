@@ -1,11 +1,15 @@
 //! Databases and collections as a whole: created, listed, renamed and dropped.
 
-use bson::{Document, RawBsonRef, RawDocument, RawDocumentBuf};
+use std::marker::PhantomData;
+
+use bson::{Bson, Document, RawBsonRef, RawDocument, RawDocumentBuf};
+use serde::de::{Deserialize, DeserializeOwned, Deserializer, Error as _};
 
 use super::super::Client;
 use super::super::cursor::{Cursor, TimeoutMode};
 use super::super::error::ClientError;
 use super::fields::{Fields, Shape};
+use super::indexes::IndexSpecification;
 use super::request::{CursorOptions, Request};
 use super::{AnyClient, Collection, Database, Settings};
 use crate::endpoint::Limit;
@@ -45,12 +49,12 @@ impl<C: AnyClient> Database<C> {
         CreateCollection { request: self.request(Fields::command("create", name.as_ref())) }
     }
 
-    /// Prepares a query for the collections and views, as the server describes them: `name`, `type`, `options`, `info`, `idIndex`.
-    /// Since MongoDB 4.4, `idIndex` has no field `ns`.
+    /// Prepares a query for the collections and views. Await it for a [`Cursor`] of [`CollectionSpecification`], or after
+    /// [`typed`](ListCollections::typed) of any type.
     #[track_caller]
-    pub fn list_collections(&self) -> ListCollections<'_, C> {
+    pub fn list_collections(&self) -> ListCollections<'_, CollectionSpecification, C> {
         let request = self.request(Fields::command("listCollections", &1));
-        ListCollections { request, cursor: CursorOptions::default() }
+        ListCollections { request, cursor: CursorOptions::default(), collections: PhantomData }
     }
 
     /// Prepares a query for the names of the collections and views.
@@ -140,21 +144,72 @@ impl<C: AnyClient> Rename<'_, C> {
 
 /// A query for collections: [`Database::list_collections`].
 #[must_use = "it is sent when it is awaited or run"]
-pub struct ListCollections<'c, C = Client> {
+pub struct ListCollections<'c, T = CollectionSpecification, C = Client> {
     request: Request<'c, C>,
     cursor: CursorOptions,
+    collections: PhantomData<fn() -> T>,
 }
 
-impl<C: AnyClient> ListCollections<'_, C> {
+impl<'c, T, C: AnyClient> ListCollections<'c, T, C> {
     options!([request.body] authorized_collections, comment, filter, max_time);
     cursor_options!();
 
-    async fn send(self) -> Result<Cursor<Document>, ClientError> {
+    /// Returns the same query for descriptions of another type, such as [`Document`].
+    pub fn typed<U>(self) -> ListCollections<'c, U, C> {
+        ListCollections { request: self.request, cursor: self.cursor, collections: PhantomData }
+    }
+
+    async fn send(self) -> Result<Cursor<T>, ClientError>
+    where
+        T: DeserializeOwned,
+    {
         self.request.list(self.cursor).await
     }
 }
 
-builder!(ListCollections => Cursor<Document>);
+builder!(ListCollections<T> => Cursor<T>);
+
+/// A collection or a view, as the server describes it: [`Database::list_collections`].
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct CollectionSpecification {
+    /// The name.
+    pub name: String,
+    /// What it is: `collection`, `view` or `timeseries`. On the wire `type`.
+    pub collection_type: String,
+    /// The options that it was created with.
+    pub options: Document,
+    /// Whether it can only be read, as a view.
+    pub read_only: bool,
+    /// The identifier. A view has none.
+    pub uuid: Option<bson::Uuid>,
+    /// The index of `_id`, if there is one.
+    pub id_index: Option<IndexSpecification>,
+}
+
+impl<'de> Deserialize<'de> for CollectionSpecification {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut collection = Document::deserialize(deserializer)?;
+        let mut document = |field: &str| match collection.remove(field) {
+            Some(Bson::Document(document)) => Some(document),
+            _ => None,
+        };
+        let (options, info, id_index) = (document("options"), document("info"), document("idIndex"));
+        let text = |field: &str| collection.get_str(field).map(str::to_owned).map_err(D::Error::custom);
+        let uuid = info.as_ref().and_then(|info| match info.get("uuid") {
+            Some(Bson::Binary(uuid)) => uuid.to_uuid().ok(),
+            _ => None,
+        });
+        Ok(Self {
+            name: text("name")?,
+            collection_type: text("type")?,
+            options: options.unwrap_or_default(),
+            read_only: info.is_some_and(|info| info.get_bool("readOnly").unwrap_or(false)),
+            uuid,
+            id_index: id_index.map(IndexSpecification::of).transpose().map_err(D::Error::custom)?,
+        })
+    }
+}
 
 command! {
     /// A query for the names of collections: [`Database::list_collection_names`].

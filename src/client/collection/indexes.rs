@@ -1,9 +1,11 @@
 //! Indexes of a collection.
 
 use std::fmt::Write as _;
+use std::marker::PhantomData;
 
-use bson::{Document, RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf};
+use bson::{Bson, Document, RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf};
 use serde::Serialize;
+use serde::de::{Deserialize, DeserializeOwned, Deserializer, Error as _};
 
 use super::super::Client;
 use super::super::cursor::{Cursor, TimeoutMode};
@@ -27,11 +29,12 @@ impl<T, C: AnyClient> Collection<T, C> {
         CreateIndexes { request: self.request("createIndexes"), models: models.into_iter().collect() }
     }
 
-    /// Prepares a query for the indexes, as the server describes them: `key`, `name` and options. Since MongoDB 4.4, the
-    /// description has no field `ns`.
+    /// Prepares a query for the indexes. Await it for a [`Cursor`] of [`IndexSpecification`], or after
+    /// [`typed`](ListIndexes::typed) of any type.
     #[track_caller]
-    pub fn list_indexes(&self) -> ListIndexes<'_, C> {
-        ListIndexes { request: self.request("listIndexes"), cursor: CursorOptions::default() }
+    pub fn list_indexes(&self) -> ListIndexes<'_, IndexSpecification, C> {
+        let request = self.request("listIndexes");
+        ListIndexes { request, cursor: CursorOptions::default(), indexes: PhantomData }
     }
 
     /// Prepares a query for the names of the indexes.
@@ -186,21 +189,56 @@ builder!(CreateIndexes => Vec<String>, write_concern);
 
 /// A query for indexes: [`Collection::list_indexes`].
 #[must_use = "it is sent when it is awaited or run"]
-pub struct ListIndexes<'c, C = Client> {
+pub struct ListIndexes<'c, T = IndexSpecification, C = Client> {
     request: Request<'c, C>,
     cursor: CursorOptions,
+    indexes: PhantomData<fn() -> T>,
 }
 
-impl<C: AnyClient> ListIndexes<'_, C> {
+impl<'c, T, C: AnyClient> ListIndexes<'c, T, C> {
     options!([request.body] comment, max_time);
     cursor_options!();
 
-    async fn send(self) -> Result<Cursor<Document>, ClientError> {
+    /// Returns the same query for descriptions of another type, such as [`Document`].
+    pub fn typed<U>(self) -> ListIndexes<'c, U, C> {
+        ListIndexes { request: self.request, cursor: self.cursor, indexes: PhantomData }
+    }
+
+    async fn send(self) -> Result<Cursor<T>, ClientError>
+    where
+        T: DeserializeOwned,
+    {
         self.request.list(self.cursor).await
     }
 }
 
-builder!(ListIndexes => Cursor<Document>);
+builder!(ListIndexes<T> => Cursor<T>);
+
+/// An index, as the server describes it: [`Collection::list_indexes`].
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct IndexSpecification {
+    /// The name.
+    pub name: String,
+    /// The keys, each with its order or its type.
+    pub keys: Document,
+    /// All else: the index's version `v`, and options such as `unique` and `expireAfterSeconds`. Before MongoDB 4.4 also `ns`.
+    pub options: Document,
+}
+
+impl<'de> Deserialize<'de> for IndexSpecification {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Self::of(Document::deserialize(deserializer)?).map_err(D::Error::custom)
+    }
+}
+
+impl IndexSpecification {
+    pub(super) fn of(mut index: Document) -> Result<Self, &'static str> {
+        let Some(Bson::String(name)) = index.remove("name") else { return Err("an index has no text in name") };
+        let Some(Bson::Document(keys)) = index.remove("key") else { return Err("an index has no document in key") };
+        Ok(Self { name, keys, options: index })
+    }
+}
 
 /// A query for the names of indexes: [`Collection::list_index_names`].
 #[must_use = "it is sent when it is awaited or run"]

@@ -20,6 +20,7 @@ mod indexes;
 mod insert;
 mod modify;
 mod results;
+mod search;
 mod update;
 mod watch;
 
@@ -30,8 +31,8 @@ use std::sync::Arc;
 use bson::Document;
 
 pub use self::administration::{
-    CreateCollection, DatabaseSpecification, DropNamespace, ListCollectionNames, ListCollections, ListDatabaseNames,
-    ListDatabases, Rename,
+    CollectionSpecification, CreateCollection, DatabaseSpecification, DropNamespace, ListCollectionNames,
+    ListCollections, ListDatabaseNames, ListDatabases, Rename,
 };
 pub use self::aggregate::{Aggregate, CountDocuments, Distinct, EstimatedDocumentCount};
 pub use self::bulk::{BulkWrite, WriteModel};
@@ -42,11 +43,16 @@ pub use self::client_bulk::{
 pub use self::commands::{RunCommand, RunCursorCommand};
 pub(super) use self::fields::{Fields, Shape, refused};
 pub use self::find::{Find, FindOne};
-pub use self::indexes::{CreateIndex, CreateIndexes, DropIndexes, IndexModel, ListIndexNames, ListIndexes};
+pub use self::indexes::{
+    CreateIndex, CreateIndexes, DropIndexes, IndexModel, IndexSpecification, ListIndexNames, ListIndexes,
+};
 pub use self::insert::{InsertMany, InsertOne};
 pub use self::modify::{FindOneAndDelete, FindOneAndReplace, FindOneAndUpdate, ReturnDocument};
 pub(crate) use self::request::Call;
 pub use self::results::{BulkWriteResult, DeleteResult, InsertManyResult, InsertOneResult, UpdateResult};
+pub use self::search::{
+    ChangeSearchIndex, CreateSearchIndex, CreateSearchIndexes, ListSearchIndexes, SearchIndexModel,
+};
 pub use self::update::{Delete, Replace, Update};
 
 use self::request::Request;

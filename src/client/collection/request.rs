@@ -3,7 +3,7 @@
 use std::panic::Location;
 use std::time::Duration;
 
-use bson::{Document, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
+use bson::{RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use serde::de::DeserializeOwned;
 
 use super::super::Client;
@@ -151,7 +151,7 @@ impl<'c, C: AnyClient> Request<'c, C> {
     }
 
     /// Runs a command on the primary whose reply has a cursor of descriptions.
-    pub async fn list(mut self, options: CursorOptions) -> Result<Cursor<Document>, ClientError> {
+    pub async fn list<T: DeserializeOwned>(mut self, options: CursorOptions) -> Result<Cursor<T>, ClientError> {
         self.read_preference = Some(&PRIMARY);
         self.query(Verb::Aggregate, options).await
     }

@@ -5,10 +5,11 @@ use serde::de::DeserializeOwned;
 
 use super::{ChangeStream, Client, Cursor, Session};
 use crate::client::action::{
-    Aggregate, BulkWrite, ClientBulkWrite, CountDocuments, CreateCollection, CreateIndex, CreateIndexes, Delete,
-    Distinct, DropIndexes, DropNamespace, EstimatedDocumentCount, Find, FindOne, FindOneAndDelete, FindOneAndReplace,
-    FindOneAndUpdate, InsertMany, InsertOne, ListCollectionNames, ListCollections, ListDatabaseNames, ListDatabases,
-    ListIndexNames, ListIndexes, Rename, Replace, RunCommand, RunCursorCommand, Update,
+    Aggregate, BulkWrite, ChangeSearchIndex, ClientBulkWrite, CountDocuments, CreateCollection, CreateIndex,
+    CreateIndexes, CreateSearchIndex, CreateSearchIndexes, Delete, Distinct, DropIndexes, DropNamespace,
+    EstimatedDocumentCount, Find, FindOne, FindOneAndDelete, FindOneAndReplace, FindOneAndUpdate, InsertMany,
+    InsertOne, ListCollectionNames, ListCollections, ListDatabaseNames, ListDatabases, ListIndexNames, ListIndexes,
+    ListSearchIndexes, Rename, Replace, RunCommand, RunCursorCommand, Update,
 };
 use crate::client::{
     self, AnyClient, BulkWriteResult, Call, ClientBulkWriteResult, ClientError, DatabaseSpecification, DeleteResult,
@@ -133,11 +134,14 @@ macro_rules! calls {
 calls! {
     Aggregate<T> => Cursor<T>,
     BulkWrite => BulkWriteResult,
+    ChangeSearchIndex => (),
     ClientBulkWrite => ClientBulkWriteResult,
     CountDocuments => u64,
     CreateCollection => (),
     CreateIndex => String,
     CreateIndexes => Vec<String>,
+    CreateSearchIndex => String,
+    CreateSearchIndexes => Vec<String>,
     Delete => DeleteResult,
     Distinct => Vec<Bson>,
     DropIndexes => (),
@@ -151,11 +155,12 @@ calls! {
     InsertMany => InsertManyResult,
     InsertOne => InsertOneResult,
     ListCollectionNames => Vec<String>,
-    ListCollections => Cursor<Document>,
+    ListCollections<T> => Cursor<T>,
     ListDatabaseNames => Vec<String>,
     ListDatabases => Vec<DatabaseSpecification>,
     ListIndexNames => Vec<String>,
-    ListIndexes => Cursor<Document>,
+    ListIndexes<T> => Cursor<T>,
+    ListSearchIndexes<T> => Cursor<T>,
     Rename => (),
     Replace => UpdateResult,
     RunCommand<T> => T,

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use bson::{Document, doc};
-use serde::Deserialize;
-use wharf::client::{CursorType, IndexModel, SessionOptions};
+use wharf::client::{CursorType, IndexModel, IndexSpecification, SearchIndexModel, SessionOptions};
 use wharf::{Acknowledgement, Client, ReadPreference, ReadPreferenceMode, WriteConcern};
 use wharf_testbed::scripted::{Answer, name};
 
@@ -26,7 +25,10 @@ async fn indexes_are_created_listed_and_dropped() {
     let mut names = orders.list_index_names().await.unwrap();
     names.sort();
     assert_eq!(names, ["_id_", "at_2d", "customer_1_price_-1", "words"]);
-    let listed: Vec<Document> = orders.list_indexes().batch_size(1).await.unwrap().try_collect().await.unwrap();
+    let typed: Vec<IndexSpecification> = orders.list_indexes().await.unwrap().try_collect().await.unwrap();
+    let id = typed.iter().find(|index| index.name == "_id_").unwrap();
+    assert_eq!((&id.keys, &id.options), (&doc! { "_id": 1 }, &doc! { "v": 2 }));
+    let listed: Vec<Document> = orders.list_indexes().typed().batch_size(1).await.unwrap().try_collect().await.unwrap();
     let unique =
         listed.iter().find(|index| index.get_str("name").is_ok_and(|name| name == "customer_1_price_-1")).unwrap();
     assert!(unique.get_bool("unique").unwrap() && unique.get_bool("sparse").unwrap(), "{unique}");
@@ -68,13 +70,14 @@ async fn collections_are_created_listed_renamed_and_dropped() {
     let capped = shop.list_collection_names().filter(doc! { "options.capped": true }).await.unwrap();
     assert_eq!(capped, ["log"]);
     let listed = shop.list_collections().filter(doc! { "name": "series" }).batch_size(1).await.unwrap();
-    #[derive(Debug, Deserialize)]
-    struct Described {
-        name: String,
-        r#type: String,
-    }
-    let listed: Vec<Described> = listed.typed().try_collect().await.unwrap();
-    assert_eq!((&*listed[0].name, &*listed[0].r#type, listed.len()), ("series", "timeseries", 1));
+    let listed: Vec<_> = listed.try_collect().await.unwrap();
+    assert_eq!((&*listed[0].name, &*listed[0].collection_type, listed.len()), ("series", "timeseries", 1));
+    assert_eq!(listed[0].options.get_i64("expireAfterSeconds").unwrap(), 3600);
+    assert!(listed[0].uuid.is_none() && listed[0].id_index.is_none());
+    let listed = shop.list_collections().filter(doc! { "name": "orders" }).await.unwrap();
+    let listed: Vec<_> = listed.try_collect().await.unwrap();
+    assert!(listed[0].uuid.is_some() && !listed[0].read_only);
+    assert_eq!(listed[0].id_index.as_ref().unwrap().keys, doc! { "_id": 1 });
 
     let orders = shop.collection::<Order>("orders");
     orders.insert_many((0..10).map(Order::new)).await.unwrap();
@@ -160,6 +163,80 @@ async fn administration_sends_the_commands_of_the_specifications() {
         server.commands().iter().filter_map(|command| Some(command.get_str("$db").ok()?.to_owned())).collect();
     assert!(databases.contains(&"admin".to_owned()) && databases.contains(&"shop".to_owned()));
     assert_eq!(arrived(&server).len(), 11);
+}
+
+#[tokio::test(start_paused = true)]
+async fn search_indexes_have_no_concerns() {
+    let (server, client) = scripted("readConcernLevel=local&w=2", |command, _| {
+        Answer::Reply(match name(command).as_str() {
+            "createSearchIndexes" => {
+                doc! { "ok": 1, "indexesCreated": [{ "id": "1", "name": "words" }, { "id": "2", "name": "plots" }] }
+            }
+            "aggregate" => {
+                doc! { "ok": 1, "cursor": { "id": 0_i64, "ns": "shop.orders", "firstBatch": [{ "name": "a" }] } }
+            }
+            _ => doc! { "ok": 0, "code": 26, "errmsg": "ns not found" },
+        })
+    })
+    .await;
+    let shop = client.database("shop").read_concern("majority").write_concern(WriteConcern::majority());
+    let orders = shop.collection::<Document>("orders");
+    let model = || SearchIndexModel::new(doc! { "mappings": { "dynamic": true } }).name("words");
+    assert_eq!(orders.create_search_index(model()).await.unwrap(), "words");
+    let plots = SearchIndexModel::new(doc! { "fields": [] }).index_type("vectorSearch");
+    assert_eq!(orders.create_search_indexes([model(), plots]).await.unwrap(), ["words", "plots"]);
+    let listed: Vec<_> = orders.list_search_indexes().await.unwrap().try_collect().await.unwrap();
+    assert_eq!(listed, [doc! { "name": "a" }]);
+    let _ = orders.list_search_indexes().name("words").batch_size(10).comment("c").await.unwrap();
+    assert_eq!(orders.update_search_index("words", doc! {}).await.unwrap_err().code(), Some(26));
+    orders.drop_search_index("words").await.unwrap();
+    let words = doc! { "definition": { "mappings": { "dynamic": true } }, "name": "words" };
+    assert_sent(
+        &server,
+        &[
+            doc! { "createSearchIndexes": "orders", "indexes": [&words] },
+            doc! {
+                "createSearchIndexes": "orders",
+                "indexes": [&words, { "definition": { "fields": [] }, "type": "vectorSearch" }],
+            },
+            doc! { "aggregate": "orders", "pipeline": [{ "$listSearchIndexes": {} }], "cursor": {} },
+            doc! {
+                "aggregate": "orders", "comment": "c", "pipeline": [{ "$listSearchIndexes": { "name": "words" } }],
+                "cursor": { "batchSize": 10 },
+            },
+            doc! { "updateSearchIndex": "orders", "name": "words", "definition": {} },
+            doc! { "dropSearchIndex": "orders", "name": "words" },
+        ],
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn cursor_of_any_command_has_the_options_of_its_get_more() {
+    let (server, client) = scripted("readConcernLevel=local&w=2", |command, number| {
+        Answer::Reply(match name(command).as_str() {
+            "getMore" => {
+                doc! { "ok": 1, "cursor": { "id": 0_i64, "ns": "shop.c", "nextBatch": [{ "_id": number as i32 }] } }
+            }
+            _ => doc! { "ok": 1, "cursor": { "id": 7_i64, "ns": "shop.c", "firstBatch": [] } },
+        })
+    })
+    .await;
+    let shop = client.database("shop").read_concern("majority");
+    let find = doc! { "find": "c", "batchSize": 3, "comment": "of the query" };
+    let time = Duration::from_millis(77);
+    let found = shop.run_cursor_command(&find).batch_size(5).comment("of each batch").max_time(time);
+    assert_eq!(found.await.unwrap().try_collect::<Vec<_>>().await.unwrap(), [doc! { "_id": 0 }]);
+    let found = shop.run_cursor_command(&find).typed::<Document>().await.unwrap();
+    assert_eq!(found.try_collect::<Vec<_>>().await.unwrap(), [doc! { "_id": 1 }]);
+    assert_sent(
+        &server,
+        &[
+            find.clone(),
+            doc! { "getMore": 7_i64, "collection": "c", "batchSize": 5, "comment": "of each batch", "maxTimeMS": 77_i64 },
+            find,
+            doc! { "getMore": 7_i64, "collection": "c" },
+        ],
+    );
 }
 
 #[tokio::test]

@@ -1,0 +1,227 @@
+//! Search indexes of a collection, which MongoDB Atlas has.
+//!
+//! Their commands take no read concern and no write concern (Index Management, "Search Indexes").
+
+use std::marker::PhantomData;
+
+use bson::{Document, RawArrayBuf, RawBsonRef, RawDocument, rawdoc};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::super::Client;
+use super::super::cursor::Cursor;
+use super::super::error::ClientError;
+use super::administration::found_or_not;
+use super::fields::{Fields, Shape};
+use super::request::Request;
+use super::{AnyClient, Collection, Settings};
+use crate::endpoint::Limit;
+use crate::session::SessionError;
+
+const CREATE: &str = "createSearchIndexes";
+
+impl<T, C: AnyClient> Collection<T, C> {
+    /// Prepares the creation of a search index. Await it for the index's name. The server returns before the index is built:
+    /// [`list_search_indexes`](Self::list_search_indexes) shows when it can be used.
+    #[track_caller]
+    pub fn create_search_index(&self, model: SearchIndexModel) -> CreateSearchIndex<'_, C> {
+        CreateSearchIndex { request: self.search_request(CREATE), model }
+    }
+
+    /// Prepares the creation of several search indexes by one command. Await it for their names. Otherwise like
+    /// [`create_search_index`](Self::create_search_index).
+    #[track_caller]
+    pub fn create_search_indexes(
+        &self,
+        models: impl IntoIterator<Item = SearchIndexModel>,
+    ) -> CreateSearchIndexes<'_, C> {
+        CreateSearchIndexes { request: self.search_request(CREATE), models: models.into_iter().collect() }
+    }
+
+    /// Prepares a query for the search indexes. Await it for a [`Cursor`] of documents, or after
+    /// [`typed`](ListSearchIndexes::typed) of any type. The query is an aggregation that the client does not repeat after a network
+    /// error.
+    #[track_caller]
+    pub fn list_search_indexes(&self) -> ListSearchIndexes<'_, Document, C> {
+        let (request, stage) = (self.search_request("aggregate"), Fields::new());
+        ListSearchIndexes { request, stage, batch_size: None, indexes: PhantomData }
+    }
+
+    /// Prepares another definition for the search index of this name.
+    #[track_caller]
+    pub fn update_search_index(&self, name: impl AsRef<str>, definition: impl Serialize) -> ChangeSearchIndex<'_, C> {
+        let mut request = self.search_request("updateSearchIndex");
+        request.body.add("name", name.as_ref());
+        request.body.put("definition", "definition", Shape::Document, &definition);
+        ChangeSearchIndex { request, is_removal: false }
+    }
+
+    /// Prepares the removal of the search index of this name. A collection that does not exist counts as success.
+    #[track_caller]
+    pub fn drop_search_index(&self, name: impl AsRef<str>) -> ChangeSearchIndex<'_, C> {
+        let mut request = self.search_request("dropSearchIndex");
+        request.body.add("name", name.as_ref());
+        ChangeSearchIndex { request, is_removal: true }
+    }
+
+    #[track_caller]
+    fn search_request(&self, command: &'static str) -> Request<'_, C> {
+        Request::new(self.client(), self.database(), Settings::NONE, Fields::command(command, self.name()))
+    }
+}
+
+/// A search index: its definition, its name and its type.
+///
+/// ```
+/// use bson::doc;
+/// use wharf::client::SearchIndexModel;
+///
+/// let words = SearchIndexModel::new(doc! { "mappings": { "dynamic": true } }).name("words");
+/// let plots = doc! { "type": "vector", "path": "plot", "numDimensions": 1536, "similarity": "euclidean" };
+/// let plots = SearchIndexModel::new(doc! { "fields": [plots] }).index_type("vectorSearch");
+/// ```
+#[derive(Debug, Clone)]
+#[must_use = "an index is created by create_search_index"]
+pub struct SearchIndexModel {
+    fields: Fields,
+}
+
+impl SearchIndexModel {
+    /// Creates a search index with this definition.
+    pub fn new(definition: impl Serialize) -> Self {
+        let mut fields = Fields::new();
+        fields.put("definition", "definition", Shape::Document, &definition);
+        Self { fields }
+    }
+
+    /// Sets the name (`name`). By default the server calls it `default`.
+    pub fn name(mut self, name: &str) -> Self {
+        self.fields.set("name", "name", Shape::Any, name);
+        self
+    }
+
+    /// Sets the type (`type`): `search`, which is the default, or `vectorSearch`.
+    pub fn index_type(mut self, index_type: &str) -> Self {
+        self.fields.set("index_type", "type", Shape::Any, index_type);
+        self
+    }
+}
+
+/// Sends the command, and returns the names of the indexes.
+async fn create<C: AnyClient>(
+    mut request: Request<'_, C>,
+    models: Vec<SearchIndexModel>,
+) -> Result<Vec<String>, ClientError> {
+    let mut indexes = RawArrayBuf::new();
+    for model in models {
+        indexes.push(model.fields.finish()?);
+    }
+    request.body.add("indexes", &indexes);
+    names(&request.ready(false)?.command().await?)
+}
+
+/// Returns the names in the reply.
+fn names(reply: &RawDocument) -> Result<Vec<String>, ClientError> {
+    let unreadable = |reason: String| ClientError::unreadable(CREATE, reason);
+    let created = reply.get_array("indexesCreated").map_err(|error| unreadable(error.to_string()))?;
+    let names = created.into_iter().map(|index| match index {
+        Ok(RawBsonRef::Document(index)) => match index.get_str("name") {
+            Ok(name) => Ok(name.to_owned()),
+            Err(error) => Err(unreadable(error.to_string())),
+        },
+        _ => Err(unreadable("an index is no document".to_owned())),
+    });
+    names.collect()
+}
+
+/// The creation of a search index: [`Collection::create_search_index`].
+#[must_use = "it is sent when it is awaited or run"]
+pub struct CreateSearchIndex<'c, C = Client> {
+    request: Request<'c, C>,
+    model: SearchIndexModel,
+}
+
+impl<C: AnyClient> CreateSearchIndex<'_, C> {
+    async fn send(self) -> Result<String, ClientError> {
+        let names = create(self.request, vec![self.model]).await?;
+        names.into_iter().next().ok_or_else(|| ClientError::unreadable(CREATE, "it names no index"))
+    }
+}
+
+builder!(CreateSearchIndex => String);
+
+/// The creation of search indexes: [`Collection::create_search_indexes`].
+#[must_use = "it is sent when it is awaited or run"]
+pub struct CreateSearchIndexes<'c, C = Client> {
+    request: Request<'c, C>,
+    models: Vec<SearchIndexModel>,
+}
+
+impl<C: AnyClient> CreateSearchIndexes<'_, C> {
+    async fn send(self) -> Result<Vec<String>, ClientError> {
+        create(self.request, self.models).await
+    }
+}
+
+builder!(CreateSearchIndexes => Vec<String>);
+
+/// A query for search indexes: [`Collection::list_search_indexes`].
+#[must_use = "it is sent when it is awaited or run"]
+pub struct ListSearchIndexes<'c, T = Document, C = Client> {
+    request: Request<'c, C>,
+    /// The stage `$listSearchIndexes`.
+    stage: Fields,
+    batch_size: Option<i32>,
+    indexes: PhantomData<fn() -> T>,
+}
+
+impl<'c, T, C: AnyClient> ListSearchIndexes<'c, T, C> {
+    options!([request.body] collation, comment, hint, max_time);
+
+    /// Lists only the index of this name.
+    pub fn name(mut self, name: impl AsRef<str>) -> Self {
+        self.stage.set("name", "name", Shape::Any, name.as_ref());
+        self
+    }
+
+    /// Sets the number of documents in each batch (`batchSize`). By default the server decides.
+    pub fn batch_size(mut self, documents: i32) -> Self {
+        self.batch_size = Some(documents);
+        self
+    }
+
+    /// Returns the same query for descriptions of another type.
+    pub fn typed<U>(self) -> ListSearchIndexes<'c, U, C> {
+        let Self { request, stage, batch_size, .. } = self;
+        ListSearchIndexes { request, stage, batch_size, indexes: PhantomData }
+    }
+
+    async fn send(self) -> Result<Cursor<T>, ClientError>
+    where
+        T: DeserializeOwned,
+    {
+        let Self { mut request, stage, batch_size, .. } = self;
+        request.body.add("pipeline", &[rawdoc! { "$listSearchIndexes": stage.finish()? }]);
+        let cursor = batch_size.map_or(rawdoc! {}, |size| rawdoc! { "batchSize": size });
+        request.body.add("cursor", &cursor);
+        Ok(request.cursor(|opening| opening).await?.typed())
+    }
+}
+
+builder!(ListSearchIndexes<T> => Cursor<T>, read_preference);
+
+/// A change or the removal of a search index: [`Collection::update_search_index`] and [`Collection::drop_search_index`].
+#[must_use = "it is sent when it is awaited or run"]
+pub struct ChangeSearchIndex<'c, C = Client> {
+    request: Request<'c, C>,
+    is_removal: bool,
+}
+
+impl<C: AnyClient> ChangeSearchIndex<'_, C> {
+    async fn send(self) -> Result<(), ClientError> {
+        let outcome = self.request.ready(false)?.command().await;
+        if self.is_removal { found_or_not(outcome) } else { outcome.map(drop) }
+    }
+}
+
+builder!(ChangeSearchIndex => ());
