@@ -1,6 +1,5 @@
 //! A bank: `MONGODB_URI='mongodb://host1,host2,host3/?replicaSet=rs0' cargo run --release --example service`, and `-- --help`.
 
-use std::fmt::Write;
 use std::time::Duration;
 
 use axum::extract::{Path, State};
@@ -11,20 +10,17 @@ use axum::{Json, Router};
 use bson::doc;
 use clap::Parser;
 use futures_util::FutureExt;
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::filter::LevelFilter;
-use wharf::client::{Query, Session, SessionOptions, TransactionOptions};
-use wharf::metrics::PoolMetrics;
-use wharf::telemetry::{METRICS, ReadingValue, readings};
-use wharf::{Client, ClientError, Options, WriteConcern};
+use wharf::client::{Session, SessionOptions, TransactionOptions};
+use wharf::telemetry::prometheus_text;
+use wharf::{Client, ClientError, Collection, Options, WriteConcern};
 use wharf_service::pools::PoolRow;
 
-const DATABASE: &str = "bank";
-/// How long a request may use the database, unless the connection string has `timeoutMS`: longer than the election of a primary.
-const LIMIT: Duration = Duration::from_secs(30);
 /// How long requests and connections may take to end.
 const GRACE: Duration = Duration::from_secs(10);
+type Accounts = State<Collection<Account>>;
 
 /// A service that keeps accounts in MongoDB, and survives the loss of a primary.
 ///
@@ -48,11 +44,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(LevelFilter::WARN).init();
     let Arguments { listen, uri } = Arguments::parse();
     let mut options = Options::parse(&uri)?.write_concern(WriteConcern::majority());
-    options.timeout.get_or_insert(LIMIT);
+    options.timeout.get_or_insert(Duration::from_secs(30)); // longer than the election of a primary
     let (end, client) = (end_signal()?.shared(), Client::new(options)?);
     let listener = tokio::net::TcpListener::bind(listen).await?;
     println!("Listening on {}", listener.local_addr()?);
-    let serving = axum::serve(listener, router(client.clone())).with_graceful_shutdown(end.clone());
+    let serving = axum::serve(listener, router(client.database("bank").collection("accounts")))
+        .with_graceful_shutdown(end.clone());
     tokio::select! {
         served = serving.into_future() => served?,
         () = end.then(|()| tokio::time::sleep(GRACE)) => eprintln!("Requests did not end within {GRACE:?}."),
@@ -67,15 +64,15 @@ fn end_signal() -> std::io::Result<impl Future<Output = ()>> {
     Ok(async move { tokio::select!(_ = terminate.recv() => {}, _ = interrupt.recv() => {}) })
 }
 
-fn router(client: Client) -> Router {
+fn router(accounts: Collection<Account>) -> Router {
     Router::new()
         .route("/accounts", post(open_account))
-        .route("/accounts/{owner}", get(accounts))
+        .route("/accounts/{owner}", get(accounts_of))
         .route("/totals", get(totals))
         .route("/transfers", post(transfer))
         .route("/metrics", get(metrics))
         .route("/pools", get(pools))
-        .with_state(client)
+        .with_state(accounts)
 }
 
 #[derive(Serialize, Deserialize)]
@@ -101,86 +98,52 @@ struct Transfer {
     amount: i64,
 }
 
-async fn open_account(State(client): State<Client>, Json(account): Json<Account>) -> Result<Response, Failure> {
-    client.insert(DATABASE, "accounts", [&account]).await?;
+async fn open_account(State(accounts): Accounts, Json(account): Json<Account>) -> Result<Response, Failure> {
+    accounts.insert_one(&account).await?;
     Ok((StatusCode::CREATED, Json(account)).into_response())
 }
 
-async fn accounts(State(client): State<Client>, Path(owner): Path<String>) -> Result<Json<Vec<Account>>, Failure> {
-    let (filter, options) = (doc! { "owner": owner }, doc! { "sort": { "_id": 1 } });
-    Ok(Json(all(&client, || client.find(DATABASE, "accounts", &filter).options(&options)).await?))
+/// Reads all batches in a transaction: at one moment, and again from the first one if the cursor is lost with its server.
+async fn accounts_of(State(accounts): Accounts, Path(owner): Path<String>) -> Result<Json<Vec<Account>>, Failure> {
+    let query = || accounts.find(doc! { "owner": &owner }).sort(doc! { "_id": 1 }).batch_size(100);
+    let read = async |mut session: Session| query().session(&mut session).await?.try_collect().await;
+    let mut session = accounts.client().start_session(&SessionOptions::default()).map_err(ClientError::from)?;
+    Ok(Json(session.with_transaction_in_task(TransactionOptions::default(), read).await?))
 }
 
-async fn totals(State(client): State<Client>) -> Result<Json<Vec<Total>>, Failure> {
+async fn totals(State(accounts): Accounts) -> Result<Json<Vec<Total>>, Failure> {
     let group = doc! { "_id": "$owner", "accounts": { "$sum": 1 }, "balance": { "$sum": "$balance" } };
     let pipeline = [doc! { "$group": group }, doc! { "$sort": { "_id": 1 } }];
-    Ok(Json(all(&client, || client.aggregate(DATABASE, "accounts", &pipeline)).await?))
+    let query = || accounts.aggregate(&pipeline).typed().batch_size(100);
+    let read = async |mut session: Session| query().session(&mut session).await?.try_collect().await;
+    let mut session = accounts.client().start_session(&SessionOptions::default()).map_err(ClientError::from)?;
+    Ok(Json(session.with_transaction_in_task(TransactionOptions::default(), read).await?))
 }
 
-/// Reads all batches in a transaction: at one point in time, and again from the first one if the cursor is lost with its
-/// server.
-async fn all<T: DeserializeOwned>(client: &Client, query: impl Fn() -> Query<'static>) -> Result<Vec<T>, ClientError> {
-    let read =
-        async |mut session: Session| query().batch_size(100).session(&mut session).await?.typed().try_collect().await;
-    let mut session = client.start_session(&SessionOptions::default())?;
-    session.with_transaction_in_task(TransactionOptions::default(), read).await
-}
-
-async fn transfer(State(client): State<Client>, Json(transfer): Json<Transfer>) -> Result<StatusCode, Failure> {
+async fn transfer(State(accounts): Accounts, Json(transfer): Json<Transfer>) -> Result<StatusCode, Failure> {
     if transfer.amount <= 0 {
         return Err(Failure::Refused("the amount must be positive"));
     }
-    let enough = doc! { "_id": transfer.from, "balance": { "$gte": transfer.amount } };
-    let take = doc! { "q": enough, "u": { "$inc": { "balance": -transfer.amount } } };
-    let give = doc! { "q": { "_id": transfer.to }, "u": { "$inc": { "balance": transfer.amount } } };
+    let enough = doc! { "_id": &transfer.from, "balance": { "$gte": transfer.amount } };
+    let by = |sign: i64| doc! { "$inc": { "balance": sign * transfer.amount } };
     let move_money = async |mut session: Session| {
-        let taken = client.update(DATABASE, "accounts", [&take]).session(&mut session).await?;
-        let given = client.update(DATABASE, "accounts", [&give]).session(&mut session).await?;
-        let both = taken.matched + given.matched == 2;
+        let taken = accounts.update_one(&enough, by(-1)).session(&mut session).await?;
+        let given = accounts.update_one(doc! { "_id": &transfer.to }, by(1)).session(&mut session).await?;
         // An error ends the transaction: neither account changes.
-        both.then_some(()).ok_or(Failure::Refused("there is no such account, or not enough money in it"))
+        let changed = taken.matched_count + given.matched_count;
+        (changed == 2).then_some(()).ok_or(Failure::Refused("there is no such account, or too little on it"))
     };
-    let mut session = client.start_session(&SessionOptions::default()).map_err(ClientError::from)?;
+    let mut session = accounts.client().start_session(&SessionOptions::default()).map_err(ClientError::from)?;
     session.with_transaction_in_task_as(TransactionOptions::default(), move_money).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Returns the metrics of all pools in the text format of Prometheus.
-async fn metrics(State(client): State<Client>) -> Response {
-    let mut text = String::new();
-    write_metrics(&client.metrics(), &mut text).expect("writing into a string does not fail");
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
+async fn metrics(State(accounts): Accounts) -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], prometheus_text(&accounts.client().metrics()))
 }
 
-/// The upper bounds of the buckets, in seconds.
-const BOUNDS: [f64; 11] = [5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 5e-3, 1e-2, 5e-2, 0.1, 0.5, 1.0];
-
-fn write_metrics(pools: &[PoolMetrics], text: &mut String) -> std::fmt::Result {
-    for metric in METRICS {
-        let (name, kind) = (metric.name, format!("{:?}", metric.kind).to_lowercase());
-        writeln!(text, "# HELP {name} {}\n# TYPE {name} {kind}", metric.help)?;
-        let all = pools.iter().flat_map(|pool| readings(pool).map(move |reading| (pool, reading)));
-        for (pool, reading) in all.filter(|(_, reading)| reading.metric == metric) {
-            let label = reading.label.map(|(name, value)| format!(",{name}={value:?}")).unwrap_or_default();
-            let labels = format!("pool={:?}{label}", &*pool.address);
-            if let ReadingValue::Number(number) = reading.value {
-                writeln!(text, "{name}{{{labels}}} {number}")?;
-            }
-            let ReadingValue::Times(times) = reading.value else { continue };
-            for bound in BOUNDS {
-                let count: u64 = times.buckets().filter(|(most, _)| most.as_secs_f64() <= bound).map(|(_, n)| n).sum();
-                writeln!(text, "{name}_bucket{{{labels},le=\"{bound:?}\"}} {count}")?;
-            }
-            let (count, sum) = (times.count(), times.sum().as_secs_f64());
-            writeln!(text, "{name}_bucket{{{labels},le=\"+Inf\"}} {count}\n{name}_sum{{{labels}}} {sum}")?;
-            writeln!(text, "{name}_count{{{labels}}} {count}")?;
-        }
-    }
-    Ok(())
-}
-
-async fn pools(State(client): State<Client>) -> Json<Vec<PoolRow>> {
-    Json(client.metrics().iter().map(PoolRow::of).collect())
+async fn pools(State(accounts): Accounts) -> Json<Vec<PoolRow>> {
+    Json(accounts.client().metrics().iter().map(PoolRow::of).collect())
 }
 
 /// Why a request failed. The text of most errors is only for the log.

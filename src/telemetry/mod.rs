@@ -1,6 +1,6 @@
-//! Observers of a pool's events: [`JsonLines`] writes them, [`EventCounts`] counts them, [`Log`] logs them. Also exporters
-//! of the metrics of a pool or a client: [`readings`](readings()), and `OpenTelemetryMetrics` and `FacadeMetrics` with the
-//! features `opentelemetry` and `metrics-facade`. [`log_levels`] and [`log_output`] read the environment variables for logs.
+//! Observers of a pool's events: [`JsonLines`] writes them, [`EventCounts`] counts them, [`Log`] logs them. And exporters
+//! of the metrics of a pool or a client: [`readings`](readings()), [`prometheus_text`], and `OpenTelemetryMetrics` and
+//! `FacadeMetrics` with the features `opentelemetry` and `metrics`. [`log_levels`] and [`log_output`] read the environment variables for logs.
 //!
 //! Each observer is a [`Subscriber`](crate::Subscriber) for [`PoolBuilder::subscriber`](crate::PoolBuilder::subscriber), or
 //! for [`PoolBuilder::log`](crate::PoolBuilder::log) in the case of [`Log`], and also a handle: clones share their output and
@@ -38,6 +38,7 @@ mod json_lines;
 mod log;
 #[cfg(feature = "opentelemetry")]
 mod opentelemetry;
+mod prometheus;
 mod readings;
 mod sentence;
 #[cfg(any(feature = "metrics-facade", feature = "opentelemetry"))]
@@ -52,6 +53,7 @@ pub use facade::FacadeMetrics;
 pub use json_lines::JsonLines;
 pub use log::Log;
 pub(crate) use log::{host_and_port, milliseconds};
+pub use prometheus::prometheus_text;
 pub use readings::{METRICS, Metric, MetricKind, Reading, ReadingValue, readings};
 #[cfg(any(feature = "metrics-facade", feature = "opentelemetry"))]
 pub use source::Metered;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use wharf::metrics::{CheckOutFailures, Closes, PoolMetrics};
+use wharf::telemetry::{METRICS, prometheus_text};
 use wharf::{Clear, Pool, PoolOptions, Stage};
 
 use super::mock::{Attempt, Mock, builder, poll_once, service, settle};
@@ -51,6 +52,24 @@ async fn check_outs_count_by_how_they_got_their_connection() {
     drop(waits.await.unwrap());
     assert_eq!(check_outs(&pool.metrics()), (6, 1, 1));
     assert_eq!(failures(&pool.metrics()).total(), 0);
+}
+
+#[tokio::test]
+async fn text_for_prometheus_has_each_metric_once_and_its_values_for_each_pool() {
+    let pool = pool(PoolOptions::default(), &Mock::new([]));
+    drop(pool.check_out().await.unwrap());
+    let text = prometheus_text(&[pool.metrics(), pool.metrics()]);
+    let count = |line: &str| text.lines().filter(|other| *other == line).count();
+    for metric in METRICS {
+        assert_eq!(count(&format!("# HELP {} {}", metric.name, metric.help)), 1, "{}", metric.name);
+    }
+    assert_eq!(count("# TYPE wharf_pool_retries_total counter"), 1, "{text}");
+    let labels = format!("pool=\"{}\"", pool.address());
+    assert_eq!(count(&format!("wharf_pool_retries_total{{{labels}}} 0")), 2, "{text}");
+    assert_eq!(count(&format!("wharf_pool_connections{{{labels},state=\"idle\"}} 1")), 2, "{text}");
+    assert_eq!(count(&format!("wharf_pool_create_seconds_bucket{{{labels},le=\"+Inf\"}} 1")), 2, "{text}");
+    assert_eq!(count(&format!("wharf_pool_create_seconds_count{{{labels}}} 1")), 2, "{text}");
+    assert!(text.contains(&format!("wharf_pool_create_seconds_bucket{{{labels},le=\"5e-5\"}} ")), "{text}");
 }
 
 /// A check-out with a time limit, or with a subscriber, takes another path through the pool.

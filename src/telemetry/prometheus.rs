@@ -1,0 +1,72 @@
+//! The metrics of pools in the text format of Prometheus.
+
+use std::fmt::{self, Write};
+
+use super::readings::{METRICS, ReadingValue, readings};
+use crate::metrics::PoolMetrics;
+
+/// The upper bounds of the buckets, in seconds.
+const BOUNDS: [f64; 11] = [5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 5e-3, 1e-2, 5e-2, 0.1, 0.5, 1.0];
+
+/// Returns the metrics of pools in the text format of Prometheus (version 0.0.4), such as those of
+/// [`Client::metrics`](crate::Client::metrics). The label `pool` has the pool's address.
+///
+/// The histograms are passed on as they are, in buckets from 50 microseconds up to a second, so nothing is lost between two scrapes.
+#[must_use]
+pub fn prometheus_text(pools: &[PoolMetrics]) -> String {
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let _ = write(pools, &mut text);
+    text
+}
+
+fn write(pools: &[PoolMetrics], text: &mut String) -> fmt::Result {
+    for metric in METRICS {
+        let (name, kind) = (metric.name, format!("{:?}", metric.kind).to_lowercase());
+        writeln!(text, "# HELP {name} {}\n# TYPE {name} {kind}", metric.help)?;
+        let all = pools.iter().flat_map(|pool| readings(pool).map(move |reading| (pool, reading)));
+        for (pool, reading) in all.filter(|(_, reading)| reading.metric == metric) {
+            let label = reading.label.map(|(name, value)| format!(",{name}=\"{value}\"")).unwrap_or_default();
+            let labels = format!("pool=\"{}\"{label}", Escaped(&pool.address));
+            let times = match reading.value {
+                ReadingValue::Number(number) => {
+                    writeln!(text, "{name}{{{labels}}} {number}")?;
+                    continue;
+                }
+                ReadingValue::Times(times) => times,
+            };
+            for bound in BOUNDS {
+                let count: u64 = times.buckets().filter(|(most, _)| most.as_secs_f64() <= bound).map(|(_, n)| n).sum();
+                writeln!(text, "{name}_bucket{{{labels},le=\"{bound:?}\"}} {count}")?;
+            }
+            let (count, sum) = (times.count(), times.sum().as_secs_f64());
+            writeln!(text, "{name}_bucket{{{labels},le=\"+Inf\"}} {count}\n{name}_sum{{{labels}}} {sum}")?;
+            writeln!(text, "{name}_count{{{labels}}} {count}")?;
+        }
+    }
+    Ok(())
+}
+
+/// The value of a label.
+struct Escaped<'a>(&'a str);
+
+impl fmt::Display for Escaped<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.chars().try_for_each(|character| match character {
+            '\\' => f.write_str("\\\\"),
+            '"' => f.write_str("\\\""),
+            '\n' => f.write_str("\\n"),
+            other => f.write_char(other),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn value_of_a_label_is_escaped() {
+        assert_eq!(Escaped("a\\b\"c\nd").to_string(), r#"a\\b\"c\nd"#);
+    }
+}
