@@ -17,7 +17,7 @@
 //!     client.insert("shop", "orders", [Order { customer: "Ada".into(), price: 20 }]).await?;
 //!
 //!     let mut orders = client.find("shop", "orders", doc! { "price": { "$gte": 10 } }).await?.typed::<Order>();
-//!     while let Some(order) = orders.next_typed().await? {
+//!     while let Some(order) = orders.next().await? {
 //!         println!("{order:?}");
 //!     }
 //!     Ok(())

@@ -42,9 +42,8 @@ const MAX_PAUSE: Duration = Duration::from_secs(1);
 
 /// The changes of a collection, a database or the whole cluster, in order.
 ///
-/// [`next`](Self::next) waits for an event, and lends it out from the batch that has brought it. As a [`Stream`] the value
-/// yields events as values of type `T`: owned raw documents, or after [`typed`](Self::typed) whatever serde reads from them.
-/// The stream ends after an event that invalidates it, such as the drop of its collection.
+/// [`next`](Self::next) waits for an event, and returns it as a value of type `T`: an owned raw document, or after
+/// [`typed`](Self::typed) whatever serde reads from it. So does the value as a [`Stream`]. The stream ends after an event that invalidates it, such as the drop of its collection.
 ///
 /// Dropping a change stream closes its cursor on the server, in the background.
 ///
@@ -106,10 +105,11 @@ impl<T> ChangeStream<T> {
         this
     }
 
-    /// Waits for the next event. `None` at the end of the stream, after an event that invalidates it.
+    /// Waits for the next event, as serde reads it. `None` at the end of the stream, after an event that invalidates it.
     ///
     /// # Errors
     ///
+    /// [`ClientError::Reply`] if serde cannot read the event. The next call then returns the event after it.
     /// [`ClientError`] after a failure that cannot be resumed, or if resuming has failed; the stream is then over. If
     /// [`ClientError::is_timeout`] is true and the stream is not over, `next` can be called again.
     ///
@@ -117,10 +117,13 @@ impl<T> ChangeStream<T> {
     ///
     /// Nothing is lost: the next call continues to wait for the same batch, or for the same cursor, and has the whole time of
     /// `timeoutMS` for it. If the time of the cancelled call is up meanwhile, the stream resumes.
-    pub async fn next(&mut self) -> Result<Option<&RawDocument>, ClientError> {
+    pub async fn next(&mut self) -> Result<Option<T>, ClientError>
+    where
+        T: DeserializeOwned,
+    {
         let limit = self.plan.timeout().start();
         let advanced = self.call(limit, Self::poll_event).await?;
-        self.document(advanced)
+        self.document(advanced)?.map(read).transpose()
     }
 
     /// Returns the next event, or `None` if the server has none at present: it then has waited for a while (a second, or
@@ -133,15 +136,21 @@ impl<T> ChangeStream<T> {
     /// # Cancel safety
     ///
     /// That of [`next`](Self::next).
-    pub async fn next_if_any(&mut self) -> Result<Option<&RawDocument>, ClientError> {
+    pub async fn next_if_any(&mut self) -> Result<Option<T>, ClientError>
+    where
+        T: DeserializeOwned,
+    {
         let limit = self.plan.timeout().start();
         self.next_if_any_within(limit).await
     }
 
     /// Does the same as [`next_if_any`](Self::next_if_any), with a limit that has started.
-    pub(crate) async fn next_if_any_within(&mut self, limit: Limit) -> Result<Option<&RawDocument>, ClientError> {
+    pub(crate) async fn next_if_any_within(&mut self, limit: Limit) -> Result<Option<T>, ClientError>
+    where
+        T: DeserializeOwned,
+    {
         let advanced = self.call(limit, Self::poll_advance).await?;
-        self.document(advanced)
+        self.document(advanced)?.map(read).transpose()
     }
 
     /// Advances by a call that has a time limit of its own.
@@ -165,24 +174,8 @@ impl<T> ChangeStream<T> {
         }
     }
 
-    /// Returns the next event as serde reads it; otherwise like [`next`](Self::next).
-    ///
-    /// # Errors
-    ///
-    /// Also [`ClientError::Reply`] if serde cannot read the event. The next call then returns the event after it.
-    ///
-    /// # Cancel safety
-    ///
-    /// That of [`next`](Self::next).
-    pub async fn next_typed(&mut self) -> Result<Option<T>, ClientError>
-    where
-        T: DeserializeOwned,
-    {
-        self.next().await?.map(read).transpose()
-    }
-
-    /// Returns the token that the stream would resume from: a later change stream with this token as `resumeAfter`
-    /// continues after the last event that this one has returned. `None` until the server has sent one.
+    /// Returns the token that the stream would resume from: a later change stream that has it as `resumeAfter` continues
+    /// after the last event that this one has returned. `None` before the server has given one.
     #[must_use]
     pub fn resume_token(&self) -> Option<&RawDocument> {
         self.start.token.as_deref()

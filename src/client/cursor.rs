@@ -303,9 +303,9 @@ impl<'c> IntoFuture for OpenCursor<'c> {
 
 /// The results of a query.
 ///
-/// [`next`](Self::next) lends out the raw documents of the present batch without copying them, and asks the server for
-/// the next batch when there are no more. As a [`Stream`] it yields values of type `T`: owned raw documents, or after
-/// [`typed`](Self::typed) whatever serde reads from them.
+/// [`next`](Self::next) returns values of type `T`: owned raw documents, or after [`typed`](Self::typed) whatever serde reads
+/// from them. It asks the server for the next batch when the present one is read. [`next_document`](Self::next_document) lends raw
+/// documents out without copying them. As a [`Stream`] the cursor yields what `next` returns.
 ///
 /// A cursor stays on its server. Dropping it closes it on the server, in the background, but not in a forked child. In a
 /// transaction behind a load balancer, further operations and the commit wait until it has closed, because they have the same
@@ -339,18 +339,35 @@ pub struct Cursor<T = RawDocumentBuf> {
 type Fetching = Pin<Box<dyn Future<Output = (Query, Result<Batch, (ClientError, FaultKind)>)> + Send>>;
 
 impl<T> Cursor<T> {
-    /// Returns the next document, or `None` at the end of the results. At the end of a tailable cursor it waits for a document;
-    /// [`next_if_any`](Self::next_if_any) does not.
+    /// Returns the next document as serde reads it, or `None` at the end of the results. At the end of a tailable cursor it waits
+    /// for a document; [`next_if_any`](Self::next_if_any) does not.
     ///
     /// # Errors
     ///
-    /// [`ClientError`] if the next batch could not be fetched. The cursor has then ended.
+    /// [`ClientError`] if the next batch could not be fetched. The cursor has then ended. [`ClientError::Reply`] if serde cannot
+    /// read the document. The next call then returns the document after it.
     ///
     /// # Cancel safety
     ///
     /// Nothing is lost: the next call continues to wait for the same batch, with what is left of the time limit of the call
     /// that has asked for it.
-    pub async fn next(&mut self) -> Result<Option<&RawDocument>, ClientError> {
+    pub async fn next(&mut self) -> Result<Option<T>, ClientError>
+    where
+        T: DeserializeOwned,
+    {
+        self.next_document().await?.map(read).transpose()
+    }
+
+    /// Lends the next document out from the batch, without a copy. Otherwise like [`next`](Self::next).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`next`](Self::next).
+    ///
+    /// # Cancel safety
+    ///
+    /// That of [`next`](Self::next).
+    pub async fn next_document(&mut self) -> Result<Option<&RawDocument>, ClientError> {
         let advanced = poll_fn(|context| self.poll_document(context)).await;
         self.lend(advanced)
     }
@@ -365,9 +382,12 @@ impl<T> Cursor<T> {
     /// # Cancel safety
     ///
     /// That of [`next`](Self::next).
-    pub async fn next_if_any(&mut self) -> Result<Option<&RawDocument>, ClientError> {
+    pub async fn next_if_any(&mut self) -> Result<Option<T>, ClientError>
+    where
+        T: DeserializeOwned,
+    {
         let advanced = poll_fn(|context| self.poll_advance(context)).await;
-        self.lend(advanced)
+        self.lend(advanced)?.map(read).transpose()
     }
 
     /// Ends the iteration, and lends out the document that the cursor has advanced to.
@@ -377,22 +397,6 @@ impl<T> Cursor<T> {
             Some(place) => self.batch.document(place).map(Some),
             None => Ok(None),
         }
-    }
-
-    /// Returns the next document as serde reads it; otherwise like [`next`](Self::next).
-    ///
-    /// # Errors
-    ///
-    /// Also [`ClientError::Reply`] if serde cannot read the document. The next call then returns the document after it.
-    ///
-    /// # Cancel safety
-    ///
-    /// That of [`next`](Self::next).
-    pub async fn next_typed(&mut self) -> Result<Option<T>, ClientError>
-    where
-        T: DeserializeOwned,
-    {
-        self.next().await?.map(read).transpose()
     }
 
     /// Advances to the next document, and returns its place, or `None` if there is none at present, or at all. Fetches at most

@@ -43,7 +43,7 @@ impl Client {
     /// client.insert("shop", "orders", [Order { id: 1, paid: false }]).await?;
     /// let newest = doc! { "sort": { "_id": -1 }, "limit": 100 };
     /// let mut orders = client.find("shop", "orders", doc! { "paid": false }).options(newest).await?.typed::<Order>();
-    /// while let Some(order) = orders.next_typed().await? {
+    /// while let Some(order) = orders.next().await? {
     ///     println!("{} is not paid", order.id);
     /// }
     /// # Ok(())

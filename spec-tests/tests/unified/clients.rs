@@ -332,15 +332,15 @@ impl Session {
 impl Cursor {
     pub async fn next_if_any(&mut self) -> Result<Option<Document>, ClientError> {
         match self {
-            Self::Pooled(cursor) => Ok(cursor.next_if_any().await?.map(owned)),
-            Self::Single(cursor) => apart(|| Ok(cursor.value().next_if_any()?.map(owned))),
+            Self::Pooled(cursor) => Ok(cursor.next_if_any().await?.as_deref().map(owned)),
+            Self::Single(cursor) => apart(|| Ok(cursor.value().next_if_any()?.as_deref().map(owned))),
         }
     }
 
     /// Returns the next document, and waits for it at the end of a tailable cursor.
     pub async fn next(&mut self) -> Result<Option<Document>, ClientError> {
         match self {
-            Self::Pooled(cursor) => Ok(cursor.next().await?.map(owned)),
+            Self::Pooled(cursor) => Ok(cursor.next_document().await?.map(owned)),
             Self::Single(cursor) => apart(|| Ok(cursor.value().next_document()?.map(owned))),
         }
     }
@@ -369,15 +369,15 @@ impl Cursor {
 impl Changes {
     pub async fn next(&mut self) -> Result<Option<Document>, ClientError> {
         match self {
-            Self::Pooled(changes) => Ok(changes.next().await?.map(owned)),
+            Self::Pooled(changes) => Ok(changes.next().await?.as_deref().map(owned)),
             Self::Single(changes) => apart(|| Ok(changes.value().next_event()?.map(owned))),
         }
     }
 
     pub async fn next_if_any(&mut self) -> Result<Option<Document>, ClientError> {
         match self {
-            Self::Pooled(changes) => Ok(changes.next_if_any().await?.map(owned)),
-            Self::Single(changes) => apart(|| Ok(changes.value().next_if_any()?.map(owned))),
+            Self::Pooled(changes) => Ok(changes.next_if_any().await?.as_deref().map(owned)),
+            Self::Single(changes) => apart(|| Ok(changes.value().next_if_any()?.as_deref().map(owned))),
         }
     }
 }

@@ -307,7 +307,7 @@ fn name(command: &'static str, document: &RawDocument) -> Result<String, ClientE
 /// Returns the names in all descriptions of a cursor.
 pub(super) async fn names(command: &'static str, mut cursor: Cursor<Document>) -> Result<Vec<String>, ClientError> {
     let mut names = Vec::new();
-    while let Some(document) = cursor.next().await? {
+    while let Some(document) = cursor.next_document().await? {
         names.push(name(command, document)?);
     }
     Ok(names)

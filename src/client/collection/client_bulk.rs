@@ -365,7 +365,7 @@ impl Done {
         start: usize,
         ordered: bool,
     ) -> Result<(), ClientError> {
-        while let Some(outcome) = cursor.next().await? {
+        while let Some(outcome) = cursor.next_document().await? {
             let index = number(outcome, "idx")?.and_then(|index| usize::try_from(index).ok());
             let Some((index, operation)) = index.and_then(|index| Some((index, batch.get(index)?))) else {
                 return Err(unreadable("idx is not that of an operation"));

@@ -4,7 +4,6 @@ use serde::de::{Deserialize, DeserializeOwned};
 
 use super::Cursor;
 use super::batch::unreadable;
-use super::read;
 use crate::client::ClientError;
 use crate::client::typed::decode;
 
@@ -20,7 +19,7 @@ impl<T> Cursor<T> {
     ///
     /// That of [`next`](Self::next).
     pub async fn advance(&mut self) -> Result<bool, ClientError> {
-        Ok(self.next().await?.is_some())
+        Ok(self.next_document().await?.is_some())
     }
 
     /// Reads the document that the cursor has returned last. Its texts can be borrowed from the batch.
@@ -60,7 +59,7 @@ impl<T: DeserializeOwned> Cursor<T> {
     ///
     /// # Errors
     ///
-    /// Those of [`next_typed`](Self::next_typed): the first one ends it.
+    /// Those of [`next`](Self::next): the first one ends it.
     ///
     /// # Cancel safety
     ///
@@ -68,7 +67,7 @@ impl<T: DeserializeOwned> Cursor<T> {
     pub async fn try_collect<C: Default + Extend<T>>(mut self) -> Result<C, ClientError> {
         let mut documents = C::default();
         while let Some(document) = self.next_if_any().await? {
-            documents.extend([read(document)?]);
+            documents.extend([document]);
         }
         Ok(documents)
     }

@@ -55,7 +55,10 @@ impl<T> ChangeStream<T> {
     /// # Errors
     ///
     /// Those of [`next_event`](Self::next_event).
-    pub fn next_if_any(&mut self) -> Result<Option<&RawDocument>, ClientError> {
+    pub fn next_if_any(&mut self) -> Result<Option<T>, ClientError>
+    where
+        T: DeserializeOwned,
+    {
         let Self { client, stream } = self;
         if stream.has_event() {
             return at_once(stream.next_if_any());

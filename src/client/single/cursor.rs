@@ -56,7 +56,10 @@ impl<T> Cursor<T> {
     /// # Errors
     ///
     /// Those of [`next_document`](Self::next_document).
-    pub fn next_if_any(&mut self) -> Result<Option<&RawDocument>, ClientError> {
+    pub fn next_if_any(&mut self) -> Result<Option<T>, ClientError>
+    where
+        T: DeserializeOwned,
+    {
         let Self { client, cursor } = self;
         if cursor.has_document() {
             return at_once(cursor.next_if_any());

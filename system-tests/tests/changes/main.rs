@@ -19,7 +19,7 @@ use watched::{Watched, id, until};
 
 /// Waits for the next event.
 async fn event(changes: &mut ChangeStream) -> RawDocumentBuf {
-    changes.next().await.unwrap().unwrap().to_owned()
+    changes.next().await.unwrap().unwrap()
 }
 
 async fn next<S: Stream + Unpin>(stream: &mut S) -> Option<S::Item> {

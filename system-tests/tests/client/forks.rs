@@ -177,7 +177,7 @@ fn siblings_and_their_parent_give_documents_different_ids() {
     let ids = runtime.block_on(async {
         let mut cursor = client.cursor(Operation::read("forks", &all)).await.unwrap();
         let mut ids = Vec::new();
-        while let Some(document) = cursor.next().await.unwrap() {
+        while let Some(document) = cursor.next_document().await.unwrap() {
             ids.push(document.get_object_id("_id").unwrap().bytes());
         }
         ids

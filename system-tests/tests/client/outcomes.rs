@@ -317,7 +317,7 @@ async fn value_that_serde_cannot_read_is_named_by_its_path_and_document() {
     })
     .await;
     let mut orders = client(&server, "").find("t", "c", doc! {}).await.unwrap().typed::<Order>();
-    let error = orders.next_typed().await.unwrap_err().to_string();
+    let error = orders.next().await.unwrap_err().to_string();
     assert!(error.contains("field items[1].price of the document with _id 7: "), "{error}");
 }
 

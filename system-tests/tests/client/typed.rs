@@ -48,9 +48,9 @@ async fn structs_are_inserted_found_and_aggregated_in_a_line_each() {
     let mut found = client.find("typed", "lines", doc! { "customer": "customer 1" }).options(newest).await.unwrap();
     assert_eq!(found.next().await.unwrap().unwrap().get_i32("_id").unwrap(), 9);
     let mut found = found.typed::<Order>();
-    assert_eq!(found.next_typed().await.unwrap(), Some(orders()[7].clone()));
-    assert_eq!(found.next_typed().await.unwrap(), Some(orders()[5].clone()));
-    assert_eq!(found.next_typed().await.unwrap(), None);
+    assert_eq!(found.next().await.unwrap(), Some(orders()[7].clone()));
+    assert_eq!(found.next().await.unwrap(), Some(orders()[5].clone()));
+    assert_eq!(found.next().await.unwrap(), None);
 
     #[derive(Debug, PartialEq, Deserialize)]
     struct Total {
@@ -63,9 +63,9 @@ async fn structs_are_inserted_found_and_aggregated_in_a_line_each() {
     let mut totals = client.aggregate("typed", "lines", pipeline).await.unwrap().typed::<Total>();
     for (customer, total) in [("customer 0", 20), ("customer 1", 25)] {
         let expected = Total { customer: customer.to_owned(), total };
-        assert_eq!(totals.next_typed().await.unwrap(), Some(expected));
+        assert_eq!(totals.next().await.unwrap(), Some(expected));
     }
-    assert_eq!(totals.next_typed().await.unwrap(), None);
+    assert_eq!(totals.next().await.unwrap(), None);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -186,9 +186,9 @@ async fn document_that_serde_cannot_read_costs_only_itself() {
         .await
         .unwrap()
         .typed::<Order>();
-    let error = found.next_typed().await.unwrap_err();
+    let error = found.next().await.unwrap_err();
     assert!(matches!(error, ClientError::Reply { .. }), "{error}");
-    assert_eq!(found.next_typed().await.unwrap().unwrap().id, 2);
+    assert_eq!(found.next().await.unwrap().unwrap().id, 2);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -364,7 +364,7 @@ impl Outcome {
         let find = rawdoc! { "find": collection };
         let mut cursor = self.client.cursor(Operation::read(self.database, &find)).await.unwrap();
         let mut documents = Vec::new();
-        while let Some(document) = cursor.next().await.unwrap() {
+        while let Some(document) = cursor.next_document().await.unwrap() {
             documents.push(document.to_owned());
         }
         documents

@@ -28,7 +28,7 @@ pub async fn new_orders(
         watch = watch.stage(rawdoc! { "resumeAfter": token.clone() });
     }
     let mut changes = watch.await?.typed::<Inserted>();
-    while let Some(inserted) = changes.next_typed().await? {
+    while let Some(inserted) = changes.next().await? {
         let goes_on = each(inserted.full_document);
         *token = changes.resume_token().map(ToOwned::to_owned);
         if !goes_on {

@@ -35,7 +35,7 @@ pub async fn highest(client: &Client, new: &[Order], cheaper: i32) -> Result<Vec
     let dear = doc! { "price": { "$gte": 100 } };
     println!("{} orders are dear", orders.count_documents(&dear).await?);
     let mut found = orders.find(&dear).sort(doc! { "price": -1 }).limit(10).await?;
-    while let Some(order) = found.next_typed().await? {
+    while let Some(order) = found.next().await? {
         println!("{order:?}");
     }
 

@@ -79,7 +79,7 @@ async fn query_returns_batches_of_the_type_that_is_asked_for() {
     assert!(matches!(error, ClientError::Reply { .. }), "{error}");
     let limit = Duration::from_secs(10);
     let mut found = orders.find(doc! {}).timeout(limit).timeout_mode(TimeoutMode::Iteration).await.unwrap();
-    assert_eq!(found.next_typed().await.unwrap(), Some(Order::new(0)));
+    assert_eq!(found.next().await.unwrap(), Some(Order::new(0)));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -119,7 +119,7 @@ async fn calls_of_a_session_belong_to_it() {
     let (_server, orders) = filled("sessions").await;
     let mut session = orders.client().start_session(&SessionOptions::default()).unwrap();
     let mut found = orders.find(doc! {}).batch_size(2).session(&mut session).await.unwrap();
-    assert!(found.next_typed().await.unwrap().is_some());
+    assert!(found.next().await.unwrap().is_some());
     drop(found);
     let price = doc! { "$inc": { "price": 1_i64 } };
     assert_eq!(orders.update_one(doc! { "_id": 1 }, price).session(&mut session).await.unwrap().matched_count, 1);

@@ -131,7 +131,7 @@ async fn changes_of_a_collection_are_watched() {
     let inserts = [doc! { "$match": { "operationType": "insert" } }];
     let mut changes = orders.watch(inserts).full_document("updateLookup").await.unwrap().typed::<Change>();
     orders.insert_one(Order::new(7)).await.unwrap();
-    assert_eq!(changes.next_typed().await.unwrap().unwrap().full_document, Order::new(7));
+    assert_eq!(changes.next().await.unwrap().unwrap().full_document, Order::new(7));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -166,9 +166,9 @@ async fn query_of_a_tailable_cursor_waits_for_documents() {
     capped.insert_one(Order::new(1)).await.unwrap();
     let tailing = capped.find(doc! {}).cursor_type(wharf::client::CursorType::TailableAwait);
     let mut tailing = tailing.max_await_time(std::time::Duration::from_millis(50)).await.unwrap();
-    assert_eq!(tailing.next_typed().await.unwrap(), Some(Order::new(1)));
+    assert_eq!(tailing.next().await.unwrap(), Some(Order::new(1)));
     assert_eq!(tailing.next_if_any().await.unwrap(), None);
-    let (next, inserted) = tokio::join!(tailing.next_typed(), async { capped.insert_one(Order::new(2)).await });
+    let (next, inserted) = tokio::join!(tailing.next(), async { capped.insert_one(Order::new(2)).await });
     inserted.unwrap();
     assert_eq!(next.unwrap(), Some(Order::new(2)));
     assert!(!tailing.is_over());

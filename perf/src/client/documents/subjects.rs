@@ -43,7 +43,7 @@ impl Transfer for ClientFind {
     async fn transfer(&self) -> Result<u64, Failure> {
         let mut cursor = self.client.cursor(Operation::read(DATABASE, &self.find)).await?;
         let mut count = 0;
-        while let Some(document) = cursor.next().await? {
+        while let Some(document) = cursor.next_document().await? {
             black_box(document.as_bytes().len());
             count += 1;
         }
