@@ -1,9 +1,9 @@
 //! A lock-free, many-core MongoDB connection pool, and a client on top of it, on tokio.
 //!
 //! ```no_run
-//! use bson::doc;
 //! use serde::{Deserialize, Serialize};
 //! use wharf::Client;
+//! use wharf::bson::doc;
 //!
 //! #[derive(Debug, Serialize, Deserialize)]
 //! struct Order {
@@ -14,10 +14,11 @@
 //! #[tokio::main]
 //! async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //!     let client = Client::from_uri("mongodb://app:secret@localhost/?tls=true&maxPoolSize=50")?;
-//!     client.insert("shop", "orders", [Order { customer: "Ada".into(), price: 20 }]).await?;
+//!     let orders = client.database("shop").collection::<Order>("orders");
+//!     orders.insert_one(Order { customer: "Ada".into(), price: 20 }).await?;
 //!
-//!     let mut orders = client.find("shop", "orders", doc! { "price": { "$gte": 10 } }).await?.typed::<Order>();
-//!     while let Some(order) = orders.next().await? {
+//!     let mut dear = orders.find(doc! { "price": { "$gte": 10 } }).await?;
+//!     while let Some(order) = dear.next().await? {
 //!         println!("{order:?}");
 //!     }
 //!     Ok(())
@@ -27,6 +28,7 @@
 //! For a MongoDB deployment:
 //!
 //! - [`Client`]: monitors the servers, selects one for each operation, and retries. It holds a pool for each server.
+//! - [`Database`] and [`Collection`]: its handles, with the operations on documents of your own types.
 //! - [`single::Client`]: the same client, blocking, without threads and background tasks.
 //! - [`Options`]: what to connect to and how, from a connection string or in code.
 //! - [`Endpoint`]: one server, which opens connections. [`Command`]: a command on one connection.
@@ -85,7 +87,10 @@ pub mod single;
 pub mod telemetry;
 mod text;
 
-#[cfg(feature = "mongodb")]
+/// The documents of the API: the crate `bson`, version 3. A crate that names it as a dependency needs the same major version.
+#[doc(no_inline)]
+pub use bson;
+#[cfg(not(loom))]
 #[doc(inline)]
 pub use client::{Client, ClientBuilder, ClientError, Collection, Database, Operation};
 #[cfg(feature = "mongodb")]

@@ -1,7 +1,6 @@
-use bson::{RawDocumentBuf, doc, rawdoc};
+use bson::{RawDocumentBuf, doc};
 use serde::Deserialize;
-use wharf::client::WatchTarget;
-use wharf::{Client, ClientError};
+use wharf::{Client, ClientError, Collection};
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -23,9 +22,10 @@ pub async fn new_orders(
     mut each: impl FnMut(Order) -> bool,
 ) -> Result<(), ClientError> {
     let inserts = [doc! { "$match": { "operationType": "insert" } }];
-    let mut watch = client.watch(WatchTarget::Collection("shop", "orders"), inserts);
+    let orders: Collection<Order> = client.database("shop").collection("orders");
+    let mut watch = orders.watch(inserts);
     if let Some(token) = token {
-        watch = watch.stage(rawdoc! { "resumeAfter": token.clone() });
+        watch = watch.resume_after(&*token);
     }
     let mut changes = watch.await?.typed::<Inserted>();
     while let Some(inserted) = changes.next().await? {

@@ -1,18 +1,16 @@
-use bson::doc;
+use bson::{Document, doc};
 use wharf::ClientError;
 use wharf::client::SessionOptions;
 use wharf::single::Client;
 
 /// Prints all unpaid orders, and pays one.
 pub fn pay(client: &Client, id: i32) -> Result<(), ClientError> {
-    let unpaid = client.find("shop", "orders", doc! { "paid": false });
-    for order in unpaid.with(|find| find.batch_size(100)).run()? {
-        println!("{:?}", order?);
+    let orders = client.database("shop").collection::<Document>("orders");
+    for order in orders.find(doc! { "paid": false }).batch_size(100).run()? {
+        println!("{}", order?);
     }
+    let pay = doc! { "$set": { "paid": true } };
     let mut session = client.start_session(&SessionOptions::default())?;
-    session.with_transaction(|session| {
-        let pay = doc! { "q": { "_id": id }, "u": { "$set": { "paid": true } } };
-        session.update("shop", "orders", [pay]).run()
-    })?;
+    session.with_transaction(|session| orders.update_one(doc! { "_id": id }, &pay).session(session).run())?;
     Ok(())
 }
