@@ -109,8 +109,9 @@ macro_rules! command {
 command! {
     /// The creation of a collection: [`Database::create_collection`].
     CreateCollection => ():
-        capped, change_stream_pre_and_post_images, clustered_index, collation, comment, expire_after, max_documents,
-        max_time, pipeline, size, time_series, validation_action, validation_level, validator, view_on;
+        capped, change_stream_pre_and_post_images, clustered_index, collation, comment, expire_after,
+        index_option_defaults, max_documents, max_time, pipeline, size, storage_engine, time_series, validation_action,
+        validation_level, validator, view_on;
     write_concern
 }
 

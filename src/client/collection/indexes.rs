@@ -89,11 +89,12 @@ impl IndexModel {
     }
 
     options!([fields]
-        collation, default_language, expire_after, hidden, name, partial_filter_expression, sparse, unique, weights,
-        wildcard_projection,
+        bits, collation, default_language, expire_after, hidden, language_override, max_coordinate, min_coordinate, name,
+        partial_filter_expression, sparse, sphere_2d_index_version, storage_engine, text_index_version, unique, version,
+        weights, wildcard_projection,
     );
 
-    /// Adds fields for what has no method, under the names of the server's manual, such as `bits` or `storageEngine`. Anything
+    /// Adds fields for what has no method, under the names of the server's manual, such as `prepareUnique`. Anything
     /// that serde writes as a document.
     pub fn options(mut self, fields: impl Serialize) -> Self {
         self.fields.extend("options", &fields);

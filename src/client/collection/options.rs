@@ -27,6 +27,10 @@ macro_rules! options {
         /// Sets whether to list only the databases that the user may use (`authorizedDatabases`).
         authorized_databases
     ); };
+    (@row $place:tt bits) => { options!(@method $place "bits" number
+        /// Sets the precision of a 2d index, in bits (`bits`).
+        bits
+    ); };
     (@row $place:tt bypass_document_validation) => { options!(@method $place "bypassDocumentValidation" flag
         /// Sets whether the documents may violate the collection's validator (`bypassDocumentValidation`).
         bypass_document_validation
@@ -98,12 +102,24 @@ macro_rules! options {
         /// Sets the index to use, by its name or its keys (`hint`).
         hint
     ); };
+    (@row $place:tt index_option_defaults) => { options!(@method $place "indexOptionDefaults" document
+        /// Sets the options that the collection's indexes have by default (`indexOptionDefaults`).
+        index_option_defaults
+    ); };
+    (@row $place:tt language_override) => { options!(@method $place "language_override" text
+        /// Sets the field that names the language of a document of a text index (`language_override`).
+        language_override
+    ); };
     (@row $place:tt let_vars) => { options!(@method $place "let" document
         /// Sets variables, which expressions read as `$$name` (`let`). Needs MongoDB 5.0.
         let_vars
     ); };
     (@row $place:tt max) => { options!(@method $place "max" document
         /// Sets the exclusive upper bound of the index that [`hint`](Self::hint) names (`max`).
+        max
+    ); };
+    (@row $place:tt max_coordinate) => { options!(@method $place "max" real
+        /// Sets the upper bound of the coordinates of a 2d index (`max`).
         max
     ); };
     (@row $place:tt max_documents) => { options!(@method $place "max" number
@@ -117,6 +133,10 @@ macro_rules! options {
     ); };
     (@row $place:tt min) => { options!(@method $place "min" document
         /// Sets the inclusive lower bound of the index that [`hint`](Self::hint) names (`min`).
+        min
+    ); };
+    (@row $place:tt min_coordinate) => { options!(@method $place "min" real
+        /// Sets the lower bound of the coordinates of a 2d index (`min`).
         min
     ); };
     (@row $place:tt name) => { options!(@method $place "name" text
@@ -173,6 +193,10 @@ macro_rules! options {
         /// Sets whether the index omits documents without its fields (`sparse`).
         sparse
     ); };
+    (@row $place:tt sphere_2d_index_version) => { options!(@method $place "2dsphereIndexVersion" number
+        /// Sets the version of a 2dsphere index (`2dsphereIndexVersion`).
+        sphere_2d_index_version
+    ); };
     (@row $place:tt start_after) => { options!(@method $place "startAfter" document
         /// Sets the resume token after which the stream begins, which may come from an event that invalidates
         /// (`startAfter`).
@@ -181,6 +205,14 @@ macro_rules! options {
     (@row $place:tt start_at_operation_time) => { options!(@method $place "startAtOperationTime" value
         /// Sets the time at which the stream's events begin, as a [`bson::Timestamp`] (`startAtOperationTime`).
         start_at_operation_time
+    ); };
+    (@row $place:tt storage_engine) => { options!(@method $place "storageEngine" document
+        /// Sets options of the storage engine (`storageEngine`).
+        storage_engine
+    ); };
+    (@row $place:tt text_index_version) => { options!(@method $place "textIndexVersion" number
+        /// Sets the version of a text index (`textIndexVersion`).
+        text_index_version
     ); };
     (@row $place:tt time_series) => { options!(@method $place "timeseries" document
         /// Makes the collection a time series (`timeseries`): `{ timeField: …, metaField: …, granularity: … }`. Needs
@@ -208,6 +240,10 @@ macro_rules! options {
         /// Sets the filter that each document must match (`validator`), such as `{ $jsonSchema: … }`.
         validator
     ); };
+    (@row $place:tt version) => { options!(@method $place "v" number
+        /// Sets the version of the index's format (`v`).
+        version
+    ); };
     (@row $place:tt view_on) => { options!(@method $place "viewOn" text
         /// Makes the collection a view of this collection or view (`viewOn`).
         view_on
@@ -226,6 +262,9 @@ macro_rules! options {
     };
     (@method $place:tt $field:literal number $(#[$doc:meta])* $method:ident) => {
         options!(@of $place $field (u64) Any $(#[$doc])* $method);
+    };
+    (@method $place:tt $field:literal real $(#[$doc:meta])* $method:ident) => {
+        options!(@of $place $field (f64) Any $(#[$doc])* $method);
     };
     (@method $place:tt $field:literal text $(#[$doc:meta])* $method:ident) => {
         options!(@of $place $field (&str) Any $(#[$doc])* $method);

@@ -19,7 +19,7 @@ async fn indexes_are_created_listed_and_dropped() {
     let others = [
         IndexModel::new(doc! { "customer": "text" }).name("words").default_language("english"),
         IndexModel::new(doc! { "_id": 1 }),
-        IndexModel::new(doc! { "at": "2d" }).options(doc! { "bits": 20 }),
+        IndexModel::new(doc! { "at": "2d" }).bits(20).min(-10.0).max(10.0),
     ];
     assert_eq!(orders.create_indexes(others).comment("c").await.unwrap(), ["words", "_id_", "at_2d"]);
     let mut names = orders.list_index_names().await.unwrap();
@@ -53,7 +53,9 @@ async fn collections_are_created_listed_renamed_and_dropped() {
     let (_server, base) = collection::<Order>("unused").await;
     let shop = base.client().database("administration");
     shop.drop().await.unwrap();
-    shop.create_collection("log").capped(true).size(4096).max_documents(2).await.unwrap();
+    let defaults = doc! { "storageEngine": {} };
+    let log = shop.create_collection("log").index_option_defaults(defaults).storage_engine(doc! { "wiredTiger": {} });
+    log.capped(true).size(4096).max_documents(2).await.unwrap();
     let series = doc! { "timeField": "at", "metaField": "of", "granularity": "minutes" };
     shop.create_collection("series").time_series(&series).expire_after(Duration::from_secs(3600)).await.unwrap();
     let valid = doc! { "price": { "$gte": 0 } };
@@ -120,7 +122,9 @@ async fn administration_sends_the_commands_of_the_specifications() {
     let shop = shop.write_concern(WriteConcern::default().w(Acknowledgement::Servers(2)));
     let orders = shop.collection::<Document>("orders");
     let w = doc! { "w": 2 };
-    let index = IndexModel::new(doc! { "a": 1 }).expire_after(Duration::from_secs(9)).hidden(true);
+    let engine = doc! { "wiredTiger": {} };
+    let index = IndexModel::new(doc! { "a": 1 }).expire_after(Duration::from_secs(9)).hidden(true).version(2);
+    let index = index.language_override("l").text_index_version(3).sphere_2d_index_version(3).storage_engine(&engine);
     orders.create_index(index.partial_filter_expression(doc! { "b": 1 })).commit_quorum("majority").await.unwrap();
     orders.drop_index("a_1").comment("c").await.unwrap();
     orders.rename("done").drop_target(true).await.unwrap();
@@ -136,7 +140,8 @@ async fn administration_sends_the_commands_of_the_specifications() {
             doc! {
                 "createIndexes": "orders", "writeConcern": &w, "commitQuorum": "majority",
                 "indexes": [{
-                    "key": { "a": 1 }, "expireAfterSeconds": 9_i64, "hidden": true,
+                    "key": { "a": 1 }, "expireAfterSeconds": 9_i64, "hidden": true, "v": 2_i64, "language_override": "l",
+                    "textIndexVersion": 3_i64, "2dsphereIndexVersion": 3_i64, "storageEngine": &engine,
                     "partialFilterExpression": { "b": 1 }, "name": "a_1",
                 }],
             },
