@@ -81,6 +81,9 @@ pub struct ChangeStream<T = RawDocumentBuf> {
     events: PhantomData<fn() -> T>,
 }
 
+/// The place of the event that the stream has advanced to, if there is one.
+type Advanced = Poll<Result<Option<Place>, ClientError>>;
+
 enum State {
     Open(Box<Cursor>),
     /// A cursor is being opened.
@@ -157,7 +160,7 @@ impl<T> ChangeStream<T> {
     async fn call(
         &mut self,
         limit: Limit,
-        poll: fn(&mut Self, &mut Context<'_>) -> Poll<Result<Option<Place>, ClientError>>,
+        poll: fn(&mut Self, &mut Context<'_>) -> Advanced,
     ) -> Result<Option<Place>, ClientError> {
         let call = Call::begin(self);
         call.0.running = Some(limit);
@@ -249,7 +252,7 @@ impl<T> ChangeStream<T> {
 
     /// Fetches one batch at most, and advances to the next event, unless the server has none at present. The time limit is
     /// that of the next event: it runs on over batches without events.
-    pub(crate) fn poll_step(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Place>, ClientError>> {
+    pub(crate) fn poll_step(&mut self, context: &mut Context<'_>) -> Advanced {
         let advanced = ready!(self.poll_advance(context));
         if !matches!(advanced, Ok(None)) || self.is_over() {
             self.running = None;
@@ -258,7 +261,7 @@ impl<T> ChangeStream<T> {
     }
 
     /// Advances to the next event, and waits for it.
-    fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Place>, ClientError>> {
+    fn poll_event(&mut self, context: &mut Context<'_>) -> Advanced {
         loop {
             match ready!(self.poll_step(context)) {
                 // The server has waited, so this is no busy loop.
@@ -268,8 +271,8 @@ impl<T> ChangeStream<T> {
         }
     }
 
-    /// Advances to the next event, and returns its position in the batch.
-    fn poll_advance(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Place>, ClientError>> {
+    /// Advances to the next event, and returns its place in the batch.
+    fn poll_advance(&mut self, context: &mut Context<'_>) -> Advanced {
         let limit = *self.running.get_or_insert_with(|| self.plan.timeout().start());
         loop {
             match &mut self.state {

@@ -7,6 +7,7 @@ mod query;
 mod reading;
 mod timed;
 
+use crate::pool::core::Purpose;
 use std::fmt;
 use std::future::{Future, IntoFuture, poll_fn};
 use std::marker::PhantomData;
@@ -31,10 +32,10 @@ use super::line::Ticket;
 use super::operation::{Kind, Operation};
 use super::run::{Answer, UnmetConcern, has_sessions};
 use crate::endpoint::Limit;
-use crate::options::{InvalidOption, ServerAddress};
-use crate::pool::Purpose;
-use crate::runtime::forks;
-use crate::session::{FaultKind, name, writes_its_result};
+use crate::endpoint::options::{InvalidOption, ServerAddress};
+
+use crate::client::session::{FaultKind, name, writes_its_result};
+use crate::pool::runtime::forks;
 
 /// How long a stream pauses between two batches without documents, if the server has not waited for documents.
 pub(crate) const PAUSE: Duration = Duration::from_millis(10);

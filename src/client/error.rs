@@ -105,7 +105,7 @@ pub enum ClientError {
     },
 }
 
-crate::error::debug_as_sentence!(enum ClientError {
+crate::pool::error::debug_as_sentence!(enum ClientError {
     Selection(_), Operation(_), InvalidOption(_), Session(_), Write(_), BulkWrite(_); TransactionTimeout, Other, Argument,
     OnRuntime, EventLoop, InUse, Reply
 });

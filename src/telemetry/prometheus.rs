@@ -3,7 +3,7 @@
 use std::fmt::{self, Write};
 
 use super::readings::{METRICS, ReadingValue, readings};
-use crate::metrics::PoolMetrics;
+use crate::pool::metrics::PoolMetrics;
 
 /// The upper bounds of the buckets, in seconds.
 const BOUNDS: [f64; 11] = [5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 5e-3, 1e-2, 5e-2, 0.1, 0.5, 1.0];

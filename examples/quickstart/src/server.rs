@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
-use bson::{doc, rawdoc};
+use bson::{Document, doc, rawdoc};
 use wharf::{Client, ClientError, Operation, Options};
 use wharf_servers::embedded::{COLLECTION, DATABASE, EmbeddedOptions, EmbeddedServer};
 use wharf_servers::mongod::{Mongod, MongodOptions};
@@ -63,7 +63,7 @@ impl Server {
         client.run(Operation::new("admin", &ping).timeout(client.options().timeout.unwrap_or(FIRST))).await?;
         if matches!(self, Self::Mongod(_) | Self::ReplicaSet(_)) {
             let documents = (0..DOCUMENTS).map(|n| doc! { "_id": i64::from(n), "name": format!("document {n}") });
-            client.insert(DATABASE, COLLECTION, documents).await?;
+            client.database(DATABASE).collection::<Document>(COLLECTION).insert_many(documents).await?;
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! Databases and collections as a whole: created, listed, renamed and dropped.
 
+use crate::client::session::SessionError;
 use std::marker::PhantomData;
 
 use bson::{Bson, Document, RawBsonRef, RawDocument, RawDocumentBuf};

@@ -1,5 +1,6 @@
 //! Aggregations and counts.
 
+use crate::client::session::SessionError;
 use std::marker::PhantomData;
 
 use bson::{Bson, Document, RawArrayBuf, RawDocumentBuf, rawdoc};

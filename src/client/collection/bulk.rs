@@ -1,5 +1,6 @@
 //! `bulk_write`: writes of any kind to one collection.
 
+use crate::client::session::{SessionError, name};
 use std::collections::BTreeMap;
 
 use bson::{Bson, RawDocument};

@@ -17,12 +17,12 @@ use super::bulk::{Change, WriteModel, has_no_option};
 use super::fields::{Fields, Shape, refused};
 use super::request::Request;
 use super::{AnyClient, Collection, Settings};
-use crate::deployment::WaitLogged;
+use crate::client::deployment::WaitLogged;
+use crate::client::session::{SessionError, is_single};
+use crate::endpoint::options::InvalidOption;
+use crate::endpoint::wire::reply::{self, whole_number};
 use crate::endpoint::{Limit, OutgoingSequence, ServerError, WriteConcernError};
-use crate::error::Labels;
-use crate::options::InvalidOption;
-use crate::session::{SessionError, is_single};
-use crate::wire::reply::{self, whole_number};
+use crate::pool::error::Labels;
 
 const COMMAND: &str = "bulkWrite";
 
@@ -552,7 +552,7 @@ pub struct ClientBulkWriteFailure {
     pub(in crate::client) is_timeout: bool,
 }
 
-crate::error::debug_as_sentence!(ClientBulkWriteFailure);
+crate::pool::error::debug_as_sentence!(ClientBulkWriteFailure);
 
 impl ClientBulkWriteFailure {
     fn sentence(&self) -> String {

@@ -14,8 +14,8 @@ use super::super::typed::decode;
 use super::fields::{Fields, Shape};
 use super::request::Request;
 use super::{AnyClient, Database, Settings};
+use crate::client::session::SessionError;
 use crate::endpoint::Limit;
-use crate::session::SessionError;
 
 impl<C: AnyClient> Database<C> {
     /// Prepares any command of the application, on the primary: a document, or anything that serde writes as one. Await it for

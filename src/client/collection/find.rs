@@ -1,5 +1,6 @@
 //! `find` and `find_one`.
 
+use crate::client::session::SessionError;
 use std::marker::PhantomData;
 
 use serde::Serialize;

@@ -1,5 +1,6 @@
 //! Indexes of a collection.
 
+use crate::client::session::SessionError;
 use std::fmt::Write as _;
 use std::marker::PhantomData;
 

@@ -24,6 +24,7 @@ mod search;
 mod update;
 mod watch;
 
+use super::session_handle::Session;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -57,8 +58,8 @@ pub use self::update::{Delete, Replace, Update};
 
 use self::request::Request;
 use super::Client;
-use super::session::Session;
-use crate::options::{ReadPreference, WriteConcern};
+
+use crate::endpoint::options::{ReadPreference, WriteConcern};
 
 /// Gives a handle the methods that replace the client's options.
 macro_rules! settings {

@@ -1,5 +1,6 @@
 //! `find_one_and_update`, `find_one_and_replace` and `find_one_and_delete`: the command `findAndModify`.
 
+use crate::client::session::SessionError;
 use std::borrow::Borrow;
 use std::marker::PhantomData;
 

@@ -1,5 +1,7 @@
 //! The common part of all builders: a command as it is built, and how it is run in the end.
 
+use crate::client::session::{SessionError, name, takes_read_concern, writes_its_result};
+use crate::endpoint::options::{PRIMARY, ReadPreference, WriteConcern};
 use std::panic::Location;
 use std::time::Duration;
 

@@ -15,8 +15,8 @@ use super::administration::found_or_not;
 use super::fields::{Fields, Shape};
 use super::request::Request;
 use super::{AnyClient, Collection, Settings};
+use crate::client::session::SessionError;
 use crate::endpoint::Limit;
-use crate::session::SessionError;
 
 const CREATE: &str = "createSearchIndexes";
 

@@ -1,5 +1,6 @@
 //! `update_one`, `update_many`, `replace_one`, `delete_one` and `delete_many`.
 
+use crate::client::session::{SessionError, name};
 use std::borrow::Borrow;
 
 use serde::Serialize;

@@ -2,7 +2,7 @@
 
 use bson::{RawBsonRef, RawDocument};
 
-use crate::session::name;
+use crate::client::session::name;
 
 /// What a cursor does at the end of its results (`cursorType`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

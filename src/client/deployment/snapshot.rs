@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::server::{Member, Selected, Server};
-use crate::options::{InvalidOption, ServerAddress};
-use crate::runtime::random_number;
-use crate::selection::{self, Access};
-use crate::topology::{ServerDescription, ServerType, TopologyDescription, TopologyType};
-use crate::wire::DEFAULT_MAX_MESSAGE_SIZE;
+use crate::client::selection::{self, Access};
+use crate::client::topology::{ServerDescription, ServerType, TopologyDescription, TopologyType};
+use crate::endpoint::options::{InvalidOption, ServerAddress};
+use crate::endpoint::wire::DEFAULT_MAX_MESSAGE_SIZE;
+use crate::pool::runtime::random_number;
 
 /// A topology description with the servers that belong to it.
 #[derive(Debug)]

@@ -1,11 +1,13 @@
 //! The answers of each error of a client, however deep they lie.
 
+use crate::client::session::SessionError;
+use crate::endpoint::wire::reply::DUPLICATE_KEY;
 use std::error::Error as StdError;
 use std::sync::Arc;
 
 use super::{ClientError, FailedOperation, Failure, WriteConcernError};
+use crate::client::deployment::ServerSelectionError;
 use crate::client::{ClientBulkWriteFailure, WriteFailure};
-use crate::deployment::ServerSelectionError;
 use crate::endpoint::{CommandError, OperationError, ServerError};
 use crate::pool::error::Labels;
 

@@ -136,7 +136,8 @@ async fn cancelled_next_loses_no_event() {
     while expected < 30 {
         // Dropped after one poll, unless it is ready.
         let mut once = pin!(changes.next());
-        let polled = poll_fn(|context| Poll::Ready(once.as_mut().poll(context).map(|next| next.unwrap().map(id))));
+        let polled =
+            poll_fn(|context| Poll::Ready(once.as_mut().poll(context).map(|next| next.unwrap().as_deref().map(id))));
         match polled.await {
             Poll::Ready(Some(id)) => {
                 assert_eq!(id, expected);
