@@ -1,13 +1,11 @@
 //! The two clients of wharf behind one interface: the asynchronous one with pools, and the single one, which blocks.
 
 use std::panic::resume_unwind;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use bson::{Bson, Document, RawDocument, RawDocumentBuf, Timestamp};
-use futures_core::Stream;
 use tokio::task::block_in_place;
 use tracing::dispatcher;
 use wharf::client::{
