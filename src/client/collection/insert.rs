@@ -1,5 +1,6 @@
 //! `insert_one` and `insert_many`.
 
+use crate::client::object_id::object_id;
 use crate::client::session::SessionError;
 use std::borrow::Borrow;
 

@@ -11,8 +11,8 @@ use super::environment::TokioEnvironment;
 use super::establish::Establish;
 use super::pool::Pool;
 use super::publisher::List;
-use crate::pool::holder::Holder;
 use crate::pool::core::{Core, HoldReview};
+use crate::pool::holder::Holder;
 use crate::pool::sync::contain;
 
 const TARGET: &str = "wharf::holders";
