@@ -110,6 +110,7 @@ fn package_contains_the_library_and_its_examples_but_no_tests() {
         "LICENSE-MIT",
         "README.md",
         "SECURITY.md",
+        "docs/from-mongodb.md",
         "examples/monitor/main.rs",
         "examples/monitor/monitor.rs",
         "examples/own_connections.rs",
@@ -148,9 +149,9 @@ fn anchor(heading: &str) -> String {
 }
 
 #[test]
-fn links_of_the_readme_and_the_guide_lead_into_the_package() {
+fn links_of_the_pages_for_users_lead_into_the_package() {
     let packaged = packaged();
-    for (path, folder) in [("README.md", ""), ("src/guide.md", "src/")] {
+    for (path, folder) in [("README.md", ""), ("src/guide.md", "src/"), ("docs/from-mongodb.md", "docs/")] {
         for link in links(&read(path)).into_iter().filter(|link| !link.contains("://")) {
             let (file, heading) = link.split_once('#').unwrap_or((link, ""));
             let file = match (file, file.strip_prefix("../")) {
@@ -175,7 +176,7 @@ fn files_named_by_the_readme_and_the_guide_exist() {
     for text in ["README.md", "src/guide.md"].map(read) {
         let quoted = text.split('`').skip(1).step_by(2);
         let is_path = |name: &&str| {
-            ["src/", "examples/", "spec-tests/", "system-tests/", "loom-tests/", "benches/"]
+            ["src/", "docs/", "examples/", "spec-tests/", "system-tests/", "loom-tests/", "benches/"]
                 .iter()
                 .any(|start| name.starts_with(start))
         };
