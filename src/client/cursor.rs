@@ -2,6 +2,7 @@
 
 mod batch;
 mod closing;
+mod command;
 mod kinds;
 mod query;
 mod reading;
@@ -26,15 +27,15 @@ use self::batch::{Batch, OnServer, unreadable};
 pub use self::kinds::{CursorType, TimeoutMode};
 use self::query::{CursorTime, Query};
 use super::Client;
+use super::engine::{GivenUp, Reached, UnmetConcern};
 use super::error::{ClientError, FailedOperation};
-use super::in_session::InSession;
+use super::in_session::{InSession, has_sessions};
 use super::line::Ticket;
 use super::operation::{Kind, Operation};
-use super::run::{Answer, UnmetConcern, has_sessions};
+use super::run::Answer;
+use crate::client::session::{name, writes_its_result};
 use crate::endpoint::Limit;
 use crate::endpoint::options::{InvalidOption, ServerAddress};
-
-use crate::client::session::{FaultKind, name, writes_its_result};
 use crate::pool::runtime::forks;
 
 /// How long a stream pauses between two batches without documents, if the server has not waited for documents.
@@ -198,7 +199,8 @@ impl OpenCursor<'_> {
         let command = operation.command.within(limit);
         let command = if is_told { command } else { command.without_max_time() };
         let answer = client.answer(Operation { command, ..operation }, site).await?;
-        let Answer { reply, connection, server, session, unmet, is_acknowledged } = answer;
+        let Answer { reached, session, unmet, is_acknowledged } = answer;
+        let Reached { reply, connection, server } = reached;
         if !is_acknowledged {
             client.give_back(session, connection.as_ref());
             return Ok(None);
@@ -337,7 +339,7 @@ pub struct Cursor<T = RawDocumentBuf> {
     documents: PhantomData<fn() -> T>,
 }
 
-type Fetching = Pin<Box<dyn Future<Output = (Query, Result<Batch, (ClientError, FaultKind)>)> + Send>>;
+type Fetching = Pin<Box<dyn Future<Output = (Query, Result<Batch, GivenUp>)> + Send>>;
 
 impl<T> Cursor<T> {
     /// Returns the next document as serde reads it, or `None` at the end of the results. At the end of a tailable cursor it waits
@@ -516,7 +518,7 @@ impl<T> Cursor<T> {
                             self.end();
                         }
                     }
-                    Err((error, kind)) => {
+                    Err(GivenUp { error, kind, .. }) => {
                         self.has_lost_server = kind.found_no_connection();
                         self.fail(&error);
                         return Poll::Ready(Err(error));

@@ -16,7 +16,7 @@ use bson::oid::ObjectId;
 use thiserror::Error;
 
 use super::collection::ClientBulkWriteFailure;
-use super::run::UnmetConcern;
+use super::engine::UnmetConcern;
 use super::write::WriteFailure;
 use crate::client::deployment::ServerSelectionError;
 use crate::client::session::{Fault, FaultKind, SessionError};
@@ -269,10 +269,10 @@ impl FailedOperation {
         unmet: UnmetConcern,
     ) -> Self {
         let is_max_time_expired = Fault::of_reply(&reply).is_some_and(|fault| fault.is_max_time_expired());
-        let UnmetConcern { labels, is_timeout } = unmet;
+        let UnmetConcern { labels, is_timeout, is_late } = unmet;
         let (address, error) = (address.text.clone(), Box::new(WriteConcernError::of(reply)));
         let failure = Failure::Concern { reason, address, error, is_max_time_expired, is_timeout };
-        Self { failure, labels, is_late: false, generated_ids: Vec::new() }
+        Self { failure, labels, is_late: is_late && !is_timeout, generated_ids: Vec::new() }
     }
 
     /// The failure of a write that was executed without meeting its write concern.

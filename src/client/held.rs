@@ -4,8 +4,7 @@ use bson::RawDocumentBuf;
 
 use super::Client;
 use super::error::ClientError;
-use super::in_session::InSession;
-use super::session_handle::known_of;
+use super::in_session::{InSession, known_of};
 use crate::endpoint::{Command, CommandError, Endpoint};
 use crate::pool::runtime::Connection;
 
@@ -47,7 +46,10 @@ impl Client {
         if !connection.is_stale() {
             let servers = self.deployment().servers();
             if let Some(server) = servers.iter().find(|server| server.pool.address() == connection.address()) {
-                self.learn_from(server, connection, &outcome, true);
+                match &outcome {
+                    Ok(reply) => self.learn_from_unmet_concern(server, connection, reply),
+                    Err(error) => self.deployment().operation_failed(server, error),
+                }
             }
         }
         Ok(outcome?)

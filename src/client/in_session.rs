@@ -2,17 +2,19 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bson::RawDocument;
 
 use super::Client;
 use super::line::Line;
-use super::run::timeout_of;
 use crate::client::deployment::Selected;
+use crate::client::session::{Consequence, FaultKind, SessionServer};
 use crate::client::session::{
     Fault, Moment, ReplyTimes, ServerSession, Session as State, SessionError, TransactionOptions,
 };
 use crate::endpoint::options::ServerAddress;
+use crate::endpoint::wire::Role;
 use crate::endpoint::{Endpoint, Limit};
 use crate::pool::error::Labels;
 use crate::pool::runtime::{Connection, within};
@@ -97,11 +99,12 @@ impl Explicit {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that an operation has failed without a server, and returns the error's labels.
-    pub(super) fn operation_failed(&self, fault: &Fault) -> Labels {
-        let consequence = self.lock().failed(fault, None, false);
-        // What the transaction was pinned to is dropped outside of the lock.
-        consequence.labels
+    /// Notes a failure, and returns the error's labels.
+    pub(super) fn note(&self, note: impl FnOnce(&mut State<Pinned>) -> Consequence<Pinned>) -> Labels {
+        let Consequence { labels, unpinned } = note(&mut self.lock());
+        // Outside of the lock.
+        drop(unpinned);
+        labels
     }
 
     /// Starts a transaction. Returns what the last one was pinned to.
@@ -168,20 +171,16 @@ impl Explicit {
         Ok(taken)
     }
 
-    /// Pins the transaction to a connection, if it leads to a service behind a load balancer.
-    pub(super) fn keep_connection(&self, server: &Selected, connection: Connection<Endpoint>) {
-        if connection.service_id().is_some() {
-            drop(self.pin_connection(server, connection));
-        }
-    }
-
-    /// Pins a connection to the transaction. Returns it if there is no transaction any more.
-    pub(super) fn pin_connection(
+    /// Pins a connection to the transaction, if it leads to a service behind a load balancer. Returns it otherwise, or if
+    /// there is no transaction any more.
+    pub(super) fn keep_connection(
         &self,
         server: &Selected,
-        connection: Connection<Endpoint>,
+        mut connection: Connection<Endpoint>,
     ) -> Option<Connection<Endpoint>> {
-        let mut connection = connection;
+        if connection.service_id().is_none() {
+            return Some(connection);
+        }
         connection.pin_to(crate::pool::core::Purpose::Transaction);
         connection_of(self.lock().pin(Pinned::Connection(server.clone(), Box::new(connection))))
     }
@@ -257,6 +256,15 @@ impl InSession {
         }
     }
 
+    /// Notes a failed attempt in the session of an operation for itself.
+    pub(super) fn mark_dirty_after(&mut self, fault: &Fault) {
+        if let Self::Implicit(Some(session)) = self
+            && matches!(fault.kind, FaultKind::Network | FaultKind::Malformed)
+        {
+            session.mark_dirty();
+        }
+    }
+
     /// Keeps the times of a reply.
     pub(super) fn replied<'r>(&self, client: &Client, reply: &'r RawDocument) -> ReplyTimes<'r> {
         let times = ReplyTimes::read(reply);
@@ -288,4 +296,32 @@ impl Client {
         let sent = session.last_use();
         self.sessions().release(session, sent, timeout);
     }
+}
+
+/// Returns what a session has to know about the server at the other end of a connection.
+#[inline]
+pub(super) fn known_of(connection: &Connection<Endpoint>) -> SessionServer {
+    let hello = connection.hello();
+    // A load balancer leads to a mongos.
+    let is_mongos = hello.role == Role::Mongos || connection.service_id().is_some();
+    SessionServer {
+        max_wire_version: hello.max_wire_version,
+        has_cluster_time: is_mongos || hello.role == Role::Member,
+        is_mongos,
+        is_load_balanced: connection.service_id().is_some(),
+    }
+}
+
+/// Returns whether the server has sessions. Servers behind a load balancer do.
+pub(super) fn has_sessions(connection: &Connection<Endpoint>) -> bool {
+    connection.hello().logical_session_timeout_minutes.is_some() || connection.service_id().is_some()
+}
+
+/// Returns how long the server keeps an idle session. `None` behind a load balancer, where sessions do not expire.
+pub(super) fn timeout_of(connection: &Connection<Endpoint>) -> Option<Duration> {
+    if connection.service_id().is_some() {
+        return None;
+    }
+    let minutes = connection.hello().logical_session_timeout_minutes?;
+    Some(Duration::from_secs(u64::try_from(minutes).ok()?.saturating_mul(60)))
 }

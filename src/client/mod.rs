@@ -17,12 +17,12 @@
 //! each [`Operation`], and retries operations where that is safe.
 
 mod appending;
-mod attempts;
 mod change_stream;
 mod collection;
 mod command_events;
 mod cursor;
 pub(crate) mod deployment;
+mod engine;
 mod error;
 #[cfg(test)]
 mod error_tests;

@@ -1,34 +1,28 @@
-//! Running an operation: selection, check-out, command, session, retries.
+//! Operations in progress: what holds for all their attempts, and what becomes of their replies. The engine makes the attempts.
 
 mod appended;
-mod failing;
-mod selecting;
+mod attempted;
 
 use std::panic::Location;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bson::{RawDocument, RawDocumentBuf};
 
 use super::Client;
 use super::appending::{SplitReadConcern, has_field, session_use, without};
-use super::attempts::Attempts;
 use super::command_events::OperationId;
+use super::engine::{self, Failed, Reached, UnmetConcern};
 use super::error::{ClientError, FailedOperation};
-use super::in_flight::InFlight;
 use super::in_session::{Explicit, InSession};
 use super::operation::{Kind, Operation};
-use super::session_handle::known_of;
-use super::write::{WriteFailure, is_unacknowledged};
+use super::write::WriteFailure;
 use crate::client::deployment::{Selected, Server, WaitLogged};
 use crate::client::session::{
-    ErrorToReport, Fault, ReplyTimes, Retryability, SessionError, SessionServer, has_no_reply, is_retryable_write,
-    writes_its_result,
+    Retryability, SessionError, has_no_reply, is_retryable_write, is_unacknowledged, writes_its_result,
 };
-use crate::endpoint::options::{InvalidOption, ServerAddress};
+use crate::endpoint::options::InvalidOption;
 use crate::endpoint::wire::reply::{self, whole_number};
-use crate::endpoint::{Command, CommandError, Endpoint, Limit, OperationError, StateChange};
-use crate::pool::error::{CheckOutError, Labels};
+use crate::endpoint::{Command, Endpoint, Limit};
 use crate::pool::runtime::Connection;
 use crate::pool::runtime::boxed;
 
@@ -95,7 +89,7 @@ impl Client {
         let mut running = Running::new(self, operation, site);
         async move {
             running.begin()?;
-            match running.attempt(&[]).await {
+            match engine::attempt(&mut running, &[]).await {
                 Ok(Reached { reply, connection, server }) => {
                     running.give_back(connection.as_ref());
                     running.checked(reply, &server)
@@ -113,10 +107,9 @@ impl Client {
     ) -> Result<Answer, ClientError> {
         let mut running = Running::new(self, operation, site);
         running.begin()?;
-        match running.attempt(&[]).await {
-            Ok(reached) => Ok(running.answer(reached)),
-            Err(failed) => boxed(|| running.go_on_after(failed)).await,
-        }
+        let (reached, unmet) = engine::run(&mut running).await.map_err(|given_up| given_up.error)?;
+        let session = std::mem::replace(&mut running.session, InSession::Never);
+        Ok(Answer { reached, session, unmet, is_acknowledged: !running.has_no_reply })
     }
 
     /// Returns the time limit of an operation, as it is: its own, that of its session, or that of the options.
@@ -132,62 +125,15 @@ impl Client {
         };
         Ok(of_session.unwrap_or_else(|| command.unstarted_limit(self.options())))
     }
-
-    /// Applies what the outcome of a command says about the server.
-    pub(super) fn learn_from(
-        &self,
-        server: &Server,
-        connection: &Connection<Endpoint>,
-        outcome: &Result<RawDocumentBuf, OperationError>,
-        may_write: bool,
-    ) {
-        match outcome {
-            // Only the reply to a write can have a state change.
-            Ok(reply) if may_write && has_write_concern_error(reply) => {
-                self.learn_from_unmet_concern(server, connection, reply);
-            }
-            Ok(_) => {}
-            Err(error) => self.deployment().operation_failed(server, error),
-        }
-    }
-
-    /// Applies what a successful reply says about the server in its `writeConcernError`.
-    #[cold]
-    fn learn_from_unmet_concern(&self, server: &Server, connection: &Connection<Endpoint>, reply: &RawDocument) {
-        if let Some(change) = StateChange::of_reply(reply) {
-            let (generation, service_id) = (connection.generation(), connection.service_id());
-            self.deployment().state_changed(server, change, reply, generation, service_id);
-        }
-    }
 }
 
-/// The outcome of an operation.
+/// The outcome of an operation, with its session.
 pub(super) struct Answer {
-    pub(super) reply: RawDocumentBuf,
-    /// `None` if the connection is pinned to the session's transaction.
-    pub(super) connection: Option<Connection<Endpoint>>,
-    pub(super) server: Selected,
+    pub(super) reached: Reached<Selected>,
     pub(super) session: InSession,
-    /// Set if the reply is that of a write whose write concern was not met.
     pub(super) unmet: Option<UnmetConcern>,
     /// Whether the server has answered. If not, nothing is known of the write.
     pub(super) is_acknowledged: bool,
-}
-
-/// What is known about a write whose write concern was not met, besides its reply.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct UnmetConcern {
-    pub(super) labels: Labels,
-    /// Whether a time limit is the reason: `timeoutMS`, or what the server was told of it.
-    pub(super) is_timeout: bool,
-}
-
-/// What a successful attempt has brought.
-struct Reached {
-    reply: RawDocumentBuf,
-    /// `None` if the connection is pinned to the session's transaction.
-    connection: Option<Connection<Endpoint>>,
-    server: Selected,
 }
 
 /// An operation in progress.
@@ -210,17 +156,6 @@ struct Running<'a> {
     /// The command, if its own `maxTimeMS` is left out because of `timeoutMS`.
     without_max_time: Option<Box<RawDocumentBuf>>,
     wait_logged: WaitLogged,
-}
-
-/// An attempt that failed.
-struct FailedAttempt {
-    error: ClientError,
-    fault: Fault,
-    /// Those of the error, with what the client added.
-    labels: Labels,
-    server: Option<ServerAddress>,
-    /// A successful reply with a `writeConcernError`: the outcome, if the operation is not retried.
-    answer: Option<Answer>,
 }
 
 impl<'a> Running<'a> {
@@ -280,7 +215,7 @@ impl<'a> Running<'a> {
                 return Err(InvalidOption::because("j of writeConcern", "cannot be true with w: 0"));
             }
             Ok(_) => true,
-            Err(_) if is_unacknowledged(client.options().write_concern.w.as_ref()) => {
+            Err(_) if is_unacknowledged(&client.options().write_concern) => {
                 // A transaction has a write concern of its own, which is that of its commit.
                 operation.session.as_deref().is_none_or(|explicit| !explicit.lock().is_in_transaction())
             }
@@ -314,13 +249,6 @@ impl<'a> Running<'a> {
         {
             self.client.give_back_of(session, connection);
         }
-    }
-
-    /// Returns the outcome with the session.
-    fn answer(&mut self, Reached { reply, connection, server }: Reached) -> Answer {
-        let is_acknowledged = !self.has_no_reply;
-        let session = std::mem::replace(&mut self.session, InSession::Never);
-        Answer { reply, connection, server, session, unmet: None, is_acknowledged }
     }
 
     /// Returns the reply, or what it says about statements of a write that failed.
@@ -366,9 +294,10 @@ impl<'a> Running<'a> {
     }
 
     /// Makes further attempts, and returns the reply in the end.
-    async fn reply_after(mut self, failed: Box<FailedAttempt>) -> Result<RawDocumentBuf, ClientError> {
-        let Answer { reply, session, unmet, connection, server, .. } = self.attempts_after(failed).await?;
-        self.client.give_back(session, connection.as_ref());
+    async fn reply_after(mut self, failed: Box<Failed<Selected>>) -> Result<RawDocumentBuf, ClientError> {
+        let (reached, unmet) = engine::go_on_after(&mut self, failed).await.map_err(|given_up| given_up.error)?;
+        let Reached { reply, connection, server } = reached;
+        self.give_back(connection.as_ref());
         match unmet {
             None => self.checked(reply, &server),
             Some(_) if matches!(self.operation.kind, Kind::Write { .. }) && reply::has_field(&reply, "writeErrors") => {
@@ -378,208 +307,16 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Makes further attempts as long as the specifications allow them.
-    async fn go_on_after(mut self, failed: Box<FailedAttempt>) -> Result<Answer, ClientError> {
-        self.attempts_after(failed).await
-    }
-
-    async fn attempts_after(&mut self, mut failed: Box<FailedAttempt>) -> Result<Answer, ClientError> {
-        let mut attempts = Attempts::new(self.client, self.retryability, self.limit());
-        let mut to_report: Option<ErrorToReport<ClientError>> = None;
-        // The reply of the attempt that is to be reported, if it is one.
-        let mut reply_to_report = None;
-        loop {
-            // A generic command counts as a write (Client Backpressure, "Overload retry policy").
-            let tells_of_attempt = match self.may_write() {
-                true => failed.fault.may_have_written(),
-                false => failed.fault.reached_a_server(),
-            };
-            if to_report.is_none() || tells_of_attempt {
-                reply_to_report = failed.answer;
-            }
-            to_report = Some(ErrorToReport::after(to_report.take(), failed.error, tells_of_attempt));
-            if !attempts.goes_on(&failed.fault, failed.labels, failed.server).await {
-                break;
-            }
-            failed = match self.attempt(attempts.avoided()).await {
-                Ok(reached) => return Ok(self.answer(reached)),
-                Err(failed) => failed,
-            };
-        }
-        let session = std::mem::replace(&mut self.session, InSession::Never);
-        if let Some(answer) = reply_to_report {
-            let is_late = attempts.are_late();
-            let unmet = answer.unmet.map(|unmet| UnmetConcern { is_timeout: unmet.is_timeout || is_late, ..unmet });
-            return Ok(Answer { session, unmet, ..answer });
-        }
-        self.client.give_back(session, None);
-        match to_report {
-            Some(report) => Err(attempts.report(report.into_error())),
-            // The first failure was added before the loop could end.
-            None => unreachable!("an operation failed without an error"),
-        }
-    }
-
-    /// Runs the operation once.
-    async fn attempt(&mut self, avoid: &[ServerAddress]) -> Result<Reached, Box<FailedAttempt>> {
-        let mut selection_end = self.client.selection_end(self.limit());
-        let (mut server, mut pinned) = match self.select_at_once(avoid) {
-            Some(server) => (server, None),
-            None => boxed(|| self.select(avoid)).await?,
-        };
-        let is_pinned = pinned.is_some();
-        // The last connection that had been created when the first one was found lost.
-        let mut last_old = None;
-        loop {
-            let mut connection = match pinned.take() {
-                Some(connection) => connection,
-                None => match server.pool.check_out_for(self.limit(), selection_end, self.site).await {
-                    Ok(connection) => connection,
-                    // The server was selected, and has left the deployment since.
-                    Err(OperationError::CheckOut(CheckOutError::PoolClosed(_)))
-                        if !self.is_in_transaction && self.client.deployment().has_lost(&server) =>
-                    {
-                        selection_end = self.client.selection_end(self.limit());
-                        (server, pinned) = boxed(|| self.select(avoid)).await?;
-                        continue;
-                    }
-                    Err(error) => return Err(self.failed(error, Some(&server), None, true)),
-                },
-            };
-            let known = known_of(&connection);
-            let mut appended = connection.take_room();
-            self.append(&mut appended, &connection, known)?;
-            if self.is_in_transaction && known.is_load_balanced {
-                connection.close_if_cut_short(true);
-            }
-            let mut session = std::mem::replace(&mut self.session, InSession::Never);
-            let in_flight = InFlight::new(self.client, &mut connection, &mut session);
-            let outcome = match self.has_no_reply || self.id.is_observed() {
-                true => boxed(|| self.run_unusually(in_flight.connection, &server, &appended)).await,
-                false => in_flight.connection.run(self.command(&server, &appended)).await,
-            };
-            in_flight.ended();
-            self.session = session;
-            if self.is_in_transaction && connection.condition().is_reusable() {
-                connection.close_if_cut_short(false);
-            }
-            connection.give_room_back(appended);
-            let pool = &server.pool;
-            match &outcome {
-                Err(OperationError::Command(CommandError::Lost { .. }))
-                    if !is_pinned
-                        && !self.is_in_transaction
-                        && connection.id() <= *last_old.get_or_insert_with(|| pool.last_created()) =>
-                {
-                    pool.count_retry();
-                    continue;
-                }
-                _ => {}
-            }
-            return match outcome {
-                Ok(reply) => self.succeeded(reply, server, connection, known),
-                Err(error) => {
-                    self.client.deployment().operation_failed(&server, &error);
-                    let reply = error.command_error().and_then(CommandError::server_error).map(|error| &error.reply);
-                    if let Some(reply) = reply {
-                        self.session.replied(self.client, reply);
-                    }
-                    let is_reusable = connection.condition().is_reusable();
-                    let failed = self.failed(error, Some(&server), Some(known), is_reusable);
-                    if !failed.labels.contains(Labels::TRANSIENT_TRANSACTION) {
-                        self.keep_pinned(&server, connection);
-                    }
-                    Err(failed)
-                }
-            };
-        }
-    }
-
-    /// Returns the command as it is run on this server.
+    /// Returns the time limit, which has started.
     #[inline]
-    fn command<'c>(&'c self, server: &Server, appended: &'c [u8]) -> Command<'c> {
-        let whole = self.operation.command;
-        let command = match &self.split {
-            Some(split) => whole.with_body(&split.body),
-            None => whole.with_body(self.body()),
-        };
-        command.round_trip_time(server.least_round_trip()).appended(appended)
+    fn limit(&self) -> Limit {
+        self.operation.command.own_limit()
     }
 
     /// Returns the command's document, without a time limit that does not count.
     #[inline]
     fn body(&self) -> &RawDocument {
         self.without_max_time.as_deref().map_or(self.operation.command.body(), |body| body)
-    }
-
-    /// Runs the command if something observes it, or if it has no reply.
-    async fn run_unusually(
-        &self,
-        connection: &mut Connection<Endpoint>,
-        server: &Server,
-        appended: &[u8],
-    ) -> Result<RawDocumentBuf, OperationError> {
-        let (events, command) = (self.client.command_events(), self.command(server, appended));
-        match self.has_no_reply {
-            true => events.send(connection, command, self.id).await,
-            false => events.run(connection, command, self.id).await,
-        }
-    }
-
-    /// Returns whether the command may write: any but a read, or an aggregation that writes its result, which is a read that
-    /// may not be executed twice.
-    #[inline]
-    fn may_write(&self) -> bool {
-        self.operation.kind != Kind::Read || self.retryability == Retryability::OtherWrite
-    }
-
-    /// Returns the time limit, which has started.
-    fn limit(&self) -> Limit {
-        self.operation.command.own_limit()
-    }
-
-    /// Pins the connection to the transaction again, behind a load balancer. Returns it otherwise.
-    #[inline]
-    fn keep_pinned(&self, server: &Selected, connection: Connection<Endpoint>) -> Option<Connection<Endpoint>> {
-        let InSession::Explicit(explicit) = &self.session else { return Some(connection) };
-        if connection.service_id().is_none() || !self.is_in_transaction {
-            return Some(connection);
-        }
-        explicit.pin_connection(server, connection)
-    }
-
-    /// Takes note of a reply. Inlined, because each operation comes through here once.
-    #[inline]
-    fn succeeded(
-        &mut self,
-        reply: RawDocumentBuf,
-        server: Selected,
-        connection: Connection<Endpoint>,
-        known: SessionServer,
-    ) -> Result<Reached, Box<FailedAttempt>> {
-        // Servers outside of a cluster send no times.
-        let times = match known.has_cluster_time {
-            true => self.session.replied(self.client, &reply),
-            false => ReplyTimes { has_write_concern_error: has_write_concern_error(&reply), ..ReplyTimes::default() },
-        };
-        if let InSession::Explicit(explicit) = &self.session
-            && !self.operation.is_beside_transaction
-        {
-            explicit.lock().succeeded(&times);
-        }
-        let is_concern_unmet = times.has_write_concern_error;
-        // Only the reply to a write can have a state change.
-        if is_concern_unmet && self.may_write() {
-            self.client.learn_from_unmet_concern(&server, &connection, &reply);
-        }
-        // The caller of a generic command looks for it.
-        let is_looked_into = self.operation.kind != Kind::Command && self.may_write();
-        let fault = if is_looked_into && is_concern_unmet { Fault::of_reply(&reply) } else { None };
-        let connection = self.keep_pinned(&server, connection);
-        match fault {
-            None => Ok(Reached { reply, connection, server }),
-            Some(fault) => Err(self.concern_unmet(reply, server, known, fault)),
-        }
     }
 }
 
@@ -589,23 +326,4 @@ impl Drop for Running<'_> {
     fn drop(&mut self) {
         self.give_back(None);
     }
-}
-
-/// Returns whether the server has sessions. Servers behind a load balancer do.
-pub(super) fn has_sessions(connection: &Connection<Endpoint>) -> bool {
-    connection.hello().logical_session_timeout_minutes.is_some() || connection.service_id().is_some()
-}
-
-/// Returns how long the server keeps an idle session. `None` behind a load balancer, where sessions do not expire.
-pub(super) fn timeout_of(connection: &Connection<Endpoint>) -> Option<Duration> {
-    if connection.service_id().is_some() {
-        return None;
-    }
-    let minutes = connection.hello().logical_session_timeout_minutes?;
-    Some(Duration::from_secs(u64::try_from(minutes).ok()?.saturating_mul(60)))
-}
-
-/// Returns whether a successful reply reports that the write concern was not met.
-fn has_write_concern_error(reply: &RawDocument) -> bool {
-    reply::has_field(reply, "writeConcernError")
 }

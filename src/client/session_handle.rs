@@ -1,5 +1,6 @@
 //! Sessions and transactions of the application.
 
+mod ending;
 mod timed;
 
 use std::fmt;
@@ -9,25 +10,15 @@ use std::time::Duration;
 
 use bson::{RawDocument, RawDocumentBuf, Timestamp};
 
+use self::ending::{End, end_transaction};
 use super::Client;
-use super::attempts::Attempts;
-use super::command_events::OperationId;
-use super::error::{BodyError, ClientError, FailedOperation, fault_of_selection};
-use super::in_flight::InFlight;
-use super::in_session::{Explicit, InSession, Pinned};
+use super::error::{BodyError, ClientError};
+use super::in_session::Explicit;
 use super::repeating::{Repeating, Turn};
-use super::run::UnmetConcern;
-use crate::client::deployment::{Demand, Selected, WaitLogged};
-use crate::client::selection::Access;
-use crate::client::session::{
-    ErrorToReport, Fault, FaultKind, Moment, ReplyTimes, Retryability, Session as State, SessionError, SessionOptions,
-    SessionServer, TransactionOptions, TransactionState,
-};
-use crate::endpoint::options::{InvalidOption, ServerAddress};
-use crate::endpoint::wire::Role;
-use crate::endpoint::{Command, Endpoint, Limit, OperationError};
-use crate::pool::error::Labels;
-use crate::pool::runtime::{Connection, forks};
+use crate::client::session::{Moment, Session as State, SessionOptions, TransactionOptions, TransactionState};
+use crate::endpoint::Limit;
+use crate::endpoint::options::InvalidOption;
+use crate::pool::runtime::forks;
 
 impl Client {
     /// Starts a session with these options. Sends nothing: the server learns of it with the first command.
@@ -374,7 +365,7 @@ impl Session {
             drop(unpinned);
             return Ok(());
         }
-        let ended = end_transaction(&self.client, &self.explicit, end, limit, site).await;
+        let ended = end_transaction(&self.explicit, end, limit, site).await;
         match end {
             End::Commit => ended,
             // The server aborts the transaction when its time is up.
@@ -413,7 +404,7 @@ pub(super) fn abandon(explicit: &Arc<Explicit>) -> bool {
         background.take(async move {
             let explicit = &aborting.0;
             // The server aborts it when its time is up.
-            let _ = end_transaction(explicit.client(), explicit, End::Abort, None, site).await;
+            let _ = end_transaction(explicit, End::Abort, None, site).await;
             drop(aborting);
         });
     }
@@ -440,243 +431,6 @@ impl fmt::Debug for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Session").field("id", &self.explicit.lock().id()).finish_non_exhaustive()
     }
-}
-
-/// How a transaction ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum End {
-    Commit,
-    Abort,
-}
-
-impl End {
-    /// Returns the name of the command.
-    fn command(self) -> &'static str {
-        match self {
-            Self::Commit => "commitTransaction",
-            Self::Abort => "abortTransaction",
-        }
-    }
-
-    fn retryability(self) -> Retryability {
-        match self {
-            Self::Commit => Retryability::Commit,
-            Self::Abort => Retryability::Abort,
-        }
-    }
-}
-
-/// Sends a commit or an abort, and retries it.
-async fn end_transaction(
-    client: &Client,
-    explicit: &Arc<Explicit>,
-    end: End,
-    limit: Option<Limit>,
-    site: &'static Location<'static>,
-) -> Result<(), ClientError> {
-    let limit = limit.unwrap_or_else(|| end.limit_in(explicit).start());
-    let mut attempts = Attempts::new(client, end.retryability(), limit);
-    let id = client.command_events().operation();
-    let mut to_report = None;
-    let wait_logged = WaitLogged::new();
-    loop {
-        let attempt = Attempt { client, explicit, end, limit, site, id, wait_logged: &wait_logged };
-        let (error, fault, labels, server) = match attempt.make(attempts.avoided()).await {
-            Ok(()) => return Ok(()),
-            Err(failed) => *failed,
-        };
-        let report = ErrorToReport::after(to_report.take(), error, fault.may_have_written());
-        if !attempts.goes_on(&fault, labels, server).await {
-            // The last attempt may not have been sent, but the commit may be: it is to be repeated.
-            let is_unknown = labels.contains(Labels::UNKNOWN_COMMIT_RESULT);
-            let error = report.into_error();
-            let error = if is_unknown { error.with_unknown_commit_result() } else { error };
-            return Err(attempts.report(error));
-        }
-        to_report = Some(report);
-    }
-}
-
-/// An attempt to end a transaction.
-struct Attempt<'a> {
-    client: &'a Client,
-    explicit: &'a Arc<Explicit>,
-    end: End,
-    limit: Limit,
-    site: &'static Location<'static>,
-    id: OperationId,
-    wait_logged: &'a WaitLogged,
-}
-
-type Failed = Box<(ClientError, Fault, Labels, Option<ServerAddress>)>;
-
-impl Attempt<'_> {
-    async fn make(&self, avoid: &[ServerAddress]) -> Result<(), Failed> {
-        let Self { client, explicit, end, limit, site, id, .. } = *self;
-        let selection_end = client.selection_end(limit);
-        let (server, pinned) = self.select(avoid).await?;
-        let was_pinned = pinned.is_some();
-        let mut connection = match pinned {
-            Some(connection) => connection,
-            None => match server.pool.check_out_for(limit, selection_end, site).await {
-                Ok(connection) => connection,
-                Err(error) => return Err(self.failed(error, &server, None, true)),
-            },
-        };
-        let known = known_of(&connection);
-        let mut appended = Vec::new();
-        let body = {
-            let time = client.cluster_time().load();
-            let mut state = explicit.lock();
-            let body = match end {
-                End::Commit => state.commit_command(limit.is_set()),
-                End::Abort => state.abort_command(limit.is_set()),
-            };
-            state.append_ending(&mut appended, Moment::now(), time.as_deref());
-            body
-        };
-        let command = Command::new("admin", &body).within(limit).appended(&appended);
-        let command = command.round_trip_time(server.least_round_trip());
-        let events = client.command_events();
-        let mut session = InSession::Explicit(explicit.clone());
-        let in_flight = InFlight::new(client, &mut connection, &mut session);
-        let outcome = events.run(in_flight.connection, command, id).await;
-        in_flight.ended();
-        if outcome.is_ok() {
-            client.learn_from(&server, &connection, &outcome, true);
-        }
-        let reply = match outcome {
-            Ok(reply) => reply,
-            Err(error) => {
-                if let Some(answered) = error.command_error().and_then(|error| error.server_error()) {
-                    self.replied(&answered.reply);
-                }
-                let is_reusable = connection.condition().is_reusable();
-                let failed = self.failed(error, &server, Some(known), is_reusable);
-                self.keep_pinned(&server, connection, &failed);
-                return Err(failed);
-            }
-        };
-        let times = self.replied(&reply);
-        explicit.lock().keep_token(&times);
-        if let Some(fault) = Fault::of_reply(&reply) {
-            let labels = self.note(&fault, Some(known));
-            let reason = "the commit succeeded, but its write concern was not met";
-            let is_timeout = limit.is_set() && fault.is_max_time_expired();
-            let unmet = UnmetConcern { labels, is_timeout };
-            let error = FailedOperation::concern(reason, &server.address, reply, unmet);
-            let failed = Box::new((error.into(), fault, labels, Some(server.address.clone())));
-            self.keep_pinned(&server, connection, &failed);
-            return Err(failed);
-        }
-        match end {
-            // A commit may be repeated on the same connection. One that was repeated on another connection, after an error
-            // that has unpinned the transaction, pins nothing (Load Balancers, "Connection Pinning").
-            End::Commit if was_pinned => explicit.keep_connection(&server, connection),
-            // A mongos stays pinned, because the commit may be repeated (Transactions, "When to unpin").
-            End::Commit => {}
-            End::Abort => {
-                let unpinned = explicit.lock().unpin();
-                drop(unpinned);
-            }
-        }
-        Ok(())
-    }
-
-    async fn select(&self, avoid: &[ServerAddress]) -> Result<(Selected, Option<Connection<Endpoint>>), Failed> {
-        let mut only = None;
-        match self.take_pin().await.map_err(refused)? {
-            Some(Pinned::Connection(server, connection)) => return Ok((server, Some(*connection))),
-            Some(Pinned::Server(address)) => only = Some(address),
-            None => {}
-        }
-        let purpose = self.id.named(self.end.command());
-        let (only, wait_logged) = (only.as_ref(), self.wait_logged);
-        let demand = Demand { access: Access::Write, deprioritized: avoid, only, purpose, wait_logged };
-        let deadline = self.limit.deadline();
-        self.client.deployment().select(demand, deadline).await.map(|server| (server, None)).map_err(|error| {
-            let fault = fault_of_selection(&error);
-            let labels = self.note(&fault, None);
-            Box::new((FailedOperation::selection(error, labels).into(), fault, labels, None))
-        })
-    }
-
-    async fn take_pin(&self) -> Result<Option<Pinned>, SessionError> {
-        let Self { client, explicit, end, limit, .. } = *self;
-        match end {
-            End::Commit => {
-                let pin = explicit.cursors_closed(limit).await.and_then(|()| explicit.take_pin(None));
-                if pin.is_err() {
-                    explicit.lock().commit_refused();
-                }
-                pin
-            }
-            End::Abort => {
-                // It ends the cursors as well, and can go to another connection.
-                let longest = Limit::of(client.options().server_selection_timeout).start();
-                let _ = explicit.cursors_closed(if limit.deadline().is_some() { limit } else { longest }).await;
-                explicit.take_pin(None)
-            }
-        }
-    }
-
-    fn replied<'r>(&self, reply: &'r RawDocument) -> ReplyTimes<'r> {
-        let times = ReplyTimes::read(reply);
-        let advanced = times.cluster_time.and_then(|time| self.client.cluster_time().advance(time));
-        self.explicit.lock().replied(&times, advanced.as_ref());
-        times
-    }
-
-    fn failed(
-        &self,
-        error: OperationError,
-        server: &Selected,
-        known: Option<SessionServer>,
-        is_connection_reusable: bool,
-    ) -> Failed {
-        self.client.deployment().operation_failed(server, &error);
-        let fault = Fault::of_error(&error, is_connection_reusable);
-        let labels = self.note(&fault, known);
-        Box::new((FailedOperation::operation(error, labels).into(), fault, labels, Some(server.address.clone())))
-    }
-
-    /// Notes a failed attempt in the session, and returns the error's labels.
-    fn note(&self, fault: &Fault, known: Option<SessionServer>) -> Labels {
-        let consequence = match self.end {
-            End::Commit => self.explicit.lock().commit_failed(fault, known),
-            End::Abort => self.explicit.lock().abort_failed(fault, known),
-        };
-        consequence.labels
-    }
-
-    /// Keeps the connection for the next attempt, unless the error unpins the transaction.
-    fn keep_pinned(&self, server: &Selected, connection: Connection<Endpoint>, failed: &Failed) {
-        let unpins = self.end == End::Abort
-            || failed.2.contains(Labels::UNKNOWN_COMMIT_RESULT)
-            || failed.2.contains(Labels::TRANSIENT_TRANSACTION);
-        if !unpins {
-            self.explicit.keep_connection(server, connection);
-        }
-    }
-}
-
-/// Returns what a session has to know about the server at the other end of a connection.
-pub(super) fn known_of(connection: &Connection<Endpoint>) -> SessionServer {
-    let hello = connection.hello();
-    // A load balancer leads to a mongos.
-    let is_mongos = hello.role == Role::Mongos || connection.service_id().is_some();
-    SessionServer {
-        max_wire_version: hello.max_wire_version,
-        has_cluster_time: is_mongos || hello.role == Role::Member,
-        is_mongos,
-        is_load_balanced: connection.service_id().is_some(),
-    }
-}
-
-/// Returns the failure of an attempt that the session refused.
-fn refused(error: SessionError) -> Failed {
-    let labels = error.labels();
-    Box::new((error.into(), Fault::new(FaultKind::Client, labels), labels, None))
 }
 
 #[cfg(test)]

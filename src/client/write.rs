@@ -23,7 +23,7 @@ use super::appending::without;
 use super::error::{ClientError, FailedOperation, fault_of_selection};
 use super::in_session::Explicit;
 use super::operation::{Operation, Whole};
-use super::run::{Answer, UnmetConcern};
+use super::run::Answer;
 use super::session_handle::Session;
 use super::timed::Limited;
 use super::typed::{encode, encode_hinted, extend, refuse_second};
@@ -117,7 +117,7 @@ impl Client {
         let Err(error) = self.deployment().select(demand, limit.deadline()).await else { return Ok(()) };
         let fault = fault_of_selection(&error);
         // In a transaction, the label lets the whole be repeated.
-        let labels = session.map_or(fault.labels, |explicit| explicit.operation_failed(&fault));
+        let labels = session.map_or(fault.labels, |explicit| explicit.note(|state| state.failed(&fault, None, false)));
         Err(FailedOperation::selection(error, labels).into())
     }
 }
@@ -314,26 +314,31 @@ impl<'c> Write<'c> {
             let kind = self.statements[*first].kind;
             let (batch, later) = rest.split_at(self.fitting(rest));
             rest = later;
-            match self.send(kind, batch, limit, &whole).await {
-                Ok(Sent { is_acknowledged: false, .. }) => written.acknowledged = false,
-                Ok(Sent { reply, server, unmet, .. }) => {
-                    let failed_before = failure.errors.len();
-                    let place = |index: usize| batch.get(index).copied();
-                    if let Err(error) = read(kind, &reply, place, &mut written, &mut failure) {
-                        // What the commands before it have done is known.
-                        failure.cause = Some(Box::new(error));
-                        break;
-                    }
-                    failure.note(&server, unmet, limit);
-                    if self.ordered && failure.errors.len() > failed_before {
-                        break;
-                    }
-                }
+            // An unmet write concern is reported with those of the other commands.
+            let Answer { reached, session, unmet, is_acknowledged } = match self.send(kind, batch, limit, &whole).await
+            {
+                Ok(answer) => answer,
                 // A command that failed as a whole ends the series, ordered or not.
                 Err(error) => {
                     failure.cause = Some(Box::new(error));
                     break;
                 }
+            };
+            client.give_back(session, reached.connection.as_ref());
+            if !is_acknowledged {
+                written.acknowledged = false;
+                continue;
+            }
+            let failed_before = failure.errors.len();
+            let place = |index: usize| batch.get(index).copied();
+            if let Err(error) = read(kind, &reached.reply, place, &mut written, &mut failure) {
+                // What the commands before it have done is known.
+                failure.cause = Some(Box::new(error));
+                break;
+            }
+            failure.note(&reached.server.address, unmet, limit);
+            if self.ordered && failure.errors.len() > failed_before {
+                break;
             }
         }
         match failure {
@@ -432,7 +437,7 @@ impl<'c> Write<'c> {
     }
 
     /// Sends a command.
-    async fn send(&self, kind: Kind, batch: &[usize], limit: Limit, whole: &Whole) -> Result<Sent, ClientError> {
+    async fn send(&self, kind: Kind, batch: &[usize], limit: Limit, whole: &Whole) -> Result<Answer, ClientError> {
         let body = self.body(kind)?;
         let documents: Vec<&RawDocument> = batch.iter().map(|&place| &*self.statements[place].document).collect();
         let sequences = [OutgoingSequence::new(kind.argument(), &documents)];
@@ -440,20 +445,8 @@ impl<'c> Write<'c> {
         let operation = Operation::of_write(self.database, &body, is_single).sequences(&sequences);
         let (command, session) = (operation.command.within(limit), self.session.clone());
         let operation = Operation { command, session, part_of: Some(whole), ..operation };
-        // An unmet write concern is reported with those of the other commands.
-        let answer = self.client.answer(operation, self.site).await?;
-        let Answer { reply, session, connection, server, unmet, is_acknowledged } = answer;
-        self.client.give_back(session, connection.as_ref());
-        Ok(Sent { reply, server: server.address.clone(), unmet, is_acknowledged })
+        self.client.answer(operation, self.site).await
     }
-}
-
-/// The outcome of a command.
-struct Sent {
-    reply: RawDocumentBuf,
-    server: ServerAddress,
-    unmet: Option<UnmetConcern>,
-    is_acknowledged: bool,
 }
 
 impl Limited for Write<'_> {
@@ -495,9 +488,4 @@ impl fmt::Debug for Write<'_> {
             .field("ordered", &self.ordered)
             .finish_non_exhaustive()
     }
-}
-
-/// Returns whether writes with this acknowledgement get no reply.
-pub(super) fn is_unacknowledged(acknowledgement: Option<&Acknowledgement>) -> bool {
-    acknowledgement == Some(&Acknowledgement::Servers(0))
 }

@@ -12,13 +12,13 @@ use super::super::Client;
 use super::super::cursor::{Cursor, Opened};
 use super::super::error::ClientError;
 use super::super::operation::{Operation, Whole};
-use super::super::write::{WriteError, is_unacknowledged};
+use super::super::write::WriteError;
 use super::bulk::{Change, WriteModel, has_no_option};
 use super::fields::{Fields, Shape, refused};
 use super::request::Request;
 use super::{AnyClient, Collection, Settings};
 use crate::client::deployment::WaitLogged;
-use crate::client::session::{SessionError, is_single};
+use crate::client::session::{SessionError, is_single, is_unacknowledged};
 use crate::endpoint::options::InvalidOption;
 use crate::endpoint::wire::reply::{self, whole_number};
 use crate::endpoint::{Limit, OutgoingSequence, ServerError, WriteConcernError};
@@ -124,7 +124,7 @@ impl<'c, C: AnyClient> ClientBulkWrite<'c, C> {
         let is_in_transaction = session.as_ref().is_some_and(|explicit| explicit.lock().is_in_transaction());
         let is_unacknowledged = match body.get_document("writeConcern") {
             Ok(concern) => matches!(whole_number(concern, "w"), Ok(Some(0))),
-            Err(_) => !is_in_transaction && is_unacknowledged(client.options().write_concern.w.as_ref()),
+            Err(_) => !is_in_transaction && is_unacknowledged(&client.options().write_concern),
         };
         // The texts are those of the specification.
         if is_unacknowledged && verbose_results {

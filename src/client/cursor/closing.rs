@@ -64,7 +64,7 @@ impl<T> Cursor<T> {
                 // Otherwise the server must have answered first, and the connection may be the pinned one.
                 let after_batch = async move {
                     let (query, fetched) = fetching.await;
-                    query.close_after(id, fetched.map_err(|(error, _)| error), timeout, place).await;
+                    query.close_after(id, fetched.map_err(|given_up| given_up.error), timeout, place).await;
                 };
                 Some(Box::pin(async { _ = tokio::join!(at_once, after_batch) }))
             }

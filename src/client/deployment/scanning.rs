@@ -289,6 +289,11 @@ impl Deployment {
         is_checked && used.is_some_and(|used| used.elapsed() >= IDLE_LIMIT) && server.pool.status().available > 0
     }
 
+    /// Returns whether operations check the servers, and no monitors.
+    pub(crate) fn scans(&self) -> bool {
+        self.scanning().is_some()
+    }
+
     /// Returns a future that checks a server before a cursor uses its connection, if the connection has been unused for a
     /// while. The call counts as a use.
     pub(crate) fn check_if_idle(self: &Arc<Self>, server: &Arc<Server>) -> Option<impl Future<Output = ()> + use<>> {

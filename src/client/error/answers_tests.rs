@@ -132,7 +132,11 @@ fn concern(code: i32, name: &str, is_timeout: bool) -> FailedOperation {
         "ok": 1, "n": 1, "writeConcernError": { "code": code, "codeName": name, "errmsg": "not met" },
     };
     let server = ServerAddress::parse(HOST).unwrap();
-    FailedOperation::unmet_concern(&server, reply, UnmetConcern { labels: Labels::RETRYABLE_WRITE, is_timeout })
+    FailedOperation::unmet_concern(
+        &server,
+        reply,
+        UnmetConcern { labels: Labels::RETRYABLE_WRITE, is_timeout, is_late: false },
+    )
 }
 
 fn duplicate() -> WriteError {

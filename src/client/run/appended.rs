@@ -3,10 +3,10 @@
 use bson::rawdoc;
 
 use super::super::appending::{append_elements, append_preference, append_read_concern, has_field, session_use};
-use super::super::error::ClientError;
-use super::super::in_session::InSession;
+use super::super::engine::{Tried, refused};
+use super::super::in_session::{InSession, has_sessions, timeout_of};
 use super::super::operation::{Kind, Operation};
-use super::{FailedAttempt, Running, has_sessions, timeout_of};
+use super::Running;
 use crate::client::session::{Fault, FaultKind, Moment, Retryability, ServerSession, SessionError, SessionServer};
 use crate::client::topology::TopologyType;
 use crate::endpoint::Endpoint;
@@ -22,12 +22,12 @@ const USUALLY_APPENDED: usize = 192;
 
 impl Running<'_> {
     /// Encodes the elements that the client appends to the command.
-    pub(super) fn append(
+    pub(super) fn encode(
         &mut self,
         appended: &mut Vec<u8>,
         connection: &Connection<Endpoint>,
         known: SessionServer,
-    ) -> Result<(), Box<FailedAttempt>> {
+    ) -> Tried<(), Self> {
         let Self { client, operation, session, split, is_in_transaction, is_unacknowledged, .. } = self;
         appended.reserve(USUALLY_APPENDED);
         let has_sessions = has_sessions(connection);
@@ -112,14 +112,6 @@ impl Running<'_> {
         }
         Ok(())
     }
-}
-
-/// Returns the failure of an attempt that was refused before anything was sent.
-pub(super) fn refused(error: impl Into<ClientError>) -> Box<FailedAttempt> {
-    let error = error.into();
-    let labels = error.labels();
-    let fault = Fault::new(FaultKind::Client, labels);
-    Box::new(FailedAttempt { error, fault, labels, server: None, answer: None })
 }
 
 /// Returns the option of a write that servers before MongoDB 4.4 would not refuse although they do not have it (Index

@@ -578,7 +578,9 @@ fn took_effect(fault: &Fault) -> bool {
     }
 }
 
-fn write_labels(fault: &Fault, server: Option<SessionServer>, retries_writes: bool) -> Labels {
+/// Returns the labels of a write's error outside of a transaction: see [`Fault::write_labels`]. Without a connection there is
+/// no `server`.
+pub fn write_labels(fault: &Fault, server: Option<SessionServer>, retries_writes: bool) -> Labels {
     let (version, is_mongos) = server.map_or((None, false), |server| (Some(server.max_wire_version), server.is_mongos));
     fault.write_labels(retries_writes, version, is_mongos)
 }

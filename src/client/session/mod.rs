@@ -50,7 +50,7 @@ pub use commands::{
     has_no_reply, is_retryable_write, is_single, name, takes_after_cluster_time, takes_read_concern, writes_its_result,
 };
 pub use error::SessionError;
-pub use explicit::{Session, SessionServer, SessionUse};
+pub use explicit::{Consequence, Session, SessionServer, SessionUse, write_labels};
 pub use fault::{Fault, FaultKind};
 pub use moment::Moment;
 pub use options::{SessionOptions, TransactionOptions};
@@ -59,4 +59,4 @@ pub use repetition::{NextStep, Repetitions};
 pub use reply::ReplyTimes;
 pub use retry::{Decision, ErrorToReport, Retries, RetryOptions, Retryability};
 pub use server_session::{ServerSession, SessionId};
-pub use transaction::TransactionState;
+pub use transaction::{TransactionState, is_unacknowledged};

@@ -285,7 +285,7 @@ impl<P> Transaction<P> {
 }
 
 /// Returns whether no server acknowledges writes with this concern.
-pub(super) fn is_unacknowledged(concern: &WriteConcern) -> bool {
+pub fn is_unacknowledged(concern: &WriteConcern) -> bool {
     concern.w == Some(Acknowledgement::Servers(0))
 }
 

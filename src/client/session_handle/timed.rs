@@ -4,7 +4,8 @@ use std::panic::Location;
 
 use super::super::error::ClientError;
 use super::super::in_session::Explicit;
-use super::{End, Session};
+use super::Session;
+use super::ending::End;
 use crate::endpoint::Limit;
 
 impl End {

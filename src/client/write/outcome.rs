@@ -7,8 +7,8 @@ use bson::oid::ObjectId;
 use bson::{RawArray, RawBson, RawDocument};
 use thiserror::Error;
 
+use super::super::engine::UnmetConcern;
 use super::super::error::ClientError;
-use super::super::run::UnmetConcern;
 use super::Kind;
 use crate::endpoint::options::ServerAddress;
 use crate::endpoint::wire::reply::{self, DUPLICATE_KEY, whole_number};
@@ -159,8 +159,8 @@ impl Failure {
             self.address.get_or_insert_with(|| address.text.clone());
         }
         self.is_timeout |= limit.is_set() && self.is_max_time_expired;
-        let Some(UnmetConcern { labels, is_timeout }) = unmet else { return };
-        self.is_timeout |= is_timeout;
+        let Some(UnmetConcern { labels, is_timeout, is_late }) = unmet else { return };
+        self.is_timeout |= is_timeout || is_late;
         self.labels = self.labels.with(labels);
     }
 

@@ -2,18 +2,16 @@
 
 use std::time::Duration;
 
-use super::Client;
-use super::error::ClientError;
+use super::super::Client;
 use crate::client::session::{Decision, Fault, FaultKind, Retries, RetryOptions, Retryability};
 use crate::client::topology::TopologyType;
 use crate::endpoint::Limit;
-use crate::endpoint::options::ServerAddress;
+use crate::endpoint::options::{Options, ServerAddress};
 use crate::pool::error::Labels;
 use crate::pool::runtime::random_fraction;
 
 /// The attempts of one operation, from the first one that has failed.
-pub(super) struct Attempts<'c> {
-    client: &'c Client,
+pub(super) struct Attempts {
     limit: Limit,
     retries: Retries,
     avoided: Vec<ServerAddress>,
@@ -23,10 +21,10 @@ pub(super) struct Attempts<'c> {
     is_late: bool,
 }
 
-impl<'c> Attempts<'c> {
-    pub(super) fn new(client: &'c Client, retryability: Retryability, limit: Limit) -> Self {
-        let retries = Retries::new(RetryOptions::of(client.options()), retryability, limit.is_set());
-        Self { client, limit, retries, avoided: Vec::new(), is_repeated: false, is_late: false }
+impl Attempts {
+    pub(super) fn new(options: &Options, retryability: Retryability, limit: Limit) -> Self {
+        let retries = Retries::new(RetryOptions::of(options), retryability, limit.is_set());
+        Self { limit, retries, avoided: Vec::new(), is_repeated: false, is_late: false }
     }
 
     /// Returns the servers that the next attempt avoids if it can.
@@ -40,19 +38,20 @@ impl<'c> Attempts<'c> {
         self.is_late
     }
 
-    /// Returns the error to report, after the last attempt. It is a timeout if only the time limit ended the attempts.
-    pub(super) fn report(&self, error: ClientError) -> ClientError {
-        if self.is_late { error.late() } else { error }
-    }
-
     /// Returns whether there is another attempt, after the pause that comes before it. `server`: that of the attempt that
     /// has failed.
     ///
     /// # Cancel safety
     ///
     /// The attempt counts as made.
-    pub(super) async fn goes_on(&mut self, fault: &Fault, labels: Labels, server: Option<ServerAddress>) -> bool {
-        let is_sharded = self.client.deployment().snapshot().topology.topology_type() == TopologyType::Sharded;
+    pub(super) async fn goes_on(
+        &mut self,
+        client: &Client,
+        fault: &Fault,
+        labels: Labels,
+        server: Option<ServerAddress>,
+    ) -> bool {
+        let is_sharded = client.deployment().snapshot().topology.topology_type() == TopologyType::Sharded;
         let left = self.limit.left();
         let (after, deprioritize) = match self.retries.after(fault, labels, is_sharded, random_fraction(), left) {
             Decision::Retry { after, deprioritize } => (after, deprioritize),
@@ -69,7 +68,7 @@ impl<'c> Attempts<'c> {
             self.avoid(server);
         }
         if !after.is_zero() {
-            self.client.pause(after).await;
+            client.pause(after).await;
         }
         self.is_repeated = true;
         true
@@ -98,7 +97,7 @@ mod tests {
     fn server_is_avoided_once() {
         let client = Client::from_uri("mongodb://a,b").unwrap();
         let seeds = &client.options().hosts;
-        let mut attempts = Attempts::new(&client, Retryability::Read, Limit::Unset);
+        let mut attempts = Attempts::new(client.options(), Retryability::Read, Limit::Unset);
         for server in [Some(&seeds[0]), None, Some(&seeds[1]), Some(&seeds[0])] {
             attempts.avoid(server.cloned());
         }

@@ -1,0 +1,179 @@
+//! A further command of a cursor, as the engine runs it: on the cursor's server, in its session.
+
+use std::mem;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bson::{RawDocument, RawDocumentBuf, rawdoc};
+
+use super::super::Client;
+use super::super::appending::append_elements;
+use super::super::command_events::OperationId;
+use super::super::engine::{self, Attempted, Common, GivenUp, Target, Tried, refused};
+use super::super::in_session::InSession;
+use super::query::Query;
+use crate::client::deployment::{Selected, Server};
+use crate::client::session::{Fault, Moment, ReplyTimes, Retryability, SessionServer};
+use crate::endpoint::options::ServerAddress;
+use crate::endpoint::{Command, Endpoint, Limit};
+use crate::pool::error::Labels;
+use crate::pool::runtime::{Connection, within};
+
+/// A command of a cursor in progress.
+pub(super) struct OfCursor<'a> {
+    query: &'a mut Query,
+    id: OperationId,
+    body: &'a RawDocument,
+    limit: Limit,
+    /// Whether the command closes the cursor.
+    closes: bool,
+    from: From,
+}
+
+/// Where the connection of an attempt comes from.
+enum From {
+    Pool,
+    /// It is the cursor's own.
+    Cursor,
+    /// It is the connection of the cursor's transaction, to this server.
+    Transaction(Selected),
+}
+
+impl<'a> OfCursor<'a> {
+    pub(super) fn new(query: &'a mut Query, body: &'a RawDocument, limit: Limit, closes: bool) -> Self {
+        let id = query.client.command_events().operation();
+        Self { query, id, body, limit, closes, from: From::Pool }
+    }
+
+    /// Runs the command, and returns the server's successful reply.
+    pub(super) async fn run(mut self) -> Result<RawDocumentBuf, GivenUp> {
+        Ok(engine::run(&mut self).await?.0.reply)
+    }
+}
+
+impl Attempted for OfCursor<'_> {
+    /// A command of a cursor is no operation in progress on the server.
+    type Server = Arc<Server>;
+
+    fn common(&self) -> Common<'_> {
+        Common { client: &self.query.client, id: self.id, limit: self.limit, site: self.query.site }
+    }
+
+    fn session(&mut self) -> (&mut InSession, &Client) {
+        (&mut self.query.session, &self.query.client)
+    }
+
+    fn select_at_once(&self, _avoid: &[ServerAddress]) -> Option<Arc<Server>> {
+        let is_free = self.query.pinned.is_none() && self.query.opened_in.is_none();
+        (is_free && !self.query.client.deployment().scans()).then(|| self.query.server.clone())
+    }
+
+    /// Takes the cursor's own connection first: the transaction may be a later one, on another connection.
+    async fn select(&mut self, _avoid: &[ServerAddress]) -> Tried<Target<Arc<Server>>, Self> {
+        let server = self.query.server.clone();
+        if let Some(own) = self.query.pinned.take() {
+            self.from = From::Cursor;
+            return Ok((server, Some(own)));
+        }
+        let of_transaction = self.query.pinned_to_transaction(self.closes, self.limit).await.map_err(refused)?;
+        if let Some((selected, connection)) = of_transaction {
+            self.from = From::Transaction(selected);
+            return Ok((server, Some(connection)));
+        }
+        if let Some(check) = self.query.client.deployment().check_if_idle(&server) {
+            // If the time is up, there is no connection in time either.
+            match self.limit.deadline() {
+                Some((at, _)) => drop(within(at, || None, check).await),
+                None => check.await,
+            }
+        }
+        Ok((server, None))
+    }
+
+    fn may_reconnect(&self) -> bool {
+        true
+    }
+
+    fn append(
+        &mut self,
+        to: &mut Vec<u8>,
+        _connection: &Connection<Endpoint>,
+        _known: SessionServer,
+    ) -> Tried<(), Self> {
+        let Query { client, server, session, comment, max_await_time, opened_in, .. } = &mut *self.query;
+        if let Some(comment) = comment.as_deref().filter(|_| !self.closes) {
+            append_elements(to, comment);
+        }
+        let time = client.cluster_time().load();
+        let now = Moment::now();
+        match session {
+            InSession::Implicit(Some(session)) => {
+                session.append_to(to, now);
+                if let Some(time) = time.as_deref() {
+                    time.append_to(to);
+                }
+            }
+            InSession::Explicit(explicit) => explicit.lock().append_to_cursor(to, now, time.as_deref(), *opened_in),
+            InSession::Implicit(None) | InSession::Never => {}
+        }
+        if let Some(longest) = max_await_time.filter(|_| !self.closes) {
+            append_max_await_time(to, longest, self.limit, server.least_round_trip());
+        }
+        Ok(())
+    }
+
+    fn closes_if_cut_short(&self, _known: SessionServer) -> bool {
+        matches!(self.from, From::Transaction(_))
+    }
+
+    fn command(&self) -> Command<'_> {
+        let command = Command::new(&self.query.database, self.body).within(self.limit);
+        if self.closes { command } else { command.without_max_time() }
+    }
+
+    fn replied(&self, times: &ReplyTimes<'_>) {
+        if let InSession::Explicit(explicit) = &self.query.session {
+            explicit.lock().cursor_succeeded(times, self.query.opened_in);
+        }
+    }
+
+    fn may_write(&self) -> bool {
+        false
+    }
+
+    /// Pins the connection to the cursor, or to the transaction that it was taken from, on this server.
+    fn keep(&mut self, _server: &Arc<Server>, connection: Connection<Endpoint>) -> Option<Connection<Endpoint>> {
+        match (mem::replace(&mut self.from, From::Pool), &self.query.session, self.query.opened_in) {
+            (From::Pool, ..) => return Some(connection),
+            (From::Transaction(server), InSession::Explicit(explicit), Some(number)) => {
+                explicit.pin_again(number, &server, connection)
+            }
+            (From::Transaction(_) | From::Cursor, ..) => self.query.pinned = Some(connection),
+        }
+        None
+    }
+
+    fn note(&mut self, fault: &Fault, _known: Option<SessionServer>) -> Labels {
+        let opened_in = self.query.opened_in;
+        match &mut self.query.session {
+            InSession::Explicit(explicit) => explicit.note(|state| state.cursor_failed(fault, opened_in)),
+            session => {
+                session.mark_dirty_after(fault);
+                fault.labels
+            }
+        }
+    }
+
+    fn retryability(&self) -> Retryability {
+        if self.closes { Retryability::Command } else { Retryability::OtherRead }
+    }
+}
+
+/// Appends how long the server waits for documents: the time that was asked for, or less if less is left
+/// ("Tailable awaitData Cursors").
+fn append_max_await_time(appended: &mut Vec<u8>, longest: Duration, limit: Limit, round_trip: Duration) {
+    let left = limit.left().map_or(longest, |left| left.saturating_sub(round_trip).min(longest));
+    // Rounded up, because 0 means no limit.
+    let milliseconds = i64::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX);
+    append_elements(appended, &rawdoc! { "maxTimeMS": milliseconds });
+}

@@ -1,0 +1,417 @@
+//! The engine: it runs each command of a client, and repeats it where the specifications allow that.
+//!
+//! One attempt selects a server, checks a connection out, appends what the session calls for, runs the command, and takes
+//! note of the outcome. Operations (`run.rs`), commands of cursors (`cursor/query.rs`), and commits and aborts
+//! (`session/ending.rs`) fill in what differs: they implement [`Attempted`]. A blocking client runs the same futures.
+//!
+//! # What is repeated
+//!
+//! [`Retries`](crate::client::session::Retries) decides by the error and the [`Retryability`]. "Once" is as often as the time allows
+//! with `timeoutMS` (Client Side Operations Timeout, "Retryability"). The engine reports the last error which tells that
+//! an attempt was made.
+//!
+//! | operation | [`Retryability`] | repeated | why |
+//! | --- | --- | --- | --- |
+//! | read | `Read` | once after a network error, a cleared pool or a code of the list, with `retryReads` | it changes nothing (Retryable Reads, "Retryable Error") |
+//! | write with `txnNumber` | `Write` | once after an error with `RetryableWriteError`, with `retryWrites` | the server knows its number (Retryable Writes, "Executing Retryable Write Commands") |
+//! | write without `txnNumber`: many documents, `w: 0`, a standalone; `aggregate` with `$out` or `$merge` | `OtherWrite` | no | it may have been executed (Retryable Writes, "Unsupported Write Operations"; Retryable Reads, "Unsupported Read Operations") |
+//! | read or write in a transaction | `OtherRead`, `OtherWrite` | no | the application repeats the whole transaction (Transactions, "Interaction with Retryable Writes") |
+//! | `getMore` | `OtherRead` | no | documents would be skipped (Retryable Reads, "Unsupported Read Operations") |
+//! | `killCursors` | `Command` | no, but for a cleared pool: `cursor/query.rs` repeats it once the server is known again | the server closes an idle cursor after ten minutes |
+//! | commit | `Commit` | once after an error with `RetryableWriteError` | the server knows the transaction (Transactions, "commitTransaction") |
+//! | abort | `Abort` | the same, but at most twice with `timeoutMS` | the server aborts a transaction itself when its time is up (Transactions, "abortTransaction") |
+//! | any command (`runCommand`) | `Command` | no | the client does not know what it does (Run Command, "Retryability") |
+//!
+//! Each of them is repeated after an overload, up to `maxAdaptiveRetries` times and after a pause, because the server has
+//! done nothing (Client Backpressure, "Overload retry policy"). That takes `retryReads` for a read or a `getMore`,
+//! `retryWrites` for a write, both for any command and for `killCursors`, and neither for a commit or an abort.
+//!
+//! Two cases are no retries, because nothing was sent. If a connection was lost while it was idle, the attempt goes on with
+//! another one of the same server, until it has met a connection that was opened since. If the server has left the
+//! deployment, the attempt selects another one. In a transaction neither is so: its connection or its error decides.
+
+mod attempts;
+
+use std::mem;
+use std::ops::Deref;
+use std::panic::Location;
+
+use bson::{RawDocument, RawDocumentBuf};
+
+use self::attempts::Attempts;
+use super::Client;
+use super::command_events::OperationId;
+use super::error::{ClientError, FailedOperation, fault_of_selection};
+use super::in_flight::InFlight;
+use super::in_session::{InSession, known_of};
+use crate::client::deployment::{Server, ServerSelectionError};
+use crate::client::session::{ErrorToReport, Fault, FaultKind, ReplyTimes, Retryability, SessionServer};
+use crate::endpoint::options::ServerAddress;
+use crate::endpoint::wire::reply;
+use crate::endpoint::{Command, CommandError, Endpoint, Limit, OperationError, StateChange};
+use crate::pool::error::{CheckOutError, Labels};
+use crate::pool::runtime::Connection;
+use crate::pool::runtime::boxed;
+
+/// What the engine runs. Its methods are called in the order in which they stand here.
+pub(super) trait Attempted: Send + Sync {
+    /// How it holds the server of an attempt.
+    type Server: Deref<Target = Server> + Send + Sync;
+
+    /// Returns what all attempts have in common.
+    fn common(&self) -> Common<'_>;
+
+    fn session(&mut self) -> (&mut InSession, &Client);
+
+    /// Selects the server without waiting, in the usual case.
+    fn select_at_once(&self, _avoid: &[ServerAddress]) -> Option<Self::Server> {
+        None
+    }
+
+    /// Selects the server, or takes the connection that the command has to go to.
+    fn select(&mut self, avoid: &[ServerAddress]) -> impl Future<Output = Tried<Target<Self::Server>, Self>> + Send;
+
+    /// Returns whether it leaves a server that has left the deployment.
+    fn may_move(&self) -> bool {
+        false
+    }
+
+    /// Returns whether it leaves a connection that was lost while it was idle.
+    fn may_reconnect(&self) -> bool {
+        false
+    }
+
+    /// Encodes what the client appends to the command. `known`: the server at the other end.
+    fn append(&mut self, to: &mut Vec<u8>, connection: &Connection<Endpoint>, known: SessionServer) -> Tried<(), Self>;
+
+    /// Returns whether the connection is closed if the command is cancelled, because a transaction lives on it.
+    fn closes_if_cut_short(&self, _known: SessionServer) -> bool {
+        false
+    }
+
+    /// Returns whether the server does not answer.
+    fn has_no_reply(&self) -> bool {
+        false
+    }
+
+    fn command(&self) -> Command<'_>;
+
+    /// Notes a successful reply in the session.
+    fn replied(&self, times: &ReplyTimes<'_>);
+
+    /// Returns whether it may write. A generic command counts as a write (Client Backpressure, "Overload retry policy").
+    fn may_write(&self) -> bool;
+
+    /// Returns whether a write whose write concern was not met has failed. If not, its caller looks into the reply.
+    fn fails_without_concern(&self) -> bool {
+        true
+    }
+
+    /// Pins the connection again, if it stays pinned. Returns it otherwise.
+    fn keep(&mut self, server: &Self::Server, connection: Connection<Endpoint>) -> Option<Connection<Endpoint>>;
+
+    /// Notes a failed attempt in the session, and returns the error's labels.
+    fn note(&mut self, fault: &Fault, known: Option<SessionServer>) -> Labels;
+
+    /// Returns whether the command was sent with a transaction number of its own.
+    fn is_numbered(&self) -> bool {
+        false
+    }
+
+    /// Returns what it allows after a failure.
+    fn retryability(&self) -> Retryability;
+}
+
+/// What all attempts have in common.
+pub(super) struct Common<'a> {
+    pub(super) client: &'a Client,
+    /// The identity in events.
+    pub(super) id: OperationId,
+    /// The time limit, which has started.
+    pub(super) limit: Limit,
+    /// The caller, for what is known about connections in use.
+    pub(super) site: &'static Location<'static>,
+}
+
+/// What a step of an attempt returns.
+pub(super) type Tried<T, A> = Result<T, Box<Failed<<A as Attempted>::Server>>>;
+
+/// The server of an attempt, and the connection to it if that is given.
+pub(super) type Target<S> = (S, Option<Connection<Endpoint>>);
+
+/// The outcome of a command that was executed.
+pub(super) struct Reached<S> {
+    pub(super) reply: RawDocumentBuf,
+    /// `None` if the connection stays pinned, or was given back.
+    pub(super) connection: Option<Connection<Endpoint>>,
+    pub(super) server: S,
+}
+
+/// The outcome of all attempts: what the command has brought, and whether its write concern was not met.
+pub(super) type Ended<S> = Result<(Reached<S>, Option<UnmetConcern>), GivenUp>;
+
+/// What is known about a write whose write concern was not met, besides its reply.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct UnmetConcern {
+    pub(super) labels: Labels,
+    /// Whether a time limit is the reason: `timeoutMS`, or what the server was told of it.
+    pub(super) is_timeout: bool,
+    /// Whether only the time limit ended the attempts.
+    pub(super) is_late: bool,
+}
+
+/// The outcome of all attempts, if none has executed the command.
+pub(super) struct GivenUp {
+    /// The error to report.
+    pub(super) error: ClientError,
+    /// How far the last attempt came.
+    pub(super) kind: FaultKind,
+    /// The labels of the last attempt's error.
+    pub(super) labels: Labels,
+}
+
+/// An attempt that failed.
+pub(super) struct Failed<S> {
+    failure: Failure<S>,
+    fault: Fault,
+    /// The error's labels, with those that the client adds.
+    labels: Labels,
+    server: Option<ServerAddress>,
+}
+
+enum Failure<S> {
+    Error(ClientError),
+    /// The command was executed, but its write concern was not met. This is the outcome if the command is not repeated.
+    Unmet(Reached<S>, UnmetConcern),
+}
+
+/// Makes the first attempt, and further ones as long as the specifications allow them.
+pub(super) async fn run<A: Attempted>(of: &mut A) -> Ended<A::Server> {
+    match attempt(of, &[]).await {
+        Ok(reached) => Ok((reached, None)),
+        Err(failed) => boxed(|| go_on_after(of, failed)).await,
+    }
+}
+
+/// Makes further attempts after the first one, as long as the specifications allow them.
+pub(super) async fn go_on_after<A: Attempted>(of: &mut A, mut failed: Box<Failed<A::Server>>) -> Ended<A::Server> {
+    let mut attempts = Attempts::new(of.common().client.options(), of.retryability(), of.common().limit);
+    let mut to_report = None;
+    loop {
+        let Failed { failure, fault, labels, server } = *failed;
+        let tells_of_attempt = if of.may_write() { fault.may_have_written() } else { fault.reached_a_server() };
+        let report = ErrorToReport::after(to_report.take(), failure, tells_of_attempt);
+        if !attempts.goes_on(of.common().client, &fault, labels, server).await {
+            let is_late = attempts.are_late();
+            return match report.into_error() {
+                Failure::Unmet(reached, unmet) => Ok((reached, Some(UnmetConcern { is_late, ..unmet }))),
+                Failure::Error(error) => {
+                    let error = if is_late { error.late() } else { error };
+                    Err(GivenUp { error, kind: fault.kind, labels })
+                }
+            };
+        }
+        to_report = Some(report);
+        failed = match attempt(of, attempts.avoided()).await {
+            Ok(reached) => return Ok((reached, None)),
+            Err(failed) => failed,
+        };
+    }
+}
+
+/// Runs the command once. Servers to `avoid` are taken only if no other one is suitable.
+pub(super) async fn attempt<A: Attempted>(of: &mut A, avoid: &[ServerAddress]) -> Tried<Reached<A::Server>, A> {
+    let mut selection_end = of.common().client.selection_end(of.common().limit);
+    let (mut server, mut pinned) = match of.select_at_once(avoid) {
+        Some(server) => (server, None),
+        None => boxed(|| of.select(avoid)).await?,
+    };
+    let is_pinned = pinned.is_some();
+    // The last connection that had been created when the first one was found lost.
+    let mut last_old = None;
+    loop {
+        let mut connection = match pinned.take() {
+            Some(connection) => connection,
+            None => match server.pool.check_out_for(of.common().limit, selection_end, of.common().site).await {
+                Ok(connection) => connection,
+                // The server was selected, and has left the deployment since.
+                Err(OperationError::CheckOut(CheckOutError::PoolClosed(_)))
+                    if of.may_move() && of.common().client.deployment().has_lost(&server) =>
+                {
+                    selection_end = of.common().client.selection_end(of.common().limit);
+                    (server, pinned) = boxed(|| of.select(avoid)).await?;
+                    continue;
+                }
+                Err(error) => return Err(failed(of, error, &server, None)),
+            },
+        };
+        let known = known_of(&connection);
+        let mut appended = connection.take_room();
+        of.append(&mut appended, &connection, known)?;
+        if of.closes_if_cut_short(known) {
+            connection.close_if_cut_short(true);
+        }
+        let mut session = mem::replace(of.session().0, InSession::Never);
+        let in_flight = InFlight::new(of.common().client, &mut connection, &mut session);
+        let outcome = match of.has_no_reply() || of.common().id.is_observed() {
+            true => boxed(|| run_unusually(of, in_flight.connection, &server, &appended)).await,
+            false => in_flight.connection.run(command(of, &server, &appended)).await,
+        };
+        in_flight.ended();
+        *of.session().0 = session;
+        if of.closes_if_cut_short(known) && connection.condition().is_reusable() {
+            connection.close_if_cut_short(false);
+        }
+        connection.give_room_back(appended);
+        let pool = &server.pool;
+        if let Err(OperationError::Command(CommandError::Lost { .. })) = &outcome
+            && !is_pinned
+            && of.may_reconnect()
+            && connection.id() <= *last_old.get_or_insert_with(|| pool.last_created())
+        {
+            pool.count_retry();
+            continue;
+        }
+        return match outcome {
+            Ok(reply) => succeeded(of, reply, server, connection, known),
+            Err(error) => Err(failed(of, error, &server, Some((connection, known)))),
+        };
+    }
+}
+
+/// Returns the command as it is run on this server.
+#[inline]
+fn command<'c, A: Attempted>(of: &'c A, server: &Server, appended: &'c [u8]) -> Command<'c> {
+    of.command().round_trip_time(server.least_round_trip()).appended(appended)
+}
+
+/// Runs the command if something observes it, or if it has no reply.
+async fn run_unusually<A: Attempted>(
+    of: &A,
+    connection: &mut Connection<Endpoint>,
+    server: &Server,
+    appended: &[u8],
+) -> Result<RawDocumentBuf, OperationError> {
+    let (events, command) = (of.common().client.command_events(), command(of, server, appended));
+    match of.has_no_reply() {
+        true => events.send(connection, command, of.common().id).await,
+        false => events.run(connection, command, of.common().id).await,
+    }
+}
+
+/// Takes note of a reply. Inlined, because each command comes through here once.
+#[inline]
+fn succeeded<A: Attempted>(
+    of: &mut A,
+    reply: RawDocumentBuf,
+    server: A::Server,
+    connection: Connection<Endpoint>,
+    known: SessionServer,
+) -> Tried<Reached<A::Server>, A> {
+    // Servers outside of a cluster send no times.
+    let times = match known.has_cluster_time {
+        true => replied(of, &reply),
+        false => ReplyTimes { has_write_concern_error: has_write_concern_error(&reply), ..ReplyTimes::default() },
+    };
+    of.replied(&times);
+    let is_concern_unmet = times.has_write_concern_error;
+    // Only the reply to a write can have a state change.
+    let is_unmet_write = is_concern_unmet && of.may_write();
+    if is_unmet_write {
+        of.common().client.learn_from_unmet_concern(&server, &connection, &reply);
+    }
+    let fault = if is_unmet_write && of.fails_without_concern() { Fault::of_reply(&reply) } else { None };
+    let connection = of.keep(&server, connection);
+    match fault {
+        None => Ok(Reached { reply, connection, server }),
+        Some(fault) => Err(concern_unmet(of, reply, server, known, fault)),
+    }
+}
+
+/// Keeps the times of a reply.
+#[inline]
+fn replied<'r>(of: &mut impl Attempted, reply: &'r RawDocument) -> ReplyTimes<'r> {
+    let (session, client) = of.session();
+    session.replied(client, reply)
+}
+
+/// Returns the failure of a command that was executed, but whose write concern was not met.
+#[cold]
+fn concern_unmet<A: Attempted>(
+    of: &mut A,
+    reply: RawDocumentBuf,
+    server: A::Server,
+    known: SessionServer,
+    fault: Fault,
+) -> Box<Failed<A::Server>> {
+    let labels = of.note(&fault, Some(known));
+    let is_timeout = of.common().limit.is_set() && fault.is_max_time_expired();
+    let address = server.address.clone();
+    let unmet = UnmetConcern { labels, is_timeout, is_late: false };
+    let failure = Failure::Unmet(Reached { reply, connection: None, server }, unmet);
+    Box::new(Failed { failure, fault, labels, server: Some(address) })
+}
+
+/// Returns the failure of an attempt on this server. Without a connection, none was to be had.
+#[cold]
+fn failed<A: Attempted>(
+    of: &mut A,
+    error: OperationError,
+    server: &A::Server,
+    connection: Option<(Connection<Endpoint>, SessionServer)>,
+) -> Box<Failed<A::Server>> {
+    of.common().client.deployment().operation_failed(server, &error);
+    if let Some(refusal) = error.command_error().and_then(CommandError::server_error) {
+        replied(of, &refusal.reply);
+    }
+    let is_reusable = connection.as_ref().is_none_or(|(connection, _)| connection.condition().is_reusable());
+    let fault = Fault::of_error(&error, is_reusable);
+    let (connection, known) = connection.unzip();
+    // Pinned before the failure is noted, which may unpin it.
+    let connection = connection.and_then(|connection| of.keep(server, connection));
+    let labels = of.note(&fault, known);
+    drop(connection);
+    let error = match of.is_numbered() {
+        true => FailedOperation::numbered_write(error, labels),
+        false => FailedOperation::operation(error, labels),
+    };
+    Box::new(Failed { failure: Failure::Error(error.into()), fault, labels, server: Some(server.address.clone()) })
+}
+
+/// Returns the failure of an attempt that the client refused before anything was sent.
+pub(super) fn refused<S>(error: impl Into<ClientError>) -> Box<Failed<S>> {
+    let error = error.into();
+    let labels = error.labels();
+    let fault = Fault::new(FaultKind::Client, labels);
+    Box::new(Failed { failure: Failure::Error(error), fault, labels, server: None })
+}
+
+/// Returns the failure of an attempt that found no server.
+#[cold]
+pub(super) fn found_no_server<A: Attempted>(of: &mut A, error: ServerSelectionError) -> Box<Failed<A::Server>> {
+    let fault = fault_of_selection(&error);
+    let labels = of.note(&fault, None);
+    let failure = Failure::Error(FailedOperation::selection(error, labels).into());
+    Box::new(Failed { failure, fault, labels, server: None })
+}
+
+/// Returns whether a successful reply reports that the write concern was not met.
+fn has_write_concern_error(reply: &RawDocument) -> bool {
+    reply::has_field(reply, "writeConcernError")
+}
+
+impl Client {
+    /// Applies what a successful reply says about the server in its `writeConcernError`.
+    #[cold]
+    pub(super) fn learn_from_unmet_concern(
+        &self,
+        server: &Server,
+        connection: &Connection<Endpoint>,
+        reply: &RawDocument,
+    ) {
+        if let Some(change) = StateChange::of_reply(reply) {
+            let (generation, service_id) = (connection.generation(), connection.service_id());
+            self.deployment().state_changed(server, change, reply, generation, service_id);
+        }
+    }
+}
