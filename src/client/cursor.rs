@@ -220,14 +220,7 @@ impl OpenCursor<'_> {
             InSession::Explicit(explicit) if explicit.is_implicit() && !has_sessions => InSession::Never,
             session => session,
         };
-        let (opened_in, ticket) = match &session {
-            InSession::Explicit(explicit) if !is_beside_transaction => {
-                let opened_in = explicit.lock().open_transaction();
-                let has_line = opened_in.is_some() && client.options().is_load_balanced();
-                (opened_in, has_line.then(|| explicit.line().ticket()))
-            }
-            InSession::Explicit(_) | InSession::Implicit(_) | InSession::Never => (None, None),
-        };
+        let (opened_in, ticket) = if is_beside_transaction { (None, None) } else { transaction_of(&client, &session) };
         let mut query = Query {
             server: server.server().clone(),
             database,
@@ -612,6 +605,14 @@ impl<T> fmt::Debug for Cursor<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Cursor").field("id", &self.id).finish_non_exhaustive()
     }
+}
+
+/// Returns the number of the session's transaction, and behind a load balancer a ticket for its line.
+fn transaction_of(client: &Client, session: &InSession) -> (Option<i64>, Option<Ticket>) {
+    let InSession::Explicit(explicit) = session else { return (None, None) };
+    let opened_in = explicit.lock().open_transaction();
+    let has_line = opened_in.is_some() && client.options().is_load_balanced();
+    (opened_in, has_line.then(|| explicit.line().ticket()))
 }
 
 /// Reads a document as a value of the application.

@@ -263,8 +263,12 @@ pub(super) async fn attempt<A: Attempted>(of: &mut A, avoid: &[ServerAddress]) -
             connection.close_if_cut_short(false);
         }
         connection.give_room_back(appended);
+        let error = match outcome {
+            Ok(reply) => return succeeded(of, reply, server, connection, known),
+            Err(error) => error,
+        };
         let pool = &server.pool;
-        if let Err(OperationError::Command(CommandError::Lost { .. })) = &outcome
+        if let OperationError::Command(CommandError::Lost { .. }) = &error
             && !is_pinned
             && of.may_reconnect()
             && connection.id() <= *last_old.get_or_insert_with(|| pool.last_created())
@@ -272,10 +276,7 @@ pub(super) async fn attempt<A: Attempted>(of: &mut A, avoid: &[ServerAddress]) -
             pool.count_retry();
             continue;
         }
-        return match outcome {
-            Ok(reply) => succeeded(of, reply, server, connection, known),
-            Err(error) => Err(failed(of, error, &server, Some((connection, known)))),
-        };
+        return Err(failed(of, error, &server, Some((connection, known))));
     }
 }
 

@@ -132,15 +132,7 @@ impl ClientError {
             Self::Write(failure) => &failure.written.generated_ids,
             Self::BulkWrite(failure) => &failure.generated_ids,
             Self::TransactionTimeout { last } => last.generated_ids(),
-            Self::Selection(_)
-            | Self::InvalidOption(_)
-            | Self::Session(_)
-            | Self::Other(_)
-            | Self::Argument { .. }
-            | Self::Reply { .. }
-            | Self::OnRuntime
-            | Self::EventLoop { .. }
-            | Self::InUse { .. } => &[],
+            _ => &[],
         }
     }
 

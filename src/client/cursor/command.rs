@@ -10,9 +10,10 @@ use super::super::Client;
 use super::super::appending::append_elements;
 use super::super::command_events::OperationId;
 use super::super::engine::{self, Attempted, Common, GivenUp, Target, Tried, refused};
-use super::super::in_session::InSession;
+use super::super::in_session::{InSession, Pinned};
 use super::query::Query;
 use crate::client::deployment::{Selected, Server};
+use crate::client::session::SessionError;
 use crate::client::session::{Fault, Moment, ReplyTimes, Retryability, SessionServer};
 use crate::endpoint::options::ServerAddress;
 use crate::endpoint::{Command, Endpoint, Limit};
@@ -27,11 +28,11 @@ pub(super) struct OfCursor<'a> {
     limit: Limit,
     /// Whether the command closes the cursor.
     closes: bool,
-    from: From,
+    from: TakenFrom,
 }
 
 /// Where the connection of an attempt comes from.
-enum From {
+enum TakenFrom {
     Pool,
     /// It is the cursor's own.
     Cursor,
@@ -42,7 +43,7 @@ enum From {
 impl<'a> OfCursor<'a> {
     pub(super) fn new(query: &'a mut Query, body: &'a RawDocument, limit: Limit, closes: bool) -> Self {
         let id = query.client.command_events().operation();
-        Self { query, id, body, limit, closes, from: From::Pool }
+        Self { query, id, body, limit, closes, from: TakenFrom::Pool }
     }
 
     /// Runs the command, and returns the server's successful reply.
@@ -68,17 +69,29 @@ impl Attempted for OfCursor<'_> {
         (is_free && !self.query.client.deployment().scans()).then(|| self.query.server.clone())
     }
 
-    /// Takes the cursor's own connection first: the transaction may be a later one, on another connection.
     async fn select(&mut self, _avoid: &[ServerAddress]) -> Tried<Target<Arc<Server>>, Self> {
         let server = self.query.server.clone();
+        // First, because the transaction may be a later one, on another connection.
         if let Some(own) = self.query.pinned.take() {
-            self.from = From::Cursor;
+            self.from = TakenFrom::Cursor;
             return Ok((server, Some(own)));
         }
-        let of_transaction = self.query.pinned_to_transaction(self.closes, self.limit).await.map_err(refused)?;
-        if let Some((selected, connection)) = of_transaction {
-            self.from = From::Transaction(selected);
-            return Ok((server, Some(connection)));
+        if let InSession::Explicit(explicit) = &self.query.session
+            && self.query.opened_in.is_some()
+        {
+            if let Some(ticket) = self.query.ticket.as_ref().filter(|_| !self.closes)
+                && !explicit.in_time(self.limit, ticket.is_alone()).await.map_err(refused)?
+            {
+                // The cursor was dropped. Its batch is not needed any more.
+                return Err(refused(SessionError::CursorClosing));
+            }
+            // Taken if the transaction is still open.
+            if let Some(Pinned::Connection(selected, connection)) =
+                explicit.take_pin(self.query.opened_in).map_err(refused)?
+            {
+                self.from = TakenFrom::Transaction(selected);
+                return Ok((server, Some(*connection)));
+            }
         }
         if let Some(check) = self.query.client.deployment().check_if_idle(&server) {
             // If the time is up, there is no connection in time either.
@@ -123,7 +136,7 @@ impl Attempted for OfCursor<'_> {
     }
 
     fn closes_if_cut_short(&self, _known: SessionServer) -> bool {
-        matches!(self.from, From::Transaction(_))
+        matches!(self.from, TakenFrom::Transaction(_))
     }
 
     fn command(&self) -> Command<'_> {
@@ -143,12 +156,12 @@ impl Attempted for OfCursor<'_> {
 
     /// Pins the connection to the cursor, or to the transaction that it was taken from, on this server.
     fn keep(&mut self, _server: &Arc<Server>, connection: Connection<Endpoint>) -> Option<Connection<Endpoint>> {
-        match (mem::replace(&mut self.from, From::Pool), &self.query.session, self.query.opened_in) {
-            (From::Pool, ..) => return Some(connection),
-            (From::Transaction(server), InSession::Explicit(explicit), Some(number)) => {
+        match (mem::replace(&mut self.from, TakenFrom::Pool), &self.query.session, self.query.opened_in) {
+            (TakenFrom::Pool, ..) => return Some(connection),
+            (TakenFrom::Transaction(server), InSession::Explicit(explicit), Some(number)) => {
                 explicit.pin_again(number, &server, connection)
             }
-            (From::Transaction(_) | From::Cursor, ..) => self.query.pinned = Some(connection),
+            (TakenFrom::Transaction(_) | TakenFrom::Cursor, ..) => self.query.pinned = Some(connection),
         }
         None
     }

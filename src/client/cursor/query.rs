@@ -10,12 +10,12 @@ use bson::{RawDocumentBuf, rawdoc};
 use super::super::Client;
 use super::super::engine::GivenUp;
 use super::super::error::ClientError;
-use super::super::in_session::{InSession, Pinned};
+use super::super::in_session::InSession;
 use super::super::line::{Place, Ticket};
 use super::TimeoutMode;
 use super::batch::{Batch, collection_of};
 use super::command::OfCursor;
-use crate::client::deployment::{Background, Demand, Purpose, Selected, Server, WaitLogged};
+use crate::client::deployment::{Background, Demand, Purpose, Server, WaitLogged};
 use crate::client::selection::Access;
 use crate::client::session::{FaultKind, SessionError};
 use crate::endpoint::options::{ReadPreference, ReadPreferenceMode};
@@ -222,28 +222,6 @@ impl Query {
     pub(super) fn end_on(&mut self, connection: Option<&Connection<Endpoint>>) {
         let session = std::mem::replace(&mut self.session, InSession::Never);
         self.client.give_back(session, connection);
-    }
-
-    /// Takes the connection that the cursor's transaction is pinned to, if that is still open. `closes`: for the command
-    /// that closes the cursor.
-    pub(super) async fn pinned_to_transaction(
-        &self,
-        closes: bool,
-        limit: Limit,
-    ) -> Result<Option<(Selected, Connection<Endpoint>)>, SessionError> {
-        let (InSession::Explicit(explicit), Some(_)) = (&self.session, self.opened_in) else { return Ok(None) };
-        if let Some(ticket) = &self.ticket
-            && !closes
-            && !explicit.in_time(limit, ticket.is_alone()).await?
-        {
-            // The cursor was dropped. Its batch is not needed any more.
-            return Err(SessionError::CursorClosing);
-        }
-        let pin = explicit.take_pin(self.opened_in)?;
-        Ok(match pin {
-            Some(Pinned::Connection(server, connection)) => Some((server, *connection)),
-            Some(Pinned::Server(_)) | None => None,
-        })
     }
 }
 

@@ -110,10 +110,11 @@ impl Attempted for Running<'_> {
 
     #[inline]
     fn keep(&mut self, server: &Selected, connection: Connection<Endpoint>) -> Option<Connection<Endpoint>> {
-        match &self.session {
-            InSession::Explicit(explicit) if self.is_in_transaction => explicit.keep_connection(server, connection),
-            _ => Some(connection),
+        if !self.is_in_transaction {
+            return Some(connection);
         }
+        let InSession::Explicit(explicit) = &self.session else { return Some(connection) };
+        explicit.keep_connection(server, connection)
     }
 
     fn note(&mut self, fault: &Fault, known: Option<SessionServer>) -> Labels {

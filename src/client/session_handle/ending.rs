@@ -72,27 +72,6 @@ struct Ending<'a> {
     body: RawDocumentBuf,
 }
 
-impl Ending<'_> {
-    async fn take_pin(&self) -> Result<Option<Pinned>, SessionError> {
-        let Self { explicit, limit, .. } = *self;
-        match self.end {
-            End::Commit => {
-                let pin = explicit.cursors_closed(limit).await.and_then(|()| explicit.take_pin(None));
-                if pin.is_err() {
-                    explicit.lock().commit_refused();
-                }
-                pin
-            }
-            End::Abort => {
-                // It ends the cursors as well, and can go to another connection.
-                let longest = Limit::of(self.explicit.client().options().server_selection_timeout).start();
-                let _ = explicit.cursors_closed(if limit.deadline().is_some() { limit } else { longest }).await;
-                explicit.take_pin(None)
-            }
-        }
-    }
-}
-
 impl Attempted for Ending<'_> {
     type Server = Selected;
 
@@ -105,7 +84,23 @@ impl Attempted for Ending<'_> {
     }
 
     async fn select(&mut self, avoid: &[ServerAddress]) -> Tried<Target<Selected>, Self> {
-        let pin = self.take_pin().await.map_err(refused)?;
+        let Self { explicit, limit, .. } = *self;
+        let pin = match self.end {
+            End::Commit => {
+                let pin = explicit.cursors_closed(limit).await.and_then(|()| explicit.take_pin(None));
+                if pin.is_err() {
+                    explicit.lock().commit_refused();
+                }
+                pin
+            }
+            End::Abort => {
+                // It ends the cursors as well, and can go to another connection.
+                let longest = Limit::of(explicit.client().options().server_selection_timeout).start();
+                let _ = explicit.cursors_closed(if limit.deadline().is_some() { limit } else { longest }).await;
+                explicit.take_pin(None)
+            }
+        };
+        let pin = pin.map_err(refused)?;
         self.is_pinned = matches!(pin, Some(Pinned::Connection(..)));
         let only = match pin {
             Some(Pinned::Connection(server, connection)) => return Ok((server, Some(*connection))),
@@ -118,7 +113,7 @@ impl Attempted for Ending<'_> {
         });
         let (only, wait_logged) = (only.as_ref(), &self.wait_logged);
         let demand = Demand { access: Access::Write, deprioritized: avoid, only, purpose, wait_logged };
-        let selected = self.explicit.client().deployment().select(demand, self.limit.deadline()).await;
+        let selected = explicit.client().deployment().select(demand, limit.deadline()).await;
         selected.map(|server| (server, None)).map_err(|error| found_no_server(self, error))
     }
 
