@@ -103,6 +103,17 @@ pub struct TopologySummary {
 }
 
 impl TopologySummary {
+    /// Returns the type of the deployment, such as `ReplicaSetNoPrimary`.
+    #[must_use]
+    pub fn topology_type(&self) -> &str {
+        self.topology_type
+    }
+
+    /// Returns each server's address and type, and the error of its last check, or how long it has not answered.
+    pub fn servers(&self) -> impl Iterator<Item = (&str, &str, Option<&str>)> {
+        self.servers.iter().map(|(address, server_type, told)| (&**address, *server_type, told.as_deref()))
+    }
+
     #[cfg(test)]
     pub(crate) fn unknown() -> Self {
         Self { unresolved: None, topology_type: "Unknown", servers: Vec::new(), left_out: None }

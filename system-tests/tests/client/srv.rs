@@ -124,8 +124,11 @@ async fn first_look_up_that_fails_is_in_the_error_and_repeated() {
     dns.replace(zone(&[17]));
     members_change(&events, 0).await;
     assert_eq!(servers(&client), at(&[17]));
-    let text = client.connect().await.unwrap_err().to_string();
-    assert!(text.contains("a.wharf.test:17 (Unknown"), "{text}");
+    let refused = client.connect().await.unwrap_err();
+    assert!(refused.to_string().contains("a.wharf.test:17 (Unknown"), "{refused}");
+    let ServerSelectionError::Timeout { topology, .. } = refused else { panic!("{refused}") };
+    let servers = topology.servers().map(|(address, server_type, _)| (address, server_type)).collect::<Vec<_>>();
+    assert_eq!((topology.topology_type(), &servers[..]), ("Unknown", &[("a.wharf.test:17", "Unknown")][..]));
 }
 
 #[tokio::test(start_paused = true)]
