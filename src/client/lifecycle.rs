@@ -36,9 +36,6 @@ impl Client {
     /// Opens connections before they are needed: waits for a server as [`connect`](Self::connect) does, and makes the pool
     /// of each known server hold this many connections, or `maxPoolSize` if that is less.
     ///
-    /// `progress` is called with the number of connections that are open and the number that is wanted, at first and after
-    /// each connection.
-    ///
     /// # Errors
     ///
     /// [`ClientError`]: no server was found, or a connection could not be opened. The other connections stay open.
@@ -46,7 +43,21 @@ impl Client {
     /// # Cancel safety
     ///
     /// The connections that are open or being opened stay in the pools.
-    pub async fn warm_up(&self, connections: u32, mut progress: impl FnMut(u32, u32)) -> Result<(), ClientError> {
+    pub async fn warm_up(&self, connections: u32) -> Result<(), ClientError> {
+        self.warm_up_with(connections, |_, _| {}).await
+    }
+
+    /// Does the same as [`warm_up`](Self::warm_up), and calls `progress` with the number of connections that are open and the
+    /// number that is wanted, at first and after each connection.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`warm_up`](Self::warm_up).
+    ///
+    /// # Cancel safety
+    ///
+    /// That of [`warm_up`](Self::warm_up).
+    pub async fn warm_up_with(&self, connections: u32, mut progress: impl FnMut(u32, u32)) -> Result<(), ClientError> {
         self.connect().await?;
         let Some(runtime) = self.deployment().residence() else { return Err(ServerSelectionError::NoRuntime.into()) };
         let mut opening = JoinSet::new();
@@ -96,65 +107,76 @@ impl Client {
     ///
     /// The pools may remain open: call it again. Sessions that were about to be ended are left to the servers.
     pub async fn shutdown(&self, limit: Duration) -> bool {
-        let closing = async {
-            // A closed deployment has forgotten its servers, and with them how long they keep sessions.
-            let timeout = self.session_timeout();
-            let idle_sessions = || self.sessions().drain(Moment::now(), timeout);
-            let mut ids = idle_sessions();
-            if let Some((server, mut connection)) = self.last_connection(ids.is_empty()).await {
-                ids.extend(idle_sessions());
-                let mut ending = pin!(async move {
-                    self.end_sessions(&ids, &mut connection).await;
-                    connection
-                });
-                let moment = Instant::now() + LONGEST_REPLY;
-                let ended = within(moment, || self.deployment().residence(), ending.as_mut()).await;
-                match ended {
-                    // The connection comes back before its pool is closed.
-                    Ok(mut connection) if self.is_idle() => {
-                        // The operations that were over just now have given theirs back.
-                        let rest = async { self.end_sessions(&idle_sessions(), &mut connection).await };
-                        let _ = within(moment, || self.deployment().residence(), rest).await;
-                    }
-                    ended => {
-                        self.deployment().close();
-                        let others_closed = async {
-                            // No server joins a closed deployment.
-                            for other in &self.deployment().servers() {
-                                let kept = u32::from(Arc::ptr_eq(other, &server));
-                                other.pool.closed_but_for(kept).await;
-                            }
-                        };
-                        let ending = async {
-                            match ended {
-                                Ok(connection) => connection,
-                                Err(_) => ending.await,
-                            }
-                        };
-                        let (mut connection, ()) = tokio::join!(ending, others_closed);
-                        // The operations that are over now have given theirs back.
-                        self.end_sessions(&idle_sessions(), &mut connection).await;
-                    }
-                }
+        let closing = self.end_and_close();
+        let Some(at) = Instant::now().checked_add(limit) else {
+            closing.await;
+            return true;
+        };
+        let all_closed = within(at, || self.deployment().residence(), closing).await.is_ok();
+        // In case the time was up before.
+        self.deployment().close();
+        all_closed
+    }
+
+    /// Ends the sessions that no operation uses, closes all pools, and waits until their connections are closed.
+    async fn end_and_close(&self) {
+        // A closed deployment has forgotten its servers, and with them how long they keep sessions.
+        let timeout = self.session_timeout();
+        let idle_sessions = || self.sessions().drain(Moment::now(), timeout);
+        let ids = idle_sessions();
+        if let Some((server, connection)) = self.last_connection(ids.is_empty()).await {
+            self.end_sessions_of_all(ids, idle_sessions, &server, connection).await;
+        }
+        self.deployment().close();
+        let servers = self.deployment().servers();
+        for server in &servers {
+            server.pool.closed().await;
+        }
+    }
+
+    /// Ends these sessions on a connection to `server`, and those that later come back. If operations go on, closes all pools
+    /// and waits for them.
+    async fn end_sessions_of_all(
+        &self,
+        mut ids: Vec<SessionId>,
+        idle_sessions: impl Fn() -> Vec<SessionId>,
+        server: &Arc<Server>,
+        mut connection: Connection<Endpoint>,
+    ) {
+        ids.extend(idle_sessions());
+        let mut ending = pin!(async move {
+            self.end_sessions(&ids, &mut connection).await;
+            connection
+        });
+        let moment = Instant::now() + LONGEST_REPLY;
+        let ended = within(moment, || self.deployment().residence(), ending.as_mut()).await;
+        let ended = match ended {
+            // The connection comes back before its pool is closed.
+            Ok(mut connection) if self.is_idle() => {
+                // The operations that were over just now have given theirs back.
+                let rest = async { self.end_sessions(&idle_sessions(), &mut connection).await };
+                let _ = within(moment, || self.deployment().residence(), rest).await;
+                return;
             }
-            self.deployment().close();
-            let servers = self.deployment().servers();
-            for server in &servers {
-                server.pool.closed().await;
+            ended => ended,
+        };
+        self.deployment().close();
+        let others_closed = async {
+            // No server joins a closed deployment.
+            for other in &self.deployment().servers() {
+                let kept = u32::from(Arc::ptr_eq(other, server));
+                other.pool.closed_but_for(kept).await;
             }
         };
-        match Instant::now().checked_add(limit) {
-            Some(at) => {
-                let all_closed = within(at, || self.deployment().residence(), closing).await.is_ok();
-                // In case the time was up before.
-                self.deployment().close();
-                all_closed
+        let ending = async {
+            match ended {
+                Ok(connection) => connection,
+                Err(_) => ending.await,
             }
-            None => {
-                closing.await;
-                true
-            }
-        }
+        };
+        let (mut connection, ()) = tokio::join!(ending, others_closed);
+        // The operations that are over now have given theirs back.
+        self.end_sessions(&idle_sessions(), &mut connection).await;
     }
 
     /// Does the work that is kept for the end of a call, on a client that does not spawn it. All of this work together may

@@ -378,7 +378,7 @@ impl Client {
     ///
     /// [`ClientError`]: no server was found, or a connection could not be opened. The other connections stay open.
     pub fn warm_up(&self) -> Result<(), ClientError> {
-        self.drive(self.client().warm_up(1, |_, _| {}))?
+        self.drive(self.client().warm_up(1))?
     }
 
     /// Returns what is currently known about the deployment: its type, and each server. Sends nothing.

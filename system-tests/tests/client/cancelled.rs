@@ -204,7 +204,7 @@ async fn operation_holds_nothing_where_it_is_cancelled_in_its_pause() {
 async fn cancelled_beginning_of_a_client_can_be_repeated() {
     let (server, _) = start(primary(), |_, _| Answer::Reply(doc! { "ok": 1 })).await;
     let begin = async |client: &Client, warms_up: bool| match warms_up {
-        true => client.warm_up(3, |_, _| {}).await.unwrap(),
+        true => client.warm_up(3).await.unwrap(),
         false => client.connect().await.unwrap(),
     };
     for warms_up in [false, true] {
@@ -249,7 +249,7 @@ async fn cancelled_shutdown_can_be_repeated() {
             })
             .build()
             .unwrap();
-        client.warm_up(3, |_, _| {}).await.unwrap();
+        client.warm_up(3).await.unwrap();
         client.run_command("test", &rawdoc! { "ping": 1 }).await.unwrap();
         let running = client.clone();
         server.forget();

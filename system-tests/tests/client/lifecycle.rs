@@ -65,10 +65,9 @@ async fn warm_up_of_one_server_does_not_wait_for_another() {
     until("both servers are known", || servers().iter().all(|server| server.server_type == "Mongos")).await;
     let (warming, progress) = (client.clone(), Arc::<Mutex<Vec<(u32, u32)>>>::default());
     let seen = progress.clone();
-    let warming =
-        tokio::spawn(
-            async move { warming.warm_up(5, |opened, wanted| seen.lock().unwrap().push((opened, wanted))).await },
-        );
+    let warming = tokio::spawn(async move {
+        warming.warm_up_with(5, |opened, wanted| seen.lock().unwrap().push((opened, wanted))).await
+    });
     until("the connections of the quick server are there, and free", || {
         let servers = servers();
         let quick = servers.iter().find(|server| server.address.to_string() == quick.address()).unwrap();
@@ -99,7 +98,7 @@ async fn shutdown_closes_idle_connections_while_a_server_hangs() {
     client.connect().await.unwrap();
     until("both servers are known", || client.status().servers.iter().all(|server| server.server_type == "Mongos"))
         .await;
-    client.warm_up(3, |_, _| {}).await.unwrap();
+    client.warm_up(3).await.unwrap();
     client.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap();
     let begun = Instant::now();
     let shutting_down = shut_down(&client);

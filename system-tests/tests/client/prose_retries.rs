@@ -287,7 +287,7 @@ async fn slow_server_is_selected_less_often() {
     write(&client).await.unwrap();
     let slow = set.secondaries().unwrap()[0];
     let address = set.addresses()[slow].to_string();
-    client.warm_up(10, |_, _| {}).await.unwrap();
+    client.warm_up(10).await.unwrap();
     // Both secondaries are known and full.
     while client.status().servers.iter().any(|server| server.pool.as_ref().is_none_or(|pool| pool.available < 10)) {
         tokio::task::yield_now().await;

@@ -34,7 +34,7 @@ async fn warm_up_opens_the_connections_and_shutdown_ends_the_sessions() {
     let server = Mongod::start(MongodOptions::default()).unwrap();
     let client = Client::from_uri(&uri(&server)).unwrap();
     let mut seen = Vec::new();
-    client.warm_up(7, |opened, wanted| seen.push((opened, wanted))).await.unwrap();
+    client.warm_up_with(7, |opened, wanted| seen.push((opened, wanted))).await.unwrap();
     assert_eq!(seen, (0..=7).map(|opened| (opened, 7)).collect::<Vec<_>>());
     let pool = client.status().servers[0].pool.unwrap();
     assert_eq!((pool.total, pool.available), (7, 7));

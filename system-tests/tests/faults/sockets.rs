@@ -168,7 +168,7 @@ async fn idle_sockets_are_closed_without_traffic() {
         client.connect().await.unwrap();
         reaches(&set, "idle", [2; 3]).await;
         let mut opened = (0, 0);
-        client.warm_up(5, |open, wanted| opened = (open, wanted)).await.unwrap();
+        client.warm_up_with(5, |open, wanted| opened = (open, wanted)).await.unwrap();
         assert_eq!(opened, (15, 15));
         // The monitors' two connections stay.
         reaches(&set, "idle", [2; 3]).await;
