@@ -28,7 +28,8 @@
 //!
 //! Two cases are no retries, because nothing was sent. If a connection was lost while it was idle, the attempt goes on with
 //! another one of the same server, until it has met a connection that was opened since. If the server has left the
-//! deployment, the attempt selects another one. In a transaction neither is so: its connection or its error decides.
+//! deployment, the attempt selects another one. An operation in a transaction, a commit and an abort do neither, and a command
+//! of a cursor stays on its server.
 
 mod attempts;
 
