@@ -31,7 +31,6 @@ use crate::client::deployment::{Demand, WaitLogged};
 use crate::client::object_id::object_id;
 use crate::client::selection::Access;
 use crate::client::session::{SessionError, is_single};
-use crate::endpoint::options::{Acknowledgement, ServerAddress};
 use crate::endpoint::wire::reply;
 use crate::endpoint::{Limit, OutgoingSequence};
 

@@ -17,7 +17,7 @@ use super::batch::{Batch, collection_of};
 use super::command::OfCursor;
 use crate::client::deployment::{Background, Demand, Purpose, Server, WaitLogged};
 use crate::client::selection::Access;
-use crate::client::session::{FaultKind, SessionError};
+use crate::client::session::FaultKind;
 use crate::endpoint::options::{ReadPreference, ReadPreferenceMode};
 use crate::endpoint::{Endpoint, Limit};
 use crate::pool::error::Labels;

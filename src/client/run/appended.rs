@@ -7,7 +7,7 @@ use super::super::engine::{Tried, refused};
 use super::super::in_session::{InSession, has_sessions, timeout_of};
 use super::super::operation::{Kind, Operation};
 use super::Running;
-use crate::client::session::{Fault, FaultKind, Moment, Retryability, ServerSession, SessionError, SessionServer};
+use crate::client::session::{Moment, Retryability, ServerSession, SessionError, SessionServer};
 use crate::client::topology::TopologyType;
 use crate::endpoint::Endpoint;
 use crate::endpoint::options::{InvalidOption, PRIMARY};

@@ -12,7 +12,7 @@ use super::super::error::{ClientError, FailedOperation};
 use super::super::in_session::{Explicit, InSession, Pinned};
 use crate::client::deployment::{Demand, Selected, WaitLogged};
 use crate::client::selection::Access;
-use crate::client::session::{Fault, Moment, ReplyTimes, Retryability, SessionError, SessionServer};
+use crate::client::session::{Fault, Moment, ReplyTimes, Retryability, SessionServer};
 use crate::endpoint::options::ServerAddress;
 use crate::endpoint::{Command, Endpoint, Limit};
 use crate::pool::error::Labels;
