@@ -59,10 +59,10 @@
 //!
 //! # Features
 //!
-//! On by default: `mongodb`, for all that connects to MongoDB; each of the features that follow implies it. Without the default
-//! features, wharf is the pool for connections of any type, without BSON and TLS. Also on by default: `snappy`, `zlib` and `zstd`, one for each [`Compressor`]; `srv`, for `mongodb+srv://`; `aws` and `oidc`,
-//! for the mechanisms `MONGODB-AWS` and `MONGODB-OIDC`; `ocsp`, which asks responders about revoked certificates. Off by
-//! default: `serde`, which implements its traits for [`PoolStatus`], [`ServiceStatus`], [`metrics`], [`Holder`],
+//! On by default: `mongodb`, for all that connects to MongoDB. Without the default features, wharf is the pool for
+//! connections of any type, without BSON and TLS. These are also on by default, and each implies `mongodb`: `snappy`, `zlib`
+//! and `zstd`, one for each [`Compressor`]; `srv`, for `mongodb+srv://`; `aws` and `oidc`, for the mechanisms `MONGODB-AWS`
+//! and `MONGODB-OIDC`; `ocsp`, which asks responders about revoked certificates. Off by default: `serde`, which implements its traits for [`PoolStatus`], [`ServiceStatus`], [`metrics`], [`Holder`],
 //! [`PoolOptions`] and [`Options`], without secrets; `opentelemetry` and `metrics-facade`, which export a pool's metrics (see
 //! [`telemetry`]); `log`, which also sends log messages to the `log` crate when `tracing` has no subscriber;
 //! `event-listener-queue`, with which waiters park on events of event-listener, for comparison.
@@ -88,9 +88,10 @@ pub mod telemetry;
 mod text;
 
 /// The documents of the API: the crate `bson`, version 3. A crate that names it as a dependency needs the same major version.
+#[cfg(feature = "mongodb")]
 #[doc(no_inline)]
 pub use bson;
-#[cfg(not(loom))]
+#[cfg(feature = "mongodb")]
 #[doc(inline)]
 pub use client::{Client, ClientBuilder, ClientError, Collection, Database, Operation};
 #[cfg(feature = "mongodb")]
@@ -120,8 +121,8 @@ pub use pool::condition::Condition;
 pub use pool::core::{Clear, Phase, PoolStatus, ServiceStatus};
 #[doc(inline)]
 pub use pool::error::{
-    Cause, CheckInError, CheckOutError, ClearError, ConnectTimeoutError, EstablishError, Holders, Labels,
-    PoolClearedError, PoolClosedError, Stage, TimeLimit, WaitQueueTimeoutError,
+    Cause, CheckInError, CheckOutError, ConnectTimeoutError, EstablishError, Holders, Labels, PoolClearedError,
+    PoolClosedError, Stage, TimeLimit, WaitQueueTimeoutError,
 };
 #[doc(inline)]
 pub use pool::event::{CheckOutFailedReason, ConnectionClosedReason, EventError, PoolEvent};

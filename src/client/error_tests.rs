@@ -19,8 +19,8 @@ use crate::endpoint::wire::reply::{self, Unsuccessful};
 use crate::endpoint::*;
 use crate::pool::error::NoRuntimeError;
 use crate::pool::error::{
-    CheckInError, CheckOutError, ClearError, EstablishError, Holders, Labels, PoolClearedError, PoolClosedError, Stage,
-    TimeLimit, WaitQueueTimeoutError,
+    CheckInError, CheckOutError, EstablishError, Holders, Labels, PoolClearedError, PoolClosedError, Stage, TimeLimit,
+    WaitQueueTimeoutError,
 };
 
 fn server_error() -> Box<ServerError> {
@@ -80,7 +80,6 @@ fn samples() -> Vec<(&'static str, Box<dyn StdError>)> {
         AuthenticationError => authentication_error(),
         CheckInError => CheckInError { connection: (), address: address() },
         CheckOutError => CheckOutError::from(establish_error()),
-        ClearError => ClearError::NotLoadBalanced,
         ClientError => ClientError::from(OperationError::from(command_error())),
         CommandError => command_error(),
         CommandTimeoutError => CommandTimeoutError::Server(server_error()),
@@ -171,7 +170,6 @@ fn every_public_error_prints_as_a_sentence_also_by_its_debug() {
 fn alternate_debug_begins_with_the_variants() {
     const ENUMERATIONS: [&str; 9] = [
         "CheckOutError",
-        "ClearError",
         "ClientError",
         "CommandError",
         "CommandTimeoutError",

@@ -27,7 +27,7 @@ pub const MUTANTS: &[Mutant] = &[
         edits: &[
             Edit {
                 within: "fn begin_clear(",
-                right: "if self.options.load_balanced { return Err(ClearError::ServiceIdRequired); }",
+                right: "if self.options.load_balanced { return Err(InvalidOption::missing(\"serviceId\", \"to clear a pool in load-balanced mode\")); }",
                 wrong: "self.environment.connections_went_stale(super::environment::WentStale::All);",
             },
             Edit { within: "fn conclude", right: "self.environment.connections_went_stale(which);", wrong: "" },

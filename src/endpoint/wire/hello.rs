@@ -169,7 +169,7 @@ impl HelloReply {
     ///
     /// # Errors
     ///
-    /// Returns [`WireError::ReplyField`] if a field has the wrong type or is out of range.
+    /// Returns an error if a field has the wrong type or is out of range.
     pub fn read(document: RawDocumentBuf) -> Result<Self, WireError> {
         let reply: &RawDocument = &document;
         let version = |field| match whole_number(reply, field)? {
@@ -270,7 +270,7 @@ impl HelloReply {
     ///
     /// # Errors
     ///
-    /// Returns [`IncompatibleServerError`], with the specification's message.
+    /// Returns an error with the specification's message.
     pub fn check_compatible(&self, address: &str) -> Result<(), IncompatibleServerError> {
         check_wire_versions(self.min_wire_version, self.max_wire_version, address)
     }
@@ -279,7 +279,7 @@ impl HelloReply {
     ///
     /// # Errors
     ///
-    /// Returns [`IncompatibleServerError::NoLoadBalancer`] if the reply does not name one.
+    /// Returns an error if the reply does not name one.
     pub fn required_service_id(&self) -> Result<ServiceId, IncompatibleServerError> {
         self.service_id.ok_or(IncompatibleServerError::NoLoadBalancer)
     }

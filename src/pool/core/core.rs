@@ -22,7 +22,7 @@ use super::slab::Slab;
 use super::state::{Phase, PoolState, PoolWord};
 use super::status::ServiceStatus;
 use super::waitlist::{Lane, LockedWaitList, TurnedAway, WaitList};
-use crate::pool::error::{Cause, ClearError};
+use crate::pool::error::Cause;
 use crate::pool::event::{ConnectionClosedReason, EventError, PoolEvent};
 use crate::pool::options::{InvalidOption, PoolOptions};
 use crate::pool::service_id::ServiceId;
@@ -69,10 +69,10 @@ pub struct Core<E: Environment> {
 /// ```no_run
 /// use std::io;
 /// use std::sync::Arc;
-/// use wharf::{Clear, ClearError, Endpoint, Pool};
+/// use wharf::{Clear, Endpoint, InvalidOption, Pool};
 ///
 /// /// Clears a pool whose server a monitor has not heard from in time.
-/// fn server_is_silent(pool: &Pool<Endpoint>) -> Result<bool, ClearError> {
+/// fn server_is_silent(pool: &Pool<Endpoint>) -> Result<bool, InvalidOption> {
 ///     let cause = Arc::new(io::Error::from(io::ErrorKind::TimedOut));
 ///     pool.clear(Clear::new().because(cause).interrupt_in_use_connections(true))
 /// }
@@ -349,8 +349,8 @@ impl<E: Environment> Core<E> {
     ///
     /// # Errors
     ///
-    /// [`ClearError::ServiceIdRequired`] in load-balanced mode.
-    pub fn clear(&self, clear: Clear) -> Result<bool, ClearError> {
+    /// [`InvalidOption`] in load-balanced mode.
+    pub fn clear(&self, clear: Clear) -> Result<bool, InvalidOption> {
         let change = self.begin_clear(clear)?;
         let was_cleared = change.is_some();
         self.conclude(change);
@@ -363,9 +363,9 @@ impl<E: Environment> Core<E> {
     /// # Errors
     ///
     /// As for [`clear`](Self::clear).
-    pub fn begin_clear(&self, clear: Clear) -> Result<Option<Change>, ClearError> {
+    pub fn begin_clear(&self, clear: Clear) -> Result<Option<Change>, InvalidOption> {
         if self.options.load_balanced {
-            return Err(ClearError::ServiceIdRequired);
+            return Err(InvalidOption::missing("serviceId", "to clear a pool in load-balanced mode"));
         }
         let mut registry = self.registry.lock();
         let state = self.state.load();
@@ -400,8 +400,8 @@ impl<E: Environment> Core<E> {
     ///
     /// # Errors
     ///
-    /// [`ClearError::NotLoadBalanced`] in any other mode.
-    pub fn clear_service(&self, service_id: ServiceId, clear: Clear) -> Result<bool, ClearError> {
+    /// [`InvalidOption`] in any other mode.
+    pub fn clear_service(&self, service_id: ServiceId, clear: Clear) -> Result<bool, InvalidOption> {
         let change = self.begin_clear_service(service_id, clear)?;
         let was_cleared = change.is_some();
         self.conclude(change);
@@ -413,9 +413,9 @@ impl<E: Environment> Core<E> {
     /// # Errors
     ///
     /// As for [`clear_service`](Self::clear_service).
-    pub fn begin_clear_service(&self, service_id: ServiceId, clear: Clear) -> Result<Option<Change>, ClearError> {
+    pub fn begin_clear_service(&self, service_id: ServiceId, clear: Clear) -> Result<Option<Change>, InvalidOption> {
         if !self.options.load_balanced {
-            return Err(ClearError::NotLoadBalanced);
+            return Err(InvalidOption::because("serviceId", "needs a pool in load-balanced mode"));
         }
         let mut registry = self.registry.lock();
         let generation = registry.services.status(service_id).map(|status| status.generation);

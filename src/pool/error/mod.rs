@@ -13,6 +13,7 @@ mod check_out;
 mod establish;
 mod labels;
 
+#[cfg_attr(loom, allow(unused_imports, reason = "loom builds no runtime, which alone makes `NoRuntimeError`"))]
 pub use check_out::{
     CheckOutError, Holders, NoRuntimeError, PoolClearedError, PoolClosedError, TimeLimit, WaitQueueTimeoutError,
 };
@@ -23,8 +24,6 @@ pub use labels::Labels;
 pub type Cause = Arc<dyn StdError + Send + Sync + 'static>;
 
 pub(crate) use crate::text::sentence::debug_as_sentence;
-
-debug_as_sentence!(enum ClearError { ; ServiceIdRequired, NotLoadBalanced });
 
 /// A connection was checked into a pool that did not create it. The connection is unchanged and in `connection`.
 ///
@@ -57,26 +56,3 @@ impl<C> fmt::Display for CheckInError<C> {
 }
 
 impl<C> StdError for CheckInError<C> {}
-
-/// A pool in load-balanced mode was cleared as a whole, or a pool in another mode was cleared by service.
-///
-/// ```
-/// use wharf::{Clear, ClearError, Endpoint, Pool, ServiceId};
-///
-/// fn clear(pool: &Pool<Endpoint>, service: ServiceId) -> Result<bool, ClearError> {
-///     match pool.clear(Clear::new()) {
-///         Err(ClearError::ServiceIdRequired) => pool.clear_service(service, Clear::new()),
-///         cleared => cleared,
-///     }
-/// }
-/// ```
-#[derive(Clone, Copy, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum ClearError {
-    /// The pool is in load-balanced mode: specify the service whose connections become stale.
-    #[error("a pool in load-balanced mode is cleared by serviceId")]
-    ServiceIdRequired,
-    /// The pool is not in load-balanced mode, so it has no services.
-    #[error("only a pool in load-balanced mode is cleared by serviceId")]
-    NotLoadBalanced,
-}

@@ -3,7 +3,8 @@
 use std::fmt;
 
 use crate::pool::core::Clear;
-use crate::pool::error::{ClearError, EstablishError};
+use crate::pool::error::EstablishError;
+use crate::pool::options::InvalidOption;
 use crate::pool::service_id::ServiceId;
 
 /// Receives each failure of a pool to establish a connection.
@@ -18,7 +19,7 @@ pub struct FailedConnection<'f> {
     pub(super) service: Option<(ServiceId, u64)>,
     pub(super) is_load_balanced: bool,
     /// Clears the pool, or the connection's service.
-    pub(super) clear: &'f dyn Fn(Clear) -> Result<bool, ClearError>,
+    pub(super) clear: &'f dyn Fn(Clear) -> Result<bool, InvalidOption>,
 }
 
 impl fmt::Debug for FailedConnection<'_> {

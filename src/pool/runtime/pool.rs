@@ -23,9 +23,9 @@ use super::publisher::Subscriber;
 use super::stopwatch::Stopwatch;
 use super::traced::SlowCheckOuts;
 use crate::pool::core::{Change, Clear, Core, Environment, Phase, PoolState, PoolStatus, ServiceStatus};
-use crate::pool::error::{CheckInError, CheckOutError, ClearError, TimeLimit};
+use crate::pool::error::{CheckInError, CheckOutError, TimeLimit};
 use crate::pool::metrics::PoolMetrics;
-use crate::pool::options::PoolOptions;
+use crate::pool::options::{InvalidOption, PoolOptions};
 use crate::pool::runtime::boxed;
 use crate::pool::service_id::ServiceId;
 use crate::pool::sync::Contained;
@@ -272,8 +272,8 @@ impl<E: Establish> Pool<E> {
     ///
     /// # Errors
     ///
-    /// [`ClearError::ServiceIdRequired`] in load-balanced mode.
-    pub fn clear(&self, clear: Clear) -> Result<bool, ClearError> {
+    /// [`InvalidOption`] in load-balanced mode, which clears [one service](Self::clear_service).
+    pub fn clear(&self, clear: Clear) -> Result<bool, InvalidOption> {
         self.here().core.clear(clear)
     }
 
@@ -282,8 +282,8 @@ impl<E: Establish> Pool<E> {
     ///
     /// # Errors
     ///
-    /// [`ClearError::NotLoadBalanced`] in any other mode.
-    pub fn clear_service(&self, service_id: impl Into<ServiceId>, clear: Clear) -> Result<bool, ClearError> {
+    /// [`InvalidOption`] in any other mode.
+    pub fn clear_service(&self, service_id: impl Into<ServiceId>, clear: Clear) -> Result<bool, InvalidOption> {
         self.here().core.clear_service(service_id.into(), clear)
     }
 
