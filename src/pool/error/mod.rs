@@ -7,8 +7,6 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::sync::Arc;
 
-use thiserror::Error;
-
 mod check_out;
 mod establish;
 mod labels;
