@@ -56,7 +56,17 @@ const CIRCLES: &[(&str, usize, &str)] = &[
     ("endpoint::wire::compressed", 4, "The codec has each compressor, and each takes its pauses as the codec says."),
     ("client::session", 2, "The identifier of a server session is one of a command's elements."),
     ("client::deployment", 12, "The deployment's state, its monitors, scans and selections act on each other."),
-    ("client", 15, "An operation runs in a session, and a session's commit is an operation. Their errors name both."),
+    ("client::cursor", 2, "A query of a cursor runs commands, and a command in progress changes its query."),
+    (
+        "client::collection",
+        2,
+        "A list of collections names the index of `_id`, and a list of indexes is read as that one is.",
+    ),
+    (
+        "client",
+        22,
+        "A session's commit is an operation that runs in it. The error has what writes had done before they failed.",
+    ),
 ];
 
 fn floor_of(module: &str) -> usize {
