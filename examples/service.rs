@@ -7,7 +7,6 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use bson::doc;
 use clap::Parser;
 use futures_util::FutureExt;
 use serde::{Deserialize, Serialize};
@@ -15,7 +14,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::filter::LevelFilter;
 use wharf::client::{Session, SessionOptions, TransactionOptions};
 use wharf::telemetry::prometheus_text;
-use wharf::{Client, ClientError, Collection, Options, WriteConcern};
+use wharf::{Client, ClientError, Collection, Options, WriteConcern, bson::doc};
 use wharf_service::pools::PoolRow;
 
 /// How long requests and connections may take to end.

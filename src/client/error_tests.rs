@@ -8,7 +8,9 @@ use std::time::Duration;
 use bson::rawdoc;
 
 use super::error::FailedOperation;
-use super::{ClientError, ServerSelectionError, SessionError, WriteConcernError, WriteFailure, Written};
+use super::{
+    ClientBulkWriteFailure, ClientError, ServerSelectionError, SessionError, WriteConcernError, WriteFailure, Written,
+};
 use crate::endpoint::causes::*;
 use crate::endpoint::options::{InvalidOption, Mechanism};
 use crate::endpoint::wire::WireError;
@@ -80,6 +82,16 @@ fn samples() -> Vec<(&'static str, Box<dyn StdError>)> {
         AuthenticationError => authentication_error(),
         CheckInError => CheckInError { connection: (), address: address() },
         CheckOutError => CheckOutError::from(establish_error()),
+        ClientBulkWriteFailure => ClientBulkWriteFailure {
+            partial_result: None,
+            write_errors: Default::default(),
+            write_concern_errors: Vec::new(),
+            labels: Labels::NONE,
+            cause: Some(Box::new(ClientError::from(OperationError::from(command_error())))),
+            generated_ids: Vec::new(),
+            address: Some(address()),
+            is_timeout: false,
+        },
         ClientError => ClientError::from(OperationError::from(command_error())),
         CommandError => command_error(),
         CommandTimeoutError => CommandTimeoutError::Server(server_error()),
@@ -168,7 +180,7 @@ fn every_public_error_prints_as_a_sentence_also_by_its_debug() {
 
 #[test]
 fn alternate_debug_begins_with_the_variants() {
-    const ENUMERATIONS: [&str; 9] = [
+    const ENUMERATIONS: [&str; 8] = [
         "CheckOutError",
         "ClientError",
         "CommandError",
