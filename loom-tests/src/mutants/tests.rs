@@ -2,7 +2,7 @@ use super::*;
 
 const SOURCE: &str = "
 fn first() {
-    // `ready` is called first.
+    // ready() is asked first.
     if ready() {
         open(1,
             2); // ready() again

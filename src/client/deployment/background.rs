@@ -97,10 +97,12 @@ mod tests {
     use tokio::task::yield_now;
 
     use super::*;
-    use crate::pool::runtime::in_child;
+    use crate::pool::runtime::{in_child, watch_forks};
 
     #[test]
     fn child_does_no_work_that_its_parent_has_spawned() {
+        // As each pool of a client does.
+        watch_forks();
         let runtime = Builder::new_current_thread().build().unwrap();
         let is_done = Arc::new(AtomicBool::new(false));
         let done = is_done.clone();
