@@ -36,6 +36,8 @@ pub enum Mode {
     /// Compares wharf's client with its pool and with the official driver: commands, cursors, inserts in bulk, failover
     /// and memory.
     Client(client::Client),
+    /// Draws the pictures of BENCHMARKS.md from the figures in docs/pictures/data. Needs no server.
+    Report(Report),
     /// Measures reads or writes of many documents. The comparison runs this.
     #[command(hide = true)]
     Documents(client::Documents),
@@ -156,6 +158,16 @@ pub struct Scale {
     /// The simulator's own arguments.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     pub arguments: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub struct Report {
+    /// Where the pictures go. By default docs/pictures.
+    #[arg(long, value_name = "FOLDER")]
+    pub output: Option<PathBuf>,
+    /// Draws the figures of this result of `cargo bench --bench pool` instead, such as target/bench-ratios.json.
+    #[arg(long, value_name = "FILE", requires = "output")]
+    pub measured: Option<PathBuf>,
 }
 
 /// The arguments of every child process.

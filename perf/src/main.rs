@@ -7,6 +7,7 @@
 mod affinity;
 mod alternation;
 mod arguments;
+mod charts;
 mod child;
 mod claims;
 mod client;
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
         Some(Mode::Serve(serve)) => server::serve(serve, io::stdin()).map(|()| true),
         Some(Mode::Cores(machine)) => cores::run(machine).map(|()| true),
         Some(Mode::Scale(scale)) => scale::run(&scale.arguments).map(|()| true),
+        Some(Mode::Report(report)) => charts::run(report).map(|()| true),
         Some(Mode::Cell(cell)) => child::cell(cell).map(|()| true),
         Some(Mode::Client(client)) => client::run(client),
         Some(Mode::Documents(documents)) => client::documents(documents).map(|()| true),

@@ -1,0 +1,177 @@
+//! The pictures of BENCHMARKS.md, drawn from `docs/pictures/data`.
+
+mod svg;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde_json::Number;
+
+use crate::Failure;
+use crate::arguments::Report;
+
+const PICTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/pictures");
+
+/// A picture: its figures, and how they were measured.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Chart {
+    title: String,
+    /// The heading in BENCHMARKS.md whose first table has the figures, unless they were measured elsewhere.
+    section: Option<String>,
+    /// The subjects that are wharf's.
+    own: BTreeSet<String>,
+    panels: Vec<Panel>,
+    notes: String,
+    samples: String,
+    machine: String,
+    date: String,
+    command: String,
+}
+
+/// Bars, or lines if the rows' labels are numbers along an axis.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Panel {
+    heading: Option<String>,
+    /// What a benchmark's result calls the figures.
+    what: Option<String>,
+    /// What the figures are, with their unit.
+    axis: String,
+    /// What the rows' labels are.
+    across: Option<String>,
+    #[serde(default)]
+    logarithmic: bool,
+    subjects: Vec<String>,
+    rows: Vec<Row>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Row {
+    /// What the picture shows instead of the label in BENCHMARKS.md.
+    label: Option<String>,
+    /// The label in BENCHMARKS.md. If it is only a number there, the text of an earlier row stands before it here.
+    table: String,
+    /// The name of the case in a benchmark's result.
+    case: Option<String>,
+    median: BTreeMap<String, Number>,
+}
+
+/// What `cargo bench --bench pool` writes.
+#[derive(Debug, Deserialize)]
+struct Measured {
+    rows: Vec<MeasuredRow>,
+}
+
+#[derive(Debug, Deserialize)]
+struct MeasuredRow {
+    case: String,
+    what: String,
+    median: BTreeMap<String, f64>,
+}
+
+/// Draws each picture whose figures are known, and fails if there is none.
+pub fn run(arguments: &Report) -> Result<(), Failure> {
+    let pictures = Path::new(PICTURES);
+    let folder = arguments.output.as_deref().unwrap_or(pictures);
+    fs::create_dir_all(folder).map_err(|error| format!("cannot create {}: {error}", folder.display()))?;
+    let measured: Option<Measured> = arguments.measured.as_deref().map(read).transpose()?;
+    let mut drawn = 0;
+    for (name, mut chart) in charts()? {
+        if let (Some(measured), Some(file)) = (&measured, &arguments.measured) {
+            chart.take(measured, file);
+            if chart.panels.is_empty() {
+                continue;
+            }
+        }
+        let file = folder.join(name).with_extension("svg");
+        fs::write(&file, svg::draw(&chart)).map_err(|error| format!("cannot write {}: {error}", file.display()))?;
+        println!("{}", file.display());
+        drawn += 1;
+    }
+    if drawn == 0 {
+        return Err("no picture shows any of these figures".into());
+    }
+    Ok(())
+}
+
+/// Returns the committed figures by the picture's name, in its order.
+fn charts() -> Result<Vec<(String, Chart)>, Failure> {
+    let files = fs::read_dir(Path::new(PICTURES).join("data"))?;
+    let mut paths = files.map(|file| Ok(file?.path())).collect::<Result<Vec<PathBuf>, Failure>>()?;
+    paths.sort();
+    let named = |path: PathBuf| {
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        Ok((name, read(&path)?))
+    };
+    paths.into_iter().map(named).collect()
+}
+
+fn read<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<T, Failure> {
+    let text = fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+    Ok(serde_json::from_str(&text).map_err(|error| format!("cannot read {}: {error}", path.display()))?)
+}
+
+impl Chart {
+    /// Replaces the figures by measured ones, and drops all that were not measured.
+    fn take(&mut self, measured: &Measured, file: &Path) {
+        for panel in &mut self.panels {
+            for row in &mut panel.rows {
+                let same =
+                    |of: &&MeasuredRow| Some(&of.case) == row.case.as_ref() && Some(&of.what) == panel.what.as_ref();
+                let found = measured.rows.iter().find(same);
+                row.median = found.map(|found| found.rounded()).unwrap_or_default();
+            }
+            panel.rows.retain(|row| !row.median.is_empty());
+            panel.subjects.retain(|subject| panel.rows.iter().any(|row| row.median.contains_key(subject)));
+        }
+        self.panels.retain(|panel| !panel.rows.is_empty());
+        self.samples = format!("Medians from {}", file.display());
+        self.machine = "this machine".to_owned();
+        self.section = None;
+    }
+
+    /// Returns the place of a subject among all subjects of the picture, which is the same in each panel.
+    fn place(&self, subject: &str) -> usize {
+        let mut all: Vec<&String> = Vec::new();
+        for of in self.panels.iter().flat_map(|panel| &panel.subjects) {
+            if !all.contains(&of) {
+                all.push(of);
+            }
+        }
+        all.iter().position(|of| *of == subject).unwrap_or(all.len())
+    }
+
+    /// What the figures are, how they were measured, and where they stand, each in a paragraph.
+    fn caption(&self) -> Vec<String> {
+        let mut lines = vec![format!("{} {}; {}.", self.notes, self.samples, self.machine), self.command.clone()];
+        if let Some(heading) = &self.section {
+            let heading = heading.trim_start_matches(['#', ' ']);
+            lines.push(format!("{}, table of \"{heading}\" in BENCHMARKS.md", self.date));
+        }
+        lines
+    }
+}
+
+impl Row {
+    fn label(&self) -> &str {
+        self.label.as_ref().unwrap_or(&self.table)
+    }
+}
+
+impl MeasuredRow {
+    /// Rounds to three digits, as the tables do.
+    fn rounded(&self) -> BTreeMap<String, Number> {
+        let three = |figure: f64| match figure.abs() {
+            100.0.. => Some(Number::from(figure.round() as i64)),
+            10.0.. => Number::from_f64((figure * 10.0).round() / 10.0),
+            _ => Number::from_f64((figure * 100.0).round() / 100.0),
+        };
+        self.median.iter().filter_map(|(subject, &figure)| Some((subject.clone(), three(figure)?))).collect()
+    }
+}
