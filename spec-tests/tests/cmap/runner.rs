@@ -228,7 +228,7 @@ impl<E: Establish> Stage<E> {
             None => self.pool.clear(clear),
             Some(id) => self.pool.clear_service(service_id(id), clear),
         };
-        cleared.map(|_| ()).map_err(|error| json!({ "type": "ClearError", "message": error.to_string() }))
+        cleared.map(|_| ()).map_err(|error| json!({ "type": "InvalidOption", "message": error.to_string() }))
     }
 
     fn assert_status(&self, operation: &Value) {
