@@ -111,6 +111,7 @@ fn package_contains_the_library_and_its_examples_but_no_tests() {
         "README.md",
         "SECURITY.md",
         "docs/from-mongodb.md",
+        "docs/pictures/pools.svg",
         "examples/monitor/main.rs",
         "examples/monitor/monitor.rs",
         "examples/own_connections.rs",
