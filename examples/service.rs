@@ -130,7 +130,7 @@ async fn transfer(State(accounts): Accounts, Json(transfer): Json<Transfer>) -> 
         let given = accounts.update_one(doc! { "_id": &transfer.to }, by(1)).session(&mut session).await?;
         // An error ends the transaction: neither account changes.
         let changed = taken.matched_count + given.matched_count;
-        (changed == 2).then_some(()).ok_or(Failure::Refused("there is no such account, or too little on it"))
+        (changed == 2).then_some(()).ok_or(Failure::Refused("there is no such account, or not enough money in it"))
     };
     let mut session = accounts.client().start_session(&SessionOptions::default()).map_err(ClientError::from)?;
     session.with_transaction_in_task_as(TransactionOptions::default(), move_money).await?;

@@ -18,6 +18,7 @@ mod credential;
 mod cursor;
 mod logs;
 mod metrics;
+mod pool;
 mod renewal;
 mod single;
 mod transaction;
@@ -34,6 +35,7 @@ fn guide_contains_the_code_that_is_tested_here() {
         ("changes.rs", include_str!("changes.rs")),
         ("transaction.rs", include_str!("transaction.rs")),
         ("single.rs", include_str!("single.rs")),
+        ("pool.rs", include_str!("pool.rs")),
         ("metrics.rs", include_str!("metrics.rs")),
         ("logs.rs", include_str!("logs.rs")),
         ("credential.rs", include_str!("credential.rs")),
@@ -53,6 +55,15 @@ fn credential_in_code_is_the_same_as_in_a_connection_string() {
     let in_a_string = Options::parse("mongodb://app:secret@db.example.com/?authSource=admin&tls=true").unwrap();
     assert_eq!(in_code.credential.unwrap().username, in_a_string.credential.unwrap().username);
     assert_eq!(in_code.tls, in_a_string.tls);
+}
+
+#[tokio::test]
+async fn pool_without_a_client_runs_commands() {
+    let server = mongod::shared().unwrap();
+    let pool = pool::open(&format!("mongodb://{}", server.address())).await.unwrap();
+    let reply = pool::orders(&pool).await.unwrap();
+    assert_eq!(reply.get_document("cursor").unwrap().get_i64("id").unwrap(), 0);
+    assert_eq!(pool.status().in_use, 0);
 }
 
 /// Tells the child which server to use.
