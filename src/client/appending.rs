@@ -10,7 +10,7 @@ use crate::client::session::{SessionUse, name, takes_after_cluster_time, takes_r
 use crate::endpoint::options::{ReadPreference, ReadPreferenceMode};
 use crate::endpoint::wire::reply;
 
-/// A command whose caller gave it a read concern, with that read concern apart, so that the session can add
+/// A command that the caller gave a read concern, which is kept separately, so that the session can add
 /// `afterClusterTime` to it (Causal Consistency, "Read Concern").
 pub(super) struct SplitReadConcern {
     /// The command without the read concern.
@@ -19,8 +19,8 @@ pub(super) struct SplitReadConcern {
 }
 
 impl SplitReadConcern {
-    /// Takes the read concern out of an operation of a causally consistent session. `None` if the operation has none, or
-    /// nothing is added to it.
+    /// Takes the read concern out of an operation in a causally consistent session. Returns `None` if the operation has
+    /// no read concern, or if nothing is added to it.
     pub(super) fn of(operation: &Operation<'_>, body: &RawDocument) -> Option<Self> {
         if operation.kind == Kind::Command
             || !has_field(operation, "readConcern")
@@ -37,8 +37,8 @@ impl SplitReadConcern {
     }
 }
 
-/// Returns the document without a field. `None` if it is unreadable: it is sent as it is, and the server says what is wrong
-/// with it.
+/// Returns the document without a field, or `None` if the document is unreadable: it is then sent unchanged, and the
+/// server reports what is wrong with it.
 pub(super) fn without(body: &RawDocument, left_out: &str) -> Option<RawDocumentBuf> {
     let mut rest = RawDocumentBuf::new();
     for field in body {
@@ -50,7 +50,7 @@ pub(super) fn without(body: &RawDocument, left_out: &str) -> Option<RawDocumentB
     Some(rest)
 }
 
-/// Returns what an explicit session has to know about the operation.
+/// Returns what an explicit session needs to know about the operation.
 pub(super) fn session_use<'u>(
     client: &'u Client,
     operation: &Operation<'u>,
@@ -102,7 +102,7 @@ pub(super) fn has_field(operation: &Operation<'_>, field: &str) -> bool {
 /// Appends `$readPreference`, if the command needs one (Server Selection, "Passing read preference to mongos and load
 /// balancers" and "Topology type Single").
 pub(super) fn append_preference(appended: &mut Vec<u8>, preference: &ReadPreference, is_single: bool) {
-    // Encoded once: each command on a direct connection has it.
+    // Encoded once, because every command on a direct connection carries it.
     static PRIMARY_PREFERRED: LazyLock<RawDocumentBuf> =
         LazyLock::new(|| rawdoc! { "$readPreference": { "mode": "primaryPreferred" } });
     match preference.mode {

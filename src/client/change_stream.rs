@@ -1,7 +1,7 @@
-//! Change streams: the changes of a collection, a database or the whole cluster, which survive the failures of servers.
+//! Change streams: the changes to a collection, a database or the whole cluster. They survive server failures.
 //!
-//! A [`ChangeStream`] has a cursor. When the cursor fails with an error that the specification calls resumable, the stream
-//! opens another one at its current position (Change Streams, "Resume Process").
+//! A [`ChangeStream`] reads from a cursor. When the cursor fails with an error that the specification calls resumable,
+//! the stream opens a new one at its current position (Change Streams, "Resume Process").
 
 mod opening;
 
@@ -25,7 +25,7 @@ use super::error::ClientError;
 use crate::endpoint::{CommandError, Limit};
 use crate::pool::runtime::random_fraction;
 
-/// CursorNotFound. The server cannot know that the cursor belonged to a change stream.
+/// CursorNotFound. The server does not know that the cursor belonged to a change stream.
 const CURSOR_NOT_FOUND: i32 = 43;
 
 /// The wire version of MongoDB 4.4, the first in which servers mark resumable errors with a label.
@@ -40,32 +40,33 @@ const BASE_PAUSE: Duration = Duration::from_millis(50);
 /// The longest pause before any resumption.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 
-/// The changes of a collection, a database or the whole cluster, in order.
+/// The changes to a collection, a database or the whole cluster, in order.
 ///
 /// [`next`](Self::next) waits for an event, and returns it as a value of type `T`: an owned raw document, or after
-/// [`typed`](Self::typed) whatever serde reads from it. So does the value as a [`Stream`]. The stream ends after an event that invalidates it, such as the drop of its collection.
+/// [`typed`](Self::typed) whatever serde reads from it. As a [`Stream`], the value yields the same events. The stream
+/// ends after an event that invalidates it, such as the drop of its collection.
 ///
 /// Dropping a change stream closes its cursor on the server, in the background.
 ///
 /// # Failures
 ///
-/// After a network error, a change of the primary, or another error that the specification calls resumable, the stream
-/// selects a server again, and continues after the last event that it has returned. It does so once for each failure: if a
-/// cursor cannot be opened, `next` returns the error and the stream is over. To continue anyway, watch again with
+/// After a network error, an election, or another error that the specification calls resumable, the stream selects a
+/// server again, and continues after the last event that it returned. It does so once for each failure: if a cursor
+/// cannot be opened, `next` returns the error and the stream is over. To continue anyway, watch again with
 /// `resumeAfter` and [`resume_token`](Self::resume_token).
 ///
-/// If two resumptions follow each other without an event or an empty batch between them, the stream waits before the second
-/// one: at first up to 50 milliseconds, then twice as long each time, up to a second.
+/// If two resumptions follow each other without an event or an empty batch between them, the stream waits before the
+/// second one: up to 50 milliseconds, then up to twice as long each time, but never longer than a second.
 ///
-/// With `timeoutMS`, each call of `next` may take that long, and so may each event of the [`Stream`], measured from its
-/// first poll. A stream whose time was up is not over: the next call resumes it. If the time is up before any event has
-/// arrived, the server may be unable to read the oplog in that time: watch again with a longer limit.
+/// With `timeoutMS`, each call to [`next`](Self::next) may take that long. So may each event of the [`Stream`],
+/// measured from its first poll. A timeout does not end the stream: the next call resumes it. If calls time out before
+/// any event arrives, the server may be unable to read the oplog in that time: watch again with a longer limit.
 ///
 /// # Storing the resume token
 ///
-/// A service that stores [`resume_token`](Self::resume_token) after each call of [`next_if_any`](Self::next_if_any), also after
-/// those that return `None`, has the newest token at all times. A token gets too old to resume from when the oplog no longer
-/// reaches back to it, and tokens advance without events, too.
+/// A service that stores [`resume_token`](Self::resume_token) after each call to [`next_if_any`](Self::next_if_any),
+/// even one that returns `None`, always holds the newest token. A token becomes too old to resume from when the oplog
+/// no longer reaches back to it. Tokens advance even without events.
 #[must_use = "a change stream fetches nothing before it is asked to"]
 pub struct ChangeStream<T = RawDocumentBuf> {
     plan: Arc<Plan>,
@@ -74,14 +75,14 @@ pub struct ChangeStream<T = RawDocumentBuf> {
     start: Start,
     /// The time limit of the call in progress.
     running: Option<Limit>,
-    /// Whether the command in flight belongs to a cancelled call, and has its time limit.
+    /// Whether the command in flight belongs to a cancelled call, and runs under its time limit.
     is_left_over: bool,
-    /// The number of resumptions after errors since a batch was last fetched.
+    /// The number of resumptions since the last batch was fetched.
     resumptions: u32,
     events: PhantomData<fn() -> T>,
 }
 
-/// The place of the event that the stream has advanced to, if there is one.
+/// The place of the event that the stream has advanced to, if any.
 type Advanced = Poll<Result<Option<Place>, ClientError>>;
 
 enum State {
@@ -108,18 +109,19 @@ impl<T> ChangeStream<T> {
         this
     }
 
-    /// Waits for the next event, as serde reads it. `None` at the end of the stream, after an event that invalidates it.
+    /// Waits for the next event, as serde reads it. Returns `None` at the end of the stream, after an event that
+    /// invalidates it.
     ///
     /// # Errors
     ///
     /// [`ClientError::Reply`] if serde cannot read the event. The next call then returns the event after it.
-    /// [`ClientError`] after a failure that cannot be resumed, or if resuming has failed; the stream is then over. If
+    /// [`ClientError`] after a failure that cannot be resumed, or if resuming fails; the stream is then over. If
     /// [`ClientError::is_timeout`] is true and the stream is not over, `next` can be called again.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost: the next call continues to wait for the same batch, or for the same cursor, and has the whole time of
-    /// `timeoutMS` for it. If the time of the cancelled call is up meanwhile, the stream resumes.
+    /// Nothing is lost: the next call continues to wait for the same batch, or for the same cursor, with the full
+    /// `timeoutMS`. If the cancelled call's time runs out in the meantime, the stream resumes.
     pub async fn next(&mut self) -> Result<Option<T>, ClientError>
     where
         T: DeserializeOwned,
@@ -129,16 +131,17 @@ impl<T> ChangeStream<T> {
         self.document(advanced)?.map(read).transpose()
     }
 
-    /// Returns the next event, or `None` if the server has none at present: it then has waited for a while (a second, or
-    /// [`Watch::max_await_time`]). [`is_over`](Self::is_over) tells if there will be none. Otherwise like [`next`](Self::next).
+    /// Returns the next event, or `None` if the server has none after waiting for a while (a second, or
+    /// [`Watch::max_await_time`]). [`is_over`](Self::is_over) says whether there will be any more. Otherwise like
+    /// [`next`](Self::next).
     ///
     /// # Errors
     ///
-    /// Those of [`next`](Self::next).
+    /// As for [`next`](Self::next).
     ///
     /// # Cancel safety
     ///
-    /// That of [`next`](Self::next).
+    /// As for [`next`](Self::next).
     pub async fn next_if_any(&mut self) -> Result<Option<T>, ClientError>
     where
         T: DeserializeOwned,
@@ -147,7 +150,7 @@ impl<T> ChangeStream<T> {
         self.next_if_any_within(limit).await
     }
 
-    /// Does the same as [`next_if_any`](Self::next_if_any), with a limit that has started.
+    /// Does the same as [`next_if_any`](Self::next_if_any), with a limit that is already running.
     pub(crate) async fn next_if_any_within(&mut self, limit: Limit) -> Result<Option<T>, ClientError>
     where
         T: DeserializeOwned,
@@ -156,7 +159,7 @@ impl<T> ChangeStream<T> {
         self.document(advanced)?.map(read).transpose()
     }
 
-    /// Advances by a call that has a time limit of its own.
+    /// Advances in a call with its own time limit.
     async fn call(
         &mut self,
         limit: Limit,
@@ -169,7 +172,7 @@ impl<T> ChangeStream<T> {
         advanced
     }
 
-    /// Returns the event at a place of the present batch.
+    /// Returns the event at a place of the current batch.
     pub(crate) fn document(&self, advanced: Option<Place>) -> Result<Option<&RawDocument>, ClientError> {
         match (advanced, &self.state) {
             (Some(place), State::Open(cursor)) => cursor.document(place).map(Some),
@@ -177,8 +180,8 @@ impl<T> ChangeStream<T> {
         }
     }
 
-    /// Returns the token that the stream would resume from: a later change stream that has it as `resumeAfter` continues
-    /// after the last event that this one has returned. `None` before the server has given one.
+    /// Returns the token that the stream would resume from: a later change stream with this token as `resumeAfter`
+    /// continues after the last event that this one returned. `None` until the server has sent a token.
     #[must_use]
     pub fn resume_token(&self) -> Option<&RawDocument> {
         self.start.token.as_deref()
@@ -199,7 +202,7 @@ impl<T> ChangeStream<T> {
         self.take_typed()
     }
 
-    /// Moves the stream into one of another type. The original is then over.
+    /// Moves the stream into one of another type, and ends the original.
     pub(crate) fn take_typed<U>(&mut self) -> ChangeStream<U> {
         ChangeStream {
             plan: self.plan.clone(),
@@ -212,17 +215,17 @@ impl<T> ChangeStream<T> {
         }
     }
 
-    /// Returns `timeoutMS` of each call.
+    /// Returns the `timeoutMS` of each call.
     pub(crate) fn timeout(&self) -> Limit {
         self.plan.timeout()
     }
 
-    /// Returns the time limit of the event that the stream waits for, or else the next event's.
+    /// Returns the time limit of the event that the stream is waiting for, or of the next event.
     pub(crate) fn limit(&self) -> Limit {
         self.running.unwrap_or(self.plan.timeout())
     }
 
-    /// Sets the time limit of the event that the stream waits for. `None`: the next one has a separate limit.
+    /// Sets the time limit of the event that the stream is waiting for. With `None`, the next event starts a new limit.
     pub(crate) fn limit_event(&mut self, limit: Option<Limit>) {
         self.running = limit;
     }
@@ -232,17 +235,17 @@ impl<T> ChangeStream<T> {
         matches!(&self.state, State::Open(cursor) if cursor.has_document())
     }
 
-    /// Ends the stream. Returns whether there is something left to do on the server.
+    /// Ends the stream. Returns whether anything is left to do on the server.
     pub(crate) fn abandon(&mut self) -> bool {
         match std::mem::replace(&mut self.state, State::Over) {
             State::Open(mut cursor) => cursor.abandon(),
             State::Resuming(opening) if self.plan.is_inherited() => {
-                // Its connection belongs to the parent.
+                // The cursor's connection belongs to the parent process.
                 std::mem::forget(opening);
                 false
             }
             State::Resuming(opening) => {
-                // A cursor that is being opened is closed as soon as its name is known.
+                // A cursor that is being opened is closed as soon as its id is known.
                 self.plan.later(async move { drop(opening.await) });
                 true
             }
@@ -250,8 +253,8 @@ impl<T> ChangeStream<T> {
         }
     }
 
-    /// Fetches one batch at most, and advances to the next event, unless the server has none at present. The time limit is
-    /// that of the next event: it runs on over batches without events.
+    /// Fetches one batch at most, and advances to the next event, unless the server has none at the moment. The time
+    /// limit applies to the next event, and keeps running across batches without events.
     pub(crate) fn poll_step(&mut self, context: &mut Context<'_>) -> Advanced {
         let advanced = ready!(self.poll_advance(context));
         if !matches!(advanced, Ok(None)) || self.is_over() {
@@ -260,11 +263,11 @@ impl<T> ChangeStream<T> {
         Poll::Ready(advanced)
     }
 
-    /// Advances to the next event, and waits for it.
+    /// Advances to the next event, waiting if necessary.
     fn poll_event(&mut self, context: &mut Context<'_>) -> Advanced {
         loop {
             match ready!(self.poll_step(context)) {
-                // The server has waited, so this is no busy loop.
+                // The server waits before it replies, so this is no busy loop.
                 Ok(None) if !self.is_over() => {}
                 advanced => return Poll::Ready(advanced),
             }
@@ -303,7 +306,7 @@ impl<T> ChangeStream<T> {
                             }
                             return Poll::Ready(Ok(None));
                         }
-                        // The cancelled call has run out of time.
+                        // The cancelled call ran out of time.
                         Err(error) if is_left_over && is_up(limit, &error) => self.resume(limit, Duration::ZERO),
                         Err(error) if is_up(limit, &error) => {
                             self.state = State::Interrupted;
@@ -324,7 +327,7 @@ impl<T> ChangeStream<T> {
         }
     }
 
-    /// Takes a cursor that has been opened.
+    /// Takes over a cursor that was opened.
     fn opened(&mut self, cursor: Cursor) {
         if cursor.has_no_document() {
             self.start.reached(token_of(&cursor));
@@ -333,7 +336,7 @@ impl<T> ChangeStream<T> {
         self.state = State::Open(Box::new(cursor));
     }
 
-    /// Opens another cursor, after a pause. The failed cursor closes itself, on its own server.
+    /// Opens a new cursor, after a pause. The failed cursor closes itself on its server.
     fn resume(&mut self, limit: Limit, pause: Duration) {
         self.is_left_over = false;
         self.state = State::Resuming(self.plan.open(&self.start, limit, pause));
@@ -344,7 +347,7 @@ impl<T> ChangeStream<T> {
         let State::Open(cursor) = &self.state else { return Ok(()) };
         let id = cursor.document(place)?.get_document("_id");
         let Ok(id) = id else {
-            // An event without its token cannot be resumed after.
+            // The stream could not resume after an event without a token.
             self.state = State::Over;
             let reason = "cannot provide resume functionality when the resume token is missing";
             return Err(ClientError::unreadable("a change stream", reason));
@@ -374,18 +377,18 @@ impl<T> Drop for ChangeStream<T> {
     }
 }
 
-/// A call of [`ChangeStream::next`], which may be cancelled.
+/// A call to [`ChangeStream::next`], which may be cancelled.
 struct Call<'s, T>(&'s mut ChangeStream<T>);
 
 impl<'s, T> Call<'s, T> {
-    /// Begins a call with a separate time limit.
+    /// Begins a call with its own time limit.
     fn begin(stream: &'s mut ChangeStream<T>) -> Self {
         let mut this = Self(stream);
         this.end_early();
         this
     }
 
-    /// Ends a call that has not returned. Its command stays in flight.
+    /// Ends a call that did not return. Its command stays in flight.
     fn end_early(&mut self) {
         self.0.is_left_over |= self.0.running.take().is_some();
     }
@@ -429,12 +432,13 @@ fn pause_before(resumptions: u32, random: f64) -> Duration {
     }
 }
 
-/// Returns whether the time limit of a call was up (Client Side Operations Timeout, "Change Streams").
+/// Returns whether a call's time limit was exceeded (Client Side Operations Timeout, "Change Streams").
 fn is_up(limit: Limit, error: &ClientError) -> bool {
     matches!(limit, Limit::Until { .. }) && error.is_timeout()
 }
 
-/// Returns whether another cursor may succeed, after a `getMore` on a server of this wire version ("Resumable Error").
+/// Returns whether a new cursor may succeed, after a `getMore` failed on a server of this wire version ("Resumable
+/// Error").
 fn is_resumable(error: &ClientError, max_wire_version: i32) -> bool {
     match error.command_error().and_then(CommandError::server_error) {
         Some(server) if server.code == CURSOR_NOT_FOUND => true,

@@ -22,18 +22,18 @@ use crate::pool::service_id::ServiceId;
 use crate::pool::sync::contain;
 use crate::text::shortened::MostLogged;
 
-/// What happens to a command of a client.
+/// An event in the life of a client's command.
 ///
-/// Each [`Started`](Self::Started) is followed by one [`Succeeded`](Self::Succeeded) or [`Failed`](Self::Failed) with the
-/// same [`request_id`](CommandSource::request_id). A command that could not be sent has no events. Monitors and the
-/// establishment of connections have none, either, nor has the `killCursors` by which a connection that is drained closes
-/// the cursor of a query that was cancelled.
+/// Each [`Started`](Self::Started) is followed by one [`Succeeded`](Self::Succeeded) or [`Failed`](Self::Failed) with
+/// the same [`request_id`](CommandSource::request_id). A command that could not be sent has no events. Neither do the
+/// commands of monitors and of the establishment of connections, nor the `killCursors` with which a drain closes the
+/// cursor of a cancelled query.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum CommandEvent {
     /// A command is about to be sent (`CommandStartedEvent`).
     Started(CommandStarted),
-    /// The server has executed a command (`CommandSucceededEvent`). Its reply may report errors of single writes.
+    /// The server executed a command (`CommandSucceededEvent`). Its reply may report errors of individual writes.
     Succeeded(CommandSucceeded),
     /// A command failed (`CommandFailedEvent`).
     Failed(CommandFailed),
@@ -62,15 +62,15 @@ pub struct CommandStarted {
     pub command: RawDocumentBuf,
 }
 
-/// The server has executed a command.
+/// The server executed a command.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct CommandSucceeded {
     /// What identifies the command and its connection.
     pub source: Arc<CommandSource>,
-    /// The time from the sending of the command to the arrival of its reply.
+    /// The time from sending the command to the arrival of its reply.
     pub duration: Duration,
-    /// The reply: `{ ok: 1 }` if the command asks for none. Empty if the command is sensitive.
+    /// The reply: `{ ok: 1 }` if the command does not ask for one. Empty if the command is sensitive.
     pub reply: RawDocumentBuf,
 }
 
@@ -80,7 +80,7 @@ pub struct CommandSucceeded {
 pub struct CommandFailed {
     /// What identifies the command and its connection.
     pub source: Arc<CommandSource>,
-    /// The time from the sending of the command to its failure.
+    /// The time from sending the command to its failure.
     pub duration: Duration,
     /// Why the command failed.
     pub failure: CommandFailure,
@@ -90,9 +90,9 @@ pub struct CommandFailed {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum CommandFailure {
-    /// The error that the caller gets.
+    /// The error that the caller receives.
     Error(OperationError),
-    /// The server's error for a sensitive command, of which only these fields are shown.
+    /// The server's error for a sensitive command. Only these fields are shown.
     #[non_exhaustive]
     Redacted {
         /// The server's number for the error.
@@ -102,7 +102,7 @@ pub enum CommandFailure {
         /// The error labels.
         labels: Labels,
     },
-    /// The caller dropped the operation before there was a reply. Whether the server executes the command is unknown.
+    /// The caller dropped the operation before the reply arrived. Whether the server executes the command is unknown.
     Cancelled,
 }
 
@@ -122,10 +122,10 @@ impl fmt::Display for CommandFailure {
 pub struct CommandSource {
     /// The command's name.
     pub command_name: String,
-    /// The database.
+    /// The database that the command runs on.
     pub database_name: String,
-    /// The number of the command, unique in this process. It is not the number in the message's header, which only
-    /// differs between the commands of one connection.
+    /// The number of the command, unique in this process. It is not the number in the message's header, which is unique
+    /// only within one connection.
     pub request_id: i64,
     /// The number of the operation, unique in this process: the same for all attempts of an operation, and for all
     /// commands of one bulk write.
@@ -136,17 +136,18 @@ pub struct CommandSource {
     pub connection_id: u64,
     /// The server's number for the connection.
     pub server_connection_id: Option<i64>,
-    /// The service behind a load balancer.
+    /// The service that the load balancer chose, if there is one.
     pub service_id: Option<ServiceId>,
-    /// Whether command, reply and error may hold secrets, and are therefore not shown (the specification's "Security").
+    /// Whether command, reply and error may hold secrets, in which case they are not shown (the specification's
+    /// "Security").
     pub is_sensitive: bool,
 }
 
-/// Receives the events of a client's commands. Every `Fn(&CommandEvent)` is a subscriber.
+/// Receives a client's command events. Every `Fn(&CommandEvent)` is a subscriber.
 ///
-/// It is called by the task that runs the command, which waits for it. So a slow subscriber slows the operations down,
-/// and one that may take long should pass the event on. If it panics, the panic is caught. It may use the client, but
-/// must not block on it.
+/// It is called by the task that runs the command, which waits for it. A slow subscriber therefore slows operations
+/// down: if its work may take long, it should pass the event on. A panic is caught. It may use the client, but must not
+/// block on it.
 pub trait CommandSubscriber: Send + Sync + 'static {
     /// Receives an event.
     fn on_event(&self, event: &CommandEvent);
@@ -161,7 +162,7 @@ impl<F: Fn(&CommandEvent) + Send + Sync + 'static> CommandSubscriber for F {
 /// The number of the last command or operation.
 static LAST_ID: AtomicI64 = AtomicI64::new(0);
 
-/// Returns a number that no other command or operation of this process has.
+/// Returns a number that is unique among the commands and operations of this process.
 fn next_id() -> i64 {
     // Relaxed: only the number itself matters.
     LAST_ID.fetch_add(1, Ordering::Relaxed) + 1
@@ -173,22 +174,22 @@ pub(super) struct CommandEvents {
     log: log::Log,
 }
 
-/// Identifies an operation, for the events of its commands. Numbered only if something observes it.
+/// Identifies an operation in the events of its commands. It is numbered only if it is observed.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct OperationId(Option<i64>);
 
 impl OperationId {
-    /// Returns whether something observed the client when the operation began.
+    /// Returns whether the client was observed when the operation began.
     pub(super) fn is_observed(self) -> bool {
         self.0.is_some()
     }
 
-    /// Returns what a server is selected for: this operation, with this command.
+    /// Returns the purpose of a server selection: this operation, with this command.
     pub(super) fn purpose(self, command: &RawDocument) -> Purpose<'_> {
         Purpose::Command(command, self.0)
     }
 
-    /// Returns what a server is selected for: this operation, with a command of this name.
+    /// Returns the purpose of a server selection: this operation, with a command of this name.
     pub(super) fn named(self, command: &'static str) -> Purpose<'static> {
         Purpose::Named(command, self.0)
     }
@@ -209,15 +210,15 @@ impl CommandEvents {
         OperationId((self.is_observed() || logs_selections()).then(next_id))
     }
 
-    /// Runs a command on a connection, and tells the observers.
+    /// Runs a command on a connection, and notifies the observers.
     ///
     /// # Errors
     ///
-    /// Those of [`Connection::run`].
+    /// As for [`Connection::run`].
     ///
     /// # Cancel safety
     ///
-    /// That of [`Connection::run`]. The observers are told of the cancellation.
+    /// As for [`Connection::run`]. The observers are told of the cancellation.
     pub(super) async fn run(
         &self,
         connection: &mut Connection<Endpoint>,
@@ -231,15 +232,15 @@ impl CommandEvents {
         boxed(|| self.run_observed(connection, command, operation)).await
     }
 
-    /// Sends a command that has no reply, and tells the observers.
+    /// Sends a command that has no reply, and notifies the observers.
     ///
     /// # Errors
     ///
-    /// Those of [`Connection::send`].
+    /// As for [`Connection::send`].
     ///
     /// # Cancel safety
     ///
-    /// That of [`Connection::send`].
+    /// As for [`Connection::send`].
     pub(super) async fn send(
         &self,
         connection: &mut Connection<Endpoint>,
@@ -321,7 +322,7 @@ impl CommandEvents {
     }
 }
 
-/// A command that the observers know has started. Dropping it tells them that it was cancelled.
+/// A command whose start was reported to the observers. Dropping it tells them that it was cancelled.
 #[must_use = "the observers wait for the end of the command"]
 struct Observed<'e> {
     events: &'e CommandEvents,
@@ -365,7 +366,7 @@ impl Drop for Observed<'_> {
     }
 }
 
-/// The commands that may hold secrets (the specification's "Security").
+/// Commands that may hold secrets (the specification's "Security").
 const SENSITIVE: [&str; 9] = [
     "authenticate",
     "saslStart",
@@ -379,9 +380,10 @@ const SENSITIVE: [&str; 9] = [
 ];
 
 /// Returns whether a command may hold secrets: whether it is a sensitive command, has a field with the name of one, or
-/// explains one. A hello is sensitive if it authenticates.
+/// explains one. A hello is sensitive if it carries credentials.
 ///
-/// The case does not matter. A server refuses another spelling, but the secret is in the command and perhaps in the error.
+/// The comparison ignores case. A server refuses another spelling, but the secret is in the command and perhaps in the
+/// error.
 fn is_sensitive(command: &RawDocument) -> bool {
     let mut command = Some(command);
     while let Some(body) = command.take() {
@@ -398,8 +400,7 @@ fn is_sensitive(command: &RawDocument) -> bool {
     false
 }
 
-/// Returns the command as one document: with its database, all elements that are added, and its document sequences as
-/// arrays.
+/// Returns the command as one document: with its database, all added elements, and its document sequences as arrays.
 fn shown(command: &Command<'_>, api: &[u8]) -> RawDocumentBuf {
     let mut shown = command.body().to_owned();
     shown.append(bson::raw::cstr!("$db"), command.database());
@@ -434,7 +435,7 @@ fn append(document: &mut RawDocumentBuf, elements: &[u8]) {
     if let Ok(length) = i32::try_from(bytes.len()) {
         bytes[..4].copy_from_slice(&length.to_le_bytes());
     }
-    // Only a document of more than 2 GiB fails, which is refused when the command is encoded.
+    // This fails only for a document of more than 2 GiB, which is refused when the command is encoded.
     *document = RawDocumentBuf::from_bytes(bytes).unwrap_or_default();
 }
 

@@ -38,10 +38,10 @@ use crate::endpoint::Limit;
 use crate::endpoint::options::{InvalidOption, ServerAddress};
 use crate::pool::runtime::forks;
 
-/// How long a stream pauses between two batches without documents, if the server has not waited for documents.
+/// How long a stream pauses between two batches without documents, if the server does not wait for documents.
 pub(crate) const PAUSE: Duration = Duration::from_millis(10);
 
-/// The wire version of MongoDB 4.4, from which on a `getMore` takes a comment (CRUD, "find").
+/// The wire version of MongoDB 4.4, from which a `getMore` takes a comment (CRUD, "find").
 const TAKES_COMMENT: i32 = 9;
 
 impl Client {
@@ -94,9 +94,9 @@ pub struct OpenCursor<'c> {
     max_await_time: Option<Duration>,
     cursor_type: Option<CursorType>,
     timeout_mode: Option<TimeoutMode>,
-    /// The comment of each `getMore`, instead of that of the command: a document with this field.
+    /// The comment of each `getMore`, instead of the command's, as a document with this field.
     comment: Option<RawDocumentBuf>,
-    /// The time limit of the query, if it has started.
+    /// The time limit of the query, if it is already running.
     started: Option<Limit>,
     site: &'static Location<'static>,
 }
@@ -109,26 +109,27 @@ impl OpenCursor<'_> {
     }
 
     /// Sets how long the server waits for new documents (`maxTimeMS` of each `getMore`). Must be less than `timeoutMS`.
-    /// Only for tailable cursors that await data, and change streams: a `find` of another kind ignores it.
+    /// Only for tailable cursors that await data, and for change streams. Any other `find` ignores it.
     pub fn max_await_time(mut self, limit: Duration) -> Self {
         self.max_await_time = Some(limit);
         self
     }
 
-    /// Sets the type of the cursor that the command opens. By default the command's document tells, by `tailable` and
-    /// `awaitData`, and so does the pipeline of a change stream.
+    /// Sets the type of the cursor that the command opens. By default the command's fields `tailable` and `awaitData`
+    /// decide, or the pipeline of a change stream.
     pub fn cursor_type(mut self, cursor_type: CursorType) -> Self {
         self.cursor_type = Some(cursor_type);
         self
     }
 
-    /// Sets what `timeoutMS` limits. Needs `timeoutMS`, of the operation or of the options.
+    /// Sets what `timeoutMS` limits. It requires a `timeoutMS`, in the operation or in the options.
     pub fn timeout_mode(mut self, mode: TimeoutMode) -> Self {
         self.timeout_mode = Some(mode);
         self
     }
 
-    /// Sets the comment of each `getMore`, as a document with this field, or without. By default it is that of the command.
+    /// Sets the comment of each `getMore`, as a document with this field, or an empty one for none. The default is the
+    /// command's comment.
     pub(super) fn comment(mut self, comment: RawDocumentBuf) -> Self {
         self.comment = Some(comment);
         self
@@ -137,11 +138,11 @@ impl OpenCursor<'_> {
     /// Returns the type of the cursor, how long the server waits for documents, and the time limits.
     fn check(&self) -> Result<(CursorType, Option<Duration>, CursorTime), ClientError> {
         let body = self.operation.command.body();
-        // The client does not look into a generic command.
+        // The client does not inspect a generic command.
         let is_find = self.operation.kind != Kind::Command && name(body) == Some("find");
         let cursor_type = match (self.cursor_type, CursorType::of(body)) {
             (Some(cursor_type), _) => cursor_type,
-            // Only such cursors can have the option, except for a `find`, which tells its type.
+            // Only these cursors can have the option. A `find` is excepted, because its type is known.
             (None, CursorType::NonTailable) if self.max_await_time.is_some() && !is_find => CursorType::TailableAwait,
             (None, cursor_type) => cursor_type,
         };
@@ -169,7 +170,7 @@ impl OpenCursor<'_> {
             let must = format!("less than timeoutMS, which is {} ms", limit.as_millis());
             return Err(InvalidOption::new("maxAwaitTimeMS", must, format!("{} ms", longest.as_millis())).into());
         }
-        // Of any command, the application knows what its getMore takes (Run Command, "runCursorCommand").
+        // For a generic command, the application knows what its `getMore` takes (Run Command, "runCursorCommand").
         let takes_time = cursor_type == CursorType::TailableAwait || self.operation.kind == Kind::Command;
         let max_await_time = self.max_await_time.filter(|_| takes_time);
         Ok((cursor_type, max_await_time, CursorTime { timeout, mode, running: None }))
@@ -185,7 +186,7 @@ impl OpenCursor<'_> {
         }
     }
 
-    /// Sends the command. `None` if it is a write that the server does not answer.
+    /// Sends the command. Returns `None` for a write that the server does not acknowledge.
     pub(super) async fn opened(self) -> Result<Option<Opened>, ClientError> {
         let (cursor_type, max_await_time, mut time) = self.check()?;
         let Self { client, operation, batch_size, comment, started, site, .. } = self;
@@ -205,9 +206,10 @@ impl OpenCursor<'_> {
             client.give_back(session, connection.as_ref());
             return Ok(None);
         }
-        // A cursor in a transaction is not that of a change stream.
+        // A cursor in a transaction does not belong to a change stream.
         let max_wire_version = connection.as_ref().map_or(0, |connection| connection.hello().max_wire_version);
-        // Without a connection, it is pinned to the transaction: it leads to a load balancer, which has newer servers.
+        // No connection here means that it is pinned to the transaction. It leads to a load balancer, whose servers are
+        // recent enough.
         let takes_comment = connection.is_none() || max_wire_version >= TAKES_COMMENT;
         let has_sessions = connection.as_ref().is_none_or(has_sessions);
         if time.mode == TimeoutMode::CursorLifetime {
@@ -216,7 +218,7 @@ impl OpenCursor<'_> {
         let (OnServer { id, collection }, named) = OnServer::read(&reply, body);
         let batch = named.and_then(|()| Batch::read(reply, "firstBatch"));
         let session = match session {
-            // A change stream's own, which the command was sent without.
+            // The change stream's own comment, which was not sent with the command.
             InSession::Explicit(explicit) if explicit.is_implicit() && !has_sessions => InSession::Never,
             session => session,
         };
@@ -269,7 +271,7 @@ impl OpenCursor<'_> {
     }
 }
 
-/// A cursor, and what else is known of the command that has opened it.
+/// A cursor, and what else is known about the command that opened it.
 pub(super) struct Opened {
     pub(super) cursor: Cursor,
     pub(super) server: ServerAddress,
@@ -289,9 +291,9 @@ impl<'c> IntoFuture for OpenCursor<'c> {
     ///
     /// # Cancel safety
     ///
-    /// That of [`Client::run`]. A cursor that the server has opened meanwhile is closed when the connection is
-    /// [drained](crate::Options::drain_timeout). If the connection is closed instead, the server closes the cursor after ten
-    /// minutes.
+    /// As for [`Client::run`]. A cursor that the server opened in the meantime is closed when the connection is
+    /// [drained](crate::Options::drain_timeout). If the connection is closed instead, the server closes the cursor
+    /// after ten minutes.
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(self.open())
     }
@@ -299,24 +301,25 @@ impl<'c> IntoFuture for OpenCursor<'c> {
 
 /// The results of a query.
 ///
-/// [`next`](Self::next) returns values of type `T`: owned raw documents, or after [`typed`](Self::typed) whatever serde reads
-/// from them. It asks the server for the next batch when the present one is read. [`next_document`](Self::next_document) lends raw
-/// documents out without copying them. As a [`Stream`] the cursor yields what `next` returns.
+/// [`next`](Self::next) returns values of type `T`: owned raw documents, or, after [`typed`](Self::typed), whatever
+/// serde reads from them. It asks the server for the next batch when the current one is used up.
+/// [`next_document`](Self::next_document) lends raw documents out without copying them. As a [`Stream`] the cursor
+/// yields what `next` returns.
 ///
-/// A cursor stays on its server. Dropping it closes it on the server, in the background, but not in a forked child. In a
-/// transaction behind a load balancer, further operations and the commit wait until it has closed, because they have the same
-/// connection. A batch that could not be fetched is not fetched again: the cursor yields the error, and then ends.
+/// A cursor stays on its server. Dropping it closes it on the server, in the background, but not in a forked child. In
+/// a transaction behind a load balancer, further operations and the commit wait until it is closed, because they share
+/// its connection. The cursor does not retry a failed fetch of a batch: it yields the error, and then ends.
 #[must_use = "a cursor fetches nothing before it is asked to"]
 pub struct Cursor<T = RawDocumentBuf> {
-    /// The server's name for the cursor; 0 when it has ended there.
+    /// The server's id of the cursor; 0 once it has ended there.
     id: i64,
     batch: Batch,
-    /// `None` while a batch is fetched.
+    /// `None` while a batch is being fetched.
     query: Option<Query>,
     fetching: Option<Fetching>,
     /// What closes the cursor while the server waits for documents.
     closer: Option<Query>,
-    /// The server's name for a cursor that has failed and is to be closed when the value drops; 0 for none. Behind a load
+    /// The server's id of a cursor that failed and is to be closed when the value drops; 0 for none. Behind a load
     /// balancer, the cursor keeps its connection until then (Load Balancers, "Behaviour With Cursors").
     unclosed: i64,
     /// The pause before the next batch is fetched.
@@ -327,7 +330,7 @@ pub struct Cursor<T = RawDocumentBuf> {
     /// The number of forks before the cursor was opened.
     forks: u32,
     max_wire_version: i32,
-    /// Whether it has failed because there was no connection to its server any more.
+    /// Whether the cursor failed because there was no longer a connection to its server.
     has_lost_server: bool,
     documents: PhantomData<fn() -> T>,
 }
@@ -335,8 +338,8 @@ pub struct Cursor<T = RawDocumentBuf> {
 type Fetching = Pin<Box<dyn Future<Output = (Query, Result<Batch, GivenUp>)> + Send>>;
 
 impl<T> Cursor<T> {
-    /// Returns the next document as serde reads it, or `None` at the end of the results. At the end of a tailable cursor it waits
-    /// for a document; [`next_if_any`](Self::next_if_any) does not.
+    /// Returns the next document as serde reads it, or `None` at the end of the results. A tailable cursor waits for a
+    /// document instead; [`next_if_any`](Self::next_if_any) does not.
     ///
     /// # Errors
     ///
@@ -345,8 +348,8 @@ impl<T> Cursor<T> {
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost: the next call continues to wait for the same batch, with what is left of the time limit of the call
-    /// that has asked for it.
+    /// Nothing is lost: the next call continues to wait for the same batch, with what is left of the time limit of the
+    /// call that asked for it.
     pub async fn next(&mut self) -> Result<Option<T>, ClientError>
     where
         T: DeserializeOwned,
@@ -354,30 +357,30 @@ impl<T> Cursor<T> {
         self.next_document().await?.map(read).transpose()
     }
 
-    /// Lends the next document out from the batch, without a copy. Otherwise like [`next`](Self::next).
+    /// Lends out the next document of the batch, without copying it. Otherwise like [`next`](Self::next).
     ///
     /// # Errors
     ///
-    /// Those of [`next`](Self::next).
+    /// As for [`next`](Self::next).
     ///
     /// # Cancel safety
     ///
-    /// That of [`next`](Self::next).
+    /// As for [`next`](Self::next).
     pub async fn next_document(&mut self) -> Result<Option<&RawDocument>, ClientError> {
         let advanced = poll_fn(|context| self.poll_document(context)).await;
         self.lend(advanced)
     }
 
-    /// Returns the next document, or `None` if there is none at present: a tailable cursor has fetched one batch then, and
-    /// [`is_over`](Self::is_over) tells if there will be none. Otherwise like [`next`](Self::next).
+    /// Returns the next document, or `None` if there is none at the moment. A tailable cursor has then fetched one
+    /// batch, and [`is_over`](Self::is_over) says whether there can be more. Otherwise like [`next`](Self::next).
     ///
     /// # Errors
     ///
-    /// Those of [`next`](Self::next).
+    /// As for [`next`](Self::next).
     ///
     /// # Cancel safety
     ///
-    /// That of [`next`](Self::next).
+    /// As for [`next`](Self::next).
     pub async fn next_if_any(&mut self) -> Result<Option<T>, ClientError>
     where
         T: DeserializeOwned,
@@ -395,8 +398,8 @@ impl<T> Cursor<T> {
         }
     }
 
-    /// Advances to the next document, and returns its place, or `None` if there is none at present, or at all. Fetches at most
-    /// one batch that is empty. The time limit of the iteration goes on after `None`.
+    /// Advances to the next document, and returns its place, or `None` if there is none at the moment, or at all.
+    /// Fetches at most one empty batch. The time limit of the iteration keeps running after `None`.
     pub(crate) async fn step(&mut self) -> Result<Option<Place>, ClientError> {
         let advanced = poll_fn(|context| self.poll_advance(context)).await;
         if !matches!(advanced, Ok(None)) {
@@ -405,8 +408,8 @@ impl<T> Cursor<T> {
         advanced
     }
 
-    /// Closes the cursor on the server, and waits for it. Errors are ignored: the server closes an idle cursor after ten
-    /// minutes. `timeoutMS` of the query applies anew.
+    /// Closes the cursor on the server, and waits for it. Errors are ignored: the server closes an idle cursor after
+    /// ten minutes. The `timeoutMS` of the query starts afresh.
     ///
     /// # Cancel safety
     ///
@@ -418,22 +421,22 @@ impl<T> Cursor<T> {
         }
     }
 
-    /// Does the same as [`close`](Self::close), with another `timeoutMS`. Zero means no limit.
+    /// Does the same as [`close`](Self::close), with a different `timeoutMS`. Zero means no limit.
     ///
     /// # Cancel safety
     ///
-    /// That of [`close`](Self::close).
+    /// As for [`close`](Self::close).
     pub async fn close_within(self, timeout: Duration) {
         self.close_by(Limit::of(timeout)).await;
     }
 
-    /// Returns whether there are no more documents: neither here nor on the server.
+    /// Returns whether there are no more documents, neither here nor on the server.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.id == 0 && self.fetching.is_none() && self.batch.is_empty()
     }
 
-    /// Returns whether the next document is there, so that nothing is waited for.
+    /// Returns whether the next document is available without waiting.
     pub(crate) fn has_document(&self) -> bool {
         self.fetching.is_none() && !self.batch.is_empty()
     }
@@ -443,7 +446,7 @@ impl<T> Cursor<T> {
         self.take_typed()
     }
 
-    /// Moves the cursor into one of another type. This one has ended then.
+    /// Moves the cursor into one of another type, and ends the original.
     pub(crate) fn take_typed<U>(&mut self) -> Cursor<U> {
         Cursor {
             id: std::mem::take(&mut self.id),
@@ -462,23 +465,23 @@ impl<T> Cursor<T> {
         }
     }
 
-    /// Returns the document at a place of the present batch.
+    /// Returns the document at a place of the current batch.
     pub(crate) fn document(&self, place: Place) -> Result<&RawDocument, ClientError> {
         self.batch.document(place)
     }
 
-    /// Returns whether the present batch has no further document.
+    /// Returns whether the current batch has no more documents.
     pub(super) fn has_no_document(&self) -> bool {
         self.batch.is_empty()
     }
 
-    /// Returns the reply with the present batch.
+    /// Returns the reply with the current batch.
     pub(super) fn reply(&self) -> &RawDocument {
         &self.batch.reply
     }
 
-    /// Returns whether the cursor has failed because there was no connection to its server any more. Its error may be that of
-    /// an attempt before.
+    /// Returns whether the cursor failed because there was no longer a connection to its server. Its error may come
+    /// from an earlier attempt.
     pub(super) fn has_lost_server(&self) -> bool {
         self.has_lost_server
     }
@@ -517,7 +520,7 @@ impl<T> Cursor<T> {
                         return Poll::Ready(Err(error));
                     }
                 }
-                // A tailable cursor: say that there is nothing, instead of asking again and again.
+                // A tailable cursor reports that there is nothing, instead of asking again and again.
                 if self.batch.is_empty() && self.is_tailable() {
                     return Poll::Ready(Ok(None));
                 }
@@ -538,7 +541,7 @@ impl<T> Cursor<T> {
         }
     }
 
-    /// Advances to the next document, and waits for it at the end of a tailable cursor.
+    /// Advances to the next document, waiting for it at the end of a tailable cursor.
     fn poll_document(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Place>, ClientError>> {
         match ready!(self.poll_advance(context)) {
             Ok(None) if self.id != 0 => {
@@ -550,7 +553,7 @@ impl<T> Cursor<T> {
         }
     }
 
-    /// Returns whether the server waits a little for new documents before it replies that there are none.
+    /// Returns whether the server waits a while for new documents before it replies that there are none.
     pub(crate) fn awaits_data(&self) -> bool {
         self.query.as_ref().is_some_and(|query| query.awaits_data)
     }
@@ -559,8 +562,8 @@ impl<T> Cursor<T> {
         self.query.as_ref().is_some_and(|query| query.is_tailable)
     }
 
-    /// Ends the cursor after an error. A cursor that the server has ended, or that its connection took along, is not
-    /// closed. A cursor with a connection of its own keeps it, and is closed when the value drops.
+    /// Ends the cursor after an error. A cursor that the server ended, or that was lost with its connection, needs no
+    /// closing. A cursor with its own connection keeps it, and is closed when the value drops.
     fn fail(&mut self, error: &ClientError) {
         self.batch = Batch::default();
         let Some(query) = &self.query else { return };
@@ -576,14 +579,14 @@ impl<T> Cursor<T> {
         }
     }
 
-    /// Makes the next iteration have a limit of its own, if iterations have.
+    /// Gives the next iteration a new limit, if limits apply to iterations.
     pub(crate) fn end_iteration(&mut self) {
         if let Some(query) = &mut self.query {
             query.time.end_iteration();
         }
     }
 
-    /// Gives back what an ended cursor does not need any more.
+    /// Gives back what an ended cursor no longer needs.
     fn end(&mut self) {
         if let Some(query) = &mut self.query {
             query.end();
@@ -615,7 +618,7 @@ fn transaction_of(client: &Client, session: &InSession) -> (Option<i64>, Option<
     (opened_in, has_line.then(|| explicit.line().ticket()))
 }
 
-/// Reads a document as a value of the application.
+/// Reads a document as a value of the application's type.
 pub(crate) fn read<T: DeserializeOwned>(document: &RawDocument) -> Result<T, ClientError> {
     super::typed::decode(document).map_err(unreadable)
 }
@@ -631,8 +634,8 @@ fn batch_size_of(body: &RawDocument) -> Option<i32> {
     of(body).or_else(|| of(body.get_document("cursor").ok()?))
 }
 
-/// Returns the query's `comment`, which each `getMore` repeats, but for `listCollections`, whose comment the server passes on
-/// (Enumerating Collections, "listCollections Database Command").
+/// Returns the query's `comment`, which each `getMore` repeats, except for `listCollections`, whose comment the server
+/// itself passes on (Enumerating Collections, "listCollections Database Command").
 fn comment_of(body: &RawDocument) -> Option<RawDocumentBuf> {
     if name(body) == Some("listCollections") {
         return None;

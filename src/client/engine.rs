@@ -1,4 +1,4 @@
-//! The engine: it runs each command of a client, and repeats it where the specifications allow that.
+//! The engine: it runs each command of a client, and repeats it where the specifications allow.
 //!
 //! One attempt selects a server, checks a connection out, appends what the session calls for, runs the command, and takes
 //! note of the outcome. Operations (`run.rs`), commands of cursors (`cursor/query.rs`), and commits and aborts
@@ -6,9 +6,9 @@
 //!
 //! # What is repeated
 //!
-//! [`Retries`](crate::client::session::Retries) decides by the error and the [`Retryability`]. "Once" is as often as the time allows
-//! with `timeoutMS` (Client Side Operations Timeout, "Retryability"). The engine reports the last error which tells that
-//! an attempt was made.
+//! [`Retries`](crate::client::session::Retries) decides by the error and the [`Retryability`]. "Once" is as often as
+//! the time allows with `timeoutMS` (Client Side Operations Timeout, "Retryability"). The engine reports the last error
+//! that shows that an attempt was made.
 //!
 //! | operation | [`Retryability`] | repeated | why |
 //! | --- | --- | --- | --- |
@@ -22,14 +22,14 @@
 //! | abort | `Abort` | the same, but at most twice with `timeoutMS` | the server aborts a transaction itself when its time is up (Transactions, "abortTransaction") |
 //! | any command (`runCommand`) | `Command` | no | the client does not know what it does (Run Command, "Retryability") |
 //!
-//! Each of them is repeated after an overload, up to `maxAdaptiveRetries` times and after a pause, because the server has
-//! done nothing (Client Backpressure, "Overload retry policy"). That takes `retryReads` for a read or a `getMore`,
-//! `retryWrites` for a write, both for any command and for `killCursors`, and neither for a commit or an abort.
+//! Each of them is repeated after an overload, up to `maxAdaptiveRetries` times and after a pause, because the server
+//! did nothing (Client Backpressure, "Overload retry policy"). This requires `retryReads` for a read or a `getMore`,
+//! `retryWrites` for a write, both for a generic command and for `killCursors`, and neither for a commit or an abort.
 //!
-//! Two cases are no retries, because nothing was sent. If a connection was lost while it was idle, the attempt goes on with
-//! another one of the same server, until it has met a connection that was opened since. If the server has left the
-//! deployment, the attempt selects another one. An operation in a transaction, a commit and an abort do neither, and a command
-//! of a cursor stays on its server.
+//! Two cases do not count as retries, because nothing was sent. If a connection was lost while idle, the attempt goes
+//! on with another connection to the same server, until it gets one that was opened later. If the server has left the
+//! deployment, the attempt selects another server. An operation in a transaction, a commit and an abort do neither, and
+//! a command of a cursor stays on its server.
 
 mod attempts;
 
@@ -54,12 +54,12 @@ use crate::pool::error::{CheckOutError, Labels};
 use crate::pool::runtime::Connection;
 use crate::pool::runtime::boxed;
 
-/// What the engine runs. Its methods are called in the order in which they stand here.
+/// What the engine runs. Its methods are called in the order in which they are declared.
 pub(super) trait Attempted: Send + Sync {
-    /// How it holds the server of an attempt.
+    /// The type that holds the server of an attempt.
     type Server: Deref<Target = Server> + Send + Sync;
 
-    /// Returns what all attempts have in common.
+    /// Returns what all attempts share.
     fn common(&self) -> Common<'_>;
 
     fn session(&mut self) -> (&mut InSession, &Client);
@@ -69,20 +69,20 @@ pub(super) trait Attempted: Send + Sync {
         None
     }
 
-    /// Selects the server, or takes the connection that the command has to go to.
+    /// Selects the server, or takes the connection that the command must go to.
     fn select(&mut self, avoid: &[ServerAddress]) -> impl Future<Output = Tried<Target<Self::Server>, Self>> + Send;
 
-    /// Returns whether it leaves a server that has left the deployment.
+    /// Returns whether it selects another server if its server has left the deployment.
     fn may_move(&self) -> bool {
         false
     }
 
-    /// Returns whether it leaves a connection that was lost while it was idle.
+    /// Returns whether it takes another connection if its connection was lost while idle.
     fn may_reconnect(&self) -> bool {
         false
     }
 
-    /// Encodes what the client appends to the command. `known`: the server at the other end.
+    /// Encodes what the client appends to the command. `known` is the server at the other end.
     fn append(&mut self, to: &mut Vec<u8>, connection: &Connection<Endpoint>, known: SessionServer) -> Tried<(), Self>;
 
     /// Returns whether the connection is closed if the command is cancelled, because a transaction lives on it.
@@ -90,54 +90,55 @@ pub(super) trait Attempted: Send + Sync {
         false
     }
 
-    /// Returns whether the server does not answer.
+    /// Returns whether the server sends no reply.
     fn has_no_reply(&self) -> bool {
         false
     }
 
     fn command(&self) -> Command<'_>;
 
-    /// Notes a successful reply in the session.
+    /// Records a successful reply in the session.
     fn replied(&self, times: &ReplyTimes<'_>);
 
-    /// Returns whether it may write. A generic command counts as a write (Client Backpressure, "Overload retry policy").
+    /// Returns whether it might write. A generic command counts as a write (Client Backpressure, "Overload retry
+    /// policy").
     fn may_write(&self) -> bool;
 
-    /// Returns whether a write whose write concern was not met has failed. If not, its caller looks into the reply.
+    /// Returns whether an unmet write concern counts as a failure. If not, the caller inspects the reply.
     fn fails_without_concern(&self) -> bool {
         true
     }
 
-    /// Pins the connection again, if it stays pinned. Returns it otherwise.
+    /// Pins the connection again if it stays pinned, and returns it otherwise.
     fn keep(&mut self, server: &Self::Server, connection: Connection<Endpoint>) -> Option<Connection<Endpoint>>;
 
-    /// Notes a failed attempt in the session, and returns the error's labels.
+    /// Records a failed attempt in the session, and returns the error's labels.
     fn note(&mut self, fault: &Fault, known: Option<SessionServer>) -> Labels;
 
-    /// Returns whether the command was sent with a transaction number of its own.
+    /// Returns whether the command was sent with its own transaction number.
     fn is_numbered(&self) -> bool {
         false
     }
 
-    /// Returns what it allows after a failure.
+    /// Returns what the operation allows after a failure.
     fn retryability(&self) -> Retryability;
 }
 
-/// What all attempts have in common.
+/// What all attempts share.
 pub(super) struct Common<'a> {
     pub(super) client: &'a Client,
-    /// The identity in events.
+    /// The operation's identity in events.
     pub(super) id: OperationId,
-    /// The time limit, which has started.
+    /// The time limit, which is already running.
     pub(super) limit: Limit,
-    /// The caller, for what is known about connections in use.
+    /// The caller, for the record of connections in use.
     pub(super) site: &'static Location<'static>,
 }
 
 /// What a step of an attempt returns.
 pub(super) type Tried<T, A> = Result<T, Box<Failed<<A as Attempted>::Server>>>;
 
-/// The server of an attempt, and the connection to it if that is given.
+/// The server of an attempt, and the connection to it if it is predetermined.
 pub(super) type Target<S> = (S, Option<Connection<Endpoint>>);
 
 /// The outcome of a command that was executed.
@@ -148,24 +149,24 @@ pub(super) struct Reached<S> {
     pub(super) server: S,
 }
 
-/// The outcome of all attempts: what the command has brought, and whether its write concern was not met.
+/// The outcome of all attempts: the command's result, and whether its write concern was met.
 pub(super) type Ended<S> = Result<(Reached<S>, Option<UnmetConcern>), GivenUp>;
 
-/// What is known about a write whose write concern was not met, besides its reply.
+/// What is known, apart from the reply, about a write whose write concern was not met.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct UnmetConcern {
     pub(super) labels: Labels,
-    /// Whether a time limit is the reason: `timeoutMS`, or what the server was told of it.
+    /// Whether the reason is a time limit: `timeoutMS`, or the part of it that was sent to the server.
     pub(super) is_timeout: bool,
     /// Whether only the time limit ended the attempts.
     pub(super) is_late: bool,
 }
 
-/// The outcome of all attempts, if none has executed the command.
+/// The outcome of all attempts, if none executed the command.
 pub(super) struct GivenUp {
     /// The error to report.
     pub(super) error: ClientError,
-    /// How far the last attempt came.
+    /// How far the last attempt got.
     pub(super) kind: FaultKind,
     /// The labels of the last attempt's error.
     pub(super) labels: Labels,
@@ -175,18 +176,19 @@ pub(super) struct GivenUp {
 pub(super) struct Failed<S> {
     failure: Failure<S>,
     fault: Fault,
-    /// The error's labels, with those that the client adds.
+    /// The error's labels, including the labels that the client adds.
     labels: Labels,
     server: Option<ServerAddress>,
 }
 
 enum Failure<S> {
     Error(ClientError),
-    /// The command was executed, but its write concern was not met. This is the outcome if the command is not repeated.
+    /// The command was executed, but its write concern was not met. This becomes the outcome if the command is not
+    /// repeated.
     Unmet(Reached<S>, UnmetConcern),
 }
 
-/// Makes the first attempt, and further ones as long as the specifications allow them.
+/// Makes the first attempt, and further ones while the specifications allow them.
 pub(super) async fn run<A: Attempted>(of: &mut A) -> Ended<A::Server> {
     match attempt(of, &[]).await {
         Ok(reached) => Ok((reached, None)),
@@ -194,7 +196,7 @@ pub(super) async fn run<A: Attempted>(of: &mut A) -> Ended<A::Server> {
     }
 }
 
-/// Makes further attempts after the first one, as long as the specifications allow them.
+/// Makes further attempts after the first one, while the specifications allow them.
 pub(super) async fn go_on_after<A: Attempted>(of: &mut A, mut failed: Box<Failed<A::Server>>) -> Ended<A::Server> {
     let mut attempts = Attempts::new(of.common().client.options(), of.retryability(), of.common().limit);
     let mut to_report = None;
@@ -220,7 +222,7 @@ pub(super) async fn go_on_after<A: Attempted>(of: &mut A, mut failed: Box<Failed
     }
 }
 
-/// Runs the command once. Servers to `avoid` are taken only if no other one is suitable.
+/// Runs the command once. A server in `avoid` is used only if no other one is suitable.
 pub(super) async fn attempt<A: Attempted>(of: &mut A, avoid: &[ServerAddress]) -> Tried<Reached<A::Server>, A> {
     let mut selection_end = of.common().client.selection_end(of.common().limit);
     let (mut server, mut pinned) = match of.select_at_once(avoid) {
@@ -228,14 +230,14 @@ pub(super) async fn attempt<A: Attempted>(of: &mut A, avoid: &[ServerAddress]) -
         None => boxed(|| of.select(avoid)).await?,
     };
     let is_pinned = pinned.is_some();
-    // The last connection that had been created when the first one was found lost.
+    // The newest connection that existed when the first one was found lost.
     let mut last_old = None;
     loop {
         let mut connection = match pinned.take() {
             Some(connection) => connection,
             None => match server.pool.check_out_for(of.common().limit, selection_end, of.common().site).await {
                 Ok(connection) => connection,
-                // The server was selected, and has left the deployment since.
+                // The server has left the deployment since it was selected.
                 Err(OperationError::CheckOut(CheckOutError::PoolClosed(_)))
                     if of.may_move() && of.common().client.deployment().has_lost(&server) =>
                 {
@@ -281,13 +283,13 @@ pub(super) async fn attempt<A: Attempted>(of: &mut A, avoid: &[ServerAddress]) -
     }
 }
 
-/// Returns the command as it is run on this server.
+/// Returns the command in the form in which this server runs it.
 #[inline]
 fn command<'c, A: Attempted>(of: &'c A, server: &Server, appended: &'c [u8]) -> Command<'c> {
     of.command().round_trip_time(server.least_round_trip()).appended(appended)
 }
 
-/// Runs the command if something observes it, or if it has no reply.
+/// Runs the command if it is observed, or if it gets no reply.
 async fn run_unusually<A: Attempted>(
     of: &A,
     connection: &mut Connection<Endpoint>,
@@ -301,7 +303,7 @@ async fn run_unusually<A: Attempted>(
     }
 }
 
-/// Takes note of a reply. Inlined, because each command comes through here once.
+/// Records a reply. Inlined, because every command passes through here once.
 #[inline]
 fn succeeded<A: Attempted>(
     of: &mut A,
@@ -310,7 +312,7 @@ fn succeeded<A: Attempted>(
     connection: Connection<Endpoint>,
     known: SessionServer,
 ) -> Tried<Reached<A::Server>, A> {
-    // Servers outside of a cluster send no times.
+    // Servers outside of a cluster do not send times.
     let times = match known.has_cluster_time {
         true => replied(of, &reply),
         false => ReplyTimes { has_write_concern_error: has_write_concern_error(&reply), ..ReplyTimes::default() },
@@ -330,14 +332,14 @@ fn succeeded<A: Attempted>(
     }
 }
 
-/// Keeps the times of a reply.
+/// Records the cluster time and the operation time of a reply.
 #[inline]
 fn replied<'r>(of: &mut impl Attempted, reply: &'r RawDocument) -> ReplyTimes<'r> {
     let (session, client) = of.session();
     session.replied(client, reply)
 }
 
-/// Returns the failure of a command that was executed, but whose write concern was not met.
+/// Returns the failure of a command that was executed without meeting its write concern.
 #[cold]
 fn concern_unmet<A: Attempted>(
     of: &mut A,
@@ -354,7 +356,7 @@ fn concern_unmet<A: Attempted>(
     Box::new(Failed { failure, fault, labels, server: Some(address) })
 }
 
-/// Returns the failure of an attempt on this server. Without a connection, none was to be had.
+/// Returns the failure of an attempt on this server. Without `connection`, none was available.
 #[cold]
 fn failed<A: Attempted>(
     of: &mut A,
@@ -369,7 +371,7 @@ fn failed<A: Attempted>(
     let is_reusable = connection.as_ref().is_none_or(|(connection, _)| connection.condition().is_reusable());
     let fault = Fault::of_error(&error, is_reusable);
     let (connection, known) = connection.unzip();
-    // Pinned before the failure is noted, which may unpin it.
+    // Pinned before the failure is recorded, because recording it may unpin the connection.
     let connection = connection.and_then(|connection| of.keep(server, connection));
     let labels = of.note(&fault, known);
     drop(connection);

@@ -27,7 +27,7 @@ use crate::text::milliseconds::Milliseconds;
 use crate::text::printable::Printable;
 use crate::text::sentence::write_sentence;
 
-/// The server's number for `IllegalOperation`.
+/// The server's error code for `IllegalOperation`.
 const ILLEGAL_OPERATION: i32 = 20;
 
 /// An operation of a client failed.
@@ -40,13 +40,13 @@ pub enum ClientError {
     /// The operation failed on the selected server, in its last attempt.
     #[error("{0}")]
     Operation(#[source] Box<FailedOperation>),
-    /// Options of the operation cannot work, or contradict each other. Nothing was sent.
+    /// Options of the operation are invalid, or contradict each other. Nothing was sent.
     #[error(transparent)]
     InvalidOption(#[from] InvalidOption),
     /// The session refused the operation. Nothing was sent.
     #[error("{0}")]
     Session(#[from] SessionError),
-    /// The time for repeating a transaction was up: 120 seconds, `defaultTimeoutMS` or `timeoutMS`.
+    /// The time for repeating a transaction ran out: 120 seconds, `defaultTimeoutMS` or `timeoutMS`.
     #[error("the transaction was not committed in time: {last}")]
     #[non_exhaustive]
     TransactionTimeout {
@@ -63,7 +63,7 @@ pub enum ClientError {
     /// Some writes of [`Client::bulk_write`](crate::Client::bulk_write) failed, or it is unknown whether they were executed.
     #[error("{0}")]
     BulkWrite(#[source] Box<ClientBulkWriteFailure>),
-    /// serde could not write a value of the application as what the command calls for. Nothing was sent.
+    /// serde could not write a value of the application in the form that the command requires. Nothing was sent.
     #[error("the argument {name} cannot be sent: {reason}", reason = Printable(reason))]
     #[non_exhaustive]
     Argument {
@@ -72,22 +72,22 @@ pub enum ClientError {
         /// What is wrong with the value.
         reason: Arc<str>,
     },
-    /// A [`single::Client`](crate::single::Client) was called inside a tokio runtime: from a task, from `spawn_blocking`,
-    /// or while a runtime is entered. Nothing was sent.
+    /// A [`single::Client`](crate::single::Client) was called inside a tokio runtime: from a task, from
+    /// `spawn_blocking`, or on a thread that has entered a runtime. Nothing was sent.
     #[error(
         "a client on a single thread was called inside of a tokio runtime, whose thread it would block: use wharf::Client there"
     )]
     OnRuntime,
-    /// A [`single::Client`](crate::single::Client) could not create its event loop, or it was called by the destructor of a
-    /// thread-local value after the thread had ended. Nothing was sent.
+    /// A [`single::Client`](crate::single::Client) could not create its event loop, or it was called from the
+    /// destructor of a thread-local value, after the thread's event loop was gone. Nothing was sent.
     #[error("the event loop of a client on a single thread could not be made: {source}")]
     #[non_exhaustive]
     EventLoop {
         /// The operating system's or tokio's error.
         source: Arc<io::Error>,
     },
-    /// Other threads used a [`single::Client`](crate::single::Client) until the `timeoutMS` of this call was up. Nothing
-    /// was sent.
+    /// Other threads were using the [`single::Client`](crate::single::Client) until the `timeoutMS` of this call ran
+    /// out. Nothing was sent.
     #[error("other threads used the client on a single thread for all the time of this call ({})", Milliseconds(*limit))]
     #[non_exhaustive]
     InUse {
@@ -98,7 +98,7 @@ pub enum ClientError {
     #[error("the reply to {command} cannot be read: {reason}", reason = Printable(reason))]
     #[non_exhaustive]
     Reply {
-        /// The command's name.
+        /// The name of the command.
         command: &'static str,
         /// What is wrong with the reply.
         reason: Arc<str>,
@@ -115,15 +115,15 @@ pub use body::BodyError;
 impl ClientError {
     /// Wraps an error of the application, so that the body of a transaction can return it.
     ///
-    /// If the error has a client's error among its sources, the methods of this type give that error's answers. So the
+    /// If the error has a client's error among its sources, the methods of this type answer for that error. So its
     /// labels are kept, and the transaction is repeated.
-    /// [`with_transaction_as`](crate::client::Session::with_transaction_as) returns errors of another type as they are.
+    /// [`with_transaction_as`](crate::client::Session::with_transaction_as) returns errors of other types unchanged.
     pub fn other(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         Self::Other(Arc::from(error.into()))
     }
 
-    /// Returns the `_id`s that the client has added to documents whose insert has failed, or whose outcome is unknown, by
-    /// the documents' positions. An insert of the same documents can be repeated with these `_id`s: a document that already
+    /// Returns the `_id`s that the client added to documents whose insert failed or has an unknown outcome, by the
+    /// documents' positions. An insert of the same documents can be repeated with these `_id`s: a document that already
     /// exists is a duplicate key.
     #[must_use]
     pub fn generated_ids(&self) -> &[(usize, ObjectId)] {
@@ -136,7 +136,7 @@ impl ClientError {
         }
     }
 
-    /// Adds the `_id`s that the client has added to documents, if any may have been inserted.
+    /// Adds the `_id`s that the client added to documents, if any of them may have been inserted.
     pub(super) fn with_generated_ids(mut self, ids: impl IntoIterator<Item = (usize, ObjectId)>) -> Self {
         match &mut self {
             Self::Operation(failed) => failed.generated_ids.extend(ids),
@@ -151,8 +151,8 @@ impl ClientError {
         Self::Reply { command, reason: reason.into() }
     }
 
-    /// Marks this as a timeout, too: a further attempt might have succeeded, but the operation's time limit was up (Client
-    /// Side Operations Timeout, "Retryability").
+    /// Marks this as a timeout too: another attempt might have succeeded, but the operation's time ran out (Client Side
+    /// Operations Timeout, "Retryability").
     pub(super) fn late(mut self) -> Self {
         if let Self::Operation(failed) = &mut self {
             failed.is_late = !failed.is_timeout();
@@ -169,7 +169,7 @@ impl ClientError {
     }
 }
 
-/// The failure of an operation's last attempt, with the labels that the specifications let a client add.
+/// The failure of an operation's last attempt, with the labels that the specifications have a client add.
 #[derive(Clone)]
 pub struct FailedOperation {
     failure: Failure,
@@ -177,7 +177,7 @@ pub struct FailedOperation {
     labels: Labels,
     /// Whether only the operation's time limit ended its attempts.
     is_late: bool,
-    /// The `_id`s that the client has added to documents.
+    /// The `_id`s that the client added to documents.
     generated_ids: Vec<(usize, ObjectId)>,
 }
 
@@ -211,7 +211,7 @@ enum Failure {
     Selection(ServerSelectionError),
     #[error(transparent)]
     Operation(OperationError),
-    // The text comes from the specification.
+    // The specification prescribes the text.
     #[error(
         "This MongoDB deployment does not support retryable writes. Please add retryWrites=false to your connection string."
     )]
@@ -336,8 +336,8 @@ impl FailedOperation {
 
 /// Returns the meaning of a failed selection for retries and transactions.
 ///
-/// Only a server that was not found may be available the next time. A transaction that was repeated after any other failure
-/// would fail for the same reason until its time is up.
+/// Only if no server was found may there be one next time. After any other failure, a repeated transaction would fail
+/// for the same reason until its time ran out.
 pub(super) fn fault_of_selection(error: &ServerSelectionError) -> Fault {
     let kind = match error {
         ServerSelectionError::Timeout { .. }
@@ -353,7 +353,7 @@ pub(super) fn fault_of_selection(error: &ServerSelectionError) -> Fault {
 impl From<FailedOperation> for ClientError {
     fn from(failed: FailedOperation) -> Self {
         match failed.failure {
-            // Without a label, only the reason matters.
+            // No labels are involved, so only the reason matters.
             Failure::Selection(error) if failed.labels == Labels::NONE && !failed.is_late => Self::Selection(error),
             failure => Self::Operation(Box::new(FailedOperation { failure, ..failed })),
         }

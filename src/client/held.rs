@@ -12,12 +12,12 @@ impl Client {
     /// Runs a command on a connection from [`check_out`](Self::check_out) of this client, and returns the server's successful
     /// reply.
     ///
-    /// The command has events and log messages. The client adds `$clusterTime`, which the command's document must not have,
-    /// and keeps that of the reply. Its errors tell what they tell after [`run`](Self::run): a network error, for instance,
-    /// makes the server unknown and clears its pool.
+    /// The command has events and log messages. The client adds `$clusterTime`, which the command's document must not
+    /// contain, and keeps the one in the reply. Errors have the same effect as after [`run`](Self::run): a network
+    /// error, for instance, makes the server unknown and clears its pool.
     ///
-    /// The command is not retried, and belongs to no session: the client adds no `lsid`, so that the commands of a cursor can
-    /// carry the same one. `timeoutMS` holds for each command.
+    /// The command is not retried, and does not belong to a session: the client adds no `lsid`, so that all commands of
+    /// a cursor can carry the same one. `timeoutMS` applies to each command.
     ///
     /// # Errors
     ///
@@ -25,7 +25,7 @@ impl Client {
     ///
     /// # Cancel safety
     ///
-    /// That of [`Connection::run`]. The observers are told of the cancellation.
+    /// As for [`Connection::run`]. The observers are told of the cancellation.
     pub async fn run_on(
         &self,
         connection: &mut Connection<Endpoint>,
@@ -41,8 +41,8 @@ impl Client {
         if let Some(reply) = reply {
             InSession::Never.replied(self, reply);
         }
-        // The error of a stale connection says nothing about the server. Its pool may even be closed, and the server back in
-        // the deployment with a new one.
+        // The error of a stale connection says nothing about the server. Its pool may even be closed, and the server
+        // may be back in the deployment with a new pool.
         if !connection.is_stale() {
             let servers = self.deployment().servers();
             if let Some(server) = servers.iter().find(|server| server.pool.address() == connection.address()) {
@@ -55,7 +55,8 @@ impl Client {
         Ok(outcome?)
     }
 
-    /// Returns the elements that a command in no session has on this connection: `$clusterTime`, if the server takes it.
+    /// Returns the elements for a command outside any session on this connection: `$clusterTime`, if the server accepts
+    /// it.
     pub(super) fn elements_of_cluster_time(&self, connection: &Connection<Endpoint>) -> Vec<u8> {
         let mut elements = Vec::new();
         if known_of(connection).has_cluster_time

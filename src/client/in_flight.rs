@@ -1,8 +1,8 @@
 //! Commands in flight, and the sessions of commands that are cancelled.
 //!
-//! The server may execute a command although its operation was cancelled. Until that has ended, no other operation may use the
-//! session. It comes back when the connection has been drained, and at once if nothing was sent. If neither can be, the server
-//! is told that the session has ended, because it keeps a session for half an hour.
+//! The server may execute a command although its operation was cancelled. Until it is done, no other operation may use
+//! the session. The session comes back once the connection has been drained, or at once if nothing was sent. Otherwise
+//! the server, which keeps a session for half an hour, is told that the session has ended.
 
 use std::mem;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -16,7 +16,7 @@ use crate::client::session::{ServerSession, SessionId};
 use crate::endpoint::{AwaitsDrain, Endpoint};
 use crate::pool::runtime::{Connection, PerProcess, within};
 
-/// How long a connection is held at most for the reply to `endSessions`.
+/// The maximum time that a connection is held for the reply to `endSessions`.
 const LONGEST_REPLY: Duration = Duration::from_secs(5);
 
 /// A command in flight. Dropping the value means that its operation was cancelled.
@@ -36,7 +36,7 @@ impl<'f> InFlight<'f> {
         Self { client, connection, session, has_ended: false }
     }
 
-    /// Notes that the command was not cancelled.
+    /// Records that the command was not cancelled.
     pub(super) fn ended(mut self) {
         self.has_ended = true;
     }
@@ -66,7 +66,7 @@ impl Drop for InFlight<'_> {
     }
 }
 
-/// The session of a command that was cut off. Dropping the value means that nothing tells when the command ends.
+/// The session of a command that was cut off. Dropping the value means that nothing will report the end of the command.
 #[derive(Debug)]
 struct CutOff {
     session: Lent,
@@ -77,7 +77,7 @@ struct CutOff {
 enum Lent {
     /// The connection belongs to the client, and does not keep it alive.
     Implicit(Weak<Inner>, Option<ServerSession>),
-    /// The session of the application ends when the application and the connection have dropped it.
+    /// The session of the application ends when both the application and the connection have dropped it.
     Explicit(Arc<Explicit>),
 }
 
@@ -105,7 +105,7 @@ impl Drop for CutOff {
 }
 
 impl Client {
-    /// Tells a server, in the background, that this session has ended. Sessions that wait for it are ended together.
+    /// Tells a server, in the background, that this session has ended. Sessions waiting to be ended are ended together.
     #[cold]
     pub(super) fn end_later(&self, session: SessionId) {
         let is_first = self.with_ending(|ending| {
@@ -122,7 +122,7 @@ impl Client {
                 let sessions = task.client.with_ending(mem::take);
                 task.has_taken_them = true;
                 if let Some((_server, mut connection)) = connection {
-                    // A server that does not answer must not keep the connection.
+                    // An unresponsive server must not keep the connection occupied.
                     let ended = task.client.end_sessions(&sessions, &mut connection);
                     let _ =
                         within(Instant::now() + LONGEST_REPLY, || task.client.deployment().residence(), ended).await;
@@ -133,15 +133,15 @@ impl Client {
 
     fn with_ending<R>(&self, change: impl FnOnce(&mut Vec<SessionId>) -> R) -> R {
         let ending = self.inner.ending.get();
-        // Each change is one call of a method.
+        // Each change is a single method call, so the state is always valid.
         change(&mut ending.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// The sessions that wait to be ended. If there are any, a task ends them.
+/// The sessions waiting to be ended. If there are any, a task is ending them.
 pub(super) type Ending = PerProcess<Mutex<Vec<SessionId>>>;
 
-/// The task that ends sessions. If it is dropped before it has taken them, the servers end them after half an hour.
+/// The task that ends sessions. If it is dropped before it takes them, the servers end them after half an hour.
 struct EndingTask {
     client: Client,
     has_taken_them: bool,

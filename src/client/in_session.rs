@@ -1,4 +1,4 @@
-//! The session of an operation: one for itself, or the application's.
+//! The session of an operation: its own, or the application's.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,11 +32,11 @@ pub(super) enum Pinned {
 pub(super) struct Explicit {
     client: Client,
     state: Mutex<State<Pinned>>,
-    /// Whether the client started the session for an operation of its own: a change stream.
+    /// Whether the client started the session for one of its own operations: a change stream.
     is_implicit: bool,
-    /// The time limit of the call of `with_transaction` in progress, if it has one.
+    /// The time limit of the call of `with_transaction` in progress, if any.
     repeating_until: Mutex<Option<Limit>>,
-    /// The cursors of the present transaction that close.
+    /// The cursors of the current transaction that are closing.
     line: Mutex<Arc<Line>>,
 }
 
@@ -46,13 +46,13 @@ impl Explicit {
         Arc::new(Self { client, state, is_implicit, repeating_until, line: Mutex::default() })
     }
 
-    /// Returns whether the session is left out where the server has no sessions. Otherwise that is an error.
+    /// Returns whether the session is left out if the server does not support sessions. Otherwise that is an error.
     pub(super) fn is_implicit(&self) -> bool {
         self.is_implicit
     }
 
-    /// Sets the time limit of a call of `with_transaction`, which holds until the value that is returned drops. The limit
-    /// of a call that has begun earlier stays: it holds for all that the call does.
+    /// Sets the time limit of a call of `with_transaction`, which holds until the returned value drops. If an outer
+    /// call already has a limit, that limit stays, because it covers everything the call does.
     pub(super) fn limit_to(self: &Arc<Self>, limit: Option<Limit>) -> LimitedCall {
         let mut present = self.locked_limit();
         let before = *present;
@@ -60,20 +60,20 @@ impl Explicit {
         LimitedCall { explicit: self.clone(), before }
     }
 
-    /// Returns the time limit of the call of `with_transaction` in progress, if it has one.
+    /// Returns the time limit of the call of `with_transaction` in progress, if any.
     pub(super) fn limit(&self) -> Option<Limit> {
         *self.locked_limit()
     }
 
-    /// Returns the time limit of an operation with this limit of its own: that of `with_transaction` while it runs (Client
-    /// Side Operations Timeout, "Validation and Overrides"). `None` if the session has none.
+    /// Returns the session's time limit for an operation with this limit of its own: while `with_transaction` runs, its
+    /// limit (Client Side Operations Timeout, "Validation and Overrides"). `None` if the session sets none.
     ///
     /// # Errors
     ///
-    /// [`SessionError::TimeoutInTransaction`] if there are two.
+    /// [`SessionError::TimeoutInTransaction`] if both have a limit.
     pub(super) fn limit_of(&self, own: Limit) -> Result<Option<Limit>, SessionError> {
         match self.limit() {
-            // A part of an operation has the limit of the whole.
+            // A part of an operation shares the limit of the whole.
             Some(limit) if own.is_set() && own != limit => Err(SessionError::TimeoutInTransaction),
             limit => Ok(limit),
         }
@@ -93,16 +93,16 @@ impl Explicit {
         Arc::ptr_eq(&self.client.inner, &client.inner)
     }
 
-    /// Locks the state, for a few instructions: never across an await.
+    /// Locks the state, for a few instructions, never across an await.
     pub(super) fn lock(&self) -> MutexGuard<'_, State<Pinned>> {
-        // The state is valid between any two calls of its methods.
+        // The state is valid between any two method calls.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes a failure, and returns the error's labels.
+    /// Records a failure, and returns the error's labels.
     pub(super) fn note(&self, note: impl FnOnce(&mut State<Pinned>) -> Consequence<Pinned>) -> Labels {
         let Consequence { labels, unpinned } = note(&mut self.lock());
-        // Outside of the lock.
+        // Dropped outside the lock.
         drop(unpinned);
         labels
     }
@@ -110,12 +110,12 @@ impl Explicit {
     /// Starts a transaction. Returns what the last one was pinned to.
     pub(super) fn start_transaction(&self, options: TransactionOptions) -> Result<Option<Pinned>, SessionError> {
         let last = self.lock().start_transaction(options)?;
-        // The cursors of the last transaction do not hold this one up.
+        // The cursors of the last transaction do not delay this one.
         *self.locked_line() = Arc::default();
         Ok(last)
     }
 
-    /// Returns the cursors of the present transaction that close.
+    /// Returns the cursors of the current transaction that are closing.
     pub(super) fn line(&self) -> Arc<Line> {
         self.locked_line().clone()
     }
@@ -124,26 +124,26 @@ impl Explicit {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until the cursors of the transaction have closed that were dropped before. Only those behind a load balancer
-    /// need its connection.
+    /// Waits until the transaction's dropped cursors have closed. Only behind a load balancer do they need its
+    /// connection.
     ///
     /// # Errors
     ///
-    /// [`SessionError::CursorClosing`] if the limit, which has started, is reached before.
+    /// [`SessionError::CursorClosing`] if the running limit expires first.
     pub(super) async fn cursors_closed(&self, limit: Limit) -> Result<(), SessionError> {
         let line = self.line();
-        // Nearly always, and without a timer.
+        // The usual case, without a timer.
         if line.is_empty() {
             return Ok(());
         }
         self.in_time(limit, line.empty()).await
     }
 
-    /// Waits for a cursor that closes.
+    /// Waits for a cursor that is closing.
     ///
     /// # Errors
     ///
-    /// [`SessionError::CursorClosing`] if the limit, which has started, is reached before.
+    /// [`SessionError::CursorClosing`] if the running limit expires first.
     pub(super) async fn in_time<F: Future>(&self, limit: Limit, closed: F) -> Result<F::Output, SessionError> {
         match limit.deadline() {
             Some((at, _)) => within(at, || self.client.deployment().residence(), closed)
@@ -153,12 +153,13 @@ impl Explicit {
         }
     }
 
-    /// Takes the connection that the transaction is pinned to, or returns its mongos, to which it stays pinned. `opened_in`:
-    /// for a cursor, the transaction that it was opened in. If another one is open by now, nothing is taken.
+    /// Takes the connection that the transaction is pinned to, or returns its mongos, to which it stays pinned. For a
+    /// cursor, `opened_in` is the transaction that it was opened in: if a different one is open by now, nothing is
+    /// taken.
     ///
     /// # Errors
     ///
-    /// [`SessionError::TransactionCutOff`] if another command has the connection, or has lost it.
+    /// [`SessionError::TransactionCutOff`] if another command holds the connection or lost it.
     pub(super) fn take_pin(&self, opened_in: Option<i64>) -> Result<Option<Pinned>, SessionError> {
         let mut state = self.lock();
         if opened_in.is_some() && state.open_transaction() != opened_in {
@@ -171,8 +172,8 @@ impl Explicit {
         Ok(taken)
     }
 
-    /// Pins a connection to the transaction, if it leads to a service behind a load balancer. Returns it otherwise, or if
-    /// there is no transaction any more.
+    /// Pins a connection to the transaction, if it leads to a service behind a load balancer. Returns it otherwise, or
+    /// if the transaction is over.
     pub(super) fn keep_connection(
         &self,
         server: &Selected,
@@ -185,8 +186,8 @@ impl Explicit {
         connection_of(self.lock().pin(Pinned::Connection(server.clone(), Box::new(connection))))
     }
 
-    /// Pins the connection that a cursor has taken to its transaction again. If that is over, or an error has unpinned it,
-    /// the connection is closed, so that the server aborts what is left of the transaction.
+    /// Pins the connection that a cursor took back to its transaction. If the transaction is over, or an error unpinned
+    /// it, the connection is closed, so that the server aborts what is left of the transaction.
     pub(super) fn pin_again(&self, opened_in: i64, server: &Selected, connection: Connection<Endpoint>) {
         let back = self.lock().pin_again(opened_in, Pinned::Connection(server.clone(), Box::new(connection)));
         if let Some(mut connection) = connection_of(back) {
@@ -202,10 +203,10 @@ fn connection_of(pinned: Option<Pinned>) -> Option<Connection<Endpoint>> {
     }
 }
 
-/// A call of `with_transaction` in progress, whose time limit holds for all operations of the session.
+/// A call of `with_transaction` in progress, whose time limit applies to all operations of the session.
 pub(super) struct LimitedCall {
     explicit: Arc<Explicit>,
-    /// The limit of the call that this one is part of.
+    /// The limit of the call that contains this one.
     before: Option<Limit>,
 }
 
@@ -238,16 +239,16 @@ impl fmt::Debug for Explicit {
 /// The session of an operation.
 #[derive(Debug)]
 pub(super) enum InSession {
-    /// One for the operation alone, taken when its connection is known to support sessions.
+    /// A session for this operation only, taken once its connection is known to support sessions.
     Implicit(Option<ServerSession>),
     /// The application's.
     Explicit(Arc<Explicit>),
-    /// None: the server would not tell when the session is free again.
+    /// None: the server would not report when the session is free again.
     Never,
 }
 
 impl InSession {
-    /// Gives out the number of a write that may be retried. `None` without a session.
+    /// Returns a number for a write that may be retried, or `None` without a session.
     pub(super) fn next_transaction_number(&mut self) -> Option<i64> {
         match self {
             Self::Implicit(session) => session.as_mut().map(ServerSession::next_transaction_number),
@@ -256,7 +257,7 @@ impl InSession {
         }
     }
 
-    /// Notes a failed attempt in the session of an operation for itself.
+    /// Records a failed attempt in the operation's own session.
     pub(super) fn mark_dirty_after(&mut self, fault: &Fault) {
         if let Self::Implicit(Some(session)) = self
             && matches!(fault.kind, FaultKind::Network | FaultKind::Malformed)
@@ -265,7 +266,7 @@ impl InSession {
         }
     }
 
-    /// Keeps the times of a reply.
+    /// Records the cluster time and the operation time of a reply.
     pub(super) fn replied<'r>(&self, client: &Client, reply: &'r RawDocument) -> ReplyTimes<'r> {
         let times = ReplyTimes::read(reply);
         let advanced = times.cluster_time.and_then(|time| client.cluster_time().advance(time));
@@ -277,16 +278,16 @@ impl InSession {
 }
 
 impl Client {
-    /// Gives the session of an operation back to the pool, if the operation had one for itself. The connection is that of
-    /// its last command, if it is at hand.
+    /// Gives the session of an operation back to the pool, if the operation had its own. `connection` is the connection
+    /// of its last command, if it is at hand.
     pub(super) fn give_back(&self, session: InSession, connection: Option<&Connection<Endpoint>>) {
         if let InSession::Implicit(Some(session)) = session {
             self.give_back_of(session, connection);
         }
     }
 
-    /// Gives a server session back to the pool. The clock is not read for it: the session counts as given back when it was
-    /// sent last. If it has expired since then, the next operation that takes it finds out, and discards it.
+    /// Gives a server session back to the pool. The clock is not read for it: the session counts as given back when it
+    /// was last sent. If it has expired since, the next operation that takes it notices and discards it.
     #[inline]
     pub(super) fn give_back_of(&self, session: ServerSession, connection: Option<&Connection<Endpoint>>) {
         if session.is_to_be_ended() {
@@ -298,7 +299,7 @@ impl Client {
     }
 }
 
-/// Returns what a session has to know about the server at the other end of a connection.
+/// Returns what a session needs to know about the server at the other end of a connection.
 #[inline]
 pub(super) fn known_of(connection: &Connection<Endpoint>) -> SessionServer {
     let hello = connection.hello();
@@ -312,12 +313,13 @@ pub(super) fn known_of(connection: &Connection<Endpoint>) -> SessionServer {
     }
 }
 
-/// Returns whether the server has sessions. Servers behind a load balancer do.
+/// Returns whether the server supports sessions. Servers behind a load balancer do.
 pub(super) fn has_sessions(connection: &Connection<Endpoint>) -> bool {
     connection.hello().logical_session_timeout_minutes.is_some() || connection.service_id().is_some()
 }
 
-/// Returns how long the server keeps an idle session. `None` behind a load balancer, where sessions do not expire.
+/// Returns how long the server keeps an idle session. Returns `None` behind a load balancer, where sessions do not
+/// expire.
 pub(super) fn timeout_of(connection: &Connection<Endpoint>) -> Option<Duration> {
     if connection.service_id().is_some() {
         return None;

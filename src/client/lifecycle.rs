@@ -1,4 +1,4 @@
-//! The beginning and the end of a client: connections that are opened in advance, and an orderly end.
+//! The beginning and the end of a client: opening connections in advance, and an orderly shutdown.
 
 use std::future::{pending, poll_fn};
 use std::panic::Location;
@@ -20,21 +20,21 @@ use crate::endpoint::{Command, Endpoint, Limit, OperationError};
 use crate::pool::core::Phase;
 use crate::pool::runtime::{Connection, within};
 
-/// The maximum time that a call spends on the work that is kept for its end.
+/// The maximum time that a call spends on the work kept for its end.
 const LONGEST_FINISH: Duration = Duration::from_secs(10);
 
-/// The maximum time that a shutdown waits for a connection for ending sessions.
+/// The maximum time that a shutdown waits for a connection on which to end sessions.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
-/// The maximum time that the pools stay open until the server has ended sessions.
+/// The maximum time that the pools stay open for the server to end sessions.
 const LONGEST_REPLY: Duration = Duration::from_millis(250);
 
 /// Where sessions are ended: on any server, preferably the primary.
 static PRIMARY_PREFERRED: ReadPreference = ReadPreference::new(ReadPreferenceMode::PrimaryPreferred);
 
 impl Client {
-    /// Opens connections before they are needed: waits for a server as [`connect`](Self::connect) does, and makes the pool
-    /// of each known server hold this many connections, or `maxPoolSize` if that is less.
+    /// Opens connections before they are needed. Waits for a server as [`connect`](Self::connect) does, then fills the
+    /// pool of each known server to this many connections, or to `maxPoolSize` if that is less.
     ///
     /// # Errors
     ///
@@ -42,21 +42,21 @@ impl Client {
     ///
     /// # Cancel safety
     ///
-    /// The connections that are open or being opened stay in the pools.
+    /// The connections that are open or are being opened stay in the pools.
     pub async fn warm_up(&self, connections: u32) -> Result<(), ClientError> {
         self.warm_up_with(connections, |_, _| {}).await
     }
 
-    /// Does the same as [`warm_up`](Self::warm_up), and calls `progress` with the number of connections that are open and the
-    /// number that is wanted, at first and after each connection.
+    /// Does the same as [`warm_up`](Self::warm_up), and calls `progress` with the number of open connections and the
+    /// number wanted, once at the start and after each connection.
     ///
     /// # Errors
     ///
-    /// Those of [`warm_up`](Self::warm_up).
+    /// As for [`warm_up`](Self::warm_up).
     ///
     /// # Cancel safety
     ///
-    /// That of [`warm_up`](Self::warm_up).
+    /// As for [`warm_up`](Self::warm_up).
     pub async fn warm_up_with(&self, connections: u32, mut progress: impl FnMut(u32, u32)) -> Result<(), ClientError> {
         self.connect().await?;
         let Some(runtime) = self.deployment().residence() else { return Err(ServerSelectionError::NoRuntime.into()) };
@@ -94,14 +94,14 @@ impl Client {
         Ok(())
     }
 
-    /// Ends the sessions that no operation uses, closes all pools, and waits until their connections in use have come back
-    /// and are closed, all within `limit`. Returns whether all are closed.
+    /// Ends the sessions that no operation is using, closes all pools, and waits until their connections in use have
+    /// come back and are closed, all within `limit`. Returns whether all are closed.
     ///
-    /// The sessions are ended first. Then idle connections are closed. If operations are still running, one of them stays
-    /// open, for ending their sessions after the last operation. If no connection is idle, the client waits for one first,
-    /// for at most a second, and for the server's reply for at most a quarter of a second. Operations that begin when the
-    /// pools are closed fail with [`ServerSelectionError::Closed`]. Dropping the last clone of a client also closes its
-    /// pools, but does not end sessions: the servers end them when they have not been used for half an hour.
+    /// The sessions are ended first. Then idle connections are closed. If operations are still running, one of them
+    /// stays open, to end their sessions after the last operation. If no connection is idle, the client first waits for
+    /// one for at most a second. It waits for the server's reply for at most a quarter of a second. Operations that
+    /// begin after the pools have closed fail with [`ServerSelectionError::Closed`]. Dropping the last clone of a
+    /// client also closes its pools, but does not end sessions: the servers end them after half an hour without use.
     ///
     /// # Cancel safety
     ///
@@ -113,12 +113,12 @@ impl Client {
             return true;
         };
         let all_closed = within(at, || self.deployment().residence(), closing).await.is_ok();
-        // In case the time was up before.
+        // In case the time was already up.
         self.deployment().close();
         all_closed
     }
 
-    /// Ends the sessions that no operation uses, closes all pools, and waits until their connections are closed.
+    /// Ends the sessions that no operation is using, closes all pools, and waits until their connections are closed.
     async fn end_and_close(&self) {
         // A closed deployment has forgotten its servers, and with them how long they keep sessions.
         let timeout = self.session_timeout();
@@ -134,8 +134,8 @@ impl Client {
         }
     }
 
-    /// Ends these sessions on a connection to `server`, and those that later come back. If operations go on, closes all pools
-    /// and waits for them.
+    /// Ends these sessions on a connection to `server`, and the ones that come back later. If operations go on, closes
+    /// all pools and waits for them.
     async fn end_sessions_of_all(
         &self,
         mut ids: Vec<SessionId>,
@@ -153,7 +153,7 @@ impl Client {
         let ended = match ended {
             // The connection comes back before its pool is closed.
             Ok(mut connection) if self.is_idle() => {
-                // The operations that were over just now have given theirs back.
+                // The operations that just ended have given theirs back.
                 let rest = async { self.end_sessions(&idle_sessions(), &mut connection).await };
                 let _ = within(moment, || self.deployment().residence(), rest).await;
                 return;
@@ -175,13 +175,13 @@ impl Client {
             }
         };
         let (mut connection, ()) = tokio::join!(ending, others_closed);
-        // The operations that are over now have given theirs back.
+        // The operations that have ended by now have given theirs back.
         self.end_sessions(&idle_sessions(), &mut connection).await;
     }
 
-    /// Does the work that is kept for the end of a call, on a client that does not spawn it. All of this work together may
-    /// take `connectTimeoutMS`, but at most 10 s, and not longer than the call itself. The rest is given up, except for
-    /// work that has not begun when the call's time is up, which the next call does.
+    /// Does the work that is kept for the end of a call, on a client that does not spawn it. Altogether this work may
+    /// take `connectTimeoutMS`, but at most 10 s and no longer than the call itself. The rest is abandoned, except for
+    /// work that has not begun when the call's time is up: the next call does it.
     pub(crate) async fn finish_kept(&self, call: Limit) {
         let mut at = None;
         loop {
@@ -202,13 +202,14 @@ impl Client {
                 let own = Instant::now() + limit;
                 call.deadline().map_or(own, |(end, _)| end.min(own))
             });
-            // All at the same time, so that a server that does not answer does not hold up the work for other servers.
+            // All of it runs concurrently, so that a server that does not answer does not hold up the work for other
+            // servers.
             let all = poll_fn(|context| {
                 kept.retain_mut(|work| work.as_mut().poll(context).is_pending());
                 if kept.is_empty() { Poll::Ready(()) } else { Poll::Pending }
             });
             if timeout_at(at, all).await.is_err() {
-                // The servers themselves end anything that is not used.
+                // The servers will clean up whatever is left unused.
                 return;
             }
         }
@@ -236,8 +237,8 @@ impl Client {
         snapshot.servers().all(|(_, member)| member.is_none_or(|member| member.operation_count() == 0))
     }
 
-    /// Checks out the connection for ending sessions, from a known server. `None` if no session is in the pool and no
-    /// operation may bring one, or if no connection is available in time.
+    /// Checks out the connection for ending sessions, from a known server. Returns `None` if the pool holds no session
+    /// and no operation can bring one, or if no connection is available in time.
     pub(super) async fn last_connection(&self, is_pool_empty: bool) -> Option<(Arc<Server>, Connection<Endpoint>)> {
         if is_pool_empty && self.is_idle() {
             return None;
@@ -250,7 +251,7 @@ impl Client {
                     if connection.check_idle().is_ok() {
                         return Some((server.server().clone(), connection));
                     }
-                    // It was lost while it was idle, and is closed.
+                    // It was lost while idle, and is closed.
                 }
                 Err(error) => {
                     tracing::debug!(target: "wharf::command", %error, "Sessions could not be ended");

@@ -1,11 +1,12 @@
-//! The cursors of a transaction behind a load balancer that close.
+//! The line of closing cursors, for a transaction behind a load balancer.
 //!
-//! Only the connection of the transaction leads to its cursors. A cursor that is dropped closes in the background, and the next
-//! operation of the transaction would have the connection first. So the cursor takes a place in the line of its transaction
-//! as soon as it is dropped. The cursors in the line close one after the other, and operations wait until it is empty.
+//! Only the connection of the transaction leads to its cursors. A cursor that is dropped closes in the background, and
+//! the next operation of the transaction would get the connection first. So the cursor takes a place in the line of its
+//! transaction as soon as it is dropped. The cursors in the line close one after the other, and operations wait until
+//! it is empty.
 //!
-//! Operations and `getMore` commands take no place, because a place holds up all others: a call of
-//! [`Cursor::next`](super::Cursor::next) that was cancelled is not polled, and stays in its cursor.
+//! Operations and `getMore` commands do not take a place, because a place holds up all others: a cancelled call to
+//! [`Cursor::next`](super::Cursor::next) stays in its cursor and is not polled.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,38 +14,38 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-/// The cursors of one transaction that close.
+/// The cursors of one transaction that are closing.
 #[derive(Default)]
 pub(super) struct Line {
-    /// The numbers of their tickets. The first one closes now.
+    /// Their ticket numbers. The first cursor is closing now.
     places: Mutex<VecDeque<u64>>,
-    /// Notified of each place that is left.
+    /// Notified whenever a cursor leaves its place.
     left: Notify,
-    /// The number of tickets.
+    /// The number of tickets so far.
     tickets: AtomicU64,
 }
 
 impl Line {
-    /// Returns the ticket of another cursor.
+    /// Returns a ticket for one more cursor.
     pub(super) fn ticket(self: &Arc<Self>) -> Ticket {
         // Relaxed: the numbers only have to differ.
         Ticket { line: self.clone(), number: self.tickets.fetch_add(1, Ordering::Relaxed) }
     }
 
-    /// Returns whether no cursor closes.
+    /// Returns whether no cursor is closing.
     pub(super) fn is_empty(&self) -> bool {
         self.lock().is_empty()
     }
 
-    /// Waits until no cursor closes.
+    /// Waits until no cursor is closing.
     pub(super) async fn empty(&self) {
         self.until(|places| places.is_empty().then_some(())).await;
     }
 
-    /// Waits until `find` finds something in the places.
+    /// Waits until `find` returns something for the places.
     async fn until<T>(&self, find: impl Fn(&VecDeque<u64>) -> Option<T>) -> T {
         loop {
-            // Made before the look at the places, so that it does not miss what happens after that.
+            // Created before the places are read, so that it does not miss a later change.
             let left = self.left.notified();
             let found = find(&self.lock());
             if let Some(found) = found {
@@ -55,7 +56,7 @@ impl Line {
     }
 
     fn lock(&self) -> MutexGuard<'_, VecDeque<u64>> {
-        // Each change is one call of a method.
+        // Each change is a single method call, so the state is always valid.
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -74,7 +75,7 @@ impl Ticket {
         Place(self.clone())
     }
 
-    /// Waits until no other cursor closes. Returns false if this one is in the line by then.
+    /// Waits until no other cursor is closing. Returns false if this one is in the line by then.
     pub(super) async fn is_alone(&self) -> bool {
         let is_alone = |places: &VecDeque<u64>| match places.is_empty() {
             true => Some(true),

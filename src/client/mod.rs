@@ -1,4 +1,4 @@
-//! The client: one handle for a whole deployment, which survives the failures of its servers.
+//! The client: one handle to a whole deployment, which survives server failures.
 //!
 //! ```no_run
 //! use bson::rawdoc;
@@ -13,8 +13,8 @@
 //! }
 //! ```
 //!
-//! A [`Client`] monitors the servers of its deployment, has a [pool](crate::Pool) for each of them, selects a server for
-//! each [`Operation`], and retries operations where that is safe.
+//! A [`Client`] monitors the servers of its deployment, keeps a [pool](crate::Pool) for each of them, selects a server
+//! for each [`Operation`], and retries operations where that is safe.
 
 mod appending;
 mod change_stream;
@@ -74,7 +74,7 @@ pub use topology::{HeartbeatConnection, ServerType, ServerView, TopologyEvent, T
 pub use typed::TypedCommand;
 pub use write::{Write, WriteError, WriteFailure, Written};
 
-/// The methods of [`Collection`] and [`Database`] return these builders, which send their command when they are awaited.
+/// The methods of [`Collection`] and [`Database`] return these builders. Awaiting a builder sends its command.
 pub mod action {
     pub use super::collection::{
         Aggregate, BulkWrite, ChangeSearchIndex, ClientBulkWrite, CountDocuments, CreateCollection, CreateIndex,
@@ -110,9 +110,9 @@ const DEFAULT_SESSION_TIMEOUT_MINUTES: i64 = 30;
 /// A client of a MongoDB deployment: a standalone server, a replica set, a sharded cluster, or servers behind a load
 /// balancer.
 ///
-/// It is created without a runtime, and does not connect before its first use. Clones are cheap, and share everything.
-/// Dropping the last clone closes all pools and ends the monitors. A cancelled operation of a [`Session`] counts as a clone
-/// until the rest of its reply has been read, for at most
+/// It is created without a runtime, and does not connect until it is first used. Clones are cheap, and share
+/// everything. Dropping the last clone closes all pools and ends the monitors. A cancelled operation of a [`Session`]
+/// counts as a clone until the rest of its reply has been read, for at most
 /// [`Options::drain_timeout`](crate::Options#structfield.drain_timeout).
 ///
 /// # Runtimes
@@ -122,9 +122,9 @@ const DEFAULT_SESSION_TIMEOUT_MINUTES: i64 = 30;
 ///
 /// # Forks
 ///
-/// A forked child may use a client that it inherits: it monitors the servers again, on its own connections, and leaves the
-/// parent's connections alone. It does not share sessions with its parent, and the `_id`s that it adds to documents differ
-/// from the ones of its parent and its siblings.
+/// A forked child may use a client that it inherits: it monitors the servers again, on its own connections, and leaves
+/// the parent's connections alone. It does not share sessions with its parent, and its `_id`s for documents differ from
+/// those of its parent and its siblings.
 #[derive(Clone)]
 pub struct Client {
     inner: Arc<Inner>,
@@ -172,9 +172,9 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets the number of characters after which a command or a reply in a log message is cut, including messages about
-    /// monitoring. The default comes from the environment variable `MONGODB_LOG_MAX_DOCUMENT_LENGTH` (a number, or
-    /// `unlimited`), or else is 1,000.
+    /// Sets the number of characters after which a command or a reply in a log message is truncated, including messages
+    /// about monitoring. The default comes from the environment variable `MONGODB_LOG_MAX_DOCUMENT_LENGTH` (a number,
+    /// or `unlimited`), or else is 1,000.
     ///
     /// Commands are logged through [`tracing`] at level `DEBUG` with the target `wharf::command`. The selection of a server
     /// has the target `wharf::serverSelection`, at level `DEBUG`, and at `INFO` if an operation has to wait for a server.
@@ -192,8 +192,8 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets the resolver for an SRV name (`mongodb+srv://`), instead of the system's configuration. It caches according to
-    /// its own options.
+    /// Sets the resolver for an SRV name (`mongodb+srv://`), instead of the system's configuration. It caches according
+    /// to its own settings.
     #[cfg(feature = "srv")]
     pub fn resolver(mut self, resolver: crate::endpoint::hickory_resolver::TokioResolver) -> Self {
         self.resolver = Some(resolver);
@@ -204,12 +204,12 @@ impl ClientBuilder {
     ///
     /// # Errors
     ///
-    /// [`InvalidOption`] names the first option that cannot work, its value and what is allowed.
+    /// [`InvalidOption`] names the first option that is invalid, its value and what is allowed.
     pub fn build(self) -> Result<Client, InvalidOption> {
         self.build_with(Checks::ByMonitors)
     }
 
-    /// Builds a client whose servers are checked in this way.
+    /// Builds a client that checks its servers in this way.
     ///
     /// # Errors
     ///
@@ -235,11 +235,11 @@ impl ClientBuilder {
 }
 
 impl Client {
-    /// Creates a client from a connection string. Neither looks anything up nor connects.
+    /// Creates a client from a connection string. Does not look anything up or connect.
     ///
-    /// If the string begins with `mongodb+srv://`, its name is looked up when the client is first used, and again while the
-    /// deployment is a sharded cluster or unknown (Polling SRV Records for mongos Discovery). A look-up that fails is
-    /// repeated, and the error of a selection shows why it failed.
+    /// If the string begins with `mongodb+srv://`, its name is looked up when the client is first used, and again while
+    /// the deployment is a sharded cluster or unknown (Polling SRV Records for mongos Discovery). A failed look-up is
+    /// repeated, and selection errors say why it failed.
     ///
     /// # Errors
     ///
@@ -262,7 +262,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`InvalidOption`] names the first option that cannot work, its value and what is allowed.
+    /// [`InvalidOption`] names the first option that is invalid, its value and what is allowed.
     pub fn new(options: Options) -> Result<Self, InvalidOption> {
         Self::builder(options).build()
     }
@@ -284,8 +284,8 @@ impl Client {
         self.deployment().options()
     }
 
-    /// Appends a wrapping library to the metadata that connections send with their hello (MongoDB Handshake, "Metadata
-    /// updates after MongoClient initialization").
+    /// Appends the name of a wrapping library to the metadata that connections send with their hello (MongoDB
+    /// Handshake, "Metadata updates after MongoClient initialization").
     ///
     /// It applies to all clones of the client, and to connections that are opened from now on, including the monitors'. It
     /// does not open or close connections. A library that was already appended, or that
@@ -322,8 +322,8 @@ impl Client {
         &self.inner.cluster_time
     }
 
-    /// Returns how long the servers keep an idle session. `None` behind a load balancer, where sessions do not expire. If
-    /// no server is known, it is the servers' default: an older session may have expired.
+    /// Returns how long the servers keep an idle session. Returns `None` behind a load balancer, where sessions do not
+    /// expire. If no server is known, returns the servers' default: an older session may have expired.
     fn session_timeout(&self) -> Option<Duration> {
         let snapshot = self.deployment().snapshot();
         if snapshot.topology.topology_type() == TopologyType::LoadBalanced {
@@ -333,8 +333,8 @@ impl Client {
         Some(Duration::from_secs(u64::try_from(minutes).unwrap_or(0).saturating_mul(60)))
     }
 
-    /// Waits until the client knows a server that the read preference of the options allows, and starts the monitors if
-    /// nothing has started them.
+    /// Waits until the client knows a server that the read preference of the options allows, starting the monitors if
+    /// necessary.
     ///
     /// # Errors
     ///
@@ -366,9 +366,9 @@ impl Client {
         boxed(|| self.deployment().select(demand, limit.deadline())).await
     }
 
-    /// Returns the time at which an operation that now begins to select its server must have its connection, according to
-    /// `serverSelectionTimeoutMS`. `None` without `timeoutMS`: then `waitQueueTimeoutMS` separately limits the check-out
-    /// (CSOT, "Server Selection"). Also `None` if that time is beyond the clock's range.
+    /// Returns the time by which an operation that now begins to select its server must have its connection, according
+    /// to `serverSelectionTimeoutMS`. Returns `None` without `timeoutMS`, because `waitQueueTimeoutMS` then limits the
+    /// check-out separately (CSOT, "Server Selection"), and if that time is beyond the clock's range.
     #[inline]
     fn selection_end(&self, limit: Limit) -> Option<Instant> {
         if !limit.is_set() {
@@ -381,9 +381,9 @@ impl Client {
     /// set, the earlier of `timeoutMS` and `serverSelectionTimeoutMS` limits the selection of the server and the check-out
     /// together.
     ///
-    /// Run the commands with [`run_on`](Self::run_on). If they run through the connection's own methods, the client does
-    /// not notice them: they have no events and no log messages, carry no `lsid` and no `$clusterTime`, and their errors do
-    /// not change the client's knowledge of the server.
+    /// Run the commands with [`run_on`](Self::run_on). The client does not notice commands that run through the
+    /// connection's own methods: they cause no events or log messages, carry no `lsid` or `$clusterTime`, and their
+    /// errors do not change what the client knows about the server.
     ///
     /// # Errors
     ///
@@ -406,7 +406,7 @@ impl Client {
                 let purpose = Purpose::Named("checkOut", None);
                 let server = self.select(preference, purpose, limit, &wait_logged).await?;
                 match server.pool.check_out_for(limit, selection_end, site).await {
-                    // The selected server has left the deployment since.
+                    // The selected server has since left the deployment.
                     Err(OperationError::CheckOut(CheckOutError::PoolClosed(_)))
                         if self.deployment().has_lost(&server) => {}
                     outcome => return Ok(outcome?),
@@ -415,11 +415,12 @@ impl Client {
         }
     }
 
-    /// Sets whether the pools of all servers note the line of code and the task that each connection is checked out for.
-    /// The connections in use are then listed in [`ServerStatus::holders`], and in the error of a check-out that timed out.
+    /// Sets whether the pools of all servers record the line of code and the task that each connection is checked out
+    /// for. The connections in use are then listed in [`ServerStatus::holders`], and in the error of a check-out that
+    /// timed out.
     ///
-    /// It may be switched on and off at any time: [`Pool::account_for_holders`](crate::Pool::account_for_holders) describes
-    /// its cost.
+    /// This can be switched on and off at any time: [`Pool::account_for_holders`](crate::Pool::account_for_holders)
+    /// describes its cost.
     pub fn account_for_holders(&self, on: bool) {
         self.deployment().account_for_holders(on);
     }
@@ -430,10 +431,10 @@ impl Client {
         ClientStatus::of(&self.deployment().snapshot())
     }
 
-    /// Returns the metrics of the pools of all current servers, in the order in which the client discovered the servers:
-    /// [`PoolMetrics::address`] distinguishes them. A pool's numbers end with it when its server leaves the deployment, and
-    /// begin at zero when the server comes back. The exporters in [`telemetry`](crate::telemetry) take a client, and pass
-    /// these metrics on.
+    /// Returns the metrics of the pools of all current servers, in the order in which the client discovered the
+    /// servers: [`PoolMetrics::address`] distinguishes them. A pool's numbers end with it when its server leaves the
+    /// deployment, and begin at zero when the server comes back. The exporters in [`telemetry`](crate::telemetry) take
+    /// a client and pass on these metrics.
     #[must_use]
     pub fn metrics(&self) -> Vec<PoolMetrics> {
         let snapshot = self.deployment().snapshot();

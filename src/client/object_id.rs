@@ -1,4 +1,4 @@
-//! Identifiers of documents that a forked child does not share with its parent or its siblings.
+//! Document identifiers that a forked child does not share with its parent or its siblings.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,7 +15,7 @@ const TAG: u64 = 0xff_ffff;
 static PROCESS: AtomicU64 = AtomicU64::new(0);
 
 /// Returns a new identifier (BSON ObjectID, "Specification"). Unlike [`ObjectId::new`], it never repeats an identifier
-/// of the parent or of a sibling.
+/// from the parent or a sibling.
 pub(crate) fn object_id() -> ObjectId {
     // The seconds and the counter, which starts with a random value. Children share the counter's start.
     let mut bytes = ObjectId::new().bytes();
@@ -61,7 +61,7 @@ mod tests {
         use crate::pool::runtime::{in_child, watch_forks};
 
         watch_forks();
-        // Each has made an identifier before.
+        // Each has made an identifier already.
         let _ = object_id();
         let of_process = || <[u8; 5]>::try_from(&object_id().bytes()[OF_PROCESS]).unwrap();
         let (mut reader, writer) = std::io::pipe().unwrap();

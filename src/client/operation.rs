@@ -30,9 +30,9 @@ pub struct Operation<'a> {
     pub(super) kind: Kind,
     pub(super) read_preference: Option<&'a ReadPreference>,
     pub(super) session: Option<Arc<Explicit>>,
-    /// The session is for one operation at a time.
+    /// A session runs one operation at a time.
     pub(super) exclusive: PhantomData<&'a mut Session>,
-    /// The operation that this one belongs to.
+    /// The larger operation that this one belongs to.
     pub(super) part_of: Option<&'a Whole>,
     /// Whether the operation uses the session, but is not part of its transaction. A change stream resumes this way.
     pub(super) is_beside_transaction: bool,
@@ -41,22 +41,22 @@ pub struct Operation<'a> {
 /// An operation of several commands.
 #[derive(Debug)]
 pub(super) struct Whole {
-    /// The identifier of all its commands in events.
+    /// The number that all its commands share in events.
     pub(super) id: OperationId,
     pub(super) wait_logged: WaitLogged,
 }
 
-/// The client's knowledge about an operation.
+/// What the client knows about an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Any command: nothing is added, and it is not repeated once it was sent (Run Command).
+    /// Any command: nothing is added, and it is not repeated once sent (Run Command).
     Command,
     /// A read, which may be executed twice.
     Read,
     /// A write.
     Write {
-        /// Whether each statement affects at most one document, so that the server can recognise a repetition. `None`: the
-        /// command itself shows that.
+        /// Whether each statement affects at most one document, so that the server can recognise a repetition. With
+        /// `None`, the command itself shows this.
         is_single: Option<bool>,
     },
 }
@@ -70,10 +70,10 @@ impl<'a> Operation<'a> {
 
     /// Creates an operation that only reads, and may be executed twice.
     ///
-    /// The client does not check whether the command is a retryable read (Retryable Reads), apart from `$out` and `$merge`.
-    /// In particular, it retries a `mapReduce`, which is not a retryable read: the server does not notice that the
-    /// connection was lost, and continues with the first execution alongside the second one. Use [`new`](Self::new) for a
-    /// `mapReduce`. The same holds for a `getMore`: a cursor sends its own.
+    /// The client does not check whether the command is a retryable read (Retryable Reads), apart from `$out` and
+    /// `$merge`. In particular, it retries a `mapReduce`, which is not a retryable read: the server does not notice
+    /// that the connection was lost, and continues with the first execution alongside the second one. Use
+    /// [`new`](Self::new) for a `mapReduce`. The same holds for a `getMore`, which a cursor sends itself.
     pub fn read(database: &'a str, body: &'a RawDocument) -> Self {
         Self::of(Kind::Read, database, body)
     }
@@ -98,7 +98,7 @@ impl<'a> Operation<'a> {
         self.session.as_deref().filter(|_| !self.is_beside_transaction)
     }
 
-    /// Sets the session that the operation belongs to. By default it gets a session for itself.
+    /// Sets the session that the operation belongs to. By default it gets its own session.
     pub fn session(mut self, session: &'a mut Session) -> Self {
         self.session = Some(session.explicit().clone());
         self
@@ -120,8 +120,8 @@ impl<'a> Operation<'a> {
     /// Sets `timeoutMS`: how long the operation may take in total, from the selection of a server to the end of the last
     /// attempt. The default is [`Options::timeout`](crate::Options::timeout). Zero means no limit.
     ///
-    /// The client sends the remaining time as `maxTimeMS`, and leaves out this field of the command's document. It does not
-    /// inspect the document of [`Operation::new`]: the server refuses a command that has the field twice.
+    /// The client sends the remaining time as `maxTimeMS`, and omits this field from the command's document. It does
+    /// not inspect the document of [`Operation::new`]: the server refuses a command that contains the field twice.
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.command = self.command.timeout(limit);
         self

@@ -62,8 +62,8 @@ impl Client {
     /// Prepares an aggregation of a collection's documents. Await the value for a [`Cursor`].
     ///
     /// The pipeline is anything that serde writes as an array of documents. One that ends in `$out` or `$merge` writes:
-    /// it gets the write concern of the options, and is not repeated after a network error. An aggregation without a
-    /// collection, such as `$currentOp`, is a [`cursor`](Self::cursor) of a command with `aggregate: 1`.
+    /// the write concern of the options applies, and is not repeated after a network error. An aggregation without a
+    /// collection, such as `$currentOp`, needs [`cursor`](Self::cursor) and a command with `aggregate: 1`.
     ///
     /// ```no_run
     /// # async fn example(client: wharf::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -96,7 +96,7 @@ pub struct Query<'c> {
     batch_size: Option<i32>,
     max_await_time: Option<Duration>,
     timeout_mode: Option<TimeoutMode>,
-    /// The time limit of the query itself, if it has started.
+    /// The time limit of the query itself, if it is already running.
     started: Option<Limit>,
     site: &'static Location<'static>,
 }
@@ -108,7 +108,7 @@ pub(super) enum Verb {
 }
 
 impl Verb {
-    /// Returns the field of the command that has the batch size.
+    /// Returns the field of the command that holds the batch size.
     fn field_of_batch_size(self) -> &'static str {
         match self {
             Self::Find => "batchSize",
@@ -123,10 +123,11 @@ impl<'c> Query<'c> {
         Self { prepared, verb, batch_size, max_await_time, timeout_mode, started, site }
     }
 
-    /// Adds fields to the command, such as `sort`, `limit`, `projection`, `hint`, `let`, `comment` or
-    /// `readConcern`: all that the server documents for `find` or `aggregate`. Anything that serde writes as a document.
+    /// Adds fields to the command, such as `sort`, `limit`, `projection`, `hint`, `let`, `comment` or `readConcern`:
+    /// all that the server documents for `find` or `aggregate`. The value can be anything that serde writes as a
+    /// document.
     ///
-    /// A field that the command has already is refused, such as `batchSize` (or the `cursor` of an aggregation) beside
+    /// A field that the command already has is refused, such as `batchSize` (or the `cursor` of an aggregation) beside
     /// [`batch_size`](Self::batch_size). `maxTimeMS` is left out if there is a `timeoutMS`.
     pub fn options(mut self, fields: impl Serialize) -> Self {
         self.prepared.body = self.prepared.body.and_then(|mut body| {
@@ -168,7 +169,7 @@ impl<'c> Query<'c> {
         self
     }
 
-    /// Sets what `timeoutMS` limits. Needs `timeoutMS`, of the query or of the options.
+    /// Sets what `timeoutMS` limits. It requires a `timeoutMS`, in the query or in the options.
     pub fn timeout_mode(mut self, mode: TimeoutMode) -> Self {
         self.timeout_mode = Some(mode);
         self
@@ -189,7 +190,7 @@ impl<'c> Query<'c> {
                 let is_limit = matches!(whole_number(&body, "limit"), Ok(Some(limit)) if limit == i64::from(size));
                 body.append(cstr!("batchSize"), if is_limit { size.saturating_add(1) } else { size });
             }
-            // The server demands the field.
+            // The server requires the field.
             (Verb::Aggregate, None) if matches!(body.get("cursor"), Ok(None)) => {
                 body.append(cstr!("cursor"), rawdoc! {});
             }
@@ -215,9 +216,9 @@ impl<'c> IntoFuture for Query<'c> {
     ///
     /// # Cancel safety
     ///
-    /// That of [`Client::run`]. A cursor that the server has opened meanwhile is closed when the connection is
-    /// [drained](crate::Options::drain_timeout). If the connection is closed instead, the server closes the cursor after ten
-    /// minutes.
+    /// As for [`Client::run`]. A cursor that the server opened in the meantime is closed when the connection is
+    /// [drained](crate::Options::drain_timeout). If the connection is closed instead, the server closes the cursor
+    /// after ten minutes.
     fn into_future(mut self) -> Self::IntoFuture {
         Box::pin(async move {
             let body = self.body()?;

@@ -14,16 +14,16 @@ use crate::pool::runtime::{forks, random_fraction};
 
 /// A transaction that is repeated as its errors allow, apart from the calls of its body.
 ///
-/// The caller calls [`turn`](Self::turn), runs the body if it says so, and passes the outcome to the next call.
+/// The caller calls [`turn`](Self::turn), runs the body if told to, and passes the outcome to the next call.
 pub(crate) struct Repeating<T, E> {
     options: TransactionOptions,
     repetitions: Repetitions,
     next: NextStep,
     value: Option<T>,
     last_error: Option<LastError<E>>,
-    /// Aborts the transaction of a call that is dropped before its end.
+    /// Aborts the transaction of a call that is dropped before it ends.
     open: OpenCall,
-    /// Lets the time limit hold for all operations of the session.
+    /// Applies the time limit to all operations of the session.
     _limited: LimitedCall,
 }
 
@@ -43,7 +43,7 @@ struct OpenCall {
 
 impl Drop for OpenCall {
     fn drop(&mut self) {
-        // The transaction may be that of a parent of this process.
+        // The transaction may belong to the parent of this process.
         if !self.has_ended && self.forks == forks() {
             abandon(&self.explicit);
         }
@@ -68,7 +68,7 @@ impl<E: From<ClientError>> LastError<E> {
         };
         match last {
             Some(last) => ClientError::TransactionTimeout { last: Box::new(last) }.into(),
-            // Only an error of the client lets the transaction be repeated.
+            // The transaction is repeated only after an error of the client.
             None => self.into_error(),
         }
     }
@@ -76,9 +76,9 @@ impl<E: From<ClientError>> LastError<E> {
 
 /// What the caller of [`Repeating::turn`] does next.
 pub(crate) enum Turn<T, E> {
-    /// It runs the body, with this value for the session.
+    /// Runs the body, with this value for the session.
     Body(Session),
-    /// It returns the outcome.
+    /// Returns the outcome.
     End(Result<T, E>),
 }
 
@@ -92,7 +92,8 @@ impl<T, E> Repeating<T, E> {
         Self { options, repetitions, next, value: None, last_error: None, open, _limited: limited }
     }
 
-    /// Goes on until the body is to run, or the transaction is over. `outcome`: that of the body, if it has run.
+    /// Goes on until the body is to run, or the transaction is over. `outcome` is the result of the body, if it has
+    /// run.
     pub(crate) async fn turn<K>(&mut self, session: &mut Session, outcome: Option<Result<T, E>>) -> Turn<T, E>
     where
         E: BodyError<K>,
@@ -113,7 +114,7 @@ impl<T, E> Repeating<T, E> {
             }
             Some(Err(error)) => {
                 if matches!(session.transaction_state(), TransactionState::Starting | TransactionState::InProgress) {
-                    // The error of the body says more than that of the abort.
+                    // The body's error says more than the abort's.
                     let _ = session.abort_transaction().await;
                 }
                 let labels = error.client_error().map_or(Labels::NONE, |error| error.labels());
@@ -135,14 +136,14 @@ impl<T, E> Repeating<T, E> {
                 }
                 (NextStep::Commit, last_commit) => match session.commit_transaction().await {
                     Ok(()) => self.next = NextStep::Return,
-                    // This commit was not sent, and will not be. What became of the last one is not known.
+                    // This commit was not sent, and will not be. The outcome of the last commit is not known.
                     Err(ClientError::Selection(_)) if last_commit.is_some() => {
                         self.next = NextStep::Report;
                         self.last_error = last_commit;
                     }
                     Err(error) => {
                         if session.transaction_state() == TransactionState::InProgress {
-                            // The session has refused the commit.
+                            // The session refused the commit.
                             let _ = session.abort_transaction().await;
                         }
                         let (labels, expired) = (error.labels(), error.is_max_time_expired());

@@ -1,4 +1,5 @@
-//! Operations in progress: what holds for all their attempts, and what becomes of their replies. The engine makes the attempts.
+//! Operations in progress: what applies to all their attempts, and what happens with their replies. The engine makes
+//! the attempts.
 
 mod appended;
 mod attempted;
@@ -32,11 +33,11 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// Those of [`run`](Self::run).
+    /// As for [`run`](Self::run).
     ///
     /// # Cancel safety
     ///
-    /// That of [`run`](Self::run).
+    /// As for [`run`](Self::run).
     #[track_caller]
     pub fn run_command<'c>(
         &'c self,
@@ -48,29 +49,29 @@ impl Client {
 
     /// Runs an operation on a server that it selects, and returns the server's successful reply.
     ///
-    /// A write that was executed, but not with the write concern that it asked for, is an error:
-    /// [`ClientError::write_concern_error`] has the reply. This is so for [`Operation::write`], and for an aggregation of
-    /// [`Operation::read`] that writes its result (Read and Write Concern, "Errors"). If the server refused statements of an
-    /// [`Operation::write`] (`writeErrors`), the error is [`ClientError::Write`]. Of [`Operation::new`], the reply is
-    /// returned as it is, and the caller looks for both fields: the client does not look into it.
+    /// A write that was executed without meeting its write concern is an error: see
+    /// [`ClientError::write_concern_error`]. This holds for [`Operation::write`], and for an aggregation of
+    /// [`Operation::read`] that writes its result (Read and Write Concern, "Errors"). If the server refused statements
+    /// of an [`Operation::write`] (`writeErrors`), the error is [`ClientError::Write`]. For [`Operation::new`], the
+    /// client returns the reply without inspecting it, so the caller must check both fields.
     ///
     /// With the write concern `w: 0`, the server does not answer `insert`, `update`, `delete` and `bulkWrite`, and the
     /// reply is `{ ok: 1 }`. It answers all other commands.
     ///
-    /// The client adds `lsid` and what else the session calls for, `$clusterTime`, `$readPreference`, and the read
-    /// concern and write concern of the options. The command's document must not have `lsid`, `txnNumber` and
+    /// The client adds `lsid` and whatever else the session calls for, `$clusterTime`, `$readPreference`, and the read
+    /// concern and write concern of the options. The command's document must not contain `lsid`, `txnNumber` and
     /// `$clusterTime`.
     ///
     /// # Errors
     ///
-    /// [`ClientError`] tells how far the operation came.
+    /// [`ClientError`] says how far the operation got.
     ///
     /// # Cancel safety
     ///
-    /// That of [`Pool::run`](crate::Pool::run): nothing is lost, and whether the server executes the command is unknown.
-    /// The operation's server session is used again when the connection has been drained. If it is closed instead, the session is
-    /// ended on the server (`endSessions`), in the background.
-    /// For an operation of a transaction behind a load balancer, see [`Session`](super::Session#cancel-safety).
+    /// As for [`Pool::run`](crate::Pool::run): nothing is lost, and whether the server executes the command is
+    /// unknown. The operation's server session can be used again once the connection has been drained. If it is closed
+    /// instead, the session is ended on the server (`endSessions`), in the background. For an operation of a
+    /// transaction behind a load balancer, see [`Session`](super::Session#cancel-safety).
     #[track_caller]
     pub fn run<'c>(
         &'c self,
@@ -85,7 +86,7 @@ impl Client {
         operation: Operation<'c>,
         site: &'static Location<'static>,
     ) -> impl Future<Output = Result<RawDocumentBuf, ClientError>> + Send + 'c {
-        // Made here, and not in the future, which would keep the arguments as well.
+        // Created here rather than in the future, which would otherwise hold the arguments too.
         let mut running = Running::new(self, operation, site);
         async move {
             running.begin()?;
@@ -99,7 +100,7 @@ impl Client {
         }
     }
 
-    /// Runs an operation, and returns its reply with the connection that it came on and the session that it used.
+    /// Runs an operation, and returns its reply with the connection that it arrived on and the session that it used.
     pub(super) async fn answer(
         &self,
         operation: Operation<'_>,
@@ -112,7 +113,7 @@ impl Client {
         Ok(Answer { reached, session, unmet, is_acknowledged: !running.has_no_reply })
     }
 
-    /// Returns the time limit of an operation, as it is: its own, that of its session, or that of the options.
+    /// Returns the time limit of an operation, unchanged: its own, its session's, or the options'.
     ///
     /// # Errors
     ///
@@ -132,7 +133,7 @@ pub(super) struct Answer {
     pub(super) reached: Reached<Selected>,
     pub(super) session: InSession,
     pub(super) unmet: Option<UnmetConcern>,
-    /// Whether the server has answered. If not, nothing is known of the write.
+    /// Whether the server answered. If not, nothing is known about the write.
     pub(super) is_acknowledged: bool,
 }
 
@@ -145,11 +146,11 @@ struct Running<'a> {
     session: InSession,
     /// Whether the write concern is `w: 0`.
     is_unacknowledged: bool,
-    /// Whether the server does not answer, because of that.
+    /// Whether the server sends no reply because of that.
     has_no_reply: bool,
     is_in_transaction: bool,
     retryability: Retryability,
-    /// The same for all attempts of a write that may be retried.
+    /// The transaction number that all attempts of a retryable write share.
     transaction_number: Option<i64>,
     /// The command, if the session adds something to its read concern.
     split: Option<Box<SplitReadConcern>>,
@@ -159,7 +160,7 @@ struct Running<'a> {
 }
 
 impl<'a> Running<'a> {
-    /// Creates an operation that has not [begun](Self::begin). Inlined, so that it is made where it stays.
+    /// Creates an operation that has not [begun](Self::begin). Inlined, so that it is constructed in place.
     #[inline(always)]
     fn new(client: &'a Client, operation: Operation<'a>, site: &'static Location<'static>) -> Self {
         Self {
@@ -179,7 +180,7 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Starts the time limit, and finds out what holds for all attempts.
+    /// Starts the time limit, and works out what applies to all attempts.
     #[inline]
     fn begin(&mut self) -> Result<(), ClientError> {
         let (client, operation) = (self.client, &mut self.operation);
@@ -216,14 +217,14 @@ impl<'a> Running<'a> {
             }
             Ok(_) => true,
             Err(_) if is_unacknowledged(&client.options().write_concern) => {
-                // A transaction has a write concern of its own, which is that of its commit.
+                // A transaction has its own write concern, which its commit uses.
                 operation.session.as_deref().is_none_or(|explicit| !explicit.lock().is_in_transaction())
             }
             Err(_) => false,
         })
     }
 
-    /// Begins in a session of the application.
+    /// Begins the operation in a session of the application.
     fn begin_in(&mut self, explicit: Arc<Explicit>) -> Result<(), ClientError> {
         let session_use = session_use(self.client, &self.operation, self.is_unacknowledged, None, None);
         let (begun, is_in_transaction, is_causally_consistent) = {
@@ -232,7 +233,7 @@ impl<'a> Running<'a> {
             (state.begin(&session_use), is_in_transaction, state.is_causally_consistent())
         };
         self.session = InSession::Explicit(explicit);
-        // What the last transaction was pinned to is dropped outside of the lock.
+        // The last transaction's pin is dropped outside the lock.
         drop(begun?);
         self.is_in_transaction = is_in_transaction;
         if is_causally_consistent && !is_in_transaction {
@@ -241,7 +242,7 @@ impl<'a> Running<'a> {
         Ok(())
     }
 
-    /// Gives the session back, if the operation had one for itself.
+    /// Gives the session back, if the operation had its own.
     #[inline]
     fn give_back(&mut self, connection: Option<&Connection<Endpoint>>) {
         if let InSession::Implicit(session) = &mut self.session
@@ -251,7 +252,7 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Returns the reply, or what it says about statements of a write that failed.
+    /// Returns the reply, or its errors about failed statements of a write.
     #[inline]
     fn checked(&self, reply: RawDocumentBuf, server: &Server) -> Result<RawDocumentBuf, ClientError> {
         let is_write = matches!(self.operation.kind, Kind::Write { .. });
@@ -261,7 +262,7 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Returns the error of a write some of whose statements the server refused.
+    /// Returns the error for a write of which the server refused some statements.
     #[cold]
     fn refused_statements(
         &self,
@@ -293,7 +294,7 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Makes further attempts, and returns the reply in the end.
+    /// Makes further attempts, and finally returns the reply.
     async fn reply_after(mut self, failed: Box<Failed<Selected>>) -> Result<RawDocumentBuf, ClientError> {
         let (reached, unmet) = engine::go_on_after(&mut self, failed).await.map_err(|given_up| given_up.error)?;
         let Reached { reply, connection, server } = reached;
@@ -307,13 +308,13 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Returns the time limit, which has started.
+    /// Returns the time limit, which is already running.
     #[inline]
     fn limit(&self) -> Limit {
         self.operation.command.own_limit()
     }
 
-    /// Returns the command's document, without a time limit that does not count.
+    /// Returns the command's document, without a time limit that does not apply.
     #[inline]
     fn body(&self) -> &RawDocument {
         self.without_max_time.as_deref().map_or(self.operation.command.body(), |body| body)

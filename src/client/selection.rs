@@ -1,7 +1,7 @@
 //! Server selection: pure functions over topology descriptions (Server Selection specification).
 //!
 //! Selection has three steps. [`suitable`] finds the servers that can serve an operation, [`in_window`] keeps the near
-//! ones, and [`choose`] takes the less busy of two random ones. This layer does no I/O, reads no clock and draws no
+//! ones, and [`choose`] takes the less busy of two random servers. This layer does no I/O, reads no clock and draws no
 //! random numbers: the caller passes them as arguments. If no server is suitable, a client waits for the topology to
 //! change.
 
@@ -23,7 +23,7 @@ pub enum Access<'a> {
     Write,
     /// It reads, from the servers that the read preference allows.
     Read(&'a ReadPreference),
-    /// It reads, and writes its result: an aggregation with `$out` or `$merge`.
+    /// It reads and writes its result: an aggregation with `$out` or `$merge`.
     Output(&'a ReadPreference),
 }
 
@@ -67,8 +67,8 @@ pub fn suitable<'t>(
 }
 
 impl TopologyDescription {
-    /// Returns the read preference for an aggregation that writes its result: the primary, as long as a known server is too
-    /// old to write as a secondary (CRUD, "Read preferences and server selection").
+    /// Returns the read preference for an aggregation that writes its result: the primary, while any known server is
+    /// too old to write as a secondary (CRUD, "Read preferences and server selection").
     pub(crate) fn for_output<'p>(&self, preference: &'p ReadPreference) -> &'p ReadPreference {
         let is_too_old = |server: &ServerDescription| {
             !server.server_type.is_unknown() && server.max_wire_version < OUTPUT_ON_SECONDARIES
@@ -95,7 +95,7 @@ impl TopologyView {
     }
 }
 
-/// Keeps the servers within the latency window: those whose average round-trip time is at most `local_threshold`
+/// Keeps the servers within the latency window: those with an average round-trip time at most `local_threshold`
 /// (`localThresholdMS`) above the smallest average.
 ///
 /// A server without a round-trip time is in the window only if no server has one, as in a load-balanced topology.
@@ -108,7 +108,7 @@ pub fn in_window<'t>(suitable: &[&'t ServerDescription], local_threshold: Durati
     only(suitable.to_vec(), |server| server.average_round_trip_time.is_some_and(|time| time <= most))
 }
 
-/// Picks two servers at random and returns the less busy one. `None` if there is no candidate.
+/// Picks two servers at random and returns the less busy one. Returns `None` if there is no candidate.
 ///
 /// Both picks use the random number `random`. `operation_count` returns the number of operations that a server is
 /// executing for this client.
@@ -205,8 +205,7 @@ impl<'t> Members<'t, '_> {
         self.preference.tag_sets.iter().map(of_set).find(|matching| !matching.is_empty()).unwrap_or_default()
     }
 
-    /// Returns whether a member lags at most `limit` behind (Max Staleness, "Client"). A member whose lag is unknown does
-    /// not.
+    /// Returns whether a member lags by at most `limit` (Max Staleness, "Client"). False if the lag is unknown.
     fn is_fresh(&self, server: &ServerDescription, limit: Duration) -> bool {
         if !is_secondary(server) {
             return true;
@@ -215,7 +214,7 @@ impl<'t> Members<'t, '_> {
             .is_some_and(|milliseconds| milliseconds.saturating_add(millis(self.heartbeat_frequency)) <= millis(limit))
     }
 
-    /// Returns how far a secondary lags behind the primary, or else behind the secondary that wrote last, in
+    /// Returns how far a secondary lags behind the primary, or else behind the most up-to-date secondary, in
     /// milliseconds.
     fn lag(&self, secondary: &ServerDescription) -> Option<i64> {
         let written = |server: &ServerDescription| server.last_write_date.map(bson::DateTime::timestamp_millis);

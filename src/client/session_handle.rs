@@ -21,7 +21,7 @@ use crate::endpoint::options::InvalidOption;
 use crate::pool::runtime::forks;
 
 impl Client {
-    /// Starts a session with these options. Sends nothing: the server learns of it with the first command.
+    /// Starts a session with these options. Sends nothing: the server learns of the session from the first command.
     ///
     /// # Errors
     ///
@@ -46,20 +46,20 @@ impl Client {
     }
 }
 
-/// A session: operations that see what earlier ones of the session have done (causal consistency), that read the same
-/// point in time (`snapshot`), or that belong to a transaction.
+/// A session: operations that see what earlier ones of the session did (causal consistency), that read the same point
+/// in time (`snapshot`), or that belong to a transaction.
 ///
-/// Give it to an operation with [`Operation::session`](crate::Operation::session). A session is for one operation at a
-/// time. Dropping it aborts its transaction in the background, and gives its identifier back for reuse. A forked child that
-/// drops a session of its parent leaves the transaction alone.
+/// Give it to an operation with [`Operation::session`](crate::Operation::session). A session runs one operation at a
+/// time. Dropping it aborts its transaction in the background, and gives its identifier back for reuse. A forked child
+/// that drops a session of its parent leaves the transaction alone.
 ///
 /// # Cancel safety
 ///
-/// Whether the server executes an operation that is cancelled is unknown, and its transaction can go on. Behind a load
-/// balancer it cannot, because the operation takes the connection of the transaction along. That connection is closed, so
+/// It is unknown whether the server executes a cancelled operation, but its transaction can continue. Behind a load
+/// balancer it cannot, because the transaction's connection is lost with the operation. That connection is closed, so
 /// that the server aborts the transaction. Further operations and the commit then fail with
 /// [`SessionError::TransactionCutOff`](super::SessionError), which has the label `TransientTransactionError`:
-/// [`with_transaction`](Self::with_transaction) repeats the transaction, and other callers abort it first.
+/// [`with_transaction`](Self::with_transaction) repeats the transaction, and other callers must first abort it.
 ///
 /// ```no_run
 /// # async fn example(client: wharf::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -82,7 +82,7 @@ impl Client {
 pub struct Session {
     client: Client,
     explicit: Arc<Explicit>,
-    /// Whether dropping this value ends the session. The body of a transaction has a second value.
+    /// Whether dropping this value ends the session. The body of a transaction gets a second value that does not.
     ends: bool,
     /// The number of forks before the session was started.
     forks: u32,
@@ -128,7 +128,7 @@ impl Session {
         self.explicit.lock().transaction_state()
     }
 
-    /// Advances the cluster time to that of another session, if it is newer.
+    /// Advances the cluster time to another session's, if it is newer.
     ///
     /// # Errors
     ///
@@ -137,13 +137,13 @@ impl Session {
         Ok(self.explicit.lock().advance_cluster_time(cluster_time)?)
     }
 
-    /// Advances the operation time to that of another session, if it is newer, so that this session sees what the other
-    /// one has done.
+    /// Advances the operation time to another session's, if it is newer, so that this session sees what the other one
+    /// did.
     pub fn advance_operation_time(&mut self, time: Timestamp) {
         self.explicit.lock().advance_operation_time(time);
     }
 
-    /// Starts a transaction. Sends nothing: the server learns of it with the first command.
+    /// Starts a transaction. Sends nothing: the server learns of the transaction from the first command.
     ///
     /// The error of a command may abort the transaction on the server. A commit is then refused with the server's error
     /// `NoSuchTransaction`.
@@ -153,7 +153,7 @@ impl Session {
     /// [`ClientError::Session`] in a transaction, in a session with `snapshot`, or for an unacknowledged write concern.
     pub fn start_transaction(&mut self, options: TransactionOptions) -> Result<(), ClientError> {
         let started = self.explicit.start_transaction(options);
-        // What the last transaction was pinned to is dropped outside of the lock.
+        // The last transaction's pin is dropped outside the lock.
         drop(started?);
         Ok(())
     }
@@ -162,21 +162,22 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// [`ClientError::Session`] if there is no transaction to commit, otherwise the error of the command, after one retry
-    /// where the specification allows it. If the retry was not sent, it is the error of the attempt before it.
+    /// [`ClientError::Session`] if there is no transaction to commit, otherwise the error of the command, after one
+    /// retry where the specification allows it. If the retry was not sent, the error of the previous attempt.
     ///
     /// # Cancel safety
     ///
-    /// Whether the transaction is committed is unknown; the call can be repeated.
+    /// It is unknown whether the transaction was committed. The call can be repeated.
     #[track_caller]
     pub fn commit_transaction(&mut self) -> impl Future<Output = Result<(), ClientError>> + Send + '_ {
         self.end(End::Commit, None, Location::caller())
     }
 
-    /// Aborts the transaction. Errors of the command are not reported: the server aborts it when its time is up.
+    /// Aborts the transaction. Errors of the command are not reported: the server aborts the transaction when it
+    /// expires.
     ///
     /// Behind a load balancer it waits for a cursor of the transaction that is closing, for as long as the time limit
-    /// allows. Without one it waits for `serverSelectionTimeoutMS`, and then takes another connection.
+    /// allows. Without a limit it waits for `serverSelectionTimeoutMS`, and then takes another connection.
     ///
     /// # Errors
     ///
@@ -184,7 +185,7 @@ impl Session {
     ///
     /// # Cancel safety
     ///
-    /// The transaction counts as aborted; the server may learn of it when its time is up.
+    /// The transaction counts as aborted; the server may notice only when it expires.
     #[track_caller]
     pub fn abort_transaction(&mut self) -> impl Future<Output = Result<(), ClientError>> + Send + '_ {
         self.end(End::Abort, None, Location::caller())
@@ -194,10 +195,10 @@ impl Session {
     /// 120 seconds, or `defaultTimeoutMS` or `timeoutMS` (Convenient API for Transactions).
     ///
     /// `body` gets this session, and gives it to each of its operations. An operation without it is not part of the
-    /// transaction. `body` may run several times, so it should do nothing else that must not be repeated. If it returns an
-    /// error, the transaction is aborted. For errors of a type of your own, call
-    /// [`with_transaction_as`](Self::with_transaction_as). It may change what it captures. The compiler does not find the future of such
-    /// a body [`Send`]: in a spawned task, a web handler or an `async_trait`, call
+    /// transaction. `body` may run several times, so it should do nothing else that must not be repeated. If it returns
+    /// an error, the transaction is aborted. For your own error type, call
+    /// [`with_transaction_as`](Self::with_transaction_as). `body` may mutate what it captures. The compiler cannot
+    /// prove that the future is then [`Send`]: in a spawned task, a web handler or an `async_trait`, call
     /// [`with_transaction_in_task`](Self::with_transaction_in_task).
     ///
     /// ```no_run
@@ -216,15 +217,15 @@ impl Session {
     /// # }
     /// ```
     ///
-    /// `body` must return the error of each command, and must not continue after one: the error may have aborted the
-    /// transaction on the server, as a duplicate key does. The commit is then refused with `NoSuchTransaction`,
-    /// whose label `TransientTransactionError` makes `with_transaction` repeat all of it until its time is up. To handle
-    /// errors of commands in another way, use [`start_transaction`](Self::start_transaction),
+    /// `body` must return the error of each command, and must not continue after an error: the error may have aborted
+    /// the transaction on the server, as a duplicate key does. The commit is then refused with `NoSuchTransaction`,
+    /// whose label `TransientTransactionError` makes `with_transaction` repeat everything until its time runs out. To
+    /// handle command errors differently, use [`start_transaction`](Self::start_transaction),
     /// [`commit_transaction`](Self::commit_transaction) and [`abort_transaction`](Self::abort_transaction).
     ///
-    /// `defaultTimeoutMS` or `timeoutMS` limits all of it: the body's operations have what is left of the time, and one with
-    /// a time limit of its own fails with [`SessionError::TimeoutInTransaction`](super::SessionError). Operations that do
-    /// not use the session are not limited by it. The abort has the whole time again.
+    /// `defaultTimeoutMS` or `timeoutMS` limits the whole: the body's operations get the remaining time, and an
+    /// operation with its own time limit fails with [`SessionError::TimeoutInTransaction`](super::SessionError).
+    /// Operations outside the session are not limited. The abort gets the full time again.
     ///
     /// # Errors
     ///
@@ -232,7 +233,7 @@ impl Session {
     ///
     /// # Cancel safety
     ///
-    /// The transaction is aborted in the background. Until that has ended, the session refuses operations, with
+    /// The transaction is aborted in the background. Until then, the session refuses operations with
     /// [`SessionError::AbortInProgress`](super::SessionError). If the commit was in progress, its outcome is unknown.
     pub async fn with_transaction<T>(
         &mut self,
@@ -245,11 +246,11 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Those of [`with_transaction`](Self::with_transaction).
+    /// As for [`with_transaction`](Self::with_transaction).
     ///
     /// # Cancel safety
     ///
-    /// That of [`with_transaction`](Self::with_transaction).
+    /// As for [`with_transaction`](Self::with_transaction).
     pub async fn with_transaction_options<T>(
         &mut self,
         options: TransactionOptions,
@@ -261,16 +262,16 @@ impl Session {
     /// Does the same as [`with_transaction_options`](Self::with_transaction_options), and returns the error type of `body`,
     /// which may be the application's.
     ///
-    /// The transaction is repeated if the error has the label among its sources: see [`BodyError`], which has
-    /// an example. Where the compiler asks for the error type, name it: `with_transaction_as::<MyError, _, _>`.
+    /// The transaction is repeated if a source of the error has the label: see [`BodyError`], which has an example. If
+    /// the compiler cannot infer the error type, name it: `with_transaction_as::<MyError, _, _>`.
     ///
     /// # Errors
     ///
-    /// Those of [`with_transaction`](Self::with_transaction), converted into the error type of `body`.
+    /// As for [`with_transaction`](Self::with_transaction), converted into the error type of `body`.
     ///
     /// # Cancel safety
     ///
-    /// That of [`with_transaction`](Self::with_transaction).
+    /// As for [`with_transaction`](Self::with_transaction).
     pub async fn with_transaction_as<E: BodyError<Kind>, T, Kind>(
         &mut self,
         options: TransactionOptions,
@@ -286,17 +287,17 @@ impl Session {
         }
     }
 
-    /// Does what [`with_transaction_options`](Self::with_transaction_options) does, in a future that is [`Send`] even if
-    /// `body` borrows what it uses: for spawned tasks, web handlers and `async_trait`. In return, `body` cannot change
-    /// what it captures.
+    /// Does what [`with_transaction_options`](Self::with_transaction_options) does, in a future that is [`Send`] even
+    /// if `body` borrows what it uses: for spawned tasks, web handlers and `async_trait`. In return, `body` cannot
+    /// mutate what it captures.
     ///
     /// # Errors
     ///
-    /// Those of [`with_transaction`](Self::with_transaction).
+    /// As for [`with_transaction`](Self::with_transaction).
     ///
     /// # Cancel safety
     ///
-    /// That of [`with_transaction`](Self::with_transaction).
+    /// As for [`with_transaction`](Self::with_transaction).
     pub async fn with_transaction_in_task<T, F>(
         &mut self,
         options: TransactionOptions,
@@ -313,11 +314,11 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Those of [`with_transaction_as`](Self::with_transaction_as).
+    /// As for [`with_transaction_as`](Self::with_transaction_as).
     ///
     /// # Cancel safety
     ///
-    /// That of [`with_transaction`](Self::with_transaction).
+    /// As for [`with_transaction`](Self::with_transaction).
     pub async fn with_transaction_in_task_as<E: BodyError<Kind>, T, F, Kind>(
         &mut self,
         options: TransactionOptions,
@@ -341,12 +342,12 @@ impl Session {
         self.explicit.lock().default_timeout()
     }
 
-    /// Returns a second value for the session, for the body of a transaction. Dropping it ends nothing.
+    /// Returns a second value for the session, for the body of a transaction. Dropping it does not end anything.
     pub(super) fn for_body(&self) -> Self {
         Self { client: self.client.clone(), explicit: self.explicit.clone(), ends: false, forks: self.forks }
     }
 
-    /// Ends the transaction: sends the command, and once more where the error allows it.
+    /// Ends the transaction: sends the command, and repeats it once where the error allows.
     async fn end(
         &mut self,
         end: End,
@@ -368,20 +369,20 @@ impl Session {
         let ended = end_transaction(&self.explicit, end, limit, site).await;
         match end {
             End::Commit => ended,
-            // The server aborts the transaction when its time is up.
+            // The server aborts the transaction when it expires.
             End::Abort => Ok(()),
         }
     }
 }
 
 impl Session {
-    /// Ends what the session has begun: aborts its transaction, in the background. Returns whether there was one.
+    /// Cleans up after the session by aborting its transaction in the background. Returns whether there was one.
     pub(crate) fn abandon(&mut self) -> bool {
         if !std::mem::take(&mut self.ends) {
             return false;
         }
         if self.forks != forks() {
-            // The transaction, its connection and the runtime are the parent's.
+            // The transaction, its connection and the runtime belong to the parent process.
             return false;
         }
         let aborts = abandon(&self.explicit) || self.explicit.lock().is_aborting();
@@ -393,8 +394,8 @@ impl Session {
     }
 }
 
-/// Aborts the transaction that a session or a call has left open, in the background. Until that has ended, the session
-/// refuses operations. Returns whether there is something to abort.
+/// Aborts the transaction that a session or a call left open, in the background. Until the abort has ended, the session
+/// refuses operations. Returns whether there is anything to abort.
 pub(super) fn abandon(explicit: &Arc<Explicit>) -> bool {
     if !explicit.lock().abandon() {
         return false;
@@ -403,7 +404,7 @@ pub(super) fn abandon(explicit: &Arc<Explicit>) -> bool {
     if let Some(background) = explicit.client().deployment().background() {
         background.take(async move {
             let explicit = &aborting.0;
-            // The server aborts it when its time is up.
+            // The server aborts it when it expires.
             let _ = end_transaction(explicit, End::Abort, None, site).await;
             drop(aborting);
         });
@@ -411,7 +412,7 @@ pub(super) fn abandon(explicit: &Arc<Explicit>) -> bool {
     true
 }
 
-/// An abort in the background. When the value drops, nothing more is done about it.
+/// An abort in the background. Dropping the value gives it up.
 struct Aborting(Arc<Explicit>);
 
 impl Drop for Aborting {

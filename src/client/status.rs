@@ -37,10 +37,10 @@ pub struct ServerStatus {
     pub error: Option<String>,
     /// The operations of this client that are in progress on this server.
     pub operations: u64,
-    /// The numbers of the server's pool; `None` before the client's first use.
+    /// The numbers of the server's pool; `None` before the client is first used.
     pub pool: Option<PoolStatus>,
-    /// The connections in use, the longest in use first. Empty unless the client
-    /// [accounts for holders](super::Client::account_for_holders).
+    /// The connections in use, longest in use first. Empty unless the client [accounts for
+    /// holders](super::Client::account_for_holders).
     pub holders: Vec<Holder>,
 }
 

@@ -1,4 +1,4 @@
-//! Time limits that start before an operation does: a call that blocks may have to wait for other calls first.
+//! Time limits that start before an operation does: a blocking call may have to wait for other calls first.
 
 use std::panic::Location;
 
@@ -11,19 +11,19 @@ use super::operation::Operation;
 use crate::client::session::SessionError;
 use crate::endpoint::Limit;
 
-/// What is prepared and has a time limit.
+/// A prepared operation that has a time limit.
 pub(crate) trait Limited: IntoFuture + Sized {
-    /// Returns `timeoutMS` as it is.
+    /// Returns `timeoutMS` unchanged.
     ///
     /// # Errors
     ///
     /// [`SessionError::TimeoutInTransaction`].
     fn limit(&self) -> Result<Limit, SessionError>;
 
-    /// Sets [`limit`](Self::limit), which has started.
+    /// Sets [`limit`](Self::limit), which is already running.
     fn set_limit(&mut self, limit: Limit);
 
-    /// Returns the future, whose limit has started.
+    /// Returns the future, whose limit is already running.
     fn begin(mut self, limit: Limit) -> Self::IntoFuture {
         self.set_limit(limit);
         self.into_future()
@@ -41,7 +41,7 @@ impl Client {
         Ok(of_session.unwrap_or_else(|| own.or(self.options().timeout)))
     }
 
-    /// Returns the time limit of an operation as it is.
+    /// Returns the time limit of an operation unchanged.
     ///
     /// # Errors
     ///
@@ -50,7 +50,8 @@ impl Client {
         self.timeout_of(operation.limiting_session(), &operation.command)
     }
 
-    /// Runs an operation for the caller at `site`, with the limit of [`limit_of`](Self::limit_of), which has started.
+    /// Runs an operation for the caller at `site`, with the limit from [`limit_of`](Self::limit_of), which is already
+    /// running.
     pub(crate) fn run_within<'c>(
         &'c self,
         mut operation: Operation<'c>,

@@ -23,14 +23,14 @@ use crate::endpoint::options::ReadPreference;
 use crate::endpoint::wire::{nesting, reply};
 use crate::text::printable::{Printable, PrintableError};
 
-/// Room that suffices for most documents of an application, in bytes.
+/// Enough room for most of an application's documents, in bytes.
 const USUAL_ROOM: usize = 256;
 
 impl Client {
     /// Prepares a command with a document and a reply of the application's own types: serde writes one as a document, and
     /// reads the other. Await the value to run the command on the primary.
     ///
-    /// [`run_command`](Self::run_command) and [`run`](Self::run) are the raw forms, which neither copy nor convert.
+    /// [`run_command`](Self::run_command) and [`run`](Self::run) are the raw forms, which do not copy or convert.
     ///
     /// ```no_run
     /// # async fn example(client: wharf::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -153,7 +153,7 @@ impl<'c> Prepared<'c> {
         Self { client: client.clone(), database, body, session: None, read_preference: None, timeout: Limit::Unset }
     }
 
-    /// Returns the time limit as it is.
+    /// Returns the time limit unchanged.
     ///
     /// # Errors
     ///
@@ -163,7 +163,7 @@ impl<'c> Prepared<'c> {
     }
 }
 
-/// Returns the operation with these settings.
+/// Returns the operation with the command's settings.
 pub(super) fn with<'o>(
     mut operation: Operation<'o>,
     session: Option<&'o mut Session>,
@@ -180,7 +180,7 @@ pub(super) fn with<'o>(
     operation
 }
 
-/// A command's name with its value, and its first argument.
+/// A command's name and its value, and the command's first argument.
 pub(super) struct Start<'s, V> {
     pub command: &'static str,
     pub target: &'s str,
@@ -197,7 +197,7 @@ impl<V: Serialize> Serialize for Start<'_, V> {
     }
 }
 
-/// Writes a value as a document. `name` is the value's name in the error. A raw document is copied as it is.
+/// Writes a value as a document. `name` is the value's name in the error. A raw document is copied unchanged.
 ///
 /// # Errors
 ///
@@ -249,7 +249,7 @@ pub(super) fn decode<'d, T: Deserialize<'d>>(document: &'d RawDocument) -> Resul
     bson::deserialize_from_slice(document.as_bytes()).map_err(|error| explain::<T>(document, &error))
 }
 
-/// Reads the document again, with the path of the field that fails.
+/// Reads the document again, to find the path of the field that fails.
 #[cold]
 fn explain<'d, T: Deserialize<'d>>(document: &'d RawDocument, error: &bson::error::Error) -> String {
     let reason = error.message.clone().unwrap_or_else(|| error.to_string());
@@ -277,7 +277,7 @@ pub(super) fn refuse_second(argument: &'static str, command: &RawDocument, field
     }
 }
 
-/// Adds the fields of an argument of the application, such as its options, to a document.
+/// Adds the fields of an application's argument, such as options, to a document.
 ///
 /// # Errors
 ///

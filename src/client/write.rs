@@ -37,14 +37,14 @@ use crate::endpoint::{Limit, OutgoingSequence};
 /// Room for the client's additions to a command's statements, in bytes: session, cluster time, write concern, header.
 const ROOM_FOR_BODY: usize = 16 * 1024;
 
-/// The advice if a value is not a document: a document instead of a list is treated as a list of its fields.
+/// The advice for a value that is not a document: a document instead of a list is treated as a list of its fields.
 const IN_LIST: &str = "; pass a list of documents, such as [doc! { … }], also for one";
 
 impl Client {
     /// Prepares inserts into a collection. Await the value to send them. A document without `_id` gets one.
     ///
     /// A document can be anything that serde writes as one: a struct, `doc!`, `rawdoc!`. [`Write::insert`] takes raw
-    /// documents without a copy.
+    /// documents without copying them.
     ///
     /// ```no_run
     /// # async fn example(client: wharf::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -100,7 +100,7 @@ impl Client {
 }
 
 impl Client {
-    /// Waits until a server accepts writes, whose limits are known then. Each command of the whole then selects its own.
+    /// Waits until a server accepts writes, so that its limits are known. Each command then selects its own server.
     pub(super) async fn find_writable(
         &self,
         command: &'static str,
@@ -115,7 +115,7 @@ impl Client {
         let demand = Demand { access: Access::Write, deprioritized: &[], only: None, purpose, wait_logged };
         let Err(error) = self.deployment().select(demand, limit.deadline()).await else { return Ok(()) };
         let fault = fault_of_selection(&error);
-        // In a transaction, the label lets the whole be repeated.
+        // In a transaction, the label allows the whole transaction to be repeated.
         let labels = session.map_or(fault.labels, |explicit| explicit.note(|state| state.failed(&fault, None, false)));
         Err(FailedOperation::selection(error, labels).into())
     }
@@ -131,7 +131,7 @@ pub struct Write<'c> {
     database: &'c str,
     collection: &'c str,
     statements: Vec<Statement<'c>>,
-    /// The positions of the documents that got an `_id`, with this `_id`.
+    /// The positions of the documents that were given an `_id`, with that `_id`.
     generated_ids: Vec<(usize, ObjectId)>,
     /// Why the first statement that serde could not write was refused.
     refused: Option<ClientError>,
@@ -139,7 +139,7 @@ pub struct Write<'c> {
     options: Option<RawDocumentBuf>,
     timeout: Limit,
     session: Option<Arc<Explicit>>,
-    /// The session is for one operation at a time.
+    /// A session runs one operation at a time.
     exclusive: PhantomData<&'c mut Session>,
     site: &'static Location<'static>,
 }
@@ -216,7 +216,7 @@ impl<'c> Write<'c> {
         }
     }
 
-    /// Adds the insert of a document that has its `_id`. `generated`: the client added it.
+    /// Adds the insert of a document that has its `_id`. `generated` is the `_id` if the client added it.
     pub(super) fn insert_new(mut self, document: RawDocumentBuf, generated: Option<ObjectId>) -> Self {
         let place = self.statements.len();
         self.generated_ids.extend(generated.map(|id| (place, id)));
@@ -253,16 +253,16 @@ impl<'c> Write<'c> {
         })
     }
 
-    /// Continues with the other statements after one has failed, in any order. By default, the first failure ends the
-    /// series.
+    /// Lets the statements run in any order, and continues with the others after one fails. By default, the first
+    /// failure stops the rest.
     pub fn unordered(mut self) -> Self {
         self.ordered = false;
         self
     }
 
     /// Sets further fields of each command, such as `bypassDocumentValidation`, `let`, `comment` or `writeConcern`. The
-    /// value can be anything that serde writes as a document. `let` is for updates and deletes: inserts in the same bulk
-    /// are sent without it. A field that the command already has, such as `ordered`, is refused.
+    /// value can be anything that serde writes as a document. `let` applies to updates and deletes: inserts in the same
+    /// bulk are sent without it. A field that the command already has, such as `ordered`, is refused.
     pub fn options(mut self, fields: impl Serialize) -> Self {
         match encode("options", &fields) {
             Ok(fields) => self.options = Some(fields),
@@ -313,11 +313,11 @@ impl<'c> Write<'c> {
             let kind = self.statements[*first].kind;
             let (batch, later) = rest.split_at(self.fitting(rest));
             rest = later;
-            // An unmet write concern is reported with those of the other commands.
+            // An unmet write concern is reported together with those of the other commands.
             let Answer { reached, session, unmet, is_acknowledged } = match self.send(kind, batch, limit, &whole).await
             {
                 Ok(answer) => answer,
-                // A command that failed as a whole ends the series, ordered or not.
+                // A command that failed as a whole stops the rest, ordered or not.
                 Err(error) => {
                     failure.cause = Some(Box::new(error));
                     break;
@@ -331,7 +331,7 @@ impl<'c> Write<'c> {
             let failed_before = failure.errors.len();
             let place = |index: usize| batch.get(index).copied();
             if let Err(error) = read(kind, &reached.reply, place, &mut written, &mut failure) {
-                // What the commands before it have done is known.
+                // What the earlier commands did is known.
                 failure.cause = Some(Box::new(error));
                 break;
             }
@@ -389,8 +389,8 @@ impl<'c> Write<'c> {
         order
     }
 
-    /// Returns the number of statements in the next command: they are of one kind, and within the limits of the server that
-    /// currently accepts writes. At least one.
+    /// Returns the number of statements in the next command: at least one, all of one kind, and within the limits of
+    /// the server that currently accepts writes.
     fn fitting(&self, places: &[usize]) -> usize {
         let (most_statements, most_bytes) = self.client.deployment().snapshot().write_limits();
         let most_bytes = most_bytes.saturating_sub(self.bytes_of_body());
@@ -404,8 +404,8 @@ impl<'c> Write<'c> {
         1 + statements.take(most_statements.saturating_sub(1)).take_while(fits).count()
     }
 
-    /// Returns the options of a command. `let` is for updates and deletes: in a bulk with any of these, inserts are sent
-    /// without it.
+    /// Returns the options of a command. `let` applies to updates and deletes: in a bulk with any of these, inserts are
+    /// sent without it.
     fn options_of(&self, kind: Kind) -> Option<Cow<'_, RawDocument>> {
         let options = self.options.as_deref()?;
         let has_others = || self.statements.iter().any(|statement| statement.kind != Kind::Insert);

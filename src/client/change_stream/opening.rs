@@ -1,4 +1,4 @@
-//! Opening the cursor of a change stream, at its beginning and to resume.
+//! Opening the cursor of a change stream, at the start and when resuming.
 
 use std::fmt;
 use std::future::{Future, IntoFuture};
@@ -32,11 +32,11 @@ const STARTS: [&str; 3] = ["resumeAfter", "startAfter", "startAtOperationTime"];
 impl Client {
     /// Prepares a change stream. Await the value to open it.
     ///
-    /// `pipeline` has the stages that filter or change the events: anything that serde writes as an array of documents, or
-    /// `()` for none. The stages must keep each event's `_id`: without it, the stream cannot be resumed.
+    /// `pipeline` holds the stages that filter or change the events: anything that serde writes as an array of
+    /// documents, or `()` for none. The stages must keep each event's `_id`: without it, the stream cannot be resumed.
     ///
-    /// A raw `aggregate` with a stage `$changeStream` is not resumed, so prefer this method. The server demands the read
-    /// concern `majority`, or none.
+    /// A raw `aggregate` with a stage `$changeStream` does not resume, so prefer this method. The server requires the
+    /// read concern `majority`, or none.
     ///
     /// ```no_run
     /// # async fn example(client: wharf::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -66,7 +66,7 @@ pub enum WatchTarget<'c> {
     Cluster,
     /// All collections of a database.
     Database(&'c str),
-    /// A collection, by its database and its own name.
+    /// A collection, by its database and its name.
     Collection(&'c str, &'c str),
 }
 
@@ -87,7 +87,7 @@ pub struct Watch<'c, C = Client> {
     started: Option<Limit>,
     batch_size: Option<i32>,
     max_await_time: Option<Duration>,
-    /// The session is for one operation at a time.
+    /// A session runs one operation at a time.
     exclusive: std::marker::PhantomData<&'c mut Session>,
     site: &'static Location<'static>,
 }
@@ -112,20 +112,21 @@ impl<'c, C: AnyClient> Watch<'c, C> {
         }
     }
 
-    /// Adds fields to the stage `$changeStream`, for those that have no method. Anything that serde writes as a document.
+    /// Adds fields to the stage `$changeStream`, for fields without a method. The value can be anything that serde
+    /// writes as a document.
     pub fn stage(mut self, fields: impl Serialize) -> Self {
         self.stage.extend("stage", &fields);
         self
     }
 
-    /// Adds fields to the command `aggregate`, for fields that have no method. The value can be anything that serde writes
+    /// Adds fields to the command `aggregate`, for fields without a method. The value can be anything that serde writes
     /// as a document. A field that the command already has, such as `cursor`, is refused.
     pub fn options(mut self, fields: impl Serialize) -> Self {
         self.options.extend("options", &fields);
         self
     }
 
-    /// Sets the number of events in each batch. The server's choice by default.
+    /// Sets the number of events in each batch. By default the server decides.
     pub fn batch_size(mut self, events: i32) -> Self {
         self.batch_size = Some(events);
         self
@@ -145,14 +146,14 @@ impl<'c, C: AnyClient> Watch<'c, C> {
         self
     }
 
-    /// Sets the session that the stream belongs to. By default it has one for itself.
+    /// Sets the session that the stream belongs to. By default it uses a session of its own.
     pub fn session(mut self, session: &'c mut C::Session) -> Self {
         self.session = Some(sealed::Session::running(session).explicit().clone());
         self
     }
 
-    /// Sets `timeoutMS`: how long the opening of the stream may take, and how long each of its calls may take, including
-    /// resuming. The default is [`Options::timeout`](crate::Options::timeout). Zero means no limit.
+    /// Sets `timeoutMS`: how long opening the stream may take, and how long each call may take, including resuming. The
+    /// default is [`Options::timeout`](crate::Options::timeout). Zero means no limit.
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.timeout = Limit::of(limit);
         self
@@ -212,9 +213,9 @@ impl<'c> IntoFuture for Watch<'c> {
     ///
     /// # Cancel safety
     ///
-    /// As for [`Client::run`]. A cursor that the server has opened in the meantime is closed when the connection is
-    /// [drained](crate::Options::drain_timeout). If the connection is closed instead, the server closes the cursor after
-    /// ten minutes.
+    /// As for [`Client::run`]. A cursor that the server opened in the meantime is closed when the connection is
+    /// [drained](crate::Options::drain_timeout). If the connection is closed instead, the server closes the cursor
+    /// after ten minutes.
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(self.open())
     }
@@ -279,7 +280,7 @@ impl Documents {
     }
 }
 
-/// Returns the stages of an application's pipeline. It may be `()` for none.
+/// Returns the stages of an application's pipeline. `()` stands for none.
 fn stages(pipeline: &impl Serialize) -> Result<RawArrayBuf, ClientError> {
     let mut fields = Fields::new();
     fields.set("pipeline", "pipeline", Shape::Any, pipeline);
@@ -290,23 +291,23 @@ fn stages(pipeline: &impl Serialize) -> Result<RawArrayBuf, ClientError> {
     }
 }
 
-/// Where a change stream starts when its next cursor is opened.
+/// Where a change stream starts when the next cursor is opened.
 #[derive(Default)]
 pub(super) struct Start {
     /// The resume token.
     pub(super) token: Option<RawDocumentBuf>,
-    /// Whether the token comes from `startAfter`, and no event has been returned yet.
+    /// Whether the token comes from `startAfter` and no event has been returned since.
     is_start_after: bool,
-    /// Whether a cursor has been opened.
+    /// Whether a cursor was ever opened.
     has_begun: bool,
-    /// Whether the application has said where to start.
+    /// Whether the application said where to start.
     is_given: bool,
-    /// The time in the first reply, if there was nothing else to start from.
+    /// The time in the first reply, for want of anything else to start from.
     operation_time: Option<Timestamp>,
 }
 
 impl Start {
-    /// Records the information in the first reply.
+    /// Records the position in the first reply.
     fn began(&mut self, cursor: &Cursor) {
         self.has_begun = true;
         if !self.is_given && cursor.has_no_document() && token_of(cursor).is_none() {
@@ -314,23 +315,23 @@ impl Start {
         }
     }
 
-    /// Notes the token of a batch without events.
+    /// Records the token of a batch without events.
     pub(super) fn reached(&mut self, token: Option<&RawDocument>) {
         if let Some(token) = token {
             self.token = Some(token.to_owned());
         }
     }
 
-    /// Notes the token after an event.
+    /// Records the token after an event.
     pub(super) fn returned(&mut self, token: &RawDocument) {
         self.token = Some(token.to_owned());
         self.is_start_after = false;
     }
 
-    /// Returns the stage's fields with this start.
+    /// Returns the stage's fields with this starting position.
     fn stage(&self, given: &RawDocument) -> RawDocumentBuf {
         if !self.has_begun {
-            // The server refuses several starts ("startAtOperationTime"), so it gets all of them.
+            // The server refuses more than one start ("startAtOperationTime"), so all are passed on.
             return given.to_owned();
         }
         let mut stage = RawDocumentBuf::new();
@@ -369,12 +370,12 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Returns whether the stream belongs to a parent of this process.
+    /// Returns whether the stream belongs to the parent of this process.
     pub(super) fn is_inherited(&self) -> bool {
         self.forks != forks()
     }
 
-    /// Returns `timeoutMS` of each call.
+    /// Returns the `timeoutMS` of each call.
     pub(super) fn timeout(&self) -> Limit {
         self.timeout
     }
@@ -388,7 +389,7 @@ impl Plan {
         }
     }
 
-    /// Runs work that no call waits for, unless the runtime is gone.
+    /// Runs work that no call is waiting for, unless the runtime is gone.
     pub(super) fn later(&self, future: impl Future<Output = ()> + Send + 'static) {
         if let Some(background) = self.client.deployment().background() {
             background.take(future);
@@ -406,7 +407,7 @@ impl Plan {
             let mut operation = Operation::read(&plan.database, &body);
             operation.command = operation.command.within(limit);
             operation.session = Some(plan.session.clone());
-            // The session may be in a transaction by now, which the server would abort.
+            // By now the session may be in a transaction, which the server would abort.
             operation.is_beside_transaction = resumes;
             if let Some(preference) = &plan.read_preference {
                 operation = operation.read_preference(preference);

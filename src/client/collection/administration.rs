@@ -1,4 +1,4 @@
-//! Databases and collections as a whole: created, listed, renamed and dropped.
+//! Databases and collections as a whole: creating, listing, renaming and dropping them.
 
 use crate::client::session::SessionError;
 use std::marker::PhantomData;
@@ -17,11 +17,11 @@ use crate::endpoint::Limit;
 use crate::endpoint::options::PRIMARY;
 use crate::endpoint::wire::reply::whole_number;
 
-/// The server's number for `NamespaceNotFound`.
+/// The server's error code for `NamespaceNotFound`.
 const NAMESPACE_NOT_FOUND: i32 = 26;
 
 impl Client {
-    /// Prepares a query for the databases, with their sizes.
+    /// Prepares a listing of the databases, with their sizes.
     #[track_caller]
     pub fn list_databases(&self) -> ListDatabases<'_> {
         ListDatabases::of(self)
@@ -43,15 +43,15 @@ fn list<C>(client: &C) -> Request<'_, C> {
 }
 
 impl<C: AnyClient> Database<C> {
-    /// Prepares the creation of a collection with options: capped, a time series, a view, with a validator. One without options
-    /// needs no creation: the server creates it with its first document.
+    /// Prepares the creation of a collection with options: capped, a time series, a view, or with a validator. A
+    /// collection without options need not be created: the server creates it with its first document.
     #[track_caller]
     pub fn create_collection(&self, name: impl AsRef<str>) -> CreateCollection<'_, C> {
         CreateCollection { request: self.request(Fields::command("create", name.as_ref())) }
     }
 
-    /// Prepares a query for the collections and views. Await it for a [`Cursor`] of [`CollectionSpecification`], or after
-    /// [`typed`](ListCollections::typed) of any type.
+    /// Prepares a query for the collections and views. Await it for a [`Cursor`] of [`CollectionSpecification`], or,
+    /// after [`typed`](ListCollections::typed), of any type.
     #[track_caller]
     pub fn list_collections(&self) -> ListCollections<'_, CollectionSpecification, C> {
         let request = self.request(Fields::command("listCollections", &1));
@@ -64,7 +64,7 @@ impl<C: AnyClient> Database<C> {
         ListCollectionNames { request: self.request(Fields::command("listCollections", &1)) }
     }
 
-    /// Prepares the removal of the database with all its collections.
+    /// Prepares dropping the database with all its collections.
     #[track_caller]
     pub fn drop(&self) -> DropNamespace<'_, C> {
         DropNamespace { request: self.request(Fields::command("dropDatabase", &1)) }
@@ -72,13 +72,14 @@ impl<C: AnyClient> Database<C> {
 }
 
 impl<T, C: AnyClient> Collection<T, C> {
-    /// Prepares the removal of the collection with its documents and indexes. One that does not exist counts as success.
+    /// Prepares dropping the collection with its documents and indexes. It also succeeds if the collection does not
+    /// exist.
     #[track_caller]
     pub fn drop(&self) -> DropNamespace<'_, C> {
         DropNamespace { request: self.request("drop") }
     }
 
-    /// Prepares a new name for the collection, in the same database. This handle keeps the old name.
+    /// Prepares renaming the collection within its database. This handle keeps the old name.
     #[track_caller]
     pub fn rename(&self, name: impl AsRef<str>) -> Rename<'_, C> {
         let of = |name: &str| format!("{}.{name}", self.database());
@@ -90,7 +91,7 @@ impl<T, C: AnyClient> Collection<T, C> {
     }
 }
 
-/// Gives its type to the builder of a command without statements.
+/// Declares the type of a builder for a command without statements.
 macro_rules! command {
     ($(#[$doc:meta])* $name:ident => $output:ty: $($option:ident),* $(; $inherited:ident)?) => {
         $(#[$doc])*
@@ -220,7 +221,8 @@ command! {
 
 impl<C: AnyClient> ListCollectionNames<'_, C> {
     async fn send(mut self) -> Result<Vec<String>, ClientError> {
-        // The server looks at the names alone before it filters (Enumerating Collections, "Getting Collection Names").
+        // With `nameOnly`, the server would apply the filter to the names only (Enumerating Collections, "Getting
+        // Collection Names").
         let needs_more = |filter: &RawDocument| filter.iter().flatten().any(|(field, _)| field.as_str() != "name");
         if !self.request.body.document_at("filter").is_some_and(needs_more) {
             self.request.body.add("nameOnly", &true);
@@ -315,7 +317,7 @@ pub(super) async fn names(command: &'static str, mut cursor: Cursor<Document>) -
     Ok(names)
 }
 
-/// Turns the server's refusal to remove something that does not exist into a success, because the outcome is the same.
+/// Turns the server's error for something that does not exist into success, because the outcome is the same.
 pub(super) fn found_or_not(outcome: Result<RawDocumentBuf, ClientError>) -> Result<(), ClientError> {
     match outcome {
         Err(error) if error.server_error().is_some_and(|error| error.code == NAMESPACE_NOT_FOUND) => Ok(()),

@@ -18,11 +18,11 @@ use crate::endpoint::Limit;
 use crate::endpoint::wire::reply::whole_number;
 
 impl<T, C: AnyClient> Collection<T, C> {
-    /// Prepares an aggregation: a pipeline, as an array of stages. Await it for a [`Cursor`] of documents, or after
-    /// [`typed`](Aggregate::typed) for a cursor of any type.
+    /// Prepares an aggregation: a pipeline, as an array of stages. Await it for a [`Cursor`] of documents, or, after
+    /// [`typed`](Aggregate::typed), for a cursor of any type.
     ///
-    /// A pipeline that ends in `$out` or `$merge` writes: it has the write concern, is not repeated after a network error, and
-    /// returns no documents.
+    /// A pipeline that ends in `$out` or `$merge` writes: the write concern applies, it is not repeated after a network
+    /// error, and it returns no documents.
     #[track_caller]
     pub fn aggregate(&self, pipeline: impl Serialize) -> Aggregate<'_, Document, C> {
         Aggregate::new(self.request("aggregate"), &pipeline)
@@ -32,7 +32,8 @@ impl<T, C: AnyClient> Collection<T, C> {
     /// operators][restrictions]: use `$expr` for `$where`, and `$geoWithin` with `$center` or `$centerSphere` for `$near` and
     /// `$nearSphere`.
     ///
-    /// An empty filter reads all documents: [`estimated_document_count`](Self::estimated_document_count) does not.
+    /// With an empty filter it reads all documents, which [`estimated_document_count`](Self::estimated_document_count)
+    /// avoids.
     ///
     /// [restrictions]: https://www.mongodb.com/docs/manual/reference/operator/aggregation/match/#restrictions
     #[track_caller]
@@ -65,8 +66,8 @@ impl<T, C: AnyClient> Collection<T, C> {
 }
 
 impl<C: AnyClient> Database<C> {
-    /// Prepares an aggregation that begins with no collection, such as `$currentOp` or `$documents`. Otherwise like
-    /// [`Collection::aggregate`].
+    /// Prepares an aggregation that does not start from a collection, such as `$currentOp` or `$documents`. Otherwise
+    /// like [`Collection::aggregate`].
     #[track_caller]
     pub fn aggregate(&self, pipeline: impl Serialize) -> Aggregate<'_, Document, C> {
         Aggregate::new(self.request(Fields::command("aggregate", &1)), &pipeline)

@@ -48,7 +48,7 @@ impl<T, C: AnyClient> Collection<T, C> {
 #[must_use = "a write is sent by bulk_write"]
 pub struct WriteModel {
     pub(super) change: Change,
-    /// What it changes, or only the options of an insert, which has none.
+    /// What it changes. For an insert only the options.
     pub(super) statement: Fields,
 }
 
@@ -60,7 +60,7 @@ pub(super) enum Change {
 }
 
 impl WriteModel {
-    /// Creates the insert of a document, of any type. If the document has no `_id`, the client adds one.
+    /// Creates an insert of a document of any type. If the document has no `_id`, the client adds one.
     pub fn insert_one(document: impl Serialize) -> Self {
         let document = NewDocument::of("document", &document, true);
         Self { change: Change::Insert(document), statement: Fields::new() }
@@ -78,17 +78,17 @@ impl WriteModel {
         Self { change: Change::Update, statement }
     }
 
-    /// Creates the replacement of one document, of any type: see [`Collection::replace_one`].
+    /// Creates a replacement of one document, by a value of any type: see [`Collection::replace_one`].
     pub fn replace_one(filter: impl Serialize, replacement: impl Serialize) -> Self {
         Self { change: Change::Update, statement: replace_statement(&filter, &replacement) }
     }
 
-    /// Creates the deletion of one document: see [`Collection::delete_one`].
+    /// Creates a deletion of one document: see [`Collection::delete_one`].
     pub fn delete_one(filter: impl Serialize) -> Self {
         Self { change: Change::Delete, statement: delete_statement(&filter, 1) }
     }
 
-    /// Creates the deletion of all documents that match `filter`: see [`Collection::delete_many`].
+    /// Creates a deletion of all documents that match `filter`: see [`Collection::delete_many`].
     pub fn delete_many(filter: impl Serialize) -> Self {
         Self { change: Change::Delete, statement: delete_statement(&filter, 0) }
     }
@@ -108,8 +108,8 @@ pub struct BulkWrite<'c, C = Client> {
 impl<C: AnyClient> BulkWrite<'_, C> {
     options!([request.body] bypass_document_validation, comment, let_vars);
 
-    /// Sets whether the first write that fails ends the series (`ordered`). The default is true. If it is false, the writes are
-    /// executed in any order.
+    /// Sets whether the first write that fails stops the rest (`ordered`). The default is true. If it is false, the
+    /// writes are executed in any order.
     pub fn ordered(mut self, ordered: bool) -> Self {
         self.ordered = ordered;
         self

@@ -26,7 +26,7 @@ use crate::pool::error::Labels;
 
 const COMMAND: &str = "bulkWrite";
 
-/// The wire version of MongoDB 8.0, which has the command.
+/// The wire version of MongoDB 8.0, the first with the command.
 const HAS_COMMAND: i32 = 25;
 
 /// Room for what the client adds to the command, in bytes (Bulk Write, "Total Message Size").
@@ -92,15 +92,15 @@ impl<'c, C: AnyClient> ClientBulkWrite<'c, C> {
 
     options!([request.body] bypass_document_validation, comment, let_vars);
 
-    /// Sets whether the first write that fails ends the series (`ordered`). The default is true. If it is false, the writes are
-    /// executed in any order.
+    /// Sets whether the first write that fails stops the rest (`ordered`). The default is true. If it is false, the
+    /// writes are executed in any order.
     pub fn ordered(mut self, ordered: bool) -> Self {
         self.ordered = ordered;
         self
     }
 
-    /// Sets whether the result tells of each write ([`ClientBulkWriteResult::verbose_results`], on the wire `errorsOnly`). The
-    /// default is false.
+    /// Sets whether the result covers each write ([`ClientBulkWriteResult::verbose_results`], `errorsOnly` on the
+    /// wire). The default is false.
     pub fn verbose_results(mut self, verbose: bool) -> Self {
         self.verbose_results = verbose;
         self
@@ -126,7 +126,7 @@ impl<'c, C: AnyClient> ClientBulkWrite<'c, C> {
             Ok(concern) => matches!(whole_number(concern, "w"), Ok(Some(0))),
             Err(_) => !is_in_transaction && is_unacknowledged(&client.options().write_concern),
         };
-        // The texts are those of the specification.
+        // The specification prescribes the messages.
         if is_unacknowledged && verbose_results {
             let reason = "Cannot request unacknowledged write concern and verbose results";
             return Err(refused("verbose_results", reason));
@@ -230,7 +230,7 @@ impl Writes {
         Ok(this)
     }
 
-    /// Returns where the next batch ends, and its `nsInfo`, to whose places its operations refer afterwards.
+    /// Returns where the next batch ends, and its `nsInfo`, and makes its operations refer to the places there.
     fn fit(&mut self, start: usize, most_writes: usize, most_bytes: usize) -> (usize, Vec<RawDocumentBuf>) {
         let (mut bytes, mut places, mut used) = (0_usize, HashMap::new(), Vec::new());
         let mut end = start;
@@ -253,11 +253,11 @@ impl Writes {
 }
 
 impl BulkOperation {
-    /// Sets the place of the namespace among those of the command: the value of the first field, a 32-bit integer.
+    /// Sets the place of the namespace in the command's `nsInfo`: the value of the first field, a 32-bit integer.
     fn refer_to(&mut self, namespace: usize) {
         let place = i32::try_from(namespace).unwrap_or(i32::MAX);
         let mut bytes = std::mem::take(&mut self.document).into_bytes();
-        // Behind the length, the type and the name.
+        // After the length, the type and the name.
         if let Some(end) = bytes.iter().skip(5).position(|&byte| byte == 0)
             && let Some(value) = bytes.get_mut(5 + end + 1..5 + end + 5)
         {
@@ -269,7 +269,7 @@ impl BulkOperation {
     }
 }
 
-/// Returns an operation of the command, made of a statement of `update` or `delete`.
+/// Returns an operation of the command, made from a statement of `update` or `delete`.
 fn operation(mut operation: RawDocumentBuf, statement: &RawDocument) -> Result<RawDocumentBuf, ClientError> {
     let mut multi = false;
     for field in statement {
@@ -286,10 +286,10 @@ fn operation(mut operation: RawDocumentBuf, statement: &RawDocument) -> Result<R
     Ok(operation)
 }
 
-/// What the commands of a series have done.
+/// What the commands of a series did.
 struct Done {
     result: ClientBulkWriteResult,
-    /// Whether the server has reported that a write has succeeded.
+    /// Whether the server reported a successful write.
     has_succeeded: bool,
     write_errors: BTreeMap<usize, WriteError>,
     write_concern_errors: Vec<WriteConcernError>,
@@ -314,12 +314,12 @@ impl Done {
         }
     }
 
-    /// Returns whether no further command is sent.
+    /// Returns whether no further command is to be sent.
     fn has_ended(&self, ordered: bool) -> bool {
         self.cause.is_some() || (ordered && !self.write_errors.is_empty())
     }
 
-    /// Adds what a command has done to its batch of operations, whose first one has the place `start`.
+    /// Adds what a command did for its batch of operations, the first of which is at the place `start`.
     async fn read(&mut self, opened: Opened, batch: &[BulkOperation], start: usize, ordered: bool, limit: Limit) {
         let Opened { mut cursor, server, unmet } = opened;
         let reply = cursor.reply();
@@ -405,7 +405,7 @@ impl Done {
             self;
         match cause {
             None if write_errors.is_empty() && write_concern_errors.is_empty() => Ok(result),
-            // Nothing is known besides it.
+            // Nothing else is known.
             Some(cause)
                 if !has_succeeded
                     && write_errors.is_empty()
@@ -469,15 +469,15 @@ fn unreadable(reason: impl Into<Arc<str>>) -> ClientError {
     ClientError::unreadable(COMMAND, reason)
 }
 
-/// What [`Client::bulk_write`] has done.
+/// What [`Client::bulk_write`] did.
 #[derive(Debug, Clone, PartialEq, Default)]
 #[non_exhaustive]
 pub struct ClientBulkWriteResult {
-    /// Whether the server has acknowledged the writes. With the write concern `w: 0` it does not: then the numbers are 0.
+    /// Whether the server acknowledged the writes. With the write concern `w: 0` it does not, and the numbers are 0.
     pub acknowledged: bool,
-    /// The number of documents that were inserted, without upserts.
+    /// The number of documents that were inserted, not counting upserts.
     pub inserted_count: u64,
-    /// The number of documents that `upsert` has inserted.
+    /// The number of documents that upserts inserted.
     pub upserted_count: u64,
     /// The number of documents that updates and replacements matched.
     pub matched_count: u64,
@@ -485,11 +485,11 @@ pub struct ClientBulkWriteResult {
     pub modified_count: u64,
     /// The number of documents that were deleted.
     pub deleted_count: u64,
-    /// What each write has done that succeeded, if [`verbose_results`](ClientBulkWrite::verbose_results()) was set.
+    /// What each successful write did, if [`verbose_results`](ClientBulkWrite::verbose_results()) was set.
     pub verbose_results: Option<VerboseResults>,
 }
 
-/// What each write of [`Client::bulk_write`] has done that succeeded, by its place.
+/// What each successful write of [`Client::bulk_write`] did, by its place.
 #[derive(Debug, Clone, PartialEq, Default)]
 #[non_exhaustive]
 pub struct VerboseResults {
@@ -501,15 +501,15 @@ pub struct VerboseResults {
     pub delete_results: BTreeMap<usize, ClientDeleteResult>,
 }
 
-/// What an insert of [`Client::bulk_write`] has done.
+/// What an insert of [`Client::bulk_write`] did.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct ClientInsertOneResult {
-    /// The `_id` of the document: its own, or the one that the client has given it.
+    /// The `_id` of the document: its own, or the one that the client gave it.
     pub inserted_id: Bson,
 }
 
-/// What an update or a replacement of [`Client::bulk_write`] has done.
+/// What an update or a replacement of [`Client::bulk_write`] did.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct ClientUpdateResult {
@@ -517,11 +517,11 @@ pub struct ClientUpdateResult {
     pub matched_count: u64,
     /// The number of documents that were changed.
     pub modified_count: u64,
-    /// The `_id` of the document that `upsert` has inserted.
+    /// The `_id` of the document that `upsert` inserted.
     pub upserted_id: Option<Bson>,
 }
 
-/// What a deletion of [`Client::bulk_write`] has done.
+/// What a deletion of [`Client::bulk_write`] did.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct ClientDeleteResult {
@@ -534,21 +534,21 @@ pub struct ClientDeleteResult {
 #[error("{}", self.sentence())]
 #[non_exhaustive]
 pub struct ClientBulkWriteFailure {
-    /// What the writes have done. `None` unless the server has reported that one has succeeded.
+    /// What the writes did. `None` unless the server reported that one succeeded.
     pub partial_result: Option<ClientBulkWriteResult>,
     /// The writes that the server refused, by their places. At most one if the writes are ordered.
     pub write_errors: BTreeMap<usize, WriteError>,
-    /// The commands that were executed, but not with the write concern that they asked for.
+    /// The commands that were executed but did not meet their write concern.
     pub write_concern_errors: Vec<WriteConcernError>,
-    /// The error labels of the replies that report these errors, with those that the client adds.
+    /// The error labels of the replies that report these errors, and the labels that the client adds.
     pub labels: Labels,
-    /// The error that ended the series, if a command or the fetching of its results failed as a whole.
+    /// The error that stopped the operation, if a command failed as a whole or its results could not be fetched.
     #[source]
     pub cause: Option<Box<ClientError>>,
     pub(in crate::client) generated_ids: Vec<(usize, ObjectId)>,
     /// The server of the first error.
     pub(in crate::client) address: Option<Arc<str>>,
-    /// Whether a time limit is the reason, in a reply that reports success.
+    /// Whether a reply that reports success names an exceeded time limit as the reason.
     pub(in crate::client) is_timeout: bool,
 }
 

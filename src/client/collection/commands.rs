@@ -1,4 +1,4 @@
-//! Commands of the application's own: `run_command` and `run_cursor_command`.
+//! The application's own commands: `run_command` and `run_cursor_command`.
 
 use std::marker::PhantomData;
 use std::time::Duration;
@@ -18,15 +18,16 @@ use crate::client::session::SessionError;
 use crate::endpoint::Limit;
 
 impl<C: AnyClient> Database<C> {
-    /// Prepares any command of the application, on the primary: a document, or anything that serde writes as one. Await it for
-    /// the reply, or after [`typed`](RunCommand::typed) for the reply as any type. The client adds no concern to it.
+    /// Prepares any command of the application, on the primary: a document, or anything that serde writes as one. Await
+    /// it for the reply, or, after [`typed`](RunCommand::typed), for the reply as any type. The client adds no concern
+    /// to it.
     #[track_caller]
     pub fn run_command(&self, command: impl Serialize) -> RunCommand<'_, Document, C> {
         RunCommand { request: self.request_of_any(&command), reply: PhantomData }
     }
 
-    /// Prepares any command of the application that opens a cursor, on the primary. Await it for a [`Cursor`] of documents, or
-    /// after [`typed`](RunCursorCommand::typed) of any type. The client adds no concern to it.
+    /// Prepares any command of the application that opens a cursor, on the primary. Await it for a [`Cursor`] of
+    /// documents, or, after [`typed`](RunCursorCommand::typed), of any type. The client adds no concern to it.
     ///
     /// ```no_run
     /// # async fn example(shop: wharf::Database) -> Result<(), wharf::ClientError> {
@@ -68,7 +69,7 @@ pub struct RunCommand<'c, T = Document, C = Client> {
 }
 
 impl<'c, T, C: AnyClient> RunCommand<'c, T, C> {
-    /// Returns the same command, whose reply serde reads as another type.
+    /// Returns the same command with a reply of another type, which serde reads.
     pub fn typed<U>(self) -> RunCommand<'c, U, C> {
         RunCommand { request: self.request, reply: PhantomData }
     }
@@ -98,8 +99,8 @@ pub struct RunCursorCommand<'c, T = Document, C = Client> {
 }
 
 impl<'c, T, C: AnyClient> RunCursorCommand<'c, T, C> {
-    /// Sets the number of documents in each further batch (`batchSize` of each `getMore`). By default the server decides: the
-    /// client does not look into the command.
+    /// Sets the number of documents in each further batch (`batchSize` of each `getMore`). By default the server
+    /// decides: the client does not inspect the command.
     pub fn batch_size(mut self, documents: i32) -> Self {
         self.batch_size = Some(documents);
         self
@@ -111,19 +112,21 @@ impl<'c, T, C: AnyClient> RunCursorCommand<'c, T, C> {
         self
     }
 
-    /// Sets `maxTimeMS` of each `getMore`: how long the server waits for new documents. Only cursors that await data have it.
+    /// Sets `maxTimeMS` of each `getMore`: how long the server waits for new documents. It only applies to cursors that
+    /// await data.
     pub fn max_time(mut self, limit: Duration) -> Self {
         self.max_time = Some(limit);
         self
     }
 
-    /// Sets the type of the cursor that the command opens. By default the command tells, by `tailable` and `awaitData`.
+    /// Sets the type of the cursor that the command opens. By default the fields `tailable` and `awaitData` of the
+    /// command decide.
     pub fn cursor_type(mut self, cursor_type: CursorType) -> Self {
         self.cursor_type = Some(cursor_type);
         self
     }
 
-    /// Sets what `timeoutMS` limits. Needs `timeoutMS`, of the call or of the options.
+    /// Sets what `timeoutMS` limits. It requires a `timeoutMS`, in the call or in the options.
     pub fn timeout_mode(mut self, mode: TimeoutMode) -> Self {
         self.timeout_mode = Some(mode);
         self

@@ -1,4 +1,4 @@
-//! The documents of commands and statements, as they grow.
+//! The documents of commands and statementsthat are being built.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::super::error::ClientError;
 use super::super::typed::{encode, extend, refuse_second};
 use crate::endpoint::wire::reply::has_field;
 
-/// Room that suffices for most commands and statements, in bytes.
+/// Enough room for most commands and statements, in bytes.
 const USUAL_ROOM: usize = 256;
 
 /// The allowed types of a field's value.
@@ -52,7 +52,8 @@ pub(in crate::client) struct Fields {
     bytes: Vec<u8>,
     /// Where the last field begins.
     last: usize,
-    /// Whether it has fields that the application chose, which may be the same as fields that the client adds later.
+    /// Whether it contains fields chosen by the application, whose names may collide with fields that the client adds
+    /// later.
     is_extended: bool,
     refused: Option<ClientError>,
 }
@@ -65,7 +66,7 @@ impl Fields {
         Self { bytes, last: 4, is_extended: false, refused: None }
     }
 
-    /// Creates the document of a command: its name with the target.
+    /// Creates the document of a command: its name and target.
     pub fn command<V: Serialize + ?Sized>(name: &'static str, target: &V) -> Self {
         let mut this = Self::new();
         this.add(name, target);
@@ -77,7 +78,7 @@ impl Fields {
         self.put(field, field, Shape::Any, value);
     }
 
-    /// Adds a field that only this call adds. `argument` is its name in errors.
+    /// Adds a field that nothing else adds. `argument` is its name in errors.
     pub fn put<V: Serialize + ?Sized>(&mut self, argument: &'static str, field: &'static str, shape: Shape, value: &V) {
         if self.is_extended {
             return self.set(argument, field, shape, value);
@@ -106,7 +107,7 @@ impl Fields {
         }
     }
 
-    /// Records an error, unless there already is one.
+    /// Records an error, unless one is already recorded.
     pub fn refuse(&mut self, error: ClientError) {
         self.refused.get_or_insert(error);
     }
@@ -121,7 +122,7 @@ impl Fields {
         self.document().ok()?.get_document(field).ok()
     }
 
-    /// Returns the value that was added last, if it is a document.
+    /// Returns the value that was last added, if it is a document.
     pub fn last_document(&self) -> Option<&RawDocument> {
         let is_document = self.refused.is_none() && self.bytes[self.last] == ElementType::EmbeddedDocument as u8;
         let named = is_document.then(|| &self.bytes[self.last + 1..self.bytes.len() - 1])?;
@@ -166,7 +167,7 @@ impl Fields {
         self.last = start;
         serialize_to_buffer(&Field { name: field, value }, &mut self.bytes)
             .map_err(|error| refused(argument, error.to_string()))?;
-        // Without the length of the document around the element, whose end is the new end.
+        // Without the length of the document around the element, whose end becomes the new end.
         self.bytes.copy_within(start + 4.., start);
         self.bytes.truncate(self.bytes.len() - 4);
         let length = i32::try_from(self.bytes.len()).map_err(|error| refused(argument, error.to_string()))?;
@@ -197,7 +198,7 @@ impl<V: Serialize + ?Sized> Serialize for Field<'_, V> {
     }
 }
 
-/// Returns the refusal of an argument.
+/// Returns the error that refuses an argument.
 pub(in crate::client) fn refused(argument: &'static str, reason: impl Into<Arc<str>>) -> ClientError {
     ClientError::Argument { name: argument, reason: reason.into() }
 }

@@ -48,8 +48,8 @@ impl<'c, T, C: AnyClient> Find<'c, T, C> {
     );
     cursor_options!();
 
-    /// Sets the maximum number of documents to return (`limit`). Zero means all. A negative number requests as many in a
-    /// single batch.
+    /// Sets the maximum number of documents to return (`limit`). Zero means all. A negative number requests that many
+    /// in a single batch.
     pub fn limit(mut self, documents: i64) -> Self {
         self.request.body.set("limit", "limit", Shape::Any, &documents.unsigned_abs());
         if documents < 0 {
@@ -58,8 +58,8 @@ impl<'c, T, C: AnyClient> Find<'c, T, C> {
         self
     }
 
-    /// Sets the cursor's behaviour at the end of its documents (`tailable` and `awaitData`). Only capped collections have
-    /// tailable cursors.
+    /// Sets the cursor's behaviour at the end of its documents (`tailable` and `awaitData`). Only capped collections
+    /// support tailable cursors.
     pub fn cursor_type(mut self, cursor_type: CursorType) -> Self {
         let (tails, awaits) = match cursor_type {
             CursorType::NonTailable => return self,

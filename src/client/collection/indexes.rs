@@ -18,7 +18,7 @@ use super::{AnyClient, Collection};
 use crate::endpoint::Limit;
 
 impl<T, C: AnyClient> Collection<T, C> {
-    /// Prepares the creation of an index, unless it exists. Await it for the index's name.
+    /// Prepares the creation of an index, which has no effect if it exists. Await it for the index's name.
     #[track_caller]
     pub fn create_index(&self, model: IndexModel) -> CreateIndex<'_, C> {
         CreateIndex { request: self.request("createIndexes"), model }
@@ -30,8 +30,8 @@ impl<T, C: AnyClient> Collection<T, C> {
         CreateIndexes { request: self.request("createIndexes"), models: models.into_iter().collect() }
     }
 
-    /// Prepares a query for the indexes. Await it for a [`Cursor`] of [`IndexSpecification`], or after
-    /// [`typed`](ListIndexes::typed) of any type.
+    /// Prepares a query for the indexes. Await it for a [`Cursor`] of [`IndexSpecification`], or, after
+    /// [`typed`](ListIndexes::typed), of any type.
     #[track_caller]
     pub fn list_indexes(&self) -> ListIndexes<'_, IndexSpecification, C> {
         let request = self.request("listIndexes");
@@ -44,7 +44,7 @@ impl<T, C: AnyClient> Collection<T, C> {
         ListIndexNames { request: self.request("listIndexes") }
     }
 
-    /// Prepares the removal of the index with this name. A collection that does not exist counts as success.
+    /// Prepares dropping the index with this name. It also succeeds if the collection does not exist.
     #[track_caller]
     pub fn drop_index(&self, name: impl AsRef<str>) -> DropIndexes<'_, C> {
         let mut request = self.request("dropIndexes");
@@ -55,7 +55,7 @@ impl<T, C: AnyClient> Collection<T, C> {
         DropIndexes { request }
     }
 
-    /// Prepares the removal of all indexes except the one of `_id`. A collection that does not exist counts as success.
+    /// Prepares dropping all indexes except the one on `_id`. It also succeeds if the collection does not exist.
     #[track_caller]
     pub fn drop_indexes(&self) -> DropIndexes<'_, C> {
         let mut request = self.request("dropIndexes");
@@ -82,7 +82,7 @@ pub struct IndexModel {
 }
 
 impl IndexModel {
-    /// Creates an index of these keys, each with its order or its type: `{ customer: 1, price: -1 }`, `{ text: "text" }`.
+    /// Creates an index on these keys, each with its order or type: `{ customer: 1, price: -1 }`, `{ text: "text" }`.
     pub fn new(keys: impl Serialize) -> Self {
         let mut fields = Fields::new();
         fields.put("keys", "key", Shape::Document, &keys);
@@ -95,14 +95,14 @@ impl IndexModel {
         weights, wildcard_projection,
     );
 
-    /// Adds fields for what has no method, under the names of the server's manual, such as `prepareUnique`. Anything
-    /// that serde writes as a document.
+    /// Adds fields without a method, such as `prepareUnique`, under their names in the server's manual. The value can
+    /// be anything that serde writes as a document.
     pub fn options(mut self, fields: impl Serialize) -> Self {
         self.fields.extend("options", &fields);
         self
     }
 
-    /// Returns the document of the index, and its name.
+    /// Returns the document that describes the index, and its name.
     fn finish(mut self) -> Result<(RawDocumentBuf, String), ClientError> {
         let given = self.fields.document()?.get_str("name").ok().map(str::to_owned);
         let name = match given {
@@ -117,7 +117,7 @@ impl IndexModel {
     }
 }
 
-/// Returns the default name of an index with these keys (Index Management, "Index Name Generation").
+/// Returns the default name of an index on these keys (Index Management, "Index Name Generation").
 fn name_of(keys: &RawDocument) -> String {
     let mut name = String::new();
     for (key, order) in keys.iter().flatten() {
@@ -131,7 +131,7 @@ fn name_of(keys: &RawDocument) -> String {
             _ => write!(name, "{separator}{key}_"),
         };
     }
-    // The server's own name, which cannot be changed.
+    // The name that the server gives it, which cannot be changed.
     if name == "_id_1" { "_id_".to_owned() } else { name }
 }
 
@@ -222,9 +222,10 @@ builder!(ListIndexes<T> => Cursor<T>);
 pub struct IndexSpecification {
     /// The name.
     pub name: String,
-    /// The keys, each with its order or its type.
+    /// The keys, each with its order or type.
     pub keys: Document,
-    /// All else: the index's version `v`, and options such as `unique` and `expireAfterSeconds`. Before MongoDB 4.4 also `ns`.
+    /// Everything else: the index's version `v`, and options such as `unique` and `expireAfterSeconds`. Before MongoDB
+    /// 4.4 also `ns`.
     pub options: Document,
 }
 

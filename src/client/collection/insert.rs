@@ -19,21 +19,21 @@ use super::{AnyClient, Collection};
 use crate::endpoint::{Limit, OutgoingSequence};
 
 impl<T: Serialize, C: AnyClient> Collection<T, C> {
-    /// Prepares the insert of a document. If it has no `_id`, the client gives it one, which is in the result, and in an error
-    /// that leaves the outcome open: [`ClientError::generated_ids`].
+    /// Prepares the insert of a document. If it has no `_id`, the client adds one. The result contains it, and so does
+    /// an error that leaves the outcome unknown: [`ClientError::generated_ids`].
     #[track_caller]
     pub fn insert_one(&self, document: impl Borrow<T>) -> InsertOne<'_, C> {
         InsertOne { request: self.request("insert"), document: NewDocument::of("document", document.borrow(), true) }
     }
 
-    /// Prepares inserts of documents, in as few commands as the server's limits allow. A document without `_id` gets one, as for
-    /// [`insert_one`](Self::insert_one).
+    /// Prepares inserts of documents, in as few commands as the server's limits allow. A document without an `_id` gets
+    /// one, as in [`insert_one`](Self::insert_one).
     #[track_caller]
     pub fn insert_many(&self, documents: impl IntoIterator<Item = impl Borrow<T>>) -> InsertMany<'_, C> {
         let mut makes_room = true;
         let documents = documents.into_iter().map(|document| {
             let document = NewDocument::of("documents", document.borrow(), makes_room)?;
-            // The documents of a collection have similar sizes.
+            // Documents in a collection tend to have similar sizes.
             makes_room = document.generated.is_some();
             Ok(document)
         });
@@ -85,7 +85,7 @@ pub struct InsertMany<'c, C = Client> {
 impl<C: AnyClient> InsertMany<'_, C> {
     options!([request.body] bypass_document_validation, comment);
 
-    /// Sets whether the first insert that fails ends the series (`ordered`). The default is true.
+    /// Sets whether the first insert that fails stops the rest (`ordered`). The default is true.
     pub fn ordered(mut self, ordered: bool) -> Self {
         self.ordered = ordered;
         self
@@ -112,18 +112,19 @@ builder!(InsertMany => InsertManyResult, write_concern);
 /// Room for an `_id`: its type, its name, and an ObjectId.
 const ROOM_FOR_ID: usize = 1 + 4 + 12;
 
-/// A document that is to be inserted, with an `_id`.
+/// A document to insert, which has an `_id`.
 #[derive(Debug, Clone)]
 pub(super) struct NewDocument {
     bytes: Vec<u8>,
     /// Where the document begins.
     start: usize,
-    /// The `_id` that the client has added.
+    /// The `_id` that the client added.
     pub generated: Option<ObjectId>,
 }
 
 impl NewDocument {
-    /// Writes a value as a document. `makes_room` leaves room for an `_id`, so that adding one does not move the document.
+    /// Writes a value as a document. `makes_room` leaves room for an `_id`, so that an `_id` can be added without
+    /// moving the document.
     pub fn of(argument: &'static str, value: &impl Serialize, makes_room: bool) -> Result<Self, ClientError> {
         let start = if makes_room { ROOM_FOR_ID } else { 0 };
         let bytes = encode_after(argument, value, "; insert several documents with insert_many", start)?;
@@ -166,7 +167,7 @@ impl NewDocument {
         field.push(ElementType::ObjectId as u8);
         field.extend_from_slice(b"_id\0");
         field.extend_from_slice(&id.bytes());
-        // The position of the document's length becomes the end of the `_id`.
+        // The position of the document's length marks the end of the `_id`.
         self.bytes[..ROOM_FOR_ID + 4].copy_from_slice(&field);
         (self.start, self.generated) = (0, Some(id));
         Ok(())

@@ -1,7 +1,7 @@
-//! Handles of databases and collections, with the operations that the CRUD specification names.
+//! Handles to databases and collections, with the operations that the CRUD specification names.
 //!
-//! A handle makes builders. A builder has a [`Request`]: the command's document as it grows, and how to run it.
-//! The operations of the client run it. Handles and builders are those of either client: the asynchronous one awaits a builder, and
+//! A handle creates builders. A builder holds a [`Request`]: the command's document as it grows, and how to run it. The
+//! client's operations run it. Both clients share the handles and builders: the asynchronous one awaits a builder, and
 //! the blocking one runs its [`Call`].
 
 mod fields;
@@ -89,7 +89,7 @@ macro_rules! settings {
 }
 
 impl Client {
-    /// Returns a handle of a database. Sends nothing: the server creates a database with its first document.
+    /// Returns a handle to a database. Sends nothing: the server creates a database with its first document.
     ///
     /// ```no_run
     /// # async fn example(client: wharf::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -115,7 +115,7 @@ impl Client {
         Database::new(self.clone(), name.into())
     }
 
-    /// Returns a handle of the database that the connection string names. `None` if there is no name.
+    /// Returns a handle to the database that the connection string names, or `None` if it names none.
     #[must_use]
     pub fn default_database(&self) -> Option<Database> {
         self.options().default_database.as_ref().map(|name| self.database(name))
@@ -132,7 +132,7 @@ impl AnyClient for Client {
     type Session = Session;
 }
 
-/// What handles need of a client and its sessions.
+/// What handles need from a client and its sessions.
 pub(crate) mod sealed {
     pub trait Client: Clone + Send + Sync + 'static {
         /// Returns the client that runs the operations.
@@ -171,8 +171,8 @@ impl<C: AnyClient> Database<C> {
         Self { namespace: Arc::new(Namespace { client, database, collection, settings }) }
     }
 
-    /// Returns a handle of a collection, whose documents are values of type `T`. It has the read preference and the concerns of
-    /// the database. Sends nothing: the server creates a collection with its first document.
+    /// Returns a handle to a collection whose documents are values of type `T`. It inherits the read preference and the
+    /// concerns of the database. Sends nothing: the server creates a collection with its first document.
     #[must_use]
     pub fn collection<T>(&self, name: impl Into<String>) -> Collection<T, C> {
         let namespace = Namespace { collection: name.into(), ..Namespace::clone(&self.namespace) };
@@ -208,19 +208,19 @@ impl<C> fmt::Debug for Database<C> {
 
 /// A collection of a client, whose documents are values of type `T`: [`Database::collection`].
 ///
-/// It is cheap to clone, and can be created at any time. Each method returns a builder: set options with its methods, and
-/// await it to send the command. Filters, updates and the values of options can be anything that serde writes as a
+/// It is cheap to clone, and can be created at any time. Each method returns a builder: set options with its methods,
+/// then await it to send the command. Filters, updates and the values of options can be anything that serde writes as a
 /// document: `doc!`, `rawdoc!`, or a struct.
 ///
-/// The methods have the names of the specification. [`Client::run`] and [`Client::write`] are the raw forms, on documents
-/// of the wire.
+/// The methods have the names of the specification. [`Client::run`] and [`Client::write`] are the raw forms, which take
+/// the commands as sent on the wire.
 pub struct Collection<T = Document, C = Client> {
     namespace: Arc<Namespace<C>>,
     documents: PhantomData<fn(T) -> T>,
 }
 
 impl<T, C: AnyClient> Collection<T, C> {
-    /// Returns the collection's name, without that of its database.
+    /// Returns the collection's name, without the database.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.namespace.collection
@@ -238,7 +238,7 @@ impl<T, C: AnyClient> Collection<T, C> {
         &self.namespace.client
     }
 
-    /// Returns a handle of the same collection whose documents are values of another type.
+    /// Returns a handle to the same collection whose documents are values of another type.
     #[must_use]
     pub fn clone_with_type<U>(&self) -> Collection<U, C> {
         Collection { namespace: self.namespace.clone(), documents: PhantomData }
@@ -246,7 +246,7 @@ impl<T, C: AnyClient> Collection<T, C> {
 
     settings!("collection");
 
-    /// Returns the request of a command that has this collection as its target.
+    /// Returns the request of a command whose target is this collection.
     #[track_caller]
     fn request(&self, command: &'static str) -> Request<'_, C> {
         self.request_of(Fields::command(command, self.name()))
@@ -259,7 +259,7 @@ impl<T, C: AnyClient> Collection<T, C> {
     }
 }
 
-/// Independent of whether `T` can be cloned.
+/// Not derived, because `T` need not be `Clone`.
 impl<T, C> Clone for Collection<T, C> {
     fn clone(&self) -> Self {
         Self { namespace: self.namespace.clone(), documents: PhantomData }
@@ -272,7 +272,7 @@ impl<T, C> fmt::Debug for Collection<T, C> {
     }
 }
 
-/// What the clones of a handle share.
+/// What all clones of a handle share.
 #[derive(Clone)]
 struct Namespace<C> {
     client: C,

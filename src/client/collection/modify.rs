@@ -29,7 +29,7 @@ impl<T, C: AnyClient> Collection<T, C> {
         FindOneAndUpdate { request, document: PhantomData }
     }
 
-    /// Prepares the replacement of the first document that matches `filter`. Await it for the document before or
+    /// Prepares a replacement of the first document that matches `filter`. Await it for the document before or
     /// [after](FindOneAndReplace::return_document) the replacement.
     #[track_caller]
     pub fn find_one_and_replace(
@@ -45,7 +45,7 @@ impl<T, C: AnyClient> Collection<T, C> {
         FindOneAndReplace { request, document: PhantomData }
     }
 
-    /// Prepares the deletion of the first document that matches `filter`. Await it for the document.
+    /// Prepares a deletion of the first document that matches `filter`. Await it for the document.
     #[track_caller]
     pub fn find_one_and_delete(&self, filter: impl Serialize) -> FindOneAndDelete<'_, T, C> {
         let mut request = self.request_of_modify(&filter);
@@ -70,7 +70,7 @@ pub enum ReturnDocument {
     After,
 }
 
-/// Gives a builder of the command its type and the methods that all three share.
+/// Declares the type of a builder for the command, and the methods that all three share.
 macro_rules! modifies {
     ($(#[$doc:meta])* $name:ident: $($option:ident),* $(; $returns:ident)?) => {
         $(#[$doc])*
@@ -91,7 +91,7 @@ macro_rules! modifies {
                 }
             )?
 
-            /// Returns the same call, with the document as a value of another type.
+            /// Returns the same call with a document of another type.
             pub fn typed<U>(self) -> $name<'c, U, C> {
                 $name { request: self.request, document: PhantomData }
             }

@@ -1,8 +1,8 @@
 //! The options of commands: one row for each, with its documentation, its name here and in the protocol, and its type.
-//! Builders pick their rows according to the specification.
+//! Each builder picks the rows that the specification gives it.
 
-/// Gives a builder the methods of the options that it names. In brackets: the builder's field with the document that the
-/// options are added to.
+/// Gives a builder the methods of the options that it names. In brackets stands the builder's field that holds the
+/// document to add the options to.
 macro_rules! options {
     ([$($place:ident).+] $($option:ident),* $(,)?) => { options!(@rows [$($place).+] $($option)*); };
     (@rows $place:tt $($option:ident)*) => { $(options!(@row $place $option);)* };

@@ -1,4 +1,4 @@
-//! The common part of all builders: a command as it is built, and how it is run in the end.
+//! The part that all builders share: a command while it is built, and how it is finally run.
 
 use crate::client::session::{SessionError, name, takes_read_concern, writes_its_result};
 use crate::endpoint::options::{PRIMARY, ReadPreference, WriteConcern};
@@ -21,25 +21,26 @@ use super::fields::Fields;
 use super::{AnyClient, Settings};
 use crate::endpoint::{Limit, OutgoingSequence};
 
-/// A builder that a client runs, within a time limit that may have started before: a call that blocks may have to wait for others.
+/// A builder that a client runs, within a time limit that may have started before: a blocking call may have to wait for
+/// others.
 pub(crate) trait Call: Sized {
     type Client;
     type Output;
 
     fn client(&self) -> Self::Client;
 
-    /// Returns the time limit as it is.
+    /// Returns the time limit unchanged.
     ///
     /// # Errors
     ///
     /// [`SessionError::TimeoutInTransaction`].
     fn limit(&self) -> Result<Limit, SessionError>;
 
-    /// Sends the command, with a limit that has started.
+    /// Sends the command, with a limit that is already running.
     fn begin(self, limit: Limit) -> impl Future<Output = Result<Self::Output, ClientError>> + Send;
 }
 
-/// A command as a builder makes it.
+/// The command that a builder makes.
 pub(super) struct Request<'c, C = Client> {
     pub client: &'c C,
     pub database: &'c str,
@@ -78,7 +79,7 @@ impl<'c, C> Request<'c, C> {
 }
 
 impl<'c, C: AnyClient> Request<'c, C> {
-    /// Returns the time limit as it is.
+    /// Returns the time limit unchanged.
     ///
     /// # Errors
     ///
@@ -87,7 +88,7 @@ impl<'c, C: AnyClient> Request<'c, C> {
         self.client.running().limit_in(self.session.as_ref().map(|session| &**session.explicit()), self.timeout)
     }
 
-    /// Sets [`limit`](Self::limit), whose time has started.
+    /// Sets [`limit`](Self::limit), which is already running.
     pub fn start(&mut self, limit: Limit) {
         self.started = Some(limit);
     }
@@ -141,7 +142,7 @@ impl<'c, C: AnyClient> Request<'c, C> {
         Ok(query.await?.typed())
     }
 
-    /// Runs any command that opens a cursor, of which `set` sets the options.
+    /// Runs any command that opens a cursor, with the options in `set`.
     pub async fn cursor(
         self,
         set: impl for<'o> FnOnce(OpenCursor<'o>) -> OpenCursor<'o> + Send,
@@ -152,7 +153,7 @@ impl<'c, C: AnyClient> Request<'c, C> {
         set(client.running().cursor_at(operation, site).started(started)).await
     }
 
-    /// Runs a command on the primary whose reply has a cursor of descriptions.
+    /// Runs a command on the primary whose reply contains a cursor over descriptions.
     pub async fn list<T: DeserializeOwned>(mut self, options: CursorOptions) -> Result<Cursor<T>, ClientError> {
         self.read_preference = Some(&PRIMARY);
         self.query(Verb::Aggregate, options).await
@@ -172,8 +173,8 @@ impl<'c, C: AnyClient> Request<'c, C> {
         Ok(write.options(self.body.finish()?))
     }
 
-    /// Adds the concerns, and returns the read preference: of this call, or else of its collection or database. In a
-    /// transaction, the latter do not apply (Transactions, "Interaction with Read and Write Concern" and "Read
+    /// Adds the concerns, and returns the read preference: that of this call, or else of its collection or database. In
+    /// a transaction, the latter do not apply (Transactions, "Interaction with Read and Write Concern" and "Read
     /// Preference").
     pub fn inherit(&mut self, writes: bool) -> Result<Option<&'c ReadPreference>, ClientError> {
         let mut settings = self.settings;
@@ -231,7 +232,7 @@ impl Ready<'_> {
         self.client.run_at(with(operation, self.session, self.read_preference, self.limit), self.site).await
     }
 
-    /// Runs a command that writes. `is_single`: each statement concerns one document at most.
+    /// Runs a command that writes. `is_single` says that each statement concerns at most one document.
     pub async fn write(
         self,
         is_single: bool,
@@ -242,7 +243,7 @@ impl Ready<'_> {
     }
 }
 
-/// The settings of a query's builder for its cursor.
+/// A query builder's settings for its cursor.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct CursorOptions {
     pub batch_size: Option<i32>,
@@ -283,7 +284,7 @@ pub(super) fn first_of_batch<'r>(
 /// Gives a builder the methods for its cursor.
 macro_rules! cursor_options {
     () => {
-        /// Sets the number of documents in each batch (`batchSize`). The server's choice by default.
+        /// Sets the number of documents in each batch (`batchSize`). By default the server decides.
         pub fn batch_size(mut self, documents: i32) -> Self {
             self.cursor.batch_size = Some(documents);
             self
@@ -296,7 +297,7 @@ macro_rules! cursor_options {
             self
         }
 
-        /// Sets what `timeoutMS` limits. Needs `timeoutMS`, of the call or of the options.
+        /// Sets what `timeoutMS` limits. It requires a `timeoutMS`, in the call or in the options.
         pub fn timeout_mode(mut self, mode: TimeoutMode) -> Self {
             self.cursor.timeout_mode = Some(mode);
             self
@@ -314,14 +315,14 @@ macro_rules! builder {
                 self
             }
 
-            /// Sets `timeoutMS`: how long the call may take in total, with all its attempts. The default is
+            /// Sets `timeoutMS`: how long the call may take in total, including all its attempts. The default is
             /// [`Options::timeout`](crate::Options::timeout). Zero means no limit.
             pub fn timeout(mut self, limit: std::time::Duration) -> Self {
                 self.request.timeout = Limit::of(limit);
                 self
             }
 
-            /// Adds fields that have no method to the command, under the names in the server's manual. The value can be
+            /// Adds fields without a method to the command, under their names in the server's manual. The value can be
             /// anything that serde writes as a document. A field that the command already has is refused.
             pub fn options(mut self, fields: impl serde::Serialize) -> Self {
                 self.request.body.extend("options", &fields);
@@ -339,9 +340,9 @@ macro_rules! builder {
             ///
             /// # Errors
             ///
-            /// [`ClientError::Argument`] if a value cannot be sent, in which case nothing was sent. [`ClientError::Write`]
-            /// if the server refused a statement. [`ClientError::Reply`] if serde cannot read a document as the
-            /// collection's type. Otherwise the errors of [`Client::run`](crate::Client::run).
+            /// [`ClientError::Argument`] if a value cannot be sent, in which case nothing is sent.
+            /// [`ClientError::Write`] if the server refused a statement. [`ClientError::Reply`] if serde cannot read a
+            /// document as the collection's type. Otherwise the errors of [`Client::run`](crate::Client::run).
             ///
             /// # Cancel safety
             ///

@@ -8,9 +8,9 @@ use bson::{Bson, RawBsonRef, RawDocument};
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct InsertOneResult {
-    /// Whether the server has acknowledged the write. With the write concern `w: 0` it does not.
+    /// Whether the server acknowledged the write. With the write concern `w: 0` it does not.
     pub acknowledged: bool,
-    /// The `_id` of the document: its own, or the one that the client has added.
+    /// The `_id` of the document: its own, or the one that the client added.
     pub inserted_id: Bson,
 }
 
@@ -18,7 +18,7 @@ pub struct InsertOneResult {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct InsertManyResult {
-    /// Whether the server has acknowledged the writes. With the write concern `w: 0` it does not.
+    /// Whether the server acknowledged the writes. With the write concern `w: 0` it does not.
     pub acknowledged: bool,
     /// The `_id`s of the documents, by the documents' positions: their own, or the ones that the client has added.
     pub inserted_ids: BTreeMap<usize, Bson>,
@@ -28,14 +28,14 @@ pub struct InsertManyResult {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct UpdateResult {
-    /// Whether the server has acknowledged the write. With the write concern `w: 0` it does not: then the numbers are 0.
+    /// Whether the server acknowledged the write. With the write concern `w: 0` it does not, and the numbers are 0.
     pub acknowledged: bool,
     /// The number of documents that the filter matched.
     pub matched_count: u64,
     /// The number of documents that were changed. It is less than [`matched_count`](Self#structfield.matched_count) if some
     /// already had the new values.
     pub modified_count: u64,
-    /// The `_id` of the document that `upsert` has inserted.
+    /// The `_id` of the document that `upsert` inserted.
     pub upserted_id: Option<Bson>,
 }
 
@@ -43,7 +43,7 @@ pub struct UpdateResult {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct DeleteResult {
-    /// Whether the server has acknowledged the write. With the write concern `w: 0` it does not: then the number is 0.
+    /// Whether the server acknowledged the write. With the write concern `w: 0` it does not, and the number is 0.
     pub acknowledged: bool,
     /// The number of documents that were deleted.
     pub deleted_count: u64,
@@ -53,7 +53,7 @@ pub struct DeleteResult {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct BulkWriteResult {
-    /// Whether the server has acknowledged the writes. With the write concern `w: 0` it does not: then the numbers are 0.
+    /// Whether the server acknowledged the writes. With the write concern `w: 0` it does not, and the numbers are 0.
     pub acknowledged: bool,
     /// The number of documents that were inserted, not counting upserts.
     pub inserted_count: u64,
@@ -65,11 +65,11 @@ pub struct BulkWriteResult {
     pub deleted_count: u64,
     /// The `_id`s of the inserted documents, by the positions of the writes.
     pub inserted_ids: BTreeMap<usize, Bson>,
-    /// The `_id`s of the documents that `upsert` has inserted, by the positions of the writes.
+    /// The `_id`s of the documents that `upsert` inserted, by the positions of the writes.
     pub upserted_ids: BTreeMap<usize, Bson>,
 }
 
-/// The reply to a write with one statement. The reply that the client makes up for `w: 0` has none of the fields.
+/// The reply to a write with one statement. The reply that the client makes up for `w: 0` contains none of the fields.
 #[derive(Default)]
 pub(super) struct Counts {
     n: Option<u64>,
@@ -111,7 +111,7 @@ impl Counts {
     }
 }
 
-/// Returns a number of documents, whatever the type of the number.
+/// Returns a number of documents, whatever its BSON type.
 fn count(value: RawBsonRef<'_>) -> Option<u64> {
     match value {
         RawBsonRef::Int32(number) => u64::try_from(number).ok(),

@@ -1,4 +1,4 @@
-//! Search indexes of a collection, which MongoDB Atlas has.
+//! Search indexes of a collection, a feature of MongoDB Atlas.
 //!
 //! Their commands take no read concern and no write concern (Index Management, "Search Indexes").
 
@@ -28,7 +28,7 @@ impl<T, C: AnyClient> Collection<T, C> {
         CreateSearchIndex { request: self.search_request(CREATE), model }
     }
 
-    /// Prepares the creation of several search indexes by one command. Await it for their names. Otherwise like
+    /// Prepares the creation of several search indexes with one command. Await it for their names. Otherwise like
     /// [`create_search_index`](Self::create_search_index).
     #[track_caller]
     pub fn create_search_indexes(
@@ -38,16 +38,16 @@ impl<T, C: AnyClient> Collection<T, C> {
         CreateSearchIndexes { request: self.search_request(CREATE), models: models.into_iter().collect() }
     }
 
-    /// Prepares a query for the search indexes. Await it for a [`Cursor`] of documents, or after
-    /// [`typed`](ListSearchIndexes::typed) of any type. The query is an aggregation that the client does not repeat after a network
-    /// error.
+    /// Prepares a query for the search indexes. Await it for a [`Cursor`] of documents, or, after
+    /// [`typed`](ListSearchIndexes::typed), of any type. The query is an aggregation that the client does not repeat
+    /// after a network error.
     #[track_caller]
     pub fn list_search_indexes(&self) -> ListSearchIndexes<'_, Document, C> {
         let (request, stage) = (self.search_request("aggregate"), Fields::new());
         ListSearchIndexes { request, stage, batch_size: None, indexes: PhantomData }
     }
 
-    /// Prepares another definition for the search index of this name.
+    /// Prepares a new definition for the search index with this name.
     #[track_caller]
     pub fn update_search_index(&self, name: impl AsRef<str>, definition: impl Serialize) -> ChangeSearchIndex<'_, C> {
         let mut request = self.search_request("updateSearchIndex");
@@ -56,7 +56,7 @@ impl<T, C: AnyClient> Collection<T, C> {
         ChangeSearchIndex { request, is_removal: false }
     }
 
-    /// Prepares the removal of the search index of this name. A collection that does not exist counts as success.
+    /// Prepares dropping the search index with this name. It also succeeds if the collection does not exist.
     #[track_caller]
     pub fn drop_search_index(&self, name: impl AsRef<str>) -> ChangeSearchIndex<'_, C> {
         let mut request = self.search_request("dropSearchIndex");
@@ -94,7 +94,7 @@ impl SearchIndexModel {
         Self { fields }
     }
 
-    /// Sets the name (`name`). By default the server calls it `default`.
+    /// Sets the name (`name`). By default the name is `default`.
     pub fn name(mut self, name: &str) -> Self {
         self.fields.set("name", "name", Shape::Any, name);
         self
@@ -178,7 +178,7 @@ pub struct ListSearchIndexes<'c, T = Document, C = Client> {
 impl<'c, T, C: AnyClient> ListSearchIndexes<'c, T, C> {
     options!([request.body] collation, comment, hint, max_time);
 
-    /// Lists only the index of this name.
+    /// Lists only the index with this name.
     pub fn name(mut self, name: impl AsRef<str>) -> Self {
         self.stage.set("name", "name", Shape::Any, name.as_ref());
         self
@@ -210,7 +210,7 @@ impl<'c, T, C: AnyClient> ListSearchIndexes<'c, T, C> {
 
 builder!(ListSearchIndexes<T> => Cursor<T>, read_preference);
 
-/// A change or the removal of a search index: [`Collection::update_search_index`] and [`Collection::drop_search_index`].
+/// An update or removal of a search index: [`Collection::update_search_index`] and [`Collection::drop_search_index`].
 #[must_use = "it is sent when it is awaited or run"]
 pub struct ChangeSearchIndex<'c, C = Client> {
     request: Request<'c, C>,

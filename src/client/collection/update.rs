@@ -31,7 +31,7 @@ impl<T, C: AnyClient> Collection<T, C> {
         Update { request: self.request("update"), statement, is_single: false }
     }
 
-    /// Prepares the replacement of the first document that matches `filter`.
+    /// Prepares a replacement of the first document that matches `filter`.
     #[track_caller]
     pub fn replace_one(&self, filter: impl Serialize, replacement: impl Borrow<T>) -> Replace<'_, C>
     where
@@ -40,14 +40,14 @@ impl<T, C: AnyClient> Collection<T, C> {
         Replace { request: self.request("update"), statement: replace_statement(&filter, replacement.borrow()) }
     }
 
-    /// Prepares the deletion of the first document that matches `filter`.
+    /// Prepares a deletion of the first document that matches `filter`.
     #[track_caller]
     pub fn delete_one(&self, filter: impl Serialize) -> Delete<'_, C> {
         Delete { request: self.request("delete"), statement: delete_statement(&filter, 1), is_single: true }
     }
 
-    /// Prepares the deletion of all documents that match `filter`. It is not repeated after a network error: the server may have
-    /// executed it.
+    /// Prepares a deletion of all documents that match `filter`. It is not repeated after a network error: the server
+    /// may have executed it.
     #[track_caller]
     pub fn delete_many(&self, filter: impl Serialize) -> Delete<'_, C> {
         Delete { request: self.request("delete"), statement: delete_statement(&filter, 0), is_single: false }
@@ -156,7 +156,7 @@ pub(super) fn delete_statement(filter: &impl Serialize, limit: i32) -> Fields {
     statement
 }
 
-/// Adds an update, which must have operators (CRUD, "Update vs. Replace Validation").
+/// Adds an update, which must consist of operators (CRUD, "Update vs. Replace Validation").
 pub(super) fn set_update(fields: &mut Fields, field: &'static str, update: &impl Serialize) {
     fields.put("update", field, Shape::Update, update);
     let Some(update) = fields.last_document() else { return };
@@ -171,7 +171,7 @@ pub(super) fn set_update(fields: &mut Fields, field: &'static str, update: &impl
     fields.refuse(refused("update", reason));
 }
 
-/// Adds a replacement, which must not have operators (CRUD, "Update vs. Replace Validation").
+/// Adds a replacement, which must not contain operators (CRUD, "Update vs. Replace Validation").
 pub(super) fn set_replacement(fields: &mut Fields, field: &'static str, replacement: &impl Serialize) {
     fields.put("replacement", field, Shape::Document, replacement);
     if let Some(key) = fields.last_document().and_then(name)

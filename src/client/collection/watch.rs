@@ -1,4 +1,4 @@
-//! `watch`: change streams of a collection and of a database, and their options.
+//! `watch`: change streams of collections and databases, and their options.
 
 use bson::rawdoc;
 use serde::Serialize;
@@ -8,8 +8,8 @@ use super::fields::Shape;
 use super::{AnyClient, Collection, Database, Namespace};
 
 impl<T, C: AnyClient> Collection<T, C> {
-    /// Prepares a change stream of the collection: see [`Client::watch`](crate::Client::watch). `pipeline` has the stages that
-    /// the changes pass through, or is `()`.
+    /// Prepares a change stream of the collection: see [`Client::watch`](crate::Client::watch). `pipeline` holds the
+    /// stages that the changes pass through, or is `()` for none.
     #[track_caller]
     pub fn watch(&self, pipeline: impl Serialize) -> Watch<'_, C> {
         self.namespace.watch(WatchTarget::Collection(self.database(), self.name()), pipeline)
@@ -17,8 +17,8 @@ impl<T, C: AnyClient> Collection<T, C> {
 }
 
 impl<C: AnyClient> Database<C> {
-    /// Prepares a change stream of all collections of the database: see [`Client::watch`](crate::Client::watch). `pipeline` has
-    /// the stages that the changes pass through, or is `()`.
+    /// Prepares a change stream of all collections of the database: see [`Client::watch`](crate::Client::watch).
+    /// `pipeline` holds the stages that the changes pass through, or is `()` for none.
     #[track_caller]
     pub fn watch(&self, pipeline: impl Serialize) -> Watch<'_, C> {
         self.namespace.watch(WatchTarget::Database(self.name()), pipeline)

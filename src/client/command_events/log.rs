@@ -12,13 +12,13 @@ use crate::text::shortened::MostLogged;
 /// The target of the messages: the component `command` of the logging specification.
 const TARGET: &str = "wharf::command";
 
-/// Returns whether anything reads the messages.
+/// Returns whether the messages are read.
 #[inline]
 pub(super) fn is_enabled() -> bool {
     is_logged!(TARGET, Level::DEBUG)
 }
 
-/// Logs the events of commands at level `DEBUG`, with the messages and keys of the specification.
+/// Logs command events at level `DEBUG`, with the messages and keys of the specification.
 pub(super) struct Log {
     most_logged: MostLogged,
 }

@@ -9,11 +9,11 @@ use crate::endpoint::wire::reply::whole_number;
 /// A batch of documents in the reply that brought it.
 pub(super) struct Batch {
     pub(super) reply: RawDocumentBuf,
-    /// The server's name for the cursor; 0 when it has ended there.
+    /// The server's id of the cursor; 0 once it has ended there.
     pub(super) id: i64,
     /// Where the next element of the array begins, from the start of the reply.
     next: usize,
-    /// Where the document begins that was stepped over last; 0 if there is none.
+    /// Where the document that was last stepped over begins; 0 if there is none.
     current: usize,
 }
 
@@ -25,7 +25,7 @@ impl Default for Batch {
     }
 }
 
-/// Where a document begins in the reply, and its length.
+/// The start of a document in the reply, and its length.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
     start: usize,
@@ -50,7 +50,7 @@ impl Batch {
         self.reply.as_bytes().get(self.next).is_none_or(|&kind| kind == 0)
     }
 
-    /// Returns the place of the next document and steps over it; `None` at the end of the array.
+    /// Returns the place of the next document and steps over it, or `None` at the end of the array.
     pub(super) fn advance(&mut self) -> Result<Option<Place>, ClientError> {
         self.current = 0;
         if self.is_empty() {
@@ -72,7 +72,7 @@ impl Batch {
         }
     }
 
-    /// Returns the document that was stepped over last, if it is in this batch.
+    /// Returns the document that was last stepped over, if it is in this batch.
     pub(super) fn current(&self) -> Option<&RawDocument> {
         if self.current == 0 {
             return None;
@@ -90,15 +90,15 @@ pub(super) fn unreadable(reason: String) -> ClientError {
     ClientError::unreadable("a query", reason)
 }
 
-/// A cursor on the server, as the reply to a query tells it.
+/// A cursor on the server, as described by the reply to a query.
 pub(super) struct OnServer {
     pub(super) id: i64,
     pub(super) collection: String,
 }
 
 impl OnServer {
-    /// Reads the cursor of a reply to a query. What cannot be read is an error beside the rest, so that the cursor can be
-    /// closed all the same: `query` names the collection then.
+    /// Reads the cursor in a reply to a query. What cannot be read becomes an error beside the rest, so that the cursor
+    /// can still be closed: its collection is then taken from `query`.
     pub(super) fn read(reply: &RawDocument, query: &RawDocument) -> (Self, Result<(), ClientError>) {
         let cursor = reply.get_document("cursor");
         let id = cursor.as_ref().ok().and_then(|cursor| id_of(cursor)).unwrap_or(0);
@@ -124,7 +124,7 @@ impl OnServer {
     }
 }
 
-/// Returns the collection that a reply to a `getMore` names for the next one.
+/// Returns the collection for the next `getMore`, as the reply to the last one names it.
 pub(super) fn collection_of(reply: &RawDocument) -> Option<&str> {
     let namespace = reply.get_document("cursor").ok()?.get_str("ns").ok()?;
     namespace.split_once('.').map(|(_, collection)| collection)

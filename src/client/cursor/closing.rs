@@ -12,16 +12,16 @@ use crate::pool::runtime::forks;
 type Closing = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl<T> Cursor<T> {
-    /// Ends the cursor, and closes it on the server in the background. A cursor that has failed must not go on: the server
-    /// may have executed the command, and the documents of its reply would be missing.
+    /// Ends the cursor, and closes it on the server in the background. A failed cursor must not go on: if the server
+    /// executed the command, the documents of its reply would be missing.
     ///
-    /// Returns whether there was something to close.
+    /// Returns whether there was anything to close.
     pub(crate) fn abandon(&mut self) -> bool {
         if self.id == 0 && self.query.is_none() {
             return false;
         }
         if self.forks != forks() {
-            // The cursor, its connection and its session are the parent's.
+            // The cursor, its connection and its session belong to the parent process.
             (self.id, self.unclosed) = (0, 0);
             mem::forget((self.query.take(), self.fetching.take(), self.closer.take()));
             return false;
@@ -30,7 +30,7 @@ impl<T> Cursor<T> {
         let background = self.client.deployment().background();
         let place = match &background {
             Some(Background::Spawned(_)) => self.line_up(),
-            // A call does what is kept at its end. It would wait for the cursor before.
+            // Kept work is done at the end of a call, which would first wait for the cursor.
             Some(Background::Kept(_)) | None => None,
         };
         let Some(closing) = self.closing(None, place) else { return false };
@@ -40,12 +40,12 @@ impl<T> Cursor<T> {
         true
     }
 
-    /// Takes a place among the cursors of the transaction that close.
+    /// Takes a place in the line of the transaction's cursors that are closing.
     pub(super) fn line_up(&self) -> Option<Place> {
         self.ticket.as_ref().filter(|_| self.id != 0).map(Ticket::line_up)
     }
 
-    /// Takes the cursor apart, and returns what closes it on the server; `None` if it has ended there.
+    /// Takes the cursor apart, and returns what closes it on the server, or `None` if it has ended there.
     pub(super) fn closing(&mut self, timeout: Option<Limit>, place: Option<Place>) -> Option<Closing> {
         let id = match (mem::take(&mut self.id), mem::take(&mut self.unclosed)) {
             (0, 0) => return None,
@@ -61,7 +61,7 @@ impl<T> Cursor<T> {
                         closer.close(id, timeout, None).await;
                     }
                 };
-                // Otherwise the server must have answered first, and the connection may be the pinned one.
+                // In other cases the server must answer first, and the connection may be the pinned one.
                 let after_batch = async move {
                     let (query, fetched) = fetching.await;
                     query.close_after(id, fetched.map_err(|given_up| given_up.error), timeout, place).await;

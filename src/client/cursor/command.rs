@@ -1,4 +1,4 @@
-//! A further command of a cursor, as the engine runs it: on the cursor's server, in its session.
+//! A later command of a cursor, as the engine runs it: on the cursor's server, in its session.
 
 use std::mem;
 use std::sync::Arc;
@@ -34,9 +34,9 @@ pub(super) struct OfCursor<'a> {
 /// Where the connection of an attempt comes from.
 enum TakenFrom {
     Pool,
-    /// It is the cursor's own.
+    /// From the cursor itself.
     Cursor,
-    /// It is the connection of the cursor's transaction, to this server.
+    /// From the cursor's transaction, which is pinned to this server.
     Transaction(Selected),
 }
 
@@ -53,7 +53,7 @@ impl<'a> OfCursor<'a> {
 }
 
 impl Attempted for OfCursor<'_> {
-    /// A command of a cursor is no operation in progress on the server.
+    /// A cursor's command does not count as an operation in progress on the server.
     type Server = Arc<Server>;
 
     fn common(&self) -> Common<'_> {
@@ -71,7 +71,7 @@ impl Attempted for OfCursor<'_> {
 
     async fn select(&mut self, _avoid: &[ServerAddress]) -> Tried<Target<Arc<Server>>, Self> {
         let server = self.query.server.clone();
-        // First, because the transaction may be a later one, on another connection.
+        // Checked first: the session may be in a later transaction, on a different connection.
         if let Some(own) = self.query.pinned.take() {
             self.from = TakenFrom::Cursor;
             return Ok((server, Some(own)));
@@ -82,7 +82,7 @@ impl Attempted for OfCursor<'_> {
             if let Some(ticket) = self.query.ticket.as_ref().filter(|_| !self.closes)
                 && !explicit.in_time(self.limit, ticket.is_alone()).await.map_err(refused)?
             {
-                // The cursor was dropped. Its batch is not needed any more.
+                // The cursor was dropped. Its batch is no longer needed.
                 return Err(refused(SessionError::CursorClosing));
             }
             // Taken if the transaction is still open.
@@ -94,7 +94,7 @@ impl Attempted for OfCursor<'_> {
             }
         }
         if let Some(check) = self.query.client.deployment().check_if_idle(&server) {
-            // If the time is up, there is no connection in time either.
+            // Even if the time is up, the reason is the missing connection.
             match self.limit.deadline() {
                 Some((at, _)) => drop(within(at, || None, check).await),
                 None => check.await,
@@ -154,7 +154,7 @@ impl Attempted for OfCursor<'_> {
         false
     }
 
-    /// Pins the connection to the cursor, or to the transaction that it was taken from, on this server.
+    /// Pins the connection to the cursor, or to the transaction that it came from, on this server.
     fn keep(&mut self, _server: &Arc<Server>, connection: Connection<Endpoint>) -> Option<Connection<Endpoint>> {
         match (mem::replace(&mut self.from, TakenFrom::Pool), &self.query.session, self.query.opened_in) {
             (TakenFrom::Pool, ..) => return Some(connection),
@@ -182,8 +182,8 @@ impl Attempted for OfCursor<'_> {
     }
 }
 
-/// Appends how long the server waits for documents: the time that was asked for, or less if less is left
-/// ("Tailable awaitData Cursors").
+/// Appends how long the server waits for documents: the requested time, or the time left if that is less ("Tailable
+/// awaitData Cursors").
 fn append_max_await_time(appended: &mut Vec<u8>, longest: Duration, limit: Limit, round_trip: Duration) {
     let left = limit.left().map_or(longest, |left| left.saturating_sub(round_trip).min(longest));
     // Rounded up, because 0 means no limit.

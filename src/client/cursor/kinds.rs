@@ -12,8 +12,8 @@ pub enum CursorType {
     NonTailable,
     /// It stays open, and yields documents that are added later to its capped collection.
     Tailable,
-    /// The same, and the server waits a little for new documents before it replies that there are none. Change streams
-    /// are such cursors.
+    /// Like `Tailable`, but the server waits a while for new documents before it replies that there are none. Change
+    /// streams use this type.
     TailableAwait,
 }
 
@@ -34,10 +34,10 @@ impl CursorType {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TimeoutMode {
-    /// The query and all further batches together. The default of cursors that are not tailable, and not possible for
+    /// The query and all further batches together. The default for cursors that are not tailable, and not allowed for
     /// others.
     CursorLifetime,
-    /// The query, and then each call that fetches documents. The default of tailable cursors.
+    /// The query, and then each call that fetches documents. The default for tailable cursors.
     Iteration,
 }
 

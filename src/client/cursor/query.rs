@@ -1,4 +1,4 @@
-//! The further commands of a cursor: `getMore` and `killCursors`.
+//! The later commands of a cursor: `getMore` and `killCursors`.
 
 use std::panic::Location;
 use std::sync::Arc;
@@ -23,13 +23,13 @@ use crate::endpoint::{Endpoint, Limit};
 use crate::pool::error::Labels;
 use crate::pool::runtime::{Connection, boxed};
 
-/// The errors by which a server says that it has no such cursor any more: CursorNotFound, QueryPlanKilled, CursorKilled.
+/// The errors with which a server says that the cursor no longer exists: CursorNotFound, QueryPlanKilled, CursorKilled.
 const ENDED: [i32; 3] = [43, 175, 237];
 
-/// For the selection of a server that is given.
+/// For selecting a server that is already determined.
 static ANY: ReadPreference = ReadPreference::new(ReadPreferenceMode::Nearest);
 
-/// What a cursor needs for its further commands.
+/// What a cursor needs for its later commands.
 pub(super) struct Query {
     pub(super) client: Client,
     pub(super) server: Arc<Server>,
@@ -46,7 +46,7 @@ pub(super) struct Query {
     /// Behind a load balancer, the connection that leads to the cursor, unless the transaction has it.
     pub(super) pinned: Option<Connection<Endpoint>>,
     pub(super) session: InSession,
-    /// The number of the transaction that the cursor was opened in. The session may have begun another one since.
+    /// The number of the transaction that the cursor was opened in. The session may have begun a new one since.
     pub(super) opened_in: Option<i64>,
     /// Only for a cursor of a transaction behind a load balancer.
     pub(super) ticket: Option<Ticket>,
@@ -58,12 +58,12 @@ pub(super) struct CursorTime {
     /// `timeoutMS` of the query.
     pub(super) timeout: Limit,
     pub(super) mode: TimeoutMode,
-    /// The limit that has started: of the cursor's whole life, or of the iteration in progress.
+    /// The running limit: of the cursor's whole life, or of the iteration in progress.
     pub(super) running: Option<Limit>,
 }
 
 impl CursorTime {
-    /// Returns the limit of the iteration in progress. Without one, an iteration begins.
+    /// Returns the limit of the iteration in progress. Without one, begins an iteration.
     fn of_iteration(&mut self) -> Limit {
         *self.running.get_or_insert_with(|| self.timeout.start())
     }
@@ -81,7 +81,7 @@ impl Query {
     pub(super) async fn fetch(mut self, id: i64, pause: Duration) -> (Self, Result<Batch, GivenUp>) {
         if !pause.is_zero() {
             let limit = self.time.of_iteration();
-            // There has to be time for the command.
+            // There must be time left for the command.
             self.client.pause(limit.left().map_or(pause, |left| pause.min(left / 4))).await;
         }
         let fetched = self.get_more(id).await;
@@ -109,7 +109,7 @@ impl Query {
     /// Returns what can close the cursor beside the `getMore` in flight, where the server would wait for documents.
     ///
     /// `None` if the connection of that command is the only one that leads to the cursor, or if its session is in a
-    /// transaction, which has one command at a time.
+    /// transaction, which runs one command at a time.
     pub(super) fn closer(&self) -> Option<Self> {
         if !self.awaits_data || self.pinned.is_some() {
             return None;
@@ -133,8 +133,8 @@ impl Query {
         })
     }
 
-    /// Closes the cursor on the server (`killCursors`), and gives back what the cursor has. `timeout` replaces `timeoutMS`
-    /// of the query, which is refreshed otherwise. `place`: that of the cursor, if it has one.
+    /// Closes the cursor on the server (`killCursors`), and gives back what the cursor holds. `timeout` replaces the
+    /// `timeoutMS` of the query, which otherwise starts afresh. `place` is the cursor's place in line, if it has one.
     pub(super) async fn close(mut self, id: i64, timeout: Option<Limit>, place: Option<Place>) {
         let limit = timeout.map_or_else(|| self.time.timeout.refreshed(), Limit::start);
         if self.has_ended_with_transaction() {
@@ -164,15 +164,15 @@ impl Query {
         self.end();
     }
 
-    /// Returns whether nothing leads to the cursor any more: behind a load balancer, that was the connection to which its
-    /// transaction was pinned.
+    /// Returns whether the cursor can no longer be reached. Behind a load balancer, only the connection to which its
+    /// transaction was pinned led to it.
     fn has_ended_with_transaction(&self) -> bool {
         let (InSession::Explicit(explicit), Some(_)) = (&self.session, &self.ticket) else { return false };
         let state = explicit.lock();
         state.open_transaction() != self.opened_in || !state.is_pinned()
     }
 
-    /// Closes the cursor after a command that fetched a batch, unless it has ended by itself.
+    /// Closes the cursor after a command that fetched a batch, unless it ended on the server.
     pub(super) async fn close_after(
         mut self,
         id: i64,
@@ -187,17 +187,18 @@ impl Query {
         if is_open { self.close(id, timeout, place).await } else { self.end() }
     }
 
-    /// Returns whether the server may have the cursor after this error, and can be told to close it.
+    /// Returns whether the server may still have the cursor after this error, and can be told to close it.
     pub(super) fn may_be_open_after(&self, error: &ClientError) -> bool {
         match error.server_error() {
             Some(error) => !ENDED.contains(&error.code),
-            // If the cursor's own connection is lost, it took the cursor along.
+            // If the cursor's own connection is lost, the cursor is gone too.
             None => self.pinned.as_ref().is_none_or(|connection| connection.condition().is_reusable()),
         }
     }
 
     /// Waits until the server is known again, after its pool was cleared because of a network error. The wait ends with
-    /// `serverSelectionTimeoutMS`, or earlier with the limit. A client on a single thread does not wait: a call would.
+    /// `serverSelectionTimeoutMS`, or earlier with the limit. A client on a single thread does not wait, because a call
+    /// would have to.
     async fn is_known_again(&self, limit: Limit) -> bool {
         if matches!(self.client.deployment().background(), Some(Background::Kept(_))) {
             return false;
@@ -225,7 +226,7 @@ impl Query {
     }
 }
 
-/// A cursor that is dropped without having been closed gives back what it has.
+/// A cursor that is dropped without being closed gives back what it holds.
 impl Drop for Query {
     fn drop(&mut self) {
         self.end();

@@ -1,4 +1,4 @@
-//! The documents of a cursor: all at once, or one after the other without a copy.
+//! Reading a cursor's documents: all at once, or one at a time without a copy.
 
 use serde::de::{Deserialize, DeserializeOwned};
 
@@ -13,16 +13,16 @@ impl<T> Cursor<T> {
     ///
     /// # Errors
     ///
-    /// Those of [`next`](Self::next).
+    /// As for [`next`](Self::next).
     ///
     /// # Cancel safety
     ///
-    /// That of [`next`](Self::next).
+    /// As for [`next`](Self::next).
     pub async fn advance(&mut self) -> Result<bool, ClientError> {
         Ok(self.next_document().await?.is_some())
     }
 
-    /// Reads the document that the cursor has returned last. Its texts can be borrowed from the batch.
+    /// Reads the document that the cursor last returned. Its strings can be borrowed from the batch.
     ///
     /// ```no_run
     /// # async fn example(client: wharf::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -54,16 +54,16 @@ impl<T> Cursor<T> {
 }
 
 impl<T: DeserializeOwned> Cursor<T> {
-    /// Reads all documents into a collection of the caller's, such as a `Vec`. Of a tailable cursor, those that there are at
-    /// present.
+    /// Reads all documents into a collection of the caller's, such as a `Vec`. A tailable cursor yields the documents
+    /// that exist at the moment.
     ///
     /// # Errors
     ///
-    /// Those of [`next`](Self::next): the first one ends it.
+    /// As for [`next`](Self::next). The first error ends the reading.
     ///
     /// # Cancel safety
     ///
-    /// The documents that were read are lost.
+    /// The documents that were already read are lost.
     pub async fn try_collect<C: Default + Extend<T>>(mut self) -> Result<C, ClientError> {
         let mut documents = C::default();
         while let Some(document) = self.next_if_any().await? {

@@ -1,4 +1,4 @@
-//! The time limits of cursors for calls that block.
+//! Time limits of cursors for blocking calls.
 
 use super::super::timed::Limited;
 use super::{Cursor, OpenCursor};
@@ -6,7 +6,7 @@ use crate::client::session::SessionError;
 use crate::endpoint::Limit;
 
 impl OpenCursor<'_> {
-    /// Sets the limit of the query, if it has started. The further batches have that of the operation.
+    /// Sets the limit of the query, if it is already running. Later batches use the operation's.
     pub(in crate::client) fn started(mut self, limit: Option<Limit>) -> Self {
         self.started = limit;
         self
@@ -24,13 +24,13 @@ impl Limited for OpenCursor<'_> {
 }
 
 impl<T> Cursor<T> {
-    /// Returns the time limit of the iteration in progress, or that of the next one.
+    /// Returns the time limit of the iteration in progress, or of the next one.
     pub(crate) fn limit(&self) -> Limit {
         let time = self.query.as_ref().map(|query| &query.time);
         time.map_or(Limit::Unset, |time| time.running.unwrap_or(time.timeout))
     }
 
-    /// Closes the cursor as [`close_within`](Self::close_within) does, with a limit that may have started.
+    /// Closes the cursor as [`close_within`](Self::close_within) does, with a limit that may already be running.
     pub(crate) async fn close_by(mut self, limit: Limit) {
         let place = self.line_up();
         if let Some(closing) = self.closing(Some(limit), place) {

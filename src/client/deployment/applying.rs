@@ -36,9 +36,9 @@ pub(super) struct Afterwards {
     pub(super) created: Vec<Arc<Server>>,
     pub(super) changes: Vec<(Arc<Server>, PoolChange)>,
     pub(super) to_monitor: Vec<Resident>,
-    /// The servers that do not work with the options, and why.
+    /// The servers that the options cannot work with, and why.
     pub(super) unusable: Vec<(ServerAddress, Cause)>,
-    /// Looks up the servers.
+    /// The SRV look-up of the servers.
     pub(super) to_resolve: Option<SrvResident>,
     removed: Vec<Arc<Member>>,
     /// Whether the last server has left the topology, and why, if the reason is known.
@@ -178,7 +178,7 @@ impl Deployment {
         }
     }
 
-    /// Notes that a check was cancelled.
+    /// Records that a check was cancelled.
     pub(super) fn check_cancelled(self: &Arc<Self>, resident: &Resident) {
         self.apply_check(resident, None, |_| None);
     }
@@ -205,7 +205,7 @@ impl Deployment {
         });
     }
 
-    /// Adds a round trip that was measured separately from the checks. It counts only while the server is known.
+    /// Adds a round trip that was measured separately from the checks. Ignored unless the server is known.
     pub(super) fn measured(self: &Arc<Self>, resident: &Resident, round_trip: Duration) {
         let server = &resident.server;
         self.apply(None, |state, before| {
@@ -237,8 +237,8 @@ impl Deployment {
         self.apply_check(resident, None, |before| before.topology.after_check(failed));
     }
 
-    /// Applies the reply to the hello of a connection that the server's pool opens, if it says something new ("Clients
-    /// update the topology from each handshake"). `generation` is the connection's.
+    /// Applies the reply to the hello of a connection that the server's pool opens, if it brings news ("Clients update
+    /// the topology from each handshake"). `generation` is the connection's.
     ///
     /// If the server is unknown, its monitor makes it known, with its round-trip time. An invalid reply changes nothing:
     /// the monitor's own check fails on it.
@@ -258,7 +258,7 @@ impl Deployment {
             return;
         }
         self.apply(None, |_, before| {
-            // The reply may come from a process that has ended, if the pool was cleared since.
+            // If the pool has been cleared since, the reply may come from a server process that has ended.
             let is_late = generation < server.pool.state().generation || !is_news(before);
             if is_late { None } else { before.topology.after_check(with_round_trips(server, description)) }
         });
@@ -303,8 +303,8 @@ impl Deployment {
         self.apply_error(server, &reason, ErrorKind::StateChange(change), Progress::Established, version, |_| false);
     }
 
-    /// Applies the failure of a server's pool to open a connection. Ignores an authentication that fails in a check: the
-    /// operation's check-out fails with it, too, and counts then.
+    /// Applies the failure of a server's pool to open a connection. Ignores an authentication that fails during a
+    /// check: the operation's check-out will fail with it too, and that failure counts.
     pub(super) fn establishment_failed(self: &Arc<Self>, server: &Server, failed: &FailedConnection<'_>) {
         let error = failed.error();
         let is_checking = || server.pool.establisher().scanned().is_some_and(Scanned::is_checking);
@@ -314,9 +314,9 @@ impl Deployment {
         let refusal = refusal(error.cause());
         let kind = refusal.and_then(ServerError::state_change).map_or(ErrorKind::Command, ErrorKind::StateChange);
         if !failed.clears_pool() && kind == ErrorKind::Command {
-            // A failure that must not clear the pool changes nothing else either: one with the label of an overloaded
-            // server, or one before the service of a load balancer is known. It requests no check either ("Network error
-            // when reading or writing").
+            // A failure that must not clear the pool changes nothing else either: one labelled as coming from => of an
+            // overloaded server, or one before the service of a load balancer is known. It requests no check either
+            // ("Network error when reading or writing").
             return;
         }
         let progress = match error.stage() {
@@ -368,7 +368,8 @@ impl Deployment {
     }
 }
 
-/// A reply to a write says in its `writeConcernError` that the server is not primary, is recovering or shuts down.
+/// A reply to a write says in its `writeConcernError` that the server is not primary, is recovering or is shutting
+/// down.
 #[derive(Debug, thiserror::Error)]
 #[error("a writeConcernError of the server says that its state has changed: {0}")]
 struct WriteConcernStateChange(#[source] WriteConcernError);

@@ -14,7 +14,7 @@ use crate::pool::runtime::{forks, own};
 
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Where to put work that no call waits for.
+/// Where to put work that no call is waiting for.
 #[derive(Clone)]
 pub(crate) enum Background {
     /// Spawned on the runtime of the monitors.
@@ -35,7 +35,7 @@ impl Background {
 
 /// Work that is kept.
 pub(crate) struct Kept {
-    /// The number of forks before this value was made.
+    /// The number of forks before this value was created.
     forks: u32,
     work: Mutex<Vec<Work>>,
 }
@@ -49,7 +49,7 @@ impl Default for Kept {
 impl Kept {
     fn keep(&self, work: Work) {
         if self.forks != forks() {
-            // It belongs to the parent of this process, and so do its connection and the lock.
+            // The work belongs to the parent of this process, as do its connection and the lock.
             return mem::forget(work);
         }
         self.work.lock().unwrap_or_else(PoisonError::into_inner).push(work);
@@ -69,7 +69,7 @@ impl Kept {
 }
 
 impl Deployment {
-    /// Returns where to put work that no call waits for, or `None` before the first operation.
+    /// Returns where to put work that no call is waiting for, or `None` before the first operation.
     pub(crate) fn background(&self) -> Option<Background> {
         match self.scanning() {
             Some(scanning) => Some(Background::Kept(scanning.kept.clone())),

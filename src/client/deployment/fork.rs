@@ -10,7 +10,7 @@ use crate::pool::runtime::{forks, watch_forks};
 
 /// The deployment of this process. Dropping it closes the deployment.
 pub(crate) struct Present {
-    /// The number of forks before this deployment was made.
+    /// The number of forks before this deployment was created.
     forks: u32,
     deployment: Arc<Deployment>,
     after_fork: OnceLock<Box<Self>>,

@@ -11,7 +11,7 @@ use super::publisher::Publisher;
 use crate::client::topology::{HeartbeatConnection, TopologyEvent};
 use crate::pool::error::Cause;
 
-/// The check in progress, if its events are listened to.
+/// The check in progress, if anything listens to its events.
 ///
 /// This lock comes after the deployment's. Events are queued under it, so that they are in order.
 #[derive(Default)]
@@ -45,7 +45,7 @@ impl Current {
     }
 }
 
-/// The connection that a check uses.
+/// The connection used by a check.
 pub(super) enum Line<'l> {
     /// A new connection to this address.
     New(&'l Arc<str>),

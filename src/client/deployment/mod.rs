@@ -23,8 +23,8 @@
 //! - DEP-3: Selection takes no lock. It reads the snapshot, and the operation counts of at most two servers.
 //! - DEP-4: If a monitor is dropped while its server still belongs to the deployment, its runtime has ended. The next
 //!   operation starts all monitors again, on its own runtime.
-//! - DEP-5: A forked child uses nothing of its parent's deployment that a lock protects. It starts with a new deployment
-//!   (`fork.rs`).
+//! - DEP-5: A forked child does not touch anything in its parent's deployment that a lock protects. It starts with a
+//!   new deployment (`fork.rs`).
 //!
 //! # What runs
 //!

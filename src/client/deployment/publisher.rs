@@ -11,7 +11,7 @@ use crate::pool::delivery::{Delivery, Share};
 use crate::pool::sync::contain;
 use crate::text::shortened::MostLogged;
 
-/// Receives the events of a client's monitoring.
+/// Receives a client's monitoring events.
 ///
 /// It receives one event at a time, in order. It is called by a monitor, or by the task that used or closed the client,
 /// and never under a lock. One call delivers at most 32 events before another call takes over. A slow subscriber delays the
@@ -55,13 +55,13 @@ impl Publisher {
         !self.subscribers.is_empty() || log::is_enabled()
     }
 
-    /// Queues events, in the order of these calls. Calls no foreign code. The caller then calls [`deliver`](Self::deliver),
-    /// outside all locks.
+    /// Queues events, in the order of these calls. Does not call foreign code. The caller then calls
+    /// [`deliver`](Self::deliver), outside all locks.
     pub(super) fn emit<I: IntoIterator<Item = TopologyEvent>>(&self, events: impl FnOnce(ObjectId) -> I) {
         events(self.topology_id).into_iter().for_each(|event| self.delivery.emit(event));
     }
 
-    /// Delivers what is queued.
+    /// Delivers the queued events.
     pub(super) fn deliver(&self) {
         self.delivery.deliver(|event| {
             contain(|| log::log(event, self.most_logged));

@@ -13,7 +13,7 @@ use crate::endpoint::{SHORTEST_RESCAN, choose, resolve_again, resolve_first};
 use crate::pool::runtime::alarm;
 use crate::text::printable::PrintableError;
 
-/// Looks the servers up until the deployment is closed, or turns out to be of a type that is not looked up again.
+/// Looks the servers up until the deployment is closed, or turns out to be of a type that needs no further look-ups.
 ///
 /// # Cancel safety
 ///
@@ -30,7 +30,7 @@ pub(super) async fn run(resident: SrvResident) {
 
 async fn keep_scanning(deployment: &Arc<Deployment>) {
     let mut interval = match deployment.is_resolved() {
-        // Resolved by the user, or on another runtime.
+        // Resolved by the user, or on a different runtime.
         true => SHORTEST_RESCAN,
         false => resolve(deployment).await,
     };

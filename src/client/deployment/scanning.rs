@@ -187,7 +187,7 @@ impl Deployment {
         if options.load_balanced { options } else { options.max_pool_size(1) }
     }
 
-    /// Selects a server, scanning before and during the selection as necessary.
+    /// Selects a server, scanning before and during selection as necessary.
     ///
     /// # Errors
     ///
@@ -289,7 +289,7 @@ impl Deployment {
         is_checked && used.is_some_and(|used| used.elapsed() >= IDLE_LIMIT) && server.pool.status().available > 0
     }
 
-    /// Returns whether operations check the servers, and no monitors.
+    /// Returns whether operations, rather than monitors, check the servers.
     pub(crate) fn scans(&self) -> bool {
         self.scanning().is_some()
     }

@@ -34,7 +34,7 @@ pub(crate) struct Demand<'a> {
     pub(crate) wait_logged: &'a WaitLogged,
 }
 
-/// No server could be selected for an operation.
+/// Why no server could be selected for an operation.
 #[derive(Clone, Error)]
 #[non_exhaustive]
 pub enum ServerSelectionError {
@@ -61,7 +61,7 @@ pub enum ServerSelectionError {
         /// The servers' states at the end.
         topology: Arc<TopologySummary>,
     },
-    /// A server has no wire version in common with wharf.
+    /// A server supports no wire version that wharf supports.
     #[error("{0}")]
     Incompatible(#[source] Cause),
     /// The operation's read preference cannot be used with this deployment.
@@ -80,7 +80,7 @@ crate::pool::error::debug_as_sentence!(enum ServerSelectionError {
 });
 
 impl ServerSelectionError {
-    /// Returns whether a later selection may find a server.
+    /// Returns whether a later selection might find a server.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {
@@ -96,7 +96,7 @@ pub struct TopologySummary {
     /// Why the SRV name could not be resolved.
     unresolved: Option<String>,
     topology_type: &'static str,
-    /// The address, the type, and the error of the last check or how long the server has not answered.
+    /// The address, the type, and either the error of the last check or how long the server has not answered.
     servers: Vec<(Arc<str>, &'static str, Option<String>)>,
     /// The last server that left the deployment, and why.
     left_out: Option<Arc<str>>,
@@ -109,7 +109,7 @@ impl TopologySummary {
         self.topology_type
     }
 
-    /// Returns each server's address and type, and the error of its last check, or how long it has not answered.
+    /// Returns each server's address and type, and either the error of its last check or how long it has not answered.
     pub fn servers(&self) -> impl Iterator<Item = (&str, &str, Option<&str>)> {
         self.servers.iter().map(|(address, server_type, told)| (&**address, *server_type, told.as_deref()))
     }
@@ -175,7 +175,7 @@ impl Deployment {
     /// Selects a server, and starts the monitors if this is the first operation.
     ///
     /// Waits for a suitable server until `serverSelectionTimeoutMS` or the operation's deadline, whichever comes first,
-    /// and asks for checks meanwhile.
+    /// asking for checks in the meantime.
     ///
     /// # Errors
     ///
@@ -201,13 +201,13 @@ impl Deployment {
         }
     }
 
-    /// Selects the server that writes go to, if it is the only candidate and the monitors run. Neither waits nor logs.
+    /// Selects the server that writes go to, if it is the only candidate and the monitors run. Does not wait or log.
     #[inline]
     pub(crate) fn select_at_once(&self, access: Access<'_>) -> Option<Selected> {
         if self.is_running() { self.snapshot().select_writable(access) } else { None }
     }
 
-    /// Selects a server, and logs the beginning and the end.
+    /// Selects a server, and logs its beginning and end.
     async fn select_logged(
         self: &Arc<Self>,
         demand: Demand<'_>,
@@ -248,7 +248,7 @@ impl Deployment {
         self.try_select(&self.snapshot(), Demand { access, deprioritized: &[], only: None, purpose, wait_logged })
     }
 
-    /// Selects a server of a snapshot, if one is suitable.
+    /// Selects a server from a snapshot, if one is suitable.
     pub(super) fn try_select(
         &self,
         snapshot: &Snapshot,
@@ -279,7 +279,7 @@ impl Deployment {
             if self.is_closed() {
                 return Err(ServerSelectionError::Closed);
             }
-            // The runtime of the monitors may have ended meanwhile.
+            // The runtime of the monitors may have ended in the meantime.
             self.start()?;
             if let Some(selected) = self.try_select(&self.snapshot(), demand)? {
                 return Ok(selected);
@@ -293,7 +293,7 @@ impl Deployment {
                 continue;
             };
             if within(at, || self.residence(), changed).await.is_err() {
-                // A change may have come at the last moment.
+                // A change may have arrived at the last moment.
                 return match self.try_select(&self.snapshot(), demand)? {
                     Some(selected) => Ok(selected),
                     None => Err(self.not_found_in_time(demand, limit, limit_name)),

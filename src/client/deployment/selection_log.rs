@@ -28,7 +28,8 @@ pub(crate) enum Purpose<'a> {
     Named(&'static str, Option<i64>),
 }
 
-/// Whether the log has the message that an operation has to wait. It is logged once for all selections of the operation.
+/// Whether the message that an operation has to wait was logged. It is logged once for all of the operation's
+/// selections.
 #[derive(Debug)]
 pub(crate) struct WaitLogged(AtomicBool);
 
@@ -37,20 +38,20 @@ impl WaitLogged {
         Self(AtomicBool::new(false))
     }
 
-    /// Returns whether to log the message, and notes that it was logged.
+    /// Returns whether to log the message, and records that it was.
     pub(super) fn is_due(&self) -> bool {
         // Relaxed: the selections of one operation follow one another.
         logs_waiting() && !self.0.swap(true, Ordering::Relaxed)
     }
 }
 
-/// Returns whether the messages at level `DEBUG` are received: the beginning and the end of each selection.
+/// Returns whether the messages at level `DEBUG` are read: the beginning and the end of each selection.
 #[inline]
 pub(crate) fn is_enabled() -> bool {
     is_logged!(TARGET, Level::DEBUG)
 }
 
-/// Returns whether the messages at level `INFO` are received: that an operation has to wait.
+/// Returns whether the messages at level `INFO` are read: that an operation has to wait.
 fn logs_waiting() -> bool {
     is_logged!(TARGET, Level::INFO)
 }

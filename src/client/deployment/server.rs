@@ -1,4 +1,4 @@
-//! One server of a deployment: its pool, its monitor's controls, its round-trip times, its operations in progress.
+//! One server of a deployment: its pool, its monitor's controls, its round-trip times, and its operations in progress.
 
 use std::fmt;
 use std::ops::Deref;
@@ -18,7 +18,7 @@ use crate::endpoint::Endpoint;
 use crate::endpoint::options::ServerAddress;
 use crate::pool::runtime::{Pool, thread_number};
 
-/// The number of handles of a server, a power of two. Threads share a handle only if there are more threads.
+/// The number of handles to each server, a power of two. Threads share a handle only if there are more threads.
 const HANDLES: usize = 16;
 
 /// A server of a deployment.
@@ -29,12 +29,12 @@ pub(crate) struct Server {
     pub(super) probe: Option<Endpoint>,
     pub(super) control: Control,
     pub(super) heartbeats: Heartbeats,
-    /// When its monitor, or an operation, began to check it.
+    /// When its monitor or an operation began to check it.
     checks_begun: Mutex<Instant>,
     round_trips: Mutex<RoundTrips>,
     /// The shortest recent round trip, in nanoseconds.
     least_round_trip: AtomicU64,
-    /// For scans.
+    /// The server's times for scans.
     pub(super) uses: Uses,
 }
 
@@ -65,15 +65,16 @@ impl Control {
         }
     }
 
-    /// Notes whether a check is in progress. The monitor notes its end before it applies the result and notifies the
-    /// waiting tasks. A task listens before it asks. Listening and notifying take the lock of the event. If the task
-    /// listens first, it is notified after its request was ignored. If the monitor notifies first, the task sees the note.
+    /// Records whether a check is in progress. The monitor records its end before it applies the result and notifies
+    /// the waiting tasks. A task listens before it asks. Listening and notifying take the lock of the event. If the
+    /// task listens first, it is notified after its request was ignored. If the monitor notifies first, the task sees
+    /// the record.
     pub(super) fn set_checking(&self, on: bool) {
         // ORD: Release; pairs with the Acquire in `ask`.
         self.is_checking.store(on, Ordering::Release);
     }
 
-    /// Takes back a cancellation that no check has noticed. The pool is already cleared, so connections from before the
+    /// Takes back a cancellation that no check noticed. The pool is already cleared, so connections from before the
     /// clear can cause no further cancellation.
     pub(super) fn forget_cancellation(&self) {
         // Consumes the stored notification, if there is one.
@@ -117,7 +118,7 @@ impl Server {
         }
     }
 
-    /// Notes that the monitor, or an operation, begins to check this server.
+    /// Records that the monitor or an operation begins to check this server.
     pub(super) fn begin_checks(&self) {
         self.control.set_checking(true);
         // Every value is valid, here and below.
@@ -173,7 +174,7 @@ impl fmt::Debug for Server {
     }
 }
 
-/// A server in a snapshot, with the handles by which operations use it.
+/// A server in a snapshot, with the handles that operations use it through.
 ///
 /// Each operation clones the handle of its thread, and drops the clone when it ends. So the number of references to the
 /// handles is the number of operations in progress, and operations of different threads write different cache lines.
@@ -183,12 +184,12 @@ pub(crate) struct Member {
     handles: [Selected; HANDLES],
 }
 
-/// A server that an operation uses. The operation counts as in progress while it holds this value.
+/// A server that an operation is using. The operation counts as in progress while it holds this value.
 #[derive(Debug, Clone)]
 pub(crate) struct Selected(Arc<CachePadded<Arc<Server>>>);
 
 impl Selected {
-    /// Returns the server, for a use that does not count as an operation in progress, such as an open cursor.
+    /// Returns the server for a use that does not count as an operation in progress, such as an open cursor.
     pub(crate) fn server(&self) -> &Arc<Server> {
         &self.0
     }

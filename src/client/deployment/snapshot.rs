@@ -51,21 +51,23 @@ impl Snapshot {
         self.topology.servers().zip(self.members.iter().map(Option::as_deref))
     }
 
-    /// Returns the maximum number of statements and bytes of a write command (`maxWriteBatchSize`, `maxMessageSizeBytes`).
-    /// The limits belong to the server that writes go to, or hold for all known servers if there is not exactly one.
+    /// Returns the maximum number of statements and bytes of a write command (`maxWriteBatchSize`,
+    /// `maxMessageSizeBytes`). These are the limits of the server that writes go to. Without exactly one such server,
+    /// they are limits that all known servers accept.
     pub(crate) fn write_limits(&self) -> (usize, usize) {
         self.may_be_written().fold((100_000, DEFAULT_MAX_MESSAGE_SIZE as usize), |(statements, bytes), server| {
             (statements.min(server.max_write_batch_size as usize), bytes.min(server.max_message_size as usize))
         })
     }
 
-    /// Returns the newest wire version that all of these servers have. `None` if none is known, as behind a load balancer.
+    /// Returns the newest wire version that all of these servers support, or `None` if none is known, as behind a load
+    /// balancer.
     pub(crate) fn write_wire_version(&self) -> Option<i32> {
         let known = self.may_be_written().filter(|server| server.server_type != ServerType::LoadBalancer);
         known.map(|server| server.max_wire_version).min()
     }
 
-    /// Returns the server that writes go to, or the known servers if there is not exactly one.
+    /// Returns the server that writes go to, or all known servers if there is not exactly one such server.
     fn may_be_written(&self) -> impl Iterator<Item = &ServerDescription> {
         let known = self.topology.servers().enumerate().filter(|(place, server)| match self.writable {
             Some(writable) => *place == writable,
@@ -85,7 +87,7 @@ impl Snapshot {
         self.members[place].as_ref()
     }
 
-    /// Returns whether the snapshot has this server, rather than another one at the same address.
+    /// Returns whether the snapshot holds this very server, not a different one at the same address.
     pub(super) fn has(&self, server: &Server) -> bool {
         self.member(&server.address).is_some_and(|member| std::ptr::eq(&*member.server, server))
     }
@@ -96,7 +98,7 @@ impl Snapshot {
         self.member(address).filter(|_| is_known).map(|member| member.select())
     }
 
-    /// Selects the only server that writes can go to, if the request is for such a server. This is the usual case: no
+    /// Selects the only server that writes can go to, if that is what the request needs. This is the usual case: no
     /// allocation, no random number.
     #[inline]
     pub(super) fn select_writable(&self, access: Access<'_>) -> Option<Selected> {

@@ -29,7 +29,7 @@ use crate::text::printable::PrintableError;
 pub(crate) struct Deployment {
     /// The options as given. Until an SRV name is resolved, they have no servers.
     given: Arc<Options>,
-    /// The handshake of all connections, known before the servers are.
+    /// The handshake of all connections, known even before the servers are.
     handshake: Arc<Handshake>,
     /// Set when the servers are known.
     settled: OnceLock<Arc<Settled>>,
@@ -42,7 +42,7 @@ pub(crate) struct Deployment {
     subscribers: Vec<Arc<dyn Subscriber>>,
     pub(super) publisher: Publisher,
     pub(super) snapshot: ArcSwap<Snapshot>,
-    /// The current start of the monitors, or 0 if they do not run. Each operation reads it.
+    /// The number of the monitors' current start, or 0 if they are not running. Each operation reads it.
     running: AtomicU64,
     /// Whether the deployment is closed, for a forked child.
     was_closed: AtomicBool,
@@ -90,12 +90,12 @@ pub(super) struct State {
     closed: Vec<Arc<Server>>,
 }
 
-/// The value that a monitor's task holds. If the task is dropped while the server still belongs to the deployment, the
+/// A value held by a monitor's task. If the task is dropped while the server still belongs to the deployment, the
 /// runtime has ended.
 pub(super) struct Resident {
     pub(super) deployment: Arc<Deployment>,
     pub(super) server: Arc<Server>,
-    /// The start of the monitors that this task belongs to.
+    /// The number of the start of the monitors that this task belongs to.
     start: u64,
 }
 
@@ -116,8 +116,8 @@ impl Resident {
         self.server.heartbeats.start(&self.deployment.publisher, line, awaited)
     }
 
-    /// Returns whether a result of the monitor counts: the monitors have not been restarted since, and the server still
-    /// belongs to the deployment.
+    /// Returns whether a result of the monitor counts: it does if the monitors were not restarted since and the server
+    /// still belongs to the deployment.
     pub(super) fn counts(&self, state: &State, snapshot: &Snapshot) -> bool {
         self.start == state.starts && snapshot.has(&self.server)
     }
@@ -134,8 +134,7 @@ impl Drop for Resident {
     }
 }
 
-/// The value that the task for looking up an SRV name's servers holds. Dropping it has the same meaning as for
-/// [`Resident`].
+/// A value held by the task that looks up an SRV name's servers. Dropping it has the same meaning as for [`Resident`].
 pub(super) struct SrvResident {
     pub(super) deployment: Arc<Deployment>,
     start: u64,
@@ -157,16 +156,16 @@ impl Drop for SrvResident {
 }
 
 impl Deployment {
-    /// Notes that the runtime of this start's monitors has ended.
+    /// Records that the runtime of this start's monitors has ended.
     fn has_stopped(&self, start: u64) {
-        // ORD: Relaxed; nothing is published. If the monitors were restarted meanwhile, the exchange fails.
+        // ORD: Relaxed; nothing is published. If the monitors were restarted in the meantime, the exchange fails.
         if self.running.compare_exchange(start, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
             // Waiting operations restart the monitors, on their own runtimes.
             self.changed.notify(usize::MAX);
         }
     }
 
-    /// Creates the deployment that the options describe. Neither connects nor looks anything up.
+    /// Creates the deployment that the options describe. Does not connect or look anything up.
     ///
     /// # Errors
     ///
@@ -269,7 +268,7 @@ impl Deployment {
         if self.scanning.is_some() { Checks::ByOperations } else { Checks::ByMonitors }
     }
 
-    /// Returns how operations scan, if they do.
+    /// Returns the state of scans, if operations scan.
     pub(super) fn scanning(&self) -> Option<&Scanning> {
         self.scanning.as_deref()
     }
@@ -289,7 +288,7 @@ impl Deployment {
         self.settled.get().is_some()
     }
 
-    /// Notes that the SRV name could not be resolved.
+    /// Records that the SRV name could not be resolved.
     pub(super) fn unresolved(&self, error: ResolveError) {
         let text = PrintableError(&error).to_string();
         tracing::warn!(target: "wharf::topology", error = text, "SRV records could not be read");
@@ -321,7 +320,7 @@ impl Deployment {
             }
             let before = self.snapshot.load_full();
             if is_listened_to {
-                // The event of the opening was already emitted.
+                // The opening event was already emitted.
                 self.publisher.emit(|topology_id| events_of_opening(topology_id, &topology).into_iter().skip(1));
             }
             self.inhabit(&state, topology, &before, &mut after);
@@ -363,7 +362,7 @@ impl Deployment {
         self.snapshot.load()
     }
 
-    /// Returns the event that is notified after each transition, and when the deployment is closed.
+    /// Returns the event that is signalled after each transition, and when the deployment is closed.
     pub(super) fn changed(&self) -> &Event {
         &self.changed
     }
@@ -382,7 +381,7 @@ impl Deployment {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts the monitors on the caller's runtime, unless they already run.
+    /// Starts the monitors on the caller's runtime, unless they are already running.
     ///
     /// # Errors
     ///
@@ -392,14 +391,14 @@ impl Deployment {
         if self.is_running() { Ok(()) } else { self.start_anew() }
     }
 
-    /// Returns whether the monitors run.
+    /// Returns whether the monitors are running.
     #[inline]
     pub(super) fn is_running(&self) -> bool {
         // ORD: Acquire; pairs with the Release in `start_anew`.
         self.running.load(Ordering::Acquire) != 0
     }
 
-    /// Makes the pools of the servers, for connections on the caller's runtime. For a deployment that scans, whose
+    /// Makes the pools of the servers, for connections on the caller's runtime. Used by a deployment that scans, whose
     /// monitors never run.
     ///
     /// # Errors
@@ -429,7 +428,7 @@ impl Deployment {
         Ok(())
     }
 
-    /// Returns the value that an operation holds while it checks the server.
+    /// Returns the value for an operation to hold while it checks the server.
     pub(super) fn resident_of(self: &Arc<Self>, server: &Arc<Server>) -> Resident {
         self.resident(&self.lock(), server)
     }
@@ -537,7 +536,7 @@ impl Deployment {
         }
     }
 
-    /// Returns the value that the server's monitor holds.
+    /// Returns the value for the server's monitor to hold.
     fn resident(self: &Arc<Self>, state: &State, server: &Arc<Server>) -> Resident {
         // A monitor begins with a check.
         server.begin_checks();
@@ -625,7 +624,7 @@ impl fmt::Debug for Deployment {
     }
 }
 
-/// The time of a check, for descriptions.
+/// The time of a check, as recorded in descriptions.
 pub(super) fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }

@@ -1,4 +1,4 @@
-//! The attempts of one operation: whether there is another one, when, and on which servers.
+//! The attempts of one operation: whether to make another one, when, and on which servers.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use crate::endpoint::options::{Options, ServerAddress};
 use crate::pool::error::Labels;
 use crate::pool::runtime::random_fraction;
 
-/// The attempts of one operation, from the first one that has failed.
+/// The attempts of one operation, beginning with the first one that failed.
 pub(super) struct Attempts {
     limit: Limit,
     retries: Retries,
     avoided: Vec<ServerAddress>,
-    /// Whether an attempt has been repeated.
+    /// Whether an attempt was repeated.
     is_repeated: bool,
     /// Whether only the time limit ended the attempts.
     is_late: bool,
@@ -27,7 +27,7 @@ impl Attempts {
         Self { limit, retries, avoided: Vec::new(), is_repeated: false, is_late: false }
     }
 
-    /// Returns the servers that the next attempt avoids if it can.
+    /// Returns the servers that the next attempt avoids if possible.
     pub(super) fn avoided(&self) -> &[ServerAddress] {
         &self.avoided
     }
@@ -38,12 +38,12 @@ impl Attempts {
         self.is_late
     }
 
-    /// Returns whether there is another attempt, after the pause that comes before it. `server`: that of the attempt that
-    /// has failed.
+    /// Waits for the pause before the next attempt, and returns whether to make it. `server` is the server of the
+    /// failed attempt.
     ///
     /// # Cancel safety
     ///
-    /// The attempt counts as made.
+    /// The attempt counts as having been made.
     pub(super) async fn goes_on(
         &mut self,
         client: &Client,
@@ -74,7 +74,7 @@ impl Attempts {
         true
     }
 
-    /// Adds a server to those that are avoided, once: with a time limit, there may be any number of attempts.
+    /// Adds a server to the avoided ones, unless it is there: with a time limit, there may be any number of attempts.
     fn avoid(&mut self, server: Option<ServerAddress>) {
         self.avoided.extend(server.filter(|server| !self.avoided.contains(server)));
     }

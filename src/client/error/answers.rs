@@ -1,4 +1,4 @@
-//! The answers of each error of a client, however deep they lie.
+//! The answers that each client error gives, however deeply nested their source.
 
 use crate::client::session::SessionError;
 use crate::endpoint::wire::reply::DUPLICATE_KEY;
@@ -11,7 +11,7 @@ use crate::client::{ClientBulkWriteFailure, WriteFailure};
 use crate::endpoint::{CommandError, OperationError, ServerError};
 use crate::pool::error::Labels;
 
-/// The part of an error that has the answers.
+/// The part of an error that holds the answers.
 #[derive(Clone, Copy)]
 enum Told<'e> {
     Selection(&'e ServerSelectionError),
@@ -19,9 +19,9 @@ enum Told<'e> {
     Session(&'e SessionError),
     Write(&'e WriteFailure),
     BulkWrite(&'e ClientBulkWriteFailure),
-    /// A transaction whose time was up, with its last error.
+    /// A transaction that ran out of time, with its last error.
     Repeated(&'e ClientError),
-    /// An error that only the client knows.
+    /// An error that arose in the client.
     Alone(&'e ClientError),
 }
 
@@ -46,8 +46,8 @@ impl<'e> Told<'e> {
 
     /// Finds the client's error in an application's error: the error itself, or the first one among its sources.
     ///
-    /// An error that displays another one unchanged (`#[error(transparent)]`) also takes over its source. So the client's
-    /// error may be missing from the sources, but its parts are not.
+    /// An error that displays another one unchanged (`#[error(transparent)]`) also takes over its source. So the
+    /// client's error may be missing from the chain of sources, although its parts are there.
     fn find_in(error: &'e (dyn StdError + 'static)) -> Option<Self> {
         let mut next = Some(error);
         while let Some(error) = next {
@@ -72,7 +72,7 @@ impl<'e> Told<'e> {
         None
     }
 
-    /// Returns the error that this one reports, if it adds only where that error occurred.
+    /// Returns the error that this one reports, if it only adds where that error occurred.
     fn reported(self) -> Option<&'e ClientError> {
         match self {
             Self::Repeated(last) => Some(last),
@@ -105,12 +105,12 @@ impl ClientError {
         Told::of(self)
     }
 
-    /// Returns the error that this one reports, if it adds only where that error occurred.
+    /// Returns the error that this one reports, if it only adds where that error occurred.
     fn reported(&self) -> Option<&Self> {
         self.told().reported()
     }
 
-    /// Returns the server's number for its error: from [`server_error`](Self::server_error), or else from
+    /// Returns the server's error code: from [`server_error`](Self::server_error), or else from
     /// [`write_concern_error`](Self::write_concern_error).
     #[must_use]
     pub fn code(&self) -> Option<i32> {
@@ -118,7 +118,7 @@ impl ClientError {
         self.server_error().map(|error| error.code).or_else(of_concern).filter(|code| *code != 0)
     }
 
-    /// Returns the server's name for its error, like [`code`](Self::code).
+    /// Returns the server's error name, from the same source as [`code`](Self::code).
     #[must_use]
     pub fn code_name(&self) -> Option<&str> {
         let of_concern = || self.write_concern_error().map(|error| &*error.code_name);
@@ -138,7 +138,7 @@ impl ClientError {
         own.with(self.reported().map_or(Labels::NONE, Self::labels))
     }
 
-    /// Returns whether the error has this label, which may also be one that no specification defines.
+    /// Returns whether the error has this label, which need not be one that the specifications define.
     #[must_use]
     pub fn has_label(&self, label: &str) -> bool {
         self.labels().has(label) || self.operation_error().is_some_and(|error| error.has_label(label))
@@ -170,18 +170,18 @@ impl ClientError {
         }
     }
 
-    /// Returns whether the server refused a write because a unique index already has its key. Of several refused
-    /// statements, the first one counts.
+    /// Returns whether the server refused a write because a unique index already contains the key. If several
+    /// statements were refused, the first one counts.
     ///
     /// `keyPattern` and `keyValue` in the `reply` of [`server_error`](Self::server_error) identify the key.
     #[must_use]
     pub fn is_duplicate_key(&self) -> bool {
-        // The second and the third are those of old servers.
+        // The second and the third come from old servers.
         matches!(self.code(), Some(DUPLICATE_KEY | 11_001 | 12_582))
     }
 
-    /// Returns whether any kind of operation may be run again: nothing of it was executed and another attempt may succeed,
-    /// or the server says so with the label `RetryableError`.
+    /// Returns whether any kind of operation may be run again: nothing was executed and another attempt may succeed, or
+    /// the server says so with the label `RetryableError`.
     ///
     /// The client has already retried it where that was safe. For an operation in a transaction, run the whole transaction
     /// again if the error has the label `TransientTransactionError`.
@@ -226,8 +226,8 @@ impl ClientError {
         self.operation_error()?.command_error()
     }
 
-    /// Returns the server's error, if the server reported one: about the command, about a connection or an
-    /// authentication that it refused, or the first of [`WriteFailure::errors`](crate::client::WriteFailure::errors).
+    /// Returns the server's error, if the server reported one: about the command, about a connection or authentication
+    /// that it refused, or the first of [`WriteFailure::errors`](crate::client::WriteFailure::errors).
     ///
     /// A write that was executed without meeting its write concern does not have this error: see
     /// [`write_concern_error`](Self::write_concern_error).
@@ -257,7 +257,7 @@ impl ClientError {
         own.or_else(|| self.reported()?.write_concern_error())
     }
 
-    /// Returns whether the server's own time limit was up, for the operation or for its write concern.
+    /// Returns whether the server's own time limit expired, for the operation or for its write concern.
     pub(in crate::client) fn is_max_time_expired(&self) -> bool {
         match self {
             Self::Operation(failed) => failed.is_max_time_expired(),

@@ -1,4 +1,4 @@
-//! The answers of each error of a client, in a table.
+//! A table of the answers that each client error gives.
 
 use std::io;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::pool::error::{CheckOutError, EstablishError, PoolClearedError, PoolCl
 
 const HOST: &str = "db.example.com:27017";
 
-/// The answers of an error.
+/// The expected answers of an error.
 #[derive(Debug, PartialEq)]
 struct Answers<'e> {
     code: Option<i32>,
@@ -221,7 +221,7 @@ fn table() -> Vec<(ClientError, Answers<'static>)> {
         (ClientError::OnRuntime, NOTHING),
         (ClientError::EventLoop { source: io_error(io::ErrorKind::OutOfMemory) }, NOTHING),
         (ClientError::InUse { limit: Duration::from_secs(1) }, Answers { is_timeout: true, ..NOTHING }),
-        // A selection that failed in a transaction.
+        // A failed selection in a transaction.
         (
             FailedOperation::selection(selection(true), lost).into(),
             Answers { labels: lost, is_timeout: true, is_retryable: true, ..NOTHING },
@@ -278,7 +278,6 @@ fn table() -> Vec<(ClientError, Answers<'static>)> {
             AT_SERVER,
         ),
         (of_operation(cleared(io::Error::other("hung"), true)), Answers { is_network: true, ..AT_SERVER }),
-        // Connections that were not available.
         (
             of_operation(check_out(EstablishError::overloaded(Stage::Connect, reset()))),
             Answers { labels: overload, is_network: true, is_retryable: true, ..AT_SERVER },
@@ -397,7 +396,7 @@ fn table() -> Vec<(ClientError, Answers<'static>)> {
     ]
 }
 
-/// Returns the variant's position. A new variant needs a row.
+/// Returns the variant's position. A new variant needs a new row.
 fn place(error: &ClientError) -> usize {
     match error {
         ClientError::Selection(_) => 0,

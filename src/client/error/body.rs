@@ -7,7 +7,7 @@ use super::ClientError;
 use super::answers::client_error_in;
 
 /// An error that the body of a transaction returns: any type that a [`ClientError`] converts into and that is an
-/// [`Error`](StdError), or that points to one, as `Box<dyn Error + Send + Sync>` and `anyhow::Error` do.
+/// [`Error`](StdError), or that dereferences to one, such as `Box<dyn Error + Send + Sync>` and `anyhow::Error`.
 ///
 /// Its sources must lead to the `ClientError` that it was made from, or the transaction is not repeated. The `#[from]` of
 /// `thiserror` does that, even with `#[error(transparent)]`. The compiler finds `Kind`.
@@ -46,7 +46,7 @@ pub trait BodyError<Kind>: From<ClientError> {
 #[derive(Debug)]
 pub enum Itself {}
 
-/// The kind of a type that points to an error.
+/// The kind of a type that dereferences to an error.
 #[derive(Debug)]
 pub enum Pointer {}
 

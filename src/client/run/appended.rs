@@ -93,7 +93,7 @@ impl Running<'_> {
         }
         let preference = match operation.kind {
             _ if *is_in_transaction => None,
-            // A standalone. It knows no read preferences.
+            // A standalone. It does not know read preferences.
             _ if !known.has_cluster_time => None,
             Kind::Read => operation.read_preference.or(Some(&options.read_preference)),
             // A member that is connected to directly can handle it, whatever its state.
@@ -105,7 +105,7 @@ impl Running<'_> {
         };
         if let Some(preference) = preference {
             let snapshot = client.deployment().snapshot();
-            // The one that the server was selected with.
+            // The read preference that the server was selected with.
             let preference = if writes_its_result { snapshot.topology.for_output(preference) } else { preference };
             let is_single = snapshot.topology.topology_type() == TopologyType::Single && !known.is_mongos;
             append_preference(appended, preference, is_single);
@@ -114,8 +114,8 @@ impl Running<'_> {
     }
 }
 
-/// Returns the option of a write that servers before MongoDB 4.4 would not refuse although they do not have it (Index
-/// Management, "CreateIndexOptions"; CRUD, "DeleteOptions" and "FindOneAndUpdateOptions").
+/// Returns the option of a write that servers before MongoDB 4.4 would silently ignore (Index Management,
+/// "CreateIndexOptions"; CRUD, "DeleteOptions" and "FindOneAndUpdateOptions").
 #[cold]
 fn ignored_before_4_4(operation: &Operation<'_>, is_unacknowledged: bool) -> Option<&'static str> {
     let in_statements =

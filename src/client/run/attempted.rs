@@ -27,7 +27,7 @@ impl Attempted for Running<'_> {
         (&mut self.session, self.client)
     }
 
-    /// In the usual case, the server is known, nothing is pinned, and no observer is there.
+    /// In the usual case, the server is known, nothing is pinned, and there is no observer.
     #[inline]
     fn select_at_once(&self, avoid: &[ServerAddress]) -> Option<Selected> {
         let is_usual = avoid.is_empty() && !self.is_in_transaction && !self.id.is_observed();
@@ -97,7 +97,8 @@ impl Attempted for Running<'_> {
         }
     }
 
-    /// Any but a read may. An aggregation that writes its result is a read that may not be executed twice.
+    /// Anything but a read might write. An aggregation that writes its result is a read that must not be executed
+    /// twice.
     #[inline]
     fn may_write(&self) -> bool {
         self.operation.kind != Kind::Read || self.retryability == Retryability::OtherWrite
@@ -144,7 +145,7 @@ impl Attempted for Running<'_> {
 }
 
 impl Running<'_> {
-    /// Returns what the operation asks of its server.
+    /// Returns what the operation requires of its server.
     #[inline]
     fn access(&self) -> Access<'_> {
         match (self.operation.kind, self.operation.read_preference) {

@@ -38,7 +38,7 @@ impl ClusterTime {
         }
     }
 
-    /// Returns the timestamp, which alone decides which of two cluster times is newer.
+    /// Returns the timestamp, the only part that decides which of two cluster times is newer.
     pub fn time(&self) -> Timestamp {
         self.time
     }
@@ -59,11 +59,11 @@ impl ClusterTime {
 #[derive(Debug, Default)]
 pub struct SharedClusterTime {
     newest: ArcSwapOption<ClusterTime>,
-    /// A lower bound of the newest time, as [`ordinal`] gives it. Most replies are compared with this alone.
+    /// A lower bound of the newest time, as [`ordinal`] gives it. Most replies need only be compared with this.
     at_least: AtomicU64,
 }
 
-/// Returns a number that grows with the time.
+/// Maps the time to a number that grows with it.
 fn ordinal(time: Timestamp) -> u64 {
     u64::from(time.time) << 32 | u64::from(time.increment)
 }
@@ -74,8 +74,8 @@ impl SharedClusterTime {
         self.newest.load()
     }
 
-    /// Makes the `$clusterTime` of a server's reply the newest one, if it is newer. Returns the time to keep in the
-    /// session: the reply's, or `None` if that is not newer, malformed or too long.
+    /// Stores the `$clusterTime` of a server's reply if it is newer. Returns the time to keep in the session: the
+    /// reply's, or `None` if that is no newer, malformed or too long.
     ///
     /// Only a time that comes directly from a server may be passed: with an invalid time, servers would refuse all
     /// commands.
@@ -92,7 +92,7 @@ impl SharedClusterTime {
 
     fn replace_by(&self, time: Timestamp, received: &RawDocument) -> Option<Arc<ClusterTime>> {
         let mut present = self.newest.load();
-        // Nothing is allocated for an old time.
+        // An old time causes no allocation.
         if present.as_ref().is_some_and(|present| present.time >= time) {
             return None;
         }
@@ -104,7 +104,7 @@ impl SharedClusterTime {
                 (Some(previous), Some(present)) => Arc::ptr_eq(previous, present),
                 _ => false,
             };
-            // Another thread may have stored a newer one meanwhile, which stays.
+            // Another thread may have stored a newer time in the meantime, which stays.
             if is_swapped || previous.as_ref().is_some_and(|previous| previous.time >= time) {
                 // ORD: Release; pairs with the Acquire in `advance`.
                 self.at_least.fetch_max(ordinal(time), Ordering::Release);

@@ -1,4 +1,5 @@
-//! The commands that can be retried, and the fields that a session may add to them, by their names and arguments.
+//! The commands that can be retried, and the fields that a session may add to them, determined by their names and
+//! arguments.
 
 use bson::{RawBsonRef, RawDocument};
 
@@ -25,13 +26,13 @@ pub fn is_retryable_write<'a>(
         && sequences.into_iter().all(|(name, statement)| is_single(name, statement))
 }
 
-/// Returns whether the server does not answer a command with this name if its write concern is `w: 0`. All other commands
-/// return more than an acknowledgement, so the client waits for their replies.
+/// Returns whether the server sends no reply to a command with this name if its write concern is `w: 0`. All other
+/// commands return more than an acknowledgement, so the client waits for their replies.
 pub fn has_no_reply(command: &str) -> bool {
     matches!(command, "insert" | "update" | "delete" | "bulkWrite")
 }
 
-/// Returns whether a statement in this argument touches at most one document.
+/// Returns whether a statement in this argument affects at most one document.
 pub fn is_single(argument: &str, statement: &RawDocument) -> bool {
     match argument {
         "updates" | "ops" => !is_true(statement, "multi"),

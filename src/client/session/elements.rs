@@ -15,7 +15,7 @@ const LSID: &[u8; 19] = b"\x03lsid\0\x1e\0\0\0\x05id\0\x10\0\0\0\x04";
 
 /// Appends `lsid`.
 pub(super) fn lsid(elements: &mut Vec<u8>, id: SessionId) {
-    // Written in one piece, because each operation does this.
+    // Written in a single call, because every operation does this.
     let mut element = [0; LSID.len() + 16 + 1];
     element[..LSID.len()].copy_from_slice(LSID);
     element[LSID.len()..][..16].copy_from_slice(&id.bytes());
@@ -97,7 +97,7 @@ fn length(bytes: usize) -> [u8; 4] {
     i32::try_from(bytes).unwrap_or(i32::MAX).to_le_bytes()
 }
 
-/// Returns the document that has these elements.
+/// Returns a document made of these elements.
 #[cfg(test)]
 pub(super) fn document(elements: &[u8]) -> bson::RawDocumentBuf {
     let mut bytes = (elements.len() as u32 + 5).to_le_bytes().to_vec();

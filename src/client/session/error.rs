@@ -31,8 +31,7 @@ pub enum SessionError {
     /// The write concern of a transaction, its own or inherited, is `w: 0`.
     #[error("transactions do not support unacknowledged write concerns")]
     UnacknowledgedTransaction,
-    /// A write in a session has the write concern `w: 0`, with which the server does not report when the session is free
-    /// again.
+    /// A write in a session has the write concern `w: 0`. The server would not report when the session is free again.
     #[error("a session does not support writes with an unacknowledged write concern (w: 0)")]
     UnacknowledgedWrite,
     /// An operation in a transaction has its own read concern.
@@ -51,11 +50,11 @@ pub enum SessionError {
         "an operation of the transaction was cancelled, and its connection is lost or in use: abort the transaction"
     )]
     TransactionCutOff,
-    /// Behind a load balancer, a cursor of the transaction was still closing on its connection when the time of the
-    /// operation was up (`timeoutMS`).
+    /// Behind a load balancer, a cursor of the transaction was still closing on its connection when the operation's
+    /// time limit (`timeoutMS`) expired.
     #[error("a cursor of the transaction was still closing on its connection when the time was up (timeoutMS)")]
     CursorClosing,
-    /// A call of `with_transaction` was dropped before its end, and the abort of its transaction has not ended.
+    /// A call of `with_transaction` was dropped before its end, and the abort of its transaction is still under way.
     #[error(
         "a call of with_transaction was dropped, and its transaction is still being aborted: use the session later, or \
          another one"
@@ -90,7 +89,7 @@ crate::pool::error::debug_as_sentence!(enum SessionError {
 });
 
 impl SessionError {
-    /// Returns the labels that the client gives the error.
+    /// Returns the labels that the client adds to the error.
     pub(crate) fn labels(&self) -> Labels {
         match self {
             Self::TransactionCutOff => Labels::TRANSIENT_TRANSACTION,

@@ -23,7 +23,8 @@ const SNAPSHOT_WIRE_VERSION: i32 = 13;
 /// The facts that a session needs to know about an operation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SessionUse<'a> {
-    /// Whether the operation reads. If so, its read preference counts in a transaction. A generic command counts as a read.
+    /// Whether the operation reads. If so, its read preference applies in a transaction. A generic command counts as a
+    /// read.
     pub is_read: bool,
     /// The level of the operation's read concern, its own or inherited. Not sent in a transaction.
     pub read_concern: Option<&'a str>,
@@ -41,7 +42,7 @@ pub struct SessionUse<'a> {
     /// Whether the command may carry `afterClusterTime`: see [`takes_after_cluster_time`](super::takes_after_cluster_time).
     /// False for a generic command.
     pub takes_after_cluster_time: bool,
-    /// The number of a write that may be retried, from [`Session::next_transaction_number`]. Not in a transaction.
+    /// The number of a write that may be retried, from [`Session::next_transaction_number`]. Unused in a transaction.
     pub transaction_number: Option<i64>,
     /// Whether the operation stays outside the session's transaction, whatever the transaction's state. A change stream
     /// resumes this way.
@@ -65,7 +66,7 @@ pub struct SessionServer {
 #[derive(Debug)]
 #[must_use]
 pub struct Consequence<P> {
-    /// All labels of the error: from the server, and added by the client.
+    /// All labels of the error: those from the server and those added by the client.
     pub labels: Labels,
     /// The server or connection that the session was pinned to until now. Retries select a new server.
     pub unpinned: Option<P>,
@@ -81,9 +82,9 @@ pub struct Consequence<P> {
 /// 3. [`replied`](Self::replied) with each reply, and [`failed`](Self::failed) with each failed attempt or
 ///    [`succeeded`](Self::succeeded).
 ///
-/// It can be dropped at any point: by then it has noted the worst case.
+/// It can be dropped at any point: it has always recorded the worst case already.
 ///
-/// A session is for one operation at a time: methods take `&mut self`. `P` is what a transaction is pinned to.
+/// A session runs one operation at a time: methods take `&mut self`. `P` is what a transaction is pinned to.
 #[derive(Debug)]
 pub struct Session<P> {
     server: ServerSession,
@@ -128,8 +129,8 @@ impl<P> Session<P> {
         })
     }
 
-    /// Starts a session that the client needs for several commands of one operation. It has no server session before it is
-    /// [given one](Self::give_server).
+    /// Starts a session that the client needs for several commands of one operation. It has no server session until it
+    /// is [given one](Self::give_server).
     ///
     /// # Errors
     ///
@@ -147,7 +148,7 @@ impl<P> Session<P> {
         }
     }
 
-    /// Ends the session, which is about to be dropped. The caller gives the server session back, if there is one, after an
+    /// Ends the session, which is about to be dropped. If there is a server session, the caller gives it back, after an
     /// abort if [`abandon`](Self::abandon) says so.
     pub fn end(&mut self, now: Moment) -> Option<ServerSession> {
         let server = std::mem::replace(&mut self.server, ServerSession::new(now));
@@ -221,7 +222,8 @@ impl<P> Session<P> {
         self.transaction.is_active()
     }
 
-    /// Returns the number of the transaction that the server may have open: no abort was called, and no commit was sent.
+    /// Returns the number of the transaction that may be open on the server: no abort was requested, and no commit was
+    /// sent.
     pub fn open_transaction(&self) -> Option<i64> {
         self.transaction.is_open().then(|| self.server.transaction_number())
     }
@@ -234,8 +236,8 @@ impl<P> Session<P> {
         }
     }
 
-    /// Pins the transaction: to the mongos or the connection of its first command. A commit can be repeated, so it stays
-    /// pinned. Outside of a transaction, it returns the pin.
+    /// Pins the transaction: to the mongos or the connection of its first command. A commit can be repeated, so it
+    /// stays pinned. Outside a transaction, returns the pin.
     pub fn pin(&mut self, pinned: P) -> Option<P> {
         match self.transaction.state {
             TransactionState::None | TransactionState::Aborted => Some(pinned),
@@ -245,8 +247,8 @@ impl<P> Session<P> {
         }
     }
 
-    /// Pins the transaction with this number again, after a cursor has taken its pin. Returns the pin if the transaction is
-    /// over, or if an error has unpinned it.
+    /// Pins the transaction with this number again, after a cursor took its pin. Returns the pin if the transaction is
+    /// over, or if an error unpinned it.
     pub fn pin_again(&mut self, number: i64, pinned: P) -> Option<P> {
         let has_lent_it = self.is_pin_taken() && self.server.transaction_number() == number;
         if has_lent_it { self.pin(pinned) } else { Some(pinned) }
@@ -267,18 +269,18 @@ impl<P> Session<P> {
         matches!(self.transaction.pin, Pin::Taken)
     }
 
-    /// Takes the session's pin, for a command that uses it: an operation of the transaction, or the first attempt of its
-    /// commit or its abort. The caller [pins](Self::pin) the session again afterwards, unless the command has unpinned it.
-    /// A cancelled command does not return the pin.
+    /// Takes the session's pin, for a command that uses it: an operation of the transaction, or the first attempt of
+    /// its commit or its abort. The caller [pins](Self::pin) the session again afterwards, unless the command unpinned
+    /// it. A cancelled command does not return the pin.
     ///
     /// # Errors
     ///
-    /// [`SessionError::TransactionCutOff`] if another command has taken it.
+    /// [`SessionError::TransactionCutOff`] if another command took it.
     pub fn take_pin(&mut self) -> Result<Option<P>, SessionError> {
         self.transaction.take_pin()
     }
 
-    /// Ends the transaction that the session or its call has left open, and returns whether to send an abort: see
+    /// Ends the transaction that the session or its call left open, and returns whether to send an abort: see
     /// [`abort_command`](Self::abort_command). Until that abort [has ended](Self::abort_ended), the session refuses
     /// everything else.
     pub fn abandon(&mut self) -> bool {
@@ -287,7 +289,7 @@ impl<P> Session<P> {
         must_abort
     }
 
-    /// Notes that the abort of an abandoned transaction is over. Returns the transaction's pin.
+    /// Records that the abort of an abandoned transaction is over. Returns the transaction's pin.
     pub fn abort_ended(&mut self) -> Option<P> {
         self.is_aborting = false;
         self.unpin()
@@ -321,7 +323,7 @@ impl<P> Session<P> {
     ///
     /// # Errors
     ///
-    /// [`SessionError`] for an operation that the session does not support. The state is unchanged then.
+    /// [`SessionError`] for an operation that the session does not support. The state is then unchanged.
     pub fn begin(&mut self, operation: &SessionUse<'_>) -> Result<Option<P>, SessionError> {
         if operation.is_beside_transaction {
             return Ok(None);
@@ -358,7 +360,7 @@ impl<P> Session<P> {
     ///
     /// # Errors
     ///
-    /// [`SessionError::SnapshotUnsupported`] for a server older than 5.0. Nothing is appended then.
+    /// [`SessionError::SnapshotUnsupported`] for a server older than 5.0. Nothing is then appended.
     pub fn append_to(
         &mut self,
         elements: &mut Vec<u8>,
@@ -396,8 +398,8 @@ impl<P> Session<P> {
         Ok(())
     }
 
-    /// Appends what the session adds to a `getMore` or a `killCursors` that is about to be sent. `opened_in` is the number
-    /// of the transaction that the cursor was opened in: it is sent while that transaction is open.
+    /// Appends what the session adds to a `getMore` or a `killCursors` that is about to be sent. `opened_in` is the
+    /// number of the transaction that the cursor was opened in: the number is sent while that transaction is open.
     pub fn append_to_cursor(
         &mut self,
         elements: &mut Vec<u8>,
@@ -420,12 +422,12 @@ impl<P> Session<P> {
         }
     }
 
-    /// Keeps the times in a reply, whether the reply reports success or not. `advanced` is the result of
+    /// Records the times in a reply, whether or not it reports success. `advanced` is the result of
     /// [`SharedClusterTime::advance`](super::SharedClusterTime::advance) for the same reply.
     pub fn replied(&mut self, times: &ReplyTimes<'_>, advanced: Option<&Arc<ClusterTime>>) {
         match (advanced, times.cluster_time) {
             (Some(advanced), _) => self.keep_cluster_time(|| Arc::clone(advanced), advanced.time()),
-            // The client knows a newer time, but this session may not.
+            // The client knows a newer time, but this session might not.
             (None, Some(document)) => {
                 if let Some(time) = ClusterTime::read(document) {
                     self.keep_cluster_time(|| Arc::new(time.clone()), time.time());
@@ -441,7 +443,7 @@ impl<P> Session<P> {
         }
     }
 
-    /// Notes that an operation has succeeded.
+    /// Records that an operation succeeded.
     pub fn succeeded(&mut self, times: &ReplyTimes<'_>) {
         if self.transaction.state != TransactionState::None {
             self.transaction.command_ended(true);
@@ -449,21 +451,22 @@ impl<P> Session<P> {
         }
     }
 
-    /// Notes that a command of a cursor has succeeded. The cursor may have been opened in the transaction with this number.
+    /// Records that a command of a cursor succeeded. The cursor may have been opened in the transaction with this
+    /// number.
     pub fn cursor_succeeded(&mut self, times: &ReplyTimes<'_>, opened_in: Option<i64>) {
         if opened_in.is_some() && self.open_transaction() == opened_in {
             self.keep_token(times);
         }
     }
 
-    /// Keeps the `recoveryToken` of a successful reply in the transaction, or of its commit.
+    /// Keeps the `recoveryToken` of a successful reply to a command in the transaction or to its commit.
     pub fn keep_token(&mut self, times: &ReplyTimes<'_>) {
         if let Some(token) = times.recovery_token {
             self.transaction.keep_token(token);
         }
     }
 
-    /// Notes that an attempt of an operation has failed. For attempts of commits and aborts, see
+    /// Records that an attempt of an operation failed. For attempts of commits and aborts, see
     /// [`commit_failed`](Self::commit_failed) and [`abort_failed`](Self::abort_failed).
     ///
     /// `retries_writes` says whether the operation is a write that may be retried with its number.
@@ -478,8 +481,8 @@ impl<P> Session<P> {
         Consequence { labels, unpinned: if is_transient { self.unpin() } else { None } }
     }
 
-    /// Notes that a command of a cursor, or a command outside the transaction, has failed. If the cursor was not opened in
-    /// the current transaction, that transaction continues.
+    /// Records that a command of a cursor, or a command outside the transaction, failed. If the cursor was not opened
+    /// in the current transaction, that transaction continues.
     pub fn cursor_failed(&mut self, fault: &Fault, opened_in: Option<i64>) -> Consequence<P> {
         if self.open_transaction() == opened_in {
             return self.failed(fault, None, false);
@@ -488,8 +491,8 @@ impl<P> Session<P> {
         Consequence { labels: write_labels(fault, None, false), unpinned: None }
     }
 
-    /// Notes that an operation was cancelled after its command may have been sent. Nothing reports when the command ends,
-    /// so no other session may use the identifier afterwards.
+    /// Records that an operation was cancelled after its command may have been sent. Nothing reports when the command
+    /// ends, so no other session may use the identifier afterwards.
     pub fn cut_off(&mut self) {
         self.server.cut_off();
     }
@@ -500,7 +503,7 @@ impl<P> Session<P> {
         }
     }
 
-    /// Begins a commit, and returns whether a command has to be sent: see [`commit_command`](Self::commit_command).
+    /// Begins a commit, and returns whether a command must be sent: see [`commit_command`](Self::commit_command).
     /// Without any operation in the transaction there is nothing to send.
     ///
     /// # Errors
@@ -517,7 +520,7 @@ impl<P> Session<P> {
         self.transaction.commit_command(has_time_limit)
     }
 
-    /// Notes that an attempt to commit has failed. If the attempt had no connection, `server` is `None`.
+    /// Records that an attempt to commit failed. If the attempt had no connection, `server` is `None`.
     pub fn commit_failed(&mut self, fault: &Fault, server: Option<SessionServer>) -> Consequence<P> {
         self.mark_dirty(fault);
         self.transaction.commit_failed(fault.is_retryable_overload(), took_effect(fault));
@@ -527,13 +530,13 @@ impl<P> Session<P> {
         Consequence { labels, unpinned: if unpins { self.unpin() } else { None } }
     }
 
-    /// Notes that the commit was refused before it was sent, because of [`take_pin`](Self::take_pin): the transaction can
-    /// only be aborted, or committed later.
+    /// Records that the commit was refused before it was sent, because of [`take_pin`](Self::take_pin): the transaction
+    /// can only be aborted, or committed later.
     pub fn commit_refused(&mut self) {
         self.transaction.commit_refused();
     }
 
-    /// Begins an abort, and returns whether a command has to be sent: see [`abort_command`](Self::abort_command). If not,
+    /// Begins an abort, and returns whether a command must be sent: see [`abort_command`](Self::abort_command). If not,
     /// the caller [unpins](Self::unpin) the session at once.
     ///
     /// # Errors
@@ -550,7 +553,7 @@ impl<P> Session<P> {
         self.transaction.abort_command(has_time_limit)
     }
 
-    /// Notes that an attempt to abort has failed. The labels only decide whether to try again: errors of aborts are not
+    /// Records that an attempt to abort failed. The labels only decide whether to try again: errors of aborts are not
     /// reported. After a success, the caller also [unpins](Self::unpin) the session.
     pub fn abort_failed(&mut self, fault: &Fault, server: Option<SessionServer>) -> Consequence<P> {
         self.mark_dirty(fault);
@@ -578,8 +581,8 @@ fn took_effect(fault: &Fault) -> bool {
     }
 }
 
-/// Returns the labels of a write's error outside of a transaction: see [`Fault::write_labels`]. Without a connection there is
-/// no `server`.
+/// Returns the labels of a write's error outside a transaction: see [`Fault::write_labels`]. Without a connection there
+/// is no `server`.
 pub fn write_labels(fault: &Fault, server: Option<SessionServer>, retries_writes: bool) -> Labels {
     let (version, is_mongos) = server.map_or((None, false), |server| (Some(server.max_wire_version), server.is_mongos));
     fault.write_labels(retries_writes, version, is_mongos)

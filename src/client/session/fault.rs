@@ -11,14 +11,14 @@ use crate::pool::error::{CheckOutError, Labels};
 
 /// Retryable for reads only.
 const READ_CONCERN_MAJORITY_NOT_AVAILABLE_YET: i32 = 134;
-/// The write is done, but was not replicated in time.
+/// The write was done, but not replicated in time.
 const WRITE_CONCERN_TIMEOUT: i32 = 64;
 /// The write concern cannot be met at all, now or later: `UnknownReplWriteConcern`, `UnsatisfiableWriteConcern`.
 const INVALID_WRITE_CONCERNS: [i32; 2] = [79, 100];
 /// The first wire version whose servers add `RetryableWriteError` themselves: 4.4.
 const LABELLING_WIRE_VERSION: i32 = 9;
 
-/// How far a failed attempt came.
+/// How far a failed attempt got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
     /// The client refused: the command is invalid or too large, the client was shut down, or there is no runtime. Nothing
@@ -26,7 +26,7 @@ pub enum FaultKind {
     Client,
     /// No server was suitable in time. Nothing was sent.
     Selection,
-    /// The time was up before the command was sent, or the pool is closed. Nothing was sent.
+    /// The time ran out before the command was sent, or the pool is closed. Nothing was sent.
     CheckOut,
     /// The pool of the selected server was cleared. Nothing was sent.
     PoolCleared,
@@ -35,7 +35,7 @@ pub enum FaultKind {
         /// Whether the network failed, or the server refused with a code from the list of retryable codes.
         is_retryable: bool,
     },
-    /// The network failed, or the time was up, after the command was sent or may have been sent.
+    /// The network failed, or the time ran out, after the command was or may have been sent.
     Network,
     /// The reply breaks the protocol. The command was sent.
     Malformed,
@@ -52,10 +52,10 @@ impl FaultKind {
     }
 }
 
-/// A failed attempt of an operation, with all that retries and transactions depend on.
+/// A failed attempt of an operation, with everything that matters for retries and transactions.
 #[derive(Clone, Copy, Debug)]
 pub struct Fault {
-    /// How far the attempt came.
+    /// How far the attempt got.
     pub kind: FaultKind,
     /// The labels that the server or the endpoint gave the error.
     pub labels: Labels,
@@ -63,14 +63,14 @@ pub struct Fault {
     pub code: i32,
     /// The code of the `writeConcernError`; 0 for none.
     pub write_concern_code: i32,
-    /// `baseBackoffMS`, if it is positive: the pause before a retry that the server asks for.
+    /// `baseBackoffMS`, if it is positive: the pause that the server asks for before a retry.
     pub base_backoff: Option<Duration>,
     /// Whether the command was not sent because the time left was less than a round trip takes.
     pub is_unsent: bool,
 }
 
 impl Fault {
-    /// Makes a fault without a server's reply.
+    /// Creates a fault for an attempt without a reply from the server.
     pub fn new(kind: FaultKind, labels: Labels) -> Self {
         Self { kind, labels, code: 0, write_concern_code: 0, base_backoff: None, is_unsent: false }
     }
@@ -117,7 +117,7 @@ impl Fault {
                 CommandError::Lost { .. } | CommandError::NotReusable { .. } => {
                     FaultKind::NoConnection { is_retryable: true }
                 }
-                // The server refused the command because the connection had to authenticate again.
+                // The server refused the command because the connection has to authenticate again.
                 CommandError::Reauthentication { .. } => FaultKind::NoConnection { is_retryable: false },
             },
             OperationError::Interrupted(cleared) if cleared.sent => FaultKind::Network,
@@ -143,13 +143,13 @@ impl Fault {
         self.labels.contains(label)
     }
 
-    /// Returns whether the server is overloaded, so that a retry must wait.
+    /// Returns whether the server is overloaded, in which case a retry must wait.
     pub fn is_overload(&self) -> bool {
         self.has(Labels::SYSTEM_OVERLOADED)
     }
 
-    /// Returns whether the server refused the command because it is overloaded, and did nothing ("Retryable Overload
-    /// Error").
+    /// Returns whether the server refused the command because it is overloaded, and did not execute any of it
+    /// ("Retryable Overload Error").
     pub fn is_retryable_overload(&self) -> bool {
         self.has(Labels::SYSTEM_OVERLOADED.with(Labels::RETRYABLE))
     }
@@ -214,7 +214,7 @@ impl Fault {
         }
     }
 
-    /// Returns whether the server's time limit was up. `with_transaction` does not repeat such a commit.
+    /// Returns whether the server's time limit expired. `with_transaction` does not repeat such a commit.
     pub fn is_max_time_expired(&self) -> bool {
         self.code == MAX_TIME_MS_EXPIRED || self.write_concern_code == MAX_TIME_MS_EXPIRED
     }

@@ -16,12 +16,12 @@
 //!
 //! # Why it is built so
 //!
-//! Each command of a client uses a server session, so taking one and giving it back is on the path of every command. The
+//! Each command of a client uses a server session, so taking one and giving it back is on every command's path. The
 //! pool has a stack for each core and no lock. The cluster time is read on each command, so it is an immutable value
 //! behind arc-swap: reading it writes no memory that another core uses.
 //!
-//! An explicit session notes the worst case before a command is sent, and the outcome afterwards. So a cancelled operation
-//! leaves it in a correct state, whether the server executed the command or not.
+//! An explicit session records the worst case before a command is sent, and the outcome afterwards. So a cancelled
+//! operation leaves it in a correct state, whether the server executed the command or not.
 //!
 //! # Forks
 //!

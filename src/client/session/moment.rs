@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use quanta::Clock;
 
-/// The processor's time stamp counter, or else the system's clock, and its first reading. Sessions count in minutes, and
-/// reading the counter takes a tenth of the instructions that the system's clock takes.
+/// The processor's time stamp counter, or else the system's clock, and its first reading. Sessions count in minutes,
+/// and reading the counter takes a tenth of the instructions needed for the system's clock.
 static CLOCK: OnceLock<(Clock, u64)> = OnceLock::new();
 
-/// A point in time, in nanoseconds since this process first asked for one. They suffice for 584 years.
+/// A point in time, in nanoseconds since this process first asked for one. The range is 584 years.
 ///
 /// Each operation compares several moments, and a slot of the pool holds one. With an integer, each of these takes one
 /// instruction.
@@ -18,7 +18,7 @@ static CLOCK: OnceLock<(Clock, u64)> = OnceLock::new();
 pub struct Moment(u64);
 
 impl Moment {
-    /// Returns the present.
+    /// Returns the current moment.
     pub fn now() -> Self {
         let (clock, origin) = CLOCK.get_or_init(|| {
             let clock = Clock::new();
@@ -36,7 +36,7 @@ impl Moment {
         self.0
     }
 
-    /// Returns whether at least this time has passed since an earlier moment.
+    /// Returns whether at least this much time has passed since an earlier moment.
     pub(super) fn is_past(self, earlier: Self, time: Duration) -> bool {
         self.0.saturating_sub(earlier.0) >= nanos(time)
     }
@@ -68,7 +68,7 @@ mod tests {
         while inner.elapsed() < Duration::from_millis(10) {}
         let (least, second) = (inner.elapsed(), Moment::now());
         let between = Duration::from_nanos(second.nanos() - first.nanos());
-        // The calibration leaves an error of less than a thousandth.
+        // Calibration leaves an error of less than a thousandth.
         let most = before.elapsed().mul_f64(1.001);
         assert!(least.mul_f64(0.999) <= between && between <= most, "{least:?} {between:?} {most:?}");
     }

@@ -16,12 +16,12 @@ use crate::endpoint::options::{InvalidOption, Options, ReadPreference, WriteConc
 /// let consistent = SessionOptions::default().default_transaction_options(transactions);
 /// ```
 ///
-/// If a session waits for more than a minute before its next operation, the server may have ended it meanwhile.
+/// If more than a minute passes between two operations of a session, the server may have ended it in the meantime.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 #[must_use]
 pub struct SessionOptions {
-    /// `causalConsistency`: whether each operation sees what earlier ones of the session have read and written (Causal
+    /// `causalConsistency`: whether each operation sees what earlier ones in the session read and wrote (Causal
     /// Consistency). Default: true, except with [`snapshot`](Self#structfield.snapshot). Unacknowledged writes are not
     /// seen.
     pub causal_consistency: Option<bool>,
@@ -132,7 +132,7 @@ impl TransactionOptions {
         self
     }
 
-    /// Returns these options, filled in from `other` where nothing is set.
+    /// Returns these options, with unset options taken from `other`.
     pub(super) fn or(self, other: &Self) -> Self {
         Self {
             read_concern: self.read_concern.or_else(|| other.read_concern.clone()),

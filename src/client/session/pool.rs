@@ -1,4 +1,4 @@
-//! The server sessions that no operation uses.
+//! The server sessions that no operation is using.
 
 use std::thread;
 use std::time::Duration;
@@ -12,30 +12,33 @@ use crate::pool::runtime::{thread_number, watch_forks};
 use crate::pool::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::pool::sync::{Front, Placed, SlotStack, Slots};
 
-/// The maximum number of sessions that one `endSessions` command ends (Driver Sessions, "endSessions").
+/// The maximum number of sessions in one `endSessions` command (Driver Sessions, "endSessions").
 pub const MOST_ENDED_AT_ONCE: usize = 10_000;
 /// The greatest number of shards.
 const MOST_SHARDS: usize = 256;
-/// How often a shard discards sessions that expire soon, apart from sessions found on top.
+/// How often a shard discards sessions that expire soon, apart from those found on top.
 const PRUNING: Duration = Duration::from_secs(60);
 
-/// The server sessions that no operation uses, for reuse (Driver Sessions, "Server Session Pool").
+/// The server sessions that no operation is using, kept for reuse (Driver Sessions, "Server Session Pool").
 ///
-/// Each thread prefers one shard, a stack: it takes the session that was last given back to it. If its shard is empty, it
-/// takes a session from another shard, so sessions are made only if all shards are empty. There is no order across shards.
+/// Each thread prefers one shard, a stack: it takes the session that was last given back to it. If its shard is empty,
+/// it takes a session from another shard, so new sessions are made only if all shards are empty. There is no order
+/// across shards.
 ///
-/// The top of a shard's stack is not on the stack of slots but in a separate place in front of it, because that takes one
-/// compare-and-swap instead of two. Most operations end on the thread that begins the next one, and need nothing else.
+/// The top of a shard's stack is not on the stack of slots but in a separate place in front of it, because that takes
+/// one compare-and-swap instead of two. Most operations end on the thread that begins the next one, and touch nothing
+/// else.
 ///
-/// Taking a session and giving it back are lock-free. They allocate memory only when a shard holds more sessions than ever.
-/// That room is kept, 48 bytes for each session. Sessions that stay in a shard until they expire are discarded by a release
-/// to this shard, about once a minute.
+/// Taking a session and giving it back are lock-free. They allocate memory only when a shard holds more sessions than
+/// ever before. The memory is kept, 48 bytes for each session. Sessions that stay in a shard until they expire are
+/// discarded by a release to this shard, about once a minute.
 ///
 /// # Race window
 ///
-/// While a shard is pruned, or a session is on its way from the front to the stack, the affected sessions are in neither. A
-/// thread that searches then may make a new session although one exists. If two threads give sessions back at once, the
-/// earlier session may end up above the later one. Each case costs a few bytes on the server until the session expires.
+/// While a shard is pruned, or a session is on its way from the front to the stack, the affected sessions are in
+/// neither. A thread that searches at that moment may make a new session although one exists. If two threads give
+/// sessions back at once, the earlier session may end up above the later one. Each case costs a few bytes on the server
+/// until the session expires.
 #[derive(Debug)]
 pub struct ServerSessionPool {
     /// A power of two.
@@ -101,16 +104,17 @@ impl ServerSessionPool {
         }
     }
 
-    /// Takes all sessions out, and returns their identifiers for ending them: see [`end_sessions`](Self::end_sessions).
+    /// Takes out all sessions, and returns the identifiers with which to end them: see
+    /// [`end_sessions`](Self::end_sessions).
     ///
-    /// Sessions that are in use come back to the pool later. Dirty and inherited sessions are not included.
+    /// Sessions in use come back to the pool later. Dirty and inherited sessions are not included.
     pub fn drain(&self, now: Moment, timeout: Option<Duration>) -> Vec<SessionId> {
         let sessions = std::iter::from_fn(|| self.take(0, now, timeout));
         sessions.map(|session| session.id).collect()
     }
 
-    /// Returns the commands that end these sessions, each at most 10,000 of them. They run on the database `admin`, and
-    /// their replies do not matter.
+    /// Returns the commands that end these sessions, at most 10,000 in each command. They run on the database `admin`,
+    /// and their replies do not matter.
     pub fn end_sessions(ids: &[SessionId]) -> impl Iterator<Item = RawDocumentBuf> {
         ids.chunks(MOST_ENDED_AT_ONCE).map(|ids| {
             let mut array = RawArrayBuf::new();
@@ -160,13 +164,13 @@ impl Shard {
     }
 
     fn put_on_stack(&self, session: &ServerSession) {
-        // With 16 million idle sessions, a further one is forgotten.
+        // Beyond 16 million idle sessions, a released session is dropped.
         let Some(slot) = self.free.pop(&self.slots).or_else(|| self.slots.grow()) else { return };
         self.slots.value(slot).store(session);
         self.idle.push(&self.slots, slot);
     }
 
-    /// Prunes the shard unless it was pruned within the last minute. If several threads try, one of them does it.
+    /// Prunes the shard unless it was pruned within the last minute. If several threads try, only one of them does it.
     #[inline]
     fn prune_at_times(&self, now: Moment, timeout: Option<Duration>) {
         // ORD: Relaxed, here and in the exchange; they only choose the thread that prunes, and publish nothing.
@@ -181,7 +185,7 @@ impl Shard {
     #[cold]
     fn prune(&self, now: Moment, timeout: Option<Duration>) {
         let mut next = self.idle.detach();
-        // The ends of the chain of sessions that stay.
+        // The ends of the chain of remaining sessions.
         let mut kept: Option<(u32, u32)> = None;
         while let Some(slot) = next {
             next = SlotStack::below(&self.slots, slot);

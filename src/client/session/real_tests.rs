@@ -1,4 +1,4 @@
-//! Sessions against a real replica set of one member: the server understands what they append to commands.
+//! Sessions against a real replica set of one member: the server understands the fields that they append to commands.
 
 use bson::{RawDocumentBuf, rawdoc};
 use wharf_testbed::replica_set::{ReplicaSet, ReplicaSetOptions};
@@ -24,12 +24,12 @@ const WRITE: SessionUse<'static> = SessionUse {
 };
 const READ: SessionUse<'static> = SessionUse { is_read: true, ..WRITE };
 
-/// The state of a client besides its sessions.
+/// The client's state apart from its sessions.
 struct Client {
     connection: DirectConnection,
     cluster_time: SharedClusterTime,
     pool: ServerSessionPool,
-    /// Ends with the test.
+    /// Stopped when the test ends.
     _set: ReplicaSet,
 }
 
@@ -126,7 +126,7 @@ async fn server_understands_sessions_retries_and_transactions() {
     let read = SessionUse { read_concern: Some("majority"), ..READ };
     client.run(&mut session, &read, &rawdoc! { "find": "c" }).await.unwrap();
 
-    // A write with the same number is executed once.
+    // A write sent twice with the same number is executed once.
     let number = session.next_transaction_number();
     let retried = SessionUse { transaction_number: Some(number), ..WRITE };
     for _ in 0..2 {
@@ -157,7 +157,7 @@ async fn server_understands_sessions_retries_and_transactions() {
     client.run(&mut session, &READ, &rawdoc! { "find": "c" }).await.unwrap();
     assert_eq!(client.count().await, 4);
 
-    // The server no longer has a transaction that was aborted behind the session's back. Its error says that the
+    // A transaction that was aborted behind the session's back is unknown to the server. Its error says that the
     // transaction can be repeated.
     session.start_transaction(options).unwrap();
     client.run(&mut session, &WRITE, &insert(5)).await.unwrap();
@@ -190,7 +190,7 @@ async fn server_understands_sessions_retries_and_transactions() {
 async fn snapshot_session_sees_one_point_in_time() {
     let mut client = Client::connect().await;
     let mut writer = client.session(&SessionOptions::default());
-    // A snapshot read needs a majority of members that have the collection.
+    // A snapshot read needs a majority of members that hold the collection.
     let create = rawdoc! { "insert": "c", "documents": [{ "_id": 0 }], "writeConcern": { "w": "majority" } };
     client.run(&mut writer, &WRITE, &create).await.unwrap();
     let mut reader = client.session(&SessionOptions::default().snapshot(true));

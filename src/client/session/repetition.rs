@@ -1,4 +1,4 @@
-//! Whether to repeat a whole transaction, or its commit (Convenient API for Transactions).
+//! Decides whether to repeat a whole transaction, or its commit (Convenient API for Transactions).
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use super::retry::transaction_backoff;
 use super::transaction::TransactionState;
 use crate::pool::error::Labels;
 
-/// How long `with_transaction` repeats a transaction that has no time limit.
+/// How long `with_transaction` keeps repeating a transaction without a time limit.
 const DEFAULT_LIMIT: Duration = Duration::from_secs(120);
 
 /// The next step of `with_transaction`.
@@ -19,11 +19,11 @@ pub enum NextStep {
     },
     /// Commit.
     Commit,
-    /// Return the callback's value: the callback has ended its transaction itself, or the commit succeeded.
+    /// Return the callback's value: the callback ended its transaction itself, or the commit succeeded.
     Return,
     /// Report the error.
     Report,
-    /// Report a timeout, with the error as its source and with the error's labels.
+    /// Report a timeout, with the error as its source and its labels.
     ReportTimeout,
 }
 
@@ -53,7 +53,7 @@ impl Repetitions {
         NextStep::RunCallback { after: Duration::ZERO }
     }
 
-    /// Decides after the callback has returned a value, according to the session's state.
+    /// Decides after the callback returned a value, according to the session's state.
     pub fn after_callback(&self, state: TransactionState) -> NextStep {
         match state {
             TransactionState::Starting | TransactionState::InProgress => NextStep::Commit,
@@ -61,13 +61,13 @@ impl Repetitions {
         }
     }
 
-    /// Decides after the callback has returned an error with these labels. The transaction has been aborted if it was still
+    /// Decides after the callback returned an error with these labels. The transaction has been aborted if it was still
     /// active.
     pub fn after_callback_error(&mut self, labels: Labels, now: Instant, random: f64) -> NextStep {
         if labels.contains(Labels::TRANSIENT_TRANSACTION) { self.repeat(now, random) } else { NextStep::Report }
     }
 
-    /// Decides after a commit has failed. `is_max_time_expired` is [`Fault::is_max_time_expired`](super::Fault).
+    /// Decides after a commit failed. `is_max_time_expired` is [`Fault::is_max_time_expired`](super::Fault).
     pub fn after_commit_error(
         &mut self,
         labels: Labels,
@@ -160,7 +160,7 @@ mod tests {
         assert_eq!(repetitions.after_commit_error(UNKNOWN, true, now, 0.5), NextStep::Report, "MaxTimeMSExpired");
         let both = UNKNOWN.with(TRANSIENT);
         assert_eq!(repetitions.after_commit_error(both, false, now, 0.5), NextStep::Commit);
-        // The commit is not repeated, but the label allows the whole transaction to be.
+        // The commit is not repeated, but the label allows repeating the whole transaction.
         assert_eq!(repetitions.after_commit_error(both, true, now, 0.5), after(3.75));
     }
 

@@ -19,7 +19,7 @@ pub struct ReplyTimes<'r> {
     /// `atClusterTime`: the point in time of a snapshot read. Either at the top level of the reply (distinct) or in its
     /// `cursor`.
     pub at_cluster_time: Option<Timestamp>,
-    /// Whether there is a `writeConcernError`. The client looks for one in all successful replies.
+    /// Whether there is a `writeConcernError`. The client looks for it in all successful replies.
     pub has_write_concern_error: bool,
 }
 
@@ -51,7 +51,7 @@ impl<'r> ReplyTimes<'r> {
         }
     }
 
-    /// Reads any reply, element by element.
+    /// Reads an arbitrary reply, element by element.
     #[cold]
     fn read_strictly(reply: &'r RawDocument) -> Self {
         let mut times = Self::default();

@@ -1,4 +1,4 @@
-//! Whether to retry a failed operation, after which pause, and which error to report in the end.
+//! Decides whether to retry a failed operation, after what pause, and which error to report in the end.
 
 use std::time::Duration;
 
@@ -6,17 +6,17 @@ use super::fault::Fault;
 use crate::endpoint::options::Options;
 use crate::pool::error::Labels;
 
-/// The pause before the first retry after an overload is drawn from up to twice this time ("Overload retry policy").
+/// The first retry after an overload is preceded by a random pause of up to twice this time ("Overload retry policy").
 const BASE_BACKOFF: Duration = Duration::from_millis(100);
 /// The longest pause after an overload.
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
-/// The same for repetitions of a whole transaction ("ClientSession.withTransaction").
+/// The same, for repetitions of a whole transaction ("ClientSession.withTransaction").
 const TRANSACTION_BASE_BACKOFF: Duration = Duration::from_millis(5);
 /// The longest pause before a transaction is repeated.
 const TRANSACTION_MAX_BACKOFF: Duration = Duration::from_millis(500);
-/// The longest pause between attempts when a time limit allows any number of them.
+/// The longest pause between attempts when a time limit allows any number of attempts.
 const PACE: Duration = Duration::from_millis(10);
-/// How often an abort with a time limit is retried.
+/// How often an abort is retried within a time limit.
 const ABORT_RETRIES: u32 = 2;
 
 /// The kinds of operation, by what may be retried.
@@ -33,9 +33,10 @@ pub enum Retryability {
     /// A write that is not repeated, except after an overload: a write of many documents, an aggregate with `$out` or
     /// `$merge`, and every write in a transaction.
     OtherWrite,
-    /// A commit: repeated whatever the options are.
+    /// A commit: repeated whatever the options say.
     Commit,
-    /// An abort: also repeated, but only a few times. The server aborts the transaction itself when its time is up.
+    /// An abort: also repeated, but only a few times. The server aborts the transaction itself when the transaction
+    /// expires.
     Abort,
 }
 
@@ -46,7 +47,7 @@ pub struct RetryOptions {
     pub reads: bool,
     /// `retryWrites`.
     pub writes: bool,
-    /// `maxAdaptiveRetries`: the maximum number of retries of an operation once a server was overloaded.
+    /// `maxAdaptiveRetries`: the maximum number of retries of an operation once a server has been overloaded.
     pub max_adaptive: u32,
     /// `enableOverloadRetargeting`: whether a retry avoids the server that was overloaded.
     pub retargets: bool,
@@ -69,7 +70,7 @@ impl RetryOptions {
 pub enum Decision {
     /// Report the error.
     GiveUp,
-    /// Report the error as a timeout: another attempt was due, but the time is up.
+    /// Report the error as a timeout: another attempt was due, but the time has run out.
     OutOfTime,
     /// Try again.
     Retry {
@@ -89,18 +90,19 @@ pub struct Retries {
     options: RetryOptions,
     retryability: Retryability,
     made: u32,
-    /// `None` if as many as the time allows.
+    /// `None` for as many as the time allows.
     most: Option<u32>,
 }
 
 impl Retries {
-    /// Begins with the first attempt. With `timeoutMS`, the operation is retried as often as the time allows, and without
-    /// end if the limit is zero ("Retryability" of Client Side Operations Timeout). Without `timeoutMS`, it is retried
-    /// once.
+    /// Begins with the first attempt. With `timeoutMS`, the operation is retried as often as the time allows, and
+    /// indefinitely if the limit is zero ("Retryability" of Client Side Operations Timeout). Without `timeoutMS`, it is
+    /// retried once.
     ///
-    /// The first retry comes at once, except after an overload. Later ones keep a short, constant distance. Otherwise, a
-    /// server that refuses at once would get tens of thousands of attempts a second from one operation. This is not a
-    /// back-off, which only an overload causes (Client Backpressure, "Interaction with Other Retry Policies").
+    /// The first retry comes at once, except after an overload. Later ones follow at a short, constant interval.
+    /// Otherwise, a server that refuses at once would receive tens of thousands of attempts per second from a single
+    /// operation. This is not a back-off, which only follows an overload (Client Backpressure, "Interaction with Other
+    /// Retry Policies").
     pub fn new(options: RetryOptions, retryability: Retryability, has_timeout: bool) -> Self {
         let most = match (has_timeout, retryability) {
             (false, _) => Some(1),
@@ -114,7 +116,7 @@ impl Retries {
     ///
     /// `labels` are the error's labels together with the client's additions, such as
     /// [`Consequence::labels`](super::explicit::Consequence). `is_sharded` says whether the deployment is a sharded
-    /// cluster, where a retry always avoids the server that failed. `random` is a number from 0 up to 1, and `left` is the
+    /// cluster, where a retry always avoids the failed server. `random` is a number from 0 up to 1, and `left` is the
     /// rest of the operation's time limit.
     pub fn after(
         &mut self,
@@ -139,7 +141,7 @@ impl Retries {
         }
         let pause = match self.made {
             _ if is_overload => backoff(fault.base_backoff, self.made + 1, random),
-            // At most half of the time, so that some is left for the attempt.
+            // At most half of the time, so that some remains for the attempt.
             1.. if self.most.is_none() => pace(random).min(left.map_or(PACE, |left| left / 2)),
             _ => Duration::ZERO,
         };
@@ -164,7 +166,7 @@ impl Retries {
     }
 }
 
-/// Returns the pause between attempts when a time limit allows any number of them.
+/// Returns the pause between attempts when a time limit allows any number of attempts.
 fn pace(random: f64) -> Duration {
     PACE.mul_f64(0.5 + random.clamp(0.0, 1.0) / 2.0)
 }

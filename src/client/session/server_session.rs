@@ -60,15 +60,15 @@ impl fmt::Debug for SessionId {
 
 /// A server session in use by one operation, or by one explicit session.
 ///
-/// Give it back with [`ServerSessionPool::release`](super::ServerSessionPool::release). A session that is dropped instead
-/// is forgotten: the server ends it once it has been unused for its timeout.
+/// Give it back with [`ServerSessionPool::release`](super::ServerSessionPool::release). If it is dropped instead, the
+/// server ends the session once its timeout has passed without use.
 #[derive(Debug)]
 #[must_use]
 pub struct ServerSession {
     pub(super) id: SessionId,
-    /// When the identifier was last sent, or generated.
+    /// When the identifier was generated or last sent.
     pub(super) last_use: Moment,
-    /// The last transaction number that was given out for this session; 0 for none.
+    /// The last transaction number given out for this session; 0 for none.
     pub(super) transaction_number: i64,
     pub(super) is_dirty: bool,
     /// Whether a command of the session was cancelled and nothing reports when it ends.
@@ -78,7 +78,7 @@ pub struct ServerSession {
 }
 
 impl ServerSession {
-    /// Makes a session that is new to the server. The server begins it with the first command.
+    /// Makes a new session. The server starts it with the first command.
     pub fn new(now: Moment) -> Self {
         Self {
             id: SessionId::new(),
@@ -101,12 +101,12 @@ impl ServerSession {
         self.id
     }
 
-    /// Returns when the identifier was last sent, or generated.
+    /// Returns when the identifier was generated or last sent.
     pub fn last_use(&self) -> Moment {
         self.last_use
     }
 
-    /// Returns the last transaction number that was given out; 0 for none.
+    /// Returns the last transaction number given out; 0 for none.
     pub fn transaction_number(&self) -> i64 {
         self.transaction_number
     }
@@ -114,7 +114,7 @@ impl ServerSession {
     /// Gives out the next transaction number: for a transaction, or for one write that may be retried with it (Retryable
     /// Writes, "Generating Transaction IDs").
     pub fn next_transaction_number(&mut self) -> i64 {
-        // At a billion writes a second, the numbers last for 292 years.
+        // At a billion writes a second, the numbers would last for 292 years.
         self.transaction_number = self.transaction_number.saturating_add(1);
         self.transaction_number
     }
@@ -130,20 +130,20 @@ impl ServerSession {
         elements::transaction_number(elements, number);
     }
 
-    /// Notes that the network failed during a command of this session: the server may still execute it, so no other
+    /// Records that the network failed during a command of this session: the server may still execute it, so no other
     /// session may use the identifier afterwards. This session itself may continue.
     pub fn mark_dirty(&mut self) {
         self.is_dirty = true;
     }
 
-    /// Notes that a command of this session was cancelled after it may have been sent, and that nothing reports when it
-    /// ends.
+    /// Records that a command of this session was cancelled after it may have been sent, and that nothing reports when
+    /// it ends.
     pub fn cut_off(&mut self) {
         self.is_cut_off = true;
     }
 
-    /// Returns whether the server should be told that the session has ended, because it does not go back to a pool. A dirty
-    /// session is discarded.
+    /// Returns whether the server should be told that the session has ended, because it is not going back to a pool. A
+    /// dirty session is discarded.
     pub fn is_to_be_ended(&self) -> bool {
         self.is_cut_off && !self.is_dirty && self.forks == forks()
     }

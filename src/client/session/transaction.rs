@@ -18,13 +18,13 @@ pub enum TransactionState {
     /// No transaction.
     #[default]
     None,
-    /// A transaction without any command so far. The server does not know it.
+    /// A transaction without any command so far. The server does not know about it.
     Starting,
     /// At least one command of the transaction was sent.
     InProgress,
-    /// The commit was called, whatever its outcome, unless the session refused it.
+    /// A commit was requested, whatever its outcome, unless the session refused it.
     Committed,
-    /// The abort was called.
+    /// An abort was requested.
     Aborted,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Transaction<P> {
     pub(super) pin: Pin<P>,
     /// The newest `recoveryToken`, which a mongos sends.
     recovery_token: Option<RawDocumentBuf>,
-    /// Whether the current command began the transaction. The command may turn out not to have reached the server.
+    /// Whether the current command began the transaction. The command may not have reached the server.
     is_beginning: bool,
     /// Whether any command of the transaction was sent, so that a commit or an abort must be sent as well.
     is_known_to_server: bool,
@@ -47,12 +47,12 @@ pub(super) struct Transaction<P> {
 /// Where the commands of a transaction go.
 #[derive(Debug, Default)]
 pub(super) enum Pin<P> {
-    /// To any server: the transaction has no server yet, or an error has unpinned it.
+    /// To any server: the transaction has no server yet, or an error unpinned it.
     #[default]
     Free,
     /// To this server or connection only.
     To(P),
-    /// To the connection that a command has taken. The command pins it again when it ends. A cancelled command never does.
+    /// To a connection that a command is using. The command pins it again when it ends, unless it is cancelled.
     Taken,
 }
 
@@ -66,13 +66,13 @@ impl<P> Pin<P> {
     }
 }
 
-/// How far the attempts to commit a transaction have come.
+/// How far the attempts to commit a transaction have got.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Commits {
-    /// There was no attempt, or an overloaded server has refused each.
+    /// There was no attempt, or every attempt was refused by an overloaded server.
     #[default]
     None,
-    /// An attempt has failed, and none was sent. From here on, the write concern is `majority`.
+    /// An attempt failed, and none was sent. From here on, the write concern is `majority`.
     Failed,
     /// An attempt was sent, and may have been executed.
     Sent,
@@ -105,11 +105,11 @@ impl<P> Transaction<P> {
         matches!(self.state, TransactionState::Starting | TransactionState::InProgress)
     }
 
-    /// Returns whether the server may have the transaction open: no abort was called, and no commit was sent.
+    /// Returns whether the transaction may be open on the server: no abort was requested, and no commit was sent.
     pub(super) fn is_open(&self) -> bool {
         match self.state {
             TransactionState::Starting | TransactionState::InProgress => true,
-            // The commit was cancelled before it was sent, or it failed until its time was up.
+            // The commit was cancelled before it was sent, or it kept failing until its time ran out.
             TransactionState::Committed => self.is_known_to_server && self.commit.made != Commits::Sent,
             TransactionState::None | TransactionState::Aborted => false,
         }
@@ -141,8 +141,8 @@ impl<P> Transaction<P> {
     ///
     /// # Errors
     ///
-    /// [`SessionError::TransactionCutOff`] if another command still has it. That command was cancelled, or belongs to a
-    /// cursor and is still running. An abort may go to any server, and so may a commit that repeats an earlier one
+    /// [`SessionError::TransactionCutOff`] if another command still holds it. That command was cancelled, or belongs to
+    /// a cursor and is still running. An abort may go to any server, and so may a commit that repeats an earlier one
     /// (Transactions, "When to unpin").
     pub(super) fn take_pin(&mut self) -> Result<Option<P>, SessionError> {
         let needs_pin = match self.state {
@@ -157,10 +157,11 @@ impl<P> Transaction<P> {
         }
     }
 
-    /// Notes that a command of the transaction is about to be sent, and returns whether it begins the transaction. `pins`
-    /// says whether the transaction is pinned to its connection.
+    /// Records that a command of the transaction is about to be sent, and returns whether it begins the transaction.
+    /// `pins` says whether the transaction is pinned to its connection.
     ///
-    /// From here on the server may know the transaction, even if the caller is cancelled and never reports an outcome.
+    /// From here on the server may know about the transaction, even if the caller is cancelled and never reports an
+    /// outcome.
     pub(super) fn command_sent(&mut self, pins: bool) -> bool {
         if pins {
             self.pin = Pin::Taken;
@@ -171,10 +172,10 @@ impl<P> Transaction<P> {
         self.is_beginning
     }
 
-    /// Notes the outcome of a command of the transaction: whether it reached the server and had an effect there.
+    /// Records the outcome of a command of the transaction: whether it reached the server and had an effect there.
     pub(super) fn command_ended(&mut self, took_effect: bool) {
         if std::mem::take(&mut self.is_beginning) && !took_effect && self.state == TransactionState::InProgress {
-            // Another command, or the same one again, has to begin the transaction.
+            // Another command, or the same one again, must begin the transaction.
             self.state = TransactionState::Starting;
             self.is_known_to_server = false;
         }
@@ -188,7 +189,7 @@ impl<P> Transaction<P> {
         }
     }
 
-    /// Moves to the committed state, and returns whether a commit has to be sent.
+    /// Moves to the committed state, and returns whether a commit must be sent.
     pub(super) fn begin_commit(&mut self) -> Result<bool, SessionError> {
         match self.state {
             TransactionState::None => return Err(SessionError::NoTransaction),
@@ -209,7 +210,7 @@ impl<P> Transaction<P> {
         }
     }
 
-    /// Moves to the aborted state, and returns whether an abort has to be sent.
+    /// Moves to the aborted state, and returns whether an abort must be sent.
     pub(super) fn begin_abort(&mut self) -> Result<bool, SessionError> {
         match self.state {
             TransactionState::None => return Err(SessionError::NoTransaction),
@@ -222,7 +223,7 @@ impl<P> Transaction<P> {
     }
 
     /// Moves to the aborted state if the transaction is open, which means that no commit was sent. Returns whether the
-    /// server knows the transaction.
+    /// server knows about the transaction.
     pub(super) fn abandon(&mut self) -> bool {
         if !self.is_open() {
             return false;
@@ -247,9 +248,9 @@ impl<P> Transaction<P> {
         command
     }
 
-    /// Notes that an attempt to commit has failed. `is_overload`: the server refused it because of overload, so it does not
-    /// count as an attempt ("Interaction with Client Backpressure"). `took_effect`: it was sent, and not refused because of
-    /// overload.
+    /// Records that an attempt to commit failed. With `is_overload`, the server refused it because of overload, so it
+    /// does not count as an attempt ("Interaction with Client Backpressure"). With `took_effect`, it was sent and not
+    /// refused because of overload.
     pub(super) fn commit_failed(&mut self, is_overload: bool, took_effect: bool) {
         let CommitAttempts { made, before } = self.commit;
         let made = match (is_overload, took_effect) {
@@ -284,7 +285,7 @@ impl<P> Transaction<P> {
     }
 }
 
-/// Returns whether no server acknowledges writes with this concern.
+/// Returns whether writes with this concern are unacknowledged.
 pub fn is_unacknowledged(concern: &WriteConcern) -> bool {
     concern.w == Some(Acknowledgement::Servers(0))
 }

@@ -25,7 +25,7 @@ pub(super) enum End {
     Abort,
 }
 
-/// Sends a commit or an abort, and retries it. `limit` has started.
+/// Sends a commit or an abort, and retries it. `limit` is already running.
 pub(super) async fn end_transaction(
     explicit: &Arc<Explicit>,
     end: End,
@@ -49,7 +49,7 @@ pub(super) async fn end_transaction(
             let reason = "the commit succeeded, but its write concern was not met";
             Err(FailedOperation::concern(reason, &server.address, reply, unmet).into())
         }
-        // The last attempt may not have been sent, but the commit may be: it is to be repeated.
+        // Even if the last attempt was not sent, an earlier one may have been, so the commit should be repeated.
         Err(given_up) if given_up.labels.contains(Labels::UNKNOWN_COMMIT_RESULT) => {
             Err(given_up.error.with_unknown_commit_result())
         }
@@ -94,7 +94,7 @@ impl Attempted for Ending<'_> {
                 pin
             }
             End::Abort => {
-                // It ends the cursors as well, and can go to another connection.
+                // An abort ends the cursors as well, and can use another connection.
                 let longest = Limit::of(explicit.client().options().server_selection_timeout).start();
                 let _ = explicit.cursors_closed(if limit.deadline().is_some() { limit } else { longest }).await;
                 explicit.take_pin(None)
@@ -147,8 +147,8 @@ impl Attempted for Ending<'_> {
 
     fn keep(&mut self, server: &Selected, connection: Connection<Endpoint>) -> Option<Connection<Endpoint>> {
         match self.end {
-            // A commit may be repeated on the same connection. One that was repeated on another connection, after an error
-            // that has unpinned the transaction, pins nothing (Load Balancers, "Connection Pinning").
+            // A commit may be repeated on the same connection. A commit that was repeated on another connection, after
+            // an error unpinned the transaction, does not pin it (Load Balancers, "Connection Pinning").
             End::Commit if self.is_pinned => self.explicit.keep_connection(server, connection),
             // A mongos stays pinned, because the commit may be repeated (Transactions, "When to unpin").
             End::Commit => Some(connection),
@@ -160,7 +160,7 @@ impl Attempted for Ending<'_> {
         }
     }
 
-    /// An error that leaves the result of a commit open unpins the transaction, and so does each error of an abort.
+    /// An error that leaves the outcome of a commit unknown unpins the transaction. So does any error of an abort.
     fn note(&mut self, fault: &Fault, known: Option<SessionServer>) -> Labels {
         self.explicit.note(|state| match self.end {
             End::Commit => state.commit_failed(fault, known),

@@ -1,4 +1,4 @@
-//! The time limits of sessions and transactions, also for calls that block.
+//! The time limits of sessions and transactions, including those of blocking calls.
 
 use std::panic::Location;
 
@@ -9,11 +9,11 @@ use super::ending::End;
 use crate::endpoint::Limit;
 
 impl End {
-    /// Returns the time limit of the command as it is.
+    /// Returns the time limit of the command unchanged.
     pub(super) fn limit_in(self, explicit: &Explicit) -> Limit {
         match (explicit.limit(), self) {
             (Some(limit), Self::Commit) => limit,
-            // The time may be up, and the transaction must not stay open.
+            // The time may have run out, and the transaction must not stay open.
             (Some(limit), Self::Abort) => limit.unstarted(),
             (None, _) => Limit::Unset.or(explicit.lock().default_timeout()),
         }
@@ -21,30 +21,31 @@ impl End {
 }
 
 impl Session {
-    /// Returns the time limit of a commit as it is.
+    /// Returns the time limit of a commit unchanged.
     pub(crate) fn limit_of_commit(&self) -> Limit {
         End::Commit.limit_in(self.explicit())
     }
 
-    /// Returns the time limit of an abort as it is.
+    /// Returns the time limit of an abort unchanged.
     pub(crate) fn limit_of_abort(&self) -> Limit {
         End::Abort.limit_in(self.explicit())
     }
 
-    /// Commits the transaction, with the limit of [`limit_of_commit`](Self::limit_of_commit), which has started.
+    /// Commits the transaction, with the limit from [`limit_of_commit`](Self::limit_of_commit), which is already
+    /// running.
     #[track_caller]
     pub(crate) fn commit_within(&mut self, limit: Limit) -> impl Future<Output = Result<(), ClientError>> + Send + '_ {
         self.end(End::Commit, Some(limit), Location::caller())
     }
 
-    /// Aborts the transaction, with the limit of [`limit_of_abort`](Self::limit_of_abort), which has started.
+    /// Aborts the transaction, with the limit from [`limit_of_abort`](Self::limit_of_abort), which is already running.
     #[track_caller]
     pub(crate) fn abort_within(&mut self, limit: Limit) -> impl Future<Output = Result<(), ClientError>> + Send + '_ {
         self.end(End::Abort, Some(limit), Location::caller())
     }
 
-    /// Returns the time limit of the next [turn](super::super::repeating::Repeating::turn) as it is. `fails`: after an error
-    /// of the body, which the turn begins with an abort for.
+    /// Returns the time limit of the next [turn](super::super::repeating::Repeating::turn) unchanged. `fails` says that
+    /// the body failed, so the turn begins with an abort.
     pub(crate) fn limit_of_turn(&self, fails: bool) -> Limit {
         match self.explicit().limit() {
             Some(limit) if fails => limit.unstarted(),

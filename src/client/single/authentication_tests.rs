@@ -23,7 +23,7 @@ fn refused() -> Answer {
     Answer::Reply(doc! { "ok": 0, "code": 18, "codeName": "AuthenticationFailed", "errmsg": "Authentication failed." })
 }
 
-/// Answers all commands, but the first authentications in a different way.
+/// Answers all commands. The first authentications get a different answer.
 fn after(first: usize, other: Answer) -> impl Fn(&Document, usize) -> Answer + Clone + Send + 'static {
     move |command, number| match name(command).as_str() {
         "saslStart" if number < first => other.clone(),
@@ -51,8 +51,8 @@ fn is_unauthenticated(error: &ClientError) -> bool {
         if error.stage() == Stage::Authenticate)
 }
 
-/// The failure counts as a failure of the connection's handshake, as with a pool (Retryable Reads, "Retryable Error"). It
-/// does not count as a failure of the check, after which scans would skip the server for 5 s.
+/// The failure counts as a failure of the connection's handshake, as with a pool (Retryable Reads, "Retryable Error").
+/// It does not count as a failed check, which would make scans skip the server for 5 s.
 #[test]
 fn read_is_retried_if_the_authentication_loses_its_connection() {
     let world = World::new();
@@ -109,17 +109,17 @@ fn refused_password_is_not_retried() {
         let error = client.run(Operation::read("test", &find)).unwrap_err();
         assert!(is_unauthenticated(&error) && error.to_string().contains("Authentication failed."), "{error:?}");
         assert_eq!(server.times(is_authentication).len(), 1);
-        // An administrator has fixed it.
+        // By now an administrator has fixed it.
         client.run(Operation::read("test", &find)).unwrap();
         assert!(close(&server.times(is_hello), &[0, 500]), "{:?}", server.times(is_hello));
     }
 }
 
-/// The check has a result. Then the server becomes unknown once, because of its authentication.
+/// The check succeeds. Then the server becomes unknown once, because of the authentication.
 #[test]
 fn check_succeeds_before_the_authentication_fails() {
     let world = World::new();
-    // The reply to a hello includes a part of the authentication, which subscribers must not see.
+    // The reply to a hello includes part of the authentication, which subscribers must not see.
     let payload = Binary { subtype: BinarySubtype::Generic, bytes: b"r=wrong".to_vec() };
     let speculation = doc! { "conversationId": 1, "done": false, "payload": payload };
     let server = world.server(move |command, number| match after(0, Answer::Close)(command, number) {
@@ -193,8 +193,8 @@ fn server_that_refuses_the_password_stops_no_operation_on_another_one() {
     assert_eq!(servers[0].times(is_hello).len(), 1, "no operation on the primary causes a scan");
 }
 
-/// After the scan that detected the failure, scans do not wait for the server if another one is suitable. This holds while
-/// the server is known by its hello, and also after an operation has selected it and made it unknown.
+/// After the scan that detected the failure, scans do not wait for the server if another one is suitable. This holds
+/// while the server is known from its hello, and also after an operation selected it and made it unknown.
 #[test]
 fn server_whose_authentication_hangs_does_not_hold_up_each_scan() {
     for is_selected in [false, true] {

@@ -11,20 +11,21 @@ use super::Client;
 use super::cursor::{SHORT_PAUSE, at_once};
 use crate::client::{self, ClientError, Place, read};
 
-/// The changes of a collection, a database or the whole cluster, in order.
+/// The changes to a collection, a database or the whole cluster, in order.
 ///
-/// As an [`Iterator`] it waits for changes, and yields them as values of type `T`: owned raw documents, or after
-/// [`typed`](Self::typed) what serde reads from them. Other threads can use the client between its batches. It ends after an
-/// event that invalidates it, such as the drop of its collection. [`next_event`](Self::next_event) lends out raw events
-/// without copying them. [`next_if_any`](Self::next_if_any) does not wait for an event.
+/// As an [`Iterator`] it waits for changes, and yields them as values of type `T`: owned raw documents, or, after
+/// [`typed`](Self::typed), whatever serde reads from them. Other threads can use the client between its batches. The
+/// iterator ends after an event that invalidates it, such as the drop of its collection.
+/// [`next_event`](Self::next_event) lends out raw events without copying them. [`next_if_any`](Self::next_if_any) does
+/// not wait for an event.
 ///
 /// Dropping a change stream closes its cursor on the server, before the drop returns.
 ///
 /// # Failures
 ///
 /// It resumes as [`ChangeStream`](crate::client::ChangeStream) does. To resume, it must find a server. With
-/// `serverSelectionTryOnce=true`, which is the default, the election of a new primary may outlast the only scan, and the
-/// stream is then over. With `serverSelectionTryOnce=false` it waits for `serverSelectionTimeoutMS`.
+/// `serverSelectionTryOnce=true`, the default, there is only one scan, and an election may outlast it. The stream is
+/// then over. With `serverSelectionTryOnce=false` it waits for `serverSelectionTimeoutMS`.
 ///
 /// After [`ClientError::OnRuntime`], [`ClientError::EventLoop`] and [`ClientError::InUse`] the stream continues.
 #[must_use = "a change stream fetches nothing before it is asked to"]
@@ -38,7 +39,7 @@ impl<T> ChangeStream<T> {
         Self { client, stream }
     }
 
-    /// Waits for the next event. `None` at the end of the stream, after an event that invalidates it.
+    /// Waits for the next event. Returns `None` at the end of the stream, after an event that invalidates it.
     ///
     /// # Errors
     ///
@@ -49,12 +50,13 @@ impl<T> ChangeStream<T> {
         self.stream.document(advanced)
     }
 
-    /// Returns the next event, or `None` if the server has none at present: it then has waited for a while (a second, or
-    /// [`Watch::max_await_time`](crate::client::Watch::max_await_time)). [`is_over`](Self::is_over) tells if there will be none.
+    /// Returns the next event, or `None` if the server has none after waiting for a while (a second, or
+    /// [`Watch::max_await_time`](crate::client::Watch::max_await_time)). [`is_over`](Self::is_over) says whether there
+    /// will be any more.
     ///
     /// # Errors
     ///
-    /// Those of [`next_event`](Self::next_event).
+    /// As for [`next_event`](Self::next_event).
     pub fn next_if_any(&mut self) -> Result<Option<T>, ClientError>
     where
         T: DeserializeOwned,
@@ -66,7 +68,7 @@ impl<T> ChangeStream<T> {
         client.drive_within(stream.timeout(), |limit| stream.next_if_any_within(limit))?
     }
 
-    /// Advances to the next event, and waits for it.
+    /// Advances to the next event, waiting if necessary.
     fn advance(&mut self) -> Result<Option<Place>, ClientError> {
         let Self { client, stream } = self;
         if stream.has_event() {
@@ -87,7 +89,7 @@ impl<T> ChangeStream<T> {
                     return Err(error);
                 }
             }
-            // The server has waited.
+            // The server has already waited.
             thread::sleep(SHORT_PAUSE);
         }
     }
@@ -121,7 +123,7 @@ impl<T: DeserializeOwned> Iterator for ChangeStream<T> {
 
 impl<T> Drop for ChangeStream<T> {
     fn drop(&mut self) {
-        // A call that timed out has left the close of its cursor undone.
+        // A call that timed out did not get to closing its cursor.
         if self.stream.abandon() || self.client.client().has_kept() {
             self.client.finish_kept();
         }

@@ -13,19 +13,20 @@ use super::Client;
 use crate::client::{self, ClientError, PAUSE, Place, read};
 use crate::endpoint::Limit;
 
-/// How long an iterator pauses between two empty batches, if the server has waited for documents. This is long enough for a
-/// thread that waits for the client. If the server has not waited, it pauses as a stream does.
+/// How long an iterator pauses between two empty batches, if the server waits for documents. This is long enough for a
+/// thread that is waiting for the client. If the server does not wait, it pauses as a stream does.
 pub(super) const SHORT_PAUSE: Duration = Duration::from_millis(1);
 
 /// The results of a query.
 ///
-/// As an [`Iterator`] it yields values of type `T`: owned raw documents, or after [`typed`](Self::typed) what serde reads
-/// from them. [`next_document`](Self::next_document) lends out raw documents without copying them. Both ask the server for
-/// the next batch when the present one is used up. At the end of a tailable cursor they wait for a document, and other threads
-/// can use the client between its batches. [`next_if_any`](Self::next_if_any) does not wait for a document.
+/// As an [`Iterator`] it yields values of type `T`: owned raw documents, or, after [`typed`](Self::typed), whatever
+/// serde reads from them. [`next_document`](Self::next_document) lends out raw documents without copying them. Both ask
+/// the server for the next batch when the current one is used up. At the end of a tailable cursor they wait for a
+/// document, while other threads can use the client between batches. [`next_if_any`](Self::next_if_any) does not wait
+/// for a document.
 ///
-/// A cursor stays on its server. Dropping it before its end closes it on the server, before the drop returns. A batch that
-/// could not be fetched is not fetched again: the cursor yields the error, and then ends.
+/// A cursor stays on its server. Dropping it before its end closes it on the server, before the drop returns. The
+/// cursor does not retry a failed fetch of a batch: it yields the error, and then ends.
 #[must_use = "a cursor fetches nothing before it is asked to"]
 pub struct Cursor<T = RawDocumentBuf> {
     client: Client,
@@ -50,12 +51,12 @@ impl<T> Cursor<T> {
         }
     }
 
-    /// Returns the next document, or `None` if there is none at present: a tailable cursor has fetched one batch then, and
-    /// [`is_over`](Self::is_over) tells whether more can come.
+    /// Returns the next document, or `None` if there is none at the moment. A tailable cursor has then fetched one
+    /// batch, and [`is_over`](Self::is_over) tells whether more can come.
     ///
     /// # Errors
     ///
-    /// Those of [`next_document`](Self::next_document).
+    /// As for [`next_document`](Self::next_document).
     pub fn next_if_any(&mut self) -> Result<Option<T>, ClientError>
     where
         T: DeserializeOwned,
@@ -70,7 +71,7 @@ impl<T> Cursor<T> {
         })?
     }
 
-    /// Advances to the next document, and waits for it at the end of a tailable cursor.
+    /// Advances to the next document, waiting for it at the end of a tailable cursor.
     fn advance(&mut self) -> Result<Option<Place>, ClientError> {
         let Self { client, cursor } = self;
         if cursor.has_document() {
@@ -95,14 +96,14 @@ impl<T> Cursor<T> {
         }
     }
 
-    /// Returns whether there are no more documents: neither here nor on the server.
+    /// Returns whether there are no more documents, neither here nor on the server.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.cursor.is_over()
     }
 
-    /// Closes the cursor on the server, as dropping it does, but with another `timeoutMS`. Zero means no limit at all, not
-    /// even the limit of a drop. Errors are ignored: the server closes an idle cursor after ten minutes.
+    /// Closes the cursor on the server, as dropping it does, but with a different `timeoutMS`. Zero means no limit at
+    /// all, not even the limit of a drop. Errors are ignored: the server closes an idle cursor after ten minutes.
     pub fn close_within(mut self, timeout: Duration) {
         let cursor = self.cursor.take_typed::<T>();
         // If this call cannot close it, the next call does.
@@ -133,7 +134,7 @@ pub(super) fn at_once<T>(future: impl Future<Output = T>) -> T {
 
 impl<T> Drop for Cursor<T> {
     fn drop(&mut self) {
-        // A call that timed out has left the close of its cursor undone.
+        // A call that timed out did not get to closing its cursor.
         if self.cursor.abandon() || self.client.client().has_kept() {
             self.client.finish_kept();
         }

@@ -30,11 +30,11 @@ struct Lock {
 
 #[derive(Default)]
 struct State {
-    /// Whether a call has the runtime.
+    /// Whether a call holds the runtime.
     is_held: bool,
-    /// How many calls wait for it.
+    /// How many calls are waiting for it.
     waiting: usize,
-    /// Empty before the first call, and while a call has the runtime.
+    /// Empty before the first call, and while a call holds the runtime.
     private: Private,
 }
 
@@ -44,7 +44,7 @@ impl Lock {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the runtime. Returns it with the time that the call has waited for it.
+    /// Takes the runtime. Returns it with the time that the call waited.
     ///
     /// # Errors
     ///
@@ -91,7 +91,7 @@ impl Drop for Held<'_> {
     fn drop(&mut self) {
         let private = mem::take(&mut self.private);
         if self.forks != forks() {
-            // A subscriber has forked inside the call: the runtime and the lock belong to the parent.
+            // A subscriber forked inside the call: the runtime and the lock belong to the parent.
             return mem::forget(private);
         }
         let mut state = self.lock.state();
@@ -120,7 +120,7 @@ impl Private {
 impl Drop for Private {
     fn drop(&mut self) {
         if let Some(runtime) = self.0.take() {
-            // An ordinary drop panics inside an asynchronous task. There is no thread to wait for.
+            // An ordinary drop panics inside an asynchronous task. This runtime has no threads to wait for.
             runtime.shutdown_background();
         }
     }
@@ -136,13 +136,13 @@ impl Driver {
         this
     }
 
-    /// Returns how many calls wait for another call.
+    /// Returns how many calls are waiting for another call.
     #[cfg(test)]
     pub(super) fn waiting(&self) -> usize {
         self.lock.get().state().waiting
     }
 
-    /// Blocks until the future has completed.
+    /// Blocks until the future completes.
     ///
     /// # Errors
     ///
@@ -152,31 +152,31 @@ impl Driver {
         self.run_within(Limit::Unset, async |_| future.await)
     }
 
-    /// Blocks until the future has completed. `begin` makes the future, and gets the limit with its start before the wait
-    /// for other calls.
+    /// Blocks until the future completes. `begin` makes the future. It gets the limit, which was started before the
+    /// wait for other calls.
     ///
     /// # Errors
     ///
-    /// [`ClientError::OnRuntime`] inside a tokio runtime, which may be this one: a subscriber that uses the client would
-    /// otherwise wait for itself. [`ClientError::EventLoop`] if the runtime cannot be made, or the thread ends.
-    /// [`ClientError::InUse`] if other calls hold the runtime until the limit is reached.
+    /// [`ClientError::OnRuntime`] inside a tokio runtime, which may be this one: a subscriber that uses the client
+    /// would otherwise wait for itself. [`ClientError::EventLoop`] if the runtime cannot be created, or the thread is
+    /// ending. [`ClientError::InUse`] if other calls hold the runtime until the limit is reached.
     pub(super) fn run_within<T>(&self, limit: Limit, begin: impl AsyncFnOnce(Limit) -> T) -> Result<T, ClientError> {
         match Handle::try_current() {
             Ok(_) => return Err(ClientError::OnRuntime),
-            // The caller is the destructor of a thread-local value that runs after tokio's destructors. A runtime would
-            // panic.
+            // The caller is the destructor of a thread-local value that runs after tokio's destructors. Running a
+            // runtime would panic.
             Err(error) if error.is_thread_local_destroyed() => return Err(event_loop(io::Error::other(error))),
             Err(_) => {}
         }
         let lock = self.lock.get();
-        // A panic of the future puts the runtime back.
+        // If the future panics, the runtime is still put back.
         let (mut held, waited) = lock.take(limit)?;
         let runtime = held.private.get().map_err(event_loop)?;
         let _inline = Inline::enter();
         Ok(runtime.block_on(async {
             let limit = limit.start_after(waited);
-            // Since the last call, nothing has asked the operating system about the sockets. A server may have closed one.
-            // A command that detects this before it is sent takes another connection.
+            // Nothing has polled the sockets since the last call, and a server may have closed one. A command that
+            // notices this before it is sent takes another connection.
             yield_now().await;
             begin(limit).await
         }))
@@ -205,7 +205,7 @@ mod tests {
         assert_eq!(driver.run(async { 1 }).unwrap(), 1);
     }
 
-    /// Runs `other` while a call on another thread is in progress. Then lets that call end, once `is_ready`.
+    /// Runs `other` while a call on another thread is in progress, then lets that call end once `is_ready` is true.
     fn beside_a_call<T: Send>(driver: &Driver, other: impl FnOnce() -> T + Send, is_ready: impl Fn() -> bool) -> T {
         let (begun, has_begun) = mpsc::channel();
         let (end, ends) = mpsc::channel::<()>();
@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     fn time_limit_includes_the_wait_for_another_call() {
-        // The time of the runtime stands still meanwhile.
+        // The runtime's time stands still in the meantime.
         let driver = Driver::of_virtual_time();
         let whole = Duration::from_secs(600);
         let left = || driver.run_within(Limit::For(whole), async |limit| limit.left()).unwrap().unwrap();

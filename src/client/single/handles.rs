@@ -1,4 +1,4 @@
-//! Handles of databases and collections: those of the asynchronous client, whose builders have a method `run`.
+//! Handles to databases and collections. They are the asynchronous client's, with builders that have a method `run`.
 
 use bson::{Bson, Document};
 use serde::de::DeserializeOwned;
@@ -39,8 +39,8 @@ impl sealed::Session for Session {
 }
 
 impl Client {
-    /// Returns a handle of a database. Sends nothing. Its methods are those of [`wharf::Database`](crate::Database), whose
-    /// builders are run by `run`:
+    /// Returns a handle to a database. Sends nothing. The handle has the methods of
+    /// [`wharf::Database`](crate::Database), but builders are run with `run`:
     ///
     /// ```no_run
     /// # fn example(client: wharf::single::Client) -> Result<(), wharf::ClientError> {
@@ -60,7 +60,7 @@ impl Client {
         Database::new(self.clone(), name.into())
     }
 
-    /// Returns a handle of the database that the connection string names. `None` if it names none.
+    /// Returns a handle to the database that the connection string names, or `None` if it names none.
     #[must_use]
     pub fn default_database(&self) -> Option<Database> {
         self.options().default_database.as_ref().map(|name| self.database(name))
@@ -85,7 +85,7 @@ impl Client {
     }
 }
 
-/// What a call returns, made of what the asynchronous client returns.
+/// Converts what the asynchronous client returns into what a blocking call returns.
 trait Returned<O> {
     fn of(client: Client, output: O) -> Self;
 }
@@ -122,8 +122,8 @@ macro_rules! calls {
             ///
             /// # Errors
             ///
-            /// Those of the builder of the asynchronous client, [`ClientError::OnRuntime`], [`ClientError::EventLoop`] and
-            /// [`ClientError::InUse`].
+            /// The errors of the asynchronous client's builder, [`ClientError::OnRuntime`], [`ClientError::EventLoop`]
+            /// and [`ClientError::InUse`].
             pub fn run(self) -> Result<$output, ClientError> {
                 run(self)
             }

@@ -1,4 +1,4 @@
-//! What `timeoutMS` of a call includes: the wait for calls on other threads, and the work at its end.
+//! What the `timeoutMS` of a call includes: the wait for calls on other threads, and the work at its end.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
@@ -16,7 +16,7 @@ use crate::client::{ClientError, Operation, SessionOptions, TransactionOptions, 
 /// The target of the change streams.
 const THINGS: WatchTarget<'static> = WatchTarget::Collection("test", "things");
 
-/// Starts a server that answers nothing while it is dark. Its cursors go on.
+/// Starts a server that does not answer anything while it is dark. Its cursors never end.
 fn server_that_may_be_dark(world: &World) -> (Server, Arc<AtomicBool>) {
     let is_dark = Arc::new(AtomicBool::new(false));
     let dark = is_dark.clone();
@@ -108,13 +108,14 @@ fn work_that_a_call_leaves_gets_what_is_left_of_the_next_ones_time() {
     let (took, outcome) = time(&client, || client.drive_within(super::Limit::For(limit), |_| async {}));
     outcome.unwrap();
     assert!(close(&[took], &[300]), "{took} ms");
-    // That work is given up. Otherwise it would hold the server's only connection.
+    // That work is abandoned. Otherwise it would hold the server's only connection.
     is_dark.store(false, Ordering::SeqCst);
     ping(&client).unwrap();
     assert_eq!(server.times(is_kill).len(), 1, "{:?}", server.times(|_| true));
 }
 
-/// Runs `call` on a separate thread while another thread uses the client. Returns the outcome, if it arrives meanwhile.
+/// Runs `call` on a separate thread while another thread uses the client. Returns the outcome, if it arrives in the
+/// meantime.
 fn beside_a_call<T: Send>(client: &Client, call: impl FnOnce() -> T + Send) -> Option<T> {
     let (begun, has_begun) = mpsc::channel();
     let (end, ends) = mpsc::channel::<()>();
@@ -128,7 +129,7 @@ fn beside_a_call<T: Send>(client: &Client, call: impl FnOnce() -> T + Send) -> O
             client.shared.driver.run(blocking).unwrap();
         });
         has_begun.recv().unwrap();
-        // Without a receiver, the call finished too late.
+        // No receiver: the call finished too late.
         scope.spawn(move || drop(ended.send(call())));
         let outcome = has_ended.recv_timeout(Duration::from_secs(20)).ok();
         end.send(()).unwrap();

@@ -13,7 +13,7 @@ use wharf_testbed::scripted::{Answer, name};
 use super::tests::{World, answer, answer_of_query, close, is_hello, ping, replica_set};
 use crate::client::Operation;
 
-/// Counts the messages about selections that wait.
+/// Counts the messages about waiting selections.
 #[derive(Clone, Default)]
 struct Waits(Arc<AtomicUsize>);
 
@@ -41,7 +41,7 @@ impl Visit for Waits {
     }
 }
 
-/// Returns how many selections of a call have logged that they wait.
+/// Returns how many selections of a call logged that they were waiting.
 fn waits(call: impl FnOnce()) -> usize {
     let waits = Waits::default();
     tracing::subscriber::with_default(waits.clone(), call);

@@ -33,35 +33,37 @@
 //!
 //! # How long a call takes
 //!
-//! A scan asks all servers at once, and ends when each has answered or its check has failed. A check takes at most
+//! A scan asks all servers at once, and ends when every check has either been answered or failed. A check takes at most
 //! `connectTimeoutMS`, or twice that if it fails on the server's existing connection and opens a new one. Scans skip a
-//! server for 5 s after its check has failed, and scans are at least 500 ms apart. With `serverSelectionTryOnce=true` (the
-//! default), the selection of a server takes at most the time of one scan, and perhaps the 500 ms before it. Otherwise it
-//! takes at most `serverSelectionTimeoutMS` and the time of one scan. `timeoutMS` limits all of this. A scan may end after
-//! half of it if a server that has answered is suitable, so that an unresponsive server does not block operations.
+//! server for 5 s after a failed check, and scans are at least 500 ms apart. With `serverSelectionTryOnce=true` (the
+//! default), the selection of a server takes at most the time of one scan, plus up to 500 ms before it. Otherwise it
+//! takes at most `serverSelectionTimeoutMS` plus the time of one scan. `timeoutMS` limits all of this. A scan may end
+//! after half of it if a server that has answered is suitable, so that an unresponsive server does not block
+//! operations.
 //!
 //! The operating system looks names up (`getaddrinfo`), one after another, on the calling thread: no time limit of wharf
 //! applies there.
 //!
 //! # Threads
 //!
-//! The client is [`Send`] and [`Sync`], and clones share everything. A lock lets one call in at a time; the others wait.
-//! So a language runtime may call it from any of its threads. `timeoutMS` of a call includes its wait for the lock. If the
-//! time is up before it gets the lock, the call fails with [`ClientError::InUse`]. Other limits start when the lock lets
-//! the call in.
+//! The client is [`Send`] and [`Sync`], and clones share everything. A lock lets one call in at a time; the others
+//! wait. A language runtime may therefore call it from any of its threads. The `timeoutMS` of a call includes its wait
+//! for the lock. If the time runs out before the call gets the lock, the call fails with [`ClientError::InUse`]. Other
+//! limits start when the lock lets the call in.
 //!
-//! Nothing runs between calls. If a cursor or a change stream is dropped before its end, the thread that drops it closes it
-//! on the server at once. The same holds for a transaction that is open when its session is dropped. The end of a call
-//! spends at most `connectTimeoutMS` on all such work, or 10 s if that is less or `connectTimeoutMS` is 0. With
-//! `timeoutMS`, it spends at most the time that is left. If no time is left, the next call does the work, or the next drop
-//! of a cursor or a change stream.
+//! Nothing runs between calls. If a cursor or a change stream is dropped before its end, the thread that drops it
+//! closes it on the server at once. If a session is dropped with an open transaction, the thread aborts it at once in
+//! the same way. The end of a call spends at most `connectTimeoutMS` on all such work, or 10 s if that is less or
+//! `connectTimeoutMS` is 0. With `timeoutMS`, it spends at most the time that is left. If no time is left, the next
+//! call does the work, or the next drop of a cursor or a change stream.
 //!
 //! # Inside of a tokio runtime
 //!
-//! A call inside an asynchronous task would block the task's thread, so it fails with [`ClientError::OnRuntime`]. The same
-//! holds for a call from one of the client's own subscribers, from `spawn_blocking`, or on a thread that has entered a
-//! runtime (`Runtime::enter`). A call from the destructor of a thread-local value may come too late for tokio, and fails
-//! with [`ClientError::EventLoop`]. The next call does the work that a dropped cursor or session leaves there.
+//! A call inside an asynchronous task would block the task's thread, so it fails with [`ClientError::OnRuntime`]. The
+//! same holds for a call from one of the client's own subscribers, from `spawn_blocking`, or on a thread that has
+//! entered a runtime (`Runtime::enter`). A call from the destructor of a thread-local value may come too late for
+//! tokio, and fails with [`ClientError::EventLoop`]. The next call then does the work left by a dropped cursor or
+//! session.
 //!
 //! # Forks
 //!
@@ -70,8 +72,9 @@
 //!
 //! # How it works
 //!
-//! A private current-thread runtime of tokio drives the asynchronous client. It runs only inside calls (`driver.rs`). The
-//! deployment scans instead of running monitors, and the pools of its servers spawn nothing (`src/client/deployment/scanning.rs`).
+//! A private current-thread runtime of tokio drives the asynchronous client. It runs only inside calls (`driver.rs`).
+//! The deployment scans instead of running monitors, and the servers' pools do not spawn anything
+//! (`src/client/deployment/scanning.rs`).
 
 #[cfg(test)]
 mod authentication_tests;
@@ -122,7 +125,7 @@ use driver::Driver;
 
 /// A client of a MongoDB deployment whose calls block, without threads or background tasks.
 ///
-/// The [module](self) describes it. Creating it does no I/O; it connects at its first use. Dropping the last clone closes
+/// The [module](self) describes it. Creating it does no I/O; it connects on first use. Dropping the last clone closes
 /// all connections.
 #[derive(Clone)]
 pub struct Client {
@@ -138,7 +141,7 @@ struct Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // The work that a value dropped inside a runtime has left refers to the client, and would keep it alive.
+        // The work left by a value that was dropped inside a runtime refers to the client, and would keep it alive.
         self.client.forget_kept();
     }
 }
@@ -167,12 +170,12 @@ impl ClientBuilder {
         Self { builder: self.builder.command_subscriber(subscriber) }
     }
 
-    /// Adds a subscriber to the events of checks and of what the client learns from them.
+    /// Adds a subscriber to the events of checks, and of what the client learns from them.
     pub fn topology_subscriber(self, subscriber: impl TopologySubscriber) -> Self {
         Self { builder: self.builder.topology_subscriber(subscriber) }
     }
 
-    /// Sets the number of characters after which a command or a reply in a log message is cut: see
+    /// Sets the number of characters after which a command or a reply in a log message is truncated: see
     /// [`client::ClientBuilder::max_logged_document_length`](crate::ClientBuilder::max_logged_document_length).
     pub fn max_logged_document_length(self, characters: usize) -> Self {
         Self { builder: self.builder.max_logged_document_length(characters) }
@@ -184,11 +187,11 @@ impl ClientBuilder {
         Self { builder: self.builder.resolver(resolver) }
     }
 
-    /// Builds the client. Connects to nothing.
+    /// Builds the client. Does not connect.
     ///
     /// # Errors
     ///
-    /// [`InvalidOption`] names the first option that cannot work, its value and what is allowed.
+    /// [`InvalidOption`] names the first option that is invalid, its value and what is allowed.
     pub fn build(self) -> Result<Client, InvalidOption> {
         let client = self.builder.build_with(Checks::ByOperations)?;
         Ok(Client { shared: Arc::new(Shared { client, driver: Driver::default() }) })
@@ -196,9 +199,9 @@ impl ClientBuilder {
 }
 
 impl Client {
-    /// Creates a client from a connection string. Neither looks anything up nor connects.
+    /// Creates a client from a connection string. Does not look anything up or connect.
     ///
-    /// `heartbeatFrequencyMS` is 60 s by default. An SRV name (`mongodb+srv://`) is looked up at the first use.
+    /// `heartbeatFrequencyMS` is 60 s by default. An SRV name (`mongodb+srv://`) is looked up on first use.
     ///
     /// # Errors
     ///
@@ -207,15 +210,15 @@ impl Client {
         Self::new(Options::parse(uri)?)
     }
 
-    /// Creates a client with these options. Connects to nothing.
+    /// Creates a client with these options. Does not connect.
     ///
-    /// A `heartbeatFrequencyMS` that is not set becomes 60 s. If 10 s were assigned to the field
-    /// [`Options::heartbeat_frequency`](Options#structfield.heartbeat_frequency), they count as not set: use the method
-    /// with this name.
+    /// If `heartbeatFrequencyMS` is not set, it becomes 60 s. Assigning 10 s to the field
+    /// [`Options::heartbeat_frequency`](Options#structfield.heartbeat_frequency) does not count as setting it: use the
+    /// method of this name.
     ///
     /// # Errors
     ///
-    /// [`InvalidOption`] names the first option that cannot work, its value and what is allowed.
+    /// [`InvalidOption`] names the first option that is invalid, its value and what is allowed.
     pub fn new(options: Options) -> Result<Self, InvalidOption> {
         Self::builder(options).build()
     }
@@ -230,8 +233,8 @@ impl Client {
         self.client().options()
     }
 
-    /// Appends a wrapping library to the metadata of connections that are opened from now on. Sends nothing. See
-    /// [`wharf::Client::append_metadata`](crate::Client::append_metadata).
+    /// Appends the name of a wrapping library to the metadata of connections that are opened from now on. Sends
+    /// nothing. See [`wharf::Client::append_metadata`](crate::Client::append_metadata).
     ///
     /// # Errors
     ///
@@ -256,7 +259,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`ClientError`] tells how far the operation came.
+    /// [`ClientError`] says how far the operation got.
     #[track_caller]
     pub fn run<'c>(&self, operation: impl Into<Operation<'c>>) -> Result<RawDocumentBuf, ClientError> {
         self.run_at(operation.into(), Location::caller())
@@ -362,7 +365,7 @@ impl Client {
         Prepared::new(self.clone(), self.client().watch(target, pipeline))
     }
 
-    /// Starts a session with these options. Sends nothing: the server learns of it with the first command.
+    /// Starts a session with these options. Sends nothing: the server learns of the session from the first command.
     ///
     /// # Errors
     ///
@@ -371,8 +374,8 @@ impl Client {
         Ok(Session::new(self.clone(), self.client().start_session(options)?))
     }
 
-    /// Connects ahead of use: scans the servers if a scan is due, waits for a server that the read preference of the
-    /// options allows, and opens a connection to each server that has answered and has none.
+    /// Connects before use: scans the servers if a scan is due, waits for a server that the read preference of the
+    /// options allows, and opens a connection to each server that answered, unless it has one.
     ///
     /// # Errors
     ///
@@ -394,14 +397,14 @@ impl Client {
         self.client().metrics()
     }
 
-    /// Ends the sessions that no operation uses, and closes all connections, within `limit`. Returns whether all are
-    /// closed. Operations that begin later fail with
+    /// Ends the sessions that no operation is using, and closes all connections, within `limit`. Returns whether all
+    /// are closed. Operations that begin later fail with
     /// [`ServerSelectionError::Closed`](crate::client::ServerSelectionError::Closed).
     ///
     /// # Errors
     ///
-    /// [`ClientError::OnRuntime`], [`ClientError::EventLoop`], and [`ClientError::InUse`] if another thread used the client
-    /// for the whole time. Nothing was done then.
+    /// [`ClientError::OnRuntime`], [`ClientError::EventLoop`], and [`ClientError::InUse`] if another thread used the
+    /// client for the whole time. In these cases nothing was done.
     pub fn shutdown(&self, limit: Duration) -> Result<bool, ClientError> {
         // Zero means no time at all here.
         self.drive_within(Limit::For(limit), |limit| self.client().shutdown(limit.left().unwrap_or(Duration::MAX)))
@@ -411,7 +414,7 @@ impl Client {
         &self.shared.client
     }
 
-    /// Blocks until the future has completed. Then does the work that this future, or an earlier dropped value, has left.
+    /// Blocks until the future completes. Then does the work left by this future, or by values dropped earlier.
     ///
     /// # Errors
     ///
@@ -420,8 +423,8 @@ impl Client {
         self.drive_within(Limit::Unset, |_| future)
     }
 
-    /// Same as [`drive`](Self::drive), within a limit. The limit starts before the wait for other calls, and `begin` gets
-    /// it with that start.
+    /// Same as [`drive`](Self::drive), within a limit. The limit starts before the wait for other calls, and `begin`
+    /// gets it already running.
     ///
     /// # Errors
     ///
@@ -444,7 +447,7 @@ impl Client {
         self.drive_within(prepared.limit()?, |limit| prepared.begin(limit))
     }
 
-    /// Does the work that a dropped value has left. The next call does it if this one cannot.
+    /// Does the work that a dropped value left. The next call does it if this one cannot.
     fn finish_kept(&self) {
         let _ = self.drive(async {});
     }

@@ -45,8 +45,8 @@ impl Prepared<OpenCursor<'_>> {
     ///
     /// # Errors
     ///
-    /// [`ClientError::InvalidOption`] for options that exclude each other, [`ClientError::Reply`] if the reply does not
-    /// answer a query, otherwise as for [`Client::run`]. In a session, also [`ClientError::Session`] if it does not allow
+    /// [`ClientError::InvalidOption`] for options that exclude each other, [`ClientError::Reply`] if the reply contains
+    /// no cursor, otherwise as for [`Client::run`]. In a session, also [`ClientError::Session`] if it does not allow
     /// the operation.
     pub fn run(self) -> Result<Cursor, ClientError> {
         let cursor: client::Cursor = self.client.run_prepared(self.prepared)??;

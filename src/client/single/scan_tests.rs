@@ -52,7 +52,7 @@ mod srv {
 
     const SERVICE: &str = "_mongodb._tcp.db.wharf.test";
 
-    /// For records that expire before the shortest time between two look-ups.
+    /// For records that expire sooner than the minimum time between two look-ups.
     fn zone(ports: &[u16]) -> Zone {
         ports.iter().fold(Zone::default(), |zone, port| zone.srv(SERVICE, *port, "a.wharf.test")).lasting(1)
     }
@@ -69,7 +69,7 @@ mod srv {
         let mut resolver = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
         resolver.options_mut().cache_size = 0;
         resolver.options_mut().attempts = 0;
-        // The proxy does not exist either, so that the names of the servers are not resolved.
+        // The proxy does not exist either, so the servers' names are not resolved.
         let uri = "mongodb+srv://db.wharf.test/?tls=false&proxyHost=127.0.0.1&proxyPort=1";
         let builder = Client::builder(Options::parse(uri).unwrap().without_monitors());
         let client = world.client_of(builder.resolver(resolver.build().unwrap()));
@@ -87,7 +87,7 @@ mod srv {
             ping(&client).unwrap_err();
         }
         assert_eq!((asked(), servers()), (1, vec!["a.wharf.test:17".to_owned()]), "50 s have passed");
-        // Nothing looks the name up between calls.
+        // The name is not looked up between calls.
         pass(&client, 20_000);
         assert_eq!(asked(), 1);
         ping(&client).unwrap_err();

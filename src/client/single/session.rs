@@ -12,11 +12,11 @@ use crate::client::{
     TypedCommand, Watch, WatchTarget, Write,
 };
 
-/// A session: operations that see the effects of earlier ones in the session (causal consistency), that read the same point
-/// in time (`snapshot`), or that belong to a transaction. It is started with [`Client::start_session`].
+/// A session: operations that see the effects of earlier ones in the session (causal consistency), that read the same
+/// point in time (`snapshot`), or that belong to a transaction. Start it with [`Client::start_session`].
 ///
-/// Its own methods run its operations. Dropping it aborts its transaction before the drop returns, and gives its identifier
-/// back for reuse.
+/// Operations in the session are methods of the session. Dropping it aborts its transaction before the drop returns,
+/// and gives its identifier back for reuse.
 ///
 /// ```no_run
 /// # fn example(client: wharf::single::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -175,13 +175,13 @@ impl Session {
         self.session.advance_cluster_time(cluster_time)
     }
 
-    /// Advances the operation time to another session's, if that is newer, so that this session sees the effects of the
-    /// other.
+    /// Advances the operation time to another session's, if that is newer, so that this session sees what the other one
+    /// did.
     pub fn advance_operation_time(&mut self, time: Timestamp) {
         self.session.advance_operation_time(time);
     }
 
-    /// Starts a transaction. Sends nothing: the server learns of it with the first command.
+    /// Starts a transaction. Sends nothing: the server learns of the transaction from the first command.
     ///
     /// # Errors
     ///
@@ -202,8 +202,8 @@ impl Session {
         self.client.drive_within(session.limit_of_commit(), |limit| session.commit_within(limit))?
     }
 
-    /// Aborts the transaction. Errors of the command are not reported: the server aborts the transaction when its time is
-    /// up.
+    /// Aborts the transaction. Errors of the command are not reported: the server aborts the transaction when it
+    /// expires.
     ///
     /// # Errors
     ///
@@ -220,9 +220,9 @@ impl Session {
     /// `body` gets this session, and runs its operations with it. It may run several times, so it should do nothing else
     /// that must not be repeated. If it returns an error, the transaction is aborted.
     ///
-    /// `body` must return the error of each command, and must not continue after one: the error may have aborted the
-    /// transaction on the server. [`client::Session::with_transaction`](crate::client::Session::with_transaction) says what happens
-    /// otherwise.
+    /// `body` must return the error of each command, and must not continue after an error: the error may have aborted
+    /// the transaction on the server. [`client::Session::with_transaction`](crate::client::Session::with_transaction)
+    /// says what happens otherwise.
     ///
     /// # Errors
     ///

@@ -14,7 +14,7 @@ use crate::client::deployment::Checks;
 use crate::client::{self, ClientError, Operation, ServerSelectionError};
 use crate::endpoint::options::{Options, ReadPreference, ReadPreferenceMode};
 
-/// A server's reply to a hello.
+/// A standalone server's reply to a hello.
 fn standalone() -> Document {
     doc! { "ok": 1, "isWritablePrimary": true, "helloOk": true, "minWireVersion": 0, "maxWireVersion": 21 }
 }
@@ -52,8 +52,8 @@ impl World {
         Self { driver, begun }
     }
 
-    /// Starts a server. `answer` gets each command with its number among the commands with that name, from 0. All hellos
-    /// count as one name.
+    /// Starts a server. `answer` gets each command with its index among the commands of that name. All hellos count as
+    /// one name.
     pub(super) fn server(&self, answer: impl Fn(&Document, usize) -> Answer + Clone + Send + 'static) -> Server {
         let arrivals = Arrivals::default();
         let (begun, noted) = (self.begun, arrivals.clone());
@@ -108,8 +108,8 @@ pub(super) fn close(times: &[u128], expected: &[u128]) -> bool {
 /// The kinds of the replica set's members.
 pub(super) const PRIMARY_AND_SECONDARY: [&str; 2] = ["isWritablePrimary", "secondary"];
 
-/// Starts the members of a replica set, of these kinds, and returns them with their addresses. `script` gets the member's
-/// number, the command, its number among the commands with that name, and the answer if it is a hello.
+/// Starts replica set members of these kinds, and returns them with their addresses. `script` gets the member's number,
+/// the command, its index among the commands of that name, and the answer if it is a hello.
 pub(super) fn replica_set<const MEMBERS: usize>(
     world: &World,
     kinds: [&'static str; MEMBERS],
@@ -224,7 +224,7 @@ fn server_is_left_alone_for_five_seconds_after_a_failed_check() {
         assert!(failures < 100, "{text}");
         failures += 1;
     }
-    // Each failed operation waits until half a second after the last scan.
+    // Each failed operation waits until half a second has passed since the last scan.
     let times = server.times(is_hello);
     assert!(close(&times, &[0, 5_000, 10_000]), "{times:?}");
     assert!((20..=22).contains(&failures), "{failures}");
@@ -280,7 +280,7 @@ fn selection_that_tries_once_scans_once() {
 fn all_servers_are_asked_at_once_and_those_that_they_name() {
     let world = World::new();
     let members: Arc<Mutex<Vec<String>>> = Arc::default();
-    // Each server replies once all have been asked. The replies of the others reveal the third.
+    // The servers reply once all have been asked. The replies of the first two reveal the third.
     let asked = Arc::new(tokio::sync::Semaphore::new(0));
     let server = |field: &'static str, waits: bool| {
         let (members, asked) = (members.clone(), asked.clone());
@@ -388,7 +388,8 @@ fn time_limit_of_an_operation_cuts_a_scan_off() {
     assert!(close(&server.times(is_hello), &[0, 1_500]), "{:?}", server.times(is_hello));
 }
 
-/// Starts a server that does not answer, and the primary of a replica set that has both. Returns them with their addresses.
+/// Starts a server that does not answer, and the primary of a replica set that contains both. Returns them with their
+/// addresses.
 fn dark_member_and_primary(world: &World) -> (Server, Server, String) {
     let kinds = ["secondary", "isWritablePrimary"];
     let ([dark, primary], addresses) = replica_set(world, kinds, |place, command, _, hello| match place {
@@ -406,7 +407,7 @@ fn dark_member_does_not_stop_operations_with_a_short_time_limit() {
     let client = world.client(&format!("mongodb://{addresses}/?{parameters}"));
     ping(&client).unwrap();
     ping(&client).unwrap();
-    // The next scan does not wait for the dark member again. The scan after 5 s does.
+    // The next scan does not wait for the dark member again. A scan 5 s later does.
     pass(&client, 2_000);
     ping(&client).unwrap();
     pass(&client, 3_500);
@@ -452,7 +453,7 @@ fn each_server_that_was_idle_is_checked_before_its_use() {
     }
 }
 
-/// Answers a query with a batch of a cursor that continues.
+/// Answers a query with a batch from a cursor that has more.
 pub(super) fn answer_of_query(command: &Document) -> Answer {
     let batch = match name(command).as_str() {
         "find" => "firstBatch",
@@ -487,7 +488,7 @@ fn connection_that_was_idle_is_checked_before_a_cursor_uses_it() {
     assert_eq!(server.times(|command| name(command) == "getMore").len(), 3);
 }
 
-/// Returns the answer of a server behind a load balancer to a hello.
+/// Returns a hello reply from a server behind a load balancer.
 pub(super) fn balanced() -> Answer {
     let mut reply = standalone();
     reply.insert("msg", "isdbgrid");

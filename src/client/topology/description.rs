@@ -56,7 +56,8 @@ pub struct TopologyDescription {
     incompatibility: Option<IncompatibleServerError>,
     logical_session_timeout_minutes: Option<i64>,
     has_one_seed: bool,
-    /// The last server that was left out because it does not belong to the deployment, with the reason. For errors.
+    /// The last server that was left out because it does not belong to the deployment, with the reason, which errors
+    /// report.
     left_out: Option<Arc<str>>,
 }
 
@@ -67,7 +68,7 @@ pub enum InvalidTopology {
     /// There is no seed.
     #[error("a topology needs at least one seed")]
     NoSeeds,
-    /// The topology is for one server, but there are more seeds.
+    /// The topology allows one server, but there are more seeds.
     #[error("a topology of type {} must have exactly one seed, got {seeds}", topology_type.name())]
     TooManySeeds {
         /// The type of the topology.
@@ -75,7 +76,7 @@ pub enum InvalidTopology {
         /// The number of seeds.
         seeds: usize,
     },
-    /// A replica set's name is only valid with a replica set, or with a direct connection to one of its members.
+    /// A replica set name is only valid for a replica set, or for a direct connection to one of its members.
     #[error("a topology of type {} cannot have a replica set name, got {set_name:?}", topology_type.name())]
     SetName {
         /// The type of the topology.
@@ -168,25 +169,27 @@ impl TopologyDescription {
         self.set_name.as_deref()
     }
 
-    /// Returns the largest `electionId` that a primary has reported, compared together with the `setVersion`.
+    /// Returns the largest `electionId` that a primary reported, compared together with the `setVersion`.
     #[must_use]
     pub fn max_election_id(&self) -> Option<ObjectId> {
         self.max_election_id
     }
 
-    /// Returns the largest `setVersion` that a primary has reported. A later election may decrease it.
+    /// Returns the largest `setVersion` that a primary reported. A later election may lower it.
     #[must_use]
     pub fn max_set_version(&self) -> Option<i64> {
         self.max_set_version
     }
 
-    /// Returns `logicalSessionTimeoutMinutes`: the smallest among all data-bearing servers; `None` if any has none.
+    /// Returns `logicalSessionTimeoutMinutes`: the smallest among all data-bearing servers; `None` if any of them lacks
+    /// it.
     #[must_use]
     pub fn logical_session_timeout_minutes(&self) -> Option<i64> {
         self.logical_session_timeout_minutes
     }
 
-    /// Returns why wharf cannot work with the deployment, if it cannot: the first server without a common wire version.
+    /// Returns why wharf cannot work with the deployment, if it cannot: it does not support the wire versions of a
+    /// server.
     #[must_use]
     pub fn incompatibility(&self) -> Option<&IncompatibleServerError> {
         self.incompatibility.as_ref()
@@ -202,8 +205,8 @@ impl TopologyDescription {
         &self.servers
     }
 
-    /// Returns whether the two descriptions are equal for an application: equal in all that events report,
-    /// apart from round-trip times.
+    /// Returns whether the two descriptions are equal for an application: equal in everything that events report, apart
+    /// from round-trip times.
     pub(super) fn is_equivalent(&self, other: &Self) -> bool {
         // Destructured, so that a new field does not compile until it is considered here.
         let Self {
@@ -227,7 +230,7 @@ impl TopologyDescription {
             && servers.iter().zip(&other.servers).all(|(ours, theirs)| is_equivalent(ours, theirs))
     }
 
-    /// Returns the same topology with unknown servers.
+    /// Returns the same topology with all servers unknown.
     pub(super) fn with_unknown_servers(&self) -> Self {
         let unknown = |server: &Arc<ServerDescription>| Arc::new(ServerDescription::unknown(server.address.clone()));
         Self { servers: self.servers.iter().map(unknown).collect(), ..self.clone() }
@@ -293,12 +296,12 @@ impl TopologyDescription {
         }
     }
 
-    /// Adds a server that the topology does not have.
+    /// Adds a server that is not in the topology.
     pub(super) fn push(&mut self, server: Arc<ServerDescription>) {
         self.servers.push(server);
     }
 
-    /// Removes the servers that do not stay, and returns their addresses.
+    /// Removes the servers that are not to stay, and returns their addresses.
     pub(super) fn take_out(&mut self, stays: impl Fn(&ServerAddress) -> bool) -> Vec<ServerAddress> {
         let (stay, gone) = std::mem::take(&mut self.servers).into_iter().partition(|server| stays(&server.address));
         self.servers = stay;
@@ -344,7 +347,7 @@ impl TopologyDescription {
         Ok(())
     }
 
-    /// Derives the values that depend on all servers together.
+    /// Derives the values that depend on all servers.
     pub(super) fn conclude(&mut self) {
         let incompatibility = self.servers().find_map(|server| server.check_compatible().err());
         let timeouts = || {
@@ -357,7 +360,7 @@ impl TopologyDescription {
     }
 }
 
-/// Returns whether two descriptions are equal for an application. Most transitions leave most servers as they are.
+/// Returns whether two descriptions are equal for an application. Most transitions leave most servers unchanged.
 pub(super) fn is_equivalent(ours: &Arc<ServerDescription>, theirs: &Arc<ServerDescription>) -> bool {
     Arc::ptr_eq(ours, theirs) || ours.is_equivalent(theirs)
 }

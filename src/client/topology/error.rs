@@ -7,7 +7,7 @@ use crate::endpoint::options::ServerAddress;
 use crate::endpoint::wire::reply::StateChange;
 use crate::pool::error::Cause;
 
-/// How far a connection had progressed when an error occurred.
+/// How far a connection had got when an error occurred.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Progress {
     /// The connection was being opened, or its hello was in progress.
@@ -21,7 +21,7 @@ pub enum Progress {
 /// The kind of an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
-    /// The server's reply says that its state has changed, for example that it is not the primary.
+    /// The server's reply says that its state changed, for example that it is not the primary.
     StateChange(StateChange),
     /// The server answered with any other error.
     Command,
@@ -39,12 +39,12 @@ impl ErrorKind {
     }
 }
 
-/// An error in an application, with the circumstances that determine its effect on the topology.
+/// An application's error, with the circumstances that determine its effect on the topology.
 #[derive(Debug, Clone)]
 pub struct ApplicationError {
     /// The server.
     pub address: ServerAddress,
-    /// How far the connection had progressed.
+    /// How far the connection had got.
     pub progress: Progress,
     /// The kind of the error.
     pub kind: ErrorKind,
@@ -53,7 +53,7 @@ pub struct ApplicationError {
     pub is_of_older_generation: bool,
     /// Whether the error has the label `SystemOverloadedError`.
     pub is_overload: bool,
-    /// `topologyVersion` of the reply, if the error came in a reply that had one.
+    /// `topologyVersion` of the reply, if the error came in a reply with one.
     pub topology_version: Option<TopologyVersion>,
     /// The error itself.
     pub cause: Cause,
@@ -64,7 +64,7 @@ impl ApplicationError {
     /// was not complete.
     pub(super) fn concerns_the_connection(&self) -> bool {
         match (self.progress, self.kind) {
-            // The network may cause a failure before the end of hello, so such a failure changes nothing.
+            // A failure before the end of the hello may be the network's fault, so it changes nothing.
             (Progress::Connecting, ErrorKind::Network | ErrorKind::Timeout) => false,
             // A slow operation does not make its server unavailable.
             (Progress::Established, ErrorKind::Timeout | ErrorKind::Command | ErrorKind::StateChange(_)) => false,

@@ -15,8 +15,8 @@ use crate::pool::error::Cause;
 
 /// An event of a client's monitoring (SDAM Logging and Monitoring, "Events API").
 ///
-/// The names come from the specification. `topology_id` tells the clients of a process apart. The events of one client
-/// arrive one after another: [`TopologyOpening`](Self::TopologyOpening) is the first, and
+/// The names come from the specification. `topology_id` distinguishes the clients of a process. The events of one
+/// client arrive one after another: [`TopologyOpening`](Self::TopologyOpening) is the first, and
 /// [`TopologyClosed`](Self::TopologyClosed) the last. Each [`ServerHeartbeatStarted`](Self::ServerHeartbeatStarted) is
 /// followed by a success or a failure for the same server.
 #[derive(Debug, Clone)]
@@ -34,7 +34,7 @@ pub enum TopologyEvent {
         /// The client's topology.
         topology_id: ObjectId,
     },
-    /// `TopologyDescriptionChangedEvent`: what the client knows has changed.
+    /// `TopologyDescriptionChangedEvent`: what the client knows about the deployment changed.
     #[non_exhaustive]
     TopologyDescriptionChanged {
         /// The client's topology.
@@ -44,7 +44,7 @@ pub enum TopologyEvent {
         /// What it knows now.
         new: TopologyView,
     },
-    /// `ServerOpeningEvent`: a server has joined the topology. It is not monitored yet.
+    /// `ServerOpeningEvent`: a server joined the topology. It is not monitored yet.
     #[non_exhaustive]
     ServerOpening {
         /// The client's topology.
@@ -52,7 +52,7 @@ pub enum TopologyEvent {
         /// The server, `host:port`.
         address: Arc<str>,
     },
-    /// `ServerClosedEvent`: a server has left the topology.
+    /// `ServerClosedEvent`: a server left the topology.
     #[non_exhaustive]
     ServerClosed {
         /// The client's topology.
@@ -60,8 +60,7 @@ pub enum TopologyEvent {
         /// The server, `host:port`.
         address: Arc<str>,
     },
-    /// `ServerDescriptionChangedEvent`: what the client knows about a server has changed, other than its round-trip
-    /// times.
+    /// `ServerDescriptionChangedEvent`: what the client knows about a server changed, apart from round-trip times.
     #[non_exhaustive]
     ServerDescriptionChanged {
         /// The client's topology.
@@ -81,10 +80,10 @@ pub enum TopologyEvent {
         topology_id: ObjectId,
         /// The connection of the check.
         connection: HeartbeatConnection,
-        /// Whether the server may delay its reply until its state changes.
+        /// Whether the server is allowed to delay its reply until its state changes.
         awaited: bool,
     },
-    /// `ServerHeartbeatSucceededEvent`: a server has answered a check.
+    /// `ServerHeartbeatSucceededEvent`: a server answered a check.
     #[non_exhaustive]
     ServerHeartbeatSucceeded {
         /// The client's topology.
@@ -93,7 +92,7 @@ pub enum TopologyEvent {
         connection: HeartbeatConnection,
         /// Whether the server may have delayed its reply. Otherwise `duration` is the round-trip time.
         awaited: bool,
-        /// How long the hello took. For a check that opened a connection, this is the hello alone.
+        /// How long the hello took. For a check that opened a connection, this is the hello only.
         duration: Duration,
         /// The server's reply.
         reply: Arc<RawDocumentBuf>,
@@ -122,7 +121,7 @@ pub struct HeartbeatConnection {
     pub address: Arc<str>,
     /// The number of the connection among the connections of the server's monitor: 1, 2, 3 and so on.
     pub connection_id: u64,
-    /// The server's number for the connection, if the server has reported it yet.
+    /// The server's number for the connection, if already reported.
     pub server_connection_id: Option<i64>,
 }
 
@@ -176,7 +175,7 @@ impl TopologyEvent {
     }
 }
 
-/// Returns the events of a topology that opens with this description, in the order of the specification's tests.
+/// Returns the events for opening a topology with this description, in the order of the specification's tests.
 ///
 /// Every server begins as unknown. A load balancer, which is never checked, then becomes known at once (Load Balancers,
 /// "Monitoring").
@@ -192,7 +191,7 @@ pub fn events_of_opening(topology_id: ObjectId, topology: &TopologyDescription) 
     events
 }
 
-/// Returns the events of a change from one topology to the next, in the order of the specification's tests.
+/// Returns the events for a change from one topology to the next, in the order of the specification's tests.
 #[must_use]
 pub fn events_of_change(
     topology_id: ObjectId,

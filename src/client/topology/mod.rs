@@ -2,7 +2,7 @@
 //!
 //! This layer does no I/O, reads no clock and holds no lock. A monitor converts the reply to a hello, or the failure of
 //! a check, to a [`ServerDescription`]. [`TopologyDescription::after_check`] then returns the new topology and what the
-//! caller must do. [`TopologyDescription::after_error`] does the same for an application's error.
+//! caller must do. [`TopologyDescription::after_error`] does the same for an error that an operation met.
 //!
 //! # Terms
 //!

@@ -39,7 +39,7 @@ impl Step {
         if !self.joins_the_set(server) {
             return self.leave_out_of_set(server);
         }
-        // A primary replaces the list. Without a primary, members could add to it forever.
+        // A primary replaces the list. Without a primary, members could grow it forever.
         let new = self.new_ones(server.members()).len();
         if new > 0 && self.topology.servers().count() + new > MOST_MEMBERS {
             let error = format!("the servers report more than {MOST_MEMBERS} members of the replica set together");
@@ -115,7 +115,7 @@ impl Step {
     }
 }
 
-/// Returns whether the replica set knows the server by another address than the client does.
+/// Returns whether the replica set knows the server by a different address than the client does.
 fn goes_by_another_name(server: &ServerDescription) -> bool {
     server.me.as_ref().is_some_and(|me| *me != server.address)
 }

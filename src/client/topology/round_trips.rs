@@ -6,7 +6,7 @@ use std::time::Duration;
 /// The average and the minimum round-trip time of one server (Server Selection, "Calculation of Average Round Trip
 /// Times"; Server Monitoring, "Measuring RTT").
 ///
-/// For a server that becomes unknown, start again with [`RoundTrips::default`].
+/// When a server becomes unknown, start over with [`RoundTrips::default`].
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RoundTrips {
     average: Option<Duration>,

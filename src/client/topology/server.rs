@@ -18,7 +18,7 @@ use crate::text::printable::PeerText;
 /// The kind of a server (SDAM, "ServerType").
 ///
 /// The specification's `PossiblePrimary` is missing. It is a kind of unknown server, for clients that check one server
-/// after another.
+/// at a time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum ServerType {
     /// A server that is not a member of a replica set.
@@ -71,7 +71,7 @@ impl ServerType {
         self == Self::Unknown
     }
 
-    /// Returns the type that a successful hello reply indicates (SDAM, "Parsing a hello or legacy hello response").
+    /// Returns the type indicated by a successful hello reply (SDAM, "Parsing a hello or legacy hello response").
     pub(crate) fn of_reply(reply: &RawDocument) -> Self {
         let is_true = |field| matches!(reply.get(field), Ok(Some(RawBsonRef::Boolean(true))));
         let is_writable_primary = match reply.get("isWritablePrimary") {
@@ -138,7 +138,7 @@ pub struct ServerDescription {
     pub set_version: Option<i64>,
     /// `primary`: the member that the server reports as the primary.
     pub primary: Option<ServerAddress>,
-    /// `logicalSessionTimeoutMinutes`; `None` if the server has no sessions.
+    /// `logicalSessionTimeoutMinutes`; `None` if the server does not support sessions.
     pub logical_session_timeout_minutes: Option<i64>,
     /// `topologyVersion` of the last reply.
     pub topology_version: Option<TopologyVersion>,
@@ -308,7 +308,7 @@ impl ServerDescription {
         self.hosts.iter().chain(&self.passives).chain(&self.arbiters)
     }
 
-    /// Checks that a known server and wharf have a wire version in common.
+    /// Checks that wharf supports a wire version of a known server.
     ///
     /// # Errors
     ///
@@ -324,7 +324,7 @@ impl ServerDescription {
 /// The maximum number of replica set members that a server may report, in each of its lists and together. Servers allow 50.
 pub(super) const MOST_MEMBERS: usize = 100;
 
-/// Returns whether two lists of at most a hundred addresses have the same addresses in any order.
+/// Returns whether two lists of at most a hundred addresses contain the same addresses in any order.
 fn is_same_set(ours: &[ServerAddress], theirs: &[ServerAddress]) -> bool {
     ours == theirs
         || ours.iter().all(|address| theirs.contains(address)) && theirs.iter().all(|address| ours.contains(address))
@@ -333,7 +333,7 @@ fn is_same_set(ours: &[ServerAddress], theirs: &[ServerAddress]) -> bool {
 /// Returns the addresses in an array of a hello reply, in lower case; empty if the array is missing.
 fn addresses(reply: &RawDocument, field: &'static str) -> Result<Vec<ServerAddress>, WireError> {
     let Ok(array) = reply.get_array(field) else { return Ok(Vec::new()) };
-    // Checked before anything in it is kept.
+    // Checked before any of it is kept.
     match reply::texts(array).count() {
         count if count > MOST_MEMBERS => Err(too_many(field, count)),
         _ => reply::texts(array).map(|text| parse(field, &text)).collect(),
@@ -348,8 +348,8 @@ fn address_of(reply: &RawDocument, field: &'static str) -> Result<Option<ServerA
     reply::text(reply, field).filter(|text| !text.is_empty()).map(|text| parse(field, &text)).transpose()
 }
 
-/// Reads an address that a server reports. Only the application may name a socket on this machine. An address that was not
-/// UTF-8 cannot name a server, so it is refused.
+/// Reads an address that a server reports. Only the application may name a socket on this machine. An address that is
+/// not valid UTF-8 cannot name a server, so it is refused.
 fn parse(field: &'static str, text: &str) -> Result<ServerAddress, WireError> {
     let refuse = |allowed| WireError::ReplyField { field, value: text.into(), allowed };
     match ServerAddress::read(text) {
@@ -360,8 +360,8 @@ fn parse(field: &'static str, text: &str) -> Result<ServerAddress, WireError> {
     }
 }
 
-/// Returns the name of the replica set. Errors and logs show the name, and it is compared, so a bad name is refused instead
-/// of cut.
+/// Returns the name of the replica set. Errors and logs show the name, and it is compared, so a bad name is refused
+/// rather than truncated.
 fn set_name(reply: &RawDocument) -> Result<Option<String>, WireError> {
     let Some(name) = reply::text(reply, "setName") else { return Ok(None) };
     match *PeerText::of(&name) == *name {

@@ -38,8 +38,8 @@ pub struct Transition {
 }
 
 impl TopologyDescription {
-    /// Returns the topology after a check of one server. `None` if the outcome is ignored: the server has left the
-    /// topology, or the reply is stale (its `topologyVersion` is older than the known one).
+    /// Returns the topology after a check of one server. Returns `None` if the outcome is ignored: the server has left
+    /// the topology, or the reply is stale (its `topologyVersion` is older than the known one).
     ///
     /// A failed check does not clear the pool here. The monitor decides that, because it depends on the error (Server
     /// Monitoring, "Network or command error during server check").
@@ -61,12 +61,12 @@ impl TopologyDescription {
         Some(transition)
     }
 
-    /// Returns the topology after an application's error ("Error handling pseudocode"). `None` if the error says
-    /// nothing about the topology, or nothing new.
+    /// Returns the topology after an application's error ("Error handling pseudocode"). Returns `None` if the error
+    /// says nothing about the topology, or nothing new.
     #[must_use]
     pub fn after_error(&self, error: &ApplicationError) -> Option<Transition> {
         let present = self.server(&error.address)?;
-        // After sending the error, the server may already have reported a newer state.
+        // The server may have reported a newer state since it sent the error.
         let is_news = TopologyVersion::is_newer(error.topology_version, present.topology_version);
         if error.is_of_older_generation || !is_news {
             return None;
@@ -108,8 +108,8 @@ impl TopologyDescription {
         matches!(self.topology_type(), TopologyType::Unknown | TopologyType::Sharded)
     }
 
-    /// Returns the topology with these servers: all others leave, and new ones are unknown. `None` if nothing changes, or
-    /// the topology is not [rescanned](Self::is_rescanned).
+    /// Returns the topology with these servers: all others leave, and new ones are unknown. Returns `None` if nothing
+    /// changes, or the topology is not [rescanned](Self::is_rescanned).
     #[must_use]
     pub fn after_rescan(&self, servers: &[ServerAddress]) -> Option<Transition> {
         if !self.is_rescanned() || servers.is_empty() {
@@ -151,7 +151,7 @@ pub(super) struct Step {
 impl Step {
     fn in_unknown(&mut self, server: &ServerDescription) {
         match server.server_type {
-            // A rescan may have found more servers than the single seed so far.
+            // A rescan may have found more servers than the single seed known so far.
             ServerType::Standalone if self.topology.has_one_seed() && self.topology.servers().count() == 1 => {
                 self.topology.set_type(TopologyType::Single)
             }
@@ -217,7 +217,7 @@ impl Step {
         self.effects.extend(gone.into_iter().map(Effect::Removed));
     }
 
-    /// Removes a server that does not belong to the deployment, and notes the reason for the errors of selections.
+    /// Removes a server that does not belong to the deployment, and records the reason, for the errors of selections.
     pub(super) fn leave_out(&mut self, address: &ServerAddress, reason: &str) {
         self.topology.set_left_out(Some(format!("{address} is left out: {reason}").into()));
         self.remove(address);

@@ -86,7 +86,7 @@ impl ServerView {
         &self.0.tags
     }
 
-    /// Returns `logicalSessionTimeoutMinutes`; `None` if the server has no sessions.
+    /// Returns `logicalSessionTimeoutMinutes`; `None` if the server does not support sessions.
     #[must_use]
     pub fn logical_session_timeout_minutes(&self) -> Option<i64> {
         self.0.logical_session_timeout_minutes
@@ -140,13 +140,14 @@ impl TopologyView {
         self.0.shared_servers().iter().cloned().map(ServerView)
     }
 
-    /// Returns `logicalSessionTimeoutMinutes`: the smallest among all data-bearing servers; `None` if any has none.
+    /// Returns `logicalSessionTimeoutMinutes`: the smallest among all data-bearing servers; `None` if any of them lacks
+    /// it.
     #[must_use]
     pub fn logical_session_timeout_minutes(&self) -> Option<i64> {
         self.0.logical_session_timeout_minutes()
     }
 
-    /// Returns whether wharf has a wire version in common with all known servers.
+    /// Returns whether wharf supports a wire version of each known server.
     #[must_use]
     pub fn is_compatible(&self) -> bool {
         self.0.incompatibility().is_none()

@@ -20,24 +20,24 @@ use crate::text::printable::Printable;
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Written {
-    /// Whether the server has acknowledged the writes. With the write concern `w: 0` it does not: then the numbers are 0,
-    /// whatever the writes have done.
+    /// Whether the server acknowledged the writes. With the write concern `w: 0` it does not, and the numbers are 0
+    /// whatever the writes did.
     pub acknowledged: bool,
     /// The number of documents that were inserted. Upserts are not counted.
     pub inserted: u64,
-    /// The number of documents that updates found.
+    /// The number of documents that updates matched.
     pub matched: u64,
     /// The number of documents that updates changed.
     pub modified: u64,
     /// The number of documents that were deleted.
     pub deleted: u64,
-    /// The positions of the statements that inserted a document by `upsert`, with its `_id`.
+    /// The positions of the statements that upserted a document, with the document's `_id`.
     pub upserted: Vec<(usize, RawBson)>,
-    /// The positions of the inserts whose documents had no `_id`, with the added one.
+    /// The positions of the inserts whose documents had no `_id`, with the `_id` that was added.
     pub generated_ids: Vec<(usize, ObjectId)>,
 }
 
-/// Nothing was done, and that is known.
+/// It is known that nothing was done.
 impl Default for Written {
     fn default() -> Self {
         Self {
@@ -65,20 +65,20 @@ impl Written {
 #[error("{}", self.sentence())]
 #[non_exhaustive]
 pub struct WriteFailure {
-    /// What the writes have done.
+    /// What the writes did.
     pub written: Written,
     /// The statements that the server refused.
     pub errors: Vec<WriteError>,
     /// The commands that were executed without meeting their write concern.
     pub write_concern_errors: Vec<WriteConcernError>,
-    /// The error labels of the replies that report these errors, and the ones that the client adds.
+    /// The error labels of the replies that report these errors, and the labels that the client adds.
     pub labels: Labels,
-    /// The error that ended the series, if a command failed as a whole.
+    /// The error that stopped the rest, if a command failed as a whole.
     #[source]
     pub cause: Option<Box<ClientError>>,
     /// The server of the first error.
     pub(in crate::client) address: Option<Arc<str>>,
-    /// Whether the reason is a time limit, in a reply that reports success.
+    /// Whether a reply that reports success names an exceeded time limit as the reason.
     pub(in crate::client) is_timeout: bool,
 }
 
@@ -134,14 +134,14 @@ impl fmt::Display for WriteError {
     }
 }
 
-/// The failures of a series of commands.
+/// The failures of several commands.
 #[derive(Default)]
 pub(super) struct Failure {
     pub errors: Vec<WriteError>,
     pub concerns: Vec<WriteConcernError>,
     labels: Labels,
     pub cause: Option<Box<ClientError>>,
-    /// Whether the server's time limit was up, for a statement or for a write concern.
+    /// Whether the server's time limit expired, for a statement or for a write concern.
     is_max_time_expired: bool,
     is_timeout: bool,
     address: Option<Arc<str>>,
@@ -152,8 +152,8 @@ impl Failure {
         self.errors.is_empty() && self.concerns.is_empty() && self.cause.is_none()
     }
 
-    /// Records the client's knowledge besides the reply: the server, whether a time limit is the reason, and the labels
-    /// that no reply had. Before 4.4, the client adds the label `RetryableWriteError`.
+    /// Records what the client knows apart from the reply: the server, whether a time limit is the reason, and the
+    /// labels that no reply had. Before 4.4, the client adds the label `RetryableWriteError`.
     pub fn note(&mut self, address: &ServerAddress, unmet: Option<UnmetConcern>, limit: Limit) {
         if !self.is_none() {
             self.address.get_or_insert_with(|| address.text.clone());
@@ -173,7 +173,7 @@ impl Failure {
     }
 }
 
-/// Adds a reply to the results.
+/// Adds the reply of a command to the results.
 pub(super) fn read(
     kind: Kind,
     reply: &RawDocument,
@@ -207,7 +207,7 @@ pub(super) fn read(
     }
     for document in documents(reply.get_array("writeErrors").ok()) {
         let mut error = ServerError::read(document);
-        // Servers name it only if a whole command fails with it.
+        // Servers give the name of an error only if the whole command fails.
         if error.code == DUPLICATE_KEY && error.code_name.is_empty() {
             error.code_name.push_str("DuplicateKey");
         }

@@ -195,7 +195,7 @@ fn snapshot_session_reads_at_the_time_of_its_first_read() {
     reply(&mut session, &rawdoc! { "atClusterTime": time(6), "ok": 1 });
     assert_eq!(session.snapshot_time(), Some(time(5)));
     let expected = rawdoc! { "readConcern": { "level": "snapshot", "atClusterTime": time(5) } };
-    // Also on commands that do not support it, so that the server refuses them.
+    // Sent even with commands that do not support it, so that the server refuses them.
     for operation in [READ, WRITE, SessionUse { takes_after_cluster_time: false, ..READ }] {
         assert_eq!(sent(&mut session, &operation), expected);
     }
@@ -215,7 +215,7 @@ fn first_command_of_a_transaction_begins_it_with_its_read_concern() {
     session.advance_operation_time(time(5));
     session.start_transaction(TransactionOptions::default().read_concern("snapshot")).unwrap();
     assert_eq!(session.transaction_state(), TransactionState::Starting);
-    // The read concern of the operation's collection or client does not count.
+    // The read concern of the operation's collection or client does not apply.
     let write = SessionUse { read_concern: Some("local"), takes_after_cluster_time: false, ..WRITE };
     let expected = rawdoc! {
         "txnNumber": 1_i64, "startTransaction": true, "autocommit": false,
@@ -374,7 +374,7 @@ fn first_command_begins_the_transaction_again_if_the_server_has_not_seen_it() {
         assert_eq!(session.failed(&fault, Some(SERVER), false).labels, fault.labels);
         assert_eq!(session.transaction_state(), TransactionState::Starting, "{fault:?}");
         assert!(sent(&mut session, &WRITE).get_bool("startTransaction").unwrap());
-        // Only the first command can begin it.
+        // Only the first command can begin the transaction.
         reply(&mut session, &rawdoc! { "ok": 1 });
         sent(&mut session, &WRITE);
         let _ = session.failed(&fault, Some(SERVER), false);

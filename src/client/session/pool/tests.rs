@@ -9,7 +9,7 @@ use crate::pool::runtime::in_child;
 
 const TIMEOUT: Option<Duration> = Some(Duration::from_secs(30 * 60));
 
-/// A pool whose clock a test moves.
+/// A pool with a clock that the test advances.
 struct Fixture {
     pool: ServerSessionPool,
     now: Moment,
@@ -231,7 +231,7 @@ fn child_process_uses_none_of_its_parents_sessions() {
 enum Step {
     /// Takes a session, or makes one.
     Acquire,
-    /// Gives back one of the sessions in use, dirty or not.
+    /// Gives back one of the sessions in use, dirty or clean.
     Release { which: prop::sample::Index, dirty: bool },
     /// Lets time pass.
     Wait { seconds: u64 },
@@ -291,7 +291,8 @@ proptest! {
     }
 }
 
-/// Threads take, steal and give back at once, while one shard is pruned repeatedly: no session is lost or used twice.
+/// Threads take, steal and give back concurrently, while one shard is pruned repeatedly: no session is lost or used
+/// twice.
 #[test]
 fn threads_lose_no_session_and_use_none_twice() {
     const THREADS: usize = 4;

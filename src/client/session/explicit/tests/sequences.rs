@@ -8,7 +8,7 @@ use super::*;
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Start,
-    /// An operation and its outcome. `None`: it is cancelled after it was sent.
+    /// An operation and its outcome. `None` if it is cancelled after it was sent.
     Operation(Option<Outcome>),
     /// A commit, with as many attempts as there are outcomes.
     Commit(Option<Outcome>),
@@ -42,7 +42,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What a server knows about the session's transactions. It refuses to continue a transaction that it has not begun.
+/// What a server knows about the session's transactions. It refuses to continue a transaction that it did not begin.
 #[derive(Debug, Default)]
 struct Server {
     number: i64,
@@ -51,8 +51,8 @@ struct Server {
 }
 
 proptest! {
-    /// Whatever happens, each transaction is begun once, with a larger number than all before, and its end is sent if and
-    /// only if the server may know it.
+    /// Whatever happens, each transaction is begun once, with a number larger than all earlier ones, and its end is
+    /// sent if and only if the server may know it.
     #[test]
     fn server_understands_every_command_of_a_session(steps in prop::collection::vec(step(), 0..40)) {
         let mut session = session();
