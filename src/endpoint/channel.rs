@@ -31,15 +31,15 @@ pub(super) use receiving::Reply;
 /// Until then the peer is unverified, and all messages are short.
 pub(super) const HANDSHAKE_LIMITS: Limits = Limits { max_message_size: 1024 * 1024, max_document_size: 1024 * 1024 };
 
-/// The greatest capacity in bytes that each of the three buffers keeps between two commands.
+/// The greatest capacity in bytes that each of the three buffers retains between two commands.
 ///
-/// A pool has many connections, most of them idle, so one large message must not hold memory for good. A larger buffer
-/// is freed when the command has ended or, if the reply was lent out of it, at check-in.
+/// A pool has many connections, most of them idle, so a single large message must not occupy memory for good. A larger
+/// buffer is freed when the command ends or, if the reply was lent out of it, at check-in.
 pub(super) const KEPT_CAPACITY: usize = 64 * 1024;
 
 /// The length in bytes, compressed or not, from which a compressed reply is decompressed on a blocking thread.
 ///
-/// A shorter reply takes some milliseconds, or some tens of them if a server has crafted it to be slow.
+/// A shorter reply takes a few milliseconds, or a few tens of milliseconds if a server crafted it to be slow.
 pub(super) const LONG_TO_DECOMPRESS: usize = 1024 * 1024;
 
 /// A byte stream that carries one request and its reply at a time.
@@ -82,7 +82,7 @@ pub(super) struct Channel {
 /// The state of the exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ExchangeState {
-    /// There is no exchange.
+    /// No exchange is in progress.
     Idle,
     /// The request is being written from `outgoing`.
     Sending {
@@ -110,7 +110,7 @@ pub(super) enum ExchangeState {
         /// The reply's header.
         header: Header,
     },
-    /// There is no exchange, but the last reply is in a large buffer, where the caller may still read it.
+    /// No exchange is in progress, but the last reply is in a large buffer, where the caller may still read it.
     Lent,
     /// The reply is being read only to be discarded, and is too large to be buffered.
     Discarding {
@@ -121,7 +121,7 @@ pub(super) enum ExchangeState {
     Broken,
 }
 
-/// The reply that an exchange waits for.
+/// The reply that an exchange is waiting for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Awaited {
     /// The request ID that the reply answers.
@@ -161,7 +161,7 @@ impl fmt::Debug for Channel {
 pub(super) enum ExchangeError {
     /// The stream failed or ended.
     Network(io::Error),
-    /// Either the request must not be sent, and nothing has happened, or the reply is malformed.
+    /// Either the request must not be sent, and nothing has been done, or the reply is malformed.
     Wire(WireError),
     /// An earlier exchange failed or is unfinished, so the stream cannot carry another.
     NotReusable,
@@ -226,7 +226,7 @@ impl Channel {
         self.busy_poll = BusyPoll::new(limit);
     }
 
-    /// Overwrites and frees the buffers, after something that may be secret was sent or received.
+    /// Overwrites and frees the buffers, after something possibly secret was sent or received.
     ///
     /// An unfinished exchange cannot continue without the buffers, so the channel is then broken.
     pub fn wipe(&mut self) {
@@ -268,7 +268,7 @@ impl Channel {
     #[inline]
     pub fn condition(&self) -> Condition {
         match self.state {
-            // A request counts as never sent if nothing of it was written.
+            // A request counts as never sent if none of it was written.
             ExchangeState::Idle | ExchangeState::Lent | ExchangeState::Sending { written: 0, .. } => {
                 Condition::Reusable
             }
@@ -289,7 +289,7 @@ impl Channel {
         }
     }
 
-    /// Returns whether the request is written in full, so that only reading is left.
+    /// Returns whether the request is written in full, so that only reading remains.
     #[inline]
     pub fn is_sent(&self) -> bool {
         !matches!(
@@ -337,7 +337,7 @@ impl Channel {
     #[inline]
     pub fn begin(&mut self, request: &Request<'_>) -> Result<(), ExchangeError> {
         if !self.is_idle() {
-            // An earlier request makes room for this one if nothing of it was sent.
+            // An earlier request gives way to this one if none of it was sent.
             if !self.condition().is_reusable() {
                 return Err(ExchangeError::NotReusable);
             }
@@ -354,7 +354,7 @@ impl Channel {
             }
             _ => {
                 let most = self.limits.max_message_size;
-                // Usually there is nothing to append, so the search for the place is skipped.
+                // Usually there is nothing to append, so searching for the place is skipped.
                 match [&*self.appended, appended[0], appended[1]] {
                     [[], [], []] => op_msg::encode(&message, most, &mut self.outgoing)?,
                     [[], elements, []] => op_msg::encode_with(&message, &[elements], most, &mut self.outgoing)?,
@@ -388,24 +388,24 @@ impl Channel {
     }
 
     /// Makes one write or one read. Returns whether nothing is left to write or read: the reply is complete, or the
-    /// request has none.
+    /// request gets none.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future loses nothing: the channel records what was written and read.
+    /// Nothing is lost: the channel records what was written and read.
     pub async fn advance(&mut self) -> Result<bool, ExchangeError> {
         poll_fn(|context| self.poll_advance(context)).await
     }
 
-    /// Advances until nothing is left to write or read. Dropping the future loses nothing either.
+    /// Advances until nothing is left to write or read. Dropping the future loses nothing here either.
     pub async fn finish(&mut self) -> Result<(), ExchangeError> {
         poll_fn(|context| self.poll_finish(context)).await
     }
 
     /// Polls [`finish`](Self::finish).
     ///
-    /// A function, because all state is in the channel: a future would only add a state machine, and every command
-    /// comes through here.
+    /// A function, because all state is in the channel: a future would only add a state machine to the path of every
+    /// command.
     // Inlined into `EndpointConnection::poll_finish`, so that a command's code is contiguous.
     #[inline(always)]
     pub fn poll_finish(&mut self, context: &mut Context<'_>) -> Poll<Result<(), ExchangeError>> {
@@ -460,13 +460,13 @@ impl Channel {
         Poll::Ready(Ok(()))
     }
 
-    /// Returns whether there is no exchange.
+    /// Returns whether no exchange is in progress.
     #[inline]
     pub fn is_idle(&self) -> bool {
         matches!(self.state, ExchangeState::Idle)
     }
 
-    /// Returns whether a request was begun and nothing of it has been sent.
+    /// Returns whether a request was begun and none of it has been sent.
     pub fn is_unsent(&self) -> bool {
         matches!(self.state, ExchangeState::Sending { written: 0, .. })
     }
@@ -476,7 +476,7 @@ impl Channel {
         self.state = ExchangeState::Broken;
     }
 
-    /// Ends a state that is not an exchange. A lent reply is no longer read, and a request is dropped if nothing of it was
+    /// Ends a state that is not an exchange. A lent reply is no longer read, and a request is dropped if none of it was
     /// sent.
     #[cold]
     pub fn return_to_idle(&mut self) {
@@ -511,7 +511,7 @@ impl Channel {
         }
     }
 
-    /// Returns the error that broke the channel, if there was one.
+    /// Returns the error that broke the channel, if any.
     pub(super) fn fault(&self) -> Option<&Cause> {
         self.fault.as_ref()
     }

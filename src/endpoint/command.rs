@@ -26,9 +26,9 @@ use crate::endpoint::wire::op_msg::OutgoingSequence;
 ///
 /// # Added elements
 ///
-/// wharf appends `$db`, the declared API of [`Options::server_api`] and, with a time limit, `maxTimeMS`. It does not search
-/// the document for these fields, so the document must not have them. The effect of a field that appears twice is
-/// undefined, and usually an error (Run Command specification, "RunCommand implementation details").
+/// wharf appends `$db`, the declared API of [`Options::server_api`] and, with a time limit, `maxTimeMS`. It does not
+/// search the document for these fields, so the document must not contain them. The effect of a field that appears
+/// twice is undefined, and usually an error (Run Command specification, "RunCommand implementation details").
 #[derive(Clone, Copy)]
 #[must_use = "a command does nothing until it is run"]
 pub struct Command<'a> {
@@ -58,8 +58,8 @@ impl fmt::Debug for Command<'_> {
 /// The time limit of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Limit {
-    /// The options decide. Without a limit there, a command may take as long as the server takes, but each read and
-    /// write on the socket may be limited.
+    /// The options decide. Without a limit there, a command may take as long as the server takes, although each read
+    /// and write on the socket may be limited.
     Unset,
     /// The command may take as long as the server takes (`timeoutMS` of 0).
     Infinite,
@@ -80,7 +80,7 @@ impl Limit {
         if timeout.is_zero() { Self::Infinite } else { Self::For(timeout) }
     }
 
-    /// Returns the time that is left; `None` without a limit that has started.
+    /// Returns the time that is left; `None` if no limit is running.
     pub fn left(self) -> Option<Duration> {
         match self {
             Self::Until { at, .. } => Some(at.saturating_duration_since(Instant::now())),
@@ -88,7 +88,7 @@ impl Limit {
         }
     }
 
-    /// Returns when the time is up, with the whole time that was allowed; `None` without a limit that has started.
+    /// Returns when the time is up, with the whole time that was allowed; `None` if no limit is running.
     pub fn deadline(self) -> Option<(Instant, Duration)> {
         match self {
             Self::Until { at, limit } => Some((at, limit)),
@@ -124,12 +124,12 @@ impl Limit {
         !matches!(self, Self::Unset)
     }
 
-    /// Starts the time, unless the deadline is beyond the clock's range, which means no limit.
+    /// Starts the clock, unless the deadline is beyond the clock's range, which means no limit.
     pub fn start(self) -> Self {
         self.start_after(Duration::ZERO)
     }
 
-    /// Same as [`start`](Self::start), for a caller that has already waited for this long.
+    /// Like [`start`](Self::start), for a caller that has already waited for this long.
     pub fn start_after(self, waited: Duration) -> Self {
         match self {
             Self::For(limit) => match Instant::now().checked_add(limit.saturating_sub(waited)) {
@@ -176,13 +176,13 @@ impl<'a> Command<'a> {
 
     /// Sets `timeoutMS`: how long the command may take in total, instead of [`Options::timeout`]. Zero means no limit.
     ///
-    /// The server is told the remaining time as `maxTimeMS`, so the command's document must not have that field.
+    /// The server is told the remaining time as `maxTimeMS`, so the command's document must not contain that field.
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.limit = Limit::of(limit);
         self
     }
 
-    /// Sets the shortest round trip to the server that was measured (`minRoundTripTime`).
+    /// Sets the shortest measured round trip to the server (`minRoundTripTime`).
     ///
     /// It is subtracted from the time that the server is told. The command is not sent at all unless more time than
     /// this is left. The default is zero, which is also what a monitor reports until it has measured twice.
@@ -203,7 +203,7 @@ impl<'a> Command<'a> {
         self.database
     }
 
-    /// Returns the documents of all sequences, with the sequence's name.
+    /// Returns the documents of all sequences, each with the name of its sequence.
     pub(crate) fn all_in_sequences(&self) -> impl Iterator<Item = (&'a str, &'a RawDocument)> {
         self.sequences.iter().flat_map(|sequence| {
             (0..sequence.documents.len())
@@ -234,7 +234,7 @@ impl<'a> Command<'a> {
         self.sequences
     }
 
-    /// Returns the limit of the command or, if it has none, of the options. The time starts now.
+    /// Returns the limit of the command or, if it has none, of the options. The clock starts now.
     #[inline]
     pub(crate) fn limit(&self, options: &Options) -> Limit {
         self.unstarted_limit(options).start()
@@ -251,13 +251,13 @@ impl<'a> Command<'a> {
         self.limit.or(options.timeout)
     }
 
-    /// Returns the same command with a limit that has started.
+    /// Returns the same command with a limit that is already running.
     pub(crate) fn within(mut self, limit: Limit) -> Self {
         self.limit = limit;
         self
     }
 
-    /// Sets a limit that has started.
+    /// Sets a limit that is already running.
     pub(crate) fn set_limit(&mut self, limit: Limit) {
         self.limit = limit;
     }

@@ -50,14 +50,14 @@ pub struct EndpointConnection {
     closes_if_cut_short: bool,
     /// Memory for the elements that a client appends to a command.
     room: Vec<u8>,
-    /// Waits for the end of the command that was cut off.
+    /// Notified of the end of the command that was cut off.
     waiting: Option<Box<dyn AwaitsDrain>>,
 }
 
-/// A value that waits for the end of a command that its connection was left with. If it is dropped instead, nothing reports
-/// when the command ends.
+/// A value to notify of the end of a command that was cut off on its connection. If it is dropped instead, nothing
+/// reports when the command ends.
 pub(crate) trait AwaitsDrain: fmt::Debug + Send + Sync {
-    /// The connection was drained: the server has executed the command, or has never received it.
+    /// The connection was drained: the server executed the command, or never received it.
     fn drained(self: Box<Self>);
 }
 
@@ -79,14 +79,14 @@ pub(super) struct Identity {
     hello: HelloReply,
 }
 
-/// The parts of a newly established connection.
+/// What a newly established connection is made of.
 pub(super) struct Opened {
     /// The endpoint's address.
     pub address: Arc<str>,
     pub options: Arc<Options>,
-    /// The connection's number in its pool, or 0 if it belongs to no pool.
+    /// The connection's number in its pool, or 0 if it does not belong to a pool.
     pub connection_id: u64,
-    /// The pool's generation when the connection was created, or 0 if it belongs to no pool.
+    /// The pool's generation when the connection was created, or 0 if it does not belong to a pool.
     pub generation: u64,
     /// The runtime that the channel's socket is registered with.
     pub runtime: Handle,
@@ -165,19 +165,19 @@ impl EndpointConnection {
         }
     }
 
-    /// Finishes a command that was cancelled or timed out, so that the connection can be used again. Returns whether it
-    /// can run another command now.
+    /// Finishes a command that was cancelled or timed out, so that the connection can be reused. Returns whether it can
+    /// now run another command.
     ///
     /// Writes the rest of the command, then reads and discards its reply, within [`Options::drain_timeout`] and
     /// [`Options::drain_limit`]. Does nothing if the connection is already reusable. If the reply says that it opened a
     /// cursor, the cursor is closed on the server (`killCursors`), because no caller knows it.
     ///
-    /// A pool drains connections at check-in by itself. Call this on a connection that is held for several commands, such
-    /// as the commands of a transaction.
+    /// A pool drains connections at check-in on its own. Call this on a connection that is held for several commands,
+    /// such as the commands of a transaction.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future loses nothing: the next call continues.
+    /// Nothing is lost: the next call continues.
     pub async fn drain(&mut self) -> bool {
         match self.condition() {
             Condition::Reusable => true,
@@ -284,7 +284,7 @@ impl EndpointConnection {
         }
     }
 
-    /// Sends the command and reads its reply into the channel, within the limit, whose time has already started.
+    /// Sends the command and reads its reply into the channel, within the limit, which is already running.
     pub(super) async fn complete(&mut self, command: &Command<'_>, limit: Limit) -> Result<(), Box<CommandError>> {
         if self.is_timed(limit) {
             // Boxed, so that a command without a limit carries no timer.
@@ -302,7 +302,7 @@ impl EndpointConnection {
         Ok(())
     }
 
-    /// Same as [`complete`](Self::complete), for a command that [`is_timed`](Self::is_timed).
+    /// Like [`complete`](Self::complete), for a command that [`is_timed`](Self::is_timed).
     pub(super) async fn complete_in_time(
         &mut self,
         command: &Command<'_>,
@@ -315,8 +315,8 @@ impl EndpointConnection {
 
     /// Continues the exchange until its next reply is complete.
     ///
-    /// Not inlined, so that the code of a command is in one place, next to `begin` and `outcome`. A CPU core that has slept
-    /// since the last command has to fetch every page and cache line of it.
+    /// Not inlined, so that the code of a command is in one place, next to `begin` and `outcome`. A CPU core that slept
+    /// since the last command must fetch every page and cache line of it again.
     #[inline(never)]
     pub(super) fn poll_finish(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Box<CommandError>>> {
         let finished = ready!(self.channel.poll_finish(context));
@@ -382,7 +382,7 @@ impl EndpointConnection {
         examined
     }
 
-    /// Same as [`outcome`](Self::outcome), but leaves the reply in the buffer.
+    /// Like [`outcome`](Self::outcome), but leaves the reply in the buffer.
     pub(super) fn take(&mut self, limit: Limit) -> Result<Reply, Box<CommandError>> {
         let reply = self.channel.take_reply().map_err(|error| self.identity.failed(error))?;
         if let Err(failure) = examine(self.channel.body(&reply), limit, &self.identity) {
@@ -393,7 +393,7 @@ impl EndpointConnection {
         Ok(reply)
     }
 
-    /// Breaks the channel if the reply breaks the protocol above its framing: no further reply is read then.
+    /// Breaks the channel if the reply breaks the protocol above its framing: no further reply is then read.
     #[cold]
     fn break_after(&mut self, failure: &CommandError) {
         if let CommandError::Wire { .. } = failure {
@@ -492,7 +492,7 @@ impl EndpointConnection {
         self.waiting = Some(waiting);
     }
 
-    /// Returns whether nothing of the last command was sent.
+    /// Returns whether none of the last command was sent.
     pub(crate) fn has_sent_nothing(&self) -> bool {
         !self.reauthenticating && (self.channel.is_idle() || self.channel.is_unsent())
     }
@@ -505,15 +505,15 @@ impl EndpointConnection {
         self.closes_if_cut_short = closes;
     }
 
-    /// Makes the connection close instead of being used again when it is given back.
+    /// Makes the connection close when it is given back, instead of being reused.
     pub(crate) fn close_after_use(&mut self) {
         self.channel.mark_broken();
     }
 
     /// Returns whether the connection was authenticated.
     ///
-    /// Always false without a credential. Always true with a credential, unless the connection belongs to no pool and
-    /// its server says that it is an arbiter.
+    /// Always false without a credential. Always true with a credential, except on a connection without a pool whose
+    /// server says that it is an arbiter.
     #[must_use]
     pub fn is_authenticated(&self) -> bool {
         self.authentication.is_some()
@@ -534,7 +534,7 @@ impl EndpointConnection {
     }
 
     pub(super) fn abandon_after_fork(mut self) {
-        // It belongs to the parent. Dropping it would take locks that threads of the parent may hold.
+        // It belongs to the parent process. Dropping it would take locks that threads of the parent may hold.
         mem::forget(self.waiting.take());
         self.channel.into_transport().abandon_after_fork();
     }
@@ -550,7 +550,7 @@ fn examine(reply: &RawDocument, limit: Limit, identity: &Identity) -> Result<(),
     examine_further(reply, limit, identity)
 }
 
-/// Same as [`examine`], for a reply that does not begin with success.
+/// Like [`examine`], for a reply that does not begin with success.
 #[inline(never)]
 fn examine_further(reply: &RawDocument, limit: Limit, identity: &Identity) -> Result<(), Box<CommandError>> {
     let expired = |source: Box<ServerError>| {

@@ -15,7 +15,7 @@ pub(super) struct Deadline {
     at: Option<Instant>,
     /// The limit for each command, even if more time is left until the deadline.
     each: Option<ConnectTimeoutError>,
-    /// Whether this is an operation's own deadline, which counts all time.
+    /// Whether this is an operation's own deadline, for which all time counts.
     #[cfg_attr(not(feature = "oidc"), allow(dead_code, reason = "only MONGODB-OIDC exempts time from the deadline"))]
     whole: bool,
 }
@@ -26,7 +26,7 @@ impl Deadline {
         Self::of(ConnectTimeoutError { limit, option: "connectTimeoutMS" }, false)
     }
 
-    /// Returns the deadline for the rest of an operation's own time, which counts all time.
+    /// Returns the deadline for the rest of an operation's own time, for which all time counts.
     pub fn of_operation(left: Duration) -> Self {
         Self::of(ConnectTimeoutError { limit: left, option: "timeoutMS" }, true)
     }

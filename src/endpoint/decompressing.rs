@@ -1,8 +1,8 @@
 //! Decompression of a large reply on a blocking thread.
 //!
 //! Decompressing 48 MB takes a tenth of a second or more, which would block an asynchronous thread. So the buffers move
-//! to a blocking thread and back. Meanwhile the channel is in a separate state, so that the exchange can be paused and
-//! resumed as in any other state.
+//! to a blocking thread and back. In the meantime the channel is in a separate state, so that the exchange can be
+//! paused and resumed as in any other state.
 
 use std::io;
 use std::pin::Pin;
@@ -29,8 +29,8 @@ impl Drop for Decompressing {
     }
 }
 
-/// The channel's buffers. They are wiped if the channel no longer wants them back, because it may be wiping its own
-/// buffers.
+/// The channel's buffers. If the channel no longer wants them back, they are wiped, because the channel may be wiping
+/// its own.
 #[derive(Default)]
 struct Decompressed {
     incoming: Inbox,
@@ -61,8 +61,8 @@ impl Channel {
         if let Err(error) = self.accepted.check(&self.incoming[..length]) {
             return Poll::Ready(Err(self.wire(error)));
         }
-        // A size above the limit is refused when the reply is taken, before any decompression. Content may take time and
-        // yield little.
+        // A size above the limit is refused when the reply is taken, before any decompression. Even content that yields
+        // little may take time.
         let is_large = |size: usize| size <= most as usize && size.max(length) >= LONG_TO_DECOMPRESS;
         let elsewhere =
             compressed::announced_size(&self.incoming[..length]).is_some_and(is_large) && !Inline::is_entered();

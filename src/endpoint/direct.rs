@@ -1,4 +1,4 @@
-//! A connection that belongs to no pool.
+//! A connection without a pool.
 
 use std::ops::{Deref, DerefMut};
 
@@ -11,7 +11,7 @@ use super::error::CommandError;
 use crate::pool::condition::Condition;
 use crate::pool::runtime::boxed;
 
-/// A connection that belongs to no pool, opened by [`Endpoint::connect`](super::Endpoint::connect). Dropping it closes it.
+/// A connection without a pool, opened by [`Endpoint::connect`](super::Endpoint::connect). Dropping it closes it.
 ///
 /// Used by a monitor, or by a task that holds one connection for as long as it runs.
 #[derive(Debug)]
@@ -71,10 +71,10 @@ impl DirectConnection {
     ///
     /// Without a time limit it waits as long as the server takes; see [`Command::timeout`].
     ///
-    /// A reply with `ok: 1` counts as success even if it has `writeErrors` or a `writeConcernError`. Check replies to
-    /// writes for these fields. Only the `writeConcernError` may say that the server is shutting down or is no longer
-    /// primary (SDAM, "not writable primary and node is recovering"). No error reports that, and nothing is cleared. A
-    /// caller that tracks the state of servers passes each reply to a write to
+    /// A reply with `ok: 1` counts as success even if it contains `writeErrors` or a `writeConcernError`. Check replies
+    /// to writes for these fields. Only the `writeConcernError` may say that the server is shutting down or is no
+    /// longer primary (SDAM, "not writable primary and node is recovering"). That is not reported as an error, and no
+    /// pool is cleared. A caller that tracks the state of servers passes each reply to a write to
     /// [`StateChange::of_reply`](super::StateChange::of_reply):
     ///
     /// ```
@@ -88,7 +88,7 @@ impl DirectConnection {
     /// If the server asks the connection to authenticate again (error 391), the connection does so and runs the command
     /// once more.
     ///
-    /// In the common case this takes one write, one read, and one allocation for the reply.
+    /// In the usual case this takes one write, one read, and one allocation for the reply.
     ///
     /// # Errors
     ///
@@ -137,8 +137,8 @@ impl DirectConnection {
         Ok(self.connection.channel.body(&reply))
     }
 
-    /// Sends `command`, to which the server sends no reply (OP_MSG, "moreToCome on requests"). Completes when the
-    /// operating system has taken all of it.
+    /// Sends `command`, to which the server does not reply (OP_MSG, "moreToCome on requests"). Completes when the
+    /// operating system has accepted all of it.
     ///
     /// Used for a write whose write concern is `{ w: 0 }`, which its document must state.
     ///

@@ -1,12 +1,12 @@
-//! Drains exchanges that no caller waits for any longer, so that their connections can be used again.
+//! Drains exchanges that no caller is waiting for any longer, so that their connections can be used again.
 //!
 //! A command that was cancelled or timed out leaves behind a half-written request or an unread reply. Closing the
-//! connection is simpler, and is what the CSOT specification asks for after a timeout. But callers cancel when the server
-//! is slow, and a new connection for each cancelled command slows it down further. So the channel writes the rest of the
-//! request, then reads and discards the reply. It does so within limits, and only as long as no check-out needs the
-//! connection's capacity.
+//! connection is simpler, and is what the CSOT specification asks for after a timeout. But callers cancel when the
+//! server is slow, and a new connection for each cancelled command slows it down further. So the channel writes the
+//! rest of the request, then reads and discards the reply. It does so within limits, and only while no check-out needs
+//! the connection's capacity.
 //!
-//! A reply that no caller has seen may name a cursor that the server has opened. The drain closes that cursor, which the
+//! A reply that no caller has seen may name a cursor that the server opened. The drain closes that cursor, which the
 //! server would otherwise keep for ten minutes.
 
 use std::task::{Context, Poll, ready};
@@ -75,24 +75,24 @@ impl Channel {
     /// A reply of up to 64 KiB is checked like any other, and so is a larger one that begins like the reply to a query. For
     /// any other reply, only the header and the flags are checked.
     ///
-    /// If the reply names a newly opened cursor, the drain closes the cursor (`killCursors`), and drains that command as
-    /// well. It does not look into a reply of more than 1 MiB, nor into a compressed one of more than 64 KiB.
+    /// If the reply names a newly opened cursor, the drain closes the cursor (`killCursors`), and drains that command
+    /// as well. It does not inspect a reply of more than 1 MiB, or a compressed reply of more than 64 KiB.
     ///
     /// Neither the rest of the request nor the reply may exceed `most` bytes.
     ///
     /// # Errors
     ///
-    /// The exchange has not ended. [`condition`](Self::condition) tells whether another call may still end it.
+    /// The exchange has not ended. [`condition`](Self::condition) says whether another call may still end it.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future loses nothing: the next call continues where this one stopped.
+    /// Nothing is lost: the next call continues where this one stopped.
     pub async fn drain(&mut self, most: u64) -> Result<(), NotDrained> {
         let mut has_closed = false;
         loop {
             match self.state {
                 ExchangeState::Idle => return Ok(()),
-                // Never sent, or no longer read.
+                // The request was never sent, or the reply is no longer read.
                 ExchangeState::Lent | ExchangeState::Sending { written: 0, .. } => self.return_to_idle(),
                 ExchangeState::Sending { then: Some(awaited), .. }
                 | ExchangeState::Receiving(awaited)
@@ -118,7 +118,7 @@ impl Channel {
                         && self.begin_closing(&database, &body)
                     {
                         has_closed = true;
-                        // A request is not drained if nothing of it was sent.
+                        // A request is not drained if none of it was sent.
                         self.advance().await?;
                     }
                 }
@@ -183,15 +183,15 @@ impl Channel {
     }
 }
 
-/// Returns whether a reply that begins like this may name a newly opened cursor, rather than one that was read further.
+/// Returns whether a reply that begins like this may name a newly opened cursor, rather than one that is already known.
 fn may_open_cursor(start: &[u8; TELLING]) -> bool {
     start[FIRST_FIELD..].starts_with(CURSOR) && !start[FIRST_OF_CURSOR..].starts_with(NEXT_BATCH)
 }
 
-/// Returns the database and the command for closing the cursor that a reply says was opened.
+/// Returns the database and the command for closing the cursor that was opened according to a reply.
 fn closing_of(reply: &RawDocument) -> Option<(String, RawDocumentBuf)> {
     let cursor = reply.get_document("cursor").ok()?;
-    // The reply to a `getMore` has the next batch. Its caller knows the cursor.
+    // The reply to a `getMore` contains the next batch. Its caller knows the cursor.
     cursor.get_array("firstBatch").ok()?;
     let id = whole_number(cursor, "id").ok()?.filter(|&id| id != 0)?;
     let (database, collection) = cursor.get_str("ns").ok()?.split_once('.')?;

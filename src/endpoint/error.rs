@@ -15,7 +15,7 @@ use crate::pool::error::{Cause, Labels};
 use crate::pool::service_id::ServiceId;
 use crate::text::milliseconds::Milliseconds;
 
-/// A command has no successful reply.
+/// Why a command has no successful reply.
 ///
 /// ```
 /// use wharf::CommandError;
@@ -34,7 +34,7 @@ use crate::text::milliseconds::Milliseconds;
 #[non_exhaustive]
 pub enum CommandError {
     /// The server executed the command, or refused to, and reports that it failed. The connection remains usable.
-    /// [`is_retryable`](CommandError::is_retryable) and the error's labels tell whether to retry.
+    /// [`is_retryable`](CommandError::is_retryable) and the error's labels say whether to retry.
     #[error("command on {origin} failed: {source}")]
     #[non_exhaustive]
     Server {
@@ -54,7 +54,7 @@ pub enum CommandError {
         /// [`TimedOut`](io::ErrorKind::TimedOut).
         source: Arc<io::Error>,
     },
-    /// The time of `timeoutMS` was up. The server may have executed the command, except after
+    /// The time of `timeoutMS` ran out. The server may have executed the command, except after
     /// [`Unsent`](CommandTimeoutError::Unsent).
     #[error("command on {origin} did not finish {}: {source}", InTime(*limit))]
     #[non_exhaustive]
@@ -63,7 +63,7 @@ pub enum CommandError {
         origin: Box<Origin>,
         /// The time that the command was allowed; zero if only the server had a limit.
         limit: Duration,
-        /// How far the command came, or the server's error.
+        /// How far the command got, or the server's error.
         source: CommandTimeoutError,
     },
     /// The command is too large to be sent, and the connection remains usable. Or the reply breaks the protocol, and a
@@ -111,7 +111,7 @@ crate::pool::error::debug_as_sentence!(enum CommandError {
     ; Server, Network, Timeout, Wire, Lost, NotReusable, Reauthentication
 });
 
-/// How far a command came when its time was up.
+/// How far a command got before its time ran out.
 ///
 /// ```
 /// use wharf::CommandError;
@@ -134,17 +134,17 @@ pub enum CommandTimeoutError {
     /// The command was sent in part.
     #[error("the time was up while the command was being sent")]
     Sending,
-    /// The reply had not arrived, or only in part.
+    /// The reply had not arrived, or only part of it had.
     #[error("the time was up while waiting for the reply")]
     Receiving,
-    /// The server's own time limit expired, which the client had sent along (`MaxTimeMSExpired`, code 50).
+    /// The time limit that the client sent along expired on the server (`MaxTimeMSExpired`, code 50).
     #[error(transparent)]
     Server(Box<ServerError>),
 }
 
 crate::pool::error::debug_as_sentence!(enum CommandTimeoutError { Server(_); Unsent, Sending, Receiving });
 
-/// Displays the limit that a command has exceeded. Zero means that only the server had a limit.
+/// Displays the limit that a command exceeded. Zero means that only the server had a limit.
 struct InTime(Duration);
 
 impl fmt::Display for InTime {
@@ -162,12 +162,12 @@ impl fmt::Display for InTime {
 pub struct Origin {
     /// The endpoint's address.
     pub address: Arc<str>,
-    /// The connection's number in its pool, or `None` if it belongs to no pool.
+    /// The connection's number in its pool, or `None` without a pool.
     pub connection_id: Option<u64>,
     /// The server's number for the connection, as in the server's log, if the server reported it.
     pub server_connection_id: Option<i64>,
-    /// The generation of the connection: its service's in load-balanced mode, otherwise its pool's. `None` if it belongs to
-    /// no pool. An error of an older generation says nothing about the server's current state.
+    /// The generation of the connection: its service's in load-balanced mode, otherwise its pool's. `None` without a
+    /// pool. An error of an older generation says nothing about the server's current state.
     pub generation: Option<u64>,
     /// The service behind the load balancer.
     pub service_id: Option<ServiceId>,
@@ -269,7 +269,8 @@ impl CommandError {
     /// command was not sent.
     ///
     /// After a network failure or a timeout the server may have executed the command, so only a caller that knows the
-    /// command can decide. A command that was not sent for lack of time is not retryable, because its time is still up.
+    /// command can decide. A command that was not sent for lack of time is not retryable, because its time has already
+    /// run out.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {
@@ -329,7 +330,7 @@ impl CommandError {
         self.is_network_error() || self.state_change() == Some(StateChange::ShuttingDown)
     }
 
-    /// Returns the `topologyVersion` in the server's error, which tells stale errors from current ones.
+    /// Returns the `topologyVersion` in the server's error, which distinguishes stale errors from current ones.
     #[must_use]
     pub fn topology_version(&self) -> Option<&RawDocument> {
         self.any_server_error()?.reply.get_document("topologyVersion").ok()

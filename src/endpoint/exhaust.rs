@@ -51,7 +51,7 @@ impl DirectConnection {
     /// # Errors
     ///
     /// [`CommandError::Wire`], [`Lost`](CommandError::Lost) and [`NotReusable`](CommandError::NotReusable), as for
-    /// [`run`](Self::run). Nothing has been sent in these cases.
+    /// [`run`](Self::run). Nothing is sent in these cases.
     pub fn exhaust(&mut self, command: Command<'_>) -> Result<Replies<'_, Self>, CommandError> {
         let limit = self.connection.begin_exhaust(&command).map_err(|failure| *failure)?;
         Ok(Replies { connection: self, limit, is_over: false })
@@ -70,7 +70,7 @@ impl Replies<'_, DirectConnection> {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future loses nothing: the next call returns the same reply.
+    /// Nothing is lost: the next call returns the same reply.
     pub async fn next(&mut self) -> Result<Option<&RawDocument>, CommandError> {
         if self.is_over {
             return Ok(None);
@@ -100,7 +100,7 @@ impl Replies<'_, DirectConnection> {
 }
 
 impl Connection<Endpoint> {
-    /// Same as [`DirectConnection::exhaust`], but the replies end when the pool is cleared with
+    /// Like [`DirectConnection::exhaust`], but the replies end when the pool is cleared with
     /// `interruptInUseConnections`.
     ///
     /// # Errors
@@ -114,16 +114,16 @@ impl Connection<Endpoint> {
 }
 
 impl Replies<'_, Connection<Endpoint>> {
-    /// Same as `next` of the replies of a [`DirectConnection`], but also ends when the pool is cleared with
+    /// Like `next` on the replies of a [`DirectConnection`], but also ends when the pool is cleared with
     /// `interruptInUseConnections`.
     ///
     /// # Errors
     ///
-    /// The same, and also [`OperationError::Interrupted`].
+    /// The same errors, and [`OperationError::Interrupted`].
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future loses nothing: the next call returns the same reply.
+    /// Nothing is lost: the next call returns the same reply.
     pub async fn next(&mut self) -> Result<Option<&RawDocument>, OperationError> {
         if self.is_over {
             return Ok(None);

@@ -89,7 +89,7 @@ impl Handshake {
         hello.agreed_compressor(&self.compressors)
     }
 
-    /// Makes the handshake on a new channel.
+    /// Performs the handshake on a new channel.
     pub(super) async fn make(
         &self,
         channel: &mut Channel,
@@ -135,7 +135,7 @@ impl Handshake {
 
 /// Returns the error of a stream that did not answer hello.
 ///
-/// A server that requires TLS just closes a stream that begins without it.
+/// A server that requires TLS simply closes a stream that begins without it.
 fn without_answer(channel: &Channel, error: io::Error) -> io::Error {
     if channel.transport().is_secured() || !channel.received().is_empty() {
         return error;
@@ -154,8 +154,8 @@ fn refusal(unsuccessful: Unsuccessful, is_secret: bool) -> EstablishError {
     }
 }
 
-/// Returns the error adjusted to the server's own error: exactly its labels, whether to retry, and whether to clear the
-/// pool.
+/// Returns the error adjusted to the server's own error: exactly its labels, and its answers on whether to retry and
+/// whether to clear the pool.
 pub(super) fn judged_by(error: &ServerError, failure: EstablishError) -> EstablishError {
     let stays_up = matches!(error.state_change(), Some(StateChange::NotWritablePrimary | StateChange::Recovering));
     // Pools do not know other labels.
@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(client.document, client.metadata.to_document());
     }
 
-    /// A lock would be held during most of the forks.
+    /// A lock would be held at the time of most of the forks.
     #[cfg(unix)]
     #[test]
     fn forked_child_appends_metadata_while_a_thread_of_the_parent_does() {

@@ -5,9 +5,9 @@ use std::net::IpAddr;
 use crate::endpoint::options::split_zone;
 
 /// Returns a host's name in the form of certificates and `ALLOWED_HOSTS`: in lower case, without a final dot, and an IP
-/// address in its shortest form, without a zone. A zone is this machine's name for the route to the address.
+/// address in its shortest form, without a zone. A zone is the local name of the route to the address.
 ///
-/// Returns `None` if the name is not ASCII: it has several forms then, and none of them is in a certificate.
+/// Returns `None` if the name is not ASCII: it then has several forms, none of which appears in a certificate.
 pub(super) fn canonical(name: &str) -> Option<String> {
     if let Ok(address) = split_zone(name).0.parse::<IpAddr>() {
         return Some(address.to_string());

@@ -43,14 +43,14 @@ pub(super) struct HttpRequest<'a> {
     pub path: &'a str,
     pub headers: &'a [(&'static str, &'a str)],
     pub body: Zeroizing<Vec<u8>>,
-    /// The addresses that the service may have; `None` allows all. A name is resolved once, all of its addresses must
-    /// be allowed, and the connection goes to one of them. A second DNS answer therefore changes nothing.
+    /// The addresses allowed for the service; `None` allows all. A name is resolved once, all of its addresses must be
+    /// allowed, and the connection goes to one of them. A second DNS answer therefore changes nothing.
     pub peers: Option<Peers>,
     /// The time limit for the whole exchange.
     pub limit: Duration,
 }
 
-/// Decides whether a service may have an address.
+/// Decides whether an address is allowed for a service.
 pub(super) type Peers = fn(IpAddr) -> bool;
 
 /// An answer with any status.
@@ -59,7 +59,7 @@ pub(super) struct HttpAnswer {
     pub body: Zeroizing<Vec<u8>>,
 }
 
-/// Why there is no answer. Contains nothing of the request but the address.
+/// Why there is no answer. Contains nothing from the request but the address.
 #[derive(Debug, Error)]
 pub(super) enum HttpError {
     #[error("{url:?} is not the URL of a service: it must be http://host:port or https://host:port")]
@@ -90,7 +90,7 @@ impl HttpRequest<'_> {
         self.send_trusting(system_trust).await
     }
 
-    /// Same as [`send`](Self::send), with the authorities that `trust` returns.
+    /// Like [`send`](Self::send), with the authorities that `trust` returns.
     async fn send_trusting(self, trust: Trust) -> Result<HttpAnswer, HttpError> {
         let limit = self.limit;
         timeout(limit, self.send_unbounded(trust)).await.map_err(|_| HttpError::Timeout { limit })?
@@ -203,7 +203,7 @@ impl Service {
     }
 }
 
-/// Returns the authorities to trust. It may read files.
+/// Returns the authorities to trust. May read files.
 type Trust = fn() -> io::Result<RootCertStore>;
 
 /// Returns the authorities in the operating system's trust store.

@@ -8,16 +8,16 @@ use zeroize::Zeroize;
 
 use super::transport::Transport;
 
-/// The minimum number of free bytes for a read, so that a reply of common size takes one read.
+/// The minimum number of free bytes for a read, so that a reply of ordinary size takes one read.
 const READ_AHEAD: usize = 4 * 1024;
 
-/// The maximum number of bytes that are allocated on a peer's announcement alone. Beyond it the buffer grows as bytes
-/// arrive, each time at most to twice their number.
+/// The maximum number of bytes that are allocated merely on a peer's announcement. Beyond it the buffer grows as bytes
+/// arrive, each time to at most twice their number.
 const TRUSTED: usize = 1024 * 1024;
 
-/// Bytes that were received but not used yet. Dereferences to them.
+/// Bytes that were received but not yet used. Dereferences to them.
 ///
-/// The whole allocation is initialised once, when it is made, so that a read can write to it directly. The spare
+/// The whole allocation is initialised once, when it is created, so that a read can write to it directly. The spare
 /// capacity of a vector would have to be prepared for each read.
 #[derive(Default)]
 pub(super) struct Inbox {
@@ -45,7 +45,7 @@ impl Inbox {
         Poll::Ready(Ok(()))
     }
 
-    /// Returns the number of free bytes that the next read should have.
+    /// Returns the number of free bytes that the next read should find.
     #[inline]
     fn least_room(&self, missing: usize) -> usize {
         missing.min(TRUSTED.max(self.filled)).max(READ_AHEAD)
@@ -68,7 +68,7 @@ impl Inbox {
         self.filled -= count;
     }
 
-    /// Drops all bytes, and keeps the allocation.
+    /// Drops all bytes, but keeps the allocation.
     #[inline]
     pub fn clear(&mut self) {
         self.filled = 0;

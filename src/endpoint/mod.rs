@@ -8,8 +8,8 @@
 //! 2. `handshake` exchanges hello in `OP_MSG` (`channel`, over `wire`).
 //! 3. `authentication` authenticates the application, if the options have a credential.
 //!
-//! Commands then run as exchanges. An exchange belongs to the channel rather than to the task that waits for it. When a
-//! command is cancelled, the pool drains its connection (`drain`).
+//! Commands then run as exchanges. An exchange belongs to the channel rather than to the task that is waiting for it.
+//! When a command is cancelled, the pool drains its connection (`drain`).
 //!
 //! The `channel` does not interpret the bytes of the `transport`. It compresses between encoding and writing, and
 //! decompresses between reading and decoding.
@@ -105,8 +105,8 @@ use transport::{Connector, Connectors};
 
 /// A MongoDB server, or a load balancer in front of several, and how to open connections to it.
 ///
-/// Clones, and all endpoints that one call of [`Options::endpoints`] made, share TLS sessions and the keys and tokens
-/// of authentication.
+/// Clones, and all endpoints made by one call to [`Options::endpoints`], share TLS sessions and the keys and tokens of
+/// authentication.
 ///
 /// ```
 /// use std::time::Duration;
@@ -146,8 +146,8 @@ impl fmt::Debug for HelloSink {
 impl Options {
     /// Returns the endpoint of a deployment with one server.
     ///
-    /// Reads the files that the options name. Looks nothing up and connects to nothing. Options that no pool applies
-    /// are logged as warnings, or are errors after [`Options::parse_strict`]: see [`Options::unapplied`].
+    /// Reads the files that the options name. Does not look anything up or connect. Options that no pool applies are
+    /// logged as warnings, or are errors after [`Options::parse_strict`]: see [`Options::unapplied`].
     ///
     /// # Errors
     ///
@@ -166,8 +166,8 @@ impl Options {
     /// Returns the endpoints of the deployment's servers, in the order of the hosts. Each is meant to get its own
     /// [pool](Endpoint::pool).
     ///
-    /// Reads the files that the options name. Looks nothing up and connects to nothing. Options that no pool applies
-    /// are logged as warnings, or are errors after [`Options::parse_strict`]: see [`Options::unapplied`].
+    /// Reads the files that the options name. Does not look anything up or connect. Options that no pool applies are
+    /// logged as warnings, or are errors after [`Options::parse_strict`]: see [`Options::unapplied`].
     ///
     /// # Errors
     ///
@@ -182,7 +182,7 @@ impl Options {
     }
 }
 
-/// Makes the endpoints of one deployment, whose servers may become known later.
+/// Creates the endpoints of one deployment, whose servers may become known later.
 #[derive(Debug)]
 pub(crate) struct Endpoints {
     options: Arc<Options>,
@@ -208,7 +208,7 @@ impl Endpoints {
         Ok(Self { options, connectors, handshake, authenticator, serves_scans: false })
     }
 
-    /// Makes endpoints whose pooled connections also serve checks of the server.
+    /// Creates endpoints whose pooled connections also serve checks of the server.
     pub(crate) fn for_scans(self) -> Self {
         Self { serves_scans: true, ..self }
     }
@@ -235,7 +235,7 @@ impl Endpoint {
     /// Creates an endpoint with default options for `address`: `host`, `host:port`, `[IPv6]` or `[IPv6]:port`. The
     /// default port is 27017.
     ///
-    /// Looks nothing up and connects to nothing.
+    /// Does not look anything up or connect.
     ///
     /// # Errors
     ///
@@ -246,7 +246,8 @@ impl Endpoint {
         Options::new([address])?.endpoint().map_err(|_| ServerAddress::refuse(address, allowed))
     }
 
-    /// Makes an endpoint that tells `sink` the reply to the hello of each connection, and the generation of the connection.
+    /// Creates an endpoint that tells `sink` the reply to the hello of each connection, and the generation of the
+    /// connection.
     pub(crate) fn on_hello(self, sink: impl Fn(&RawDocument, u64) + Send + Sync + 'static) -> Self {
         Self { on_hello: Some(HelloSink(Arc::new(sink))), ..self }
     }
@@ -270,8 +271,8 @@ impl Endpoint {
         &self.options
     }
 
-    /// Appends a wrapping library to the metadata that connections send with their hello (MongoDB Handshake, "Metadata
-    /// updates after MongoClient initialization").
+    /// Appends the name of a wrapping library to the metadata that connections send with their hello (MongoDB
+    /// Handshake, "Metadata updates after MongoClient initialization").
     ///
     /// This applies to connections that are opened from now on by this endpoint, its clones, its pool, and all endpoints
     /// that were made together with it. A library that was already appended is not appended again.
@@ -283,14 +284,14 @@ impl Endpoint {
         self.handshake.append_metadata(library)
     }
 
-    /// Opens a connection that belongs to no pool, never in load-balanced mode.
+    /// Opens a connection without a pool, never in load-balanced mode.
     ///
     /// The connection is registered with the tokio runtime that polls the future, and is unusable once that runtime has
     /// ended.
     ///
     /// # Errors
     ///
-    /// [`EstablishError`] tells how far the attempt came. Among its causes are [`io::Error`](std::io::Error),
+    /// [`EstablishError`] says how far the attempt got. Among its causes are [`io::Error`](std::io::Error),
     /// [`ConnectTimeoutError`], [`AuthenticationError`], and [`ServerError`] for a hello that the server refused.
     ///
     /// A server that says that it is an arbiter has no users, so the connection is not authenticated even if the
@@ -299,7 +300,7 @@ impl Endpoint {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future closes what it has opened. Nothing else is lost.
+    /// Dropping the future closes what it opened. Nothing else is lost.
     pub async fn connect(&self) -> Result<DirectConnection, EstablishError> {
         let context = OpenContext {
             connection_id: 0,
@@ -312,8 +313,8 @@ impl Endpoint {
         Ok(DirectConnection { connection: self.open(context).await? })
     }
 
-    /// Opens a monitor's connection, and returns it with the time that its hello took. A server that has no wire version in
-    /// common with wharf is not refused here: the topology reports it.
+    /// Opens a monitor's connection, and returns it with the time that its hello took. A server that supports no wire
+    /// version that wharf supports is not refused here: the topology reports it.
     ///
     /// # Errors
     ///
@@ -422,7 +423,7 @@ impl Endpoint {
         (!limit.is_zero()).then_some(ConnectTimeoutError { limit, option })
     }
 
-    /// Makes the handshake, and wipes the channel's buffers even if the future is dropped midway. The speculative
+    /// Performs the handshake, and wipes the channel's buffers even if the future is dropped midway. The speculative
     /// authentication may have sent a token.
     async fn greet(
         &self,
@@ -452,7 +453,7 @@ struct OpenContext<'a> {
     /// Receives the connection's service in load-balanced mode.
     identify: Option<&'a (dyn Fn(ServiceId) + Sync)>,
     stages: Stages<'a>,
-    /// Whether the server may have no wire version in common with wharf.
+    /// Whether to accept a server whose wire versions wharf does not support.
     any_version: bool,
 }
 

@@ -6,7 +6,8 @@ use std::sync::OnceLock;
 
 use crate::endpoint::wire::metadata::{ClientMetadata, FunctionEnvironment, OperatingSystem};
 
-/// Returns the metadata of this process, without an application name. Determined once, because it does not change.
+/// Returns the metadata of this process, without an application name. It is determined once, because it does not
+/// change.
 pub(super) fn metadata() -> ClientMetadata {
     static METADATA: OnceLock<ClientMetadata> = OnceLock::new();
     METADATA

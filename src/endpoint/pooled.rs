@@ -58,17 +58,17 @@ impl Pool<Endpoint> {
     /// `waitQueueTimeoutMS` is ignored (CSOT, "Validation and Overrides").
     ///
     /// If the connection was lost while it was idle, nothing was sent, and the pool takes another connection. After a
-    /// restart of the server, this may happen once for each connection that the pool had. If a connection that was
-    /// opened since then is lost as well, the server itself closes connections, and the call fails with that error.
+    /// server restart, this may happen once for each connection in the pool. If a connection that was opened since then
+    /// is lost as well, the server itself closes connections, and the call fails with that error.
     ///
-    /// This method clears nothing. It sends a command twice only if the server refused it and demanded a new
+    /// This method does not clear the pool. It sends a command twice only if the server refused it and demanded a new
     /// authentication (error 391). See [`clear_after`](Self::clear_after) and [`OperationError::is_retryable`]. A
     /// successful reply to a write may say in its `writeConcernError` that the server is shutting down: see
     /// [`StateChange::of_reply`].
     ///
     /// # Errors
     ///
-    /// [`OperationError`] tells how far the operation came.
+    /// [`OperationError`] says how far the operation got.
     ///
     /// # Cancel safety
     ///
@@ -87,7 +87,7 @@ impl Pool<Endpoint> {
     ) -> Result<RawDocumentBuf, OperationError> {
         let limit = command.limit(self.establisher().options());
         let command = command.within(limit);
-        // The last connection that had been created when the first lost one was found.
+        // The newest connection that existed when the first lost one was found.
         let mut last_old = None;
         loop {
             let mut connection = self.check_out_for(limit, None, site).await?;
@@ -102,8 +102,8 @@ impl Pool<Endpoint> {
         }
     }
 
-    /// Checks out a connection for an operation with this limit, whose time has already started. `selection_end` is when
-    /// the `serverSelectionTimeoutMS` of the operation is up, if that limits the check-out as well.
+    /// Checks out a connection for an operation with this limit, which is already running. `selection_end` is when the
+    /// `serverSelectionTimeoutMS` of the operation expires, if that limits the check-out as well.
     #[inline]
     pub(crate) async fn check_out_for(
         &self,
@@ -128,7 +128,7 @@ impl Pool<Endpoint> {
         let of_selection = self.establisher().options().server_selection_timeout;
         let selection = selection_end.map(|at| (at, of_selection, TimeLimit::Operation("serverSelectionTimeoutMS")));
         let whole = limit.deadline().map(|(at, limit)| (at, limit, TimeLimit::Timeout));
-        // If both are up at the same time, `timeoutMS` ends the operation.
+        // If both expire at the same time, `timeoutMS` ends the operation.
         let earlier = [whole, selection].into_iter().flatten().min_by_key(|(at, ..)| *at);
         let Some((at, limit, limited_by)) = earlier else {
             return Ok(self.check_out_without_deadline::<false>(site).await?);
@@ -144,10 +144,10 @@ impl Pool<Endpoint> {
     /// It does so if the error [clears pools](OperationError::clears_pool) and belongs to the current generation. In
     /// load-balanced mode it clears only the connection's service.
     ///
-    /// A cleared pool stays paused until [`Pool::ready`] is called. Use this only if the application monitors the server
-    /// and notices when it is back. Errors of establishing a connection have no effect here: the failure sink
-    /// ([`PoolBuilder::on_failure`](crate::PoolBuilder::on_failure)) gets each of them once, and check-outs may get them
-    /// later.
+    /// A cleared pool stays paused until [`Pool::ready`] is called. Use this only if the application monitors the
+    /// server and notices when it is back. Errors of establishing a connection have no effect here, because the failure
+    /// sink ([`PoolBuilder::on_failure`](crate::PoolBuilder::on_failure)) gets each of them once, while check-outs may
+    /// report them later.
     pub fn clear_after(&self, error: &OperationError) -> bool {
         let OperationError::Command(failure) = error else { return false };
         let Some(generation) = failure.origin().generation.filter(|_| failure.clears_pool()) else { return false };
@@ -176,12 +176,12 @@ impl Connection<Endpoint> {
         database: &str,
         command: &RawDocument,
     ) -> Result<RawDocumentBuf, OperationError> {
-        // A command without a limit in the usual case needs only its two arguments, which keeps the future small. `run`
-        // handles the rest.
+        // In the usual case, a command without a limit needs only its two arguments, which keeps the future small.
+        // `run` handles the rest.
         if self.options().timeout.is_some() || self.is_timed(Limit::Unset) {
             return boxed(|| self.run(Command::new(database, command))).await;
         }
-        // A separate statement, so that the command is dropped before the future waits.
+        // A separate statement, so that the command is dropped before the future starts to wait.
         let mut completed = self.begin(&Command::new(database, command), MaxTime::NONE);
         if completed.is_ok() {
             let finished =
@@ -196,23 +196,23 @@ impl Connection<Endpoint> {
 
     /// Runs `command`, and returns the server's successful reply.
     ///
-    /// Same as [`DirectConnection::run`](super::DirectConnection::run), but ends when the pool is cleared with
+    /// Like [`DirectConnection::run`](super::DirectConnection::run), but ends when the pool is cleared with
     /// `interruptInUseConnections`.
     ///
     /// # Errors
     ///
     /// [`OperationError::Command`] if the command has no successful reply, [`OperationError::Interrupted`] if the pool
-    /// was cleared. [`OperationError::is_retryable`] tells whether to retry on another connection.
+    /// was cleared. [`OperationError::is_retryable`] says whether to retry on another connection.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future after its first poll leaves the connection in the middle of the command. Whether the server
-    /// executes the command is unknown. The same holds when the command's time is up.
+    /// executes the command is unknown. The same holds when the command's time runs out.
     ///
     /// Check-in does not close such a connection. The pool drains it in the background, within
     /// [`Options::drain_timeout`](crate::Options::drain_timeout) and
-    /// [`Options::drain_limit`](crate::Options::drain_limit). It counts as in use meanwhile, and is closed as soon as a
-    /// check-out needs its capacity. An interrupted connection is closed.
+    /// [`Options::drain_limit`](crate::Options::drain_limit). It counts as in use in the meantime, and is closed as
+    /// soon as a check-out needs its capacity. An interrupted connection is closed.
     pub async fn run(&mut self, command: Command<'_>) -> Result<RawDocumentBuf, OperationError> {
         let limit = command.limit(self.options());
         let completed = self.complete_unless_interrupted(&command, limit).await?;
@@ -222,7 +222,7 @@ impl Connection<Endpoint> {
         }
     }
 
-    /// Same as [`DirectConnection::reply_to`](super::DirectConnection::reply_to), but ends when the pool is cleared with
+    /// Like [`DirectConnection::reply_to`](super::DirectConnection::reply_to), but ends when the pool is cleared with
     /// `interruptInUseConnections`.
     ///
     /// # Errors
@@ -245,8 +245,8 @@ impl Connection<Endpoint> {
         }
     }
 
-    /// Sends the command and reads its reply into the channel, within the limit, whose time has already started, and unless
-    /// the connection is interrupted.
+    /// Sends the command and reads its reply into the channel, within the limit, which is already running, unless the
+    /// connection is interrupted.
     #[inline]
     async fn complete_unless_interrupted(
         &mut self,
@@ -279,8 +279,8 @@ impl Connection<Endpoint> {
         self.interrupted(self.channel.has_sent()).into()
     }
 
-    /// Same as [`run`](Self::run), for an observer of each attempt: the server's request to authenticate again counts as an
-    /// outcome.
+    /// Like [`run`](Self::run), for an observer of each attempt: the server's request to authenticate again counts as
+    /// an outcome.
     pub(crate) async fn run_once(&mut self, command: Command<'_>) -> Result<RawDocumentBuf, OperationError> {
         let limit = command.limit(self.options());
         let completed = self.complete_unless_interrupted(&command, limit).await?;
@@ -317,7 +317,7 @@ impl Connection<Endpoint> {
         again.map_err(|cleared| self.cut_off(&cleared))?.map_err(|failure| self.placed(*failure))
     }
 
-    /// Same as [`DirectConnection::send`](super::DirectConnection::send), but ends when the pool is cleared with
+    /// Like [`DirectConnection::send`](super::DirectConnection::send), but ends when the pool is cleared with
     /// `interruptInUseConnections`.
     ///
     /// # Errors
@@ -357,7 +357,7 @@ fn server_error_in<'e>(error: &'e (dyn StdError + 'static)) -> Option<&'e Server
     None
 }
 
-/// An operation on a connection of a pool failed.
+/// Why an operation on a connection of a pool failed.
 ///
 /// ```
 /// use wharf::OperationError;
@@ -404,8 +404,8 @@ crate::pool::error::debug_as_sentence!(enum OperationError { Command(_), Interru
 impl OperationError {
     /// Returns whether the operation may be retried, for any kind of command.
     ///
-    /// True if nothing of it was sent and a new attempt may succeed, or if the server says so with the label
-    /// `RetryableError`. False if the check-out timed out or met a closed pool.
+    /// True if none of it was sent and a new attempt may succeed, or if the server says so with the label
+    /// `RetryableError`. False if the check-out timed out or found the pool closed.
     ///
     /// After a network failure, a timeout, or an [interruption](Self::Interrupted) of a command that was sent, the
     /// server may have executed the command. The specifications then retry reads, and writes that the server recognises

@@ -21,7 +21,7 @@ impl Prepared {
         command.within(self.limit).appended(&self.appended).without_max_time()
     }
 
-    /// Returns the command with its limit, which has started.
+    /// Returns the command with its limit, which is already running.
     pub(crate) fn started<'a>(&self, command: Command<'a>) -> Command<'a> {
         command.within(self.limit)
     }

@@ -6,7 +6,8 @@ use std::path::Path;
 
 use zeroize::Zeroizing;
 
-/// The longest file with certificates or a key, in bytes. The authorities that systems trust take some hundred kilobytes.
+/// The longest file with certificates or a key, in bytes. The authorities that systems trust take a few hundred
+/// kilobytes.
 pub(super) const MAX_PEM: u64 = 4 * 1024 * 1024;
 
 /// Reads a file of at most `most` bytes.
@@ -16,12 +17,12 @@ pub(super) const MAX_PEM: u64 = 4 * 1024 * 1024;
 /// The file system's error, or an error that the file is not regular or too long.
 pub(super) fn read(path: &Path, most: u64) -> io::Result<(Zeroizing<Vec<u8>>, Metadata)> {
     let file = open(path)?;
-    // Asked of the open file, because the path may name another file by now.
+    // The open file is asked, because by now the path may name a different file.
     let metadata = file.metadata()?;
     if !metadata.is_file() {
         return Err(io::Error::other("it is not a regular file"));
     }
-    // With capacity for all of it, because growing would leave behind copies that are not wiped.
+    // Allocated in full, because growing would leave behind copies that are not wiped.
     let mut bytes = Zeroizing::new(Vec::with_capacity(most as usize + 1));
     file.take(most + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > most {
@@ -30,7 +31,7 @@ pub(super) fn read(path: &Path, most: u64) -> io::Result<(Zeroizing<Vec<u8>>, Me
     Ok((bytes, metadata))
 }
 
-/// Opens a file without waiting. Otherwise, opening a pipe would wait for a writer, which may never come.
+/// Opens a file without waiting. Otherwise, opening a pipe would wait for a writer, which might never come.
 fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true);

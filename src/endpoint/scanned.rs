@@ -18,14 +18,14 @@ pub(crate) struct Scanned {
     hello_took: AtomicU64,
     /// Whether a connection to an arbiter is kept without authentication.
     allows_arbiter: AtomicBool,
-    /// Whether a check opens a connection.
+    /// Whether a check is opening a connection.
     is_checking: AtomicBool,
     /// The authentication that failed in the last check.
     failed: Mutex<Option<FailedAuthentication>>,
 }
 
-/// An authentication that failed in a check. The check itself has a result, which is the reply to the hello. The next
-/// check-out from this server fails with the error instead of opening a connection, if it comes soon.
+/// An authentication that failed in a check. The check itself succeeded with the reply to the hello. If the next
+/// check-out from this server comes soon, it fails with the error instead of opening a connection.
 #[derive(Debug)]
 struct FailedAuthentication {
     /// `None` once the check has taken it.
@@ -52,7 +52,7 @@ impl Scanned {
         self.failed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that a check opens a connection, until the value is dropped.
+    /// Records that a check is opening a connection, until the returned value is dropped.
     pub(crate) fn begin_check(&self) -> Opening<'_> {
         *self.failed() = None;
         // Relaxed: the thread that opens the connections reads it.
@@ -60,7 +60,7 @@ impl Scanned {
         Opening(self)
     }
 
-    /// Returns whether a check opens a connection.
+    /// Returns whether a check is opening a connection.
     pub(crate) fn is_checking(&self) -> bool {
         // Relaxed: the thread that opens the connections has written it.
         self.is_checking.load(Ordering::Relaxed)
@@ -72,12 +72,12 @@ impl Scanned {
         *self.failed() = Some(failed);
     }
 
-    /// Takes the reply to the hello of a check whose connection could not be authenticated.
+    /// Takes the hello reply of a check whose connection could not be authenticated.
     pub(crate) fn take_reply(&self) -> Option<RawDocumentBuf> {
         self.failed().as_mut()?.reply.take()
     }
 
-    /// Notes that a scan, which began at this time, has ended. Its operation checks out its connection now.
+    /// Records that a scan that began at this time has ended. Its operation will now check out its connection.
     pub(crate) fn scan_ended(&self, begun: Instant) {
         if let Some(failed) = self.failed().as_mut().filter(|failed| failed.at >= begun) {
             failed.at = Instant::now();
@@ -104,7 +104,7 @@ impl Scanned {
     }
 }
 
-/// A check opens a connection.
+/// A check is opening a connection.
 pub(crate) struct Opening<'s>(&'s Scanned);
 
 impl Drop for Opening<'_> {

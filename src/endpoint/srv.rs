@@ -1,4 +1,4 @@
-//! Looks up a deployment's servers in the DNS (Initial DNS Seedlist Discovery specification).
+//! Looks up a deployment's servers in DNS (Initial DNS Seedlist Discovery specification).
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::text::printable::PrintableError;
 #[doc(no_inline)]
 pub use hickory_resolver;
 
-/// The servers of a deployment could not be resolved.
+/// Why the servers of a deployment could not be resolved.
 ///
 /// ```
 /// use wharf::ResolveError;
@@ -132,7 +132,7 @@ crate::pool::error::debug_as_sentence!(enum ResolveError {
 });
 
 impl Options {
-    /// Parses a connection string and, if it begins with `mongodb+srv://`, looks up its servers in the DNS. Short for
+    /// Parses a connection string and, if it begins with `mongodb+srv://`, looks up its servers in DNS. Short for
     /// [`Options::parse`] and [`Options::resolve`].
     ///
     /// # Errors
@@ -141,13 +141,13 @@ impl Options {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future cancels the look-up. Nothing is lost.
+    /// Dropping the future cancels the look-up, and nothing else is lost.
     pub async fn from_uri(uri: &str) -> Result<Self, ResolveError> {
         Self::parse(uri)?.resolve().await
     }
 
-    /// Same as [`from_uri`](Self::from_uri), but fails where that only warns. Short for [`Options::parse_strict`] and
-    /// [`Options::resolve`].
+    /// Like [`from_uri`](Self::from_uri), but fails where that function only warns. Short for [`Options::parse_strict`]
+    /// and [`Options::resolve`].
     ///
     /// # Errors
     ///
@@ -155,19 +155,20 @@ impl Options {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future cancels the look-up. Nothing is lost.
+    /// Dropping the future cancels the look-up, and nothing else is lost.
     pub async fn from_uri_strict(uri: &str) -> Result<Self, ResolveError> {
         Self::parse_strict(uri)?.resolve().await
     }
 
-    /// Looks up the servers in the DNS, if an [`srv`](Self#structfield.srv) name stands for them. Returns other options
+    /// Looks up the servers in DNS, if an [`srv`](Self#structfield.srv) name stands for them. Returns other options
     /// unchanged.
     ///
-    /// The servers are the SRV records of `_{srvServiceName}._tcp.{name}`, or `srvMaxHosts` of them, chosen at random. At
-    /// most 1,000 are allowed. Their priorities and weights are ignored. The TXT record of the name, if there is one,
-    /// provides defaults for `authSource`, `replicaSet` and `loadBalanced`. If the DNS fails to answer for the TXT record,
-    /// so does this function: without the defaults, the options may mean another deployment. Both look-ups use the system's
-    /// configuration and are limited by `connectTimeoutMS`. Options that are already resolved are resolved again.
+    /// The servers are the SRV records of `_{srvServiceName}._tcp.{name}`, or `srvMaxHosts` of them, chosen at random.
+    /// At most 1,000 are allowed. Their priorities and weights are ignored. The TXT record of the name, if there is
+    /// one, provides defaults for `authSource`, `replicaSet` and `loadBalanced`. If the look-up of the TXT record
+    /// fails, so does this function: without the defaults, the options might mean a different deployment. Both look-ups
+    /// use the system's configuration and are limited by `connectTimeoutMS`. Options that are already resolved are
+    /// resolved again.
     ///
     /// # Errors
     ///
@@ -175,7 +176,7 @@ impl Options {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future cancels the look-up. Nothing is lost.
+    /// Dropping the future cancels the look-up, and nothing else is lost.
     pub async fn resolve(self) -> Result<Self, ResolveError> {
         #[cfg(feature = "srv")]
         return look_up::by_system(self).await;
@@ -186,7 +187,7 @@ impl Options {
         }
     }
 
-    /// Same as [`resolve`](Self::resolve), with your own resolver instead of the system's configuration.
+    /// Like [`resolve`](Self::resolve), with your own resolver instead of the system's configuration.
     ///
     /// # Errors
     ///
@@ -194,7 +195,7 @@ impl Options {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future cancels the look-up. Nothing is lost.
+    /// Dropping the future cancels the look-up, and nothing else is lost.
     #[cfg(feature = "srv")]
     pub async fn resolve_with(self, resolver: &hickory_resolver::TokioResolver) -> Result<Self, ResolveError> {
         look_up::by(resolver, self).await
@@ -212,7 +213,7 @@ pub(crate) enum Resolver {}
 /// The shortest time between two look-ups (Polling SRV Records, "rescanSRVIntervalMS").
 pub(crate) const SHORTEST_RESCAN: Duration = Duration::from_secs(60);
 
-/// Same as [`Options::resolve`], and returns for how long the SRV records are valid.
+/// Like [`Options::resolve`], but also returns how long the SRV records are valid.
 ///
 /// # Errors
 ///
@@ -230,8 +231,8 @@ pub(crate) async fn resolve_first(
     };
 }
 
-/// Looks the servers up again. Returns all servers that the name's domain allows, and for how long the records are valid.
-/// Other servers are logged.
+/// Looks the servers up again. Returns all servers that the name's domain allows, and how long the records are valid.
+/// Servers outside the domain are logged.
 ///
 /// # Errors
 ///
@@ -393,8 +394,8 @@ mod look_up {
         TokioResolver::builder_tokio()
     }
 
-    /// Reads a `resolv.conf` as libc does: without a name server it asks the local one, a time limit of 0 s means 1 s, and
-    /// a search domain is not checked. All names here end with a dot, so search domains do not apply.
+    /// Reads a `resolv.conf` as libc does: without a name server the local one is asked, a time limit of 0 s means 1 s,
+    /// and search domains are not checked. All names here end with a dot, so search domains do not apply.
     #[cfg(all(unix, not(any(target_os = "android", target_vendor = "apple"))))]
     fn settings_of(text: &[u8]) -> Result<(ResolverConfig, ResolverOpts), NetError> {
         let is_used = |line: &&[u8]| !line.starts_with(b"search") && !line.starts_with(b"domain");
@@ -424,7 +425,7 @@ mod look_up {
 
     /// The SRV records of a name.
     struct Found {
-        /// Each as a server, or the reason why it is not one.
+        /// Each is a server, or the reason why it is not one.
         servers: Vec<Result<ServerAddress, ResolveError>>,
         /// The lowest of their times to live.
         valid_for: Duration,
@@ -435,7 +436,7 @@ mod look_up {
         tokio::runtime::Handle::try_current().map(drop).map_err(absent)
     }
 
-    /// Looks up a name. ASCII names are used as they are, because the rules for other names would refuse underscores.
+    /// Looks up a name. ASCII names are used unchanged, because the rules for other names would refuse underscores.
     async fn look_up(resolver: &TokioResolver, name: &str, record: RecordType) -> Result<Lookup, NetError> {
         let name = if name.is_ascii() { Name::from_ascii(name) } else { Name::from_utf8(name) };
         resolver.lookup(name.map_err(NetError::from)?, record).await

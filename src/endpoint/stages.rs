@@ -25,7 +25,7 @@ enum Measured<'e> {
 }
 
 impl<'e> Stages<'e> {
-    /// Measures nothing, for a connection that belongs to no pool.
+    /// Measures nothing. For a connection without a pool.
     pub(super) const UNMEASURED: Self = Self(Measured::Nothing);
 
     pub(super) fn of(connecting: &'e Establishing) -> Self {
@@ -39,8 +39,8 @@ impl<'e> Stages<'e> {
 
     /// Runs a stage, and reports its time if it succeeds.
     ///
-    /// The stage is boxed: a future that passes through a function exists twice in memory, and without optimisation several
-    /// of these do not fit on a thread's stack.
+    /// The stage is boxed: a future that passes through a function exists twice in memory, and without optimisation a
+    /// thread's stack cannot hold several of these.
     pub(super) async fn timed<T>(
         self,
         stage: Stage,

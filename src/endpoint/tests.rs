@@ -83,7 +83,7 @@ async fn connection_without_load_balancing_has_no_service() {
     assert_eq!(connection.hello().service_id, None);
 }
 
-/// The waiting value belongs to the parent of a forked child: dropping it would take a lock that a thread of the parent may
+/// A forked child's waiting value belongs to the parent: dropping it would take a lock that a thread of the parent may
 /// hold.
 #[tokio::test]
 async fn connection_that_is_abandoned_after_a_fork_leaves_alone_what_waits_for_its_drain() {
@@ -122,7 +122,7 @@ async fn cancelled_hello_leaves_no_speculative_authentication_in_the_buffers() {
         unanswered(crate::endpoint::options::Credential::new("ada", "secret")).await;
     let speculation = endpoint.authenticator.as_ref().unwrap().speculation(&endpoint.address);
     assert!(speculation.command.is_some());
-    // A cancelled handshake alone leaves its speculative authentication in the buffer.
+    // On its own, a cancelled handshake leaves its speculative authentication in the buffer.
     let made = endpoint.handshake.make(&mut channel, false, &speculation, Deadline::after(std::time::Duration::ZERO));
     assert!(is_left_waiting(made).await);
     assert!(channel.outgoing.windows(9).any(|window| window == b"saslStart"));
@@ -203,8 +203,8 @@ async fn is_left_waiting<F: Future>(future: F) -> bool {
     std::future::poll_fn(|context| std::task::Poll::Ready(future.as_mut().poll(context).is_pending())).await
 }
 
-/// Polls a command until it no longer asks for another poll, in a runtime that does nothing meanwhile. Returns the number
-/// of polls, and how long they took.
+/// Polls a command until it no longer asks for another poll, in a runtime that is otherwise idle. Returns the number of
+/// polls, and how long they took.
 fn asks_for_polls(runtime: &tokio::runtime::Runtime, command: impl Future) -> (u32, Duration) {
     let asked = Arc::new(Asked::default());
     let waker = Waker::from(Arc::clone(&asked));
@@ -253,7 +253,7 @@ fn busy_polling_keeps_a_waiting_command_awake_up_to_its_limit() {
     assert!(runtime.block_on(connection.drain()));
     runtime.block_on(connection.run(Command::new("admin", &ping))).unwrap();
 
-    // A stream's next reply comes when the server has something to say.
+    // A stream's next reply comes when the server has something to report.
     let mut connection = connect(LIMIT);
     let hello = rawdoc! { "hello": 1, "maxAwaitTimeMS": 60_000 };
     let streaming = Command::new("admin", &hello).with_flags(crate::endpoint::wire::Flags::EXHAUST_ALLOWED);

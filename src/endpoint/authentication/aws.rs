@@ -16,7 +16,7 @@ mod sources;
 
 use sources::Unavailable;
 
-/// The database of users that are not stored in the server.
+/// The database of users that are not stored on the server.
 const DATABASE: &str = "$external";
 
 /// How long before their expiry credentials are no longer used.
@@ -27,7 +27,7 @@ const EXPIRY_MARGIN: Duration = Duration::from_secs(5 * 60);
 pub(super) struct Aws {
     provider: Option<aws::Provider>,
     cloud: CloudEnvironment,
-    /// Credentials of a service, until they expire or authentication fails.
+    /// Credentials from a service, kept until they expire or authentication fails.
     ///
     /// Connections that find no valid credentials request them concurrently, as the specification requires, and the
     /// last answer is kept. This is not behind a lock: after a fork, the child might find it held by a thread that only
@@ -93,7 +93,7 @@ impl Aws {
             }
         }
         let credentials = Arc::new(sources::from_service(&self.cloud).await?);
-        // Credentials without an expiry are not cached, because it is unknown when to renew them.
+        // Credentials without an expiry are not cached, because there is no telling when to renew them.
         if credentials.expiration.is_some() {
             self.cache.store(Some(Arc::clone(&credentials)));
         }
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
     use crate::pool::runtime::in_child;
 
-    /// A lock would be held during some of the forks.
+    /// A lock would be held at the time of some of the forks.
     #[test]
     fn forked_child_finds_credentials_while_a_thread_of_the_parent_stores_some() {
         let expiration = SystemTime::now() + 2 * EXPIRY_MARGIN;

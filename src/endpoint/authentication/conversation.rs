@@ -40,7 +40,7 @@ impl<'a> Conversation<'a> {
         }
     }
 
-    /// Same as [`run`](Self::run), but always wipes the command, because it holds a secret. The server's error does not
+    /// Like [`run`](Self::run), but always wipes the command, because it holds a secret. The server's error does not
     /// show its text, which may repeat that secret.
     pub async fn run_secret(&mut self, database: &str, command: RawDocumentBuf) -> Result<&RawDocument, Cause> {
         let command = Wiped::new(command);
@@ -73,7 +73,7 @@ pub(in crate::endpoint) fn without_text(mut error: ServerError) -> ServerError {
     error
 }
 
-/// The message of a server that refuses a login. It repeats nothing.
+/// The message with which a server refuses a login. It does not repeat any input.
 const REFUSED: &str = "Authentication failed.";
 
 /// Wipes the channel's buffers when dropped, even in the middle of an exchange.

@@ -14,7 +14,7 @@ use crate::endpoint::wire::auth::scram::ScramError;
 use crate::endpoint::wire::{ServerError, WireError};
 use crate::pool::error::{EstablishError, Stage};
 
-/// A connection could not be authenticated.
+/// Why a connection could not be authenticated.
 ///
 /// This is the source of an [`EstablishError`] at [`Stage::Authenticate`], and of the error of a command for which the
 /// server asked the connection to authenticate again. It contains the user's name, but no secrets.
@@ -31,7 +31,7 @@ use crate::pool::error::{EstablishError, Stage};
 /// ```
 #[non_exhaustive]
 pub struct AuthenticationError {
-    /// The mechanism that was used: the credential's, or the one that was negotiated.
+    /// The mechanism that was used: the credential's, or the negotiated one.
     pub mechanism: Mechanism,
     /// The user's name, if the credential has one.
     pub username: Option<String>,
@@ -102,7 +102,7 @@ pub enum AuthenticationCause {
     /// The network failed, or the server closed the connection.
     #[error("the network failed: {0}")]
     Network(#[source] io::Error),
-    /// The time was up before authentication ended.
+    /// The time ran out before authentication ended.
     #[error("{0}")]
     Timeout(#[source] ConnectTimeoutError),
     /// A reply breaks the protocol.
@@ -124,7 +124,7 @@ pub enum AuthenticationCause {
          remove the credential to use an arbiter"
     )]
     Arbiter,
-    /// The operating system has no random bytes.
+    /// The operating system cannot supply random bytes.
     #[error("the operating system has no random bytes: {0}")]
     Randomness(#[source] io::Error),
     /// The runtime shut down while keys were being derived.

@@ -12,13 +12,13 @@ use crate::endpoint::wire::auth::scram::{Challenge, Hash, Keys, prepare_password
 use crate::pool::runtime::{PerProcess, start_blocking};
 
 /// How many keys are cached. A user has one salt per mechanism on all members of a replica set. More than two keys are
-/// needed only if the servers have separate users, or after a change of the password.
+/// needed only if the servers have separate users, or after a password change.
 const KEPT: usize = 16;
 
 /// The keys of one user.
 ///
 /// Deriving a key takes milliseconds of CPU time, so it is done on a blocking thread, and once for all connections that
-/// wait for it. Cancelling one caller does not stop it for the others.
+/// are waiting for it. Cancelling one caller does not stop it for the others.
 pub(super) struct KeyCache {
     username: String,
     password: crate::endpoint::options::Secret,
@@ -49,7 +49,7 @@ impl KeyCache {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future loses nothing: a derivation that has begun is finished and cached.
+    /// Nothing is lost: a derivation that has begun is finished and cached.
     pub async fn keys(&self, hash: Hash, challenge: &Challenge) -> Result<Arc<Keys>, Cause> {
         // A derivation on another runtime ends without a result if that runtime shuts down. The second attempt uses
         // this runtime. If it fails too, this runtime is shutting down.
@@ -65,7 +65,7 @@ impl KeyCache {
     /// Returns the entry for `challenge`, and creates it if there is none.
     fn derived(&self, hash: Hash, challenge: &Challenge) -> Result<Derived, Cause> {
         let entries = self.entries.get();
-        // A poisoned lock is fine: entries are only pushed and removed whole.
+        // A poisoned lock is fine: entries are only ever pushed and removed whole.
         let mut entries = entries.lock().unwrap_or_else(PoisonError::into_inner);
         entries.retain(|entry| entry.keys.borrow().is_some() || entry.keys.has_changed().is_ok());
         let wanted = |entry: &&Entry| {
@@ -133,7 +133,7 @@ mod tests {
         for connection in connections {
             keys.push(connection.await.unwrap());
         }
-        // Deriving the keys again would yield another allocation.
+        // Deriving the keys again would yield a different allocation.
         assert!(keys.iter().all(|one| Arc::ptr_eq(one, &keys[0])));
         assert_eq!(cache.entries.get().lock().unwrap().len(), 1);
     }
@@ -203,8 +203,9 @@ mod tests {
 
     /// Derives keys in a forked child, on a new runtime. Returns the child's exit code.
     ///
-    /// The child starts no thread. Each thread of std takes a global lock when it begins and when it ends. If another
-    /// thread of the parent holds that lock at the fork, the first thread that the child starts waits for it forever.
+    /// The child does not start threads. Each thread of std takes a global lock when it begins and when it ends. If
+    /// another thread of the parent holds that lock at the fork, the first thread that the child starts waits for it
+    /// forever.
     #[cfg(unix)]
     fn derive_in_child(cache: &KeyCache, challenge: &Challenge) -> i32 {
         in_child(|| {

@@ -48,7 +48,7 @@ pub(super) struct Authenticator {
     username: Option<String>,
     /// The database in which the user is defined.
     source: String,
-    /// Whether the source is the database in the connection string's path, for lack of `authSource`.
+    /// Whether the source is the database in the connection string's path, for want of an `authSource`.
     is_source_of_path: bool,
     method: Method,
 }
@@ -335,7 +335,7 @@ fn name_and_password(credential: &Credential) -> Result<(&str, &Secret), Invalid
     }
 }
 
-/// Returns the password for PLAIN, whose message separates its parts with zero bytes.
+/// Returns the password for PLAIN, whose message separates its parts by zero bytes.
 fn plain_password(credential: &Credential) -> Result<Secret, InvalidOption> {
     let (username, password) = name_and_password(credential)?;
     for (option, text) in [("username", username), ("password", password.reveal())] {

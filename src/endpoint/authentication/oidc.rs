@@ -1,8 +1,8 @@
 //! The mechanism MONGODB-OIDC (Authentication specification, "MONGODB-OIDC").
 //!
 //! All connections share one access token ([`tokens`]), which comes from the application's callback or from an
-//! environment ([`source`]). A connection keeps the token that it was authenticated with. If the server refuses that
-//! token later, exactly that one is dropped.
+//! environment ([`source`]). A connection keeps the token that it was authenticated with. If the server later refuses
+//! that token, only that token is dropped.
 
 use std::error::Error as StdError;
 use std::time::Duration;
@@ -31,7 +31,7 @@ use tokens::{Limit, Tokens};
 
 pub(super) use tokens::Token;
 
-/// The database of users that are not stored in the server.
+/// The database of users that are not stored on the server.
 const DATABASE: &str = "$external";
 
 /// The version of [`OidcContext`].
@@ -40,14 +40,14 @@ const VERSION: u32 = 1;
 /// How long a callback that involves a human may take.
 const HUMAN_LIMIT: Duration = Duration::from_secs(5 * 60);
 
-/// How long another callback may take, if `timeoutMS` is not set.
+/// How long any other callback may take, if `timeoutMS` is not set.
 const MACHINE_LIMIT: Duration = Duration::from_secs(60);
 
 /// The server's error for a token that it does not accept: AuthenticationError.
 const NOT_ACCEPTED: i32 = 18;
 
 /// How often a human's shared token is tried before the server is asked again for the issuer of tokens. A token that
-/// another connection has just obtained is worth another attempt, but not without limit.
+/// another connection has just obtained is worth another attempt, but not without end.
 const ROUNDS: u32 = 3;
 
 /// The state that all connections share for MONGODB-OIDC.
@@ -55,7 +55,7 @@ const ROUNDS: u32 = 3;
 pub(super) struct Oidc {
     username: Option<String>,
     source: Source,
-    /// The hosts that may receive a human's tokens; `None` without a human.
+    /// The hosts that may receive a human's tokens; `None` if no human is involved.
     allowed_hosts: Option<Vec<String>>,
     /// `timeoutMS`.
     timeout: Option<Duration>,
@@ -67,7 +67,7 @@ pub(super) struct Oidc {
 impl Oidc {
     /// # Errors
     ///
-    /// [`InvalidOption`] unless there is exactly one of a callback and an environment, or if the environment is
+    /// [`InvalidOption`] unless there is either a callback or an environment, not both, or if the environment is
     /// incomplete.
     pub fn new(options: &Options) -> Result<Self, InvalidOption> {
         let credential = options.credential.as_ref().expect("BUG: an authenticator is made of a credential");
@@ -94,7 +94,7 @@ impl Oidc {
         Some((command, token))
     }
 
-    /// Authenticates a new connection. `speculated` was sent along with hello, and comes with the server's answer.
+    /// Authenticates a new connection. `speculated` was sent along with hello, and is paired with the server's answer.
     pub async fn authenticate(
         &self,
         conversation: &mut Conversation<'_>,
@@ -300,7 +300,7 @@ mod tests {
             obtained.map(drop).map_err(|_| 2)
         };
         assert_eq!(in_child(child), 0);
-        // A lock that a thread holds during the fork.
+        // A lock that a thread holds at the time of the fork.
         let tokens = oidc.tokens.get();
         assert_eq!(tokens.while_known_is_locked(|| in_child(child)), 0);
         // The parent's call continues.

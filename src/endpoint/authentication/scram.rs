@@ -64,7 +64,7 @@ impl Scram {
         }
     }
 
-    /// Completes the conversation. `begun` is the message that was sent along with hello, and the reply to it. If it
+    /// Completes the conversation. `begun` holds the message that was sent along with hello, and the reply to it. If it
     /// belongs to a mechanism other than `hash`, the conversation starts over.
     pub async fn authenticate(
         &self,
@@ -89,7 +89,7 @@ impl Scram {
         let challenge = begun.client_first.read(&started.payload)?;
         let keys =
             conversation.deadline.bound(self.keys.keys(begun.hash, &challenge)).await.map_err(Cause::Timeout)??;
-        // A party that has the proof can try passwords against it for as long as it likes.
+        // Anyone who has the proof can try passwords against it for as long as they like.
         let (client_final, verification) = challenge.answer(&keys);
         let client_final = Zeroizing::new(client_final);
         let command = sasl::advance(&started.conversation_id, client_final.as_bytes());

@@ -21,11 +21,11 @@ pub(super) struct TokenFileError {
     source: io::Error,
 }
 
-/// Reads the token in a file, without the surrounding white space. Tokens contain none.
+/// Reads the token in a file, without surrounding white space. Tokens do not contain any.
 ///
 /// # Cancel safety
 ///
-/// Dropping the future loses nothing. The read may continue for a while in the background.
+/// Nothing is lost. The read may continue for a while in the background.
 pub(super) async fn read(path: OsString) -> Result<Secret, TokenFileError> {
     let path = PathBuf::from(path);
     let reading = path.clone();

@@ -1,4 +1,4 @@
-//! Busy polling: a task that waits for a reply keeps its thread awake for a short time.
+//! Busy polling: a task that is waiting for a reply keeps its thread awake for a short time.
 //!
 //! A thread that falls asleep and wakes up again spends 10 to 20 µs of CPU time, and its task gets the reply that much
 //! later. If the reply comes sooner than that, staying awake costs nothing. Otherwise the whole wait is wasted, so a
@@ -14,7 +14,7 @@ use tokio::task::yield_now;
 /// The connection's estimate of how soon replies come.
 #[derive(Debug)]
 pub(super) struct BusyPoll {
-    /// How long a wait may keep its thread awake. Zero: not at all.
+    /// How long a wait may keep its thread awake. Zero means not at all.
     limit: Duration,
     /// The request whose reply is awaited.
     request: i32,
@@ -32,8 +32,8 @@ impl BusyPoll {
         Self { limit, request: 0, until: None, step: 1, to_pass: 0 }
     }
 
-    /// Called when the reply to `request` has not come yet. If this wait keeps its thread awake, makes the task run again
-    /// as soon as the runtime has run others and has looked for events.
+    /// Called when the reply to `request` has not arrived yet. If this wait keeps its thread awake, makes the task run
+    /// again as soon as the runtime has run others and has looked for events.
     #[inline]
     pub fn wait(&mut self, request: i32, context: &mut Context<'_>) {
         if !self.limit.is_zero() && self.stays_awake(request, Instant::now()) {
@@ -62,7 +62,7 @@ impl BusyPoll {
     /// Begins the wait for another reply.
     fn begin(&mut self, request: i32, now: Instant) {
         self.request = request;
-        // The previous wait has not run out, so its reply came in time.
+        // The previous wait has not run out, so its reply arrived in time.
         if self.until.take().is_some() {
             self.step = 1;
         }
@@ -80,7 +80,7 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_micros(50);
 
-    /// Awaits the reply to `request`, which comes after `delay`. Returns how long the thread was kept awake.
+    /// Awaits the reply to `request`, which arrives after `delay`. Returns how long the thread was kept awake.
     fn awake(busy_poll: &mut BusyPoll, request: i32, delay: Duration) -> Duration {
         let start = Instant::now();
         let mut passed = Duration::ZERO;

@@ -13,7 +13,7 @@ use crate::endpoint::wire::{Flags, Message, WireError, compressed, op_msg};
 enum Progress {
     /// All of it, with this header.
     Whole(Header),
-    /// This many bytes are missing, as far as is known: at least the rest of the header.
+    /// This many bytes are missing, as far as is known, at least the rest of the header.
     Missing(usize),
 }
 
@@ -67,7 +67,7 @@ impl Channel {
                 Poll::Ready(Ok(())) => has_read = true,
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(self.network(error))),
                 Poll::Pending => {
-                    // The next reply of a stream comes when the server has something to say.
+                    // The next reply of a stream comes when the server has something to report.
                     if !awaited.exhaust {
                         self.busy_poll.wait(awaited.response_to, context);
                     }
@@ -161,7 +161,7 @@ impl Channel {
         Ok(Reply { body: start..start + length, is_plain, more_to_come })
     }
 
-    /// Returns the body of the reply that was taken last.
+    /// Returns the body of the reply that was last taken.
     pub fn body(&self, reply: &Reply) -> &RawDocument {
         let bytes = &self.buffer(reply.is_plain)[reply.body.clone()];
         RawDocument::from_bytes(bytes).expect("BUG: a decoded body is not a document")

@@ -104,7 +104,7 @@ async fn reply_can_be_left_at_any_byte() {
         server.write_all(&bytes[..prefix]).await.unwrap();
         read_prefix(&mut channel, prefix).await;
         assert_eq!(channel.condition(), Condition::NeedsDrain, "{prefix}");
-        // A drain that is cancelled itself loses nothing either.
+        // A cancelled drain loses nothing either.
         tokio::select! {
             biased;
             drained = channel.drain(PLENTY) => panic!("nothing more was sent: {drained:?}"),
@@ -200,7 +200,7 @@ async fn replies_without_a_known_end_are_not_drained() {
     receive(&mut server).await;
     assert_eq!(channel.condition(), Condition::Broken);
     assert!(matches!(channel.drain(PLENTY).await, Err(NotDrained::Endless)));
-    // Two replies in one piece, each answering the previous one.
+    // Two replies in one packet, each answering the previous message.
     let mut bytes = reply(1, Flags::MORE_TO_COME, &rawdoc! { "ok": 1, "n": 1 });
     bytes.extend(reply(1001, Flags::NONE, &rawdoc! { "ok": 1, "n": 2 }));
     server.write_all(&bytes).await.unwrap();
@@ -241,7 +241,7 @@ async fn reply_that_breaks_the_protocol_ends_the_drain() {
     }
 }
 
-/// Answers the request that arrives next, and returns it.
+/// Answers the next request to arrive, and returns it.
 async fn answer(server: &mut TcpStream, body: &RawDocument) -> RawDocumentBuf {
     let request = receive(server).await;
     let number = Header::read(&request, 48_000_000).unwrap().unwrap().request_id;
@@ -258,7 +258,7 @@ async fn cursor_that_a_reply_without_a_caller_has_opened_is_closed() {
             rawdoc! { "firstBatch": batch(length), "id": 7_i64, "ns": "test.some.name" },
             rawdoc! { "id": 7_i64, "ns": "test.some.name", "firstBatch": batch(length) },
         ] {
-            // At once, and with a part of the reply that is not conclusive yet.
+            // All at once, and with a part of the reply that is not yet conclusive.
             for prefix in [0, TELLING - 1] {
                 send_ping(&mut channel).await;
                 let number = Header::read(&receive(&mut server).await, 48_000_000).unwrap().unwrap().request_id;
@@ -267,7 +267,7 @@ async fn cursor_that_a_reply_without_a_caller_has_opened_is_closed() {
                 read_prefix(&mut channel, prefix).await;
                 let serve = async {
                     server.write_all(&bytes[prefix..]).await.unwrap();
-                    // The server claims to have opened another one, which is not believed.
+                    // The server claims to have opened another cursor, which is not believed.
                     answer(&mut server, &rawdoc! { "cursor": cursor.clone(), "ok": 1 }).await
                 };
                 let (drained, sent) = tokio::join!(channel.drain(PLENTY), serve);

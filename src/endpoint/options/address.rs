@@ -31,7 +31,7 @@ const SOCKET: &str = ".sock";
 pub struct ServerAddress {
     /// Where the server listens.
     pub(crate) host: Host,
-    /// The address as one text, as events and errors show it.
+    /// The address as a single string, as events and errors show it.
     pub(crate) text: Arc<str>,
 }
 
@@ -75,7 +75,7 @@ impl ServerAddress {
         InvalidOption::new("the server's address", allowed, format!("{shown:?}"))
     }
 
-    /// Same as [`parse`](Self::parse). The error states what is allowed.
+    /// Like [`parse`](Self::parse). The error states what is allowed.
     pub(crate) fn read(address: &str) -> Result<Self, &'static str> {
         if is_connection_string(address) {
             return Err("host or host:port of one server; Options::parse reads connection strings");
@@ -143,7 +143,7 @@ impl ServerAddress {
         &self.host
     }
 
-    /// Returns the address as one text: `host:port`, with an IPv6 address in brackets, or the path of a socket.
+    /// Returns the address as a single string: `host:port`, with an IPv6 address in brackets, or the path of a socket.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.text
@@ -168,7 +168,7 @@ pub(crate) fn split_zone(name: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// Returns whether `zone` can be a zone: the number or the name of an interface (RFC 6874, `unreserved`).
+/// Returns whether `zone` can be a zone: the number or name of an interface (RFC 6874, `unreserved`).
 fn is_zone(zone: &str) -> bool {
     !zone.is_empty() && zone.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte))
 }

@@ -76,7 +76,7 @@ pub trait AwsCredentialProvider: Send + Sync {
     ///
     /// # Errors
     ///
-    /// After any error, the connection is not opened. The error's message is part of the reason.
+    /// After any error, the connection is not opened. The reported reason includes the error's message.
     fn credentials(&self) -> CallbackFuture<'_, AwsCredentials>;
 }
 
@@ -97,7 +97,7 @@ impl AwsCredentialProvider for AwsCredentials {
     }
 }
 
-/// A provider, as a credential keeps it.
+/// A provider, as a credential holds it.
 #[derive(Clone)]
 pub(crate) struct Provider(pub Arc<dyn AwsCredentialProvider>);
 
@@ -125,7 +125,7 @@ impl Credential {
     /// 1. the environment: `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`;
     /// 2. a web identity, which is exchanged for credentials: `AWS_WEB_IDENTITY_TOKEN_FILE`, `AWS_ROLE_ARN`,
     ///    `AWS_ROLE_SESSION_NAME`;
-    /// 3. the container's agent: the agent of ECS (`AWS_CONTAINER_CREDENTIALS_RELATIVE_URI`) or another one
+    /// 3. the container's agent: the agent of ECS (`AWS_CONTAINER_CREDENTIALS_RELATIVE_URI`) or another agent
     ///    (`AWS_CONTAINER_CREDENTIALS_FULL_URI`), such as the agent of EKS Pod Identity;
     /// 4. the metadata service of EC2.
     ///
@@ -133,8 +133,8 @@ impl Credential {
     /// agent gets the token in the file `AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE`, which is read each time, or else the
     /// token in `AWS_CONTAINER_AUTHORIZATION_TOKEN`.
     ///
-    /// A configured source that fails is an error. Falling back to the next source, such as the role of the machine, would
-    /// use another identity.
+    /// A configured source that fails is an error. Falling back to the next source, such as the role of the machine,
+    /// would use a different identity.
     pub fn aws_credential_provider(mut self, provider: impl AwsCredentialProvider + 'static) -> Self {
         self.aws_provider = Some(Provider(Arc::new(provider)));
         self

@@ -38,7 +38,7 @@ impl Compressor {
         }
     }
 
-    /// The compressor with that name, at its default level.
+    /// Returns the compressor with that name, at its default level.
     pub(super) fn named(name: &str) -> Option<Self> {
         match name {
             "snappy" => Some(Self::Snappy),
@@ -48,7 +48,7 @@ impl Compressor {
         }
     }
 
-    /// Returns whether this build has the compressor. Each compressor has a feature with its name, on by default.
+    /// Returns whether this build includes the compressor. Each compressor has a feature of its name, on by default.
     #[must_use]
     pub fn is_supported(self) -> bool {
         match self {
@@ -58,7 +58,7 @@ impl Compressor {
         }
     }
 
-    /// The compressors that this build has, in words that follow "must be".
+    /// The compressors in this build, worded to follow "must be".
     pub(super) fn available() -> String {
         let all = [Self::Snappy, Self::Zlib { level: DEFAULT_ZLIB_LEVEL }, Self::Zstd];
         let names: Vec<_> = all.into_iter().filter(|one| one.is_supported()).map(Self::name).collect();

@@ -8,10 +8,10 @@ use super::{InvalidOption, Secret};
 /// A client does not authenticate with an arbiter, because an arbiter has no users (Authentication specification,
 /// "Authentication Handshake"). So an arbiter does not prove that it knows the password, and a pool refuses its
 /// connections. A connection that [`Endpoint::connect`](crate::Endpoint::connect) opens to an arbiter works;
-/// [`EndpointConnection::is_authenticated`](crate::EndpointConnection::is_authenticated) is false then.
+/// [`EndpointConnection::is_authenticated`](crate::EndpointConnection::is_authenticated) is then false.
 ///
-/// Nothing is checked until [`Options::validate`](super::Options::validate), which refuses a credential that lacks what the
-/// mechanism needs or has what it cannot use.
+/// Nothing is checked until [`Options::validate`](super::Options::validate), which refuses a credential that lacks what
+/// the mechanism needs or contains something that the mechanism cannot use.
 ///
 /// ```
 /// use wharf::{Credential, Mechanism};
@@ -36,7 +36,7 @@ pub struct Credential {
     /// a mechanism, [`Options::endpoint`](super::Options::endpoint) refuses it, because SCRAM needs a password.
     pub password: Option<Secret>,
     /// `authSource`: the database that the user is defined in, if it was given.
-    /// [`effective_source`](Self::effective_source) has the defaults.
+    /// [`effective_source`](Self::effective_source) applies the defaults.
     pub source: Option<String>,
     /// `authMechanism`. By default client and server negotiate it.
     pub mechanism: Option<Mechanism>,
@@ -62,9 +62,9 @@ pub enum Mechanism {
     /// [`TlsOptions::certificate_key_file`](super::TlsOptions#structfield.certificate_key_file) or from memory.
     /// [`Options::endpoint`](super::Options::endpoint) refuses it without TLS and without a client's certificate.
     MongoDbX509,
-    /// `PLAIN`: LDAP. The client sends the password in clear text, so use TLS ([`Options::tls`](super::Options::tls)) or a
-    /// Unix domain socket. wharf does not demand TLS, because the specification does not, and other means may protect the
-    /// network.
+    /// `PLAIN`: LDAP. The client sends the password in clear text, so use TLS ([`Options::tls`](super::Options::tls))
+    /// or a Unix domain socket. wharf does not require TLS, because the specification does not, and other means may
+    /// protect the network.
     Plain,
     /// `MONGODB-AWS`: an identity of Amazon Web Services. Needs the feature `aws`.
     MongoDbAws,
@@ -76,7 +76,7 @@ pub enum Mechanism {
     Gssapi,
 }
 
-/// The source of users that are not stored in the server.
+/// The source of users that are not stored on the server.
 const EXTERNAL: &str = "$external";
 
 impl Mechanism {
@@ -104,7 +104,7 @@ impl Mechanism {
         }
     }
 
-    /// The mechanism with that name.
+    /// Returns the mechanism with that name.
     pub(super) fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|mechanism| mechanism.name() == name)
     }
@@ -125,7 +125,7 @@ impl Mechanism {
         }
     }
 
-    /// Returns whether users of this mechanism are not stored in the server, so that their source is `$external`.
+    /// Returns whether users of this mechanism are not stored on the server, so that their source is `$external`.
     fn is_external(self) -> bool {
         matches!(self, Self::MongoDbX509 | Self::MongoDbAws | Self::MongoDbOidc | Self::Gssapi)
     }
@@ -141,12 +141,13 @@ impl Mechanism {
 }
 
 impl Credential {
-    /// The credential of a user with a password. Without [`mechanism`](Self::mechanism), client and server negotiate it.
+    /// Creates the credential of a user with a password. Without [`mechanism`](Self::mechanism), client and server
+    /// negotiate it.
     pub fn new(username: impl Into<String>, password: impl Into<Secret>) -> Self {
         Self { username: Some(username.into()), password: Some(password.into()), ..Self::default() }
     }
 
-    /// The credential of a mechanism that needs no name and no password, such as `MONGODB-X509`.
+    /// Creates the credential of a mechanism that needs no name or password, such as `MONGODB-X509`.
     pub fn of(mechanism: Mechanism) -> Self {
         Self { mechanism: Some(mechanism), ..Self::default() }
     }
@@ -169,7 +170,8 @@ impl Credential {
         self
     }
 
-    /// Sets one of `authMechanismProperties`. Names are case-insensitive. The last value of a property counts.
+    /// Sets one of `authMechanismProperties`. Names are case-insensitive. If a property is set twice, the last value
+    /// counts.
     ///
     /// | mechanism | property | value |
     /// | --- | --- | --- |
@@ -214,7 +216,7 @@ impl Credential {
             .map(|(_, value)| value)
     }
 
-    /// Refuses a credential that lacks what the mechanism needs, or has what the mechanism cannot use.
+    /// Refuses a credential that lacks what the mechanism needs, or contains something that the mechanism cannot use.
     pub(super) fn validate(&self) -> Result<(), InvalidOption> {
         if self.source.as_deref() == Some("") {
             return Err(InvalidOption::because("authSource", "must not be empty"));
@@ -268,7 +270,7 @@ impl Credential {
     fn refuse_username(&self, mechanism: &str) -> Result<(), InvalidOption> {
         match &self.username {
             None => Ok(()),
-            // The name of an access key is half of its secret.
+            // The identifier of an access key is half the secret.
             Some(_) => Err(InvalidOption::conflict(
                 "username",
                 format!("authMechanism={mechanism}, which takes credentials from the environment"),

@@ -11,7 +11,7 @@ use super::{
 /// A deployment of MongoDB, and how to connect to it.
 ///
 /// Options come from a connection string ([`Options::parse`]), from code ([`Options::new`] and the methods), or from
-/// both; the last value counts. Nothing is checked until [`Options::validate`], which [`Options::endpoint`] calls.
+/// both; the last value set counts. Nothing is checked until [`Options::validate`], which [`Options::endpoint`] calls.
 ///
 /// Some options matter only to a [`Client`](crate::Client), and not to a pool that is used alone. Their documentation says
 /// so.
@@ -39,7 +39,7 @@ pub struct Options {
     pub srv: Option<SrvName>,
     /// `appName`: the application's name, for the server's logs and profiles. At most 128 bytes. Default none.
     pub app_name: Option<String>,
-    /// A library that wraps wharf, for the server's logs. Default none. [`Client::append_metadata`] appends more, later.
+    /// A library that wraps wharf, for the server's logs. Default none. [`Client::append_metadata`] appends more later.
     ///
     /// [`Client::append_metadata`]: crate::Client::append_metadata
     pub driver_info: Option<DriverInfo>,
@@ -96,25 +96,25 @@ pub struct Options {
     /// How long a connection is drained in the background after its command was cancelled or timed out, before it is
     /// closed. Default 3 seconds; zero closes it at once. Not part of connection strings.
     ///
-    /// The connection counts as in use until then, but no check-out waits for it: the pool closes it if a check-out needs its
-    /// permit. If the command turns out to have opened a cursor, the cursor is closed on the server. If the command belongs
-    /// to a [`Session`](crate::client::Session), the client stays alive until the drain has ended.
+    /// The connection counts as in use until then, but no check-out waits for it: the pool closes it if a check-out
+    /// needs its permit. If the command turns out to have opened a cursor, the cursor is closed on the server. If the
+    /// command belongs to a [`Session`](crate::client::Session), the client stays alive until the drain ends.
     pub drain_timeout: Duration,
     /// How many bytes of a reply, or of the rest of a request, a drained connection may still transfer. A connection with
     /// more left is closed instead. Default 4 MiB, about as much work as a new connection. Not part of connection strings.
     ///
-    /// While it is drained, a reply of more than 64 KiB takes 64 KiB of memory, or up to 1 MiB if it may name a cursor that
-    /// has to be closed.
+    /// While it is drained, a reply of more than 64 KiB takes 64 KiB of memory, or up to 1 MiB if it may name a cursor
+    /// that must be closed.
     pub drain_limit: u64,
     /// How long, at most, a command that waits for its reply keeps its thread awake instead of letting it sleep. At most 10
     /// milliseconds. Default zero, which means not at all. Not part of connection strings.
     ///
     /// It suits threads that have little else to do, and servers that answer within some tens of microseconds. A thread
-    /// that sleeps and wakes spends 10 to 20 µs on that, and the reply waits that long. 50 µs is a good limit. Other tasks
-    /// run meanwhile. A connection whose replies take longer stops trying, except for one command in 256. All futures that
-    /// the command is part of are polled repeatedly during the wait.
+    /// that sleeps and wakes spends 10 to 20 µs on that, and the reply waits that long. 50 µs is a good limit. Other
+    /// tasks run in the meantime. A connection whose replies take longer stops trying, except for one command in 256.
+    /// All futures around the command are polled repeatedly during the wait.
     ///
-    /// In a runtime with several idle threads, another thread may notice the reply first. Then there is less to gain.
+    /// In a runtime with several idle threads, another thread may notice the reply first, and there is less to gain.
     pub busy_poll: Duration,
     /// The options of each server's pool, such as `maxPoolSize`. Each server has its own pool with these options.
     pub pool: PoolOptions,
@@ -157,7 +157,7 @@ pub struct Options {
     /// [method](method@Self::heartbeat_frequency) or the connection string: in this field alone, 10 seconds count as the
     /// default.
     pub heartbeat_frequency: Duration,
-    /// Whether the method or the connection string has set `heartbeat_frequency`.
+    /// Whether the method or the connection string set `heartbeat_frequency`.
     pub(super) is_heartbeat_set: WasSet,
     /// `localThresholdMS`: how much slower than the nearest server another server may be and still be selected. For a
     /// [`Client`](crate::Client). Default 15 milliseconds.
@@ -176,7 +176,7 @@ pub struct Options {
     pub(crate) is_strict: bool,
 }
 
-/// Whether an option was set. Options with the same values are equal, however they came to have them.
+/// Whether an option was set. Options with the same values are equal, however the values were set.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WasSet(pub(super) bool);
 
@@ -195,7 +195,7 @@ const HEARTBEAT_OF_MONITORS: Duration = Duration::from_secs(10);
 const HEARTBEAT_OF_SCANS: Duration = Duration::from_secs(60);
 
 impl Options {
-    /// The deployment at these addresses, with the default options.
+    /// Creates the options of the deployment at these addresses, with the default options.
     ///
     /// # Errors
     ///
@@ -208,13 +208,13 @@ impl Options {
         Ok(options)
     }
 
-    /// The deployment whose servers the DNS lists under this name, as in `mongodb+srv://`.
+    /// Creates the options of the deployment whose servers DNS lists under this name, as in `mongodb+srv://`.
     ///
-    /// It uses TLS, and the defaults of all other options. [Resolve](Self::resolve) it before use.
+    /// TLS is on, and all other options have their defaults. [Resolve](Self::resolve) it before use.
     ///
     /// # Errors
     ///
-    /// [`InvalidOption`] if `name` is not a name of the DNS.
+    /// [`InvalidOption`] if `name` is not a DNS name.
     pub fn srv(name: &str) -> Result<Self, InvalidOption> {
         Ok(Self { srv: Some(SrvName::parse(name)?), tls: Some(TlsOptions::default()), ..Self::nowhere() })
     }

@@ -1,4 +1,4 @@
-//! The addition of a wrapping library to the handshake's metadata.
+//! What a wrapping library adds to the handshake's metadata.
 
 /// A library that wraps wharf (handshake specification, "Supporting Wrapping Libraries").
 ///
@@ -22,7 +22,7 @@ pub struct DriverInfo {
 }
 
 impl DriverInfo {
-    /// A library with this name.
+    /// Creates the entry of a library with this name.
     pub fn new(name: impl Into<String>) -> Self {
         Self { name: name.into(), version: None, platform: None }
     }

@@ -32,7 +32,7 @@ pub trait OidcCallback: Send + Sync {
     ///
     /// # Errors
     ///
-    /// After any error, the connection is not opened. The error's message is part of the reason.
+    /// After any error, the connection is not opened. The reported reason includes the error's message.
     fn access_token(&self, context: OidcContext) -> CallbackFuture<'_, OidcToken>;
 }
 
@@ -76,7 +76,7 @@ pub struct IdpInfo {
     pub request_scopes: Vec<String>,
 }
 
-/// The tokens that an [`OidcCallback`] has obtained. Debug output does not show them.
+/// The tokens that an [`OidcCallback`] obtained. Debug output does not show them.
 ///
 /// ```
 /// use std::time::Duration;
@@ -93,12 +93,12 @@ pub struct OidcToken {
     pub access_token: Secret,
     /// How long the token is valid. It is not used yet: a token is kept until the server refuses it.
     pub expires_in: Option<Duration>,
-    /// The callback gets it when a new access token is needed. Only for human callbacks.
+    /// The token that the callback gets when a new access token is needed. Only for human callbacks.
     pub refresh_token: Option<Secret>,
 }
 
 impl OidcToken {
-    /// An access token.
+    /// Creates the result of a callback, with this access token.
     pub fn new(access_token: impl Into<Secret>) -> Self {
         Self { access_token: access_token.into(), expires_in: None, refresh_token: None }
     }
@@ -137,7 +137,7 @@ pub(crate) struct OidcOptions {
     pub allowed_hosts: Option<Vec<String>>,
 }
 
-/// A callback, as a credential keeps it.
+/// A callback, as a credential holds it.
 #[derive(Clone)]
 pub(crate) struct Callback(pub Arc<dyn OidcCallback>);
 
@@ -206,7 +206,7 @@ impl Credential {
 }
 
 impl OidcOptions {
-    /// Refuses contradictions. `environment` is the property with that name.
+    /// Refuses contradictions. `environment` is the property of that name.
     ///
     /// Returns whether there is a callback. If there is, no environment may be set.
     pub fn validate(&self, environment: Option<&str>) -> Result<bool, InvalidOption> {

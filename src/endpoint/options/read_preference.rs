@@ -44,7 +44,7 @@ pub struct ReadPreference {
     pub hedge: Option<bool>,
 }
 
-/// The read preference of operations that do not name one and are not reads.
+/// The read preference of operations that are not reads and do not name one.
 pub(crate) static PRIMARY: ReadPreference = ReadPreference::new(ReadPreferenceMode::Primary);
 
 /// `readPreference`: whether to read from the primary or from secondaries.
@@ -82,7 +82,7 @@ impl ReadPreferenceMode {
 }
 
 impl ReadPreference {
-    /// A read preference with this mode, without tags and without a limit of staleness.
+    /// Creates a read preference with this mode, without tags and without a limit on staleness.
     pub const fn new(mode: ReadPreferenceMode) -> Self {
         Self { mode, tag_sets: Vec::new(), max_staleness: None, hedge: None }
     }

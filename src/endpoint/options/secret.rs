@@ -23,7 +23,7 @@ impl Secret {
         Self(Zeroizing::new(text.into()))
     }
 
-    /// Returns the text. The caller must neither print nor keep it.
+    /// Returns the text. The caller must not print or keep it.
     #[must_use]
     pub fn reveal(&self) -> &str {
         &self.0

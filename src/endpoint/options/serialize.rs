@@ -39,8 +39,8 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A map with the names of connection strings. Times are in milliseconds, unless the name says otherwise. An option that
-/// connection strings cannot set has the name of its method, in the same style.
+/// A map with the names of connection strings. Times are in milliseconds, unless the name says otherwise. An option
+/// that connection strings cannot set is named after its method, in the same style.
 ///
 /// Passwords, the values of `authMechanismProperties`, the user of `MONGODB-AWS`, and keys and certificates from memory are
 /// left out.
@@ -151,7 +151,7 @@ fn put_credential(credential: Option<&Credential>, auth_source: Option<&String>,
     written.put("authSource", source.cloned());
     let Some(credential) = credential else { return };
     let Credential { username, password: _, source: _, mechanism, mechanism_properties: _, .. } = credential;
-    // The name of an access key is half of its secret.
+    // The identifier of an access key is half the secret.
     let is_shown = *mechanism != Some(Mechanism::MongoDbAws);
     written.put("username", username.clone().filter(|_| is_shown));
     written.put("authMechanism", mechanism.map(Mechanism::name));
@@ -220,7 +220,7 @@ mod tests {
     use super::super::uri::names_that_are_shown;
     use super::*;
 
-    /// Options with everything set. The secrets contain the word "secret", and nothing else does.
+    /// Options with everything set. The secrets contain the word "secret", and no other value does.
     fn full() -> Options {
         let uri = "mongodb://ada:secret1@db.example.com/?authMechanism=PLAIN&proxyHost=proxy&proxyUsername=bob\
                    &proxyPassword=secret2&tls=true&tlsCertificateKeyFilePassword=secret3&tlsCertificateKeyFile=key.pem\

@@ -49,7 +49,7 @@ impl fmt::Display for ServerApiVersion {
 }
 
 impl ServerApi {
-    /// This version, with the server's defaults for the rest.
+    /// Declares this version, with the server's defaults for the rest.
     pub fn new(version: ServerApiVersion) -> Self {
         Self { version, strict: None, deprecation_errors: None }
     }

@@ -43,8 +43,8 @@ pub struct SrvName {
     /// `invalid`, `local`, `localhost`, `mail` or `test`. A public suffix, under which the public may register names, such
     /// as `co.uk`, is refused.
     ///
-    /// The option comes from the official drivers' change DRIVERS-3329 to "Initial DNS Seedlist Discovery". wharf follows
-    /// the specifications of 2026-08-13, which do not have it yet.
+    /// The option comes from the official drivers' change DRIVERS-3329 to "Initial DNS Seedlist Discovery". wharf
+    /// follows the specifications of 2026-08-13, which do not include it yet.
     ///
     /// This option weakens the protection against forged answers. Give the narrowest domain that holds the servers.
     pub allowed_hosts_suffix: Option<String>,
@@ -71,8 +71,8 @@ impl SrvName {
 
     /// Returns the domain that must contain the servers.
     ///
-    /// For a name of three or more labels it is the name without its first label. For a shorter name it is the name itself,
-    /// and a server's name must have at least one more label.
+    /// For a name of three or more labels this is the name without its first label. For a shorter name it is the name
+    /// itself, and a server's name must have at least one more label.
     #[must_use]
     pub fn domain(&self) -> &str {
         if let Some(suffix) = &self.allowed_hosts_suffix {
@@ -119,7 +119,8 @@ impl SrvName {
     }
 }
 
-/// A name as the DNS writes it: in lower case, with labels beyond ASCII in Punycode (IDNA). `None` if that is impossible.
+/// Returns a name as DNS writes it: in lower case, with labels beyond ASCII in Punycode (IDNA). Returns `None` if that
+/// is impossible.
 fn ascii(name: &str) -> Option<String> {
     // The rules for other names would refuse names that are in use.
     if name.is_ascii() {

@@ -4,7 +4,7 @@ use super::uri::nearest_option;
 use super::{InvalidOption, Options, ReadPreferenceMode, UriWarning};
 
 impl Options {
-    /// Reads a connection string like [`parse`](Self::parse), and turns every warning into an error.
+    /// Reads a connection string like [`parse`](Self::parse), but turns every warning into an error.
     ///
     /// [`resolve`](Self::resolve) then does the same for the TXT record of a `mongodb+srv://` name.
     /// [`endpoint`](Self::endpoint) and [`endpoints`](Self::endpoints) then refuse options that only a

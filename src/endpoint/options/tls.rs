@@ -24,12 +24,13 @@ pub(crate) use material::{CaCertificates, ClientCertificate};
 /// # Ok::<(), wharf::InvalidOption>(())
 /// ```
 ///
-/// `TlsOptions::default()` trusts the system's certificate authorities. It checks the server's certificate: the chain to
-/// an authority, the times, and that the subject's alternative names have the server's name or IP address.
+/// `TlsOptions::default()` trusts the system's certificate authorities. It checks the server's certificate: the chain
+/// to an authority, the times, and that the subject's alternative names contain the server's name or IP address.
 ///
-/// Building an endpoint reads the files; a change to them needs a new endpoint. The first connection of a process reads
-/// the system's authorities (`SSL_CERT_FILE` and `SSL_CERT_DIR` may name others). Connections use TLS 1.2 or 1.3. wharf
-/// wipes its copy of the client's key from memory, but *ring*, which signs with the key, does not wipe its own form.
+/// The files are read when an endpoint is built, so a change to them needs a new endpoint. The first connection of a
+/// process reads the system's authorities (`SSL_CERT_FILE` and `SSL_CERT_DIR` may name others). Connections use TLS 1.2
+/// or 1.3. wharf wipes its copy of the client's key from memory, but *ring*, which signs with the key, does not wipe
+/// its own form.
 ///
 /// # Self-signed servers
 ///
@@ -74,7 +75,7 @@ pub(crate) use material::{CaCertificates, ClientCertificate};
 /// wharf asks servers to staple an OCSP response to the handshake, which says whether their certificate was revoked (OCSP
 /// Support specification; RFC 6960). It verifies three things about the response:
 ///
-/// - It is signed by the certificate's issuer, or by a responder that the issuer has certified for this purpose.
+/// - It is signed by the certificate's issuer, or by a responder that the issuer certified for this purpose.
 /// - It is about this certificate.
 /// - It is valid now: from a minute before its `thisUpdate` to its `nextUpdate`, or for a day without a `nextUpdate`.
 ///
@@ -87,14 +88,14 @@ pub(crate) use material::{CaCertificates, ClientCertificate};
 /// | nothing, and the certificate demands it (Must-Staple, RFC 7633) | refuses |
 /// | nothing | asks the responders that the certificate names |
 ///
-/// wharf asks up to four responders at once, in plain HTTP, if the server staples nothing or "unknown". The first valid
-/// response that says "good" or "revoked" counts, and is kept until it expires. Responders get five seconds, and at most
-/// half of the time that `connectTimeoutMS` leaves. If none has answered by then, wharf connects, and does not ask again
-/// for a minute. No responder is asked without the feature `ocsp`, with
+/// wharf asks up to four responders at once, in plain HTTP, if the server staples no response, or one that says
+/// "unknown". The first valid response that says "good" or "revoked" counts, and is kept until it expires. Responders
+/// get five seconds, and at most half of the time that `connectTimeoutMS` leaves. If none has answered by then, wharf
+/// connects, and does not ask again for a minute. No responder is asked without the feature `ocsp`, with
 /// [`disable_ocsp_endpoint_check`](Self#structfield.disable_ocsp_endpoint_check), or through a proxy, which the request
 /// would bypass.
 ///
-/// wharf does not check the following:
+/// The check has limits:
 ///
 /// - It does not read revocation lists.
 /// - It checks only the server's own certificate, not the certificates of intermediate authorities or responders.
@@ -252,10 +253,10 @@ impl TlsOptions {
     /// Sets the whole configuration of rustls, for needs that no other option covers: your own verifier, a hardware key, a
     /// list of cipher suites.
     ///
-    /// The configuration alone decides. wharf adds only the server's name, which is the host in
-    /// [`Options`](super::Options). The configuration's verifier alone checks certificates and stapled OCSP responses, and
-    /// the system's authorities are not read. An endpoint is refused if any other option here is set, so that no option is
-    /// ignored. It is also refused at a Unix domain socket, because certificates hold no paths.
+    /// Only the configuration decides. wharf adds only the server's name, which is the host in
+    /// [`Options`](super::Options). Only the configuration's verifier checks certificates and stapled OCSP responses,
+    /// and the system's authorities are not read. An endpoint is refused if any other option here is set, so that no
+    /// option is ignored. It is also refused at a Unix domain socket, because certificates hold no paths.
     ///
     /// ```
     /// use std::sync::Arc;

@@ -1,7 +1,8 @@
 //! The validation of options, from code and from connection strings.
 //!
-//! Reading a connection string checks each option alone, because the specification demands that an invalid value is ignored
-//! with a warning. Then all options are checked together, and a contradiction makes the connection string invalid.
+//! Reading a connection string checks each option on its own, because the specification requires that an invalid value
+//! be ignored with a warning. Then all options are checked together, and a contradiction makes the connection string
+//! invalid.
 
 use std::time::Duration;
 
@@ -20,13 +21,14 @@ pub(crate) const SHORTEST_HEARTBEAT: Duration = Duration::from_millis(500);
 const LONGEST_BUSY_POLL: Duration = Duration::from_millis(10);
 
 impl Options {
-    /// Checks that the options can work, alone and together.
+    /// Checks that the options are valid, each alone and all together.
     ///
-    /// Options that are valid may still be refused when they are [resolved](Options::resolve), because of the DNS's answer.
+    /// Options that are valid may still be refused when they are [resolved](Options::resolve), because of what DNS
+    /// answers.
     ///
     /// # Errors
     ///
-    /// [`InvalidOption`] names the first option that cannot work, its value and what is allowed.
+    /// [`InvalidOption`] names the first option that is invalid, its value and what is allowed.
     pub fn validate(&self) -> Result<(), InvalidOption> {
         self.check()?;
         self.check_hosts()?;
@@ -91,7 +93,7 @@ impl Options {
 
     /// Refuses a credential whose proof is the client's certificate, if connections would not present one.
     ///
-    /// Parsing does not check this, because the specification's cases demand that it succeeds.
+    /// Parsing does not check this, because the specification's cases require it to succeed.
     pub(crate) fn check_certificate(&self) -> Result<(), InvalidOption> {
         let Some(Credential { mechanism: Some(Mechanism::MongoDbX509), .. }) = &self.credential else { return Ok(()) };
         let name = Mechanism::MongoDbX509.name();
@@ -142,7 +144,7 @@ impl Options {
     }
 }
 
-/// Refuses an invalid name of a database (connection string specification, "Auth Database"). The error does not repeat the
+/// Refuses an invalid database name (connection string specification, "Auth Database"). The error does not repeat the
 /// name, which may be part of a password.
 fn check_database(name: &str) -> Result<(), InvalidOption> {
     match name.chars().find(|char| "/\\ \"$".contains(*char)) {

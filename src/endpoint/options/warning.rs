@@ -58,7 +58,7 @@ pub enum UriWarning {
         /// The meaning of the word.
         meaning: bool,
     },
-    /// A mechanism property whose value has a comma, where other drivers end the value. Set it in code.
+    /// A mechanism property whose value contains a comma, at which other drivers would end the value. Set it in code.
     CommaInProperty {
         /// The property, or `(not shown)` if it may hold a secret.
         property: String,

@@ -7,9 +7,9 @@ use bson::raw::cstr;
 
 use super::InvalidOption;
 
-/// When a write counts as done (Read and Write Concern specification). The server decides what is not set.
+/// When a write counts as done (Read and Write Concern specification). The server decides anything that is not set.
 ///
-/// A pool sends commands unchanged. A [`Client`](crate::Client) adds it to writes that have none.
+/// A pool sends commands unchanged. A [`Client`](crate::Client) adds it to writes without one.
 ///
 /// ```
 /// use wharf::{Options, WriteConcern};
@@ -38,15 +38,15 @@ pub enum Acknowledgement {
     /// This number of servers.
     ///
     /// With 0, no server acknowledges the write, and the client does not wait for a reply: it succeeds as soon as it is
-    /// sent, its counts are zero, and it is not repeated. It belongs to no session, so in a session of the application it
-    /// is an error ([`SessionError::UnacknowledgedWrite`](crate::client::SessionError)).
+    /// sent, its counts are zero, and it is not repeated. It does not belong to a session, so in an application's
+    /// session it is an error ([`SessionError::UnacknowledgedWrite`](crate::client::SessionError)).
     Servers(u32),
     /// `majority`, or a mode that the replica set's configuration defines.
     Mode(String),
 }
 
 impl WriteConcern {
-    /// A write concern that requires a majority of a replica set's servers to acknowledge the write.
+    /// Creates a write concern that requires a majority of a replica set's servers to acknowledge the write.
     pub fn majority() -> Self {
         Self::default().w(Acknowledgement::Mode("majority".to_owned()))
     }
@@ -69,8 +69,8 @@ impl WriteConcern {
         self
     }
 
-    /// Returns the same without `wTimeoutMS`, which an operation with `timeoutMS` ignores (CSOT, "Validation and
-    /// Overrides").
+    /// Returns the same write concern without `wTimeoutMS`, which an operation with `timeoutMS` ignores (CSOT,
+    /// "Validation and Overrides").
     pub(crate) fn without_w_timeout(self) -> Self {
         Self { w_timeout: None, ..self }
     }

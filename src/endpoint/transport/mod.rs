@@ -1,7 +1,7 @@
 //! The byte stream to a server: TCP or a Unix domain socket, optionally through a proxy or in TLS.
 //!
-//! [`Connectors`] reads the options of a deployment, including files. A [`Connector`] opens streams to one of its servers,
-//! and each stream is a [`Transport`].
+//! [`Connectors`] reads the options of a deployment, including the files that they name. A [`Connector`] opens streams
+//! to one of its servers, and each stream is a [`Transport`].
 //!
 //! Dropping a stream closes it, at any time and in any place: no runtime is needed, and nothing is sent. A TLS stream is
 //! therefore closed without `close_notify`, which would tell the peer that no bytes are missing. It is not needed here,
@@ -38,7 +38,7 @@ pub use tls::TlsError;
 use socket::Socket;
 use tls::{Identity, Tls, TlsStream};
 
-/// The state that all connections of one deployment share.
+/// What all connections of one deployment share.
 #[derive(Debug)]
 pub(super) struct Connectors {
     look_ups: Arc<LookUps>,
@@ -91,13 +91,13 @@ impl Connector {
     ///
     /// # Errors
     ///
-    /// Network errors and timeouts have the labels of an overloaded server. Failures that overload cannot cause have
-    /// none: a name that does not resolve, a limit of this machine, any failure on the way through a proxy, and any
-    /// error of TLS itself.
+    /// Network errors and timeouts have the labels of an overloaded server. Failures that overload cannot cause do not
+    /// have these labels: a name that does not resolve, a limit of this machine, any failure on the way through a
+    /// proxy, and any error of TLS itself.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future closes what it has opened.
+    /// Dropping the future closes what it opened.
     pub async fn connect(&self, deadline: Deadline, stages: Stages<'_>) -> Result<Transport, EstablishError> {
         let socket = match (&self.address.host, &self.proxy) {
             (Host::Unix { path }, _) => stages.timed(Stage::Connect, boxed(|| connect_unix(path, deadline))).await?,
@@ -133,7 +133,7 @@ async fn connect_tcp(addresses: Vec<SocketAddr>, deadline: Deadline) -> Result<S
     connected.map_err(unconnected)
 }
 
-/// Returns the establishment error for failed attempts to connect, which the server or this machine caused.
+/// Returns the establishment error for failed attempts to connect, whether the server or this machine caused them.
 fn unconnected(failed: ConnectError) -> EstablishError {
     if failed.is_local() {
         EstablishError::network(Stage::Connect, failed)
@@ -142,7 +142,7 @@ fn unconnected(failed: ConnectError) -> EstablishError {
     }
 }
 
-/// Connects to a Unix domain socket. Platforms without them have no connector to one.
+/// Connects to a Unix domain socket. Other platforms have no connector to one.
 async fn connect_unix(path: &std::path::Path, deadline: Deadline) -> Result<Socket, EstablishError> {
     let (source, timeout) =
         match deadline.bound(Socket::connect_unix(path)).instrument(debug_span!(target: TARGET, "connect")).await {
@@ -192,7 +192,7 @@ pub(super) fn stream_failed(stage: Stage, error: io::Error) -> EstablishError {
     }
 }
 
-/// Adds a guess to the error, if the server has ended the stream.
+/// Adds a guess to the error, if the server ended the stream.
 ///
 /// Overloaded servers also end streams, so the guess changes neither the error's kind nor its labels.
 pub(super) fn with_guess(error: io::Error, guess: &str) -> io::Error {

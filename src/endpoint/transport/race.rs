@@ -106,7 +106,7 @@ where
     }
 }
 
-/// Removes the first attempt that has ended.
+/// Removes the first attempt that ended.
 fn poll_ended<T, F>(running: &mut Vec<Attempt<F>>, cx: &mut Context<'_>) -> Poll<(SocketAddr, io::Result<T>)>
 where
     F: Future<Output = io::Result<T>>,

@@ -101,9 +101,10 @@ impl Socket {
 
     /// Drops the socket in a forked child without any effect on the parent's socket.
     ///
-    /// An ordinary drop would remove the socket from tokio's epoll instance, which parent and child share. The parent would
-    /// then never hear of its own socket again. Closing only the child's descriptor leaves the registration alone: it
-    /// belongs to the open socket, which the parent keeps open. The memory of the registration is leaked.
+    /// An ordinary drop would remove the socket from tokio's epoll instance, which parent and child share. The parent
+    /// would then never be notified about its own socket again. Closing only the child's descriptor leaves the
+    /// registration alone: it belongs to the open socket, which the parent keeps open. The memory of the registration
+    /// is leaked.
     #[cfg(unix)]
     pub fn abandon_after_fork(self) {
         use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};

@@ -1,4 +1,4 @@
-//! Tests of what a cancelled operation leaves behind. The other tests use the public API, in
+//! Tests what a cancelled operation leaves behind. The other tests use the public API, in
 //! `system-tests/tests/transport/main.rs`.
 
 use std::future::poll_fn;
@@ -33,7 +33,7 @@ async fn connect(address: SocketAddr, tls: Option<TlsOptions>) -> Transport {
     connector.connect(Deadline::after(AGES), Stages::UNMEASURED).await.unwrap()
 }
 
-/// The polled operations as futures.
+/// The polled operations, as futures.
 impl Transport {
     pub async fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         poll_fn(|context| self.poll_write(context, bytes)).await
@@ -88,7 +88,7 @@ async fn write_all(transport: &mut Transport, bytes: &[u8]) {
     transport.flush().await.unwrap();
 }
 
-/// Lets the peer read, and asserts that it receives what was written.
+/// Lets the peer read, and asserts that it receives everything that was written.
 async fn assert_arrives(peer: &mut TcpStream, written: usize) {
     let mut arrived = vec![0; written];
     timeout(AGES, peer.read_exact(&mut arrived)).await.unwrap().unwrap();
@@ -207,7 +207,7 @@ async fn failed_tls_write_says_why_the_server_closed() {
     let front = TlsFront::start(address, &file, &TLS13, Some(&authority)).await.unwrap();
     let relay = Relay::start(front.address()).await.unwrap();
     let mut transport = connect(relay.address(), Some(TlsOptions::default().ca_file(authority))).await;
-    // The server has refused the client, which has no certificate, and has closed.
+    // The server refused the client, which has no certificate, and closed the connection.
     relay.until(|relayed| relayed.opened == 1 && relayed.open == 0).await;
     let failed = loop {
         if let Err(error) = transport.write(b"hello").await {

@@ -1,4 +1,4 @@
-//! Finds elements of a document without reading the others.
+//! Finds elements of a document without decoding the others.
 
 use bson::spec::ElementType;
 use bson::{RawDocument, Timestamp};
@@ -16,7 +16,7 @@ pub(crate) fn timestamp(value: &[u8]) -> Option<Timestamp> {
 ///
 /// The search steps over earlier elements by their lengths, without checking them. That costs a fraction of
 /// [`RawDocument::get`], which checks them. The search returns `None` at an element of a rare type and at invalid
-/// bytes: the caller then has to use `get`. A result is always what `get` would have returned.
+/// bytes: the caller must then use `get`. A result is always what `get` would have returned.
 pub(crate) fn find<'d>(document: &'d RawDocument, name: &[u8]) -> Option<(u8, &'d [u8])> {
     let bytes = document.as_bytes();
     // Between the document's length and the zero byte at its end.
@@ -53,7 +53,8 @@ pub(crate) fn walk<'d>(document: &'d RawDocument, mut visit: impl FnMut(&'d [u8]
 /// An element's name, type and value.
 type Element<'d> = (&'d [u8], u8, &'d [u8]);
 
-/// Returns the first element, and what follows it. `None` if there is none, if its type is rare, or if it is invalid.
+/// Returns the first element, and what follows it. Returns `None` if there is none, if its type is rare, or if it is
+/// invalid.
 #[inline]
 fn next(elements: &[u8]) -> Option<(Element<'_>, &[u8])> {
     let (&kind, named) = elements.split_first()?;
@@ -64,8 +65,8 @@ fn next(elements: &[u8]) -> Option<(Element<'_>, &[u8])> {
     Some(((name, kind, value), further))
 }
 
-/// Returns the position of the first byte that is zero or not ASCII. Looks at eight bytes at a time: the names in a reply
-/// have some thirty.
+/// Returns the position of the first byte that is zero or not ASCII. Looks at eight bytes at a time: the names in a
+/// reply take some thirty.
 #[inline]
 fn end_of_name(named: &[u8]) -> Option<usize> {
     const LOWEST: u64 = u64::MAX / 0xff;
@@ -116,7 +117,7 @@ mod tests {
 
     use super::*;
 
-    /// An element of every type that the search steps over, and then the searched one.
+    /// An element of every type that the search steps over, and then the one searched for.
     fn reply() -> RawDocumentBuf {
         rawdoc! {
             "cursor": { "firstBatch": [{ "ok": 7.0 }], "ns": "shop.orders" },

@@ -33,7 +33,7 @@ pub struct Header {
 pub const LENGTH: usize = 16;
 
 impl Header {
-    /// Reads the header at the start of `bytes`; `None` if more bytes are needed.
+    /// Reads the header at the start of `bytes`; returns `None` if more bytes are needed.
     ///
     /// # Errors
     ///

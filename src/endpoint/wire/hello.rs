@@ -14,10 +14,10 @@ use crate::endpoint::options::Compressor;
 use crate::pool::service_id::ServiceId;
 use crate::text::printable::PrintableError;
 
-/// The oldest wire version that wharf works with: MongoDB 4.2's.
+/// The oldest wire version that wharf supports: MongoDB 4.2's.
 pub const MIN_WIRE_VERSION: i32 = 8;
 
-/// The newest wire version that wharf works with: MongoDB 8.0's.
+/// The newest wire version that wharf supports: MongoDB 8.0's.
 pub const MAX_WIRE_VERSION: i32 = 25;
 
 /// The field of hello, and of its reply, that carries the first message of an authentication.
@@ -60,7 +60,7 @@ impl Request<'_> {
     /// Returns the handshake command, to be run on the `admin` database.
     ///
     /// With a server API or in load-balanced mode, which only newer servers support, it is `hello`. Otherwise it is the
-    /// legacy hello, `isMaster`, with `helloOk`, which asks the server whether later ones may be `hello`. Both travel
+    /// legacy hello, `isMaster`, with `helloOk`, which asks the server whether later ones may be `hello`. Both are sent
     /// in `OP_MSG`.
     #[must_use]
     pub fn command(&self) -> RawDocumentBuf {
@@ -96,13 +96,13 @@ impl Request<'_> {
 
 /// A server's reply to the handshake: the limits and the identity of this connection.
 ///
-/// Debug output omits the reply to `speculativeAuthenticate`, which is part of a proof of identity.
+/// Debug output omits the reply to `speculativeAuthenticate`, because it is part of a proof of identity.
 #[derive(Clone, PartialEq)]
 #[non_exhaustive]
 pub struct HelloReply {
-    /// `minWireVersion`; 0 if the reply has none.
+    /// `minWireVersion`; 0 if it is missing.
     pub min_wire_version: i32,
-    /// `maxWireVersion`; 0 if the reply has none.
+    /// `maxWireVersion`; 0 if it is missing.
     pub max_wire_version: i32,
     /// `maxMessageSizeBytes`: the longest request, in bytes. By default 48,000,000.
     ///
@@ -118,7 +118,7 @@ pub struct HelloReply {
     pub max_document_size: u32,
     /// `maxWriteBatchSize`: the maximum number of writes in one command. By default 100,000.
     pub max_write_batch_size: u32,
-    /// `logicalSessionTimeoutMinutes`; `None` if the server has no sessions.
+    /// `logicalSessionTimeoutMinutes`; `None` if the server does not support sessions.
     pub logical_session_timeout_minutes: Option<i64>,
     /// `helloOk`: whether later commands may be `hello` instead of the legacy hello.
     pub hello_ok: bool,
@@ -128,7 +128,7 @@ pub struct HelloReply {
     pub server_connection_id: Option<i64>,
     /// `serviceId`: in load-balanced mode, the service behind the load balancer.
     pub service_id: Option<ServiceId>,
-    /// `compression`: the names of the offered compressors that the server also has.
+    /// `compression`: the names of the offered compressors that the server also supports.
     pub compressors: Vec<String>,
     /// `saslSupportedMechs`: the mechanisms of the user in the request, known or not; `None` if the user does not exist, or
     /// if the request named none.
@@ -138,7 +138,7 @@ pub struct HelloReply {
     pub document: RawDocumentBuf,
 }
 
-/// The kind of server that a connection leads to. It changes only when the server restarts.
+/// The kind of server at the other end of a connection. It changes only when the server restarts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     /// A server without a replica set.
@@ -201,7 +201,8 @@ impl HelloReply {
         })
     }
 
-    /// Returns the compressor to use: the first of `offered` that the server also has (OP_COMPRESSED specification).
+    /// Returns the compressor to use: the first of `offered` that the server also supports (OP_COMPRESSED
+    /// specification).
     #[must_use]
     pub fn agreed_compressor(&self, offered: &[Compressor]) -> Option<Compressor> {
         offered.iter().copied().find(|ours| self.compressors.iter().any(|theirs| theirs == ours.name()))
@@ -266,7 +267,8 @@ impl HelloReply {
         self.document.get("topologyVersion").ok().flatten().and_then(RawBsonRef::as_document)
     }
 
-    /// Checks that the server has a wire version in common with wharf (SDAM, "Checking wire protocol compatibility").
+    /// Checks that the server supports a wire version that wharf supports (SDAM, "Checking wire protocol
+    /// compatibility").
     ///
     /// # Errors
     ///
@@ -301,7 +303,7 @@ impl fmt::Debug for HelloReply {
             compressors,
             sasl_supported_mechanisms,
             document,
-            // The document has it.
+            // The document already contains it.
             role: _,
         } = self;
         f.debug_struct("HelloReply")
@@ -331,7 +333,7 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
-/// Checks that a range of wire versions overlaps with wharf's.
+/// Checks that a range of wire versions overlaps wharf's.
 pub(crate) fn check_wire_versions(least: i32, most: i32, address: &str) -> Result<(), IncompatibleServerError> {
     let address = || address.to_owned();
     if least > MAX_WIRE_VERSION {
@@ -351,11 +353,11 @@ const KEPT_DOCUMENT: usize = 16 * 1024;
 const KEPT_ELEMENT: usize = 256;
 
 /// The maximum number of compressor or mechanism names that are read, and the maximum length of each, in bytes. Servers
-/// have a handful of each. Without these limits, a hello of short names would take ten times its own length.
+/// support a handful of each. Without these limits, a hello of short names would take ten times its own length.
 const MOST_NAMES: usize = 32;
 const LONGEST_NAME: usize = 64;
 
-/// Returns the strings of an array, ignoring other elements. `None` if there is no array.
+/// Returns the strings of an array, ignoring other elements. Returns `None` if there is no array.
 fn names(reply: &RawDocument, field: &str) -> Option<Vec<String>> {
     let array = reply.get(field).ok().flatten()?.as_array()?;
     let names = array.into_iter().flatten().filter_map(|name| name.as_str());

@@ -1,11 +1,11 @@
 //! MongoDB's wire protocol without any I/O: bytes in, bytes out.
 //!
 //! Everything here is a pure function of its arguments, so that it can be fuzzed, and shared by clients and test
-//! servers. Documents stay raw BSON: encoding copies their bytes behind a header into a buffer that the caller reuses,
+//! servers. Documents stay raw BSON: encoding copies their bytes after a header into a buffer that the caller reuses,
 //! and decoding borrows them from the buffer in which they were received.
 //!
-//! - [`header`]: the sixteen bytes before every message. It tells `OP_MSG` from any other operation; another operation
-//!   would be a sibling of [`op_msg`] that starts from the same [`Header`].
+//! - [`header`]: the sixteen bytes before every message. It identifies `OP_MSG`; any other operation would be a sibling
+//!   of [`op_msg`] that starts from the same [`Header`].
 //! - [`op_msg`]: requests and replies (OP_MSG specification).
 //! - [`compressed`]: the envelope of a compressed message (OP_COMPRESSED specification).
 //! - [`reply`]: whether a command succeeded, according to its reply.
@@ -49,7 +49,7 @@ pub use crate::text::printable::PeerText;
 /// own.
 pub const DEFAULT_MAX_MESSAGE_SIZE: u32 = 48_000_000;
 
-/// Invalid bytes from a peer, or a message that the limits do not allow to be sent.
+/// Invalid bytes from a peer, or a message that the limits forbid sending.
 ///
 /// After such an error in a received message, nothing more can be read from the connection.
 #[derive(Clone, PartialEq, Eq, Error)]
@@ -128,7 +128,7 @@ pub enum WireError {
     ResponseTo {
         /// The `responseTo` in the header.
         value: i32,
-        /// The `requestID` of the request that waits for its reply.
+        /// The `requestID` of the request that is waiting for its reply.
         allowed: i32,
     },
     /// A required flag bit is set that is undefined or not allowed in this message.
@@ -151,7 +151,7 @@ pub enum WireError {
         /// The number of bodies.
         count: u64,
     },
-    /// A reply has sections of payload type 1, which only requests have.
+    /// A reply has sections of payload type 1, which only requests may contain.
     #[error("the reply must have no section of payload type 1, got {count}")]
     Sequences {
         /// The number of sequences.

@@ -11,15 +11,15 @@ pub(crate) const MOST_LEVELS: usize = 200;
 /// The length in bytes of a level: a type, an empty name, a length and an end.
 const SMALLEST_LEVEL: usize = 7;
 
-/// Returns whether a document has more than [`MOST_LEVELS`], including itself.
+/// Returns whether a document has more than [`MOST_LEVELS`] levels, including itself.
 ///
-/// serde uses some of the thread's stack for each level, so it must not read such a document. Looks at each element once,
-/// and at no element of a document that is too short for so many levels.
+/// serde uses some of the thread's stack for each level, so it must not read such a document. Looks at each element
+/// once, and skips documents that are too short for so many levels.
 pub(crate) fn is_too_deep(document: &RawDocument) -> bool {
     if document.as_bytes().len() < MOST_LEVELS * SMALLEST_LEVEL {
         return false;
     }
-    // The library's own iterator, because another one might not stop at the same malformed element.
+    // The library's own iterator, because a different one might not stop at the same malformed element.
     let mut open: Vec<RawIter<'_>> = vec![document.iter_elements()];
     while let Some(innermost) = open.last_mut() {
         let Some(element) = innermost.next() else {
@@ -38,7 +38,7 @@ pub(crate) fn is_too_deep(document: &RawDocument) -> bool {
     false
 }
 
-/// Returns the document in a value, if it holds one. Reads no other value.
+/// Returns the document in a value, if it holds one. Does not read any other value.
 fn nested_in<'d>(element: &RawElement<'d>) -> Result<Option<&'d RawDocument>, bson::error::Error> {
     use ElementType::{Array, EmbeddedDocument, JavaScriptCodeWithScope};
     if !matches!(element.element_type(), EmbeddedDocument | Array | JavaScriptCodeWithScope) {

@@ -26,15 +26,15 @@ use crate::text::printable::Printable;
 #[derive(Clone, PartialEq)]
 #[non_exhaustive]
 pub struct ServerError {
-    /// The server's number for the error; 0 if the reply has none.
+    /// The server's error code; 0 if the reply has none.
     pub code: i32,
-    /// The server's name for the error; empty if the reply has none.
+    /// The server's error name; empty if the reply has none.
     pub code_name: String,
     /// The server's message for humans (`errmsg`).
     pub message: String,
     /// The error labels that the specifications define.
     pub labels: Labels,
-    /// The reply's `writeConcernError`, if it also has one.
+    /// The reply's `writeConcernError`, if any.
     pub write_concern_error: Option<Box<WriteConcernError>>,
     /// The whole reply, including `topologyVersion` and all other fields.
     pub reply: RawDocumentBuf,
@@ -56,7 +56,7 @@ impl ServerError {
         StateChange::of(self.code, &self.message).or_else(of_concern)
     }
 
-    /// Returns whether the code is in the list of the retryable writes specification. Such an operation may be retried
+    /// Returns whether the code is in the list of the retryable writes specification. The operation may then be retried
     /// if no part of it was executed, or if it may be executed twice.
     #[must_use]
     pub fn has_retryable_code(&self) -> bool {
@@ -83,13 +83,13 @@ impl ServerError {
 #[error("error {code}: {message}", message = Printable(message))]
 #[non_exhaustive]
 pub struct WriteConcernError {
-    /// The server's number for the error; 0 if it has none.
+    /// The server's error code; 0 if there is none.
     pub code: i32,
-    /// The server's name for the error; empty if it has none.
+    /// The server's error name; empty if there is none.
     pub code_name: String,
     /// The server's message for humans (`errmsg`).
     pub message: String,
-    /// The whole reply: what the command has done, and `writeConcernError` with its `errInfo`.
+    /// The whole reply: what the command did, and `writeConcernError` with its `errInfo`.
     pub reply: RawDocumentBuf,
 }
 
@@ -129,7 +129,7 @@ pub(crate) fn is_retryable_code(code: i32) -> bool {
 pub enum StateChange {
     /// "not writable primary": the server is available, but is not the primary.
     NotWritablePrimary,
-    /// "node is recovering": for now, the server accepts neither writes nor reads.
+    /// "node is recovering": for now, the server does not accept reads or writes.
     Recovering,
     /// "node is shutting down": like `Recovering`, and the server's connections are about to end.
     ShuttingDown,
@@ -146,7 +146,8 @@ impl StateChange {
         }
     }
 
-    /// Returns the state that a code stands for. The message only counts if the code is 0, which means that there is none.
+    /// Returns the state that a code stands for. The message only counts if the code is 0, which means that there is no
+    /// code.
     fn of(code: i32, message: &str) -> Option<Self> {
         match code {
             91 | 11600 => Some(Self::ShuttingDown),
@@ -306,7 +307,7 @@ fn check_strictly(reply: &RawDocument) -> Result<(), Unsuccessful> {
 /// Returns whether a document has a field, for a fraction of what [`RawDocument::get`] costs. Anything after invalid bytes
 /// does not count.
 pub(crate) fn has_field(document: &RawDocument, field: &str) -> bool {
-    // The document's length and end, and the element's type and the end of its name.
+    // The document's length and its end, the element's type, and the end of its name.
     if document.as_bytes().len() < 4 + 1 + 2 + field.len() {
         return false;
     }

@@ -4,7 +4,7 @@
 //! instead of the pod's role. Profiles and shared files are not supported: an application that needs them supplies the
 //! provider of an AWS SDK.
 //!
-//! A variable that is set but unusable is an error, because the next source would yield another identity.
+//! A variable that is set but unusable is an error, because the next source would yield a different identity.
 
 use std::ffi::OsString;
 use std::fmt::Write;
@@ -31,7 +31,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// The lifetime of the EC2 session in seconds, for the two requests that follow.
 const SESSION_SECONDS: &str = "30";
 
-/// Why there are no credentials. Contains no secret.
+/// Why there are no credentials. Contains no secrets.
 #[derive(Debug, Error)]
 pub(in crate::endpoint::authentication) enum Unavailable {
     #[error("the AWS credential provider failed: {0}")]
@@ -110,7 +110,7 @@ struct Question<'a> {
     service: &'static str,
     what: &'static str,
     base: &'a str,
-    /// The addresses that the service may have; `None` allows all.
+    /// The addresses allowed for the service; `None` allows all.
     peers: Option<Peers>,
 }
 

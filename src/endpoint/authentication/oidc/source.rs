@@ -22,7 +22,7 @@ use crate::text::printable::PeerText;
 /// The token of a service account, unless a variable names another file.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 
-/// Why there is no access token. Contains no secret.
+/// Why there is no access token. Contains no secrets.
 #[derive(Debug, Error)]
 pub(in crate::endpoint::authentication) enum NoToken {
     #[error("the OIDC callback failed: {0}")]
@@ -97,7 +97,7 @@ impl Source {
         }
     }
 
-    /// Obtains an access token. Nothing is cached here.
+    /// Obtains an access token. Does not cache anything.
     pub fn token(&self, context: OidcContext) -> CallbackFuture<'_, OidcToken> {
         let built_in = async |token: Result<Secret, NoToken>| Ok(OidcToken::new(token?));
         match self {

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::source::NoToken;
 use crate::endpoint::options::{CallbackFuture, IdpInfo, OidcToken, Secret};
 
-/// The least time between the beginnings of two calls.
+/// The minimum time between the starts of two calls.
 const BETWEEN_CALLS: Duration = Duration::from_millis(100);
 
 /// An access token. Clones share it.
@@ -62,7 +62,7 @@ impl Tokens {
         known.refresh.clone().zip(known.idp_info.clone())
     }
 
-    /// Drops an access token, unless another has replaced it.
+    /// Drops an access token, unless another token has replaced it.
     pub fn invalidate(&self, token: &Token) {
         let mut known = self.known();
         known.access = known.access.take().filter(|current| current.0 != token.0);
@@ -98,7 +98,7 @@ impl Tokens {
         }
         let exceeded = |_| NoToken::Timeout { limit };
         let mut last_call = timeout(limit, self.calling.lock()).await.map_err(exceeded)?;
-        // The call that this one waited for has obtained a token.
+        // The call that this one waited for obtained a token.
         if let Some(token) = self.current() {
             return Ok((token, false));
         }
@@ -187,7 +187,7 @@ mod tests {
         // The virtual clock ticks in milliseconds.
         assert!((100..=101).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
 
-        // A failed call counts. A call from long ago delays nothing.
+        // A failed call counts. A call from long ago causes no delay.
         tokens.invalidate(&tokens.current().unwrap());
         sleep(Duration::from_millis(70)).await;
         let begun = Instant::now();

@@ -10,7 +10,7 @@ use zeroize::Zeroizing;
 pub(crate) enum CaCertificates {
     /// The content of a `tlsCAFile`.
     Pem(Vec<u8>),
-    /// One certificate each.
+    /// One certificate per element.
     Der(Vec<Vec<u8>>),
 }
 
@@ -23,7 +23,7 @@ pub(crate) enum ClientCertificate {
     Der { chain: Vec<Vec<u8>>, key: Zeroizing<Vec<u8>> },
 }
 
-/// A part of rustls that the application has made. It is equal only to its clones.
+/// A part of rustls that the application made. It is equal only to its clones.
 #[derive(Clone)]
 pub(crate) struct Made<T>(pub Arc<T>);
 

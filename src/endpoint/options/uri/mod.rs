@@ -1,11 +1,11 @@
 //! Connection strings (connection string and URI options specifications).
 //!
-//! A string that does not have the form of a connection string is refused. An unknown option, or a value that its option
-//! does not allow, is ignored with a warning, as the specification demands. Three kinds of values are refused instead:
+//! A string that is not in the form of a connection string is refused. An unknown option, or a value that its option
+//! does not allow, is ignored with a warning, as the specification requires. Three kinds of values are refused instead:
 //!
 //! - values whose absence would leave the connection less protected: invalid values of `tls` and other options that
 //!   protect (`Row::protects`), an unknown `authMechanism`, an empty `authSource`, contradictions among TLS options;
-//! - values that the specification allows and wharf cannot honour, such as a `maxPoolSize` of two million;
+//! - values that the specification allows but wharf cannot honour, such as a `maxPoolSize` of two million;
 //! - any value with a warning, with [`Options::parse_strict`].
 //!
 //! Errors and warnings never show what may be part of a password. A password that is not percent-encoded can end up in any
@@ -33,7 +33,7 @@ use value::Value;
 #[cfg(feature = "srv")]
 const TXT_OPTIONS: [&str; 3] = ["authSource", "replicaSet", "loadBalanced"];
 
-/// The length in bytes of the longest text that a TXT record may set. Names of databases are shorter.
+/// The length in bytes of the longest text that a TXT record may set. Database names are shorter.
 #[cfg(feature = "srv")]
 const MOST_OF_TXT: usize = 255;
 
@@ -56,12 +56,13 @@ impl Options {
     /// connection less protected, as with `tls`, `tlsCAFile`, `tlsCertificateKeyFile` and `proxyHost`. A pool size above
     /// [`MAX_CONNECTIONS`](crate::MAX_CONNECTIONS) is refused, too.
     ///
-    /// If an option is given more than once, the last value counts. A `proxy…` option may be given only once, and all values
-    /// of `tls` and `ssl` must agree. Semicolons do not separate options. The value of a mechanism property must not have a
-    /// comma: set such a property with [`Credential::mechanism_property`](super::Credential::mechanism_property). White space
-    /// at the end of the string is left out, with a warning.
+    /// If an option is given more than once, the last value counts. A `proxy…` option may be given only once, and all
+    /// values of `tls` and `ssl` must agree. Semicolons do not separate options. The value of a mechanism property must
+    /// not contain a comma: set such a property with
+    /// [`Credential::mechanism_property`](super::Credential::mechanism_property). White space at the end of the string
+    /// is left out, with a warning.
     ///
-    /// This function does not use the DNS. Options of `mongodb+srv://` have no hosts until they are
+    /// This function does not use DNS. Options from `mongodb+srv://` have no hosts until they are
     /// [resolved](Self::resolve). [`Options::from_uri`] does both.
     ///
     /// # Errors
@@ -134,11 +135,11 @@ const NOT_ENCODED: &str = "must be percent-encoded, in UTF-8";
 
 /// Returns the option name that is closest to a misspelt one, if any is close.
 pub(super) fn nearest_option(misspelt: &str) -> Option<&'static str> {
-    // A longer text is not a name, and would cost time.
+    // A longer text is not a name, and would only cost time.
     if misspelt.len() > 64 { None } else { Row::nearest(misspelt) }
 }
 
-/// Stands in errors for a value that may be part of a password.
+/// Stands in, in errors, for a value that may be part of a password.
 const HIDDEN: &str = "a value that is not shown, because it may be part of a password";
 
 /// Reads the user information: a name and an optional password.
@@ -208,7 +209,7 @@ impl Reader {
         Ok(finished)
     }
 
-    /// The error without its value, where that may be part of a password. The check that made the error cannot tell.
+    /// The error without its value, where that may be part of a password. The check that made the error cannot know.
     fn without_values(&self, error: InvalidOption) -> InvalidOption {
         match error.value {
             Some(_) if !self.shows_values => InvalidOption { value: Some(HIDDEN.to_owned()), ..error },
@@ -322,7 +323,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Sets one option, or leaves it as it is, with a warning.
+    /// Sets one option, or leaves it unchanged, with a warning.
     fn read_option(&mut self, row: Row, value: &str, draft: &mut Draft) -> Result<(), InvalidOption> {
         let option = row.name;
         let before = draft.clone();

@@ -1,9 +1,9 @@
 //! The table of all options of connection strings: one row each.
 //!
-//! A row has the option's name, default, allowed values and description, and says how to read it. Every list of options
-//! comes from here: the names that a connection string may have, the secret options, and the messages about values that
-//! are not allowed. A test compares the tables of the guide with this table. The rows of a pool's options come
-//! from [`PoolOptions::TABLE`].
+//! A row gives the option's name, default, allowed values and description, and says how to read it. Every list of
+//! options comes from here: the names that a connection string may have, the secret options, and the messages about
+//! values that are not allowed. A test compares the tables of the guide with this table. The rows of a pool's options
+//! come from [`PoolOptions::TABLE`].
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ pub(super) struct Row {
     pub protects: bool,
     /// What happens if the option is given more than once.
     pub repetition: Repetition,
-    /// Whether the option decodes its value by itself, because the value has separators.
+    /// Whether the option decodes its value itself, because the value has separators.
     pub is_raw: bool,
     read: Read,
 }
@@ -79,18 +79,18 @@ impl Row {
         GROUPS.iter().flat_map(|group| group.rows())
     }
 
-    /// The row of an option, by its case-insensitive name.
+    /// Returns the row of an option, by its case-insensitive name.
     pub fn of(name: &str) -> Option<Self> {
         Self::all().find(|row| row.name.eq_ignore_ascii_case(name))
     }
 
-    /// The current name of an option with one of the [`PRESENT_NAMES`], ignoring case.
+    /// Returns the current name of an option with one of the [`PRESENT_NAMES`], ignoring case.
     pub fn present_name(name: &str) -> Option<&'static str> {
         PRESENT_NAMES.iter().find(|(former, _)| former.eq_ignore_ascii_case(name)).map(|(_, present)| *present)
     }
 
-    /// The current name of an option with a former name, or the option name that is closest to a misspelt one: at most two
-    /// letters are wrong, extra or missing.
+    /// Returns the current name of an option with a former name, or the option name that is closest to a misspelt one:
+    /// at most two letters are wrong, extra or missing.
     pub fn nearest(name: &str) -> Option<&'static str> {
         if let Some(present) = Self::present_name(name) {
             return Some(present);
@@ -178,7 +178,7 @@ fn pool_row(option: &'static PoolOption) -> Row {
 
 /// Reads a number of connections or of milliseconds.
 ///
-/// A number that the specification allows but a pool cannot have is refused, because the default must not replace it.
+/// A number that the specification allows but a pool cannot support is refused, because the default must not replace it.
 fn read_pool_option(option: &PoolOption, pool: &mut PoolOptions, value: &Value<'_>) -> Result<(), Rejection> {
     let number = value.number(*option.range.start(), MAX_INT)?;
     (option.set)(pool, number);
@@ -432,12 +432,12 @@ const SERVERS: [Row; 9] = [
 pub(super) struct OldName {
     /// The option, with its old name.
     pub row: Row,
-    /// The name that replaces the old one.
+    /// The name that replaces it.
     pub replacement: &'static str,
 }
 
 impl OldName {
-    /// The old name that `key` matches, ignoring case.
+    /// Returns the old name that `key` matches, ignoring case.
     pub fn of(key: &str) -> Option<Self> {
         OLD_NAMES.into_iter().find(|old| old.row.name.eq_ignore_ascii_case(key))
     }
@@ -527,7 +527,7 @@ mod tests {
             _ => "mongodb://a/?",
         };
         let in_words = ["none", "not set", "negotiated", "by mechanism"];
-        // Without zlib, its level has no effect, which is a warning.
+        // Without zlib, its level has no effect, which causes a warning.
         let is_built = |row: &Row| cfg!(feature = "zlib") || row.name != "zlibCompressionLevel";
         let is_value =
             |row: &Row| is_built(row) && !in_words.contains(&row.default) && !row.default.starts_with("the ");
@@ -558,7 +558,7 @@ mod tests {
             assert!(Row::of(present).is_some_and(|row| row.name == present), "{present}");
             assert_eq!(Row::nearest(&name.to_uppercase()), Some(present));
         }
-        // A client always does what they ask for, or never does.
+        // A client either always or never does what they ask for.
         let removed = ["auto_reconnect", "keepAlive", "socketOptions", "useNewUrlParser", "useUnifiedTopology"];
         assert_eq!(removed.map(Row::nearest), [None; 5]);
     }
@@ -572,7 +572,7 @@ mod tests {
         }
     }
 
-    /// Otherwise, a password could be lost, and the connection made without it.
+    /// Otherwise a password could get lost, and the connection be made without it.
     #[test]
     fn secret_options_of_tls_protect() {
         for row in Row::all().filter(|row| row.is_secret) {

@@ -13,7 +13,7 @@ use super::draft::Rejection;
 pub(super) struct Value<'r> {
     /// The option's name, as messages show it.
     pub option: &'static str,
-    /// The value, percent-decoded unless the option does that by itself. It may be a secret.
+    /// The value, percent-decoded unless the option does that itself. It may be a secret.
     pub text: Zeroizing<String>,
     pub reader: &'r mut Reader,
 }
@@ -24,7 +24,7 @@ impl Value<'_> {
         std::mem::take(&mut *self.text)
     }
 
-    /// Reads a non-empty text.
+    /// Reads non-empty text.
     pub fn name(self) -> Result<String, Rejection> {
         if self.text.is_empty() { Err(Rejection::NotAllowed) } else { Ok(self.into_text()) }
     }
@@ -34,7 +34,7 @@ impl Value<'_> {
         self.name().map(|name| Some(name.into()))
     }
 
-    /// Reads the name of a database. If it were ignored, authentication would use another database.
+    /// Reads the name of a database. If it were ignored, authentication would use a different database.
     pub fn source(self) -> Result<String, Rejection> {
         if self.text.is_empty() {
             return Err(Rejection::Fatal(InvalidOption::because(self.option, "must not be empty")));

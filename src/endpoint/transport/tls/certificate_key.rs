@@ -192,7 +192,7 @@ fn decrypt(
         pkcs8::pkcs5::Error::DecryptFailed => wrong(),
         unsupported => unreadable(&unsupported),
     })?);
-    // One wrong password in 256 decrypts to something, but not to a key.
+    // One wrong password in 256 decrypts to something, though not to a key.
     PrivateKeyInfoRef::try_from(&**key).map_err(|_| wrong())?;
     Ok(key)
 }

@@ -9,7 +9,8 @@ use thiserror::Error;
 use tokio_rustls::rustls::pki_types::UnixTime;
 use tokio_rustls::rustls::{self, CertificateError};
 
-/// A TLS handshake failed for a reason that the options or the server's certificate can change. A retry does not help.
+/// A TLS handshake failed for a reason that a change to the options or the server's certificate can fix. A retry does
+/// not help.
 ///
 /// This is the cause of an [`EstablishError`](crate::EstablishError) at [`Stage::Tls`](crate::Stage::Tls). The cause of
 /// other TLS failures is an [`io::Error`] that contains the [`rustls::Error`], and the cause of a
@@ -32,14 +33,14 @@ pub enum TlsError {
         /// The errors of the search for them. May be empty.
         reasons: Vec<String>,
     },
-    /// The server presents the certificate of an authority (`CA:TRUE`) as its own, and `tlsCAFile` does not hold it as
-    /// a self-signed certificate.
+    /// The server presents the certificate of an authority (`CA:TRUE`) as its own, and it is not a self-signed
+    /// certificate in `tlsCAFile`.
     #[error(
         "the server presents an authority's certificate (CA:TRUE) as its own; if it is self-signed, add it to \
          tlsCAFile, otherwise give the server a certificate with CA:FALSE"
     )]
     AuthorityAsServer,
-    /// No authority that the client trusts has issued the server's certificate.
+    /// No authority that the client trusts issued the server's certificate.
     #[error(
         "no trusted authority has issued the server's certificate: set tlsCAFile to the certificate of its authority \
          ({source})"

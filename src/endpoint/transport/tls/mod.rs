@@ -1,7 +1,7 @@
 //! TLS, with rustls and *ring*.
 //!
 //! The cryptographic provider is set here or in the options, and never taken from the process's default. An application
-//! that also uses rustls neither changes it by accident nor has to set it.
+//! that also uses rustls cannot change it by accident, and does not have to set it.
 //!
 //! # Revocation
 //!
@@ -68,7 +68,7 @@ impl Tls {
     /// The system's certificate authorities are not read yet, because that may take many milliseconds. The first
     /// connection reads them on a blocking thread.
     ///
-    /// `asks_responders`: whether requests may go to responders of the certificate authorities.
+    /// `asks_responders` says whether requests may go to the certificate authorities' responders.
     pub fn new(
         options: &TlsOptions,
         #[cfg_attr(not(feature = "ocsp"), allow(unused_variables, reason = "no responder is asked"))]
@@ -122,7 +122,7 @@ impl Tls {
         }
     }
 
-    /// Makes the TLS handshake with the server at the other end of `socket`.
+    /// Performs the TLS handshake with the server at the other end of `socket`.
     pub async fn secure(
         &self,
         socket: Socket,
@@ -222,7 +222,7 @@ fn with_printable_names(error: io::Error) -> io::Error {
     io::Error::new(error.kind(), Error::InvalidCertificate(source))
 }
 
-/// Returns whether the peer has sent something other than TLS records.
+/// Returns whether the peer sent something other than TLS records.
 fn is_no_tls(error: &io::Error) -> bool {
     let source = error.get_ref().and_then(|source| source.downcast_ref());
     let Some(Error::InvalidMessage(invalid)) = source else { return false };
@@ -302,7 +302,7 @@ mod tests {
 
     use super::*;
 
-    /// Makes a handshake with a server that has [`VERSION_1`].
+    /// Performs a handshake with a server that has [`VERSION_1`].
     async fn handshake(options: &TlsOptions, version: &'static SupportedProtocolVersion) -> io::Result<()> {
         let of_server = TlsOptions::default().certificate_key_pem(VERSION_1);
         let own = certificate_key::read(&of_server).unwrap().unwrap();

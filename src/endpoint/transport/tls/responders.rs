@@ -45,7 +45,7 @@ pub(super) struct Responders {
 
 impl Responders {
     /// Remembers a conclusion, unless the known one lasts longer. A revocation is not replaced by any other conclusion
-    /// before its time: another connection may have had no answer meanwhile.
+    /// before it expires: another connection may have got no answer in the meantime.
     pub fn learn(&self, id: &CertificateId, conclusion: Conclusion) {
         let now = UnixTime::now().as_secs();
         self.known.rcu(|known| {
@@ -116,8 +116,8 @@ async fn ask(
     }
 }
 
-/// Splits a URL into its base and its path. Only plain HTTP is used: the answer is signed, and TLS would need a check in
-/// turn.
+/// Splits a URL into its base and its path. Only plain HTTP is used: the answer is signed, and TLS would need a
+/// revocation check in turn.
 fn parts(url: &str) -> Option<(&str, &str)> {
     let host = "http://".len();
     url.get(..host).filter(|scheme| scheme.eq_ignore_ascii_case("http://"))?;

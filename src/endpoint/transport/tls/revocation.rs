@@ -46,9 +46,9 @@ pub(super) struct Conclusion {
     pub until: u64,
 }
 
-/// Refuses a certificate that was revoked, whose stapled response is invalid, or that demands a response and has none. A
-/// responder that does not know the certificate is not a reason to refuse it. Returns what the response says, if it is
-/// conclusive.
+/// Refuses a certificate that was revoked, whose stapled response is invalid, or that requires a response and has none.
+/// A responder that does not know the certificate is not a reason to refuse it. Returns what the response says, if it
+/// is conclusive.
 ///
 /// The certificate and its chain were already verified, with the same arguments.
 pub(super) fn check<'c>(
@@ -138,8 +138,8 @@ impl<'a> Issued<'a> {
     }
 }
 
-/// Checks that the response is signed by the certificate's issuer, or by a responder that the issuer has certified for
-/// it.
+/// Checks that the response is signed by the certificate's issuer, or by a responder that the issuer certified for
+/// this.
 fn verify_signature(
     response: &OcspResponse<'_>,
     certificate: &Certificate<'_>,

@@ -33,13 +33,13 @@ static SYSTEM_AUTHORITIES: OnceCell<RootCertStore> = OnceCell::const_new();
 
 /// Verifies servers' certificates, as strictly as the options ask.
 ///
-/// In every mode, the server proves that it has the private key of its certificate. The only exception is a certificate
-/// that cannot be read at all, when any certificate is accepted.
+/// In every mode, the server must prove that it holds the private key of its certificate. The only exception is a
+/// certificate that cannot be read at all, when any certificate is accepted.
 #[derive(Debug)]
 pub(super) struct Verifier {
     check: Check,
     algorithms: WebPkiSupportedAlgorithms,
-    /// `None` if no responder may be asked.
+    /// `None` if responders may not be asked.
     #[cfg(feature = "ocsp")]
     responders: Option<Responders>,
 }
@@ -58,7 +58,7 @@ enum Authorities {
     /// The authorities that the options name or hold.
     Given {
         roots: RootCertStore,
-        /// The same certificates in full: a self-signed one may be a server's own certificate.
+        /// The same certificates in full, because a self-signed one may be a server's own certificate.
         certificates: Vec<CertificateDer<'static>>,
     },
     System,
@@ -233,8 +233,8 @@ fn is_of_authority(error: &Error) -> bool {
 
 /// Accepts the certificate of an authority as a server's own, if it is self-signed and one of the trusted certificates.
 ///
-/// For such a certificate, it is enough to prove that it is the same one. The handshake proves that the server has its key.
-/// Its validity period and its purpose are checked as usual.
+/// For such a certificate, it is enough to show that it is the same certificate. The handshake proves that the server
+/// has its key. Its validity period and its purpose are checked as usual.
 fn verify_pinned(certificate: &CertificateDer<'_>, pins: &[CertificateDer<'_>], now: UnixTime) -> Result<(), Error> {
     let bad_encoding = |_| CertificateError::BadEncoding;
     let parts = Certificate::read(certificate).map_err(bad_encoding)?;

@@ -99,7 +99,7 @@ fn kind(value: Result<Option<RawBsonRef<'_>>, bson::error::Error>) -> String {
     }
 }
 
-/// Returns the region of a host of the Security Token Service: its second label, if it has one.
+/// Returns the region of a host of the Security Token Service: its second label, if any.
 ///
 /// # Errors
 ///
@@ -130,7 +130,7 @@ pub fn region(host: &str) -> Result<&str, WireError> {
     }
 }
 
-/// The keys of an identity, borrowed while a message is made from them.
+/// The keys of an identity, borrowed while a message is being made from them.
 #[derive(Clone, Copy)]
 pub struct AccessKeys<'a> {
     /// The access key's identifier, which is sent.
@@ -145,7 +145,7 @@ pub struct AccessKeys<'a> {
 ///
 /// # Errors
 ///
-/// Returns [`WireError::ReplyField`] if the host is invalid, which [`ServerFirst::read`] has excluded.
+/// Returns [`WireError::ReplyField`] if the host is invalid, which [`ServerFirst::read`] rules out.
 pub fn client_second(server: &ServerFirst, keys: AccessKeys<'_>, now: Timestamp) -> Result<RawDocumentBuf, WireError> {
     let nonce = BASE64.encode(server.nonce);
     let date = now.to_string();
@@ -257,7 +257,7 @@ impl Scope<'_> {
 /// Returns the signature of a request, in hexadecimal digits (AWS Signature Version 4).
 #[must_use]
 pub fn signature(request: &CanonicalRequest<'_>, scope: Scope<'_>, secret_access_key: &str) -> String {
-    // Allocated in full from the start, because growing would leave a copy behind that is never wiped.
+    // Allocated in full from the start, because growing would leave behind a copy that is never wiped.
     let mut first = Zeroizing::new(Vec::with_capacity(4 + secret_access_key.len()));
     first.extend_from_slice(b"AWS4");
     first.extend_from_slice(secret_access_key.as_bytes());
@@ -295,8 +295,8 @@ impl fmt::Display for Timestamp {
 }
 
 impl Timestamp {
-    /// Parses a time of RFC 3339 in UTC, such as `2026-01-31T12:00:00Z`. Drops fractions of seconds. `None` if the text
-    /// is invalid.
+    /// Parses a time of RFC 3339 in UTC, such as `2026-01-31T12:00:00Z`. Drops fractions of seconds. Returns `None` if
+    /// the text is invalid.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.strip_suffix('Z')?;

@@ -20,7 +20,7 @@ pub mod scram;
 pub mod x509;
 
 /// Returns an empty document with room for elements of `room` bytes. A document that will hold a secret must not grow,
-/// because growing would leave a copy behind that is never wiped.
+/// because growing would leave behind a copy that is never wiped.
 pub(crate) fn document_with_room(room: usize) -> RawDocumentBuf {
     const EMPTY: [u8; 5] = [5, 0, 0, 0, 0];
     let mut bytes = Vec::with_capacity(EMPTY.len() + room);

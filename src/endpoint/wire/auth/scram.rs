@@ -3,7 +3,7 @@
 //! Each message of the conversation is a step that consumes one state and returns the next, so that no step can be
 //! skipped or repeated:
 //!
-//! 1. [`ClientFirst`] has the client's first message. Reading the server's first message returns
+//! 1. [`ClientFirst`] holds the client's first message. Reading the server's first message returns
 //! 2. a [`Challenge`], with the salt and the iterations from which the [`Keys`] are derived. Answering it returns
 //! 3. the client's final message, and the [`Verification`] that the server's final message must pass.
 //!
@@ -96,7 +96,7 @@ where
 /// optimisation.
 const STACK: usize = 16 * 1024;
 
-/// Runs `compute`, and overwrites the part of the stack that it has used.
+/// Runs `compute`, and overwrites the part of the stack that it used.
 ///
 /// The libraries wipe the states that they drop, but not the copies that a move leaves behind.
 fn wiping_stack<T>(compute: impl FnOnce() -> T) -> T {
@@ -203,7 +203,7 @@ impl fmt::Debug for Keys {
     }
 }
 
-/// A conversation before the server's first message. Both mechanisms begin with the same message of the client.
+/// A conversation before the server's first message. In both mechanisms the client begins with the same message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
 pub struct ClientFirst {
@@ -314,7 +314,7 @@ impl Verification {
         let mut attributes = text.split(',');
         if let Some(error) = text.strip_prefix("e=") {
             let name = error.split(',').next().unwrap_or_default();
-            // RFC 5802 has no other characters in its errors. Another text may repeat the client's proof.
+            // RFC 5802 has no other characters in its errors. Any other text might repeat the client's proof.
             let is_name = name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-');
             let error = if is_name { name.chars().take(MAX_ERROR).collect() } else { "(not shown)".to_owned() };
             return Err(ScramError::Refused { error });
@@ -377,7 +377,7 @@ fn iterations(value: &str) -> Result<u32, ScramError> {
     }
 }
 
-/// A failure of a SCRAM conversation.
+/// Why a SCRAM conversation failed.
 #[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ScramError {

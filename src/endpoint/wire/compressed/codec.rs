@@ -129,7 +129,8 @@ impl Codec {
         }
     }
 
-    /// Appends the content after the message's header. On success, it has the length that the envelope declares.
+    /// Appends the content after the message's header. On success, the content has the length that the envelope
+    /// declares.
     #[allow(unused_variables, reason = "without any compressor")]
     fn append_decompressed(&mut self, envelope: &Envelope<'_>, buffer: &mut Vec<u8>) -> Result<(), WireError> {
         let Envelope { uncompressed_size: expected, compressor_id, content, .. } = *envelope;
@@ -164,7 +165,7 @@ impl Codec {
 
 /// Returns the maximum length in bytes of compressed content that yields `length` bytes.
 ///
-/// No compressor makes content so much longer. Longer content has blocks that yield nothing, and only takes time.
+/// No compressor makes content that much longer. Longer content contains blocks that yield nothing and only take time.
 fn most_compressed(length: usize) -> usize {
     length.saturating_add(length / 4).saturating_add(1024)
 }

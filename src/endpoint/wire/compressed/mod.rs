@@ -1,6 +1,6 @@
 //! `OP_COMPRESSED`: the envelope of a compressed message (OP_COMPRESSED specification).
 //!
-//! The envelope replaces the header of the message inside. It has the same `requestID` and `responseTo`, and then the
+//! The envelope replaces the header of the message inside. It carries the same `requestID` and `responseTo`, then the
 //! operation, the length and the compressor of the compressed content, which is everything after that message's header.
 //!
 //! [`compress`] and [`decompress`] write from one of the caller's buffers into another. The compressors' contexts are
@@ -10,8 +10,8 @@
 //! its own contexts uses a [`Codec`].
 //!
 //! A peer's message may declare any length. The length is checked against `maxMessageSizeBytes` before any memory is
-//! reserved for it, and no memory is reserved if the compressed bytes cannot yield it. The compressors write straight
-//! into the buffer, so the memory for their windows does not depend on the message.
+//! reserved for it, and no memory is reserved if the compressed bytes cannot yield that much. The compressors write
+//! straight into the buffer, so the memory for their windows does not depend on the message.
 
 mod codec;
 #[cfg(feature = "snappy")]
@@ -130,7 +130,8 @@ pub fn decompress(bytes: &[u8], max_message_size: u32, buffer: &mut Vec<u8>) -> 
     with_codec(|codec| codec.decompress(bytes, max_message_size, buffer))
 }
 
-/// Returns the declared uncompressed length of `bytes`, one whole `OP_COMPRESSED`, without a header. `None` if invalid.
+/// Returns the declared uncompressed length of `bytes`, one whole `OP_COMPRESSED`, without a header. Returns `None` if
+/// it is invalid.
 pub(crate) fn announced_size(bytes: &[u8]) -> Option<usize> {
     let size = bytes.get(super::header::LENGTH + 4..)?.first_chunk()?;
     usize::try_from(i32::from_le_bytes(*size)).ok()
@@ -165,8 +166,8 @@ impl Accepted {
     }
 }
 
-/// Lends out this thread's codec, which is taken out of its place for the call. A thread that is ending no longer has a
-/// place, and creates a codec each time.
+/// Lends out this thread's codec, which is taken out of its slot for the call. A thread that is ending no longer has a
+/// slot, and creates a codec each time.
 fn with_codec<T>(run: impl FnOnce(&mut Codec) -> T) -> T {
     thread_local! {
         static CODEC: Cell<Codec> = const { Cell::new(Codec::new()) };

@@ -63,7 +63,7 @@ fn resized(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-/// Returns `bytes` with another `uncompressedSize`.
+/// Returns `bytes` with a different `uncompressedSize`.
 fn claiming(mut bytes: Vec<u8>, size: usize) -> Vec<u8> {
     bytes[20..24].copy_from_slice(&(size as u32).to_le_bytes());
     bytes
@@ -243,7 +243,7 @@ fn trailing_bytes_are_refused() {
     let message = message(&rawdoc! { "text": "wharf ".repeat(1_000) });
     for compressor in compressors() {
         let bytes = compressed(&message, compressor);
-        // Includes a whole second content, which zstd itself would decompress after the first.
+        // Includes an entire second frame, which zstd itself would decompress after the first.
         for more in [&b"\0"[..], b"\xff", &bytes[PREFIX_LENGTH..]] {
             for size in [message.len() - 16, 2 * (message.len() - 16)] {
                 let longer = resized(claiming([&bytes, more].concat(), size));

@@ -4,7 +4,8 @@ use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, 
 
 use super::codec::yields;
 
-/// The contexts, created on first use. The context for compressing has a level, and is replaced for another level.
+/// The contexts, created on first use. The context for compressing is tied to a level, and is replaced when the level
+/// changes.
 #[derive(Default)]
 pub(super) struct Zlib {
     compress: Option<(i32, Compress)>,
@@ -34,7 +35,7 @@ impl Zlib {
         };
         context.reset();
         loop {
-            // Stored blocks make the longest output: they add five bytes to each block of some kilobytes.
+            // Stored blocks make the longest output: they add five bytes to each block of a few kilobytes.
             let rest = &content[context.total_in() as usize..];
             buffer.reserve(rest.len() + rest.len() / 1024 + 64);
             match context.compress_vec(rest, buffer, FlushCompress::Finish) {

@@ -64,8 +64,8 @@ impl Zstd {
 /// The maximum number of bytes that one block yields (RFC 8878, section 3.1.1.2.4).
 const LARGEST_BLOCK: u64 = 128 * 1024;
 
-/// Returns how many bytes a frame can yield, according to the headers of its blocks, before any memory is reserved for the
-/// declared length. `None` if the frame is truncated (RFC 8878, section 3.1.1).
+/// Returns how many bytes a frame can yield, according to the headers of its blocks, before any memory is reserved for
+/// the declared length. Returns `None` if the frame is truncated (RFC 8878, section 3.1.1).
 fn most_yielded(frame: &[u8]) -> Option<u64> {
     let descriptor = *frame.get(4)?;
     let is_single_segment = descriptor & 0x20 != 0;

@@ -7,7 +7,7 @@ use super::element::{bits, context, each_extension, optional, sequence, utc_or_g
 /// id-pe-tlsfeature (RFC 7633).
 const TLS_FEATURE: &[u8] = &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x01, 0x18];
 
-/// The number of the TLS extension status_request, with which a client asks for a stapled response.
+/// The number of the TLS extension status_request, by which a client asks for a stapled response.
 const STATUS_REQUEST: &[u8] = &[5];
 
 /// id-ce-keyUsage (RFC 5280, section 4.2.1.3).
@@ -108,7 +108,7 @@ impl<'a> Certificate<'a> {
         })
     }
 
-    /// Returns whether the certificate names its subject as its issuer.
+    /// Returns whether the certificate names its own subject as its issuer.
     #[must_use]
     pub fn is_self_issued(&self) -> bool {
         self.issuer == self.subject

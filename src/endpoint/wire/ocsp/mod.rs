@@ -26,15 +26,15 @@ use element::Hash;
 pub const MAX_LENGTH: usize = 32 * 1024;
 
 /// How far a responder's clock may be ahead of the client's, in seconds: a client with a slow clock must not refuse a
-/// response that was just made. This tolerance does not apply after [`next_update`](StatusEntry::next_update) (OCSP Support
-/// specification, "Should drivers utilize a tolerance period").
+/// response that was just produced. This tolerance does not apply after [`next_update`](StatusEntry::next_update) (OCSP
+/// Support specification, "Should drivers utilize a tolerance period").
 pub const CLOCK_SKEW: u64 = 60;
 
 /// The maximum age of a response without a `nextUpdate`, in seconds. Otherwise it would be valid forever (RFC 6960,
 /// section 3.2: its time must be "sufficiently recent").
 pub const MAX_AGE: u64 = 24 * 60 * 60;
 
-/// The signer of a response, as named in the response.
+/// The signer of a response, as the response names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResponderId<'a> {
     /// By its name, in DER.
@@ -78,7 +78,7 @@ pub struct StatusEntry<'a> {
     pub status: Status,
     /// The time at which the status was known to be correct.
     pub this_update: u64,
-    /// The time at which newer information will be available, if the response has it.
+    /// The time at which newer information will be available, if the response says so.
     pub next_update: Option<u64>,
 }
 
@@ -145,8 +145,8 @@ impl OcspResponse<'_> {
         worst.ok_or(OcspError::NotCovered)
     }
 
-    /// Returns until when, exclusive, the response holds for `certificate`, whose issuer has the key `issuer`. In seconds since
-    /// 1970; 0 if it is about other certificates.
+    /// Returns the exclusive end of the response's validity for `certificate`, whose issuer has the key `issuer`, in
+    /// seconds since 1970; 0 if the response is about other certificates.
     #[must_use]
     pub fn valid_until(&self, certificate: &Certificate<'_>, issuer: PublicKey<'_>) -> u64 {
         let covering = self.entries.iter().filter(|entry| entry.covers(certificate, issuer));
@@ -154,7 +154,7 @@ impl OcspResponse<'_> {
     }
 }
 
-/// The reason why a server's stapled OCSP response, or its absence, is not accepted.
+/// Why a server's stapled OCSP response, or its absence, is not accepted.
 ///
 /// A revoked certificate is not among the reasons: in that case the response was accepted.
 #[derive(Clone, PartialEq, Eq, Error)]

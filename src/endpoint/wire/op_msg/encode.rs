@@ -155,7 +155,8 @@ impl<'a> From<&'a Vec<RawDocumentBuf>> for OutgoingDocuments<'a> {
 /// - [`WireError::Identifier`] if a sequence's identifier is empty, contains a zero byte, or occurs twice.
 pub fn encode(message: &Outgoing<'_>, max_message_size: u32, buffer: &mut Vec<u8>) -> Result<(), WireError> {
     match message.sequences {
-        // Most messages. The compiler makes a separate function of this, without the code for sequences and extra elements.
+        // Most messages take this path. The compiler makes it a separate function, without the code for sequences and
+        // extra elements.
         [] => encode_parts(&Outgoing { sequences: &[], ..*message }, &[], max_message_size, buffer),
         _ => encode_with(message, &[], max_message_size, buffer),
     }
@@ -176,7 +177,7 @@ pub fn encode_with(
     buffer: &mut Vec<u8>,
 ) -> Result<(), WireError> {
     match (message.sequences, appended) {
-        // Most commands of a client, for the same reason.
+        // Most of a client's commands take this path, for the same reason.
         ([], &[elements]) => {
             encode_parts(&Outgoing { sequences: &[], ..*message }, &[elements], max_message_size, buffer)
         }
@@ -213,7 +214,7 @@ fn encode_parts(
     Ok(())
 }
 
-#[inline(always)] // Disappears where there are no sequences.
+#[inline(always)] // Compiled away where there are no sequences.
 fn check_identifiers(sequences: &[OutgoingSequence<'_>]) -> Result<(), WireError> {
     for (index, OutgoingSequence { identifier, .. }) in sequences.iter().enumerate() {
         let refuse = |allowed| Err(WireError::Identifier { value: PeerText::of(identifier), allowed });

@@ -17,8 +17,8 @@ const FULL_URI: &str = "AWS_CONTAINER_CREDENTIALS_FULL_URI";
 const TOKEN: &str = "AWS_CONTAINER_AUTHORIZATION_TOKEN";
 const TOKEN_FILE: &str = "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE";
 
-/// The allowed URIs. Plain HTTP is allowed only for addresses that no other machine can answer at, because the token and
-/// the credentials are sent unencrypted.
+/// The allowed URIs. Plain HTTP is allowed only for addresses at which no other machine can answer, because the token
+/// and the credentials are sent unencrypted.
 const ALLOWED_URI: &str = "an https URL, or an http URL of a loopback address, 169.254.170.2, 169.254.170.23 or \
                            [fd00:ec2::23]";
 
@@ -39,7 +39,7 @@ struct Agent {
     must_be_local: bool,
 }
 
-/// Returns the agent that the environment names. The relative URI has precedence, as in the SDKs.
+/// Returns the agent that the environment names. The relative URI takes precedence, as in the SDKs.
 fn agent(cloud: &CloudEnvironment) -> Result<Option<Agent>, Unavailable> {
     if let Some(path) = text(cloud, RELATIVE_URI)? {
         let path = format!("/{}", path.trim_start_matches('/'));
@@ -112,7 +112,7 @@ async fn token(cloud: &CloudEnvironment) -> Result<Option<Secret>, Unavailable> 
             None => return Ok(None),
         },
     };
-    // A line break would begin another header.
+    // A line break would start another header.
     if !token.reveal().bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic()) {
         return Err(Unavailable::Variable { name, allowed: "one line of visible ASCII characters" });
     }

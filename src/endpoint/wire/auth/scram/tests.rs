@@ -184,8 +184,8 @@ proptest! {
         prop_assert!(verification.check(&bytes).is_err());
     }
 
-    /// A changed first message of the server is either refused at once or leads to another proof, because both sides sign
-    /// the whole message.
+    /// A changed first message of the server is either refused at once or leads to a different proof, because both
+    /// sides sign the whole message.
     #[test]
     fn changed_first_message_never_yields_the_same_proof(
         position in any::<usize>(), byte in any::<u8>(), kind in any::<u8>(), which in 0..2_usize,
