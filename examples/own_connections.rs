@@ -1,6 +1,6 @@
 //! A pool of connections to something other than MongoDB: `cargo run --example own_connections`.
 //!
-//! A pool only needs an [`Establish`]: how to open a connection, when not to use it again, and how to close it.
+//! A pool only needs an [`Establish`]: how to open a connection, when not to reuse it, and how to close it.
 
 use std::io;
 use std::net::SocketAddr;

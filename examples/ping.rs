@@ -1,4 +1,5 @@
-//! A pool alone, as in the README: `MONGODB_URI=mongodb://... cargo run --example ping`, or a server at localhost:27017.
+//! A pool on its own, as in the README: `MONGODB_URI=mongodb://... cargo run --example ping`, or a server at
+//! localhost:27017.
 
 use bson::rawdoc;
 use wharf::Options;

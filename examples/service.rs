@@ -43,7 +43,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(LevelFilter::WARN).init();
     let Arguments { listen, uri } = Arguments::parse();
     let mut options = Options::parse(&uri)?.write_concern(WriteConcern::majority());
-    options.timeout.get_or_insert(Duration::from_secs(30)); // longer than the election of a primary
+    options.timeout.get_or_insert(Duration::from_secs(30)); // longer than an election
     let (end, client) = (end_signal()?.shared(), Client::new(options)?);
     let listener = tokio::net::TcpListener::bind(listen).await?;
     println!("Listening on {}", listener.local_addr()?);
@@ -102,7 +102,8 @@ async fn open_account(State(accounts): Accounts, Json(account): Json<Account>) -
     Ok((StatusCode::CREATED, Json(account)).into_response())
 }
 
-/// Reads all batches in a transaction: at one moment, and again from the first one if the cursor is lost with its server.
+/// Reads all batches in a transaction: at one point in time, and again from the start if the cursor is lost with its
+/// server.
 async fn accounts_of(State(accounts): Accounts, Path(owner): Path<String>) -> Result<Json<Vec<Account>>, Failure> {
     let query = || accounts.find(doc! { "owner": &owner }).sort(doc! { "_id": 1 }).batch_size(100);
     let read = async |mut session: Session| query().session(&mut session).await?.try_collect().await;

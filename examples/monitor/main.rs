@@ -31,7 +31,7 @@ fn print(event: &PoolEvent) {
     }
 }
 
-/// Clears the pool if a failed connection says something about the server.
+/// Clears the pool if a failed connection says anything about the server.
 fn heed(failure: &FailedConnection) {
     if failure.clears_pool() {
         failure.clear_pool();

@@ -29,8 +29,8 @@ pub struct Monitor {
 impl Monitor {
     /// Creates a monitor for a pool. `options` are the pool's.
     ///
-    /// The monitor subscribes to the pool's events. So it learns of every clear: by the failure sink, after a command's
-    /// error, or by any other part of the service.
+    /// The monitor subscribes to the pool's events. So it learns of every clear, whether by the failure sink, after a
+    /// command's error, or by any other part of the service.
     pub fn new(mut options: Options, pool: Pool<Endpoint>) -> Result<Self, InvalidOption> {
         // Monitors do not authenticate: a server answers hello without authentication.
         options.credential = None;
@@ -45,7 +45,7 @@ impl Monitor {
         Ok(Self { endpoint, pool, asked })
     }
 
-    /// Runs until the pool is closed. It holds a handle of the pool, so the pool must be closed by [`Pool::close`].
+    /// Runs until the pool is closed. It holds a handle to the pool, so the pool must be closed by [`Pool::close`].
     pub async fn run(self) {
         if self.endpoint.options().load_balanced == Some(true) {
             // Behind a load balancer there is no single server to check (Load Balancers, "Server Monitoring").
@@ -56,19 +56,19 @@ impl Monitor {
         let mut connection = None;
         while self.pool.status().phase != Phase::Closed {
             match self.check(&mut connection).await {
-                // Has no effect on a pool that is ready.
+                // Has no effect if the pool is ready.
                 Ok(()) => {
                     self.pool.ready();
                 }
                 Err(failed) => {
                     connection = None;
                     println!("No answer: {}", failed.cause);
-                    // Commands may wait forever for a hanging server. If a server closes its connections, they end by
-                    // themselves.
+                    // Commands may wait forever for a hanging server. If a server closes its connections, commands end
+                    // on their own.
                     let clear = Clear::new().because(failed.cause).interrupt_in_use_connections(failed.is_timeout);
                     self.pool.clear(clear).expect("only a pool in load-balanced mode cannot be cleared as a whole");
                     if failed.is_first {
-                        // The server answered before: a restart may have cost only the connection.
+                        // The server answered earlier: perhaps a restart cost only the connection.
                         continue;
                     }
                 }

@@ -10,7 +10,7 @@ use crossbeam::queue::ArrayQueue;
 use wharf::telemetry::JsonLines;
 use wharf::{PoolEvent, Subscriber};
 
-/// How many events may wait for the writer: about a tenth of a second's worth at a million events a second.
+/// How many events may queue for the writer: about a tenth of a second's worth at a million events a second.
 pub const ROOM: usize = 1 << 17;
 /// How often an idle writer looks for events. It polls, so that no task of the load has to wake it.
 const PAUSE: Duration = Duration::from_millis(2);
@@ -32,7 +32,7 @@ pub struct Written {
     pub dropped: u64,
 }
 
-/// The events that wait for the writer.
+/// The events that are waiting for the writer.
 struct Queue {
     events: ArrayQueue<PoolEvent>,
     dropped: AtomicU64,
@@ -49,7 +49,7 @@ impl Queue {
 }
 
 impl EventFile {
-    /// Starts the thread. `room`: how many events may wait for it.
+    /// Starts the thread. `room` is the number of events that may wait for it.
     pub fn start(file: impl Write + Send + 'static, room: usize) -> io::Result<Self> {
         let queue = Arc::new(Queue {
             events: ArrayQueue::new(room),
@@ -78,7 +78,7 @@ impl EventFile {
     }
 }
 
-/// Writes the events of the queue until it has ended.
+/// Writes the queued events until the end.
 fn write(queue: &Queue, file: impl Write + Send + 'static) -> io::Result<Written> {
     let bytes = Arc::new(AtomicU64::new(0));
     let lines = JsonLines::new(Counted { file, bytes: bytes.clone() });
@@ -139,7 +139,7 @@ mod tests {
     impl Write for Gate {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             let _ = self.reached.send(());
-            // An error once the test has ended its gate: from then on the writer does not block.
+            // An error once the test has dropped its gate: from then on the writer does not block.
             let _ = self.let_go.recv();
             self.text.lock().unwrap().extend_from_slice(bytes);
             Ok(bytes.len())
@@ -150,7 +150,7 @@ mod tests {
         }
     }
 
-    /// Returns some event. Only a pool can make events.
+    /// Returns an arbitrary event. Only a pool can create events.
     fn some_event() -> PoolEvent {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let seen = Arc::new(Mutex::new(None));
@@ -173,7 +173,7 @@ mod tests {
         let (open, let_go) = channel();
         let file = EventFile::start(Gate { reached, let_go, text: text.clone() }, 10).unwrap();
         let queue = file.queue.clone();
-        // The writer holds back the lines of the first events until they are worth a call. Then it waits at the gate.
+        // The writer holds back the lines of the first events until they are worth a write. Then it waits at the gate.
         let mut sent = 0;
         while at_gate.try_recv().is_err() {
             if queue.events.is_empty() {

@@ -20,12 +20,12 @@ use load::Load;
 use report::Progress;
 use server::Server;
 
-/// How long tasks may take to finish their last operations after the end.
+/// How long tasks may take to finish their last operations after the run ends.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// Runs the load that the command line asks for, and prints the report.
 ///
-/// It is not `async`, because the compiler would then translate all of it once more for the example that awaits it.
+/// It is not `async`, because the compiler would then compile all of it again for the example that awaits it.
 #[tokio::main]
 pub async fn main() -> ExitCode {
     let arguments = Arguments::parse();
@@ -43,7 +43,7 @@ async fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
     let of_uri = if let Place::Given(options) = &place { options.pool.clone() } else { PoolOptions::default() };
     let pool_options = arguments.pool_options(of_uri)?;
     if let Place::Given(options) = &place {
-        // Read the files that it names now, before anything is connected or printed.
+        // Reads the files that it names now, before anything is connected or printed.
         Client::new((**options).clone()).map(drop).map_err(|invalid| Mistake(format!("MONGODB_URI: {invalid}")))?;
     }
     let server = Server::start(place).await?;
@@ -89,7 +89,7 @@ async fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
     load.cancel().await;
     let took = started.elapsed();
 
-    // The sessions that are ended with the client are not part of the load.
+    // Ending the client's sessions is not part of the load.
     let (status, metrics) = (client.status(), client.metrics());
     if !client.shutdown(GRACE).await {
         eprintln!("Connections in use did not come back within {GRACE:?}.");
@@ -125,7 +125,7 @@ async fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Shows the progress until the time is over or Ctrl-C is pressed. Returns whether Ctrl-C was pressed.
+/// Shows the progress until the time is up or Ctrl-C is pressed. Returns whether Ctrl-C was pressed.
 async fn watch_the_clock(load: &Load, client: &Client, time: Duration) -> bool {
     let mut progress = Progress::new(time);
     // One future for the whole time: a new one in each iteration would miss a Ctrl-C between iterations.

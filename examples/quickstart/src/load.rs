@@ -21,12 +21,12 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// The longest time that is recorded exactly, in nanoseconds: an hour.
 const LONGEST: u64 = 3_600_000_000_000;
 
-/// Running tasks.
+/// The running tasks.
 pub struct Load {
     started: Instant,
     tasks: JoinSet<()>,
     stop: Arc<AtomicBool>,
-    /// Several, so that threads seldom contend, but fewer than tasks, because histograms are large.
+    /// Several, so that threads rarely contend, but fewer than the tasks, because histograms are large.
     recorders: Vec<Arc<Mutex<Results>>>,
 }
 
@@ -82,7 +82,7 @@ pub struct Results {
     pub operations: Histogram<u64>,
     /// When operations succeeded.
     pub successes: Successes,
-    /// The number of errors of each kind, and the text of the first one.
+    /// The number of errors of each kind, and the text of the first.
     pub errors: BTreeMap<&'static str, (u64, String)>,
 }
 
@@ -101,8 +101,8 @@ impl Results {
     }
 }
 
-/// The times of successful operations, as a bit for each [`SLOT`] from the start of the load. Each task writes bits of its
-/// own recorder, so that tasks share nothing.
+/// The times of successful operations, with one bit for each [`SLOT`] from the start of the load. Each task writes to
+/// its own recorder, so that tasks share nothing.
 #[derive(Default)]
 pub struct Successes(Vec<u64>);
 

@@ -74,15 +74,15 @@ fn server_line(server: &ServerStatus) -> String {
 /// The results, as they are printed.
 pub struct Table<'r> {
     pub results: &'r Results,
-    /// The servers at the end.
+    /// The servers at the end of the run.
     pub status: &'r ClientStatus,
-    /// The pools at the end.
+    /// The pools at the end of the run.
     pub pools: &'r [PoolMetrics],
     pub counts: Counts,
     pub took: Duration,
     /// The number of tasks that used the client.
     pub tasks: u32,
-    /// `maxPoolSize`: the maximum number of connections to one server that the tasks shared. 0: no limit.
+    /// `maxPoolSize`: the maximum number of connections to one server that the tasks shared. 0 means no limit.
     pub most: u32,
 }
 
@@ -131,7 +131,7 @@ impl fmt::Display for Table<'_> {
 }
 
 impl Table<'_> {
-    /// Returns how many attempts were repetitions: the attempts that got a connection, less one for each operation.
+    /// Returns how many attempts were retries: the attempts that got a connection, minus one for each operation.
     fn repeated(&self) -> u64 {
         let attempts: u64 = self.pools.iter().map(|pool| pool.check_outs.succeeded()).sum();
         let sent = |kind: &str| kind.starts_with("command: ");
@@ -139,14 +139,14 @@ impl Table<'_> {
         attempts.saturating_sub(self.results.operations.len() + errors.sum::<u64>())
     }
 
-    /// Returns the time that the fraction of all operations does not exceed.
+    /// Returns the time within which this fraction of all operations completed.
     fn operation_time(&self, quantile: f64) -> Option<u64> {
         let operations = &self.results.operations;
         (!operations.is_empty()).then(|| operations.value_at_quantile(quantile))
     }
 
-    /// Returns the time that the fraction of all check-outs does not exceed, including check-outs that found a connection
-    /// at once.
+    /// Returns the time within which this fraction of all check-outs completed, including check-outs that found a
+    /// connection at once.
     ///
     /// It exceeds the true time by at most 3.2 %. Without errors, each check-out is part of an operation, whose time is
     /// more exact: the result is then at most that time.
@@ -168,7 +168,7 @@ impl Table<'_> {
         }
     }
 
-    /// Explains why operations take long, where tasks share connections.
+    /// Explains why operations take long if tasks share connections.
     fn explain(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (tasks, most) = (self.tasks, self.most);
         if most == 0 || tasks < most.saturating_mul(2) || self.results.operations.is_empty() {

@@ -12,7 +12,7 @@ use wharf_servers::replica_set::{ReplicaSet, ReplicaSetOptions};
 
 use crate::arguments::Place;
 
-/// The number of documents in the collection that is searched.
+/// The number of documents in the collection that the load reads.
 pub const DOCUMENTS: u32 = 100;
 /// How long the first command may take, if the connection string has no limit.
 const FIRST: Duration = Duration::from_secs(5);
@@ -56,7 +56,7 @@ impl Server {
         Ok(if options.app_name.is_none() { options.app_name("wharf quickstart") } else { options })
     }
 
-    /// Checks that the deployment answers and lets the user in, and creates the collection that is searched, if this
+    /// Checks that the deployment answers and lets the user in, and creates the collection that the load reads, if this
     /// process started the servers.
     pub async fn prepare(&self, client: &Client) -> Result<(), ClientError> {
         let ping = rawdoc! { "ping": 1 };
@@ -91,7 +91,7 @@ impl Server {
     }
 }
 
-/// Runs a function that blocks the thread.
+/// Runs a blocking function.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, tokio::task::JoinError> {
     tokio::task::spawn_blocking(work).await
 }

@@ -1,4 +1,4 @@
-//! Pools live in a terminal: `cargo run --release --example top`, and `-- --help`.
+//! Shows pools live in a terminal: `cargo run --release --example top`, and `-- --help`.
 
 use std::process::ExitCode;
 

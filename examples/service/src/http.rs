@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 ///
 /// # Errors
 ///
-/// The error of the network, or of a response that is not HTTP.
+/// Returns the network's error, or an error if the response is not HTTP.
 pub async fn request(server: &str, method: &str, path: &str, body: &str) -> io::Result<(u16, String)> {
     let mut stream = TcpStream::connect(server).await?;
     let length = body.len();

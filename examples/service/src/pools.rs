@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use wharf::metrics::PoolMetrics;
 use wharf::{Endpoint, Phase, Pool};
 
-/// A pool at one time. The counters start when the pool is built.
+/// A pool at one moment. The counters start when the pool is built.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct PoolRow {
     /// `host:port`, or the path of a socket.
@@ -15,7 +15,7 @@ pub struct PoolRow {
     pub in_use: u32,
     /// Connections that can be checked out.
     pub idle: u32,
-    /// Connections in establishment.
+    /// Connections being established.
     pub pending: u32,
     /// Check-outs in the queue.
     pub waiting: u32,
@@ -23,11 +23,11 @@ pub struct PoolRow {
     pub max: u32,
     /// Check-outs that found a connection at once.
     pub hits: u64,
-    /// Check-outs that got a connection in another way.
+    /// Check-outs that got a connection any other way.
     pub others: u64,
     /// Check-outs that reached a time limit.
     pub timeouts: u64,
-    /// The times of these check-outs: the longest time that a bucket counts, in nanoseconds, and its count.
+    /// The times of these check-outs: for each bucket, the longest time that it counts, in nanoseconds, and its count.
     pub waits: Vec<(u64, u64)>,
     /// The connections that have been in use for the longest time, if the pool accounts for holders.
     #[serde(default)]

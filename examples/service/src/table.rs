@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use crate::pools::PoolRow;
 
-/// What happened in a pool between two times.
+/// What happened in a pool between two moments.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Line {
-    /// The pool at the later time.
+    /// The pool at the later moment.
     pub now: PoolRow,
     /// Check-outs per second, including hits.
     pub check_outs: f64,
@@ -21,7 +21,7 @@ pub struct Line {
     pub timeouts: u64,
 }
 
-/// Compares the pools at two times, `elapsed` apart. A pool that did not exist before is compared with an unused one.
+/// Compares the pools at two moments, `elapsed` apart. A pool that did not exist before is compared with an unused one.
 #[must_use]
 pub fn lines(before: &[PoolRow], now: &[PoolRow], elapsed: Duration) -> Vec<Line> {
     let compare = |now: &PoolRow| {
@@ -46,7 +46,7 @@ pub fn lines(before: &[PoolRow], now: &[PoolRow], elapsed: Duration) -> Vec<Line
     now.iter().map(compare).collect()
 }
 
-/// Returns the bound of the bucket that the fraction of all times does not exceed.
+/// Returns the upper bound of the bucket that covers this fraction of all times.
 fn quantile(buckets: &[(u64, u64)], fraction: f64) -> Option<u64> {
     let total: u64 = buckets.iter().map(|(_, count)| count).sum();
     let rank = ((total as f64 * fraction).ceil() as u64).max(1);
@@ -57,7 +57,7 @@ fn quantile(buckets: &[(u64, u64)], fraction: f64) -> Option<u64> {
     })
 }
 
-/// A column: its title, its width, and how soon it is left out of a narrow table (the largest number first).
+/// A column: its title, its width, and how soon a narrow table leaves it out (the largest number first).
 struct Column {
     title: &'static str,
     width: usize,
@@ -90,11 +90,11 @@ const COLUMNS: [Column; 11] = [
     Column { title: "T/O", width: 6, rank: 10, cell: |line| short(line.timeouts as f64) },
 ];
 
-/// The least room for the address beside the most important columns.
+/// The minimum width of the address beside the most important columns.
 const ADDRESS: usize = 8;
 /// The rank of the last of the most important columns.
 const IMPORTANT: u8 = 2;
-/// The least room for an address of that length beside other columns: the width of `127.0.0.1:27017`.
+/// The minimum width of the address beside other columns: the width of `127.0.0.1:27017`.
 const WHOLE_ADDRESS: usize = 15;
 
 /// Renders the table for a terminal of `width` columns. The first line has the titles. No line is wider than the

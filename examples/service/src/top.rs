@@ -1,4 +1,4 @@
-//! Pools live in a terminal, as `top` shows processes.
+//! Shows pools live in a terminal, as `top` shows processes.
 
 use std::error::Error;
 use std::future::Future;
@@ -76,7 +76,7 @@ async fn live(source: &Source, interval: Duration) -> Result<(), Box<dyn Error>>
     let mut ended = pin!(end_signal()?);
     let (mut before, mut since) = (source.read().await?, Instant::now());
     let mut shown = lines(&before, &before, interval);
-    // The first tick would come at once, and compare two readings with no time between them.
+    // The first tick would fire at once, and compare two readings with no time between them.
     let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + interval, interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let screen = Screen::open()?;
@@ -142,7 +142,7 @@ fn keys() -> mpsc::UnboundedReceiver<Key> {
     receiver
 }
 
-/// The terminal's alternate screen. Dropping it brings back the main screen.
+/// The terminal's alternate screen. Dropping it restores the main screen.
 struct Screen;
 
 impl Screen {
@@ -171,7 +171,7 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // There is no terminal left for reporting an error.
+        // No terminal is left on which to report an error.
         let _ = execute!(io::stdout(), terminal::LeaveAlternateScreen, cursor::Show);
         let _ = terminal::disable_raw_mode();
     }

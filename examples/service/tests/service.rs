@@ -38,7 +38,7 @@ fn example(name: &str) -> Command {
     command
 }
 
-/// Returns a port on which nothing listens.
+/// Returns a port on which nothing is listening.
 fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
@@ -56,7 +56,7 @@ struct Running {
 }
 
 impl Running {
-    /// Starts the service on a port that nothing else uses.
+    /// Starts the service on a port that nothing else is using.
     async fn start(uri: &str) -> Self {
         let mut command = example("service");
         command.args(["--listen", "127.0.0.1:0"]).env("MONGODB_URI", uri);
@@ -93,13 +93,13 @@ impl Running {
         send(signal, &self.child).await;
     }
 
-    /// Sends a signal, and asserts that the service ends by itself and leaves no connection.
+    /// Sends a signal, and asserts that the service ends on its own and leaves no connections.
     async fn end(self, signal: &str) {
         self.signal(signal).await;
         self.ended().await;
     }
 
-    /// Waits for the end of the service, and asserts that it ends by itself and leaves no connection.
+    /// Waits for the end of the service, and asserts that it ends on its own and leaves no connections.
     async fn ended(mut self) {
         let status = tokio::time::timeout(AGES, self.child.wait()).await.expect("the service does not end").unwrap();
         assert!(status.success(), "{status}");
@@ -137,7 +137,7 @@ fn queries(value: &Value) -> Vec<&str> {
     }
 }
 
-/// Runs a function that blocks the thread.
+/// Runs a blocking function.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(work).await.unwrap()
 }
@@ -256,8 +256,8 @@ const TURNS: i64 = 20;
 /// When each request of a task began and ended.
 type Times = Vec<(Instant, Instant)>;
 
-/// Money moves from one account to another while the primary is killed. No request fails, and each acknowledged transfer
-/// and each acknowledged new account is there once. Other requests read several batches meanwhile, and miss nothing.
+/// Money moves from one account to another while the primary is killed. No request fails, and each acknowledged
+/// transfer and new account exists exactly once. In the meantime other requests read several batches, and miss nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn service_survives_the_loss_of_its_primary() {
     let set = blocking(|| Arc::new(ReplicaSet::start(ReplicaSetOptions::default()).unwrap())).await;
@@ -346,7 +346,7 @@ async fn write(
         times.push((begun, Instant::now()));
         times.push(open(format!("{writer}:{turns}"), owner.clone()).await);
         turns += 1;
-        // While the primary may be killed, writers only write.
+        // Writers do nothing but write while the primary may be killed.
         if turns < TURNS || after > 0 {
             assert_eq!(service.accounts(&owner).await.len() as i64, 2 + turns);
         }
@@ -354,8 +354,8 @@ async fn write(
     (writer, turns, times)
 }
 
-/// Sends the same request repeatedly, for the last time after the election, and checks each response. Returns the times of
-/// the requests.
+/// Sends the same request repeatedly until after the election, and checks each response. Returns the times of the
+/// requests.
 async fn read(
     path: &str,
     service: Arc<Running>,
@@ -386,7 +386,7 @@ fn all_totals(totals: Vec<Value>) {
     assert!(totals.is_sorted_by_key(|total| total["_id"].as_str()), "{totals:?}");
     for total in &totals {
         let (owner, accounts) = (total["_id"].as_str().unwrap(), total["accounts"].as_i64().unwrap());
-        // Each transfer is between two accounts of one owner, and is seen as a whole.
+        // Each transfer is between two accounts of one owner, and is seen either in full or not at all.
         assert_eq!(total["balance"], accounts * 1_000, "{owner}");
         match owner {
             "Rich" => assert_eq!(accounts, RICH as i64),
@@ -396,7 +396,8 @@ fn all_totals(totals: Vec<Value>) {
     }
 }
 
-/// Kills the primary while two requests wait for a further batch of a cursor. Returns the times right before and after.
+/// Kills the primary while two requests are waiting for another batch of a cursor. Returns the times right before and
+/// after.
 fn kill_while_cursors_are_open(set: &ReplicaSet) -> (Instant, Instant) {
     let primary = set.primary().unwrap().unwrap();
     let run = |command: &RawDocument| set.command(primary, "admin", command).unwrap();
@@ -436,7 +437,7 @@ async fn service_completes_its_requests_before_it_ends() {
         let noticed = async {
             while !is_in_progress().await {}
             service.signal(signal).await;
-            // It accepts no further connection after a signal.
+            // It does not accept further connections after a signal.
             while TcpStream::connect(&service.address).await.is_ok() {}
         };
         tokio::time::timeout(AGES, noticed).await.expect("the service does not notice the signal");
@@ -451,7 +452,7 @@ async fn service_completes_its_requests_before_it_ends() {
     }
 }
 
-/// The service is blocked when it prints where it listens, which precedes its first connection.
+/// The service is blocked while it prints its address, which it does before its first connection.
 #[tokio::test]
 async fn signal_before_the_first_connection_ends_the_service() {
     let (mut lines, mut full) = UnixStream::pair().unwrap();
@@ -467,7 +468,7 @@ async fn signal_before_the_first_connection_ends_the_service() {
     let mut service = example("service");
     service.args(["--listen", &address, "--uri", "mongodb://127.0.0.1:1"]).stdout(OwnedFd::from(full));
     let mut child = service.spawn().unwrap();
-    // The command has a copy of the socket.
+    // The command holds a copy of the socket.
     drop(service);
     let listens = async { while TcpStream::connect(&address).await.is_err() {} };
     tokio::time::timeout(AGES, listens).await.expect("the service does not listen");
@@ -489,7 +490,7 @@ async fn service_ends_although_a_request_does_not() {
     let head = "POST /accounts HTTP/1.1\r\nHost: bank\r\nContent-Type: application/json\r\nContent-Length: 100\r\n";
     stuck.write_all(format!("{head}Expect: 100-continue\r\n\r\n").as_bytes()).await.unwrap();
     let mut answer = [0; 25];
-    // The service begins to read the body, which never comes.
+    // The service begins to read the body, which never arrives.
     tokio::time::timeout(AGES, stuck.read_exact(&mut answer)).await.expect("the request is not served").unwrap();
     assert_eq!(&answer, b"HTTP/1.1 100 Continue\r\n\r\n");
     let begun = Instant::now();

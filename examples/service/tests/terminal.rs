@@ -78,7 +78,7 @@ impl Shown {
                 Some(status) => return status.success(),
                 None => assert!(begun.elapsed() < AGES, "top does not end"),
             }
-            // Its output must be read, or else it waits for that.
+            // Its output must be read, or it would block.
             self.seen.extend(self.printed.recv_timeout(Duration::from_millis(10)).unwrap_or_default());
         }
     }
