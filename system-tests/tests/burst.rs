@@ -39,7 +39,7 @@ enum End {
     Served,
     CancelledInOrder,
     CancelledInReverse,
-    /// Every second one is cancelled, and the others are served.
+    /// Every second check-out is cancelled, and the others are served.
     EverySecondCancelled,
     Cleared,
 }
@@ -57,7 +57,7 @@ struct Burst {
     at_once: usize,
     /// The maximum memory besides the futures.
     peak: usize,
-    /// The memory that the pool has kept.
+    /// The memory that the pool kept.
     kept: isize,
 }
 
@@ -143,7 +143,7 @@ fn two_bursts(waiters: usize, end: End) -> Burst {
             burst.at_once = burst.at_once.max(all.at_once);
             burst.peak = burst.peak.max(peak);
             drop(all);
-            // A clear has closed the connection.
+            // A clear closed the connection.
             pool.ready();
             drop(pool.check_out().await.unwrap());
         }

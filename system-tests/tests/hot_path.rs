@@ -1,4 +1,4 @@
-//! The allocations of the common paths: none, except that a command allocates its reply.
+//! The allocations on the usual paths: none, except that a command allocates its reply.
 
 #![cfg(not(loom))]
 

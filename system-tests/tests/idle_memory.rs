@@ -17,13 +17,13 @@ use wharf_testbed::counting::{TotalAllocator, total};
 #[global_allocator]
 static ALLOCATOR: TotalAllocator = TotalAllocator;
 
-/// The bound that the guide promises: three buffers of 64 KiB, 16 KiB for the hello's document, and some KiB for the
+/// The bound that the guide promises: three buffers of 64 KiB, 16 KiB for the hello's document, and a few KiB for the
 /// rest. It also covers the test's server.
 const BOUND: usize = 256 * 1024;
 
-/// The memory that a client of one server keeps after one command, with three connections: two of its monitor, and one in
-/// the pool. Measured: 71 KiB, of which the slots of the pool take 25, its shards 8 and the connections 12. The rest of the
-/// bound allows for machines with more than two cores, where a pool has more shards, and for the test's server.
+/// The memory that a client of one server keeps after one command, with three connections: the monitor's two, and one
+/// in the pool. Measured: 71 KiB, of which the slots of the pool take 25, its shards 8 and the connections 12. The rest
+/// of the bound allows for machines with more than two cores, where a pool has more shards, and for the test's server.
 const CLIENT_BOUND: usize = 100 * 1024;
 
 /// The memory that a client keeps for each further server, with the two connections of its monitor. Measured: 54 KiB.
@@ -49,7 +49,7 @@ fn message(body: &RawDocumentBuf) -> Vec<u8> {
     bytes
 }
 
-/// Starts a server that keeps nothing that it receives. Its hello has `padding`, and so have its answers to large requests.
+/// Starts a server that does not keep what it receives. Its hello and its answers to large requests contain `padding`.
 fn serve(hello: RawDocumentBuf) -> SocketAddr {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = listener.local_addr().unwrap();
@@ -60,9 +60,9 @@ fn serve(hello: RawDocumentBuf) -> SocketAddr {
 /// The server's messages to the test.
 #[derive(Debug, PartialEq)]
 enum Told {
-    /// It answers the first hello of a connection.
+    /// It is answering the first hello of a connection.
     Connected,
-    /// It has received a hello that it should answer when its state changes, and leaves it open.
+    /// It received a hello that it should answer when its state changes, and leaves it unanswered.
     Awaited,
 }
 
@@ -178,7 +178,7 @@ fn request(body: &RawDocumentBuf) -> RawDocumentBuf {
     request
 }
 
-/// Makes clients of this many servers, and runs a command with each. Returns how many bytes each client keeps.
+/// Creates clients of this many servers, and runs a command with each. Returns how many bytes each client keeps.
 async fn kept_by_a_client(servers: usize) -> usize {
     let (sender, mut told) = unbounded_channel();
     let listeners: Vec<_> = (0..servers).map(|_| TcpListener::bind(("127.0.0.1", 0)).unwrap()).collect();
@@ -203,7 +203,7 @@ async fn kept_by_a_client(servers: usize) -> usize {
     total().saturating_sub(before) / CLIENTS
 }
 
-/// Makes a client, and waits until it has all its connections and its monitors wait for changes.
+/// Creates a client, and waits until it has all its connections and its monitors are waiting for changes.
 async fn settled_client(uri: &str, servers: usize, told: &mut UnboundedReceiver<Told>) -> Client {
     let client = Client::from_uri(uri).unwrap();
     client.run_command("admin", &request(&rawdoc! {})).await.unwrap();

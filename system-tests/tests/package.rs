@@ -1,4 +1,4 @@
-//! The contents of the published package, its needs, and the targets of the links in its documentation.
+//! The contents of the published package, its requirements, and the targets of the links in its documentation.
 #![cfg(not(loom))]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,13 +23,13 @@ fn packaged() -> BTreeSet<String> {
     list.lines().map(|line| line.replace('\\', "/")).collect()
 }
 
-/// Returns a version's numbers, of which the last may be left out.
+/// Returns a version's numbers. The last may be missing from the text.
 fn version(text: &str) -> [u32; 3] {
     let mut numbers = text.split('.').map(|number| number.parse().unwrap());
     std::array::from_fn(|_| numbers.next().unwrap_or(0))
 }
 
-/// For this platform, with all features. A package that does not state its minimum is left out.
+/// Resolved for this platform, with all features. Packages that do not state a minimum are left out.
 #[test]
 fn locked_dependencies_build_with_the_minimum_rust_version() {
     let host = cargo(&["-vV"]).lines().find_map(|line| line.strip_prefix("host: ").map(str::to_owned)).unwrap();
@@ -171,7 +171,7 @@ fn links_of_the_pages_for_users_lead_into_the_package() {
     }
 }
 
-/// Paths in code font are not links, but they go stale the same way.
+/// Paths in code font are not links, but they go stale in the same way.
 #[test]
 fn files_named_by_the_readme_and_the_guide_exist() {
     for text in ["README.md", "src/guide.md"].map(read) {

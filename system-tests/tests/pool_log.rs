@@ -1,5 +1,5 @@
-//! When a pool builds events for its log. The tests have a separate process, because they ask for the filters of all
-//! threads, and run one after another.
+//! When a pool builds events for its log. The tests run in a separate process, because they depend on the filters of
+//! all threads, and one at a time.
 #![cfg(not(any(loom, shuttle)))]
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -41,7 +41,7 @@ impl Establish for Nothing {
 /// The maximum number of uses of a connection before its pool notices that its log is read.
 const MOST_UNNOTICED: usize = 191;
 
-/// A pool with a log that keeps the events.
+/// A pool with a log that collects the events.
 struct World {
     pool: Pool<Nothing>,
     events: Arc<Mutex<Vec<PoolEvent>>>,
@@ -53,7 +53,7 @@ impl World {
     fn new() -> Self {
         static ALONE: Mutex<()> = Mutex::new(());
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        // Without a subscriber from an earlier test.
+        // Makes `tracing` forget a subscriber from an earlier test.
         tracing::callsite::rebuild_interest_cache();
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         let events = Arc::new(Mutex::new(Vec::new()));
@@ -79,7 +79,7 @@ impl World {
         self.take().iter().map(PoolEvent::name).collect()
     }
 
-    /// Uses the pool until its log has a whole use.
+    /// Uses the pool until its log holds a complete use.
     fn use_until_noticed(&self) {
         let uses = (1..=MOST_UNNOTICED + 1).find(|_| {
             self.use_once();
@@ -146,8 +146,8 @@ fn log_that_is_switched_off_costs_nothing_soon_and_forgets_uses() {
     drop(held);
     (0..2 * MOST_UNNOTICED).for_each(|_| world.use_once());
     assert_eq!(world.names(), [""; 0]);
-    // The end of a use that began unheard has no duration, although the beginning of an earlier use of the connection was
-    // heard.
+    // The end of a use whose beginning was not logged has no duration, even if the beginning of an earlier use of the
+    // connection was logged.
     let held = world.runtime.block_on(world.pool.check_out()).unwrap();
     tracing::subscriber::with_default(Reader("wharf::connection"), || {
         world.pool.ready();

@@ -234,14 +234,14 @@ fn models() -> BTreeSet<String> {
     models
 }
 
-/// Returns the files in `src` by their paths, with their texts.
+/// Returns the files in `src`, by path, with their contents.
 fn sources() -> BTreeMap<PathBuf, String> {
     let source = root().join("src");
     let relative = |file: &Path| file.strip_prefix(&source).unwrap().to_owned();
     rust_files(&source).into_iter().map(|file| (relative(&file), read(&file))).collect()
 }
 
-/// Returns the names in calls of `mutant` and of `unless_mutant`.
+/// Returns the names in calls to `mutant` and `unless_mutant`.
 fn mutants_in(code: &str) -> BTreeSet<String> {
     let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
     let code: String = lines.collect::<Vec<_>>().join(" ");

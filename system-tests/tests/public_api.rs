@@ -15,13 +15,13 @@ use wharf_system_tests::root;
 
 /// The format of rustdoc's JSON that the version of the crate `public-api` in `Cargo.toml` reads.
 const FORMAT: u64 = 57;
-/// A toolchain that writes it.
+/// A toolchain that writes that format.
 const TOOLCHAIN: &str = "Rust 1.95";
 /// The listing, from the root.
 const LISTING: &str = "public-api.txt";
-/// How many types of errors the surface may have.
+/// How many error types the surface may contain.
 const MOST_ERRORS: usize = 20;
-/// The unit test that has a sample of each public error.
+/// The unit test that contains a sample of each public error.
 const SAMPLES: &str = "src/client/error_tests.rs";
 
 /// Has rustdoc describe the library, and returns the path of its JSON.
@@ -60,7 +60,7 @@ fn surface() -> Vec<String> {
     listed.unwrap().items().map(ToString::to_string).collect()
 }
 
-/// Returns the names of the types for which the surface has this implementation.
+/// Returns the names of the types that have this implementation in the surface.
 fn implementing<'s>(surface: &'s [String], implementation: &str) -> BTreeSet<&'s str> {
     let of_type = |line: &'s String| {
         let path = line.split_once(implementation)?.1.split(['<', ' ']).next()?;

@@ -158,7 +158,7 @@ fn pool_of(most: u32, fails: bool, slow: Option<Duration>) -> Pool<Plain> {
     pool
 }
 
-/// Polls a future once, and asserts that it waits.
+/// Polls a future once, and asserts that it is pending.
 async fn begin(mut future: std::pin::Pin<&mut impl Future>) {
     poll_fn(|context| {
         assert!(future.as_mut().poll(context).is_pending());

@@ -122,7 +122,7 @@ impl Server {
     async fn connect(&self, credential: Credential) -> Result<DirectConnection, EstablishError> {
         let endpoint = Options::new([&*self.address]).unwrap().credential(credential).endpoint().unwrap();
         let first = tokio::time::timeout(AGES, endpoint.connect()).await.unwrap();
-        // The second connection may start with what the first has learned.
+        // The second connection may start with what the first one learned.
         drop(tokio::time::timeout(AGES, endpoint.connect()).await.unwrap());
         first
     }

@@ -55,7 +55,7 @@ fn encoding_sequences_allocates_nothing() {
     assert_eq!(count, 0);
 }
 
-/// zstd's library has its own allocator. For zstd, `instructions` shows the same.
+/// zstd's library has its own allocator. `instructions` shows the same for zstd.
 #[test]
 fn compressing_and_decompressing_allocate_nothing() {
     let command = rawdoc! { "insert": "c", "text": "wharf, a pool. ".repeat(1_000) };
@@ -101,8 +101,8 @@ fn bomb(size: u32, blocks: usize) -> Vec<u8> {
     message
 }
 
-/// A small message that announces a large size takes that memory only if it delivers it, and never more than a message may
-/// have.
+/// A small message that announces a large size takes that memory only if it delivers that much, and never more than a
+/// message may have.
 #[cfg(feature = "zstd")]
 #[test]
 fn decompression_bomb_takes_no_memory() {
@@ -117,7 +117,7 @@ fn decompression_bomb_takes_no_memory() {
     // 65 kB that announce 2 GB, and would deliver them.
     let (accepted, peak) = decompressing(&bomb(i32::MAX as u32, 16_384));
     assert!(!accepted && peak < 64 * 1024, "{peak} bytes");
-    // 1.5 kB that announce 98 MB, or announce half of that and deliver one block too few.
+    // 1.5 kB that announce 98 MB, or announce half of that but deliver one block too few.
     for size in [98_000_000, MOST as u32 - 16] {
         let (accepted, peak) = decompressing(&bomb(size, 366));
         assert!(!accepted && peak < 64 * 1024, "{peak} bytes for {size}");

@@ -1,4 +1,4 @@
-//! Change streams: the prose tests of the specification, on a real replica set of three members.
+//! Change streams: the specification's prose tests, on a real replica set with three members.
 #![cfg(not(any(loom, shuttle)))]
 
 mod resuming;
@@ -130,7 +130,7 @@ async fn cancelled_next_loses_no_event() {
     let watched = Watched::new("cancelled").await;
     let mut changes = watched.client.watch(watched.target(), ()).batch_size(3).await.unwrap();
     watched.insert(0..30).await;
-    // Some of the cancelled calls are waiting for another cursor.
+    // Some of the cancelled calls are waiting for a new cursor.
     watched.fail(["getMore"], 2, doc! { "closeConnection": true }).await;
     let (mut expected, mut cancelled) = (0, 0);
     while expected < 30 {
@@ -218,7 +218,7 @@ async fn time_limit_holds_for_each_call_and_the_stream_goes_on_afterwards() {
     let wait = Duration::from_millis(20);
     let mut changes = watched.client.watch(watched.target(), ()).timeout(limit).max_await_time(wait).await.unwrap();
     for _ in 0..40 {
-        // Together longer than the limit.
+        // Together they take longer than the limit.
         assert!(changes.next_if_any().await.unwrap().is_none());
     }
     watched.fail(["getMore"], 1, doc! { "blockConnection": true, "blockTimeMS": 800 }).await;

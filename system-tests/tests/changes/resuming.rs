@@ -50,7 +50,7 @@ async fn stream_resumes_with_the_same_command_but_for_the_token() {
         let first = pipeline[0].as_document_mut().unwrap().get_document_mut("$changeStream").unwrap();
         first.remove("resumeAfter");
     }
-    // With the same session, too.
+    // In the same session, too.
     assert!(commands[0].contains_key("lsid"));
     assert!(commands.iter().all(|command| *command == commands[0]), "{commands:#?}");
 }
@@ -76,7 +76,7 @@ async fn failed_aggregate_is_not_resumed() {
     let error = watched.client.watch(watched.target(), ()).await.unwrap_err();
     assert_eq!(error.server_error().unwrap().code, 6);
     assert_eq!(watched.stages().len(), 1);
-    // Nor is the aggregate that resumes.
+    // The aggregate that resumes a stream is not resumed either.
     let mut changes = watched.client.watch(watched.target(), ()).await.unwrap();
     watched.fail(["getMore", "aggregate"], 2, resumable()).await;
     let error = changes.next().await.unwrap_err();

@@ -25,7 +25,7 @@ pub struct Watched {
     /// Watches the collection.
     pub client: Client,
     pub set: Arc<ReplicaSet>,
-    /// Changes it.
+    /// Changes the collection.
     other: Client,
     name: &'static str,
     events: Arc<Mutex<Vec<CommandEvent>>>,
@@ -61,7 +61,7 @@ impl Watched {
         Self::on(set, name, change).await
     }
 
-    /// Watches a collection of this set.
+    /// Watches a collection on this set.
     pub async fn on(set: Arc<ReplicaSet>, name: &'static str, change: impl FnOnce(Options) -> Options) -> Self {
         let turn = TURN.lock().await;
         let events = Arc::<Mutex<Vec<CommandEvent>>>::default();
@@ -133,7 +133,7 @@ impl Watched {
         configuring.await.unwrap();
     }
 
-    /// Returns the commands with this name that the client has sent, each with the server's address.
+    /// Returns the commands with this name that the client sent, each with the server's address.
     pub fn started(&self, name: &str) -> Vec<(Arc<str>, Document)> {
         let events = self.events.lock().unwrap();
         let of_name = |event: &CommandEvent| match event {
@@ -145,7 +145,7 @@ impl Watched {
         events.iter().filter_map(of_name).collect()
     }
 
-    /// Returns the stages `$changeStream` that the client has sent.
+    /// Returns the stages `$changeStream` that the client sent.
     pub fn stages(&self) -> Vec<Document> {
         let stage = |command: &Document| {
             let first = command.get_array("pipeline").unwrap().first().and_then(Bson::as_document);
@@ -163,7 +163,7 @@ impl Watched {
         events.iter().filter_map(of_names).collect()
     }
 
-    /// Returns how many commands with this name have succeeded.
+    /// Returns how many commands with this name succeeded.
     pub fn answered(&self, name: &str) -> usize {
         self.replies(&[name]).len()
     }

@@ -1,4 +1,4 @@
-//! Calls of `with_transaction` that are dropped, and the fate of the server sessions of cancelled operations.
+//! Dropped calls to `with_transaction`, and the fate of the server sessions of cancelled operations.
 
 use std::collections::BTreeSet;
 use std::future::pending;
@@ -120,7 +120,7 @@ async fn session_of_an_operation_that_is_cancelled_in_its_pause_comes_back_at_on
             _ = async { client.find("test", "c", doc! {}).await } => unreachable!("it waits for the connection"),
             () = async {
                 server.until(arrived + 1).await;
-                // It has received its error, and waits for the connection to retry.
+                // It has received its error, and is waiting for the connection to retry.
                 drop(client.check_out(&primary).await.unwrap());
             } => {}
         }

@@ -15,7 +15,7 @@ use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
 use super::repetitions::{primary, service, start};
 
-/// Polls a future this many times, and then drops it. `None` if it was not ready by then.
+/// Polls a future this many times, and then drops it. Returns `None` if it was not ready by then.
 pub(super) async fn cancel_after<F: Future>(polls: usize, future: F) -> Option<F::Output> {
     let (mut future, mut left) = (pin!(future), polls);
     poll_fn(|context| {
@@ -38,7 +38,7 @@ pub(super) async fn until(what: &str, holds: impl Fn() -> bool) {
     }
 }
 
-/// Waits until no operation has a connection, waits for one, or is drained.
+/// Waits until no connection is in use or being drained, and no operation is waiting for one.
 async fn free(client: &Client, what: &str) {
     until(what, || {
         client.status().servers.iter().all(|server| {
@@ -68,8 +68,8 @@ async fn server(hello: Document) -> (ScriptedServer, Client) {
     (server, client)
 }
 
-/// Cancels an operation after one poll, after two and so on, until it is ready. Each time, its only connection must become
-/// free.
+/// Cancels an operation after one poll, after two, and so on until it completes. Each time, its only connection must
+/// become free.
 async fn cancel_at_each_point<T>(client: &Client, what: &str, operation: impl AsyncFn() -> T) -> T {
     let mut polls = 0;
     loop {
@@ -145,7 +145,7 @@ async fn each_cancelled_transaction_is_ended_and_leaves_its_only_connection_free
                 let ended = sent.iter().filter(|command| ends.contains(&name(command).as_str())).count();
                 (sent.iter().filter(|command| command.contains_key("startTransaction")).count(), ended)
             };
-            // The abort begins in the background.
+            // The abort starts in the background.
             until(&what, || {
                 let (begun, ended) = begun_and_ended();
                 begun == ended && (ended == 1 || !is_open)
@@ -267,7 +267,7 @@ async fn cancelled_shutdown_can_be_repeated() {
     }
 }
 
-/// A transaction that stays open would block others, until the server ends it after a minute.
+/// A transaction that stayed open would block others until the server ended it after a minute.
 #[tokio::test(start_paused = true)]
 async fn transaction_whose_commit_was_never_sent_is_aborted_with_its_session() {
     let (server, client) = server(primary()).await;
@@ -275,7 +275,7 @@ async fn transaction_whose_commit_was_never_sent_is_aborted_with_its_session() {
     let mut session = client.start_session(&SessionOptions::default()).unwrap();
     let committing = session.with_transaction(async |mut session| {
         client.insert("test", "c", [doc! {}]).session(&mut session).await?;
-        // The commit waits for the only connection.
+        // The commit is waiting for the only connection.
         let held = client.check_out(&preference).await?;
         holder.lock().unwrap().replace(held);
         Ok(())

@@ -31,7 +31,7 @@ fn on_one_connection(balancer: &Balancer) -> Vec<String> {
     arrived.into_iter().map(|(name, _)| name).collect()
 }
 
-/// A balancer whose servers answer `wanted` in this way, and other commands as usual.
+/// A balancer whose servers answer the command `wanted` in this way, and other commands as usual.
 async fn answering(wanted: &'static str, answer: impl Fn() -> Answer + Clone + Send + 'static) -> Balancer {
     Balancer::start(move |command| if name(command) == wanted { answer() } else { usual(command) }).await
 }
@@ -222,7 +222,7 @@ async fn cursors_after_one_that_loses_the_connection_are_not_closed_on_another_o
         let mut session = session_of(&client);
         let cursors = (find(&client, &mut session).await, find(&client, &mut session).await);
         drop(cursors);
-        // The application does not hear of the loss. A real server would not know the transaction then.
+        // The application is not told about the loss. A real server would then not know the transaction.
         match next {
             "insert" => insert(&client, &mut session).await.unwrap(),
             _ => session.commit_transaction().await.unwrap(),
@@ -259,7 +259,7 @@ async fn fetch_that_was_cancelled_still_cuts_the_transaction_off() {
     let mut cursor = find(&client, &mut session).await;
     let other = find(&client, &mut session).await;
     assert!(cancel_after(1, cursor.next()).await.is_none());
-    // It cannot close, because the fetch has the connection.
+    // It cannot close, because the fetch holds the connection.
     drop(other);
     is_cut_off(timeout(LONG, insert(&client, &mut session)).await.expect("nothing holds it up"));
     session.abort_transaction().await.unwrap();

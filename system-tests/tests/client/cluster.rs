@@ -14,7 +14,7 @@ use super::repetitions::standalone;
 /// The servers of a deployment. In a replica set, the first one is the primary.
 pub(super) struct Cluster {
     pub(super) servers: Vec<ScriptedServer>,
-    /// The commands that the servers have received, except hello, each with the number of its server.
+    /// The commands that the servers received, except hello, each with the number of its server.
     arrived: Arc<Mutex<Vec<(usize, Document)>>>,
     is_replica_set: bool,
 }
@@ -152,12 +152,12 @@ impl Told {
         events.iter().rev().find_map(reply).expect("a reply")
     }
 
-    /// Returns the addresses of the commands that have failed.
+    /// Returns the addresses that the failed commands were sent to.
     pub(super) fn failed(&self) -> Vec<String> {
         self.addresses(|event| matches!(event, CommandEvent::Failed(_)))
     }
 
-    /// Returns the addresses of the commands that have succeeded.
+    /// Returns the addresses that the successful commands were sent to.
     pub(super) fn succeeded(&self) -> Vec<String> {
         self.addresses(|event| matches!(event, CommandEvent::Succeeded(_)))
     }
@@ -173,12 +173,12 @@ impl Told {
     }
 }
 
-/// An error of the server with these labels.
+/// A server error with these labels.
 pub(super) fn failure(code: i32, labels: &[&str]) -> Answer {
     Answer::Reply(doc! { "ok": 0, "code": code, "errmsg": "it failed", "errorLabels": labels })
 }
 
-/// Success.
+/// A successful reply.
 pub(super) fn ok() -> Answer {
     Answer::Reply(doc! { "ok": 1, "n": 1 })
 }

@@ -15,7 +15,7 @@ use wharf_testbed::mongod::{self, Mongod};
 
 use super::cancelled::cancel_after;
 
-/// A client of the shared server, and a collection of this test with `documents` documents.
+/// Returns a client of the shared server, and a collection of this test with `documents` documents.
 async fn collection(name: &str, documents: i32) -> (Arc<Mongod>, Client) {
     let server = mongod::shared().unwrap();
     let client = Client::from_uri(&format!("mongodb://{}", server.address())).unwrap();
@@ -31,7 +31,7 @@ async fn next<S: Stream + Unpin>(stream: &mut S) -> Option<S::Item> {
     poll_fn(|context| Pin::new(&mut *stream).poll_next(context)).await
 }
 
-/// The number of cursors that are open on the namespace.
+/// Returns the number of cursors that are open on the namespace.
 async fn open_cursors(client: &Client, name: &str) -> usize {
     let pipeline = rawdoc! {
         "aggregate": 1,
@@ -123,7 +123,7 @@ async fn query_that_is_cancelled_at_any_point_leaves_no_cursor_open() {
         for polls in 1.. {
             let find = client.find("cursors", "unopened", rawdoc! {}).options(rawdoc! { "comment": comment });
             let opened = cancel_after(polls, find.into_future()).await;
-            // A connection that a check-out needs would not be drained.
+            // A connection that a check-out is waiting for would not be drained.
             let is_draining =
                 || client.status().servers.iter().any(|server| server.pool.as_ref().unwrap().draining > 0);
             until("the connection is drained", async || !is_draining()).await;

@@ -18,7 +18,7 @@ const CUT_OFF: SessionError = SessionError::TransactionCutOff;
 /// A load balancer that gives each connection a number, from 0.
 pub(super) struct Balancer {
     pub(super) server: ScriptedServer,
-    /// The commands, each with the number of its connection.
+    /// The commands received, each with the number of its connection.
     arrived: Arc<Mutex<Vec<(usize, Document)>>>,
 }
 
@@ -82,8 +82,8 @@ pub(super) fn is_cut_off<T>(outcome: Result<T, ClientError>) {
     assert!(cause.is_some_and(is_refused), "{error}");
 }
 
-/// Cancels an operation after each number of polls, first as the first one of a transaction and then as the second one, and
-/// lets `then` look at what remains.
+/// Cancels an operation after each number of polls, first as the first one of a transaction and then as the second one,
+/// and lets `then` examine what remains.
 async fn cancelled_at_each_point<F: Future>(
     operation: impl AsyncFn(&Client, &mut Session) -> Result<(), ClientError>,
     then: impl Fn(Arc<Balancer>, Client, Session) -> F,
@@ -189,7 +189,7 @@ async fn operation_that_times_out_takes_its_connection_along_and_unpins_the_tran
     let error = slow.unwrap_err();
     assert!(error.is_timeout() && error.has_label("TransientTransactionError"), "{error}");
     until("the connection is closed", || connections(&client) == 0).await;
-    // An error has unpinned the transaction, so the server reports its outcome.
+    // An error unpinned the transaction, so the server reports its outcome.
     session.commit_transaction().await.unwrap();
     assert_eq!(balancer.arrived().last(), Some(&("commitTransaction".to_owned(), 1)));
 }

@@ -1,4 +1,4 @@
-//! The requirements of the specification of discovery and monitoring for checks, errors and waiting operations, in virtual
+//! What the Server Discovery and Monitoring specification requires of checks, errors and waiting operations, in virtual
 //! time.
 
 use std::sync::{Arc, Mutex, OnceLock};
@@ -66,7 +66,7 @@ async fn error_of_a_connection_older_than_the_last_clear_changes_nothing() {
         tokio::join!(client.run_command("admin", &ping), client.run_command("admin", &ping), later);
     first.unwrap_err();
     second.unwrap_err();
-    // The pool and the description belong to the server as it was found after the first error.
+    // The pool and the description belong to the server as found after the first error.
     let status = client.status();
     assert_eq!((status.servers[0].server_type, status.servers[0].pool.as_ref().unwrap().generation), ("Standalone", 1));
     assert_eq!(events.mark(), mark, "{:#?}", &events.all()[mark..]);

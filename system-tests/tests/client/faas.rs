@@ -1,5 +1,5 @@
-//! A client in a function of a cloud provider, which may freeze at any time: it polls (Server Monitoring,
-//! "serverMonitoringMode"). It tells the server about this in its handshake (MongoDB Handshake, "client.env").
+//! A client in a cloud function, which may be frozen at any time: it polls (Server Monitoring, "serverMonitoringMode").
+//! It tells the server about this in its handshake (MongoDB Handshake, "client.env").
 
 use std::process::Command;
 use std::time::Duration;
@@ -19,7 +19,7 @@ const FUNCTION: &str = "WHARF_TEST_FUNCTION";
 #[test]
 fn client_in_a_function_says_so_and_polls_without_a_connection_for_round_trips() {
     let server = mongod::shared().unwrap();
-    // The size and the region belong to the provider: other children must not take them from there.
+    // Memory size and region belong to the provider: other children must not take them from there.
     let of_lambda = [("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "1024"), ("AWS_REGION", "us-east-2")];
     let functions = [
         (
@@ -60,7 +60,7 @@ async fn in_a_process_of_its_own() {
     let options = Options::parse(&format!("mongodb://{address}/?heartbeatFrequencyMS=500")).unwrap();
     let client = Client::builder(options.app_name(&name)).topology_subscriber(events.clone()).build().unwrap();
     client.connect().await.unwrap();
-    // Three more checks, or one that waits: by then all connections exist.
+    // Three more checks, or one that is waiting: by then all connections exist.
     for _ in 0..3 {
         let next = |event: &TopologyEvent| match event {
             TopologyEvent::ServerHeartbeatStarted { awaited, .. } => is_function || *awaited,
@@ -94,7 +94,7 @@ async fn in_a_process_of_its_own() {
     assert_eq!(counted.await.unwrap(), vec![env; expected]);
 }
 
-/// Returns what a connection has said about its environment, as the server reports it. Containers are left out: the test
+/// Returns what a connection said about its environment, as the server reports it. Containers are left out: the test
 /// may run in one.
 fn env_of(operation: RawBsonRef<'_>) -> Option<Document> {
     let metadata = operation.as_document().unwrap().get_document("clientMetadata").unwrap();

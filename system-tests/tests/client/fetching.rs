@@ -210,7 +210,7 @@ async fn get_more_of_a_transaction_is_a_part_of_it() {
         assert_eq!((sent.get_i64("txnNumber").unwrap(), sent.get_bool("autocommit").unwrap()), (number, false));
         assert!(!sent.contains_key("startTransaction") && sent.get("lsid") == last(&arrived, "find").get("lsid"));
         session.commit_transaction().await.unwrap();
-        // The cursor has outlived its transaction.
+        // The cursor outlived its transaction.
         assert!(cursor.next().await.unwrap().is_some());
         assert!(!last(&arrived, "getMore").contains_key("txnNumber"));
     }
@@ -249,7 +249,7 @@ async fn recovery_tokens_of_batches_and_commits_are_kept() {
     assert_eq!(abort.get_document("recoveryToken").unwrap().get_str("of").unwrap(), "insert");
 }
 
-/// Retryable Writes, "Executing Retryable Write Commands": the retry of a commit avoids the mongos that has failed.
+/// Retryable Writes, "Executing Retryable Write Commands": the retry of a commit avoids the mongos that failed.
 #[tokio::test(start_paused = true)]
 async fn repeated_commit_avoids_the_mongos_that_has_failed() {
     // The choice between two is right by chance half of the time.

@@ -1,4 +1,4 @@
-//! A client in a forked child of a process that has used it.
+//! A client in a forked child of a process that used it.
 #![cfg(unix)]
 #![allow(unsafe_code, reason = "only the operating system's interface forks")]
 
@@ -48,7 +48,7 @@ fn forked_child_monitors_anew_and_the_parent_continues() {
     let ping = rawdoc! { "ping": 1 };
     runtime.block_on(client.run_command("admin", &ping)).unwrap();
     for _ in 0..10 {
-        // The monitor's threads are at work meanwhile.
+        // The monitor's threads are running in the meantime.
         let code = in_child(|| {
             if client.status().topology_type != "Unknown" {
                 return false;
@@ -77,7 +77,7 @@ fn forked_child_monitors_anew_and_the_parent_continues() {
 #[test]
 fn child_that_drops_its_parents_session_leaves_the_transaction_alone() {
     let set = replica_set::shared().unwrap();
-    // A thread that the child does not have could hold a lock.
+    // A thread that does not exist in the child could hold a lock.
     let aborts = Arc::new(AtomicU32::new(0));
     let seen = aborts.clone();
     let client = Client::builder(Options::parse(&set.uri()).unwrap())
@@ -183,7 +183,7 @@ fn siblings_and_their_parent_give_documents_different_ids() {
         ids
     });
     assert_eq!(ids.len(), 6);
-    // Without the seconds, because the processes may have inserted in different ones.
+    // Compared without the seconds, because the processes may have inserted in different seconds.
     let processes: HashSet<_> = ids.iter().map(|id| &id[4..9]).collect();
     let within: HashSet<_> = ids.iter().map(|id| &id[4..]).collect();
     assert_eq!((processes.len(), within.len()), (3, 6), "the random value of each process, and the identifiers");

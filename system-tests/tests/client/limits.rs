@@ -19,7 +19,7 @@ fn batch(field: &str, id: i64) -> Answer {
     Answer::Reply(doc! { "ok": 1, "cursor": { "id": id, "ns": "test.c", field: [{ "_id": 1 }] } })
 }
 
-/// Waits until the server has received this command, and returns it with the time that it took.
+/// Waits until the server has received this command, and returns it with the time that this took.
 async fn arrival(server: &ScriptedServer, wanted: &str) -> (Document, Duration) {
     let begun = Instant::now();
     loop {
@@ -381,7 +381,7 @@ async fn shortest_round_trip_is_left_out_of_the_time_of_the_server() {
     let (client, told, events) = cluster::client(&format!("mongodb://{}/?{parameters}", server.address()));
     // It opens the connection for all commands.
     client.run_command("admin", &rawdoc! { "buildInfo": 1 }).await.unwrap();
-    // The second sample is there when the third check begins.
+    // The second sample exists by the time the third check begins.
     while events.count("ServerHeartbeatStarted") < 3 {
         events.after(events.mark(), |event| event.name() == "ServerHeartbeatStarted").await;
     }
@@ -416,7 +416,7 @@ async fn writes_without_statements_are_an_error() {
     assert!(matches!(&error, ClientError::Argument { name: "statements", .. }), "{error}");
 }
 
-/// Transactions, "TransientTransactionError": also for writes that are split into commands.
+/// Transactions, "TransientTransactionError": also holds for writes that are split into several commands.
 #[tokio::test(start_paused = true)]
 async fn selection_that_fails_in_a_transaction_lets_it_be_repeated() {
     let client = Client::from_uri("mongodb://127.0.0.1:1/?replicaSet=rs&serverSelectionTimeoutMS=50").unwrap();

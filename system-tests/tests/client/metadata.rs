@@ -1,5 +1,5 @@
 //! Libraries that are appended to the metadata of an existing client (MongoDB Handshake, "Client Metadata Update Prose
-//! Tests"). The servers follow scripts, and note the metadata of the connection on which a ping arrives.
+//! Tests"). The servers follow scripts, and record the metadata of the connection on which a ping arrives.
 
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -11,7 +11,7 @@ use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
 use super::repetitions::standalone;
 
-/// A server that notes the metadata of connections.
+/// A server that records the metadata of connections.
 struct Server {
     server: ScriptedServer,
     /// The metadata of the connection of each ping.
@@ -57,7 +57,7 @@ impl Server {
 /// The metadata of a connection.
 #[derive(Debug, PartialEq)]
 struct Metadata {
-    /// Name, version and platform, without wharf's own values.
+    /// The name, version and platform, without wharf's own values.
     libraries: [String; 3],
     /// All other fields.
     rest: Document,
@@ -91,8 +91,8 @@ fn framework() -> DriverInfo {
     info("framework", Some("2.0"), Some("Framework Platform"))
 }
 
-/// Makes a client, appends one library after another, and returns the metadata of a new connection after each step where
-/// the text has one: at first if the options name a library, and after each appended library.
+/// Creates a client, appends one library after another, and returns the metadata of a new connection after each step
+/// where the text has one: at first if the options name a library, and after each appended library.
 async fn updated(initial: Option<DriverInfo>, appended: &[DriverInfo]) -> Vec<Metadata> {
     let server = Server::start().await;
     let mut seen = Vec::new();
@@ -100,7 +100,7 @@ async fn updated(initial: Option<DriverInfo>, appended: &[DriverInfo]) -> Vec<Me
     let client = Client::new(server.options(initial)).unwrap();
     let ping = async || {
         client.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap();
-        // By then the connection has been idle for too long, and the next ping opens another one.
+        // By then the connection has been idle for too long, and the next ping opens a new one.
         tokio::time::advance(Duration::from_millis(5)).await;
         server.last_pinged()
     };
@@ -214,7 +214,7 @@ async fn single_client_sends_what_was_appended_with_its_next_connection() {
         let client = single::Client::new(options).unwrap();
         let ping = || {
             client.run_command("admin", &rawdoc! { "ping": 1 }).unwrap();
-            // The server closes the connection, so that the next ping opens another one.
+            // The server closes the connection, so that the next ping opens a new one.
             client.run_command("admin", &rawdoc! { "close": 1 }).unwrap_err();
         };
         ping();

@@ -22,7 +22,7 @@ fn uri(server: &Mongod) -> String {
     format!("mongodb://{}", server.address())
 }
 
-/// Returns the new type of a server, if the event says that it has changed.
+/// Returns the new type of a server, if the event says that it changed.
 fn becomes(event: &TopologyEvent, address: &str) -> Option<ServerType> {
     match event {
         TopologyEvent::ServerDescriptionChanged { address: of, new, .. } if **of == *address => Some(new.server_type()),
@@ -30,7 +30,7 @@ fn becomes(event: &TopologyEvent, address: &str) -> Option<ServerType> {
     }
 }
 
-/// Runs a function that blocks the thread.
+/// Runs a blocking function.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(work).await.unwrap()
 }
@@ -56,7 +56,7 @@ async fn events_tell_of_a_standalone_from_the_first_use_to_the_end() {
     let (client, events) = client_of(&uri(&server), |options| options);
     assert!(events.all().is_empty(), "nothing is monitored before the first use");
     client.connect().await.unwrap();
-    // The check that found the server, and the next one, which waits.
+    // The check that found the server, and the next one, which is waiting.
     events.after(0, |event| matches!(event, TopologyEvent::ServerHeartbeatStarted { awaited: true, .. })).await;
     assert!(client.shutdown(Duration::from_secs(5)).await);
     // The pools are closed, and the monitor ends in a separate task.
@@ -93,7 +93,7 @@ async fn events_tell_of_a_standalone_from_the_first_use_to_the_end() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn step_down_is_known_as_soon_as_it_happens_while_streaming() {
     let set = replica_set::shared().unwrap();
-    // The monitors' pauses are too long for this to be found.
+    // The monitors' pauses are too long for them to notice this.
     let (client, events) = client_of(&set.uri(), |options| options.heartbeat_frequency(Duration::from_secs(300)));
     client.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap();
     let all_known = |event: &TopologyEvent| match event {
@@ -109,7 +109,7 @@ async fn step_down_is_known_as_soon_as_it_happens_while_streaming() {
     let next = set.addresses()[next].to_string();
     events.after(mark, |event| becomes(event, &next) == Some(ServerType::RsPrimary)).await;
     client.run(Operation::write("test", &rawdoc! { "insert": "things", "documents": [{ "a": 1 }] })).await.unwrap();
-    // The connections of the monitors have lasted: nothing has failed.
+    // The monitors' connections survived, so nothing failed.
     assert_eq!(events.count("ServerHeartbeatFailed"), 0);
     assert!(client.shutdown(Duration::from_secs(5)).await);
 }
@@ -123,7 +123,7 @@ async fn two_connections_monitor_each_server_while_streaming_and_one_while_polli
             options.server_monitoring_mode(mode).app_name(&name).heartbeat_frequency(Duration::from_millis(500))
         });
         client.connect().await.unwrap();
-        // Each server is checked five times, so that all connections exist by then.
+        // Each server is checked five times, so by then all connections exist.
         let checks = |address: &str| {
             let is_it = |event: &&TopologyEvent| matches!(event, TopologyEvent::ServerHeartbeatSucceeded { connection, .. } if *connection.address == *address);
             events.all().iter().filter(is_it).count()
@@ -156,7 +156,7 @@ async fn killed_primary_is_replaced_by_the_next() {
     let of_killed = status.servers.iter().find(|server| *server.address == *address).unwrap();
     assert_eq!((of_killed.server_type, status.topology_type), ("Unknown", "ReplicaSetWithPrimary"));
     assert!(of_killed.error.is_some() && of_killed.average_round_trip_time.is_none());
-    // The pool of the killed server keeps its numbers.
+    // The killed server's pool keeps its counts.
     let metrics = client.metrics();
     let addresses = |names: Vec<String>| names.into_iter().collect::<std::collections::BTreeSet<_>>();
     assert_eq!(
@@ -175,7 +175,7 @@ async fn killed_primary_is_replaced_by_the_next() {
     let mark = events.mark();
     set.stop_process(survivor).unwrap();
     let begun = Instant::now();
-    // The signal may come after a command.
+    // The signal may arrive after a command.
     let failed = loop {
         if let Err(failed) = client.run_command("admin", &rawdoc! { "ping": 1 }).await {
             break failed;

@@ -79,7 +79,7 @@ async fn aggregation_that_writes_goes_to_the_primary_while_a_server_is_older_tha
     }
 }
 
-/// Driver Sessions: an implicit session is left out where the server has none.
+/// Driver Sessions: an implicit session is left out where the server does not support sessions.
 #[tokio::test]
 async fn change_stream_without_sessions_has_none() {
     let replies = |command: &Document| {
@@ -138,7 +138,7 @@ async fn options_that_servers_before_wire_version_9_ignore_are_refused() {
         acknowledged.create_index(IndexModel::new(doc! { "a": 1 })).await.unwrap();
         let index = acknowledged.create_index(IndexModel::new(doc! { "a": 1 })).commit_quorum(1).await.map(drop);
         let modify = c.find_one_and_delete(doc! {}).hint("a_1").await.map(drop);
-        // The last one: the script answers it, although a server would not.
+        // The last command: the script answers it, although a server would not.
         let delete = c.delete_one(doc! {}).hint("a_1").await.map(drop);
         for (outcome, option) in [(index, "commitQuorum"), (delete, "hint"), (modify, "hint")] {
             match outcome {

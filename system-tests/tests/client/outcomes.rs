@@ -1,4 +1,4 @@
-//! What operations report in the end, and what they send until then, on servers that follow scripts.
+//! What operations finally report, and what they send until then, on servers that follow scripts.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::repetitions::{client, count, primary, standalone, start};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Starts a server that takes this long for a hello.
+/// Starts a server that takes this long to answer a hello.
 async fn distant(hello: Document, pause: u64, answer: impl Fn() -> Answer + Clone + Send + 'static) -> ScriptedServer {
     let server = ScriptedServer::start(move || {
         let (hello, answer) = (hello.clone(), answer.clone());
@@ -40,7 +40,7 @@ async fn time_that_retries_use_up_is_a_timeout() {
     assert!(error.to_string().contains("timeoutMS"), "{error}");
 }
 
-/// The server gives in after this many refusals, so that the test ends.
+/// The server relents after this many refusals, so that the test ends.
 const ENDLESS: usize = 1_000;
 
 fn refusing(wanted: &'static str, code: i32) -> impl Fn(&Document, usize) -> Answer + Clone + Send + 'static {
@@ -107,7 +107,7 @@ async fn write_whose_concern_was_not_met_in_time_keeps_its_result() {
     }
 }
 
-/// Retryable Writes, "RetryableWriteError Labels": servers before 4.4 attach none.
+/// Retryable Writes, "RetryableWriteError Labels": servers before 4.4 do not attach any.
 #[tokio::test(start_paused = true)]
 async fn unmet_concern_of_a_command_has_the_label_that_the_client_gives() {
     for (version, is_labelled) in [(8, true), (9, false)] {
@@ -132,7 +132,7 @@ async fn let_of_a_mixed_bulk_does_not_go_to_inserts() {
     let options = doc! { "let": { "v": 1 }, "comment": "c" };
     let bulk = client.write("test", "c").insert(rawdoc! {}).update(rawdoc! { "q": {}, "u": {} });
     bulk.delete(rawdoc! { "q": {}, "limit": 1 }).options(&options).await.unwrap();
-    // The server reports what is wrong with it.
+    // The server reports what is wrong.
     client.insert("test", "c", [doc! {}]).options(&options).await.unwrap();
     let arrived = arrived.lock().unwrap();
     let have_let: Vec<_> = arrived.iter().map(|command| (name(command), command.contains_key("let"))).collect();
@@ -211,7 +211,7 @@ async fn error_of_the_server_is_found_wherever_it_was_reported() {
     for (error, code) in [(refused, 18), (of_series, 11_000), (of_command, 11_000), (of_ping, 13)] {
         assert_eq!(error.server_error().map(|error| error.code), Some(code), "{error}");
     }
-    // The client does not look into the reply to a generic command.
+    // The client does not inspect the reply to a generic command.
     client.run(Operation::new("t", &insert)).await.unwrap();
 }
 
@@ -326,7 +326,7 @@ async fn server_that_accepts_and_never_answers_is_told_from_one_that_fails() {
     let silent = ScriptedServer::start(|| Box::new(|_: &Document| Answer::Hang)).await.unwrap();
     let client = Client::from_uri(&format!("mongodb://{}/?serverSelectionTimeoutMS=500", silent.address())).unwrap();
     let error = client.run_command("t", &rawdoc! { "ping": 1 }).await.unwrap_err().to_string();
-    // The time limit, on a clock of whole milliseconds.
+    // The time limit, on a clock that ticks in milliseconds.
     assert!(error.contains("(Unknown, connecting, no answer for 50"), "{error}");
     assert!(error.starts_with("no server for readPreference primary was found"), "{error}");
 }

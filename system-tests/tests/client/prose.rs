@@ -211,7 +211,7 @@ async fn primary_that_fails_a_write_is_unknown_until_it_is_checked() {
         (Answer::Reply(shutting_down), Some(91), 1),
         // Not writable primary: the server has become a secondary.
         (failure(10107, &[]), Some(10107), 0),
-        // It is changing state.
+        // The server is changing state.
         (failure(11602, &[]), Some(11602), 0),
         (Answer::Close, None, 1),
     ] {
@@ -243,7 +243,7 @@ async fn primary_that_fails_a_write_is_unknown_until_it_is_checked() {
         let cleared = client.status().servers[0].pool.as_ref().unwrap().generation;
         assert_eq!(cleared, generation, "{code:?}");
         events.after(mark, |event| event.name() == "ServerHeartbeatStarted").await;
-        // Only a server that has answered is checked at once.
+        // Only a server that answered is checked at once.
         assert_eq!(begun.elapsed() < Duration::from_millis(10), code.is_some(), "{code:?}: {:?}", begun.elapsed());
     }
 }

@@ -121,7 +121,7 @@ async fn session_leaves_its_mongos_with_the_next_transaction_or_another_operatio
         let finds = cluster.arrived("find");
         let servers: BTreeSet<_> = finds.iter().map(|(server, _)| *server).collect();
         assert_eq!((finds.len(), servers.len()), (50, 2), "in transactions: {in_transactions}");
-        // Each commit goes where its transaction has read.
+        // Each commit goes to where its transaction read.
         let commits: Vec<_> =
             cluster.arrived("commitTransaction").into_iter().skip(1).map(|(server, _)| server).collect();
         let read: Vec<_> = finds.iter().filter(|_| in_transactions).map(|(server, _)| *server).collect();

@@ -1,5 +1,5 @@
-//! The prose tests of Retryable Reads, Retryable Writes, Driver Sessions, Connections Survive Primary Step Down and Server
-//! Selection that need no mongos.
+//! The prose tests of Retryable Reads, Retryable Writes, Driver Sessions, Connections Survive Primary Step Down and
+//! Server Selection that do not need a mongos.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -172,14 +172,14 @@ async fn error_of_a_retried_write_tells_of_the_attempt_that_may_have_written() {
     }
 }
 
-/// Retryable Reads 5, Retryable Writes 6.5: only overload has a back-off, which begins with up to 100 ms.
+/// Retryable Reads 5, Retryable Writes 6.5: only an overload causes a back-off, which begins with up to 100 ms.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn retry_without_overload_has_no_back_off() {
     let set = start(1).await;
     let (client, told) = client_of(&set, |options| options, |_| {});
     client.connect().await.unwrap();
     write(&client).await.unwrap();
-    // An error that does not make the server unknown, so that the retry waits for no check.
+    // An error that does not make the server unknown, so that the retry does not wait for a check.
     let data = rawdoc! { "failCommands": ["insert"], "errorCode": 6, "errorLabels": ["RetryableWriteError"] };
     let mut times = [Duration::ZERO; 2];
     for turn in 0..40 {

@@ -167,7 +167,7 @@ async fn cursor_returns_its_implicit_session_with_the_last_batch() {
     }
 }
 
-/// Starts a server that has no sessions, and returns a client for it, with its events.
+/// Starts a server that does not support sessions, and returns a client for it, with its events.
 async fn without_sessions() -> (ScriptedServer, Client, cluster::Told) {
     let mut hello = standalone();
     hello.remove("logicalSessionTimeoutMinutes");
@@ -232,7 +232,7 @@ async fn cluster_time_of_a_check_is_neither_sent_nor_kept() {
     assert!(checks.len() >= 3 && checks.iter().all(|check| !check.contains_key("$clusterTime")), "{checks:?}");
 }
 
-/// A deployment whose replies have an operation time: the number of the command.
+/// A deployment whose replies carry an operation time: the number of the command.
 async fn with_operation_times() -> (Cluster, Client, cluster::Told) {
     let times = Arc::new(AtomicU32::new(100));
     let set = Cluster::replica_set(1, move |_, command, _| {
@@ -287,7 +287,7 @@ async fn read_comes_after_the_operation_before_it_if_the_session_is_consistent()
         rawdoc! { "update": "c", "updates": [{ "q": {}, "u": { "a": 1 } }] },
         rawdoc! { "delete": "c", "deletes": [{ "q": {}, "limit": 1 }] },
         rawdoc! { "findAndModify": "c", "remove": true },
-        // It fails.
+        // The command fails.
         rawdoc! { "distinct": "c", "key": "a" },
     ];
     for (is_consistent, level) in [(true, None), (true, Some("majority")), (false, None), (false, Some("majority"))] {

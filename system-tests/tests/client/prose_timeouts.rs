@@ -33,7 +33,7 @@ async fn batches_of_an_insert_share_the_time_limit() {
     assert_eq!(told.started("insert").len(), 2);
 }
 
-/// Starts a server that authenticates a user, and takes this long for these commands.
+/// Starts a server that authenticates a user, and takes this long to answer these commands.
 async fn authenticating(pause: u64, slow: &'static [&'static str]) -> ScriptedServer {
     let server = ScriptedServer::start(move || {
         Box::new(move |command: &Document| {

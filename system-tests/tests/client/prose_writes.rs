@@ -63,7 +63,7 @@ async fn failed_write_keeps_its_details() {
     let [error] = &failure.errors[..] else { panic!("{failed}") };
     assert_eq!(error.error.code, 121);
     assert_eq!(Document::try_from(error.error.reply.get_document("errInfo").unwrap()).unwrap(), details);
-    // The command itself has succeeded.
+    // The command itself succeeded.
     let reply = Document::try_from(told.last_reply()).unwrap();
     let in_event = reply.get_array("writeErrors").unwrap()[0].as_document().unwrap();
     assert_eq!(in_event.get_document("errInfo").unwrap(), &details);

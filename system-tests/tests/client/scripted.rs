@@ -33,7 +33,7 @@ pub(super) fn is_handshake(command: &Document) -> bool {
     is_hello(command) && command.contains_key("client")
 }
 
-/// A hello that the server may answer later.
+/// A hello that the server may delay answering.
 pub(super) fn is_awaitable(command: &Document) -> bool {
     command.contains_key("maxAwaitTimeMS")
 }
@@ -98,7 +98,7 @@ async fn requested_checks_keep_half_a_second_apart_and_end_with_the_request() {
     let refused = client.run(Operation::write("test", &write())).await.unwrap_err();
     assert!(matches!(refused, ClientError::Selection(_)), "{refused}");
     sleep(Duration::from_secs(50)).await;
-    // The last one was asked for just before the time was up.
+    // The last one was asked for just before the time ran out.
     let times = server.times(is_hello);
     assert!(close(&times, &[0, 500, 1000, 1500, 2000]), "{times:?}");
     // The connection of the first check is used for all of them.
@@ -138,7 +138,7 @@ async fn request_during_a_check_is_met_by_its_end() {
     let parameters = "replicaSet=rs&serverMonitoringMode=poll&heartbeatFrequencyMS=30000&serverSelectionTimeoutMS=1000";
     let (client, _) = server.client(parameters);
     client.run(Operation::read("test", &rawdoc! { "ping": 1 })).await.unwrap_err();
-    // The operation had asked while the check was in progress, and was gone when the check ended.
+    // The operation asked while the check was in progress, and was gone when it ended.
     sleep(Duration::from_secs(20)).await;
     let times = server.times(is_hello);
     assert!(close(&times, &[0, 500]), "{times:?}");
@@ -309,7 +309,7 @@ async fn dropped_client_leaves_no_task_and_no_connection() {
         assert!(metrics.num_alive_tasks() > before);
         let start = Instant::now();
         drop(client);
-        // The tasks that serve a connection end when it is closed.
+        // The tasks serving a connection end when it is closed.
         while metrics.num_alive_tasks() > before {
             tokio::task::yield_now().await;
         }
@@ -337,7 +337,8 @@ async fn load_balancer_is_not_monitored() {
     assert_eq!(events.count("ServerHeartbeatStarted"), 0);
 }
 
-/// The runtime ends while the monitor waits at each of its await points, and another one takes over.
+/// For each await point of the monitor, the runtime ends while the monitor is waiting there, and another runtime takes
+/// over.
 #[test]
 fn runtime_may_end_at_any_point_of_a_check() {
     let of_server = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
@@ -360,7 +361,7 @@ fn runtime_may_end_at_any_point_of_a_check() {
             }));
             let parameters = format!("directConnection=true&serverMonitoringMode={mode}&heartbeatFrequencyMS=500");
             let (client, events) = server.client(&parameters);
-            // A hanging case gets as far as the check that hangs.
+            // A case that hangs gets as far as the check that hangs.
             let enough = |events: &Events| match hanging {
                 0 => events.count("ServerHeartbeatStarted") > 0,
                 1 | 2 => events.count("ServerHeartbeatSucceeded") > 0,

@@ -1,5 +1,5 @@
-//! A client whose servers are looked up in the DNS, in virtual time. The servers do not exist, and neither does the proxy
-//! in front of them, which is there so that their names are not resolved.
+//! A client whose servers are looked up in DNS, in virtual time. The servers do not exist, nor does the proxy in front
+//! of them, which is configured so that their names are not resolved.
 #![cfg(feature = "srv")]
 
 use std::time::Duration;
@@ -105,7 +105,7 @@ async fn look_up_that_fails_changes_nothing_and_is_repeated_sooner() {
         }
         assert_eq!(servers(&client), at(&[17]));
     }
-    // Not after a minute, because the last look-up has failed.
+    // Not after a minute, because the last look-up failed.
     let (mark, start) = (events.mark(), Instant::now());
     dns.replace(zone(&[18]));
     members_change(&events, mark).await;

@@ -21,7 +21,7 @@ fn orders() -> Vec<Order> {
     (0..10).map(|id| Order { id, customer: format!("customer {}", id % 2), price: i64::from(id) }).collect()
 }
 
-/// A client of the shared server, and an empty collection of this test.
+/// Returns a client of the shared server, and an empty collection of this test.
 async fn collection(name: &str) -> (Arc<Mongod>, Client) {
     let server = mongod::shared().unwrap();
     let client = Client::from_uri(&format!("mongodb://{}", server.address())).unwrap();
@@ -119,7 +119,7 @@ async fn typed_command_returns_the_type_that_is_asked_for() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn values_that_are_no_documents_are_refused_before_anything_is_sent() {
-    // There is no server to send it to.
+    // No server exists to send it to.
     let client = Client::from_uri("mongodb://127.0.0.1:1").unwrap();
     let refusals: [(ClientError, &str); 7] = [
         (client.find("typed", "refused", 5).await.unwrap_err(), "the argument filter cannot be sent"),
@@ -239,7 +239,7 @@ async fn aggregate_with_out_gets_the_write_concern_of_the_options() {
     assert!(strict.aggregate("typed", "written", &out).await.unwrap_err().server_error().is_some());
     let own = doc! { "writeConcern": { "w": 1 } };
     let _ = strict.aggregate("typed", "written", &out).options(own).await.unwrap();
-    // A command that only reads has no write concern.
+    // A command that only reads carries no write concern.
     let _ = strict.aggregate("typed", "copied", [doc! { "$match": {} }]).await.unwrap();
     let count: RawDocumentBuf = client.run_typed("typed", doc! { "count": "copied" }).await.unwrap();
     assert_eq!(count.get_i32("n").unwrap(), 10);

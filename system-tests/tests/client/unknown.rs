@@ -17,7 +17,7 @@ fn after(milliseconds: u64, answer: Answer) -> Answer {
     Answer::After(Duration::from_millis(milliseconds), Box::new(answer))
 }
 
-/// The server's new type, if the event says that the type has changed.
+/// Returns the server's new type, if the event says that it changed.
 fn becomes(server_type: ServerType) -> impl Fn(&TopologyEvent) -> bool {
     move |event| matches!(event, TopologyEvent::ServerDescriptionChanged { new, .. } if new.server_type() == server_type)
 }
@@ -138,7 +138,7 @@ async fn operation_that_fails_together_with_a_check_does_not_cancel_the_next_one
             if event.name() != "ServerHeartbeatFailed" || noted.count("ServerHeartbeatFailed") > 1 {
                 return;
             }
-            // The check has failed, and its failure is not applied yet.
+            // The check has failed, but its failure is not yet applied.
             close_ping.send(()).unwrap();
             let client = of_subscriber.get().unwrap();
             tokio::task::block_in_place(|| {

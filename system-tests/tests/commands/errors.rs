@@ -51,7 +51,7 @@ async fn load_balanced_error_names_its_service_and_the_services_generation() {
     assert_eq!(of(&refused), (Some(3), Some(services[0]), Some(0)));
 
     let close = doc! { "failCommands": ["ping"], "closeConnection": true };
-    // Set over a connection that is not load-balanced, which no real load balancer allows.
+    // Set over a connection that is not load-balanced, which a real load balancer would not allow.
     set_fail_point(&server, doc! { "times": 2 }, close).await;
     let mut errors = Vec::new();
     for connection in [2, 0] {

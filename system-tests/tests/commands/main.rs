@@ -40,13 +40,13 @@ async fn set_fail_point(server: &EmbeddedServer, mode: impl Into<bson::Bson>, da
     connection.run_command("admin", &command).await.unwrap();
 }
 
-/// A peer that the test controls, for one connection after the handshake.
+/// One connection of a peer that the test controls, after the handshake.
 struct Peer {
     stream: TcpStream,
     incoming: Vec<u8>,
 }
 
-/// A request as a peer received it.
+/// A request, as received by the peer.
 #[derive(Debug)]
 struct Received {
     header: Header,

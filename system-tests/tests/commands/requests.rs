@@ -32,7 +32,7 @@ async fn command_is_sent_unchanged_with_the_common_fields() {
     let max_time = u64::try_from(body.get_i64("maxTimeMS").unwrap()).unwrap();
     assert!((1..=AGES.as_millis() as u64).contains(&max_time), "{max_time}");
 
-    // Without a limit, no `maxTimeMS` is sent. A command may also leave it out.
+    // Without a limit, no `maxTimeMS` is sent. A command may also opt out of it.
     for (command, expected) in [
         (Command::new("shop", &insert), None),
         (Command::new("shop", &insert).timeout(Duration::ZERO), None),
@@ -77,7 +77,7 @@ async fn cancellation_loses_none_of_several_replies() {
     let mut connection = connection.unwrap();
     let get_more = rawdoc! { "getMore": 1_i64, "collection": "c" };
     let mut replies = connection.exhaust(Command::new("test", &get_more)).unwrap();
-    // Sends the request, and is dropped before there is a reply.
+    // Sends the request, and is dropped before the reply arrives.
     tokio::select! {
         reply = replies.next() => panic!("unexpected reply: {reply:?}"),
         request = peer.receive() => {
@@ -210,7 +210,7 @@ async fn bytes_on_an_idle_connection_are_noticed_before_the_next_command() {
             Some(peer) if !close => peer.send(1, 0, Flags::NONE, &rawdoc! { "ok": 1 }).await,
             peer => *peer = None,
         }
-        // The runtime notices it when it polls for events, which it does when it has nothing else to do.
+        // The runtime notices it when it polls for events, which it does when it is otherwise idle.
         tokio::time::sleep(Duration::from_millis(50)).await;
         let failure = connection.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap_err();
         match &failure {
@@ -220,7 +220,7 @@ async fn bytes_on_an_idle_connection_are_noticed_before_the_next_command() {
             }
             other => panic!("unexpected failure: {other}"),
         }
-        // Nothing is sent in either case, but only a network failure says something about the server.
+        // Nothing is sent in either case, but only a network failure says anything about the server.
         assert!(failure.is_retryable());
         assert_eq!(failure.clears_pool(), close);
         assert!(!connection.condition().is_reusable());

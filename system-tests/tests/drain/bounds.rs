@@ -1,4 +1,4 @@
-//! What ends a drain whose reply does not come, does not end, or is invalid.
+//! What ends a drain whose reply does not arrive, does not end, or is invalid.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};

@@ -18,15 +18,15 @@ use super::AGES;
 struct Mock(Arc<Gates>);
 
 struct Gates {
-    /// One permit for each drain that may end.
+    /// A permit for each drain that may end.
     gate: Semaphore,
     begun: Notify,
-    /// The condition in which a drain leaves a connection.
+    /// The condition in which drains leave connections.
     result: Mutex<Condition>,
     panics: bool,
     /// Whether new connections hang while they are established.
     hangs: AtomicBool,
-    /// Whether closes wait for a permit of `close_gate`.
+    /// Whether closes wait for a permit from `close_gate`.
     holds_closes: AtomicBool,
     close_gate: Semaphore,
     closing: Notify,
@@ -111,7 +111,7 @@ fn taken(events: &Events) -> Vec<String> {
     std::mem::take(&mut *events.lock().unwrap())
 }
 
-/// Checks the only connection in undrained, and waits until its drain has begun.
+/// Checks in the only connection undrained, and waits until its drain has begun.
 async fn give_up(pool: &Pool<Mock>, mock: &Mock, events: &Events) {
     give_up_one(pool, mock, events).await;
     assert!(taken(events).is_empty(), "the connection was checked in before its drain has ended");
@@ -140,7 +140,7 @@ async fn connection_that_is_drained_has_no_holder() {
     pool.account_for_holders(true);
     give_up(&pool, &mock, &events).await;
     assert_eq!(pool.holders(), []);
-    // A command of which nothing was noted has no holder either.
+    // A command that was not recorded has no holder either.
     pool.account_for_holders(false);
     pool.account_for_holders(true);
     assert_eq!((pool.status().draining, pool.holders()), (1, vec![]));
@@ -210,8 +210,8 @@ async fn check_out_that_would_wait_takes_the_capacity_of_a_drain() {
     assert_eq!(drains(&pool), (1, [0, 0, 1, 0]));
 }
 
-/// Queues up for the capacity of the only connection, which is drained, and waits until its close has begun. No close ends
-/// before the next permit of `close_gate`.
+/// Queues for the capacity of the only connection, which is being drained, and waits until its close has begun. The
+/// close does not end before the next permit from `close_gate`.
 async fn displace<'p>(pool: &'p Pool<Mock>, mock: &Mock) -> Pin<Box<impl Future<Output = CheckedOut> + use<'p>>> {
     mock.0.holds_closes.store(true, Ordering::Relaxed);
     let mut waiting = Box::pin(pool.check_out());
@@ -357,7 +357,7 @@ async fn drain_that_panics_when_called_closes_even_a_reusable_connection() {
 /// Its `condition` panics once a connection is drained.
 struct Choosy;
 
-/// Whether the last user has left something unfinished, and whether that was drained.
+/// Whether the last user left anything unfinished, and whether it was drained.
 #[derive(Default)]
 struct Chosen {
     is_undone: bool,
@@ -393,7 +393,7 @@ async fn connection_whose_condition_panics_after_its_drain_is_closed_once() {
     let pool = Pool::builder("mock:27017", Choosy).options(options).subscriber(subscriber).build().unwrap();
     pool.ready();
     for round in 1..=2 {
-        // The second check-out shows that the capacity is back.
+        // The second check-out shows that the capacity was returned.
         let mut connection = tokio::time::timeout(AGES, pool.check_out()).await.unwrap().unwrap();
         assert_eq!(connection.id(), round);
         connection.is_undone = true;

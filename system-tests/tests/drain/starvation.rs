@@ -1,5 +1,5 @@
-//! A drain costs nothing: a pool that drains always serves at least as many commands as one that closes at once, and serves
-//! them as soon. Tested in virtual time, so that the counts are exact, and against servers.
+//! A drain costs nothing: a pool that drains always serves at least as many commands as a pool that closes at once, and
+//! just as soon. Tested in virtual time, so that the counts are exact, and against servers.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -19,11 +19,11 @@ use super::AGES;
 enum After {
     /// The connection is closed.
     Close,
-    /// The connection is drained for at most `most`, and closed if the reply has not come by then.
+    /// The connection is drained for at most `most`, and closed if the reply has not arrived by then.
     Drain { most: Duration, reply: Option<Duration> },
 }
 
-/// Drains for the default `drain_timeout`, from a server that never answers.
+/// Drains with the default `drain_timeout` and a server that never answers.
 const IN_VAIN: After = After::Drain { most: Duration::from_secs(3), reply: None };
 
 /// Connections to a server that is silent when the test says so.
@@ -61,7 +61,7 @@ impl Establish for Simulated {
     }
 }
 
-/// Counts derived from events, as a monitoring system derives them.
+/// Counts derived from events, as a monitoring system would derive them.
 #[derive(Default)]
 struct Counted {
     total: u32,
@@ -180,7 +180,7 @@ async fn drain_with_spare_capacity_saves_the_connection() {
     let scene = Scene::new(After::Drain { most: Duration::from_secs(3), reply }, 2);
     for _ in 0..50 {
         assert!(!scene.ping(Duration::from_millis(60), false).await);
-        // The other connection serves while the first is drained.
+        // The other connection serves while the first is being drained.
         assert!(scene.ping(Duration::from_millis(60), true).await);
         tokio::time::sleep(Duration::from_millis(30)).await;
         scene.assert_counted(2);
@@ -280,7 +280,7 @@ async fn command_after_a_half_open_network_waits_for_no_drain() {
     let down = is_down.clone();
     let script = move || -> Script {
         let down = down.clone();
-        // A connection that meets the silence once stays dead, as behind a firewall that has forgotten it.
+        // A connection that runs into the silence once stays dead, as if a firewall had forgotten it.
         let mut is_dead = false;
         Box::new(move |command| {
             is_dead |= name(command) == "ping" && down.load(Ordering::Relaxed);

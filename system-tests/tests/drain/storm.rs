@@ -12,7 +12,7 @@ use super::AGES;
 const CONNECTIONS: u32 = 8;
 const EACH: u64 = 100;
 
-/// A small pseudo-random number generator (xorshift), so that every run does the same.
+/// A small pseudo-random number generator (xorshift), so that every run is the same.
 struct Random(u64);
 
 impl Random {
@@ -48,7 +48,7 @@ async fn storm_of_cancellations_with_spare_capacity_opens_no_connection() {
 #[derive(Debug)]
 struct Stormed {
     cut_short: u64,
-    /// Connections that the server accepted.
+    /// The number of connections that the server accepted.
     opened: u64,
     closed: u64,
 }
@@ -71,7 +71,7 @@ async fn storm(tasks: u64, spares: bool) -> Stormed {
         }
     };
     tokio::time::timeout(AGES, full).await.unwrap();
-    // Some of the commands take longer than most of their callers wait.
+    // Some commands take longer than most of their callers wait.
     let data = doc! {
         "failCommands": ["find"], "appName": "storm", "blockConnection": true, "blockTimeMS": 5,
     };

@@ -7,13 +7,13 @@ use wharf_testbed::scripted::{Answer, Script, ScriptedServer, name};
 
 use super::*;
 
-/// The error of a check-out, and what the failure sink heard about the pool.
+/// The error of a check-out, and what the failure sink was told about the pool.
 struct Failed {
     error: CheckOutError,
     clears_pool: bool,
 }
 
-/// Checks out from a server that gives this answer to commands with that name.
+/// Checks out from a server that gives this answer to commands of that name.
 async fn check_out(command: &'static str, answer: Answer) -> Failed {
     let script = move || -> Script {
         let answer = answer.clone();
@@ -70,7 +70,7 @@ async fn refusals_of_the_handshake_are_retryable_and_clear_the_pool_by_their_cod
         // A wrong credential, and an error that no specification names.
         (18, false, true),
         (8000, false, true),
-        // The server shuts down.
+        // The server is shutting down.
         (91, true, true),
         (11600, true, true),
         // The server is recovering, or not the primary.
@@ -81,7 +81,7 @@ async fn refusals_of_the_handshake_are_retryable_and_clear_the_pool_by_their_cod
         (13435, true, false),
         // An error so old that no specification retries it.
         (10058, false, false),
-        // The server has lost another server.
+        // The server lost its connection to another server.
         (6, true, true),
         (7, true, true),
         (89, true, true),

@@ -57,7 +57,8 @@ async fn command_runs_in_a_task_of_its_own() {
     for task in tasks {
         assert_eq!(task.await.unwrap(), 1);
     }
-    // A connection may still be pending: the check-out that caused its opening may have been served with another one.
+    // A connection may still be pending: the check-out that caused its opening may have been served with a different
+    // connection.
     let status = pool.status();
     assert_eq!((status.total, status.in_use), (status.available + status.pending, 0));
 }
@@ -90,7 +91,7 @@ async fn holder_of_a_command_is_the_line_that_runs_it() {
     assert_eq!(lines, [here, here + 1, here + 2]);
 }
 
-/// Returns a clear with a cause that no interrupted command may carry.
+/// Returns a clear with a cause that an interrupted command must not carry.
 fn interruption() -> Clear {
     let cause = std::sync::Arc::new(io::Error::other("the monitor timed out"));
     Clear::new().interrupt_in_use_connections(true).because(cause)

@@ -84,7 +84,7 @@ async fn answering(reply: impl FnOnce(Header) -> Vec<u8> + Send + 'static) -> En
     answering_to(|options| options, reply).await
 }
 
-/// Like [`answering`], for an endpoint with other options.
+/// Like [`answering`], for an endpoint with these options.
 async fn answering_to(
     options: impl FnOnce(Options) -> Options,
     reply: impl FnOnce(Header) -> Vec<u8> + Send + 'static,
@@ -273,7 +273,7 @@ async fn command_is_not_sent_on_a_connection_with_unasked_bytes() {
     let serving = async {
         let (mut stream, _) = listener.accept().await.unwrap();
         let request = received(&mut stream).await;
-        // The unasked bytes arrive after the reply was taken.
+        // The unsolicited bytes arrive after the reply was taken.
         stream.write_all(&successful(request, Flags::NONE, &[])).await.unwrap();
         stream
     };

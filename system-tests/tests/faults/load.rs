@@ -12,20 +12,20 @@ use tokio::task::JoinHandle;
 use wharf::client::ClientStatus;
 use wharf::{Client, ClientError, Operation};
 
-/// The number of tasks, which exceeds the connections that the tests' pools may have.
+/// The number of tasks, which exceeds the number of connections that the tests' pools may open.
 const TASKS: usize = 64;
-/// The database of the load. Its collection `inserted` has a document for each insert, and `counters` has one for each
-/// task.
+/// The database of the load. Its collection `inserted` holds a document for each insert, and `counters` holds one for
+/// each task.
 const DATABASE: &str = "faults";
 /// The database of the load that a new client runs beside it.
 const DATABASE_BESIDE: &str = "beside";
-/// How long an operation may still take when the load is to stop: less than the time limit of the server selection.
+/// How long an operation may still take once the load is told to stop: less than the time limit of server selection.
 const LAST_OPERATION: Duration = Duration::from_secs(15);
 /// How long the pools may take to return to their counts.
 const SETTLING: Duration = Duration::from_secs(10);
 /// The pause between two polls.
 const POLL: Duration = Duration::from_millis(10);
-/// How long the usual rate is measured.
+/// How long the usual rate is measured for.
 const USUAL: Duration = Duration::from_secs(2);
 /// How often the load checks whether the rate is back.
 const RATE_STEP: Duration = Duration::from_millis(100);
@@ -40,7 +40,7 @@ pub enum Kind {
     Insert,
     /// Adds one to the counter of the task.
     Increment,
-    /// Reads the document that the task has inserted last.
+    /// Reads the document that the task last inserted.
     Read,
 }
 
@@ -83,7 +83,7 @@ impl Counts {
         }
     }
 
-    /// Returns whether the tasks have all the connections that they may have.
+    /// Returns whether the tasks hold all the connections that they may have.
     fn is_full(&self) -> bool {
         self.total.is_some_and(|total| self.max.values().all(|max| *max == total))
     }
@@ -94,8 +94,8 @@ impl Counts {
 pub enum Regained {
     /// There was a second with at least 90 % of the usual rate.
     Usual(Duration),
-    /// The servers or the machine had become slower, but there was a second with at least 90 % of the rate of a new client
-    /// beside it.
+    /// The servers or the machine had become slower, but in one second the load reached at least 90 % of the rate of a
+    /// new client beside it.
     LikeNew(Duration),
 }
 
@@ -112,7 +112,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// Starts the tasks, on empty collections, and waits until they have as many connections as they may have.
+    /// Starts the tasks, on empty collections, and waits until they hold as many connections as they may.
     pub async fn start(client: &Client) -> Self {
         Self::start_in(client, DATABASE).await
     }
@@ -148,11 +148,11 @@ impl Load {
 
     /// Waits until the throughput has recovered. Returns `None` if it is not within `limit`.
     ///
-    /// A replica set may be slower for every client after an election: another member is the primary, and the secondaries
-    /// may read from other members than before. So in the second half of the time, a new client runs the same load beside
-    /// the old one. Then it is also enough if the old client reaches at least 90 % of the new client's rate in the same
-    /// second, and both together at least half of the usual rate, which is about a quarter for the old one. The comparison
-    /// takes at least two seconds, however long the new client needs to begin.
+    /// A replica set may be slower for every client after an election: another member is the primary, and the
+    /// secondaries may read from different members than before. So in the second half of the time, a new client runs
+    /// the same load beside the old one. It is then also enough if the old client reaches at least 90 % of the new
+    /// client's rate in the same second, and both together at least half of the usual rate, which is about a quarter
+    /// for the old one. The comparison takes at least two seconds, however long the new client takes to start.
     pub async fn regains(&self, usual: f64, limit: Duration) -> Option<Regained> {
         let from = Instant::now();
         if self.has_second(|| 0.0, |own, _, seconds| own >= 0.9 * usual * seconds, from + limit / 2).await {
@@ -201,7 +201,7 @@ impl Load {
         f64::from(u32::try_from(*self.successes.borrow()).unwrap())
     }
 
-    /// Stops the load once the counts are back to their values before the fault. Fails if a task hangs.
+    /// Stops the load once the counts have returned to their values before the fault. Fails if a task hangs.
     pub async fn stop(self) -> Outcome {
         counts(&self.client, |counts| *counts == self.counts).await;
         self.goes_on.store(false, Ordering::Relaxed); // ORD: Relaxed; it publishes nothing.
@@ -339,7 +339,7 @@ impl Outcome {
         self.operations().map(|done| done.ended - done.begun).max().unwrap()
     }
 
-    /// Checks on the server that each acknowledged write is there, and that no write was executed twice.
+    /// Checks on the server that each acknowledged write exists, and that no write was executed twice.
     pub async fn check_writes(&self) {
         let mut inserted = HashSet::new();
         for document in self.documents("inserted").await {
@@ -370,7 +370,7 @@ impl Outcome {
         documents
     }
 
-    /// Waits until no pool has a connection in use or in establishment, or a waiter.
+    /// Waits until no pool has a connection in use or being established, or a waiter.
     pub async fn check_pools(&self) {
         let deadline = Instant::now() + SETTLING;
         loop {
@@ -391,7 +391,7 @@ impl Outcome {
         }
     }
 
-    /// Prints the scenario's line.
+    /// Prints the line about the scenario.
     pub fn print(&self, scenario: &str, further: &str) {
         println!("{scenario}: {self}{further}");
     }

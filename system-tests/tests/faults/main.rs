@@ -29,7 +29,7 @@ async fn within<T>(bound: Duration, scenario: impl Future<Output = T>) -> T {
     tokio::time::timeout(bound, scenario).await.unwrap_or_else(|_| panic!("not over within {bound:?}"))
 }
 
-/// Runs a function that blocks the thread.
+/// Runs a blocking function.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(work).await.unwrap()
 }

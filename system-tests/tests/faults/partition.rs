@@ -22,7 +22,7 @@ const READS: usize = 100;
 enum Partition {
     /// Connections are closed and refused.
     Refusing,
-    /// Connections stay open, and nothing passes.
+    /// Connections stay open, but nothing gets through.
     Silent,
 }
 
@@ -91,7 +91,7 @@ fn is_lost(event: &TopologyEvent) -> bool {
         if new.server_type() == ServerType::Unknown && previous.server_type() == ServerType::RsPrimary)
 }
 
-/// Reads where it is possible.
+/// Reads where that is possible.
 async fn read(client: &Client) {
     let preference = ReadPreference::new(ReadPreferenceMode::PrimaryPreferred);
     let command = rawdoc! { "find": "counters" };

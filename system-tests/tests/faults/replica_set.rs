@@ -24,7 +24,7 @@ pub fn client(options: Options) -> (Client, Events) {
     (Client::builder(options).topology_subscriber(events.clone()).build().unwrap(), events)
 }
 
-/// Runs something on the set, which blocks the thread.
+/// Runs a blocking function on the set.
 async fn on<T: Send + 'static>(set: &Arc<ReplicaSet>, work: impl FnOnce(&ReplicaSet) -> T + Send + 'static) -> T {
     let set = set.clone();
     blocking(move || work(&set)).await
@@ -34,13 +34,13 @@ pub async fn primary(set: &Arc<ReplicaSet>) -> usize {
     on(set, |set| set.primary().unwrap().expect("a primary")).await
 }
 
-/// Returns whether the client has learned of a primary.
+/// Returns whether the client has found a primary.
 pub fn is_new_primary(event: &TopologyEvent) -> bool {
     matches!(event, TopologyEvent::ServerDescriptionChanged { new, previous, .. }
         if new.server_type() == ServerType::RsPrimary && previous.server_type() != ServerType::RsPrimary)
 }
 
-/// Checks that no operation has failed, and what holds after each fault.
+/// Checks that no operation failed, and what must hold after each fault.
 pub async fn check(outcome: &Outcome) {
     outcome.check_pools().await;
     outcome.check_writes().await;
@@ -121,7 +121,7 @@ async fn primary_that_hangs_is_left_for_the_next() {
         let mut held = client.check_out(&ReadPreference::default()).await.unwrap();
         let (mark, stopped) = (events.mark(), Instant::now());
         set.stop_process(hanging).unwrap();
-        // One waits for its reply on a connection in use. The signal may come after other replies.
+        // One of them is waiting for its reply on a connection in use. The signal may arrive after other replies.
         let ping = loop {
             if let Err(error) = held.run_command("admin", &rawdoc! { "ping": 1 }).await {
                 break error;

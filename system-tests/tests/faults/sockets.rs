@@ -1,4 +1,4 @@
-//! How many sockets a client has.
+//! How many sockets a client opens.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -77,7 +77,7 @@ async fn sockets_are_as_many_as_promised() {
         assert!(used.shutdown(Duration::from_secs(5)).await);
         reaches(&set, "used", [0; 3]).await;
 
-        // Each pool has its minimum, even for a member that no operation uses.
+        // Each pool holds its minimum, even for a member that no operation uses.
         let kept = client(&set, "kept", "minPoolSize=3&heartbeatFrequencyMS=500");
         kept.connect().await.unwrap();
         reaches(&set, "kept", [5; 3]).await;
@@ -130,7 +130,7 @@ async fn sockets_with_the_defaults_are_as_many_as_promised() {
     .await;
 }
 
-/// Checks out as many connections as a pool may have.
+/// Checks out as many connections as a pool may hold.
 async fn hold_all(client: &Client, preference: &ReadPreference) -> Vec<Connection<Endpoint>> {
     let mut held = Vec::new();
     for _ in 0..MAX_POOL_SIZE {

@@ -40,7 +40,7 @@ struct Counters {
     /// `PoolCleared` events whose subscriber found the pool cleared.
     cleared_in_use: AtomicU32,
     pool_closed: AtomicU32,
-    /// Ends a drain. Not used while the parent has other threads.
+    /// Lets a drain end. Not used while the parent has other threads.
     drained: Notify,
     /// While set, no connection is opened.
     opens_nothing: AtomicBool,

@@ -27,7 +27,7 @@ fn pool(subscriber: Option<fn(&PoolEvent)>) -> (Runtime, Pool<Mock>, Connection<
     (runtime, pool, held, mock)
 }
 
-/// Checks that the child gives up a connection of the parent and the parent's pool.
+/// Checks that the child gives up both a connection and the pool of the parent.
 fn gives_up(runtime: &Runtime, pool: &Pool<Mock>, held: Connection<Mock>, mock: &Mock) -> Result<(), Wrong> {
     drop(held);
     if (read(&mock.0.abandoned), read(&mock.0.closed), read(&mock.0.violated)) != (1, 0, 0) {
@@ -67,7 +67,7 @@ fn forks(event: &PoolEvent) {
     }
 }
 
-/// A subscriber forks in the middle of a check-out, after the check-out has looked for a fork. The child continues it.
+/// A subscriber forks in the middle of a check-out, after the check-out looked for a fork. The child continues it.
 #[allow(unsafe_code)]
 pub fn child_that_goes_on_with_a_check_out_keeps_no_note_of_the_parents_pool() {
     let (runtime, pool, held, mock) = pool(Some(forks));

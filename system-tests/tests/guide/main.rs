@@ -109,7 +109,7 @@ async fn report_of_metrics_goes_on() {
     assert_eq!(pool.metrics().check_outs.succeeded(), 0);
 }
 
-/// A replica set of one server with six accounts of 100 each, and a client for it.
+/// Starts a replica set of one server with six accounts of 100 each, and returns it with a client.
 struct Bank {
     client: Client,
     admin: DirectConnection,
@@ -153,7 +153,7 @@ impl Bank {
         [0, 1].map(|index| batch[index].as_document().unwrap().get_i64("balance").unwrap())
     }
 
-    /// Makes commands with this name fail.
+    /// Makes commands of this name fail.
     async fn fail(&mut self, command: &str, mode: impl Into<bson::Bson>, how: Document) {
         let mut data = doc! { "failCommands": [command] };
         data.extend(how);
@@ -258,7 +258,7 @@ async fn transfer_with_an_unknown_outcome_says_so() {
     // Each case has its own accounts: after refusing a commit, the server keeps the accounts locked for a minute.
     for (from, to, how, is_known) in [
         ("a", "b", doc! { "errorCode": 50 }, false),
-        // The server has committed, and says so.
+        // The server committed, and says so.
         ("c", "d", doc! { "writeConcernError": { "code": 100, "errmsg": "not enough servers" } }, true),
         ("e", "f", doc! { "errorCode": 13 }, true),
     ] {
@@ -317,7 +317,7 @@ async fn new_orders_are_passed_on_once_over_two_runs() {
     let bank = Bank::open().await;
     let client = &bank.client;
     client.run_command("shop", &rawdoc! { "create": "orders" }).await.unwrap();
-    // Nothing happens before this token.
+    // No event comes before this token.
     let mut changes = client.watch(wharf::client::WatchTarget::Collection("shop", "orders"), ()).await.unwrap();
     changes.next_if_any().await.unwrap();
     let mut token = changes.resume_token().map(ToOwned::to_owned);

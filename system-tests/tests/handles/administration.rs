@@ -148,7 +148,7 @@ async fn administration_sends_the_commands_of_the_specifications() {
             doc! { "dropIndexes": "orders", "index": "a_1", "comment": "c", "writeConcern": &w },
             doc! { "renameCollection": "shop.orders", "to": "shop.done", "dropTarget": true, "writeConcern": &w },
             doc! { "listCollections": 1, "comment": "c", "nameOnly": true, "cursor": {} },
-            // The server passes the comment on.
+            // The server itself passes the comment on.
             more("c"),
             doc! {
                 "listCollections": 1, "filter": { "options.capped": true }, "authorizedCollections": true, "cursor": {},

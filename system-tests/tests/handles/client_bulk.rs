@@ -7,7 +7,7 @@ use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
 use super::{Order, arrived, scripted, scripted_as};
 
-/// The reply to a `bulkWrite` whose cursor has ended with these outcomes.
+/// The reply to a `bulkWrite` with these outcomes, whose cursor has ended.
 fn reply(counts: Document, outcomes: Vec<Document>) -> Document {
     let mut reply = doc! {
         "ok": 1, "nErrors": 0, "nInserted": 0, "nUpserted": 0, "nMatched": 0, "nModified": 0, "nDeleted": 0,
@@ -17,7 +17,7 @@ fn reply(counts: Document, outcomes: Vec<Document>) -> Document {
     reply
 }
 
-/// The same, with a cursor that goes on.
+/// The same, with a cursor that has more.
 fn open(counts: Document, outcomes: Vec<Document>) -> Document {
     let mut reply = reply(counts, outcomes);
     reply.get_document_mut("cursor").unwrap().insert("id", 7_i64);
@@ -29,7 +29,7 @@ fn refused(index: i32) -> Document {
     doc! { "ok": 0, "idx": index, "code": 11_000, "errmsg": "E11000 duplicate key", "n": 0 }
 }
 
-/// Starts a server that takes two writes in a command, and answers the commands of one name one after another.
+/// Starts a server that takes two writes in a command, and answers commands of the same name in turn.
 async fn start(
     parameters: &str,
     answers: impl Fn(&str, usize) -> Document + Clone + Send + 'static,
@@ -140,7 +140,8 @@ async fn batches_have_only_their_own_namespaces() {
     assert_eq!(sent, [first, command(vec![operation(0, 3)], vec![doc! { "ns": "shop.b" }])]);
 }
 
-/// Prose test 11, on a server of small messages: the command's document has 43 bytes, a namespace 21 or more, an insert 58.
+/// Prose test 11, on a server that allows only small messages: the command's document has 43 bytes, a namespace 21 or
+/// more, an insert 58.
 #[tokio::test(start_paused = true)]
 async fn namespace_counts_for_the_size_of_a_message() {
     let insert = |client: &Client, namespace: &str| {
@@ -313,7 +314,7 @@ async fn write_without_acknowledgement_says_so() {
     let (server, client) = start("w=0", |_, _| doc! { "ok": 1 }).await;
     let written = client.bulk_write(inserts(&client, 2)).ordered(false).await.unwrap();
     assert_eq!((written.acknowledged, written.inserted_count), (false, 0));
-    // Nothing has waited for it to arrive.
+    // Nothing waited for it to arrive.
     while arrived(&server).is_empty() {
         tokio::task::yield_now().await;
     }

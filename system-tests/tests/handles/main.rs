@@ -1,4 +1,4 @@
-//! Handles of databases and collections.
+//! Handles to databases and collections.
 #![cfg(not(any(loom, shuttle)))]
 
 mod administration;
@@ -40,7 +40,7 @@ async fn collection<T>(name: &str) -> (Arc<Mongod>, Collection<T>) {
 }
 
 /// Starts a primary that answers commands other than `hello` with `answer`, and a client for it. `answer` gets the
-/// command's number among the commands with its name.
+/// command's index among the commands of that name.
 async fn scripted(
     parameters: &str,
     answer: impl Fn(&Document, usize) -> Answer + Clone + Send + 'static,
@@ -79,7 +79,7 @@ async fn scripted_as(
     (server, client)
 }
 
-/// Returns the commands that have arrived, without `hello` and without the client's additions to each command.
+/// Returns the commands received so far, without `hello` and without the client's additions to each command.
 fn arrived(server: &ScriptedServer) -> Vec<Document> {
     let mut commands = server.commands();
     commands.retain(|command| !matches!(name(command).as_str(), "hello" | "isMaster" | "ismaster" | "endSessions"));

@@ -1,4 +1,4 @@
-//! Counts, aggregations, changes of one document, bulk writes and change streams through handles, on real servers.
+//! Counts, aggregations, changes to one document, bulk writes and change streams through handles, on real servers.
 
 use bson::{Bson, Document, doc};
 use serde::Deserialize;

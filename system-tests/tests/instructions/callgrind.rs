@@ -10,10 +10,10 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Tells the test binary that it is the program to be measured, and how many rounds to run.
+/// Tells the test binary that it is the program to measure, and how many rounds to run.
 const ROUNDS: &str = "WHARF_INSTRUCTIONS_ROUNDS";
 
-/// Rounds of the shorter run. Two runs of the harness itself differ by some hundred instructions, for example in the
+/// Rounds of the shorter run. Two runs of the harness itself differ by a few hundred instructions, for example in the
 /// digits of a duration that it prints or in a task of the runtime. That is far below one instruction per round.
 const FEW: u64 = 20_000;
 const MANY: u64 = 2 * FEW;
@@ -69,7 +69,7 @@ impl fmt::Display for Cost {
 
 /// Measures `program`. The test named `test` must call this before it does anything else.
 ///
-/// The test binary starts itself under callgrind with that test alone. In that process, this function runs the program
+/// The test binary starts itself under callgrind with only that test. In that process, this function runs the program
 /// and exits.
 ///
 /// # Panics
@@ -113,7 +113,7 @@ pub fn cost_of_a_round(test: &str, program: impl FnOnce(u64)) -> Cost {
     Cost { instructions, locked, inside, outside }
 }
 
-/// Makes callgrind forget what was executed so far. For a program whose preparations differ from run to run: a pool's
+/// Makes callgrind forget what was executed so far. This is for programs whose set-up differs from run to run: a pool's
 /// clock is calibrated against the system's.
 #[inline(never)]
 pub fn begin_counting() {
@@ -155,7 +155,7 @@ impl Profile {
         run(
             "valgrind",
             "valgrind",
-            // Without compression, each line is complete by itself.
+            // Without compression, each line is complete in itself.
             Command::new("valgrind")
                 .args(["--tool=callgrind", "--dump-instr=yes", "--compress-strings=no", "--compress-pos=no"])
                 .arg("--zero-before=*begin_counting*")

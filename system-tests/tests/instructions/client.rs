@@ -1,4 +1,4 @@
-//! What the client adds to a command of its pool: the selection of a server, the session, and the rest of an operation.
+//! What the client adds to a command of its pool: server selection, the session, and the rest of an operation.
 //!
 //! The session's share is the difference between a server with sessions and a server without. The selection's share is the
 //! difference between a check-out through the client and one from the pool.
@@ -18,7 +18,7 @@ use wharf::{Client, Endpoint, Options, Pool, ReadPreference};
 
 use crate::callgrind::{Cost, begin_counting, cost_of_a_round};
 
-/// The functions that belong to the library, or that it uses for selection.
+/// The functions of the library, and those that it uses for selection.
 const OWN: [&str; 5] = ["wharf::", "bson::", "arc_swap::", "client::rounds", "poll_fn::PollFn"];
 
 /// Measures rounds of a program on a server with or without sessions, prints their cost, and asserts at most `most`
@@ -170,7 +170,7 @@ fn answer(mut stream: TcpStream, has_sessions: bool) {
         reply
     });
     let mut request = [0; 4096];
-    // Requests come one at a time and in one piece. Decoding them would count.
+    // Each request arrives on its own and complete. Decoding it would be counted.
     while let Ok(header::LENGTH..) = stream.read(&mut request) {
         let reply = if request[26..].starts_with(b"ping") { &mut done } else { &mut hello };
         reply[8..12].copy_from_slice(&request[4..8]);

@@ -16,8 +16,8 @@ use wharf::{Endpoint, Pool};
 
 use crate::callgrind::{begin_counting, cost_of_a_round};
 
-/// A command on a pooled connection, without the work that tokio and the system do for it. Measured: 1268, with rustc 1.95.
-/// The bound leaves 15 % to other compilers.
+/// A command on a pooled connection, without the work that tokio and the system do for it. Measured: 1268, with rustc
+/// 1.95. The bound leaves 15 % for other compilers.
 const COMMAND_INSTRUCTIONS: u64 = 1_458;
 
 #[test]
@@ -38,7 +38,7 @@ fn whole_command() {
         println!("  {instructions} of {function}");
     }
     assert!(own <= COMMAND_INSTRUCTIONS, "{own} instructions, more than {COMMAND_INSTRUCTIONS}: {cost}");
-    // The reply is the only allocation. An allocation costs some tens of instructions.
+    // The reply is the only allocation. An allocation costs a few tens of instructions.
     let allocating = cost.outside.iter().filter(|(function, _)| function.starts_with("malloc"));
     let allocating: u64 = allocating.map(|(_, instructions)| instructions).sum();
     assert!((1..60).contains(&allocating), "{cost}");
@@ -51,7 +51,7 @@ const STACK: u64 = 4;
 /// The size of a command's future in bytes, which is part of its task's memory. Measured: 136, with rustc 1.95.
 const FUTURE: usize = 152;
 
-/// A command's frames have room for what every command does, and none for rare work.
+/// A command's stack frames have room for what every command does, but not for rare work.
 #[test]
 #[ignore = "of optimised code; CI runs it"]
 fn command_needs_little_stack() {
@@ -82,7 +82,7 @@ fn command_needs_little_stack() {
     let thread = thread::Builder::new().stack_size(256 * 1024).spawn(move || {
         let here = 0_u8;
         handle.block_on(async {
-            // Waiting needs some stack itself, which must not count.
+            // Waiting itself needs some stack, which must not be counted.
             for _ in 0..2 {
                 at.send((&raw const here).addr()).unwrap();
                 gone_on.recv().unwrap();
@@ -146,7 +146,7 @@ fn answer(mut stream: TcpStream) {
         Outgoing { request_id: 1, response_to: 0, flags: Flags::NONE, body: &body, database: None, sequences: &[] };
     encode(&message, 48_000_000, &mut reply).unwrap();
     let mut request = [0; 4096];
-    // Requests come one at a time and in one piece. Their content does not matter, and decoding them would count.
+    // Each request arrives on its own and complete. Its content does not matter, and decoding it would be counted.
     while let Ok(header::LENGTH..) = stream.read(&mut request) {
         let (request_id, response_to) = (&request[4..8], &mut reply[8..12]);
         response_to.copy_from_slice(request_id);

@@ -1,4 +1,4 @@
-//! The cost of a check-out and its check-in on the hit path, in counts: instructions, locked instructions, and calls
+//! The cost of a check-out and its check-in on the hit path, in counts of instructions, locked instructions, and calls
 //! outside the program, such as the allocator, the system and the clock.
 //!
 //! Timings depend on the machine and on other load on it. These counts do not, so they can be asserted. Each program
@@ -34,8 +34,8 @@ use callgrind::{Cost, begin_counting, cost_of_a_round};
 /// own.
 const IDLE: usize = 8;
 
-/// Check-out and check-in of the core. Measured: 76, and 64 without metrics, with rustc 1.95 and the profile `bench`. The
-/// bounds leave a margin of some percent to other compilers.
+/// Check-out and check-in of the core. Measured: 76, and 64 without metrics, with rustc 1.95 and the profile `bench`.
+/// The bounds leave a margin of a few percent for other compilers.
 const CORE_INSTRUCTIONS: f64 = 80.0;
 const CORE_INSTRUCTIONS_WITHOUT_METRICS: f64 = 68.0;
 
@@ -62,7 +62,7 @@ fn pairs_on_the_core<const METERED: bool>(rounds: u64) {
     let core = Core::new("here:1", PoolOptions::default(), 1, Alone::<METERED>).unwrap();
     core.ready();
     fill(&core);
-    // The thread notes its shard.
+    // The thread makes a note of its shard.
     drop(core.try_take());
     for _ in 0..rounds {
         drop(black_box(core.try_hit().map(Hit::begin).expect("no connection is available")));
@@ -152,7 +152,7 @@ fn assert_hit_path(cost: &Cost, most: f64) {
     assert!(cost.instructions <= most, "more than {most} instructions: {cost}");
 }
 
-/// Opens the connections that stay available.
+/// Opens the connections that remain available.
 fn fill<const METERED: bool>(core: &Arc<Core<Alone<METERED>>>) {
     let mut context = Context::from_waker(Waker::noop());
     let mut opened = Vec::new();

@@ -11,7 +11,7 @@ use crate::callgrind::{Cost, cost_of_a_round};
 
 const LIMITS: Limits = Limits { max_message_size: 48_000_000, max_document_size: 16 * 1024 * 1024 };
 
-/// Encoding a small command. Measured: 226, with rustc 1.95. The bound leaves 15 % to other compilers.
+/// Encoding a small command. Measured: 226, with rustc 1.95. The bound leaves 15 % for other compilers.
 const ENCODE_INSTRUCTIONS: f64 = 260.0;
 
 /// Decoding a reply of any length. Measured: 157, with the same compiler and margin.

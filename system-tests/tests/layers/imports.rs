@@ -1,4 +1,4 @@
-//! Which module of the library uses which, read from its sources. Tests do not count.
+//! Finds which module of the library uses which, by reading the sources. Tests do not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,7 +12,7 @@ pub type Module = String;
 /// The modules that a module uses, for each module.
 pub type Uses = BTreeMap<Module, BTreeSet<Module>>;
 
-/// The names that modules export again, each with the module that it comes from.
+/// The names that modules re-export, each with the module that it comes from.
 type Exports = BTreeMap<(Module, String), Module>;
 
 /// Reads the sources.
@@ -20,7 +20,7 @@ pub fn uses() -> Uses {
     let codes = codes();
     let paths: BTreeMap<&Module, Vec<Named>> = codes.iter().map(|(module, code)| (module, paths(code))).collect();
     let mut exports = Exports::new();
-    // An export may pass on another one: as often as there are rooms in rooms.
+    // A re-export may pass on another re-export, as often as rooms are nested.
     for _ in 0..4 {
         let mut found = Exports::new();
         for (&module, paths) in &paths {
@@ -40,8 +40,8 @@ pub fn uses() -> Uses {
     paths.into_iter().map(|(module, paths)| (module.clone(), used(module, paths))).collect()
 }
 
-/// Returns the groups of modules that use each other, directly or through others of the group. That a module uses the modules
-/// inside of it does not count.
+/// Returns the groups of modules that use each other, directly or through others of the group. A module's use of the
+/// modules inside it does not count.
 pub fn circles(uses: &Uses) -> BTreeSet<BTreeSet<Module>> {
     let is_inside = |inner: &str, outer: &str| inner.strip_prefix(outer).is_some_and(|rest| rest.starts_with("::"));
     let reached = |from: &Module| {
@@ -97,13 +97,13 @@ struct Named {
 fn paths(code: &str) -> Vec<Named> {
     let mut paths = Vec::new();
     for statement in code.split(';') {
-        // An import is the last thing of its statement; attributes and blocks may stand before it.
+        // An import is the last part of its statement; attributes and blocks may stand before it.
         let Some((before, tree)) = statement.rsplit_once("use ") else { continue };
         let line = before.rsplit('\n').next().unwrap();
         let is_export = line.trim().starts_with("pub");
         if line.trim().is_empty() || is_export {
             let mut all = Vec::new();
-            // From a module inside of the file, `super` is the file.
+            // In a module inside the file, `super` is the file.
             let tree = if line.starts_with(' ') { tree.replacen("super::", "self::", 1) } else { tree.to_owned() };
             expand(&[], &tree, &mut all);
             paths.extend(all.into_iter().map(|segments| Named { segments, is_export }));
@@ -145,7 +145,7 @@ fn expand(before: &[String], tree: &str, paths: &mut Vec<Vec<String>>) {
     }
 }
 
-/// Returns the module that has what a path names, from inside of `module`. `None` for another crate's.
+/// Returns the module that contains what a path names inside `module`, or `None` if that is in another crate.
 fn resolve(module: &Module, path: &[String], codes: &BTreeMap<Module, String>, exports: &Exports) -> Option<Module> {
     let outer = |module: &str| module.rsplit_once("::").map_or(String::new(), |(outer, _)| outer.to_owned());
     let join = |outer: &str, name: &str| if outer.is_empty() { name.to_owned() } else { format!("{outer}::{name}") };

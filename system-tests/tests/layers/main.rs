@@ -1,4 +1,4 @@
-//! Floors: a module uses only its own floor and those below it. Wings are floors in a row, so a wing uses only the wings
+//! Floors: a module uses only its own floor and the floors below it. A wing is a row of floors, and uses only the wings
 //! before it.
 #![cfg(not(any(loom, shuttle)))]
 
@@ -10,8 +10,8 @@ use std::fs;
 use imports::{circles, uses};
 use wharf_system_tests::{root, rust_files};
 
-/// The floors from the lowest to the highest, each with its rooms. A room is a module with all modules inside of it, except those
-/// that are rooms of their own.
+/// The floors from the lowest to the highest, each with its rooms. A room is a module with all modules inside it,
+/// except modules that are separate rooms.
 const FLOORS: &[&[&str]] = &[
     &["text"],
     // The wing `pool`.
@@ -23,7 +23,7 @@ const FLOORS: &[&[&str]] = &[
     &["pool::core", "pool::metrics"],
     &["pool::runtime"],
     &["pool"],
-    // Beside the wings: what shows a pool to people and programs.
+    // Beside the wings: what presents a pool to people and programs.
     &["telemetry"],
     // The wing `endpoint`.
     &["endpoint::options"],
@@ -39,7 +39,7 @@ const FLOORS: &[&[&str]] = &[
     &["client::single"],
 ];
 
-/// Where modules use each other: the module that they lie in, how many they are at most, and why they do.
+/// Where modules use each other: the module that contains them, their maximum number, and the reason.
 const CIRCLES: &[(&str, usize, &str)] = &[
     ("pool", 21, "The core is one type, and each file has the steps of one concern. The metrics contain its status."),
     ("pool::core::waitlist", 3, "A segment has cells, a cell knows its segment's size, and so does the lane's word."),

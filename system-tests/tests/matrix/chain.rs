@@ -1,5 +1,5 @@
-//! All components together: a name in the DNS, a SOCKS5 proxy with a login, TLS, SCRAM and zstd, in a pool that is
-//! built from one connection string. The tests also cover what is reported when any link of this chain is broken.
+//! All components together: a name in DNS, a SOCKS5 proxy with a login, TLS, SCRAM and zstd, in a pool that is built
+//! from one connection string. The tests also cover what is reported when any link of this chain is broken.
 
 use wharf::ResolveError;
 use wharf::endpoint::hickory_resolver::TokioResolver;
@@ -116,7 +116,7 @@ async fn each_broken_link_is_reported_as_itself() {
         let chain = Chain::new(Arc::clone(&chain.secured), address, Some(SocksFault::Refuse(code))).await;
         assert_refused(chain.options("", "").await.unwrap(), Stage::Proxy, none).await;
     }
-    // Nothing listens behind the proxy: the port was bound and is closed again.
+    // Nothing is listening behind the proxy: the port was bound and closed again.
     let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let chain = Chain::new(Arc::clone(&chain.secured), gone, None).await;
     assert_refused(chain.options("", "").await.unwrap(), Stage::Proxy, none).await;

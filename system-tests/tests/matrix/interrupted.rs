@@ -1,4 +1,4 @@
-//! A server behind the whole chain that falls silent or closes after any number of bytes.
+//! A server behind the whole chain, which falls silent or closes after any number of bytes.
 
 use super::chain::Chain;
 use super::*;
@@ -42,7 +42,7 @@ async fn attempt(endpoint: &Endpoint) -> Outcome {
             match tokio::time::timeout(AGES, connection.run_command("admin", &ping)).await.expect("the command hangs") {
                 Ok(_) => Outcome::Success,
                 Err(error) => {
-                    // Whether the command ran is unknown, and a partial reply is of no use.
+                    // Whether the command ran is unknown, and a partial reply is useless.
                     let failure = error.command_error().unwrap();
                     assert!(matches!(failure, CommandError::Network { .. } | CommandError::Lost { .. }), "{error}");
                     assert!(error.clears_pool() && !error.has_label("RetryableError"), "{error}");

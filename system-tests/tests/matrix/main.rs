@@ -1,4 +1,4 @@
-//! Every real component in a pool, and in combination with the others.
+//! Every real component in a pool, on its own and in combination with the others.
 //!
 //! This is the plan of all tests that run against real components, in any file. It says, for each component, what must
 //! work, and what must be reported when it does not. Tests of this file are named by their module, others by file and
@@ -119,7 +119,7 @@ impl Secured {
                 tls: Some(tls),
                 socket_folder: Some(folder.path().to_path_buf()),
                 // The client certificates have the same organisation as the server's own. By default the server would
-                // mistake such a client for a member of its cluster.
+                // mistake these clients for members of its cluster.
                 extra_args: vec!["--setParameter".into(), "enforceUserClusterSeparation=false".into()],
                 ..MongodOptions::default()
             });
@@ -206,7 +206,7 @@ async fn run(pool: &Pool<Endpoint>, database: &str, command: Document) -> Result
 }
 
 /// Uses a pool with these options like an application: several connections at a time, commands on each, and again after
-/// they were checked in. Returns the user that the server authenticated them as.
+/// check-in. Returns the user that the server authenticated them as.
 async fn use_pool(options: Options) -> Option<String> {
     const AT_A_TIME: u32 = 3;
     let counts = EventCounts::new();
@@ -277,8 +277,8 @@ async fn assert_refused(options: Options, stage: Stage, labels: Labels) -> Estab
     error
 }
 
-/// Returns whether the network failed at a stage where overload cannot be the reason. Nothing was sent, so a retry is
-/// safe and may succeed.
+/// Returns whether the network failed at a stage at which overload cannot be the reason. Nothing was sent, so a retry
+/// is safe and may succeed.
 fn is_of_network(error: &EstablishError) -> bool {
     match error.stage() {
         // SOCKS5 Support: each failure at the proxy counts as a network failure.

@@ -31,7 +31,7 @@ fn name_not_resolved_in_time_says_nothing_about_the_server() {
 
 #[tokio::test]
 async fn server_that_does_not_accept_in_time_may_be_overloaded() {
-    // Connections beyond a full queue get no answer: Linux drops their SYN packets.
+    // Connections beyond a full backlog get no answer: Linux drops their SYN packets.
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let listener = socket.listen(1).unwrap();

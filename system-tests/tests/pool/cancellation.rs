@@ -36,7 +36,7 @@ struct World {
     held: Option<Connection<Mock>>,
 }
 
-/// How the check-out is made. Each kind has different await points.
+/// How the check-out is started. Each kind has different await points.
 #[derive(Debug, Clone, Copy)]
 enum Kind {
     Plain,

@@ -1,4 +1,4 @@
-//! A connection counts until its close has run.
+//! A connection counts until its close has completed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -119,7 +119,7 @@ fn connection_is_dropped_at_once_without_a_runtime() {
     assert_eq!((polite.alive(), pool.status().total), (0, 0));
 }
 
-/// The runtime ends while the close waits.
+/// The runtime ends while the close is waiting.
 #[test]
 fn close_ends_with_its_runtime() {
     let polite = Polite::new();

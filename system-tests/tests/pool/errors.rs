@@ -13,7 +13,7 @@ use wharf::{
 
 use super::mock::{Attempt, Log, Mock, builder, counts, pool, service, settle};
 
-/// A result of two words is returned in registers.
+/// A result of two words fits in registers.
 #[test]
 fn result_of_a_check_out_has_two_words() {
     assert_eq!(size_of::<Result<Connection<Mock>, CheckOutError>>(), 2 * size_of::<usize>());

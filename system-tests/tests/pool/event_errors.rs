@@ -11,7 +11,7 @@ use wharf::{
 
 use super::mock::poll_once;
 
-/// Opens connections whose content is their fault, if any.
+/// Opens connections that contain their fault, if any.
 struct Faulty;
 
 impl Establish for Faulty {
@@ -85,7 +85,7 @@ async fn events_carry_their_errors() {
     let unknown = "the connection was left in a state in which it cannot be reused";
     assert_eq!(take(&events), [("ConnectionClosed", "error", Some(unknown.to_owned()))]);
 
-    // The fifth connection is closed as stale, which no error has caused.
+    // The fifth connection is closed as stale, without any error.
     let connection = pool.check_out().await.unwrap();
     pool.clear(Clear::new()).unwrap();
     drop(connection);

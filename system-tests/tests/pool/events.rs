@@ -91,7 +91,7 @@ async fn slow_subscriber_holds_each_caller_for_a_bounded_number_of_events() {
         }
     });
     assert_eq!(delivered.load(Ordering::SeqCst), THREADS * EACH * EVENTS, "some events were not delivered");
-    // A deliverer whose turn is over is relieved by the next caller, or delivers what is left behind.
+    // A deliverer whose turn is over is relieved by the next caller, or else delivers what is left.
     let bound = TURN + ROOM + THREADS * EVENTS;
     let most_delivered = most_delivered.into_inner();
     assert!(most_delivered <= bound, "one call delivered {most_delivered} events, more than {bound}");
@@ -99,7 +99,7 @@ async fn slow_subscriber_holds_each_caller_for_a_bounded_number_of_events() {
     assert!(most_queued <= bound, "{most_queued} events were left behind, more than {bound}");
 }
 
-/// A subscriber that blocks in the first event of a given name until it is released.
+/// A subscriber that blocks at the first event of a given name until it is released.
 struct Stopped {
     reached: mpsc::Receiver<()>,
     go_on: mpsc::Sender<()>,
@@ -132,8 +132,8 @@ async fn subscriber_holds_only_the_connection_that_it_is_told_about() {
     std::thread::scope(|scope| {
         let giver = scope.spawn(move || drop(connection));
         stopped.reached.recv().unwrap();
-        // The subscriber blocks the giver. Meanwhile, the other connection is checked out and checked in, with all its
-        // events.
+        // The subscriber blocks the thread that returns a connection. In the meantime, the other connection is checked
+        // out and checked in, with all its events.
         let taken = check_out(&pool);
         let status = pool.status();
         let id = taken.id();
@@ -169,7 +169,7 @@ async fn callers_wait_for_an_event_of_the_pool_and_then_deliver_only_their_own()
     std::thread::scope(|scope| {
         let clears = scope.spawn(|| pool.clear(Clear::new()).unwrap());
         stopped.reached.recv().unwrap();
-        // The clear has begun before these calls, so its event comes before theirs.
+        // The clear began before these calls, so its event comes before theirs.
         let givers: Vec<_> = held.into_iter().map(|connection| scope.spawn(move || drop(connection))).collect();
         stopped.go_on.send(()).unwrap();
         clears.join().unwrap();

@@ -139,7 +139,7 @@ async fn record_of_an_earlier_switch_counts_for_nothing() {
     let held = pool.check_out().await.unwrap();
     pool.account_for_holders(false);
     assert_eq!(pool.holders(), []);
-    // Its check-in is not noted.
+    // Its check-in is not recorded.
     drop(held);
     pool.account_for_holders(true);
     assert_eq!(pool.holders(), [], "an available connection is listed");
@@ -164,7 +164,7 @@ async fn connection_in_use_has_its_holder_through_a_clear_and_a_close() {
     let held = pool.check_out().await.unwrap();
     let third = pool.check_out().await.unwrap();
     drop(third);
-    // The available connection is stale by now, but not closed yet: no background task closes it.
+    // The available connection is stale by now, but not yet closed: no background task closes it.
     pool.clear(Clear::new()).unwrap();
     let ids = |pool: &Pool<Mock>| pool.holders().iter().map(|holder| holder.connection_id).collect::<Vec<_>>();
     assert_eq!(ids(&pool), [held.id(), early.id()]);
@@ -369,7 +369,7 @@ async fn threshold_that_is_set_in_use_applies_to_connections_in_use() {
     assert_eq!(reports.take(), [""; 0]);
 }
 
-/// For the accounting, a connection that is granted to a check-out counts as in use before the check-out has taken it.
+/// For the accounting, a connection that is granted to a check-out counts as in use before the check-out takes it.
 #[tokio::test(start_paused = true)]
 async fn connection_on_its_way_at_the_switch_that_is_reported_as_long_is_reported_as_ended() {
     for gives_up in [false, true] {
@@ -390,7 +390,7 @@ async fn connection_on_its_way_at_the_switch_that_is_reported_as_long_is_reporte
         assert_eq!(reports.take(), ["back 1 11s unknown"], "gives up: {gives_up}");
         assert_eq!(pool.holders().len(), usize::from(!gives_up));
         let Some(held) = held else { continue };
-        // The use that was noted is a different one.
+        // The recorded use is a different one.
         tokio::time::sleep(11 * SECOND).await;
         drop(held);
         settle().await;
@@ -414,7 +414,7 @@ async fn long_holds_of_a_closed_pool_are_reported_until_they_end() {
     assert!(pool.holders().is_empty());
 }
 
-/// The background task has two reasons to wake up at the last check-in, and takes them in random order.
+/// The background task has two reasons to wake up at the last check-in, and handles them in random order.
 #[tokio::test(start_paused = true)]
 async fn last_long_hold_of_a_closed_pool_is_reported_as_ended() {
     for round in 0..64 {

@@ -77,7 +77,7 @@ fn check_outs(pool: &Pool<Mock>, count: usize) -> Vec<JoinHandle<Result<(), Chec
     (0..count).map(|_| check_out(pool.clone())).collect()
 }
 
-/// CMAP, "WaitQueue": a check-out stays in the queue until it has a connection or its own time is up.
+/// CMAP, "WaitQueue": a check-out stays in the queue until it has a connection or its own time runs out.
 #[tokio::test(start_paused = true)]
 async fn waiters_keep_waiting_when_an_establishment_times_out() {
     let mock = Mock::new([]);

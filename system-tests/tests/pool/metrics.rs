@@ -72,7 +72,7 @@ async fn text_for_prometheus_has_each_metric_once_and_its_values_for_each_pool()
     assert!(text.contains(&format!("wharf_pool_create_seconds_bucket{{{labels},le=\"5e-5\"}} ")), "{text}");
 }
 
-/// A check-out with a time limit, or with a subscriber, takes another path through the pool.
+/// A check-out with a time limit, or with a subscriber, takes a different path through the pool.
 #[tokio::test]
 async fn check_outs_count_the_same_on_every_path() {
     let limited = PoolOptions::default().max_pool_size(1).wait_queue_timeout(10_000 * MS);
@@ -325,7 +325,7 @@ async fn snapshot_has_the_pools_numbers() {
     drop(connection);
 }
 
-/// Of two snapshots, the later one has no smaller counter, and in each, no more has ended than has begun.
+/// Between two snapshots no counter decreases, and in each no more has ended than has begun.
 #[test]
 fn snapshots_under_load_are_consistent_and_never_decrease() {
     const TASKS: usize = 8;
@@ -376,7 +376,7 @@ fn snapshots_under_load_are_consistent_and_never_decrease() {
     assert!(seen[..7].iter().all(|number| *number > 0), "{seen:?}");
 }
 
-/// Returns all numbers that must not decrease, starting with those that the load must have changed.
+/// Returns all numbers that must not decrease, starting with the numbers that the load must have changed.
 fn numbers(metrics: &PoolMetrics) -> Vec<u64> {
     let PoolMetrics { check_outs, connections, .. } = metrics;
     let mut numbers = vec![

@@ -41,8 +41,8 @@ async fn connections_of_several_pools_come_back_to_their_own() {
     }
 }
 
-/// The thread holds up to three connections at a time, and returns them in an order without a pattern. So it often returns
-/// a connection while its note is about another one in the same position of the stack.
+/// The thread holds up to three connections at a time, and returns them in an order without a pattern. So it often
+/// returns a connection while its note is about a different one at the same position in the stack.
 #[tokio::test]
 async fn no_connection_is_handed_out_while_it_is_held() {
     const MOST: u32 = 3;
@@ -100,8 +100,8 @@ impl Establish for UsesAnother {
     }
 }
 
-/// In the middle of a check-in, the thread notes the other pool, which it uses again right after. In the round `ahead`, the
-/// shards of both have the same head then.
+/// In the middle of a check-in, the thread notes the other pool, which it uses again right after. In the round `ahead`,
+/// the shards of both then have the same head.
 #[tokio::test]
 async fn check_in_during_which_another_pool_is_used_reaches_its_own() {
     for ahead in 1..6 {

@@ -1,4 +1,4 @@
-//! A check-out that opens a connection takes another one that comes back sooner.
+//! A check-out that opens a connection takes a different one if that comes back sooner.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -26,7 +26,7 @@ async fn begun(pool: &Pool<Mock>) -> JoinHandle<CheckedOut> {
     check_out
 }
 
-/// Returns the connection that a check-out has received by now.
+/// Returns the connection that a check-out has received so far, if any.
 async fn got(check_out: &mut JoinHandle<CheckedOut>) -> Option<Connection<Mock>> {
     settle().await;
     poll_once(Pin::new(check_out)).await.map(|done| done.unwrap().unwrap())
@@ -326,8 +326,8 @@ async fn check_out_closes_a_few_stale_connections_while_one_opens() {
     assert_eq!((log.count("ConnectionClosed"), pool.status().stale, newcomer.id()), (8, 2, 12));
 }
 
-/// Under `maxConnecting`, closing stale connections grants the check-out no permit. It closes them all and then waits,
-/// without looping.
+/// Under `maxConnecting`, closing stale connections does not grant the check-out a permit. It closes them all and then
+/// waits, without looping.
 #[tokio::test(start_paused = true)]
 async fn check_out_at_max_connecting_waits_once_nothing_is_stale() {
     let mock = Mock::new([]);
@@ -384,7 +384,7 @@ async fn populating_takes_all_permits_until_one_connection_is_missing() {
     }
 }
 
-/// A check-out that comes while the background task has all permits gets the first connection that is ready.
+/// A check-out that arrives while the background task holds all permits gets the first connection that is ready.
 #[tokio::test(start_paused = true)]
 async fn check_out_takes_the_first_connection_that_populating_opens() {
     let mock = Mock::new([Attempt::Held; 3]);
@@ -402,7 +402,8 @@ type Counts = (u32, u32, u32, u32, u32);
 
 type InProgress = Pin<Box<dyn Future<Output = CheckedOut> + Send>>;
 
-/// Polls a check-out within the call that wakes it, as another thread might, and keeps the pool's counts from its end.
+/// Polls a check-out within the call that wakes it, as another thread might, and keeps the pool's counts at its
+/// completion.
 struct PolledAtOnce {
     pool: Pool<Mock>,
     check_out: Mutex<Option<InProgress>>,

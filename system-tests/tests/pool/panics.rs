@@ -16,7 +16,7 @@ use wharf::{
 
 use super::mock::settle;
 
-/// Panics once at each point where it is told to.
+/// Panics once at each point where told to.
 #[derive(Clone, Default)]
 struct Fragile {
     judge: Arc<AtomicBool>,
@@ -110,7 +110,7 @@ async fn panicking_failure_sink_hides_no_error() {
     ends(pool).await;
 }
 
-/// A task whose waker panics where it is told to.
+/// A task whose waker panics where told to.
 #[derive(Default)]
 struct Task {
     wakes: AtomicUsize,
@@ -134,7 +134,7 @@ impl Task {
 
     /// # Safety
     ///
-    /// `data` comes from a waker that [`waker`](Self::waker) has made. The call borrows the waker's reference.
+    /// `data` comes from a waker made by [`waker`](Self::waker). The call borrows the waker's reference.
     unsafe fn clone(data: *const ()) -> RawWaker {
         // SAFETY: see `waker`; the reference is only borrowed.
         let task = ManuallyDrop::new(unsafe { Arc::from_raw(data.cast::<Self>()) });
@@ -144,7 +144,7 @@ impl Task {
 
     /// # Safety
     ///
-    /// `data` comes from a waker that [`waker`](Self::waker) has made. The call consumes the waker's reference.
+    /// `data` comes from a waker made by [`waker`](Self::waker). The call consumes the waker's reference.
     unsafe fn wake(data: *const ()) {
         // SAFETY: see `waker`; this consumes the waker's reference.
         let task = unsafe { Arc::from_raw(data.cast::<Self>()) };
@@ -154,7 +154,7 @@ impl Task {
 
     /// # Safety
     ///
-    /// `data` comes from a waker that [`waker`](Self::waker) has made. The call borrows the waker's reference.
+    /// `data` comes from a waker made by [`waker`](Self::waker). The call borrows the waker's reference.
     unsafe fn wake_by_ref(data: *const ()) {
         // SAFETY: see `waker`; the reference is only borrowed.
         let task = ManuallyDrop::new(unsafe { Arc::from_raw(data.cast::<Self>()) });
@@ -164,7 +164,7 @@ impl Task {
 
     /// # Safety
     ///
-    /// `data` comes from a waker that [`waker`](Self::waker) has made. The call consumes the waker's reference.
+    /// `data` comes from a waker made by [`waker`](Self::waker). The call consumes the waker's reference.
     unsafe fn drop(data: *const ()) {
         // SAFETY: see `waker`; this consumes the waker's reference.
         let task = unsafe { Arc::from_raw(data.cast::<Self>()) };
@@ -174,7 +174,7 @@ impl Task {
 
 type CheckOut<'p> = Pin<Box<dyn Future<Output = Result<Connection<Fragile>, CheckOutError>> + 'p>>;
 
-/// Returns more waiters than the pool refuses at a time. Every third waiter's waker panics.
+/// Returns more waiters than the pool refuses in one step. Every third waiter's waker panics.
 fn waiters(pool: &Pool<Fragile>) -> Vec<(CheckOut<'_>, Arc<Task>)> {
     let waiter = |number: usize| {
         let task = Arc::new(Task { panics_in_wake: number.is_multiple_of(3), ..Task::default() });
@@ -331,7 +331,7 @@ impl Drop for Curious {
 
 #[test]
 fn cause_of_a_clear_is_dropped_under_no_lock() {
-    // Leaked if the test fails: dropping the runtime would wait for the lock, too.
+    // Leaked if the test fails, because dropping the runtime would wait for the lock too.
     let runtime = ManuallyDrop::new(tokio::runtime::Builder::new_current_thread().build().unwrap());
     let pool = {
         let _entered = runtime.enter();

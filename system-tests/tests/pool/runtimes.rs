@@ -241,7 +241,7 @@ fn check_out_without_any_runtime_says_so() {
     refused(drive(pool.check_out()));
     drop(held);
     refused(drive(pool.check_out()));
-    // The pool is not lost: it works again once a runtime polls it.
+    // The pool recovers: it works again once a runtime polls it.
     current_thread().block_on(check_out(&pool));
 }
 

@@ -1,8 +1,8 @@
-//! Many tasks in random order: check-outs wait or are cancelled, their connections break, and the pool is cleared
-//! meanwhile.
+//! Many tasks in random order: check-outs wait or are cancelled, their connections break, and the pool is cleared in
+//! the meantime.
 //!
-//! The test runs for two seconds, or for the number of seconds in `WHARF_SOAK_SECONDS`. CONTRIBUTING.md has the command for
-//! a long run.
+//! The test runs for two seconds, or for the number of seconds in `WHARF_SOAK_SECONDS`. CONTRIBUTING.md gives the
+//! command for a long run.
 
 use std::io;
 use std::sync::Arc;
@@ -60,7 +60,7 @@ impl Establish for Moody {
     }
 }
 
-/// Numbers that look random, and are the same in each run.
+/// Numbers that look random, but are the same in each run.
 pub struct Dice(pub u64);
 
 impl Dice {
@@ -77,7 +77,7 @@ async fn work(pool: Pool<Moody>, number: u64, end: Instant) -> u64 {
     let (mut dice, mut served) = (Dice(number << 32), 0);
     while Instant::now() < end {
         let checked_out = match dice.roll(8) {
-            // Cancelled after a while, often in the middle of the queue or of its grant.
+            // Cancelled after a while, often while queued or just granted.
             0 => timeout(Duration::from_micros(dice.roll(2_000)), pool.check_out()).await.ok(),
             // Cancelled after its first poll.
             1 => {

@@ -69,7 +69,7 @@ fn grouped(number: usize) -> String {
     groups.join(",")
 }
 
-/// Returns the number in the row with this name.
+/// Returns the number in the row of this name.
 fn number(output: &str, row: &str) -> u64 {
     let line = output.lines().find(|line| line.trim_start().starts_with(row));
     let line = line.unwrap_or_else(|| panic!("no row {row:?} in\n{output}"));
@@ -128,7 +128,7 @@ fn run_ends_with_a_table_that_matches_its_events() {
                     matches!(state.as_deref(), Some("ConnectionReady" | "ConnectionCheckedIn"))
                 }
                 "ConnectionCheckedIn" => state.as_deref() == Some("ConnectionCheckedOut"),
-                // The pool may be closed while it opens a connection that no caller waits for any longer.
+                // The pool may be closed while it is opening a connection that no caller is waiting for any longer.
                 "ConnectionClosed" => {
                     matches!(state.as_deref(), Some("ConnectionCreated" | "ConnectionReady" | "ConnectionCheckedIn"))
                 }
@@ -171,7 +171,7 @@ fn gap(output: &str) -> Duration {
     duration(number.trim_start_matches("below "), unit)
 }
 
-/// Returns the times in the row with this name.
+/// Returns the times in the row of this name.
 fn times(output: &str, row: &str) -> Vec<Duration> {
     let line = output.lines().find_map(|line| line.trim_start().strip_prefix(row));
     let words: Vec<_> = line.unwrap_or_else(|| panic!("no row {row:?} in\n{output}")).split_whitespace().collect();
@@ -184,7 +184,7 @@ fn times(output: &str, row: &str) -> Vec<Duration> {
 
 #[test]
 fn check_outs_take_no_longer_than_the_operations_that_they_are_a_part_of() {
-    // Each operation waits for 63 others, so its check-out takes nearly all of its time.
+    // Each operation is queued behind 63 others, so its check-out takes nearly all of its time.
     let output = quickstart().args(["--seconds", "1", "--tasks", "64", "--max-pool-size", "1"]).output().unwrap();
     assert_orderly(&output);
     let stdout = text(&output.stdout);
@@ -267,7 +267,7 @@ fn invalid_connection_string_is_refused_without_its_password() {
     assert_refused(quickstart().args(larger).env("MONGODB_URI", uri), &parts);
 }
 
-/// Runs a command until it ends by itself.
+/// Runs a command until it ends on its own.
 async fn run(command: Command) -> Output {
     let mut command = tokio::process::Command::from(command);
     tokio::time::timeout(AGES, command.kill_on_drop(true).output()).await.expect("the example does not end").unwrap()
@@ -332,7 +332,7 @@ fn replica_set_is_started_and_its_loss_survived() {
     let signal = |signal: &str, process: &str| {
         assert!(Command::new("kill").args([signal, process]).status().unwrap().success(), "{signal} {process}");
     };
-    // Each second has a line for the load, and a line for each server. An operation may wait for the new primary.
+    // Each second there is a line for the load, and a line for each server. An operation may wait for the new primary.
     let mut primaries: Vec<String> = Vec::new();
     let mut shown = String::new();
     while primaries.len() < 2 {
@@ -428,7 +428,7 @@ async fn mongod_with_users_and_tls_is_used_by_a_connection_string() {
 
 #[test]
 fn unreachable_server_is_named() {
-    // The port was bound and is closed again, so that nothing listens there.
+    // The port was bound and closed again, so nothing is listening there.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let output = quickstart().env("MONGODB_URI", format!("mongodb://127.0.0.1:{port}")).output().unwrap();
     let stderr = text(&output.stderr);

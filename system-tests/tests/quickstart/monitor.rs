@@ -149,7 +149,8 @@ async fn pool_is_cleared_when_its_server_fails_and_ready_when_it_is_back() {
     let mut running = Running::start(&uri);
     assert_eq!(running.until("PoolReady").await, ["PoolReady"]);
 
-    // A failure before the end of hello counts as overload and clears nothing, so wait for a later command first.
+    // A failure before the end of hello counts as overload and does not clear the pool, so wait for a later command
+    // first.
     server.until(|counters| counters.commands("ping") > 0).await;
     server.faults().cut_replies_after(Some(0));
     running.until("PoolCleared").await;

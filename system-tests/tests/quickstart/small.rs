@@ -1,4 +1,4 @@
-//! The examples of one page each.
+//! The one-page examples.
 
 use super::*;
 

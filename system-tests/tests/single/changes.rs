@@ -76,7 +76,7 @@ impl Watched {
         self.configure(rawdoc! { "configureFailPoint": "failCommand", "mode": { "times": 1 }, "data": data });
     }
 
-    /// Returns the commands with this name so far.
+    /// Returns the commands of this name so far.
     fn sent(&self, name: &str) -> Vec<Document> {
         let commands = self.commands.lock().unwrap();
         commands.iter().filter(|(other, _)| other == name).map(|(_, command)| command.clone()).collect()
@@ -109,7 +109,7 @@ fn iterator_waits_for_changes_and_ends_when_the_collection_is_dropped() {
     let changes = watched.watch().typed::<Change>();
     let kinds = thread::scope(|scope| {
         let reading = scope.spawn(|| changes.map(|change| change.unwrap().operation_type).collect::<Vec<_>>());
-        // The iterator lets other threads use the same client while it waits.
+        // The iterator lets other threads use the same client while it is waiting.
         (0..3).for_each(|id| watched.insert(id));
         watched.client.run(Operation::write("single", &rawdoc! { "drop": "iterated" })).unwrap();
         reading.join().unwrap()

@@ -7,7 +7,7 @@ use wharf::single::Client;
 use wharf_testbed::balancer::Balancer;
 use wharf_testbed::{mongod, replica_set};
 
-/// Returns how many connections each server has had, and how many are open and idle.
+/// Returns how many connections each server has accepted, and how many are open and idle.
 fn connections(client: &Client) -> Vec<(u64, u32)> {
     client.metrics().iter().map(|pool| (pool.connections.created, pool.status.available)).collect()
 }
@@ -26,7 +26,7 @@ fn warm_client_has_one_connection_to_each_member() {
     addresses.sort();
     members.sort();
     assert_eq!(addresses, members);
-    // Each command takes the connection of the primary.
+    // Each command takes the connection to the primary.
     client.run_command("admin", &rawdoc! { "ping": 1 }).unwrap();
     let hits = |client: &Client| client.metrics().iter().map(|pool| pool.check_outs.hits).sum::<u64>();
     let before = hits(&client);
@@ -40,7 +40,7 @@ fn warm_client_behind_a_load_balancer_has_a_connection() {
     let server = mongod::shared().unwrap();
     let balancer = runtime.block_on(Balancer::start(server.address(), 1)).unwrap();
     let client = Client::from_uri(&format!("mongodb://{}/?loadBalanced=true", balancer.address())).unwrap();
-    // No scan would have opened it.
+    // A scan would not have opened it.
     client.warm_up().unwrap();
     assert_eq!(connections(&client), [(1, 1)]);
 }

@@ -1,4 +1,4 @@
-//! Handles of databases and collections, on real servers.
+//! Handles to databases and collections, on real servers.
 
 use bson::{Bson, Document, doc};
 use serde::{Deserialize, Serialize};

@@ -22,7 +22,7 @@ fn builder(uri: &str) -> ClientBuilder {
     Client::builder(Options::parse(uri).unwrap())
 }
 
-/// The names of the commands that a client has sent, in order.
+/// The names of the commands that a client sent, in order.
 #[derive(Clone, Default)]
 struct Sent(Arc<Mutex<Vec<String>>>);
 

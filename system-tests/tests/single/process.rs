@@ -1,6 +1,6 @@
-//! What the client needs from its process: sockets, no thread, and forks.
+//! What the client needs from its process: sockets, no threads, and forks.
 //!
-//! A forked child has one thread, whatever the other tests do meanwhile. So threads and sockets are counted there.
+//! A forked child has one thread, whatever the other tests are doing. So threads and sockets are counted there.
 #![allow(unsafe_code, reason = "only the operating system's interface forks")]
 
 use std::fs;
@@ -128,7 +128,7 @@ fn forked_child_starts_anew_and_the_parent_continues() {
             ping(&client);
             let own = client.cursor(Operation::read("single", &find)).run().unwrap();
             assert_eq!(own.count(), 10);
-            // The parent's cursor cannot be used here, and its fate here does not matter to the parent.
+            // The parent's cursor cannot be used here, and what happens to it here does not matter to the parent.
             cursor.next_document().unwrap();
             while matches!(cursor.next(), Some(Ok(_))) {}
             assert!(client.shutdown(Duration::from_secs(5)).unwrap());

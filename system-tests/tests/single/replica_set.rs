@@ -1,4 +1,4 @@
-//! Sessions, transactions and changes of the primary, on replica sets.
+//! Sessions, transactions and elections, on replica sets.
 
 use bson::{RawDocumentBuf, rawdoc};
 use wharf::client::{SessionError, SessionOptions, TransactionOptions, TransactionState};
@@ -38,7 +38,7 @@ fn session_reads_its_own_writes_on_a_secondary() {
     assert!(session.operation_time().is_some() && session.cluster_time().is_some());
     assert_eq!(client.status().servers.len(), 3);
 
-    // A change of the primary does not fail operations if the client may look for it more than once.
+    // An election does not fail operations if the client may look for the primary more than once.
     let (patient, sent) = Sent::client(&format!("{}&serverSelectionTryOnce=false", set.uri()));
     patient.run(Operation::write("single", &insert("causal", 100))).unwrap();
     sent.take();
@@ -80,7 +80,7 @@ fn transactions_are_committed_aborted_and_repeated() {
     assert_eq!(failed.unwrap_err().to_string(), "never");
     assert_eq!(count(&client, "transactions"), 2);
 
-    // The write of another session conflicts with the transaction's first run.
+    // Another session's write conflicts with the transaction's first run.
     let mut runs = 0;
     session
         .with_transaction(|session| {

@@ -1,4 +1,4 @@
-//! A client whose servers are looked up in the DNS. A proxy knows where the names of its servers lead.
+//! A client whose servers are looked up in DNS. A proxy resolves the servers' names.
 #![cfg(feature = "srv")]
 
 use std::net::SocketAddr;
@@ -71,7 +71,7 @@ fn first_operation_looks_the_name_up_and_finds_the_whole_set() {
     let questions = network.dns.questions().len();
     let mut members: Vec<_> = set.addresses().iter().map(ToString::to_string).collect();
     members.sort();
-    // The seed is a member under another name.
+    // The seed is a member under a different name.
     assert_eq!(servers(&client), members);
     assert_eq!(client.options().replica_set.as_deref(), Some("rs"), "the TXT record names the set");
     ping(&client).unwrap();

@@ -83,7 +83,7 @@ fn call_inside_of_a_runtime_fails_and_what_a_cursor_leaves_there_is_done_later()
     assert!(sent.take().is_empty(), "nothing may be sent inside of a runtime");
     client.run_command("admin", &rawdoc! { "ping": 1 }).unwrap();
     assert_eq!(sent.take(), ["ping", "killCursors"]);
-    // The last clone may also be dropped inside a runtime, even with work that is left.
+    // The last clone may also be dropped inside a runtime, even with work left to do.
     let cursor = client.cursor(Operation::read("single", &rawdoc! { "find": "inside", "batchSize": 2 })).run().unwrap();
     runtime.block_on(async { drop((cursor, client)) });
 }

@@ -62,7 +62,7 @@ async fn applications_provider_does_the_cryptography() {
         localhost(front.address().port()).tls(tls)
     };
     connect(options(provider(|suite| suite == CipherSuite::TLS13_CHACHA20_POLY1305_SHA256))).await.unwrap();
-    // A provider for TLS 1.2 alone cannot connect to a server for TLS 1.3 alone.
+    // A provider with only TLS 1.2 cannot connect to a server with only TLS 1.3.
     let old = provider(|suite| suite == CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256);
     let error = refused(options(old.clone())).await;
     assert_refused(&error, Stage::Tls, Labels::NONE);
@@ -130,7 +130,7 @@ fn no_option_is_ignored_beside_a_configuration() {
     }
     let error = options("/tmp/mongodb.sock").tls(own()).endpoint().unwrap_err();
     assert_eq!(error.option, "tls");
-    // A configuration may hold a certificate for X.509 authentication. If it holds none, that is an error before any
+    // A configuration may hold a certificate for X.509 authentication. If it does not, that is an error before any
     // connection is opened.
     let x509 = localhost(1).tls(own()).credential(Credential::of(Mechanism::MongoDbX509));
     assert_eq!(x509.endpoint().unwrap_err().option, "tlsCertificateKeyFile");

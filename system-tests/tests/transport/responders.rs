@@ -12,7 +12,7 @@ use super::revocation::End::{self, Connected, Revoked};
 use super::revocation::end;
 use super::*;
 
-/// A responder that answers all requests alike, or never.
+/// A responder that answers all requests in the same way, or never.
 struct Responder {
     listener: TcpListener,
 }
@@ -34,7 +34,7 @@ impl Responder {
         format!("http://{}/status", self.listener.local_addr().unwrap())
     }
 
-    /// Answers from now on. Returns the bodies of the requests.
+    /// Starts to answer. Returns the bodies of the requests.
     fn answer(self, answer: Answer) -> mpsc::UnboundedReceiver<Vec<u8>> {
         let (sender, requests) = mpsc::unbounded_channel();
         tokio::spawn(async move {
@@ -47,7 +47,7 @@ impl Responder {
                 let (status, body) = match &answer {
                     Answer::Body(body) => ("200 OK", &**body),
                     Answer::Status(status) => (*status, &b"no"[..]),
-                    // Kept open.
+                    // The connection is kept open.
                     Answer::Nothing => {
                         open.push(stream);
                         continue;
@@ -96,7 +96,7 @@ impl Asked {
         Self { _server: server, front, options }
     }
 
-    /// Returns two endpoints that share their knowledge of certificates. They have different names for the server, so
+    /// Returns two endpoints that share their knowledge of certificates. They know the server by different names, so
     /// neither resumes a session of the other.
     fn endpoints(&self) -> Vec<Endpoint> {
         let port = self.front.address().port();
@@ -148,7 +148,7 @@ async fn responder_without_a_valid_answer_stops_no_connection() {
     ] {
         assert_eq!(outcome(|_| answer).await, (Connected, 1));
     }
-    // Nothing listens there.
+    // Nothing is listening there.
     let url = Responder::bind().await.url();
     let authority = OcspAuthority::with_responders(&[url, "ldap://directory".to_owned()]).unwrap();
     assert_eq!(end(Asked::start(&authority, Vec::new()).await.options).await, Connected);

@@ -132,8 +132,8 @@ async fn response_about_another_certificate_is_refused() {
 #[tokio::test]
 async fn only_the_issuer_may_sign() {
     let stapling = Stapling::start().await;
-    // A signer whose name or key id differs from the issuer's is not authorized. A signer with the issuer's name and
-    // another key is mistaken for the issuer, and its signature is wrong.
+    // A signer whose name or key id differs from the issuer's is not authorized. A signer with the issuer's name and a
+    // different key is mistaken for the issuer, so its signature is wrong.
     let impostor = Signer::Issuer(Issuing::Impostor);
     for of in [Revocable::Plain, Revocable::WithImpostor] {
         for (signer, by_key, why) in [
@@ -146,7 +146,7 @@ async fn only_the_issuer_may_sign() {
             assert_eq!(stapling.end(of, response).await, Refused(why), "{signer:?} {by_key} {of:?}");
         }
     }
-    // A response whose issuer and signer are both the impostor is consistent in itself, and still refused.
+    // A response whose issuer and signer are both the impostor is self-consistent, but still refused.
     let response = ResponseOptions { issuer: Issuing::Impostor, about: Revocable::WithImpostor, ..signed_by(impostor) };
     assert_eq!(stapling.end(Revocable::WithImpostor, response).await, Refused(OcspError::Signature));
     for by_key in [false, true] {
@@ -172,7 +172,7 @@ async fn issuer_may_be_an_intermediate_authority() {
     }
     let above = ResponseOptions { issuer: Issuing::Authority, ..of_chain(between) };
     assert_eq!(stapling.end(about, above).await, Refused(OcspError::NotCovered));
-    // The nearest issuer counts, not the one that the trusted authority has certified.
+    // The nearest issuer counts, not the one that the trusted authority certified.
     let about = Revocable::WithLongChain;
     let of_long_chain = |signer| ResponseOptions { about, issuer: Issuing::Below, ..signed_by(signer) };
     assert_eq!(stapling.end(about, of_long_chain(Signer::Issuer(Issuing::Below))).await, Connected);

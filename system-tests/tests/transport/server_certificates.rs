@@ -87,7 +87,7 @@ async fn only_what_the_options_relax_is_accepted() {
     use tokio_rustls::rustls::version::{TLS12, TLS13};
     let certificates = Certificates::create().unwrap();
     let flaws = [
-        // The certificate, whether its chain and times are valid, and whether its name is.
+        // The certificate, whether its chain and times are valid, and whether its name is valid.
         (Pem::Server, true, true),
         (Pem::OtherNameServer, true, false),
         (Pem::ExpiredServer, false, true),
@@ -121,7 +121,7 @@ async fn only_what_the_options_relax_is_accepted() {
                 expected += u64::from(accepted);
             }
         }
-        // Anything sent after the handshake would have opened a connection at the server.
+        // Anything sent after the handshake would have opened a connection to the server.
         assert_eq!(server.counters().connections_opened, expected, "{version:?} {pem:?}");
         let names = front.handshakes().into_iter().map(|handshake| handshake.server_name);
         let names: std::collections::HashSet<_> = names.collect();

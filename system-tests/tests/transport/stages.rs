@@ -7,7 +7,7 @@ use wharf::metrics::{ByStage, Histogram};
 
 use super::*;
 
-/// Returns how many times each stage was timed, and how many establishments failed in it, when a pool has opened a
+/// Returns how many times each stage was timed, and how many establishments failed in it, after a pool opened a
 /// connection or failed to.
 async fn stages(options: Options) -> (ByStage<u64>, ByStage<u64>) {
     let begun = std::time::Instant::now();
@@ -52,7 +52,7 @@ fn of<T>(by_stage: &mut ByStage<T>, stage: Stage) -> &mut T {
     }
 }
 
-/// Returns one for each of these stages.
+/// Returns a count of one for each of these stages.
 fn once(stages: &[Stage]) -> ByStage<u64> {
     let mut counts = ByStage::default();
     stages.iter().for_each(|stage| *of(&mut counts, *stage) = 1);

@@ -10,7 +10,7 @@ async fn mongod_is_reached_by_the_path_of_its_socket() {
     let socket_folder = Some(folder.path().to_path_buf());
     let mongod = Mongod::start(MongodOptions { socket_folder, ..MongodOptions::default() }).unwrap();
     let socket = mongod.socket(folder.path());
-    // Neither the proxy nor TCP options apply.
+    // The proxy and the TCP options do not apply.
     let proxy = ProxyOptions::new("nonexistent.invalid");
     let connection = connect(options(socket.display()).proxy(proxy)).await.unwrap();
     assert_eq!(*connection.address(), *socket.to_string_lossy());

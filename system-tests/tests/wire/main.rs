@@ -49,7 +49,7 @@ impl Peer {
         peer
     }
 
-    /// Runs a command that consists of its body alone.
+    /// Runs a command that consists only of its body.
     fn run(&mut self, database: &str, command: &RawDocument) -> RawDocumentBuf {
         self.run_with(database, command, &[])
     }

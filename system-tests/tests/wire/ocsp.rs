@@ -9,7 +9,7 @@ const AUTHORITY: &[u8] = include_bytes!("../../../fuzz/corpus/certificate-author
 const SERVER: &[u8] = include_bytes!("../../../fuzz/corpus/certificate-must-staple.bin");
 const RESPONDER: &[u8] = include_bytes!("../../../fuzz/corpus/certificate-responder.bin");
 
-/// When the responses were made, and for how long they are valid, in seconds.
+/// When the responses were created, and for how long they are valid, in seconds.
 const MADE: u64 = 1_795_269_133;
 const WEEK: u64 = 7 * 86_400;
 
@@ -39,7 +39,7 @@ fn responses_apply_only_to_their_certificate_and_issuer() {
         assert_eq!(status(&response(der), MADE), Ok(said));
         assert_eq!(response(der).entries[0].next_update, Some(MADE + WEEK));
     }
-    // With another issuer, or for another certificate, the response does not apply.
+    // With a different issuer, or for a different certificate, the response does not apply.
     let (server, authority) = (certificate(SERVER), certificate(AUTHORITY));
     let not_covered = Err(OcspError::NotCovered);
     assert_eq!(response(GOOD).status_of(&server, server.public_key, MADE), not_covered);
@@ -56,7 +56,7 @@ fn signers_are_identified_by_name_or_key() {
         let id = response(der).responder;
         assert!(id.is(signer.subject, signer.public_key));
         assert!(!id.is(other.subject, other.public_key));
-        // The part of the signer that the id does not use may be another signer's.
+        // The part of the signer that the id does not use may differ.
         let by_name = matches!(id, ResponderId::Name(_));
         assert_eq!(id.is(signer.subject, other.public_key), by_name);
         assert_eq!(id.is(other.subject, signer.public_key), !by_name);

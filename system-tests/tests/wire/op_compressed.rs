@@ -55,7 +55,7 @@ fn server_understands_each_level_of_zlib() {
     }
 }
 
-/// OP_COMPRESSED, "Connection strings, and results": the server and the client have no compressor in common.
+/// OP_COMPRESSED, "Connection strings, and results": the server and the client share no compressor.
 #[test]
 fn server_without_the_compressor_answers_uncompressed() {
     let options =

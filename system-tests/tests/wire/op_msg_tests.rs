@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 
 use super::*;
 
-/// Returns a document of nearly the maximum size. It is short enough for an update to name it.
+/// Returns a document of nearly the maximum size. It is small enough that an update can name it.
 fn large(id: i32, letter: &str) -> RawDocumentBuf {
     rawdoc! { "_id": id, "text": letter.repeat(16 * 1024 * 1024 - 1024) }
 }
@@ -29,7 +29,7 @@ fn writes_travel_as_document_sequences() {
             let reply = peer.run_with("test", &body, &[OutgoingSequence::new(argument, documents)]);
             assert_eq!(reply.get_i32("n").unwrap() as usize, documents.len(), "{command}: {reply:?}");
             assert_eq!(reply.get("writeErrors").unwrap(), None);
-            // Only the find below checks that they are the right ones.
+            // Only the find below checks that these are the right documents.
             let find = rawdoc! { "find": &*collection, "sort": { "_id": 1 }, "projection": { "text": { "$substr": ["$text", 0, 1] } } };
             let found = peer.run("test", &find);
             batch(&found, "firstBatch")
