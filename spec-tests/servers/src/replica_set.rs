@@ -1,4 +1,4 @@
-//! A replica set of several `mongod`, started for a test and ended after it.
+//! A replica set of several `mongod`, started for a test and stopped after it.
 //!
 //! [`ReplicaSet::start`] starts the members side by side, initiates the set and waits until a primary accepts writes that
 //! all members replicate. [`shared`] lends one set to all tests of a test binary. Members can be killed, paused and
@@ -30,20 +30,20 @@ use admin::{Admin, Role};
 
 /// How long a set may take until it has a primary and all other members are secondaries.
 const START_DEADLINE: Duration = Duration::from_secs(90);
-/// How long a primary that steps down waits until a secondary has caught up.
+/// How long a primary that is stepping down waits for a secondary to catch up.
 const CATCH_UP: Duration = Duration::from_secs(20);
 /// How long a member that stepped down cannot stand for election. The server requires more than [`CATCH_UP`].
 const STEPPED_DOWN: Duration = Duration::from_secs(30);
 
-/// How a replica set is started.
+/// How to start a replica set.
 #[derive(Clone, Debug)]
 pub struct ReplicaSetOptions {
     /// The number of members. Default: 3.
     pub members: usize,
     /// The name of the set. Default: `rs`.
     pub name: String,
-    /// `electionTimeoutMillis`: how long the members must not hear from the primary before they elect another one. Default:
-    /// 2 s instead of the server's 10 s. A shorter time leads to elections when the machine is busy.
+    /// `electionTimeoutMillis`: how long the members must hear nothing from the primary before they elect a new one.
+    /// Default: 2 s instead of the server's 10 s. A shorter time leads to elections when the machine is busy.
     pub election_timeout: Duration,
     /// `heartbeatIntervalMillis`: how often members ask each other for their state. Default: 500 ms instead of the
     /// server's 2 s.
@@ -82,7 +82,7 @@ impl ReplicaSet {
     ///
     /// # Errors
     ///
-    /// [`ReplicaSetError`]. No process is left then.
+    /// [`ReplicaSetError`]. No process is then left.
     pub fn start(options: ReplicaSetOptions) -> Result<Self, ReplicaSetError> {
         let members = start_members(&options)?;
         let set = Self {
@@ -93,7 +93,7 @@ impl ReplicaSet {
         let deadline = Instant::now() + START_DEADLINE;
         set.run(0, "admin", doc! { "replSetInitiate": set.configuration(&options) })?;
         let primary = set.elect_at_once(deadline)?;
-        // Each member must have the write, so afterwards no member has to catch up.
+        // Each member must hold the write, so that no member has to catch up afterwards.
         let note = doc! {
             "appendOplogNote": 1,
             "data": { "started": set.name.as_str() },
@@ -133,7 +133,7 @@ impl ReplicaSet {
 
     /// Returns the primary, if there is one. A member that does not answer within a second does not count.
     ///
-    /// Of several members that call themselves primary, it is the one elected last.
+    /// If several members call themselves primary, the one elected last is returned.
     ///
     /// # Errors
     ///
@@ -174,7 +174,7 @@ impl ReplicaSet {
         self.wait_for("the secondary", deadline, |roles| matches!(roles[member], Role::Secondary).then_some(()))
     }
 
-    /// Makes the primary step down, and returns the next primary, which is another member if there is one.
+    /// Makes the primary step down, and returns the next primary, which is a different member if there is one.
     ///
     /// The primary hands over to a secondary that has caught up. It keeps its clients' connections.
     ///
@@ -185,7 +185,7 @@ impl ReplicaSet {
         let deadline = Instant::now() + START_DEADLINE;
         let primary = self.wait_for_primary(deadline)?;
         let alone = self.addresses.len() == 1;
-        // The only member of a set must be forced to step down, and becomes primary again when the time is up.
+        // The only member of a set must be forced to step down, and becomes primary again when its time is up.
         let (stepped_down, catch_up) = if alone { (1, 0) } else { (STEPPED_DOWN.as_secs(), CATCH_UP.as_secs()) };
         let step_down = doc! {
             "replSetStepDown": i64::try_from(stepped_down).expect("a minute at most"),
@@ -277,8 +277,8 @@ impl ReplicaSet {
         admin::block_on(async { Admin::new(&self.addresses).roles().await })
     }
 
-    /// Waits for the first primary, and asks the first member to stand for election before the election timeout is over. It
-    /// refuses or loses until it is a secondary and the others have the configuration.
+    /// Waits for the first primary, and asks the first member to stand for election before the election timeout is
+    /// over. That member refuses or loses until it is a secondary and the others have received the configuration.
     fn elect_at_once(&self, deadline: Instant) -> Result<usize, ReplicaSetError> {
         loop {
             // If a member cannot be elected, another one is.
@@ -313,7 +313,7 @@ impl ReplicaSet {
     }
 
     fn member(&self, member: usize) -> MutexGuard<'_, Mongod> {
-        // A poisoned lock is still valid: after a panic, the process of a start has ended or runs.
+        // A poisoned lock is still valid: after a panic, the process that was being started has ended or is running.
         self.members[member].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -336,7 +336,7 @@ impl ReplicaSet {
 
 impl Drop for ReplicaSet {
     fn drop(&mut self) {
-        // The data is no longer needed, and members that end gracefully wait for each other.
+        // The data is no longer needed, and members that shut down gracefully wait for each other.
         for member in 0..self.members.len() {
             let _ = self.kill(member);
         }
@@ -363,7 +363,7 @@ pub fn shared() -> Result<Arc<ReplicaSet>, ReplicaSetError> {
     Ok(started)
 }
 
-/// The reason why a replica set could not be started or changed.
+/// Why a replica set could not be started or changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReplicaSetError {
@@ -385,7 +385,7 @@ pub enum ReplicaSetError {
     /// The members did not reach a state in time.
     #[error("the replica set did not have {what} in time; its members: {roles}")]
     Deadline {
-        /// The state that was waited for.
+        /// The awaited state.
         what: &'static str,
         /// The members' last states.
         roles: String,

@@ -1,4 +1,4 @@
-//! A load balancer in front of one server that does not know of it: the server appears to be behind it.
+//! A load balancer in front of one server that does not know about it: the server appears to be behind it.
 //!
 //! It takes `loadBalanced` out of the hello of each connection, and adds a `serviceId` to the reply, made from the process
 //! that answers (the load balancer tests of the specifications, "Test Runner Configuration"). All later bytes pass
@@ -15,7 +15,7 @@ use tokio::task::{JoinHandle, JoinSet};
 
 /// The bytes in front of a message's document: header, flags and the kind of the section.
 const PREFIX: usize = 21;
-/// The longest hello or reply to it.
+/// The maximum length of a hello or its reply.
 const LONGEST: usize = 100_000;
 
 /// A load balancer in front of one server. Dropping it closes its port and all connections.

@@ -52,7 +52,7 @@ pub enum Pem {
     ServerWithChain,
     /// Like [`Server`](Pem::Server), self-signed and marked as an authority, as `openssl req -x509` writes it.
     SelfSigned,
-    /// Like [`SelfSigned`](Pem::SelfSigned), with the same subject and another key.
+    /// Like [`SelfSigned`](Pem::SelfSigned), with the same subject and a different key.
     OtherSelfSigned,
     /// Like [`SelfSigned`](Pem::SelfSigned), expired in 2001.
     ExpiredSelfSigned,

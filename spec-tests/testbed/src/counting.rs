@@ -5,7 +5,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Counts the allocations of each thread. Declare it as the `#[global_allocator]` of a test.
+/// Counts each thread's allocations. Declare it as the `#[global_allocator]` of a test.
 #[derive(Debug)]
 pub struct CountingAllocator;
 
@@ -18,7 +18,7 @@ thread_local! {
     static ALLOCATED: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Counts an allocation of this many bytes, in place of others.
+/// Counts an allocation of this many bytes, which replaces an allocation of `before` bytes.
 fn count(bytes: usize, before: usize) {
     // A thread that is ending no longer has locals, and no test measures it.
     let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
@@ -74,7 +74,8 @@ pub fn allocated<T>(run: impl FnOnce() -> T) -> (usize, T) {
     (ALLOCATED.get() - before, result)
 }
 
-/// Returns the bytes that this thread has allocated now. The number is negative if it has freed more memory of other threads.
+/// Returns the bytes that this thread currently has allocated. The number is negative if it has freed more memory of
+/// other threads.
 pub fn held() -> isize {
     BYTES.get().0
 }
@@ -88,8 +89,8 @@ pub fn peak(run: impl FnOnce()) -> usize {
     usize::try_from(BYTES.get().1 - before).expect("the peak is not below the start")
 }
 
-/// Counts the bytes of the whole process. Declare it as the `#[global_allocator]` of a test, or of a benchmark that times no
-/// allocation.
+/// Counts the bytes of the whole process. Declare it as the `#[global_allocator]` of a test, or of a benchmark that
+/// does not time allocations.
 #[derive(Debug)]
 pub struct TotalAllocator;
 

@@ -1,7 +1,7 @@
 //! A small name server, over UDP and TCP on 127.0.0.1.
 //!
-//! It knows only what its [`Zone`] contains, answers as the authority, and forwards nothing. An answer that does not
-//! fit into a datagram is marked as truncated, so that a resolver asks again over TCP.
+//! It knows only what its [`Zone`] contains, answers as the authority, and does not forward questions. An answer that
+//! does not fit into a datagram is marked as truncated, so that a resolver asks again over TCP.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -106,7 +106,7 @@ pub struct Question {
     pub over_tcp: bool,
 }
 
-/// The records, which [`DnsServer::replace`] may replace.
+/// The records, which [`DnsServer::replace`] can replace.
 type Shared = Arc<Mutex<Zone>>;
 
 /// A running name server. Starts a name server for `zone`, on a separate port.
@@ -134,7 +134,7 @@ impl DnsServer {
         Ok(DnsServer { address, zone, questions, _tasks: tasks })
     }
 
-    /// Answers all further questions from another zone.
+    /// Answers all further questions from a different zone.
     pub fn replace(&self, zone: Zone) {
         *self.zone.lock().expect("no thread panics under the lock") = zone;
     }
@@ -194,7 +194,7 @@ async fn serve_udp(socket: UdpSocket, zone: Shared, questions: Arc<Mutex<Vec<Que
             let Ok(truncated) = response.truncate().to_vec() else { continue };
             bytes = truncated;
         }
-        // The client may be gone.
+        // The client may be gone by now.
         let _ = socket.send_to(&bytes, peer).await;
     }
 }

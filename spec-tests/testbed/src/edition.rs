@@ -2,7 +2,8 @@
 //!
 //! The tests fetch the copy in PyMongo's source package. Its files come from an earlier commit, and some are edited.
 //! `WHARF_SUITES` may name the files of the specifications' newest commit instead, in the same folders. [`DIFFERENCES`]
-//! lists all differences, with the reasons. The test `suites` compares it with the files, where it has both editions.
+//! lists all differences, with the reasons. The test `suites` compares it with the files, where both editions are
+//! available.
 
 use std::path::PathBuf;
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 
-/// Runs a future to completion on this thread, which parks until it is woken. It has no timers and no tasks.
+/// Runs a future to completion on this thread, which parks until it is woken. There are no timers and no tasks.
 pub fn drive<F: Future>(future: F) -> F::Output {
     struct Unpark(Thread);
 

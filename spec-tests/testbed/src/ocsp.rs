@@ -29,9 +29,9 @@ type Failed = Box<dyn std::error::Error + Send + Sync>;
 pub enum Revocable {
     /// A certificate signed by the authority.
     Plain,
-    /// Like `Plain`, and requires a stapled response.
+    /// Like `Plain`, but requires a stapled response.
     MustStaple,
-    /// Like `Plain`, and requires another feature of TLS.
+    /// Like `Plain`, but requires a different TLS feature.
     OtherFeature,
     /// Like `Plain`, followed by the certificate of [`Issuing::Impostor`].
     WithImpostor,
@@ -52,7 +52,7 @@ pub enum Issuing {
     Below,
     /// An authority with its own name, which clients do not trust.
     Other,
-    /// An authority with the trusted authority's name and another key.
+    /// An authority with the trusted authority's name and a different key.
     Impostor,
 }
 
@@ -72,7 +72,7 @@ pub enum Delegate {
     Authorized,
     /// Like `Authorized`, expired in 2001.
     Expired,
-    /// Only another right.
+    /// Only a different right.
     ForServers,
     /// No rights at all.
     Unspecified,
@@ -115,7 +115,7 @@ pub struct ResponseOptions {
     pub sha256: bool,
     /// The age of the response in seconds. Negative if the response only becomes valid in that many seconds.
     pub age: i64,
-    /// For how many seconds the response is still valid. Negative if it expired that many seconds ago.
+    /// How many seconds the response is still valid for. Negative if it expired that many seconds ago.
     pub holds: Option<i64>,
     /// Whether to change a bit of the signed part after signing.
     pub forged: bool,
@@ -166,7 +166,7 @@ impl OcspAuthority {
         Self::with_responders(&[])
     }
 
-    /// Same as [`create`](Self::create), with certificates that name these URLs of responders.
+    /// Like [`create`](Self::create), with certificates that name these URLs of responders.
     ///
     /// # Errors
     ///
@@ -304,8 +304,8 @@ impl OcspAuthority {
             element(0x30, &[&responder, &produced, &element(0x30, &[&entries]), &extension(Place::Response)]);
         let signature = key.sign(&signed)?;
         if options.forged {
-            // Flip a bit in the last digit before the Z of the signing time: this gives another second, and everything else
-            // stays valid.
+            // Flips a bit in the last digit before the Z of the signing time. This changes the second, and everything
+            // else stays valid.
             let end = signed.windows(produced.len()).position(|bytes| bytes == produced).ok_or("it holds its time")?;
             signed[end + produced.len() - 2] ^= 1;
         }

@@ -102,8 +102,8 @@ impl Relay {
         self.set(Some(Fault::Hang(direction, bytes)));
     }
 
-    /// Lets nothing pass on any connection, open or later, in either direction, until [`heal`](Self::heal). Connections are
-    /// still accepted. The end of a connection does not pass either.
+    /// Lets nothing pass on any connection, now or later, in either direction, until [`heal`](Self::heal). Connections
+    /// are still accepted. The end of a connection does not pass either.
     pub fn black_hole(&self) {
         self.passage.send_replace(Passage::BlackHole);
     }
@@ -115,8 +115,8 @@ impl Relay {
         self.until(|relayed| relayed.open == 0).await;
     }
 
-    /// Ends the [black hole](Self::black_hole) or the [partition](Self::partition). Bytes that the relay has read from
-    /// either end of a connection in the black hole pass now.
+    /// Ends the [black hole](Self::black_hole) or the [partition](Self::partition). Bytes that the relay read from
+    /// either end of a connection during the black hole now pass.
     pub fn heal(&self) {
         self.passage.send_replace(Passage::Free);
     }
@@ -211,8 +211,8 @@ async fn accept(mut listener: TcpListener, server: SocketAddr, fault: Arc<Mutex<
     }
 }
 
-/// Closes the port until the partition ends. Meanwhile, a socket that does not listen holds the port and refuses
-/// connections.
+/// Closes the port until the partition ends. In the meantime, a socket that is not listening holds the port, so
+/// connections are refused.
 async fn refuse(listener: TcpListener, line: &Line) -> io::Result<TcpListener> {
     let address = listener.local_addr()?;
     drop(listener);
@@ -227,7 +227,7 @@ async fn refuse(listener: TcpListener, line: &Line) -> io::Result<TcpListener> {
 async fn relay(client: TcpStream, server: SocketAddr, fault: Option<Fault>, line: &Line) {
     let Ok(server) = TcpStream::connect(server).await else { return };
     for socket in [&client, &server] {
-        // A failure only costs time.
+        // A failure would only cost time.
         let _ = socket.set_nodelay(true);
     }
     let ((client_reads, client_writes), (server_reads, server_writes)) = (client.into_split(), server.into_split());

@@ -17,7 +17,7 @@ use wharf::unstable::wire::{Flags, Header, Limits, Message, Outgoing, op_msg};
 
 const LIMITS: Limits = Limits { max_message_size: 48_000_000, max_document_size: 16 * 1024 * 1024 };
 
-/// The server's action after a command.
+/// What the server does after a command.
 #[derive(Debug, Clone)]
 pub enum Answer {
     /// Reply with this document.
@@ -133,7 +133,7 @@ async fn follow(
         loop {
             let mut answer = script(&command);
             while let Answer::After(pause, then) = answer {
-                // A client that has gone needs no answer.
+                // A client that is gone needs no answer.
                 tokio::select! {
                     () = tokio::time::sleep(pause) => {}
                     _ = stream.readable() => {}

@@ -14,8 +14,8 @@ use tokio::task::{JoinHandle, JoinSet};
 pub struct SocksOptions {
     /// The user name and password that clients must send. Default: none is required.
     pub login: Option<(String, String)>,
-    /// The names that the proxy resolves itself, in lower case, alone (`name`) or with one port (`name:port`). It refuses
-    /// other names as unreachable.
+    /// The names that the proxy resolves itself, in lower case, without a port (`name`) or for one port (`name:port`).
+    /// It refuses other names as unreachable.
     pub names: HashMap<String, SocketAddr>,
     /// The address that the proxy connects to in place of the requested one, such as a relay's. Default: to that address.
     pub detours: HashMap<SocketAddr, SocketAddr>,
@@ -92,7 +92,7 @@ impl SocksProxy {
         self.address.port()
     }
 
-    /// Returns the requests of the clients whose connection is relayed or has failed, in that order.
+    /// Returns the requests of the clients whose connections were relayed or failed, in that order.
     #[must_use]
     pub fn requests(&self) -> Vec<SocksRequest> {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner).clone()

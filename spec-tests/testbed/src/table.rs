@@ -1,4 +1,4 @@
-//! The table of the official suites. The tests print it although they pass.
+//! The table of the official suites. The tests print it even when they pass.
 //!
 //! Each test binary prints its own rows, and keeps them in a separate file beside the binaries. The tests of this package
 //! are the last ones of `cargo test --workspace`, and print the rows of all.
@@ -18,16 +18,16 @@ pub struct Row<'r> {
     pub files: usize,
     /// The number of cases in them.
     pub cases: usize,
-    /// Cases that have passed.
+    /// Cases that passed.
     pub passed: usize,
     /// Cases that were not run, or that fail for a known reason.
     pub skipped: usize,
-    /// Cases that have failed.
+    /// Cases that failed.
     pub failed: usize,
 }
 
 impl<'r> Row<'r> {
-    /// Returns the row of a suite with one case in each file, all of which have passed.
+    /// Returns the row of a suite with one case in each file, all of which passed.
     #[must_use]
     pub fn passed(suite: &'r str, files: usize) -> Self {
         Self { suite, files, cases: files, passed: files, skipped: 0, failed: 0 }
@@ -57,7 +57,7 @@ impl fmt::Display for Row<'_> {
     }
 }
 
-/// Prints rows, and the reasons of skipped cases, and keeps both for [`whole`]. `print!` would leave the text with the
+/// Prints rows, and the reasons for skipped cases, and keeps both for [`whole`]. `print!` would leave the text with the
 /// harness.
 pub fn show<'r>(rows: impl IntoIterator<Item = Row<'r>>, reasons: &str) {
     let (mut text, mut kept) = (String::from("\n"), String::new());
@@ -98,7 +98,7 @@ fn place() -> io::Result<(PathBuf, String)> {
     Ok((folder, name.rsplit_once('-').map_or(name, |(name, _)| name).to_owned()))
 }
 
-/// Returns what all binaries of one `cargo test` run, and only these, have in common: their parent, and when it began.
+/// Returns what all binaries of one `cargo test` run, and only these, share: their parent, and its start time.
 fn run() -> String {
     #[cfg(unix)]
     let parent = std::os::unix::process::parent_id();
@@ -111,7 +111,7 @@ fn run() -> String {
     format!("{parent} {begun} {}", of_linux("/proc/sys/kernel/random/boot_id").trim())
 }
 
-/// Returns the rows that all binaries of this run have kept, with their sum, and the reasons of skipped cases. `None` if
+/// Returns the rows that all binaries of this run wrote, with their sum, and the reasons for skipped cases. `None` if
 /// there are none.
 #[must_use]
 pub fn whole() -> Option<String> {
@@ -175,7 +175,7 @@ mod tests {
         let (folder, binary) = place().unwrap();
         fs::create_dir_all(&folder).unwrap();
         fs::write(folder.join(&binary), "6\nuri\t8\t8\t8\t0\t0\n").unwrap();
-        // Not a row, so that this test adds none to the whole table.
+        // This is not a row, so the test does not add one to the whole table.
         for _ in 0..2 {
             keep("").unwrap();
         }

@@ -53,7 +53,7 @@ impl TlsFront {
         Self::start_stapling(server, certificate_key, version, client_authority, Vec::new()).await
     }
 
-    /// Like [`start`](Self::start), and staples `staple`, a valid or invalid OCSP response, unless it is empty.
+    /// Like [`start`](Self::start), but staples `staple`, a valid or invalid OCSP response, unless it is empty.
     ///
     /// # Errors
     ///

@@ -16,7 +16,7 @@ fn longest() -> Behaviour {
     Behaviour { wants_empty_exchange: true, ..Behaviour::default() }
 }
 
-/// Starts a server that replies to `commands` commands of a connection, and passes its next reply to `last`.
+/// Starts a server that replies to `commands` commands of a connection, and passes the next reply to `last`.
 async fn answering(commands: usize, last: impl Fn(Document) -> Answer + Clone + Send + 'static) -> ScriptedServer {
     let script = move || -> Script {
         let (mut reply, last, mut answered) = (replies(longest()), last.clone(), 0);

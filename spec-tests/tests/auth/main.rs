@@ -23,7 +23,7 @@ mod scripted_scram;
 /// The limit that ends a test that would otherwise hang.
 const AGES: Duration = Duration::from_secs(60);
 
-/// Returns the failure of an authentication, after checking what all failures have in common.
+/// Returns the failure of an authentication, after checking what all failures share.
 fn failure(error: &EstablishError) -> &AuthenticationError {
     assert_eq!((error.stage(), error.labels()), (Stage::Authenticate, Labels::NONE), "{error}");
     error.cause().downcast_ref().unwrap_or_else(|| panic!("another cause: {:?}", error.cause()))

@@ -65,7 +65,7 @@ async fn mechanism_is_negotiated_if_none_is_named() {
     assert_eq!(speculative.get_str("mechanism").unwrap(), "SCRAM-SHA-256");
     assert_eq!(server.command_names(), ["isMaster", "saslContinue"]);
 
-    // With any other list, or none, the mechanism is SCRAM-SHA-1, even if the server replied to SCRAM-SHA-256.
+    // With any other list, or without one, the mechanism is SCRAM-SHA-1, even if the server replied to SCRAM-SHA-256.
     for mechanisms in
         [None, Some(Bson::from(vec!["SCRAM-SHA-1"])), Some(Bson::from(vec!["PLAIN", "NEW"])), Some(Bson::Null)]
     {
@@ -313,7 +313,7 @@ async fn pool_with_a_credential_rejects_arbiters() {
         assert!(matches!(reason(failed), AuthenticationCause::Arbiter), "{failed}");
         assert_eq!(failed.mechanism, mechanism);
         assert!(error.to_string().contains("the server says that it is an arbiter"), "{error}");
-        // No command of the application has reached the server.
+        // No command of the application reached the server.
         assert!(server.command_names().iter().all(|name| name == "isMaster"), "{:?}", server.command_names());
     }
 }
@@ -422,7 +422,7 @@ async fn connection_that_fails_to_reauthenticate_is_not_reusable() {
     let credential = Credential::new("user", "other").mechanism(Mechanism::ScramSha256);
     assert_refused(&connect(&server.address(), credential).await.unwrap_err());
 
-    // The user is removed while connected.
+    // The user is removed while the client is connected.
     let script = move || -> Script {
         let (mut reply, mut expired) = (replies(Behaviour::default()), false);
         Box::new(move |command| {

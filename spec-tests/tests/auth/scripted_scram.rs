@@ -72,8 +72,8 @@ fn hmac(key: &[u8], text: &[u8]) -> Vec<u8> {
     hmac.finalize().into_bytes().to_vec()
 }
 
-/// Returns the salted password for the default number of iterations. It is computed only once, because it is slow without
-/// optimisation. With another number of iterations, the server gives no proof.
+/// Returns the salted password for the default number of iterations. It is computed only once, because it is slow
+/// without optimisation. With a different number of iterations, the server does not send a proof.
 fn salted_password() -> &'static [u8; 32] {
     static SALTED: OnceLock<[u8; 32]> = OnceLock::new();
     SALTED.get_or_init(|| pbkdf2::pbkdf2_hmac_array::<Sha256, 32>(PASSWORD.as_bytes(), SALT, 4096))

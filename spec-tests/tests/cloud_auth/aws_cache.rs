@@ -9,7 +9,7 @@ use wharf::Endpoint;
 use super::aws::{TOKEN, answer, credential};
 use super::*;
 
-/// An ECS agent whose next answers the test sets.
+/// An ECS agent whose answers the test sets.
 struct Agent {
     next: Arc<Mutex<(String, u64)>>,
     service: HttpServer,

@@ -107,7 +107,7 @@ async fn forbidden_uri_is_an_error_and_the_role_of_the_node_is_not_used() {
     assert_eq!(node.agent.seen().len(), 0);
 }
 
-/// The operating system reads this host as 10.0.0.1, just as it would resolve an attacker's name to that address.
+/// The operating system reads this host as 10.0.0.1, just as an attacker's name might resolve to that address.
 #[cfg(unix)]
 #[tokio::test]
 async fn host_must_resolve_to_a_local_address() {
@@ -129,7 +129,7 @@ async fn invalid_token_is_an_error_that_names_its_variable() {
         (AUTHORIZATION, "token-a\r\nx-evil: 1", "must be one line of visible ASCII characters"),
         (AUTHORIZATION, "token-ä", "must be one line of visible ASCII characters"),
     ] {
-        // A usable token in the other variable is not used instead.
+        // A usable token in the other variable is not used as a fallback.
         let others = (variable == AUTHORIZATION_FILE).then_some((AUTHORIZATION, "token-unused"));
         let set: Vec<_> = [(FULL_URI, &*uri), (variable, value)].into_iter().chain(others).collect();
         let text = node.refusal(&set).await;

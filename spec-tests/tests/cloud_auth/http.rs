@@ -22,7 +22,7 @@ impl Seen {
     }
 }
 
-/// The service's action on a request.
+/// What the service does with a request.
 #[derive(Debug, Clone)]
 pub enum Answer {
     /// Answers with a status and a body.
@@ -87,7 +87,7 @@ async fn serve(
         }
         Answer::Stalls(bytes) => {
             let _ = stream.write_all(&bytes).await;
-            // The read returns when the client goes away or the server is stopped.
+            // The read returns when the client goes away or the server stops.
             let _ = stream.read(&mut [0; 1]).await;
         }
     }

@@ -99,7 +99,7 @@ async fn callback_is_cancelled_with_its_connection() {
     });
     let endpoint = options(&server, credential).endpoint().unwrap();
     for _ in 0..2 {
-        // The second connection makes a new call: nothing of the first call is left.
+        // The second connection makes a new call: nothing is left of the first call.
         let connecting = tokio::spawn({
             let endpoint = endpoint.clone();
             async move { endpoint.connect().await.map(drop) }
@@ -151,8 +151,8 @@ async fn command_timeout_limits_its_callback() {
     assert!(failure.is_timeout() && !failure.is_network_error() && !failure.clears_pool(), "{failure}");
 }
 
-/// Runs a command within [`LIMIT`] on a connection that must reauthenticate, and returns the failure of the
-/// reauthentication.
+/// Runs a command within [`LIMIT`] on a connection that must reauthenticate, and returns the reauthentication's
+/// failure.
 async fn refused_once(server: &Server, credential: Credential, silent_at: Option<&'static str>) -> CommandError {
     let mut connection = connect(server, credential).await.unwrap();
     server.state().silent_at = silent_at;
@@ -166,7 +166,7 @@ async fn refused_once(server: &Server, credential: Credential, silent_at: Option
     failure
 }
 
-/// A callback that returns one token, and then fails after a part of its time.
+/// A callback that returns one token, and then fails after part of its time.
 fn callback_that_fails_after(part: fn(Duration) -> Duration) -> Credential {
     let calls = std::sync::atomic::AtomicUsize::new(0);
     Credential::of(Mechanism::MongoDbOidc).oidc_callback(move |context: OidcContext| {

@@ -1,8 +1,8 @@
 //! MONGODB-AWS and MONGODB-OIDC, against a server that checks the clients' proofs, and against the services of the
 //! clouds. This process simulates both.
 //!
-//! These modules contain the prose tests of the Authentication specification ("MongoDB AWS" and "MongoDB OIDC") that
-//! need no cloud:
+//! These modules contain the prose tests of the Authentication specification ("MongoDB AWS" and "MongoDB OIDC") that do
+//! not need a cloud:
 //!
 //! | Prose test | Where |
 //! |---|---|
@@ -45,7 +45,7 @@ use server::Server;
 /// The limit that ends a test that would otherwise hang.
 const AGES: Duration = Duration::from_secs(60);
 
-/// The secret that must not appear in any output.
+/// A secret that must not appear in any output.
 const SECRET_KEY: &str = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY";
 
 /// The identifier of an access key, which is not secret.
@@ -54,7 +54,7 @@ const KEY_ID: &str = "AKIAI44QH8DHBEXAMPLE";
 /// Returns an environment with only these variables, independent of the process's environment.
 fn variables(variables: &[(&'static str, &str)]) -> CloudEnvironment {
     let variables: Vec<_> = variables.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
-    // No service listens on this machine's discard port, so an accidental request fails.
+    // No service is listening on this machine's discard port, so an accidental request fails.
     let nowhere = "http://127.0.0.1:9";
     CloudEnvironment::default()
         .aws_ecs(nowhere)

@@ -173,7 +173,7 @@ async fn p3_3_other_error_does_not_clear_the_cache() {
     endpoint.connect().await.unwrap();
     assert_eq!(callback.calls(), 1);
 
-    // Nor does such an error clear the cache for a token that was shared before.
+    // Nor does such an error clear a token that was cached before.
     server.state().tokens.clear();
     server.state().failures.push_back(("saslStart", 20));
     assert!(shown(&endpoint.connect().await.unwrap_err()).contains("error 20"));
@@ -241,7 +241,7 @@ async fn connection_invalidates_only_the_token_that_it_used() {
     let (mut one, mut other) = (endpoint.connect().await.unwrap(), endpoint.connect().await.unwrap());
     server.state().failures.push_back(("find", 391));
     one.run_command("test", &find()).await.unwrap();
-    // The second connection also used the first token, which the first connection has already replaced.
+    // The second connection also used the first token, which the first connection had already replaced.
     server.state().failures.push_back(("find", 391));
     other.run_command("test", &find()).await.unwrap();
     assert_eq!(callback.calls(), 2);

@@ -214,7 +214,7 @@ impl Client {
         reply
     }
 
-    /// Runs one step of a conversation; `None` if it has failed.
+    /// Runs one step of a conversation; returns `None` if it failed.
     fn converse(&mut self, state: &mut State, command: &Document) -> Option<Document> {
         let payload = command.get_binary_generic("payload").unwrap();
         let payload = Document::try_from(RawDocument::from_bytes(payload).unwrap()).unwrap();

@@ -71,8 +71,8 @@ fn list(value: Value) -> Vec<Value> {
     }
 }
 
-/// The default interval of the background task: so long that no test reaches its end. A run then begins only because
-/// something has requested it.
+/// The default interval of the background task: so long that no test reaches its end. A run then begins only if
+/// something requests it.
 const REST: Duration = Duration::from_secs(24 * 60 * 60);
 
 fn pool_options(given: &Value) -> (Option<String>, PoolOptions) {

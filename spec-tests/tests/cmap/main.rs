@@ -1,4 +1,4 @@
-//! The tests of the CMAP specification, and further ones in the same format.
+//! The tests of the CMAP specification, and additional tests in the same format.
 //!
 //! The specification's `cmap-format` describes the files. Files of `style: unit` use connections without a server, in
 //! virtual time: the pool reads tokio's clock, which stands still while a task can run and then jumps to the next timer. A
@@ -14,7 +14,7 @@
 //! earlier order of events, and one is missing. In place of the missing file, the test runs the equivalent case in `cases`.
 //!
 //! If a file does not set `backgroundThreadIntervalMS`, the background task rests for a day, so that no test passes
-//! because an interval has elapsed.
+//! merely because an interval elapsed.
 //!
 //! # Extensions
 //!

@@ -19,11 +19,11 @@ impl Recorder {
         self.events.lock().unwrap().clone()
     }
 
-    /// Waits until `count` events of a type have been recorded.
+    /// Waits until `count` events of this type have been recorded.
     ///
     /// # Errors
     ///
-    /// Returns the number of events so far when `timeout` has elapsed.
+    /// Returns the number of events so far once `timeout` has elapsed.
     pub async fn wait_for(&self, event_type: &str, count: usize, timeout: Duration) -> Result<(), usize> {
         let seen = || self.events.lock().unwrap().iter().filter(|event| event["type"] == event_type).count();
         let enough = async {

@@ -45,7 +45,7 @@ pub async fn run<E: Establish>(case: &Case, address: &str, establish: E, spoil: 
             break;
         }
     }
-    // Taken now, because the clean-up emits further events.
+    // Taken now, because the clean-up emits more events.
     let events = stage.recorder.events();
     for thread in threads.into_values() {
         if thread.task.is_finished() {
@@ -79,7 +79,7 @@ fn compare(case: &Case, outcome: &Result<(), Failed>, events: &[Value]) -> Resul
     }
 }
 
-/// The state that all threads of a case share.
+/// What all threads of a case share.
 struct Stage<E: Establish> {
     pool: Pool<E>,
     recorder: Arc<Recorder>,
@@ -144,7 +144,7 @@ async fn main_thread<E: Establish>(
         _ => match operation["thread"].as_str() {
             None => stage.perform(operation).await,
             Some(thread) => {
-                // A thread that has failed takes no more operations; `waitForThread` returns its error.
+                // A failed thread does not take further operations; `waitForThread` returns its error.
                 let _ = threads[thread].operations.send(operation.clone());
                 Ok(())
             }
@@ -187,7 +187,7 @@ impl<E: Establish> Stage<E> {
                 let interrupted = connection.interruptible(async |_| std::future::pending::<()>().await).await;
                 self.labelled.lock().unwrap().insert(label(operation).into(), connection);
                 let mut cleared = interrupted.expect_err("an endless operation returned");
-                // This operation sends nothing, and only its caller knows that.
+                // This operation does not send anything, which only its caller knows.
                 cleared.sent = false;
                 let error = CheckOutError::from(cleared);
                 return Err(to_json(&error));

@@ -13,7 +13,7 @@ use super::runner;
 /// Runs an integration file. Files run one at a time, because a server has only one fail point of each name.
 pub fn run(case: &Case) {
     static TURN: Mutex<()> = Mutex::new(());
-    // Take the server before waiting for the turn, so that the files share one server.
+    // Takes the server before waiting for its turn, so that the files share one server.
     let server = mongod::shared().expect("a mongod");
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let address = server.address().to_string();

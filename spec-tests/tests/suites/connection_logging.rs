@@ -1,10 +1,10 @@
 //! The suite `connection_logging`, run by a client against a real server.
 //!
-//! The runner of the unified suites has no server with authentication, which a case needs. It also runs several clients at
-//! a time, and could not tell their connections apart: their messages name the server but no client. Here, only one client
-//! at a time exists in the process.
+//! The runner of the unified suites has no server with authentication, which one case needs. It also runs several
+//! clients at a time, and could not tell their connections apart: their messages name the server but no client. Here,
+//! only one client at a time exists in the process.
 //!
-//! The fetched copy has one list in an earlier order, which the runner changes (`wharf_testbed::edition`).
+//! In the fetched copy one list is in an earlier order, which the runner corrects (`wharf_testbed::edition`).
 
 use std::collections::BTreeMap;
 use std::fs;

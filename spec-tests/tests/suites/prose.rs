@@ -4,13 +4,13 @@
 //! their titles are. These are the innermost `headings`, the `sections` (headings of the next level), numbered `items`, or
 //! lines with `emphasis`; the heading `itself` is one test. `none` says that the text has no prose tests.
 //!
-//! Below it, each prose test has a line with its title, which may be cut. Each test that runs it follows in an indented
-//! line: the file, a space and the function. `not:` begins the reason why there is none, and `but:` lists what the tests
-//! leave out.
+//! Below it, each prose test has a line with its title, which may be shortened. Each test that runs it follows in an
+//! indented line: the file, a space and the function. `not:` begins the reason why there is none, and `but:` lists what
+//! the tests leave out.
 //!
-//! The suites' package has no prose. `WHARF_SPECIFICATIONS` names the folder `source` of the specifications' repository.
-//! With it, the titles are compared, and the list must have each text that is among the tests or has a test plan or prose
-//! tests.
+//! The suites' package does not contain the prose. `WHARF_SPECIFICATIONS` names the folder `source` of the
+//! specifications' repository. With it, the titles are compared, and the list must contain each text that is among the
+//! tests or has a test plan or prose tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -142,7 +142,7 @@ fn titles_are_those_of_the_specifications() {
         let markdown = fs::read_to_string(folder.join(text.path)).unwrap();
         let titles = titles(&markdown, text.under, text.kind);
         assert!(!titles.is_empty(), "{} has no {:?} with {}", text.path, text.under, text.kind);
-        // If a title is the beginning of another, it comes first in the text, so each takes the first one that is left.
+        // If a title is the beginning of another, it comes first in the text, so each takes the first one left.
         let mut left: Vec<_> = titles.iter().map(String::as_str).collect();
         for test in &text.tests {
             match left.iter().position(|title| title.starts_with(test.title)) {
@@ -214,7 +214,7 @@ fn titles(markdown: &str, under: &str, kind: &str) -> Vec<String> {
         let found = lines.by_ref().find(|line| level(line).is_some() && heading(line) == under);
         top = level(found.unwrap_or_else(|| panic!("no heading {under:?}"))).unwrap_or(0);
     }
-    // Code may have lines that begin with a hash.
+    // Code may contain lines that begin with a hash.
     let mut is_code = false;
     let mut section = Vec::new();
     for line in lines {
@@ -227,7 +227,7 @@ fn titles(markdown: &str, under: &str, kind: &str) -> Vec<String> {
         }
         section.push(line);
     }
-    // Prose tests that the text no longer has keep their numbers.
+    // Prose tests that were removed from the text keep their numbers.
     section.retain(|line| !line.contains("*Removed*") && !line.contains("REMOVED"));
     let is_item = |line: &&str| {
         line.split_once(". ")

@@ -14,7 +14,7 @@ use wharf_testbed::table::{Row, show};
 
 use super::suite::{document, files};
 
-/// A client without sockets: the topology, and the generations of the pools.
+/// A client without sockets: its topology, and the generations of its pools.
 struct Client {
     topology: TopologyDescription,
     generations: BTreeMap<String, u64>,
@@ -127,7 +127,7 @@ impl Client {
         let at = format!("{at}, {}", server.address);
         for (field, expected) in expected.as_object().unwrap() {
             match field.as_str() {
-                // A kind of unknown server, for clients that check one server after another.
+                // A kind of unknown server, for clients that check one server at a time.
                 "type" if expected == "PossiblePrimary" => assert!(server.server_type.is_unknown(), "{at}"),
                 "type" => assert_eq!(server.server_type.name(), *expected, "{at}"),
                 "setName" => assert_eq!(server.set_name.as_deref(), expected.as_str(), "{at}"),

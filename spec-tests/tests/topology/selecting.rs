@@ -59,7 +59,7 @@ fn server(fields: &Value, start: Instant) -> ServerDescription {
     let mut server = ServerDescription::unknown(ServerAddress::parse(fields["address"].as_str().unwrap()).unwrap());
     let server_type = fields["type"].as_str().unwrap();
     server.server_type = match server_type {
-        // A kind of unknown server, for clients that check one server after another.
+        // A kind of unknown server, for clients that check one server at a time.
         "PossiblePrimary" => ServerType::Unknown,
         _ => *SERVER_TYPES.iter().find(|known| known.name() == server_type).expect("a type"),
     };

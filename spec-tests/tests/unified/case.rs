@@ -29,7 +29,7 @@ use crate::{operations, sessions};
 /// How long a case may take.
 const CASE_LIMIT: Duration = Duration::from_secs(60);
 
-/// The state that the operations of a case share.
+/// What the operations of a case share.
 pub struct Case {
     pub environment: Arc<Environment>,
     /// The kind of its clients.
@@ -41,9 +41,9 @@ pub struct Case {
     messages: Kept,
     /// Whether an operation sets fail points, so that clients check their servers more often.
     has_fail_points: bool,
-    /// Whether an operation starts a transaction, which may be open at the end.
+    /// Whether an operation starts a transaction, which may still be open at the end.
     starts_transactions: bool,
-    /// Whether the machine's load decides if an expected timeout occurs.
+    /// Whether it depends on the machine's load that an expected timeout occurs.
     timeout_by_chance: bool,
 }
 
@@ -124,7 +124,8 @@ impl Entities for Case {
 
 impl Case {
     /// Runs a case. `Err` says why it failed, or which feature is missing. With `timeout_by_chance`, an operation may
-    /// succeed instead of the timeout that the case expects, and more events may follow then. Everything else is checked.
+    /// succeed instead of the timeout that the case expects, and more events may then follow. Everything else is
+    /// checked.
     pub async fn run(
         environment: &Arc<Environment>,
         which: Which,
@@ -148,20 +149,20 @@ impl Case {
             has_fail_points: test.operations.iter().any(|operation| operation.name == "failPoint"),
             timeout_by_chance,
         });
-        // Done before the case makes its primary step down: the next case would find a set without a primary.
+        // Done before the case makes the primary step down: the next case would find a set without a primary.
         if which == Which::Single && test.operations.iter().any(|operation| operation.name == "waitForPrimaryChange") {
             return Err(Stop::Lacks("a monitor, which learns of another primary without an operation"));
         }
         for data in file.initial_data.iter().flat_map(|data| &data.0) {
             environment.set_up(data).await?;
         }
-        // Without initial data, a file that the other client has run before would find those documents.
+        // Without initial data, the case would find the documents of the other client's earlier run.
         if file.initial_data.is_none() {
             for collection in &file.collections() {
                 environment.set_up(collection).await?;
             }
         }
-        // A secondary compares the collections that it writes to with the ones that it knows.
+        // A secondary compares the collections that it writes to with those that it knows.
         let writes_a_result = |operation: &Operation| {
             let pipeline = operation.arguments.get("pipeline").map(Value::to_string).unwrap_or_default();
             pipeline.contains("$out") || pipeline.contains("$merge")
@@ -192,8 +193,8 @@ impl Case {
         ended
     }
 
-    /// Returns how long to wait for an event. A single client does nothing between its calls, so no event can come unless
-    /// another thread is in a call.
+    /// Returns how long to wait for an event. A single client does nothing between its calls, so no event can arrive
+    /// unless another thread is in a call.
     pub fn patience(&self) -> Duration {
         let has_threads = self.entities.lock().unwrap().values().any(|held| matches!(held, Held::Thread(_)));
         if self.which == Which::Single && !has_threads { Duration::ZERO } else { PATIENCE }
@@ -333,7 +334,7 @@ impl Case {
         self.execute_and_return_error(operation).await.map(drop)
     }
 
-    /// Runs an operation, and checks its result or error. Returns the error that it has raised as expected, for the
+    /// Runs an operation, and checks its result or error. Returns the error that it raised as expected, for the
     /// callback of a transaction.
     pub fn execute_and_return_error<'c>(
         self: &'c Arc<Self>,
@@ -427,7 +428,7 @@ impl Case {
         };
         let observed =
             || -> Vec<Observed> { client.events.lock().unwrap().iter().filter(is_of_type).cloned().collect() };
-        // An event of a background task, such as `killCursors`, may come a little later.
+        // An event of a background task, such as `killCursors`, may arrive a little later.
         _ = until(Duration::from_secs(2), || observed().len() >= expected.events.len()).await;
         let observed = observed();
         let names = || -> Vec<_> { observed.iter().map(summary).collect() };

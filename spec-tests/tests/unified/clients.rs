@@ -23,7 +23,7 @@ pub enum Which {
     Single,
 }
 
-/// Runs a function that blocks on a thread outside the runtime, with its log messages going where this task's messages go.
+/// Runs a blocking function on a thread outside the runtime. Its log messages go where this task's messages go.
 fn apart<T: Send>(run: impl FnOnce() -> T + Send) -> T {
     let messages = dispatcher::get_default(Clone::clone);
     let run = || dispatcher::with_default(&messages, run);
@@ -31,7 +31,7 @@ fn apart<T: Send>(run: impl FnOnce() -> T + Send) -> T {
     joined.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
-/// A value whose drop may send commands, and so must not happen inside the runtime.
+/// A value whose drop may send commands, so it must not be dropped inside the runtime.
 pub struct Apart<T: Send>(Option<T>);
 
 impl<T: Send> Apart<T> {
@@ -290,7 +290,7 @@ impl Session {
         }
     }
 
-    /// Runs `body` in a transaction. It gets the session, and gives it back if it has not ended it.
+    /// Runs `body` in a transaction. It gets the session, and gives it back unless it ended it.
     pub async fn with_transaction<F>(
         &mut self,
         options: TransactionOptions,
@@ -335,7 +335,7 @@ impl Cursor {
         }
     }
 
-    /// Returns the next document, and waits for it at the end of a tailable cursor.
+    /// Returns the next document, waiting for it at the end of a tailable cursor.
     pub async fn next(&mut self) -> Result<Option<Document>, ClientError> {
         match self {
             Self::Pooled(cursor) => Ok(cursor.next_document().await?.map(owned)),

@@ -38,7 +38,7 @@ pub fn copy(operation: &Operation, command: &mut Document, names: &[&str]) {
 }
 
 impl CommonOptions {
-    /// Returns the options of a command that has neither concerns nor a read preference.
+    /// Returns the options of a command without concerns and without a read preference.
     pub fn without_concerns(&self) -> Self {
         Self { raw_data: self.raw_data, ..Self::default() }
     }
@@ -73,7 +73,7 @@ pub fn read_preference(preference: &Object) -> Result<ReadPreference, Stop> {
 /// The kind of a command.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Any command, which inherits nothing.
+    /// A generic command, which does not inherit anything.
     Plain,
     Read,
     Write,
@@ -147,7 +147,7 @@ impl Prepared {
         Ok(owned(&client.run(self.operation(), session).await?))
     }
 
-    /// Opens a cursor with the options that all such operations have.
+    /// Opens a cursor with the options that all such operations share.
     pub async fn cursor(
         &self,
         client: &Client,

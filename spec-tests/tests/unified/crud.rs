@@ -101,7 +101,7 @@ async fn find(collection: &Collection, operation: &Operation, session: Option<&m
         if limit.is_some_and(|limit| limit < 0) {
             find.insert("singleBatch", true);
         }
-        // A batch as large as the limit would leave a cursor open (Find, getMore and killCursors).
+        // A batch that is as large as the limit would leave a cursor open (Find, getMore and killCursors).
         if let Some(size) = number("batchSize") {
             find.insert("batchSize", if limit == Some(size) { size + 1 } else { size });
         }

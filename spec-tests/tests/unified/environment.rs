@@ -1,4 +1,4 @@
-//! The deployments that cases run on, and the rules for which case can run where.
+//! The deployments that cases run on, and the rules that say which case can run where.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A deployment, with the runner's own clients.
 pub struct Environment {
-    /// The connection string, with a question mark in it.
+    /// The connection string, which contains a question mark.
     pub uri: String,
     /// The connection string of the load balancer in front of two services.
     pub uri_of_two: Option<String>,
@@ -72,7 +72,7 @@ impl Environment {
         let version = run(doc! { "buildInfo": 1 }).await.get_str("version").unwrap().to_owned();
         let version = serde_json::from_value(version.split('-').next().unwrap().into()).unwrap();
         let parameters = run(doc! { "getParameter": "*" }).await;
-        // With the name and the password of the connection string, if it has them.
+        // With the name and the password in the connection string, if any.
         let user = uri.trim_start_matches("mongodb://").split_once('@').map(|(user, _)| format!("{user}@"));
         let has_users = user.is_some();
         let user = user.unwrap_or_default();
@@ -91,7 +91,7 @@ impl Environment {
         Ok(owned(&reply.map_err(|error| format!("the runner's command: {error}"))?))
     }
 
-    /// Returns why the requirements are not met, if they are not.
+    /// Returns why the requirements are not met, or `None` if they are.
     pub fn refuses(&self, requirements: &[RunOnRequirement]) -> Option<String> {
         let refusals: Vec<_> = requirements.iter().map(|requirement| self.refuses_one(requirement)).collect();
         match refusals.iter().any(Option::is_none) || refusals.is_empty() {
@@ -162,7 +162,7 @@ impl Environment {
         enabled.is_ok_and(|enabled| enabled.iter().any(|mechanism| mechanism.as_str() == Some(name)))
     }
 
-    /// Makes a collection have exactly these documents.
+    /// Makes a collection contain exactly these documents.
     pub async fn set_up(&self, data: &CollectionData) -> Result<(), String> {
         let CollectionData { collection_name: collection, database_name: database, create_options, documents } = data;
         let majority = doc! { "w": "majority" };
@@ -176,7 +176,7 @@ impl Environment {
             create.extend(create_options.as_ref().map(document).unwrap_or_default());
             create.insert("writeConcern", &majority);
             while let Err(error) = self.run(database, create.clone()).await {
-                // An unacknowledged write of the previous case has interfered.
+                // An unacknowledged write from the previous case interfered.
                 if !error.contains("NamespaceExists") {
                     return Err(error);
                 }
@@ -201,7 +201,7 @@ impl Environment {
         self.run("admin", note).await.map(drop)
     }
 
-    /// Checks that a collection has exactly these documents.
+    /// Checks that a collection contains exactly these documents.
     pub async fn check(&self, data: &CollectionData) -> Result<(), String> {
         let find = doc! {
             "find": &data.collection_name, "sort": { "_id": 1 }, "readConcern": { "level": "local" }, "batchSize": 10_000,

@@ -31,7 +31,7 @@ impl<'de> Deserialize<'de> for Version {
 }
 
 impl Version {
-    /// Returns whether a server or a file of version `self` is at least `least`: absent numbers are zero.
+    /// Returns whether version `self`, of a server or a file, is at least `least`. Absent numbers are zero.
     pub fn is_at_least(&self, least: &Self) -> bool {
         let of = |version: &Self, place: usize| version.0.get(place).copied().unwrap_or(0);
         (0..3).map(|place| of(self, place)).ge((0..3).map(|place| of(least, place)))

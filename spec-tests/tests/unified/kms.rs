@@ -1,4 +1,4 @@
-//! The structure of the providers of keys, which this runner only checks.
+//! The structure of the key providers, which this runner only checks.
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};

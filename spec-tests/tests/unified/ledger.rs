@@ -14,7 +14,8 @@ pub struct Entry {
     pub reason: &'static str,
     /// The clients with which they fail.
     clients: &'static [Which],
-    /// Whether the timeout that the cases expect occurs by chance. Such cases must pass apart from that timeout.
+    /// Whether it is left to chance that the timeout expected by the cases occurs. Such cases must pass apart from that
+    /// timeout.
     pub timeout_by_chance: bool,
     /// The editions of the suites in which the cases fail.
     editions: &'static [Edition],
@@ -29,7 +30,7 @@ fn ledger() -> impl Iterator<Item = &'static Entry> {
     LEDGER.iter().filter(move |entry| entry.editions.contains(&edition))
 }
 
-/// Returns the entry of a case, if it has one.
+/// Returns the entry of a case, if any.
 pub fn entry(which: Which, file: &str, case: &str) -> Option<&'static Entry> {
     let is_of = |entry: &&Entry| entry.clients.contains(&which) && entry.file == file && entry.cases.contains(&case);
     ledger().find(is_of)
@@ -66,7 +67,7 @@ const TRY_ONCE: &str =
     "the single client fails after one scan instead of waiting, and asks a server again only after 5 s";
 const ONE_BY_ONE: &str = "the calls of a single client run one after the other, and the case needs two at a time";
 
-/// The descriptions of the two cases that a file has for each operation.
+/// The descriptions of the two cases that a file contains for each operation.
 macro_rules! handshakes {
     ($($operation:literal),* $(,)?) => {
         &[$(

@@ -4,12 +4,12 @@
 //! failures name it.
 //!
 //! A case runs on a replica set if its requirements allow that, otherwise on the standalone. A file waits for the first
-//! replica set that becomes free, because most of the time of a case is spent waiting. The servers with authentication run
-//! only the cases that require it. A case that needs a feature that wharf or this runner lacks is skipped with the reason,
-//! and so is a case that needs another deployment. A case that fails is in the [`ledger`] with its reason; it still runs,
-//! and the test fails if it passes. `WHARF_UNIFIED` limits the run to the files and cases whose names contain it, and
-//! prints the failures without judging them. With `WHARF_CHANGED`,
-//! it runs only the files that the fetched copy lacks or has with another content.
+//! replica set that becomes free, because most of the time of a case is spent waiting. The servers with authentication
+//! run only the cases that require it. A case that needs a feature that wharf or this runner lacks is skipped with the
+//! reason, and so is a case that needs a different deployment. A case that fails is in the [`ledger`] with its reason;
+//! it still runs, and the test fails if it passes. `WHARF_UNIFIED` limits the run to the files and cases whose names
+//! contain it, and prints the failures without judging them. With `WHARF_CHANGED`, it runs only the files that the
+//! fetched copy lacks or contains in a different form.
 
 #![cfg(not(any(loom, shuttle)))]
 
@@ -81,16 +81,17 @@ const NEWER_SUITES: &[&str] = &["causal_consistency", "gridfs", "index_managemen
 /// The suites that prefer the standalone, so that both deployments are busy for about as long.
 const ON_THE_STANDALONE: &[&str] = &["crud", "retryable_reads"];
 
-/// The files, by the beginnings of their names, whose cases allow their commands a few tens of milliseconds, or allow 250
-/// ms for a handshake that computes a key. On a busy machine such a limit ends before the command that should have ended in
-/// time. So a failing case is run again, and must pass in most of [`RUNS`] runs. The tests print which cases were run
-/// again.
+/// The files, by the beginnings of their names, whose cases allow their commands a few tens of milliseconds, or allow
+/// 250 ms for a handshake that computes a key. On a busy machine such a limit may expire before a command that should
+/// have completed in time. So a failing case is run again, and must pass in most of [`RUNS`] runs. The tests print
+/// which cases were run again.
 const WITH_SHORT_LIMITS: &[&str] = &["csot/", "discovery_and_monitoring/unified/auth-network-timeout-error"];
 
 const RUNS: usize = 5;
 
-/// At most one case in this many may be run again. A busy machine of two cores needs about one in a hundred. A limit that
-/// sometimes ends too early affects all cases of its option, such as `socketTimeoutMS`, which are about one in ten.
+/// At most one case in this many may be run again. A busy machine of two cores needs about one in a hundred. A limit
+/// that sometimes expires too early affects all cases of its option, such as `socketTimeoutMS`, which are about one in
+/// ten.
 const ONE_RUN_AGAIN_IN: usize = 20;
 
 /// The error of a member that is not the primary, or not yet.
@@ -98,7 +99,8 @@ const NOT_WRITABLE_PRIMARY: i32 = 10107;
 
 const CLIENTS: [Which; 2] = [Which::Pooled, Which::Single];
 
-/// The suites for which the single client prefers the standalone, because their cases end first with the other client.
+/// The suites for which the single client prefers the standalone, because their cases finish first with the other
+/// client.
 const SINGLE_ON_THE_STANDALONE: &[&str] = &["client-backpressure", "csot", "handshake/unified"];
 
 /// The log messages about topologies, of all clients of this process.
@@ -225,7 +227,7 @@ fn place<'e>(
         match refusal {
             None => return Ok(environment),
             // If a deployment has the right topology, its missing features say more than another deployment's wrong
-            // topology. Among such reasons, the last one comes from the servers with users, which lack nothing else.
+            // topology. Among such reasons, the last one comes from the servers with users, which have everything else.
             Some(refusal) if why.as_deref().is_none_or(is_of_topology) || !is_of_topology(&refusal) => {
                 why = Some(refusal)
             }
@@ -448,7 +450,7 @@ fn unified_suites_pass() {
     report(&rows);
     if filter.is_none() {
         let used = used.into_inner().unwrap();
-        // Of files that are left out, no case has run.
+        // No case of the omitted files has run.
         let has_run = |name: &str| !changed_only() || files.iter().any(|loaded| loaded.name == name);
         let is_used = |which, file: &str, case| used.contains(&(which, file.to_owned(), case));
         let unused: Vec<_> =
@@ -475,8 +477,8 @@ fn has_failed(ended: &Result<(), Stop>) -> bool {
     ended.as_ref().is_err_and(|stop| !matches!(stop, Stop::Lacks(_)))
 }
 
-/// Repeats a case whose first run ended like this, until most of [`RUNS`] runs have passed or have failed. Returns how
-/// these ended, and describes the failures.
+/// Repeats a case whose first run ended like this, until most of [`RUNS`] runs have passed or failed. Returns how they
+/// ended, and describes the failures.
 fn by_majority(first: Result<(), Stop>, run: impl Fn() -> Result<(), Stop>) -> (Result<(), Stop>, String) {
     let (mut ended, mut failures, mut passed) = (first, Vec::new(), 0);
     loop {
@@ -578,7 +580,7 @@ fn cases_that_must_fail_do_fail() {
         let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
         let file = match TestFile::parse(&fs::read_to_string(&path).unwrap()) {
             Ok(file) => file,
-            // The only one that the structure alone rules out.
+            // The only case that the structure by itself rules out.
             Err(error) => {
                 assert!(
                     ["schemaVersion-unsupported", "ignoreResultAndError-malformed"].contains(&&*name)
@@ -596,7 +598,7 @@ fn cases_that_must_fail_do_fail() {
             }
             match runtime.block_on(Case::run(&environment, Which::Pooled, &file, test, false)) {
                 Ok(()) => panic!("{name}: {} passes", test.description),
-                // These fail, but not for the reason that their files test.
+                // These cases fail, but not for the reason that their files test.
                 Err(Stop::Lacks(what)) => {
                     assert!(["client-side encryption"].contains(&what), "{name} lacks {what}");
                     skipped += 1;

@@ -78,7 +78,7 @@ fn documents_match(
     }
 }
 
-/// Returns the operator that a document contains, if it is one.
+/// Returns the operator that a document consists of, if any.
 fn operator(document: &Document) -> Option<(&str, &Bson)> {
     let (name, operand) = document.iter().next()?;
     (document.len() == 1 && name.starts_with("$$")).then_some((name, operand))

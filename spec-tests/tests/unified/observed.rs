@@ -1,4 +1,4 @@
-//! Client entities, and the observations of them.
+//! Client entities, and what is observed of them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -82,7 +82,7 @@ impl Observed {
         }
         for (field, value) in &expected.fields {
             let (expected, actual) = (bson(value), self.field(field));
-            // A missing description has no type.
+            // If the description is missing, there is no type.
             let is_root = true;
             matches(&expected, actual.as_ref(), is_root, entities)
                 .map_err(|error| format!("{field} of a {:?}: {error}", self.kind()))?;
@@ -233,7 +233,7 @@ impl ObservedClient {
         }
     }
 
-    /// Waits until the pools have their minimal sizes, and forgets all events until then.
+    /// Waits until the pools have their minimal sizes, and forgets all earlier events.
     async fn await_min_pool_size(&self, limit: Duration) -> Result<(), Stop> {
         let least = self.client.options().pool.min_pool_size;
         if least == 0 {
@@ -276,7 +276,7 @@ impl ObservedClient {
     }
 }
 
-/// Waits until a condition holds. It has no event, so it is polled.
+/// Waits until a condition holds. There is no event for it, so it is polled.
 pub async fn until(limit: Duration, holds: impl Fn() -> bool) -> Result<(), ()> {
     let end = Instant::now() + limit;
     while !holds() {
@@ -294,7 +294,7 @@ fn uri(environment: &Environment, entity: &ClientEntity, has_fail_points: bool) 
     let mut uri = of_two.unwrap_or(&environment.uri).clone();
     let is_direct = entity.uri_options.get("directConnection") == Some(&Value::Bool(true));
     if is_direct {
-        // Exactly one seed, and no name of a set.
+        // Exactly one seed, and no set name.
         let hosts = uri.trim_start_matches("mongodb://").split('/').next().unwrap_or_default();
         uri = format!("mongodb://{}/?", hosts.split(',').next().unwrap_or_default());
     }

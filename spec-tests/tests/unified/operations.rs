@@ -1,4 +1,4 @@
-//! The operations of the runner itself, and which module runs the others.
+//! The runner's own operations, and the choice of the module that runs the others.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -79,7 +79,7 @@ async fn on_cursor(cursor: &SharedCursor, operation: &Operation) -> Result<Retur
     }
     let Some(open) = &mut *held else { return Err(Stop::Broken("the cursor is closed".to_owned())) };
     match operation.name.as_str() {
-        // One call for as many batches as it takes, and so one iteration of its time limit.
+        // A single call for as many batches as it takes, so that its time limit covers one iteration.
         "iterateUntilDocumentOrError" => match open.next().await? {
             Some(found) => Ok(Returned::Value(found.into())),
             None => Ok(Returned::Nothing),
@@ -144,7 +144,7 @@ async fn special(case: &Arc<Case>, operation: &Operation) -> Result<(), Stop> {
         "assertNumberConnectionsCheckedOut" => {
             let client = case.client(text(operation, "client")?)?;
             let connections = number(operation, "connections")?;
-            // A cursor that has failed is closed in the background.
+            // A failed cursor is closed in the background.
             _ = until(Duration::from_secs(2), || client.in_use() == connections).await;
             let actual = client.in_use();
             ensure(actual == connections, || format!("{actual} connections are in use, not {connections}"))

@@ -17,7 +17,7 @@ pub enum Stop {
     Refused(String),
     /// wharf, or this runner, lacks a feature that the case needs.
     Lacks(&'static str),
-    /// The case has failed.
+    /// The case failed.
     Broken(String),
 }
 

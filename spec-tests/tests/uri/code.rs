@@ -1,4 +1,4 @@
-//! Options from code have the same values and the same validation as options from connection strings.
+//! Options from code have the same values and undergo the same validation as options from connection strings.
 
 use std::time::Duration;
 

@@ -140,7 +140,7 @@ fn invalid_value_of_a_protecting_option_is_refused() {
 
 #[test]
 fn invalid_value_of_a_relaxing_option_is_ignored_and_everything_is_checked() {
-    // The official cases demand a warning. The result is TLS with every check.
+    // The official cases require a warning. The result is TLS with every check.
     for option in ["tlsInsecure", "tlsAllowInvalidCertificates", "tlsAllowInvalidHostnames"] {
         for value in ["invalid", "True", ""] {
             let options = parse(&format!("mongodb://a/?{option}={value}"));

@@ -1,4 +1,4 @@
-//! Connection strings: the official cases, further cases, and property tests.
+//! Connection strings: the official cases, additional cases, and property tests.
 //!
 //! The cases come from the suites `connection_string`, `uri_options` and `auth` (its `legacy` part). All are run, and every
 //! field of a case is asserted: hosts, user, password, database, options, credential, and whether there are warnings.
@@ -12,13 +12,13 @@
 //!
 //! # Invalid values that are refused although the specification ignores them
 //!
-//! The connection string specification demands that invalid values are ignored with a warning. wharf refuses them if
+//! The connection string specification requires that invalid values be ignored with a warning. wharf refuses them if
 //! ignoring them would leave the connection less protected: `tls`, `ssl`, `tlsDisableOCSPEndpointCheck`,
 //! `tlsDisableCertificateRevocationCheck`, and an empty `tlsCAFile`, `tlsCertificateKeyFile` or `proxyHost`. The suites
 //! have no cases about this. Their cases of `tlsInsecure`, `tlsAllowInvalidCertificates` and `tlsAllowInvalidHostnames`
 //! pass unchanged: a warning, TLS, and every check.
 //!
-//! `newer.rs` has cases of the specification that the fetched suites lack.
+//! `newer.rs` contains cases of the specification that the fetched suites lack.
 #![cfg(not(loom))]
 #![cfg(all(feature = "snappy", feature = "zlib", feature = "zstd"))]
 

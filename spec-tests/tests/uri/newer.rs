@@ -1,4 +1,4 @@
-//! Official cases that the fetched suites lack. The newest suites have these cases, and `suites` runs them there.
+//! Official cases that the fetched suites lack. The newest suites contain these cases, and `suites` runs them there.
 
 use serde_json::json;
 use wharf_testbed::edition::Edition;

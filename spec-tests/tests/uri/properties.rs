@@ -79,7 +79,7 @@ proptest! {
         ];
         for uri in uris {
             let shown = match Options::parse(&uri) {
-                // If the string has another meaning, the warnings show its parts.
+                // If the string has a different meaning, the warnings show its parts.
                 Ok(options) if options.credential.is_some() || options.proxy.is_some() => format!("{options:?} {options:#?}"),
                 Ok(options) => format!("{:?}", options.warnings()),
                 Err(error) => format!("{error} {error:?}"),

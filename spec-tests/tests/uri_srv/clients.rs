@@ -112,7 +112,7 @@ impl Deployment {
         }
     }
 
-    /// Directs the client of these options here.
+    /// Directs a client with these options here.
     fn lead(&self, options: Options) -> Options {
         let (proxy, tls) = match options.tls {
             Some(_) => (&self.with_tls, Some(TlsOptions::default().insecure(true))),
@@ -149,7 +149,7 @@ async fn succeed(case: &Value, client: Client, mut events: watch::Receiver<usize
 enum Ran {
     /// The client has found its servers.
     Passed,
-    /// No client could be made, as the case requires.
+    /// No client could be created, as the case requires.
     Refused,
     /// The client should fail with this error.
     Fails(Client, String),

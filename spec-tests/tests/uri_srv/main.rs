@@ -1,6 +1,6 @@
-//! Deployments that the DNS lists: the official cases, the prose tests, and further cases.
+//! Deployments listed in DNS: the official cases, the prose tests, and additional cases.
 //!
-//! A name server in this process has the records that the suite's README lists. One test runs all cases of the suite
+//! A name server in this process serves the records that the suite's README lists. One test runs all cases of the suite
 //! `srv_seedlist` and asserts the seeds and the options. Another test runs them with a client, on servers that follow
 //! scripts, and asserts the servers that the client finds and a ping (`hosts`, `numHosts`, `ping`).
 //!

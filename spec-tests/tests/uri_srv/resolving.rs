@@ -98,7 +98,7 @@ async fn name_in_punycode_is_the_same_name() {
         let uri = format!("{URI}/?srvAllowedHostsSuffix={suffix}");
         assert_eq!(hosts(&resolve(&start(zone).await, &uri).await.unwrap()), ["a.xn--bcher-kva.example:1"]);
     }
-    // A name that only looks the same is a different name.
+    // A name that merely looks the same is a different name.
     let zone = Zone::default().srv("_mongodb._tcp.x.xn--bcher-kva.example", 1, "a.bucher.example");
     assert!(matches!(error(zone, "mongodb+srv://x.bücher.example").await, ResolveError::ForeignServer { .. }));
 }
@@ -169,7 +169,7 @@ async fn every_pair_of_servers_can_be_chosen() {
     let server = start(zone).await;
     let resolver = resolver(&server);
     let mut pairs = BTreeSet::new();
-    // Each of the six pairs has a chance of one in six. The chance that a pair is missing after 300 times is 1e-23.
+    // Each of the six pairs has a chance of one in six. The chance that a pair is missing after 300 draws is 1e-23.
     for _ in 0..300 {
         let options = Options::parse("mongodb+srv://cluster.example.com/?srvMaxHosts=2").unwrap();
         let resolved = options.resolve_with(&resolver).await.unwrap();
@@ -335,7 +335,7 @@ async fn dropped_look_up_leaves_the_resolver_usable() {
     let server = start(one_server().silent(SERVICE)).await;
     let resolver = resolver(&server);
     let look_up = Options::parse(URI).unwrap().resolve_with(&resolver);
-    // The name server has both questions before the look-up is dropped in the middle of the answer.
+    // The name server receives both questions before the look-up is dropped in the middle of the answer.
     let both_asked = async {
         while server.questions().len() < 2 {
             tokio::task::yield_now().await;

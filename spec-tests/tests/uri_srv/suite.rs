@@ -11,7 +11,7 @@ use wharf_testbed::dns::Zone;
 use super::values::value_of;
 use super::{hosts, resolve, start};
 
-/// The records that the suite's README lists, and further ones that newer cases need.
+/// The records that the suite's README lists, and additional ones that newer cases need.
 pub(super) fn zone() -> Zone {
     const HERE: &str = "localhost.test.build.10gen.cc";
     let service = |number: u8| format!("_mongodb._tcp.test{number}.test.build.10gen.cc");
@@ -40,7 +40,7 @@ pub(super) fn zone() -> Zone {
     for number in [23, 24] {
         zone = zone.srv(&service(number), 8000, HERE);
     }
-    // The README lists one record of this service, but its case needs two servers.
+    // The README lists one record for this service, but its case needs two servers.
     for port in [27017, 27018] {
         zone = zone.srv("_customname._tcp.test22.test.build.10gen.cc", port, HERE);
     }
@@ -69,7 +69,8 @@ pub(super) fn files() -> Vec<PathBuf> {
     let mut files: Vec<_> = list(suite).filter(|path| path.is_dir()).flat_map(list).collect();
     files.retain(|file| file.extension().is_some_and(|extension| extension == "json"));
     files.sort();
-    // PyMongo's copy has 13 more cases, about `srvAllowedHostsSuffix`, which the text of 2026-08-13 does not have yet.
+    // PyMongo's copy has 13 more cases, about `srvAllowedHostsSuffix`, which the text of 2026-08-13 does not include
+    // yet.
     assert!(matches!(files.len(), 53 | 66), "{} files", files.len());
     files
 }

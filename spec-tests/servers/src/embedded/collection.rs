@@ -17,7 +17,7 @@ pub const COLLECTION: &str = "documents";
 /// The number of documents in the first batch if the command does not set `batchSize`.
 const DEFAULT_BATCH: u64 = 101;
 
-/// The elements of `find` that the server executes, and the elements that do not change its result here.
+/// The elements of `find` that the server executes, and the elements that do not affect its result here.
 const FIND_ELEMENTS: [&str; 14] = [
     "find",
     "filter",
@@ -45,7 +45,7 @@ pub(super) struct Collection {
 #[derive(Debug, Default)]
 struct Cursors {
     last_id: i64,
-    /// The documents that each open cursor has not returned yet. They are adjacent under every filter.
+    /// The documents that each open cursor has not returned yet. They are contiguous under every filter.
     open: HashMap<i64, Range<usize>>,
 }
 

@@ -21,7 +21,7 @@ pub(super) struct Command<'a> {
 }
 
 impl<'a> Command<'a> {
-    /// Reads the command in `body`; `None` if it has no first element or no database.
+    /// Reads the command in `body`; returns `None` if it has no first element or no database.
     pub fn read(body: &'a RawDocument) -> Option<Self> {
         let (name, argument) = body.into_iter().next()?.ok()?;
         let database = body.get("$db").ok()??.as_str()?;

@@ -41,7 +41,7 @@ impl Drop for OpenConnection {
     }
 }
 
-/// The server's knowledge of the client on a connection.
+/// What the server knows about the client on a connection.
 #[derive(Debug)]
 pub(super) struct Client {
     /// The connection's number.

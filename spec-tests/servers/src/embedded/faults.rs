@@ -19,7 +19,7 @@ pub(super) struct Current {
 }
 
 impl Faults {
-    /// Sets whether the server closes each new connection as soon as it has accepted it.
+    /// Sets whether the server closes each new connection as soon as it accepts it.
     pub fn close_after_accept(&self, close: bool) {
         self.change(|faults| faults.close_after_accept = close);
     }

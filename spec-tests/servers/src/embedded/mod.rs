@@ -115,7 +115,7 @@ impl EmbeddedServer {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future loses nothing.
+    /// Nothing is lost.
     pub async fn until(&self, mut condition: impl FnMut(&Counters) -> bool) -> Counters {
         // `self` holds the sender, so the channel cannot close during the wait, and the wait cannot fail.
         match self.shared.counters.subscribe().wait_for(|counters| condition(counters)).await {
@@ -143,7 +143,7 @@ impl Drop for EmbeddedServer {
     }
 }
 
-/// What has happened to a server since it started.
+/// What happened to a server since it started.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Counters {
     /// The number of connections accepted so far.

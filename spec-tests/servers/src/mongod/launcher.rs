@@ -23,7 +23,7 @@ pub(super) fn spawn(mut command: Command) -> io::Result<Child> {
         Some(orders) => orders,
         None => {
             // Two concurrent first callers may each start a thread. Dropping the sender that is not stored ends its
-            // thread, which has started nothing.
+            // thread, which has not started anything.
             let orders = start_thread()?;
             ORDERS.get_or_init(|| orders)
         }

@@ -222,7 +222,7 @@ fn killed_parent_leaves_no_process_and_the_next_start_removes_its_folder() {
     });
 }
 
-/// Not a test by itself: the child process of the test above runs this until it is killed.
+/// Not a test in itself: the child process of the test above runs this until it is killed.
 #[test]
 fn child_process_starts_a_server() {
     if std::env::var_os(CHILD).is_none() {

@@ -82,7 +82,7 @@ impl<'a> Cache<'a> {
         Ok(archive)
     }
 
-    /// Empties the staging folder and returns it. One is enough, because only the holder of the lock uses it.
+    /// Empties the staging folder and returns it. One folder is enough, because only the holder of the lock uses it.
     fn empty_staging(&self, _held: &Lock) -> Result<PathBuf, ProvisionError> {
         let staging = self.root.join(STAGING);
         remove(&staging)?;
@@ -106,7 +106,7 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Unlock explicitly: a child that another thread is starting holds a copy of the handle for a moment. If this
+        // Unlocks explicitly: a child that another thread is starting holds a copy of the handle for a moment. If this
         // fails, closing the handle unlocks.
         let _ = self.0.unlock();
     }

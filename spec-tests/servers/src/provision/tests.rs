@@ -221,7 +221,7 @@ fn threads_and_processes_provision_once() {
     assert_eq!(fs::read_to_string(root.0.join("count")).unwrap(), "+");
 }
 
-/// Not a test by itself: the child processes of the test above run this.
+/// Not a test in itself: the child processes of the test above run this.
 #[test]
 fn child_process_provisions() {
     if let Some(root) = std::env::var_os(CHILD_CACHE) {

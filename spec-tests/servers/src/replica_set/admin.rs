@@ -24,7 +24,7 @@ pub(super) enum Role {
     Primary(ObjectId),
     /// Replicates and can be read.
     Secondary,
-    /// Starts, recovers, arbitrates or belongs to no set yet.
+    /// Is starting, is recovering, is an arbiter, or does not belong to a set yet.
     Other,
     /// Is down or does not answer in time.
     Silent,
@@ -59,7 +59,7 @@ pub(super) async fn run(
     command: &RawDocument,
 ) -> Result<RawDocumentBuf, ReplicaSetError> {
     let mut connection = endpoint(address).connect().await?;
-    // A command that changes the replica set may take any time.
+    // A command that changes the replica set may take any amount of time.
     Ok(connection.run(Command::new(database, command).without_max_time()).await?)
 }
 
@@ -81,7 +81,7 @@ impl Admin {
             let (address, mut connection) = (*address, connection.take());
             asked.spawn(async move {
                 let role = timeout(ROLE_LIMIT, ask(address, &mut connection)).await;
-                // Without an answer, the connection can no longer be used.
+                // If there is no answer, the connection can no longer be used.
                 match role {
                     Ok(Ok(role)) => (member, role, connection),
                     Ok(Err(_)) | Err(_) => (member, Role::Silent, None),

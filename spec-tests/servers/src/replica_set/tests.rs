@@ -8,7 +8,7 @@ fn soon() -> Instant {
     Instant::now() + Duration::from_secs(60)
 }
 
-/// Inserts a document on the primary, and waits until a majority has it.
+/// Inserts a document on the primary, and waits until a majority has replicated it.
 fn write(set: &ReplicaSet, primary: usize, id: i32) {
     let insert = rawdoc! { "insert": "c", "documents": [{ "_id": id }], "writeConcern": { "w": "majority" } };
     let reply = set.command(primary, "test", &insert).unwrap();
@@ -84,7 +84,7 @@ fn paused_primary_is_replaced_and_gives_way_when_it_continues() {
     set.continue_process(paused).unwrap();
     set.wait_for_secondary(paused, soon()).unwrap();
     assert_eq!(set.primary().unwrap(), Some(next));
-    // A paused member must not hold up the end of the set.
+    // A paused member must not delay the shutdown of the set.
     set.stop_process(paused).unwrap();
     let pid = set.pid(paused);
     drop(set);
