@@ -94,7 +94,7 @@ fn usual_read_concern<'u>(client: &'u Client, operation: &Operation<'_>) -> Opti
     }
 }
 
-/// Returns whether the caller's document has the field.
+/// Returns whether the caller's document contains the field.
 pub(super) fn has_field(operation: &Operation<'_>, field: &str) -> bool {
     reply::has_field(operation.command.body(), field)
 }

@@ -42,8 +42,8 @@ const MAX_PAUSE: Duration = Duration::from_secs(1);
 
 /// The changes to a collection, a database or the whole cluster, in order.
 ///
-/// [`next`](Self::next) waits for an event, and returns it as a value of type `T`: an owned raw document, or after
-/// [`typed`](Self::typed) whatever serde reads from it. As a [`Stream`], the value yields the same events. The stream
+/// [`next`](Self::next) waits for an event, and returns it as a value of type `T`: an owned raw document, or, after
+/// [`typed`](Self::typed), whatever serde reads from it. As a [`Stream`], the value yields the same events. The stream
 /// ends after an event that invalidates it, such as the drop of its collection.
 ///
 /// Dropping a change stream closes its cursor on the server, in the background.
@@ -150,7 +150,7 @@ impl<T> ChangeStream<T> {
         self.next_if_any_within(limit).await
     }
 
-    /// Does the same as [`next_if_any`](Self::next_if_any), with a limit that is already running.
+    /// Like [`next_if_any`](Self::next_if_any), with a limit that is already running.
     pub(crate) async fn next_if_any_within(&mut self, limit: Limit) -> Result<Option<T>, ClientError>
     where
         T: DeserializeOwned,
@@ -172,7 +172,7 @@ impl<T> ChangeStream<T> {
         advanced
     }
 
-    /// Returns the event at a place of the current batch.
+    /// Returns the event at a place in the current batch.
     pub(crate) fn document(&self, advanced: Option<Place>) -> Result<Option<&RawDocument>, ClientError> {
         match (advanced, &self.state) {
             (Some(place), State::Open(cursor)) => cursor.document(place).map(Some),
@@ -342,7 +342,7 @@ impl<T> ChangeStream<T> {
         self.state = State::Resuming(self.plan.open(&self.start, limit, pause));
     }
 
-    /// Notes the token of the event at `place`, which is about to be returned ("Updating the Cached Resume Token").
+    /// Records the token of the event at `place`, which is about to be returned ("Updating the Cached Resume Token").
     fn returns(&mut self, place: Place) -> Result<(), ClientError> {
         let State::Open(cursor) = &self.state else { return Ok(()) };
         let id = cursor.document(place)?.get_document("_id");

@@ -232,7 +232,7 @@ impl CommandEvents {
         boxed(|| self.run_observed(connection, command, operation)).await
     }
 
-    /// Sends a command that has no reply, and notifies the observers.
+    /// Sends a command that gets no reply, and notifies the observers.
     ///
     /// # Errors
     ///
@@ -379,7 +379,7 @@ const SENSITIVE: [&str; 9] = [
     "copydb",
 ];
 
-/// Returns whether a command may hold secrets: whether it is a sensitive command, has a field with the name of one, or
+/// Returns whether a command may hold secrets: whether it is a sensitive command, contains a field named like one, or
 /// explains one. A hello is sensitive if it carries credentials.
 ///
 /// The comparison ignores case. A server refuses another spelling, but the secret is in the command and perhaps in the

@@ -421,7 +421,7 @@ impl<T> Cursor<T> {
         }
     }
 
-    /// Does the same as [`close`](Self::close), with a different `timeoutMS`. Zero means no limit.
+    /// Like [`close`](Self::close), with a different `timeoutMS`. Zero means no limit.
     ///
     /// # Cancel safety
     ///
@@ -465,7 +465,7 @@ impl<T> Cursor<T> {
         }
     }
 
-    /// Returns the document at a place of the current batch.
+    /// Returns the document at a place in the current batch.
     pub(crate) fn document(&self, place: Place) -> Result<&RawDocument, ClientError> {
         self.batch.document(place)
     }

@@ -188,7 +188,7 @@ enum Failure<S> {
     Unmet(Reached<S>, UnmetConcern),
 }
 
-/// Makes the first attempt, and further ones while the specifications allow them.
+/// Makes the first attempt, and further attempts while the specifications allow them.
 pub(super) async fn run<A: Attempted>(of: &mut A) -> Ended<A::Server> {
     match attempt(of, &[]).await {
         Ok(reached) => Ok((reached, None)),
@@ -312,14 +312,14 @@ fn succeeded<A: Attempted>(
     connection: Connection<Endpoint>,
     known: SessionServer,
 ) -> Tried<Reached<A::Server>, A> {
-    // Servers outside of a cluster do not send times.
+    // Servers outside a cluster do not send times.
     let times = match known.has_cluster_time {
         true => replied(of, &reply),
         false => ReplyTimes { has_write_concern_error: has_write_concern_error(&reply), ..ReplyTimes::default() },
     };
     of.replied(&times);
     let is_concern_unmet = times.has_write_concern_error;
-    // Only the reply to a write can have a state change.
+    // Only the reply to a write can report a state change.
     let is_unmet_write = is_concern_unmet && of.may_write();
     if is_unmet_write {
         of.common().client.learn_from_unmet_concern(&server, &connection, &reply);

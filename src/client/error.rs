@@ -115,16 +115,16 @@ pub use body::BodyError;
 impl ClientError {
     /// Wraps an error of the application, so that the body of a transaction can return it.
     ///
-    /// If the error has a client's error among its sources, the methods of this type answer for that error. So its
-    /// labels are kept, and the transaction is repeated.
-    /// [`with_transaction_as`](crate::client::Session::with_transaction_as) returns errors of other types unchanged.
+    /// If one of the error's sources is a client's error, the methods of this type answer for that error. So its labels
+    /// are kept, and the transaction is repeated. [`with_transaction_as`](crate::client::Session::with_transaction_as)
+    /// returns errors of other types unchanged.
     pub fn other(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         Self::Other(Arc::from(error.into()))
     }
 
     /// Returns the `_id`s that the client added to documents whose insert failed or has an unknown outcome, by the
     /// documents' positions. An insert of the same documents can be repeated with these `_id`s: a document that already
-    /// exists is a duplicate key.
+    /// exists then causes a duplicate key error.
     #[must_use]
     pub fn generated_ids(&self) -> &[(usize, ObjectId)] {
         match self {

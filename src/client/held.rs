@@ -12,8 +12,8 @@ impl Client {
     /// Runs a command on a connection from [`check_out`](Self::check_out) of this client, and returns the server's successful
     /// reply.
     ///
-    /// The command has events and log messages. The client adds `$clusterTime`, which the command's document must not
-    /// contain, and keeps the one in the reply. Errors have the same effect as after [`run`](Self::run): a network
+    /// The command produces events and log messages. The client adds `$clusterTime`, which the command's document must
+    /// not contain, and keeps the one in the reply. Errors have the same effect as after [`run`](Self::run): a network
     /// error, for instance, makes the server unknown and clears its pool.
     ///
     /// The command is not retried, and does not belong to a session: the client adds no `lsid`, so that all commands of

@@ -34,7 +34,7 @@ pub(super) struct Explicit {
     state: Mutex<State<Pinned>>,
     /// Whether the client started the session for one of its own operations: a change stream.
     is_implicit: bool,
-    /// The time limit of the call of `with_transaction` in progress, if any.
+    /// The time limit of the call to `with_transaction` in progress, if any.
     repeating_until: Mutex<Option<Limit>>,
     /// The cursors of the current transaction that are closing.
     line: Mutex<Arc<Line>>,
@@ -51,7 +51,7 @@ impl Explicit {
         self.is_implicit
     }
 
-    /// Sets the time limit of a call of `with_transaction`, which holds until the returned value drops. If an outer
+    /// Sets the time limit of a call to `with_transaction`, which holds until the returned value drops. If an outer
     /// call already has a limit, that limit stays, because it covers everything the call does.
     pub(super) fn limit_to(self: &Arc<Self>, limit: Option<Limit>) -> LimitedCall {
         let mut present = self.locked_limit();
@@ -60,13 +60,13 @@ impl Explicit {
         LimitedCall { explicit: self.clone(), before }
     }
 
-    /// Returns the time limit of the call of `with_transaction` in progress, if any.
+    /// Returns the time limit of the call to `with_transaction` in progress, if any.
     pub(super) fn limit(&self) -> Option<Limit> {
         *self.locked_limit()
     }
 
-    /// Returns the session's time limit for an operation with this limit of its own: while `with_transaction` runs, its
-    /// limit (Client Side Operations Timeout, "Validation and Overrides"). `None` if the session sets none.
+    /// Returns the session's time limit for an operation whose own limit is this one: while `with_transaction` runs,
+    /// that call's limit (Client Side Operations Timeout, "Validation and Overrides"). `None` if the session sets none.
     ///
     /// # Errors
     ///
@@ -203,7 +203,7 @@ fn connection_of(pinned: Option<Pinned>) -> Option<Connection<Endpoint>> {
     }
 }
 
-/// A call of `with_transaction` in progress, whose time limit applies to all operations of the session.
+/// A call to `with_transaction` in progress, whose time limit applies to all operations of the session.
 pub(super) struct LimitedCall {
     explicit: Arc<Explicit>,
     /// The limit of the call that contains this one.

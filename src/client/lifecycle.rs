@@ -47,8 +47,8 @@ impl Client {
         self.warm_up_with(connections, |_, _| {}).await
     }
 
-    /// Does the same as [`warm_up`](Self::warm_up), and calls `progress` with the number of open connections and the
-    /// number wanted, once at the start and after each connection.
+    /// Like [`warm_up`](Self::warm_up), but also calls `progress` with the number of open connections and the number
+    /// wanted, once at the start and after each connection.
     ///
     /// # Errors
     ///
@@ -181,12 +181,12 @@ impl Client {
 
     /// Does the work that is kept for the end of a call, on a client that does not spawn it. Altogether this work may
     /// take `connectTimeoutMS`, but at most 10 s and no longer than the call itself. The rest is abandoned, except for
-    /// work that has not begun when the call's time is up: the next call does it.
+    /// work that has not begun when the call runs out of time: the next call does that.
     pub(crate) async fn finish_kept(&self, call: Limit) {
         let mut at = None;
         loop {
-            // A later call cannot continue work that has begun: until then, that work would hold the only connection of its
-            // server.
+            // A later call cannot continue work that has begun: until that call, the work would hold the only
+            // connection of its server.
             if call.left().is_some_and(|left| left.is_zero()) {
                 return;
             }

@@ -176,9 +176,9 @@ impl ClientBuilder {
     /// about monitoring. The default comes from the environment variable `MONGODB_LOG_MAX_DOCUMENT_LENGTH` (a number,
     /// or `unlimited`), or else is 1,000.
     ///
-    /// Commands are logged through [`tracing`] at level `DEBUG` with the target `wharf::command`. The selection of a server
-    /// has the target `wharf::serverSelection`, at level `DEBUG`, and at `INFO` if an operation has to wait for a server.
-    /// [The guide](crate::guide#logs) has all targets, and explains how environment variables set their levels.
+    /// Commands are logged through [`tracing`] at level `DEBUG` with the target `wharf::command`. Server selection uses
+    /// the target `wharf::serverSelection`, at level `DEBUG`, and at `INFO` if an operation has to wait for a server.
+    /// [The guide](crate::guide#logs) lists all targets, and explains how environment variables set their levels.
     pub fn max_logged_document_length(mut self, characters: usize) -> Self {
         self.most_logged = Some(characters);
         self

@@ -12,7 +12,7 @@ use crate::endpoint::Limit;
 use crate::pool::error::Labels;
 use crate::pool::runtime::{forks, random_fraction};
 
-/// A transaction that is repeated as its errors allow, apart from the calls of its body.
+/// A transaction that is repeated as its errors allow, without the calls to its body.
 ///
 /// The caller calls [`turn`](Self::turn), runs the body if told to, and passes the outcome to the next call.
 pub(crate) struct Repeating<T, E> {
@@ -33,7 +33,7 @@ enum LastError<E> {
     Commit(ClientError),
 }
 
-/// A call of `with_transaction` that has not ended. If it is dropped, its transaction is aborted.
+/// A call to `with_transaction` that has not ended. If it is dropped, its transaction is aborted.
 struct OpenCall {
     explicit: Arc<Explicit>,
     /// The number of forks before the call.

@@ -68,8 +68,8 @@ impl Client {
     ///
     /// # Cancel safety
     ///
-    /// As for [`Pool::run`](crate::Pool::run): nothing is lost, and whether the server executes the command is
-    /// unknown. The operation's server session can be used again once the connection has been drained. If it is closed
+    /// As for [`Pool::run`](crate::Pool::run): nothing is lost, but it is unknown whether the server executes the
+    /// command. The operation's server session can be used again once the connection has been drained. If it is closed
     /// instead, the session is ended on the server (`endSessions`), in the background. For an operation of a
     /// transaction behind a load balancer, see [`Session`](super::Session#cancel-safety).
     #[track_caller]

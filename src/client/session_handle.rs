@@ -242,7 +242,7 @@ impl Session {
         self.with_transaction_as(TransactionOptions::default(), body).await
     }
 
-    /// Does the same as [`with_transaction`](Self::with_transaction), with options for the transaction.
+    /// Like [`with_transaction`](Self::with_transaction), with options for the transaction.
     ///
     /// # Errors
     ///
@@ -259,8 +259,8 @@ impl Session {
         self.with_transaction_as(options, body).await
     }
 
-    /// Does the same as [`with_transaction_options`](Self::with_transaction_options), and returns the error type of `body`,
-    /// which may be the application's.
+    /// Like [`with_transaction_options`](Self::with_transaction_options), but returns the error type of `body`, which
+    /// may be the application's.
     ///
     /// The transaction is repeated if a source of the error has the label: see [`BodyError`], which has an example. If
     /// the compiler cannot infer the error type, name it: `with_transaction_as::<MyError, _, _>`.
@@ -309,7 +309,7 @@ impl Session {
         self.with_transaction_in_task_as(options, body).await
     }
 
-    /// Does the same as [`with_transaction_in_task`](Self::with_transaction_in_task), and returns the error type of `body`, as
+    /// Like [`with_transaction_in_task`](Self::with_transaction_in_task), but returns the error type of `body`, as
     /// [`with_transaction_as`](Self::with_transaction_as) does.
     ///
     /// # Errors

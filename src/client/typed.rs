@@ -206,7 +206,7 @@ pub(super) fn encode(name: &'static str, value: &impl Serialize) -> Result<RawDo
     encode_hinted(name, value, "")
 }
 
-/// Same as [`encode`]. `hint` says what to do if the value is not a document.
+/// Like [`encode`], but `hint` says what to do if the value is not a document.
 ///
 /// # Errors
 ///
@@ -220,7 +220,7 @@ pub(super) fn encode_hinted(
     RawDocumentBuf::from_bytes(bytes).map_err(|error| ClientError::Argument { name, reason: error.to_string().into() })
 }
 
-/// Same as [`encode_hinted`], but leaves room before the document.
+/// Like [`encode_hinted`], but leaves room before the document.
 ///
 /// # Errors
 ///

@@ -216,14 +216,14 @@ impl<'c> Write<'c> {
         }
     }
 
-    /// Adds the insert of a document that has its `_id`. `generated` is the `_id` if the client added it.
+    /// Adds an insert of a document that already has its `_id`. `generated` is the `_id` if the client added it.
     pub(super) fn insert_new(mut self, document: RawDocumentBuf, generated: Option<ObjectId>) -> Self {
         let place = self.statements.len();
         self.generated_ids.extend(generated.map(|id| (place, id)));
         self.insert(document)
     }
 
-    /// Adds the insert of a document. A document without `_id` gets one: see [`Written::generated_ids`].
+    /// Adds an insert of a document. A document without `_id` gets one: see [`Written::generated_ids`].
     pub fn insert(self, document: impl Into<Cow<'c, RawDocument>>) -> Self {
         self.add(Kind::Insert, document.into())
     }

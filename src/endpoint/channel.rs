@@ -156,7 +156,7 @@ impl fmt::Debug for Channel {
     }
 }
 
-/// Why a request has no reply.
+/// Why a request got no reply.
 #[derive(Debug)]
 pub(super) enum ExchangeError {
     /// The stream failed or ended.

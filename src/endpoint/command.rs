@@ -65,9 +65,9 @@ pub(crate) enum Limit {
     Infinite,
     /// The limit starts when the command is run.
     For(Duration),
-    /// The limit has started.
+    /// The limit is running.
     Until {
-        /// When the time is up.
+        /// When the time runs out.
         at: Instant,
         /// The whole time that was allowed.
         limit: Duration,
@@ -88,7 +88,7 @@ impl Limit {
         }
     }
 
-    /// Returns when the time is up, with the whole time that was allowed; `None` if no limit is running.
+    /// Returns when the time runs out, with the whole time that was allowed; `None` if no limit is running.
     pub fn deadline(self) -> Option<(Instant, Duration)> {
         match self {
             Self::Until { at, limit } => Some((at, limit)),
@@ -168,7 +168,7 @@ impl<'a> Command<'a> {
         self
     }
 
-    /// Sends a CRC-32C of the message along with it. Servers verify it. Over TLS it serves no purpose.
+    /// Sends a CRC-32C of the message with it. Servers verify the checksum. Over TLS it serves no purpose.
     pub fn checksum(mut self) -> Self {
         self.flags = self.flags.with(Flags::CHECKSUM_PRESENT);
         self

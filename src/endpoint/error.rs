@@ -15,7 +15,7 @@ use crate::pool::error::{Cause, Labels};
 use crate::pool::service_id::ServiceId;
 use crate::text::milliseconds::Milliseconds;
 
-/// Why a command has no successful reply.
+/// Why a command got no successful reply.
 ///
 /// ```
 /// use wharf::CommandError;
@@ -218,7 +218,7 @@ impl CommandError {
         &self.origin().address
     }
 
-    /// Returns the server's error, if the server reported that the command failed or that its time was up.
+    /// Returns the server's error, if the server reported that the command failed or that its time ran out.
     #[must_use]
     pub fn server_error(&self) -> Option<&ServerError> {
         match self {
@@ -282,8 +282,7 @@ impl CommandError {
         }
     }
 
-    /// Returns whether a time limit ended the command: the client's, or the limit that the client had sent to the
-    /// server.
+    /// Returns whether a time limit ended the command: the client's, or the limit that the client sent to the server.
     ///
     /// A timeout says nothing about the server, because the command may just be slow (SDAM, "Network error when reading
     /// or writing").

@@ -295,8 +295,8 @@ impl Endpoint {
     /// [`ConnectTimeoutError`], [`AuthenticationError`], and [`ServerError`] for a hello that the server refused.
     ///
     /// A server that says that it is an arbiter has no users, so the connection is not authenticated even if the
-    /// options have a credential: see [`EndpointConnection::is_authenticated`]. A pool refuses such a connection, because a
-    /// server that does not know the password can say so, too.
+    /// options have a credential: see [`EndpointConnection::is_authenticated`]. A pool refuses such a connection,
+    /// because a server that does not know the password can say so too.
     ///
     /// # Cancel safety
     ///

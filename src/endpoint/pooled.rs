@@ -201,7 +201,7 @@ impl Connection<Endpoint> {
     ///
     /// # Errors
     ///
-    /// [`OperationError::Command`] if the command has no successful reply, [`OperationError::Interrupted`] if the pool
+    /// [`OperationError::Command`] if the command got no successful reply, [`OperationError::Interrupted`] if the pool
     /// was cleared. [`OperationError::is_retryable`] says whether to retry on another connection.
     ///
     /// # Cancel safety
@@ -375,7 +375,7 @@ fn server_error_in<'e>(error: &'e (dyn StdError + 'static)) -> Option<&'e Server
 #[derive(Clone, Error)]
 #[non_exhaustive]
 pub enum OperationError {
-    /// The command has no successful reply.
+    /// The command got no successful reply.
     #[error(transparent)]
     Command(#[from] CommandError),
     /// The pool was cleared with `interruptInUseConnections` before the command was sent or while it ran. The server

@@ -66,7 +66,7 @@ impl Scanned {
         self.is_checking.load(Ordering::Relaxed)
     }
 
-    /// Keeps the failure of an authentication in a check for the next check-out.
+    /// Keeps an authentication failure in a check for the next check-out.
     pub(super) fn keep_failure(&self, reply: RawDocumentBuf, error: &EstablishError) {
         let failed = FailedAuthentication { reply: Some(reply), error: error.clone(), at: Instant::now() };
         *self.failed() = Some(failed);

@@ -51,7 +51,7 @@ impl<'e> Stages<'e> {
             Measured::Hello(took) if stage == Stage::Hello => {
                 let begun = Instant::now();
                 let done = run.await?;
-                // Set once, because a connection has one hello.
+                // Set once, because a connection sends one hello.
                 let _ = took.set(begun.elapsed());
                 return Ok(done);
             }

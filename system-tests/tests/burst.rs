@@ -123,7 +123,7 @@ impl<F: Future<Output = Result<Connection<Numbers>, CheckOutError>>> Waiters<F> 
     }
 }
 
-/// Lets two bursts wait at a pool, one after the other.
+/// Makes two bursts wait at a pool, one after the other.
 fn two_bursts(waiters: usize, end: End) -> Burst {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {

@@ -71,7 +71,7 @@ fn server_line(server: &ServerStatus) -> String {
     )
 }
 
-/// The results, as they are printed.
+/// The results as printed.
 pub struct Table<'r> {
     pub results: &'r Results,
     /// The servers at the end of the run.
@@ -185,7 +185,7 @@ impl Table<'_> {
     }
 }
 
-/// The outcome of the events, as it is printed.
+/// The outcome of the event file, as printed.
 pub struct Events<'e> {
     pub written: &'e Written,
     pub path: &'e Path,

@@ -97,9 +97,9 @@ const IMPORTANT: u8 = 2;
 /// The minimum width of the address beside other columns: the width of `127.0.0.1:27017`.
 const WHOLE_ADDRESS: usize = 15;
 
-/// Renders the table for a terminal of `width` columns. The first line has the titles. No line is wider than the
-/// terminal: columns that do not fit are left out, the least important first, and a long address is cut in its middle, so
-/// that its port remains. The longest holders follow below the pools, one per line.
+/// Renders the table for a terminal of `width` columns. The first line contains the titles. No line is wider than the
+/// terminal: columns that do not fit are left out, the least important first, and a long address is cut in its middle,
+/// so that its port remains. The longest holders follow below the pools, one per line.
 #[must_use]
 pub fn render(lines: &[Line], width: usize) -> Vec<String> {
     let mut columns: Vec<&Column> = COLUMNS.iter().collect();

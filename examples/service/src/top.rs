@@ -72,7 +72,7 @@ async fn print_once(source: &Source, interval: Duration, width: usize) -> Result
 }
 
 async fn live(source: &Source, interval: Duration) -> Result<(), Box<dyn Error>> {
-    // A signal must leave the terminal's state restored, too.
+    // A signal must leave the terminal's state restored too.
     let mut ended = pin!(end_signal()?);
     let (mut before, mut since) = (source.read().await?, Instant::now());
     let mut shown = lines(&before, &before, interval);
@@ -95,7 +95,7 @@ async fn live(source: &Source, interval: Duration) -> Result<(), Box<dyn Error>>
     }
 }
 
-/// Completes when a signal asks the process to end. From this call on, such a signal has no other effect.
+/// Completes when a signal asks the process to end. From this call on, these signals have no other effect.
 fn end_signal() -> io::Result<impl Future<Output = ()>> {
     #[cfg(unix)]
     {

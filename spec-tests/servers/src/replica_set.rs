@@ -126,7 +126,7 @@ impl ReplicaSet {
     ///
     /// # Panics
     ///
-    /// Panics if the set has no member with this number.
+    /// Panics if the set has no member of this number.
     pub fn pid(&self, member: usize) -> u32 {
         self.member(member).pid()
     }
@@ -169,7 +169,7 @@ impl ReplicaSet {
     ///
     /// # Panics
     ///
-    /// Panics if the set has no member with this number.
+    /// Panics if the set has no member of this number.
     pub fn wait_for_secondary(&self, member: usize, deadline: Instant) -> Result<(), ReplicaSetError> {
         self.wait_for("the secondary", deadline, |roles| matches!(roles[member], Role::Secondary).then_some(()))
     }
@@ -205,12 +205,12 @@ impl ReplicaSet {
     ///
     /// # Panics
     ///
-    /// Panics if the set has no member with this number.
+    /// Panics if the set has no member of this number.
     pub fn kill(&self, member: usize) -> Result<(), ReplicaSetError> {
         self.member(member).kill().map_err(ReplicaSetError::Process)
     }
 
-    /// Stops all threads of a member's process where they are (`SIGSTOP`). Clients stay connected and get no answer.
+    /// Stops all threads of a member's process where they are (`SIGSTOP`). Clients stay connected but get no answers.
     ///
     /// # Errors
     ///
@@ -218,7 +218,7 @@ impl ReplicaSet {
     ///
     /// # Panics
     ///
-    /// Panics if the set has no member with this number.
+    /// Panics if the set has no member of this number.
     pub fn stop_process(&self, member: usize) -> Result<(), ReplicaSetError> {
         self.member(member).pause().map_err(ReplicaSetError::Process)
     }
@@ -231,7 +231,7 @@ impl ReplicaSet {
     ///
     /// # Panics
     ///
-    /// Panics if the set has no member with this number.
+    /// Panics if the set has no member of this number.
     pub fn continue_process(&self, member: usize) -> Result<(), ReplicaSetError> {
         self.member(member).resume().map_err(ReplicaSetError::Process)
     }
@@ -245,7 +245,7 @@ impl ReplicaSet {
     ///
     /// # Panics
     ///
-    /// Panics if the set has no member with this number.
+    /// Panics if the set has no member of this number.
     pub fn restart(&self, member: usize) -> Result<(), ReplicaSetError> {
         Ok(self.member(member).restart()?)
     }
@@ -258,7 +258,7 @@ impl ReplicaSet {
     ///
     /// # Panics
     ///
-    /// Panics if the set has no member with this number.
+    /// Panics if the set has no member of this number.
     pub fn command(
         &self,
         member: usize,
@@ -281,7 +281,7 @@ impl ReplicaSet {
     /// over. That member refuses or loses until it is a secondary and the others have received the configuration.
     fn elect_at_once(&self, deadline: Instant) -> Result<usize, ReplicaSetError> {
         loop {
-            // If a member cannot be elected, another one is.
+            // If that member cannot be elected, another member is.
             let _ = self.run(0, "admin", doc! { "replSetStepUp": 1 });
             match self.wait_for_primary(Instant::now()) {
                 Err(ReplicaSetError::Deadline { .. }) if Instant::now() < deadline => thread::sleep(POLL),

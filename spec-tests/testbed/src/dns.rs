@@ -49,7 +49,7 @@ impl Zone {
         self
     }
 
-    /// Lets the records be cached for this long, in seconds, instead of for a day.
+    /// Sets how long the records may be cached, in seconds, instead of a day.
     pub fn lasting(mut self, seconds: u32) -> Zone {
         self.records.iter_mut().for_each(|record| record.ttl = seconds);
         self

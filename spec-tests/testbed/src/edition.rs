@@ -57,11 +57,11 @@ impl Edition {
 /// How files differ between the editions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Both editions have the files, with different contents.
+    /// Both editions contain the files, with different contents.
     Changed,
-    /// Only the fetched copy has the files.
+    /// Only the fetched copy contains the files.
     OnlyFetched,
-    /// Only the newest commit has the files.
+    /// Only the newest commit contains the files.
     OnlyNewest,
 }
 

@@ -119,7 +119,7 @@ pub struct ResponseOptions {
     pub holds: Option<i64>,
     /// Whether to change a bit of the signed part after signing.
     pub forged: bool,
-    /// Where the response has an unknown extension, if anywhere, and whether the extension is critical.
+    /// Where the response contains an unknown extension, if anywhere, and whether the extension is critical.
     pub extension: Option<(Place, bool)>,
     /// Whether the response names a signer other than the actual one.
     pub misnamed: bool,

@@ -1,8 +1,8 @@
 //! The suite `connection_logging`, run by a client against a real server.
 //!
-//! The runner of the unified suites has no server with authentication, which one case needs. It also runs several
-//! clients at a time, and could not tell their connections apart: their messages name the server but no client. Here,
-//! only one client at a time exists in the process.
+//! The runner of the unified suites does not have a server with authentication, which one case needs. It also runs
+//! several clients at a time, whose connections it could not tell apart: their messages name the server but no client.
+//! Here, only one client at a time exists in the process.
 //!
 //! In the fetched copy one list is in an earlier order, which the runner corrects (`wharf_testbed::edition`).
 

@@ -71,7 +71,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a package in the repository").to_owned()
 }
 
-/// Returns whether the source has a test function with this name.
+/// Returns whether the source contains a test function of this name.
 fn has_test(source: &str, function: &str) -> bool {
     let declaration = format!("fn {function}(");
     source.match_indices(&declaration).any(|(at, _)| {

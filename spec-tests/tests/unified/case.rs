@@ -502,7 +502,7 @@ impl Case {
         matches(&Bson::Document(document(&expected.data)), Some(&values.into()), true, self)?;
         let failure = actual.values.get("failure").and_then(Bson::as_str);
         match (expected.failure_is_redacted, failure) {
-            // A failure shows the server's message, which begins with the place of the failure.
+            // A failure shows the server's message, which begins with where the failure occurred.
             (Some(is_redacted), Some(text)) if is_redacted != text.starts_with("the server refused the command") => {
                 Err(format!("failureIsRedacted must be {is_redacted}, got {text}"))
             }

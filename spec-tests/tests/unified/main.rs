@@ -246,7 +246,7 @@ struct Servers {
     // Fields drop in this order.
     /// The last two require authentication.
     environments: Vec<Arc<Environment>>,
-    /// Same as the first environment.
+    /// The same as the first environment.
     other_sets: [Arc<Environment>; 2],
     _balancers: [Balancer; 2],
     _sets: [ReplicaSet; 3],
@@ -580,7 +580,7 @@ fn cases_that_must_fail_do_fail() {
         let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
         let file = match TestFile::parse(&fs::read_to_string(&path).unwrap()) {
             Ok(file) => file,
-            // The only case that the structure by itself rules out.
+            // The only case that the structure already rules out.
             Err(error) => {
                 assert!(
                     ["schemaVersion-unsupported", "ignoreResultAndError-malformed"].contains(&&*name)

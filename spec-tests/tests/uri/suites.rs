@@ -48,7 +48,7 @@ pub fn check(case: &Value) {
     if let Some(hosts) = case["hosts"].as_array() {
         check_hosts(uri, &options, hosts);
     }
-    // The cases of `uri_options` have no hosts and no users.
+    // The cases of `uri_options` contain no hosts or users.
     if case["hosts"].is_array() {
         check_user(uri, &options, &case["auth"]);
     }

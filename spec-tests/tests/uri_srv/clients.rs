@@ -28,7 +28,7 @@ use super::{resolve, resolver, start};
 /// The limit that ends a test that would otherwise hang.
 const AGES: Duration = Duration::from_secs(60);
 
-/// The names that all have the address of the suite's machine.
+/// The names that all resolve to the address of the suite's machine.
 const NAMES: [&str; 6] = [
     "localhost",
     "localhost.test.build.10gen.cc",
@@ -127,7 +127,7 @@ fn known(client: &Client) -> BTreeSet<String> {
     client.status().servers.iter().map(|server| server.address.to_string()).collect()
 }
 
-/// Runs a case that has no error.
+/// Runs a case that expects no error.
 async fn succeed(case: &Value, client: Client, mut events: watch::Receiver<usize>) {
     client.connect().await.unwrap();
     if case["ping"].as_bool() != Some(false) {

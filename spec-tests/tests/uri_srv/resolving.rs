@@ -108,8 +108,8 @@ async fn suffix_replaces_the_domain_of_the_name() {
     let service = "_mongodb._tcp.cluster.internal";
     let zone = |target: &str| Zone::default().srv(service, 27017, target);
     let uri = |suffix: &str| format!("mongodb+srv://cluster.internal/?srvAllowedHostsSuffix={suffix}");
-    // Prose tests 12 and 10. `src/endpoint/options/srv.rs` has the test for `localhost`, which the resolver answers without asking a
-    // server.
+    // Prose tests 12 and 10. `src/endpoint/options/srv.rs` contains the test for `localhost`, which the resolver
+    // answers without asking a server.
     for (suffix, target) in [
         ("internal", "db.cluster.internal"),
         (".internal.", "db.internal"),

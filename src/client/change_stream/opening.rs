@@ -83,7 +83,7 @@ pub struct Watch<'c, C = Client> {
     pub(in crate::client) read_preference: Option<&'c ReadPreference>,
     session: Option<Arc<Explicit>>,
     timeout: Limit,
-    /// The time limit for opening the stream, if it has started.
+    /// The time limit for opening the stream, if it is already running.
     started: Option<Limit>,
     batch_size: Option<i32>,
     max_await_time: Option<Duration>,

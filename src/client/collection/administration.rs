@@ -182,7 +182,7 @@ pub struct CollectionSpecification {
     pub collection_type: String,
     /// The options that it was created with.
     pub options: Document,
-    /// Whether it can only be read, as a view.
+    /// Whether it is read-only, as a view is.
     pub read_only: bool,
     /// The identifier. A view has none.
     pub uuid: Option<bson::Uuid>,
@@ -273,7 +273,7 @@ pub struct DatabaseSpecification {
     pub name: String,
     /// The size on disk, in bytes.
     pub size_on_disk: u64,
-    /// Whether it has no collections.
+    /// Whether it contains no collections.
     pub empty: bool,
     /// The size on each shard, in bytes. Only a sharded cluster has it.
     pub shards: Option<Document>,

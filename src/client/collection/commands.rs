@@ -106,7 +106,7 @@ impl<'c, T, C: AnyClient> RunCursorCommand<'c, T, C> {
         self
     }
 
-    /// Sets the comment of each `getMore`, which has none by default.
+    /// Sets the comment of each `getMore`. By default there is none.
     pub fn comment(mut self, comment: impl Serialize) -> Self {
         self.more.set("comment", "comment", Shape::Any, &comment);
         self

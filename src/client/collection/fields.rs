@@ -112,7 +112,7 @@ impl Fields {
         self.refused.get_or_insert(error);
     }
 
-    /// Returns whether the document has the field.
+    /// Returns whether the document contains the field.
     pub fn has(&self, field: &str) -> bool {
         self.document().is_ok_and(|document| has_field(document, field))
     }

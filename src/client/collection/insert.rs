@@ -19,7 +19,7 @@ use super::{AnyClient, Collection};
 use crate::endpoint::{Limit, OutgoingSequence};
 
 impl<T: Serialize, C: AnyClient> Collection<T, C> {
-    /// Prepares the insert of a document. If it has no `_id`, the client adds one. The result contains it, and so does
+    /// Prepares an insert of a document. If it has no `_id`, the client adds one. The result contains it, and so does
     /// an error that leaves the outcome unknown: [`ClientError::generated_ids`].
     #[track_caller]
     pub fn insert_one(&self, document: impl Borrow<T>) -> InsertOne<'_, C> {

@@ -85,13 +85,13 @@ macro_rules! options {
         filter
     ); };
     (@row $place:tt full_document) => { options!(@method $place "fullDocument" text
-        /// Sets whether the event of an update has the whole document (`fullDocument`): `updateLookup`, `whenAvailable`,
-        /// `required`.
+        /// Sets whether the event of an update contains the whole document (`fullDocument`): `updateLookup`,
+        /// `whenAvailable`, `required`.
         full_document
     ); };
     (@row $place:tt full_document_before_change) => { options!(@method $place "fullDocumentBeforeChange" text
-        /// Sets whether an event has the document before the change (`fullDocumentBeforeChange`): `whenAvailable`, `required`,
-        /// `off`. Needs MongoDB 6.0.
+        /// Sets whether an event contains the document before the change (`fullDocumentBeforeChange`): `whenAvailable`,
+        /// `required`, `off`. Needs MongoDB 6.0.
         full_document_before_change
     ); };
     (@row $place:tt hidden) => { options!(@method $place "hidden" flag
@@ -173,7 +173,7 @@ macro_rules! options {
         show_expanded_events
     ); };
     (@row $place:tt show_record_id) => { options!(@method $place "showRecordId" flag
-        /// Sets whether each document has its position in the storage as `$recordId` (`showRecordId`).
+        /// Sets whether each document carries its position in the storage as `$recordId` (`showRecordId`).
         show_record_id
     ); };
     (@row $place:tt size) => { options!(@method $place "size" number
@@ -185,8 +185,8 @@ macro_rules! options {
         skip
     ); };
     (@row $place:tt sort) => { options!(@method $place "sort" document
-        /// Sets the order of the documents (`sort`), such as `{ price: -1 }`. If one document is changed, it is the first
-        /// one.
+        /// Sets the order of the documents (`sort`), such as `{ price: -1 }`. If only one document is changed, it is
+        /// the first in this order.
         sort
     ); };
     (@row $place:tt sparse) => { options!(@method $place "sparse" flag

@@ -53,7 +53,7 @@ pub(super) struct Request<'c, C = Client> {
     pub write_concern: Option<WriteConcern>,
     pub session: Option<&'c mut Session>,
     pub timeout: Limit,
-    /// The time limit of the call, if it has started.
+    /// The time limit of the call, if it is already running.
     pub started: Option<Limit>,
     pub site: &'static Location<'static>,
 }
@@ -305,7 +305,7 @@ macro_rules! cursor_options {
     };
 }
 
-/// Gives a builder the methods that all builders have, and its future. The builder has a method `send`.
+/// Gives a builder the methods that all builders share, and its future. The builder must have a method `send`.
 macro_rules! builder {
     ($name:ident $(<$t:ident>)? => $output:ty $(, $inherited:ident)*) => {
         impl<'c $(, $t)?, C: super::AnyClient> $name<'c $(, $t)?, C> {

@@ -20,7 +20,7 @@ pub struct InsertOneResult {
 pub struct InsertManyResult {
     /// Whether the server acknowledged the writes. With the write concern `w: 0` it does not.
     pub acknowledged: bool,
-    /// The `_id`s of the documents, by the documents' positions: their own, or the ones that the client has added.
+    /// The `_id`s of the documents, by the documents' positions: their own, or those that the client added.
     pub inserted_ids: BTreeMap<usize, Bson>,
 }
 

@@ -40,12 +40,12 @@ impl<T> Cursor<T> {
         true
     }
 
-    /// Takes a place in the line of the transaction's cursors that are closing.
+    /// Takes a place in the line of the transaction's closing cursors.
     pub(super) fn line_up(&self) -> Option<Place> {
         self.ticket.as_ref().filter(|_| self.id != 0).map(Ticket::line_up)
     }
 
-    /// Takes the cursor apart, and returns what closes it on the server, or `None` if it has ended there.
+    /// Takes the cursor apart, and returns the work that closes it on the server, or `None` if it has ended there.
     pub(super) fn closing(&mut self, timeout: Option<Limit>, place: Option<Place>) -> Option<Closing> {
         let id = match (mem::take(&mut self.id), mem::take(&mut self.unclosed)) {
             (0, 0) => return None,

@@ -94,7 +94,7 @@ impl Attempted for OfCursor<'_> {
             }
         }
         if let Some(check) = self.query.client.deployment().check_if_idle(&server) {
-            // Even if the time is up, the reason is the missing connection.
+            // Even if the time has run out, the reason is the missing connection.
             match self.limit.deadline() {
                 Some((at, _)) => drop(within(at, || None, check).await),
                 None => check.await,

@@ -54,8 +54,8 @@ impl<T> Cursor<T> {
 }
 
 impl<T: DeserializeOwned> Cursor<T> {
-    /// Reads all documents into a collection of the caller's, such as a `Vec`. A tailable cursor yields the documents
-    /// that exist at the moment.
+    /// Reads all documents into a collection that the caller chooses, such as a `Vec`. A tailable cursor yields the
+    /// documents that exist at the moment.
     ///
     /// # Errors
     ///

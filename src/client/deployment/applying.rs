@@ -63,7 +63,7 @@ impl Afterwards {
             server.pool.conclude(change);
         }
         for resident in self.to_monitor {
-            // Load balancers have no probe.
+            // Load balancers are not probed.
             match (&self.runtime, &resident.server.probe) {
                 (Some(runtime), Some(_)) => drop(runtime.spawn(own(monitor::run(resident)))),
                 _ => resident.forget(),

@@ -16,7 +16,7 @@ pub(super) fn is_enabled() -> bool {
     is_logged!(TARGET, Level::DEBUG)
 }
 
-/// Logs an event at level `DEBUG`, with the specification's message and keys. It has no message for a changed server,
+/// Logs an event at level `DEBUG`, with the specification's message and keys. There is no message for a changed server,
 /// because the message for the changed topology says the same.
 #[allow(non_snake_case)] // The specification's keys.
 pub(super) fn log(event: &TopologyEvent, most_logged: MostLogged) {

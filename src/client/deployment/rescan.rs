@@ -13,7 +13,8 @@ use crate::endpoint::{SHORTEST_RESCAN, choose, resolve_again, resolve_first};
 use crate::pool::runtime::alarm;
 use crate::text::printable::PrintableError;
 
-/// Looks the servers up until the deployment is closed, or turns out to be of a type that needs no further look-ups.
+/// Keeps looking the servers up until the deployment is closed, or turns out to be of a type that needs no further
+/// look-ups.
 ///
 /// # Cancel safety
 ///

@@ -1,8 +1,9 @@
 //! Scanning checks the servers inline with operations, where there are no monitors (Server Monitoring, "Single-threaded
 //! monitoring"; Server Selection, "Single-threaded server selection").
 //!
-//! A deployment that scans has one connection for each server, in a pool of size one that spawns nothing. Commands and
-//! checks share it. Opening it counts as a check, and so does a hello on it. One future checks all servers concurrently.
+//! A deployment that scans has one connection to each server, in a pool of size one that does not spawn anything.
+//! Commands and checks share it. Opening it counts as a check, and so does a hello on it. One future checks all servers
+//! concurrently.
 //!
 //! # When a scan is due
 //!
@@ -124,8 +125,8 @@ impl Uses {
 /// A server, and a future that checks it.
 type Check = (Arc<Server>, Pin<Box<dyn Future<Output = ()> + Send>>);
 
-/// A scan. It also ends when it is dropped because the operation's time is up. The next operation begins with what is known
-/// by then.
+/// A scan. It also ends when it is dropped because the operation has run out of time. The next operation begins with
+/// what is known by then.
 struct InProgress<'s>(&'s Scanning);
 
 impl Drop for InProgress<'_> {
@@ -415,7 +416,7 @@ impl Deployment {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future means that the operation's time is up: the server is unknown then.
+    /// Dropping the future means that the operation's time is up: the server is then unknown.
     async fn check(self: Arc<Self>, server: Arc<Server>) {
         let checking = Checking { resident: Some(self.resident_of(&server)), begun: Instant::now() };
         let Some(resident) = &checking.resident else { return };
@@ -452,7 +453,7 @@ impl Deployment {
     async fn try_check(&self, resident: &Resident) -> Result<Checked, Failure> {
         let server = &*resident.server;
         let (pool, endpoint) = (&server.pool, server.pool.establisher());
-        // Without monitors, only the connection itself tells whether the server is there.
+        // Without monitors, only the connection itself shows whether the server is there.
         pool.ready();
         let site = Location::caller();
         if pool.status().available > 0 {

@@ -220,8 +220,8 @@ impl Deployment {
         outcome
     }
 
-    /// Selects a server as [`select`](Self::select) does when no monitors run: because nothing has started them, or because
-    /// operations scan instead.
+    /// Selects a server as [`select`](Self::select) does when no monitors are running, either because nothing has
+    /// started them, or because operations scan instead.
     async fn start_and_select(
         self: &Arc<Self>,
         demand: Demand<'_>,

@@ -10,9 +10,9 @@ use crate::endpoint::{Endpoints, Handshake};
 /// The values derived from the options, once the servers are known.
 pub(super) struct Settled {
     pub(super) options: Arc<Options>,
-    /// Makes the endpoints of pools.
+    /// Creates the endpoints of pools.
     pub(super) endpoints: Endpoints,
-    /// Makes the endpoints of monitors. They have no credential, because monitors do not authenticate.
+    /// Creates the endpoints of monitors. They have no credential, because monitors do not authenticate.
     pub(super) probes: Endpoints,
 }
 

@@ -33,7 +33,7 @@ pub(crate) struct Deployment {
     handshake: Arc<Handshake>,
     /// Set when the servers are known.
     settled: OnceLock<Arc<Settled>>,
-    /// Resolves the SRV name in place of the system's resolver.
+    /// Resolves the SRV name instead of the system's resolver.
     pub(super) resolver: Option<Resolver>,
     /// The state of scans, for a deployment without monitors. `None` if monitors check the servers.
     scanning: Option<Box<Scanning>>,
@@ -398,7 +398,7 @@ impl Deployment {
         self.running.load(Ordering::Acquire) != 0
     }
 
-    /// Makes the pools of the servers, for connections on the caller's runtime. Used by a deployment that scans, whose
+    /// Creates the servers' pools, for connections on the caller's runtime. Used by a deployment that scans, whose
     /// monitors never run.
     ///
     /// # Errors
@@ -472,7 +472,7 @@ impl Deployment {
         }
     }
 
-    /// Makes the pool of a server that belongs to the deployment from now on.
+    /// Creates the pool of a server that now belongs to the deployment.
     pub(super) fn admit(
         self: &Arc<Self>,
         state: &State,

@@ -46,7 +46,7 @@ impl<'e> Told<'e> {
 
     /// Finds the client's error in an application's error: the error itself, or the first one among its sources.
     ///
-    /// An error that displays another one unchanged (`#[error(transparent)]`) also takes over its source. So the
+    /// An error that displays another error unchanged (`#[error(transparent)]`) also takes over its source. So the
     /// client's error may be missing from the chain of sources, although its parts are there.
     fn find_in(error: &'e (dyn StdError + 'static)) -> Option<Self> {
         let mut next = Some(error);

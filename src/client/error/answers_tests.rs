@@ -35,7 +35,7 @@ struct Answers<'e> {
     address: Option<&'e str>,
 }
 
-/// The answers of an error that comes from the client alone.
+/// The answers of an error that comes only from the client.
 const NOTHING: Answers<'static> = Answers {
     code: None,
     code_name: None,

@@ -21,7 +21,8 @@ pub struct ClusterTime {
 }
 
 impl ClusterTime {
-    /// Reads the value of a `$clusterTime`. `None` if it has no timestamp in `clusterTime`, or is longer than 1,024 bytes.
+    /// Reads the value of a `$clusterTime`. Returns `None` if it has no timestamp in `clusterTime`, or is longer than
+    /// 1,024 bytes.
     pub fn read(document: &RawDocument) -> Option<Self> {
         if document.as_bytes().len() > LONGEST {
             return None;

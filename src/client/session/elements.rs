@@ -1,7 +1,7 @@
 //! The elements that sessions append to commands, encoded one after another without a document around them.
 //!
-//! The client appends them to a command's document when it encodes the message. So the document of the application is
-//! neither changed nor copied, and nothing is allocated once the buffer has its size.
+//! The client appends them to a command's document when it encodes the message. So the application's document is not
+//! changed or copied, and nothing is allocated once the buffer has grown to its size.
 
 use bson::{RawDocument, Timestamp};
 

@@ -54,7 +54,7 @@ pub enum SessionError {
     /// time limit (`timeoutMS`) expired.
     #[error("a cursor of the transaction was still closing on its connection when the time was up (timeoutMS)")]
     CursorClosing,
-    /// A call of `with_transaction` was dropped before its end, and the abort of its transaction is still under way.
+    /// A call to `with_transaction` was dropped before its end, and the abort of its transaction is still under way.
     #[error(
         "a call of with_transaction was dropped, and its transaction is still being aborted: use the session later, or \
          another one"

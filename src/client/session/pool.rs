@@ -59,7 +59,7 @@ struct Shard {
 }
 
 impl ServerSessionPool {
-    /// Makes an empty pool with a shard for each core.
+    /// Creates an empty pool with a shard for each core.
     pub fn new(now: Moment) -> Self {
         Self::with_shards(now, thread::available_parallelism().map_or(1, usize::from))
     }
@@ -70,7 +70,7 @@ impl ServerSessionPool {
         Self { shards: shards.collect() }
     }
 
-    /// Takes a session that was used before, or makes a new one.
+    /// Takes a session that was used before, or creates a new one.
     ///
     /// `timeout` is the deployment's `logicalSessionTimeoutMinutes`, and `None` in load-balanced mode, where sessions do not
     /// expire (Load Balancers, "Session Expiration"). A session with less than a minute left is discarded. Call this only

@@ -27,7 +27,7 @@ pub enum NextStep {
     ReportTimeout,
 }
 
-/// The repetitions within one call of `with_transaction`. Reads no clock and draws no random number: both come as
+/// The repetitions within one call to `with_transaction`. Reads no clock and draws no random number: both come as
 /// arguments.
 #[derive(Clone, Copy, Debug)]
 pub struct Repetitions {

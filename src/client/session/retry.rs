@@ -83,7 +83,7 @@ pub enum Decision {
 
 /// The retries of one operation: the combined policies of Retryable Reads, Retryable Writes and Client Backpressure.
 ///
-/// The specification no longer has a token bucket: since its version of 2026-03-30 the number of retries is limited
+/// The specification no longer uses a token bucket: since its version of 2026-03-30 it limits the number of retries
 /// instead.
 #[derive(Clone, Copy, Debug)]
 pub struct Retries {

@@ -78,7 +78,7 @@ pub struct ServerSession {
 }
 
 impl ServerSession {
-    /// Makes a new session. The server starts it with the first command.
+    /// Creates a new session. The server starts it with the first command.
     pub fn new(now: Moment) -> Self {
         Self {
             id: SessionId::new(),

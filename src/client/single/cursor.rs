@@ -52,7 +52,7 @@ impl<T> Cursor<T> {
     }
 
     /// Returns the next document, or `None` if there is none at the moment. A tailable cursor has then fetched one
-    /// batch, and [`is_over`](Self::is_over) tells whether more can come.
+    /// batch, and [`is_over`](Self::is_over) says whether there can be more.
     ///
     /// # Errors
     ///

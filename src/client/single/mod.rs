@@ -181,7 +181,7 @@ impl ClientBuilder {
         Self { builder: self.builder.max_logged_document_length(characters) }
     }
 
-    /// Sets the resolver for an SRV name (`mongodb+srv://`), in place of the system's configuration.
+    /// Sets the resolver for an SRV name (`mongodb+srv://`), instead of the system's configuration.
     #[cfg(feature = "srv")]
     pub fn resolver(self, resolver: crate::endpoint::hickory_resolver::TokioResolver) -> Self {
         Self { builder: self.builder.resolver(resolver) }
@@ -423,7 +423,7 @@ impl Client {
         self.drive_within(Limit::Unset, |_| future)
     }
 
-    /// Same as [`drive`](Self::drive), within a limit. The limit starts before the wait for other calls, and `begin`
+    /// Like [`drive`](Self::drive), within a limit. The limit starts before the wait for other calls, and `begin`
     /// gets it already running.
     ///
     /// # Errors

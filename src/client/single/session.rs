@@ -234,7 +234,7 @@ impl Session {
         self.with_transaction_as(TransactionOptions::default(), body)
     }
 
-    /// Same as [`with_transaction`](Self::with_transaction), with options for the transaction.
+    /// Like [`with_transaction`](Self::with_transaction), with options for the transaction.
     ///
     /// # Errors
     ///
@@ -247,7 +247,7 @@ impl Session {
         self.with_transaction_as(options, body)
     }
 
-    /// Same as [`with_transaction_options`](Self::with_transaction_options), but returns the error type of `body`, which
+    /// Like [`with_transaction_options`](Self::with_transaction_options), but returns the error type of `body`, which
     /// may be the application's: see [`client::Session::with_transaction_as`](crate::client::Session::with_transaction_as).
     ///
     /// # Errors

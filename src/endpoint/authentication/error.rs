@@ -111,7 +111,7 @@ pub enum AuthenticationCause {
     /// The server violates SCRAM or does not know the password, or the password cannot be used.
     #[error(transparent)]
     Scram(#[from] ScramError),
-    /// The server continues a conversation that has ended.
+    /// The server continues a conversation that is over.
     #[error("the server continued the conversation after its end")]
     Endless,
     /// The proof could not be obtained from a file, a cloud's metadata service, or the application's callback.

@@ -21,7 +21,7 @@ pub(super) struct Scram {
     keys: KeyCache,
 }
 
-/// A conversation that began along with hello.
+/// A conversation that began with the hello.
 #[derive(Debug)]
 pub(super) struct Begun {
     hash: Hash,

@@ -28,7 +28,7 @@ pub(super) struct BusyPoll {
 
 impl BusyPoll {
     pub const fn new(limit: Duration) -> Self {
-        // The first request has the ID 1.
+        // The ID of the first request is 1.
         Self { limit, request: 0, until: None, step: 1, to_pass: 0 }
     }
 

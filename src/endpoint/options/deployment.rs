@@ -13,8 +13,8 @@ use super::{
 /// Options come from a connection string ([`Options::parse`]), from code ([`Options::new`] and the methods), or from
 /// both; the last value set counts. Nothing is checked until [`Options::validate`], which [`Options::endpoint`] calls.
 ///
-/// Some options matter only to a [`Client`](crate::Client), and not to a pool that is used alone. Their documentation says
-/// so.
+/// Some options matter only to a [`Client`](crate::Client), and not to a pool that is used on its own. Their
+/// documentation says so.
 ///
 /// ```
 /// use std::time::Duration;
@@ -88,9 +88,8 @@ pub struct Options {
     /// a command waits for a hanging server as long as the network holds the connection.
     ///
     /// For [`Pool::run`](crate::Pool::run) and [`Pool::run_command`](crate::Pool::run_command) the operation includes
-    /// the
-    /// check-out. On a checked-out connection, the operation is the command alone;
-    /// [`Pool::check_out`](crate::Pool::check_out) has the same limit for itself.
+    /// the check-out. On a checked-out connection, the operation is only the command;
+    /// [`Pool::check_out`](crate::Pool::check_out) gets the same limit separately.
     /// [`Command::timeout`](crate::Command::timeout) sets the limit of one command.
     pub timeout: Option<Duration>,
     /// How long a connection is drained in the background after its command was cancelled or timed out, before it is
@@ -109,8 +108,8 @@ pub struct Options {
     /// How long, at most, a command that waits for its reply keeps its thread awake instead of letting it sleep. At most 10
     /// milliseconds. Default zero, which means not at all. Not part of connection strings.
     ///
-    /// It suits threads that have little else to do, and servers that answer within some tens of microseconds. A thread
-    /// that sleeps and wakes spends 10 to 20 µs on that, and the reply waits that long. 50 µs is a good limit. Other
+    /// It suits threads that have little else to do, and servers that answer within a few tens of microseconds. Falling
+    /// asleep and waking up costs a thread 10 to 20 µs, and the reply waits that long. 50 µs is a good limit. Other
     /// tasks run in the meantime. A connection whose replies take longer stops trying, except for one command in 256.
     /// All futures around the command are polled repeatedly during the wait.
     ///

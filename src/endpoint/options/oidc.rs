@@ -26,9 +26,9 @@ use super::{CallbackError, CallbackFuture, Credential, InvalidOption, Secret};
 pub trait OidcCallback: Send + Sync {
     /// Obtains an access token.
     ///
-    /// All connections of the same options share one token. At most one call runs at a time, and it begins at least 100 ms
-    /// after the previous one. The future is dropped after [`OidcContext::timeout`], or once no task waits for its
-    /// connection.
+    /// All connections of the same options share one token. At most one call runs at a time, and it begins at least 100
+    /// ms after the previous one. The future is dropped after [`OidcContext::timeout`], or once no task is waiting for
+    /// its connection.
     ///
     /// # Errors
     ///
@@ -157,7 +157,8 @@ impl PartialEq for Callback {
 impl Eq for Callback {}
 
 impl Credential {
-    /// `OIDC_CALLBACK`: sets how to obtain access tokens for `MONGODB-OIDC` without a human, in place of an `ENVIRONMENT`.
+    /// `OIDC_CALLBACK`: sets how to obtain access tokens for `MONGODB-OIDC` without a human, instead of an
+    /// `ENVIRONMENT`.
     pub fn oidc_callback(mut self, callback: impl OidcCallback + 'static) -> Self {
         self.oidc.callback = Some(Callback(Arc::new(callback)));
         self

@@ -3,7 +3,7 @@
 //! [`Connectors`] reads the options of a deployment, including the files that they name. A [`Connector`] opens streams
 //! to one of its servers, and each stream is a [`Transport`].
 //!
-//! Dropping a stream closes it, at any time and in any place: no runtime is needed, and nothing is sent. A TLS stream is
+//! Dropping a stream closes it, at any time and anywhere: no runtime is needed, and nothing is sent. A TLS stream is
 //! therefore closed without `close_notify`, which would tell the peer that no bytes are missing. It is not needed here,
 //! because a message of the wire protocol states its length.
 
@@ -156,7 +156,7 @@ async fn connect_unix(path: &std::path::Path, deadline: Deadline) -> Result<Sock
 
 /// Returns every address of a host, at least one.
 ///
-/// A failure here says nothing about the server's load, so its errors have no label.
+/// A failure here says nothing about the server's load, so its errors carry no label.
 async fn resolve(
     look_ups: &LookUps,
     name: &str,
@@ -246,9 +246,9 @@ impl Transport {
     ///
     /// Nothing was written if this returns `Pending`.
     ///
-    /// With TLS, the bytes may still be in the stream's own buffer. The next call of this function or of
-    /// [`poll_read`](Self::poll_read) sends them. A caller that waits for a reply does not need to do anything. A caller
-    /// that does not wait must call [`poll_flush`](Self::poll_flush).
+    /// With TLS, the bytes may still be in the stream's own buffer. The next call to this function or to
+    /// [`poll_read`](Self::poll_read) sends them. A caller that is going to wait for a reply need not do anything. A
+    /// caller that does not wait must call [`poll_flush`](Self::poll_flush).
     #[inline(always)] // Because its only caller is inlined.
     pub fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = match &mut self.stream {

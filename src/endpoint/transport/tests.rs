@@ -65,7 +65,8 @@ fn bytes_from(place: usize, length: usize) -> Vec<u8> {
     (place..place + length).map(|place| (place % 251) as u8).collect()
 }
 
-/// Writes until the peer, which does not read, has no more room. Cancels every write that is not complete at once.
+/// Writes until the buffers of the peer, which does not read, are full. Cancels every write that is not complete at
+/// once.
 async fn fill(transport: &mut Transport) -> usize {
     let mut written = 0;
     let mut cancelled = 0;
@@ -127,7 +128,7 @@ async fn sent_request_without_a_reply_has_left_the_tls_buffer() {
     let request =
         Request { database: "test", body: &body, sequences: &[], flags: Flags::MORE_TO_COME, appended: [&[], &[]] };
     let mut sent = 0;
-    // Writes until the peer, which does not read, has no more room.
+    // Writes until the buffers of the peer, which does not read, are full.
     loop {
         channel.begin(&request).unwrap();
         sent += channel.outgoing.len();

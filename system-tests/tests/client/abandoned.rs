@@ -92,7 +92,7 @@ async fn sessions_of_cancelled_operations_come_back_when_their_connections_are_d
         until("the connection is drained", || is_free(&client)).await;
     }
     assert_eq!(sessions(&server).len(), 1, "{:?}", server.commands());
-    // The application's session, too.
+    // The application's session too.
     for _ in 0..20 {
         let mut session = client.start_session(&SessionOptions::default()).unwrap();
         let find = async { client.find("test", "c", doc! {}).session(&mut session).await };

@@ -12,7 +12,7 @@ use wharf_testbed::scripted::Answer;
 use super::cancelled::until;
 use super::repetitions::{client, count, lost_with_a_commit, primary, start};
 
-/// Starts a session whose transactions are repeated for a short time only, so that a client that repeats them fails soon.
+/// Starts a session whose transactions are repeated only briefly, so that a client that repeats them soon fails.
 fn session(client: &Client) -> Session {
     client.start_session(&SessionOptions::default().default_timeout(Duration::from_secs(1))).unwrap()
 }

@@ -121,7 +121,7 @@ async fn updated(initial: Option<DriverInfo>, appended: &[DriverInfo]) -> Vec<Me
     seen
 }
 
-/// Returns the values of two libraries as they are joined. A field that is not given leaves the other one alone.
+/// Returns the values of two libraries, joined. A field that is not given leaves the other one alone.
 fn joined(first: &DriverInfo, second: &DriverInfo) -> [String; 3] {
     let joined =
         |first: Option<&str>, second: Option<&str>| [first, second].into_iter().flatten().collect::<Vec<_>>().join("|");

@@ -17,7 +17,7 @@ use wharf_testbed::scripted::Answer;
 use super::cluster::{self, Cluster, ok};
 use super::events::Events;
 
-/// Keeps the messages of a component: each with its fields.
+/// Keeps a component's messages, each with its fields.
 #[derive(Clone)]
 struct Kept {
     target: &'static str,

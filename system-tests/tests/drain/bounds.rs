@@ -35,7 +35,7 @@ async fn start(documents: u32) -> EmbeddedServer {
     EmbeddedServer::start(EmbeddedOptions { documents, ..EmbeddedOptions::default() }).await.unwrap()
 }
 
-/// Makes the server delay the commands with this name.
+/// Makes the server delay commands of this name.
 async fn block(server: &EmbeddedServer, command: &str, time: Duration) {
     let data = doc! {
         "failCommands": [command], "blockConnection": true, "blockTimeMS": i64::try_from(time.as_millis()).unwrap(),

@@ -48,7 +48,7 @@ async fn scripted(
     scripted_as(doc! { "maxWireVersion": 21 }, parameters, answer).await
 }
 
-/// Does the same as [`scripted`], with further fields in the reply to `hello`.
+/// Like [`scripted`], but with additional fields in the reply to `hello`.
 async fn scripted_as(
     hello: Document,
     parameters: &str,

@@ -102,7 +102,7 @@ fn pairs_on_the_pool<const METERED: bool>(rounds: u64) {
     });
 }
 
-/// A clone changes one count, and so does its drop.
+/// Cloning changes one count, and so does dropping the clone.
 #[test]
 #[ignore = "needs valgrind and objdump; CI runs it"]
 fn clone_of_a_pool() {

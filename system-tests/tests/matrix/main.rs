@@ -247,8 +247,8 @@ fn user_of(status: &RawDocument) -> Option<String> {
     Some(user.get_str("user").unwrap().to_owned())
 }
 
-/// Returns the error of a check-out from a pool with these options, and whether the pool's failure sink was told to clear
-/// it. Asserts that no connection is left.
+/// Returns the error of a check-out from a pool with these options, and whether the pool's failure sink was told to
+/// clear it. Asserts that no connections are left.
 async fn refused(options: Options) -> (EstablishError, bool) {
     let clears = Arc::new(Mutex::new(Vec::new()));
     let told = Arc::clone(&clears);

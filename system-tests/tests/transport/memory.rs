@@ -35,7 +35,7 @@ async fn certificates_in_memory_work_like_files() {
             .certificate_key_file_password(KEY_PASSWORD),
     ] {
         let options = localhost(port).tls(tls).credential(Credential::of(Mechanism::MongoDbX509));
-        // This mongod does not have that user, so remove the credential and test TLS alone.
+        // This mongod does not have that user, so remove the credential and test only TLS.
         assert!(options.clone().endpoint().is_ok());
         let mut options = options;
         options.credential = None;

@@ -16,7 +16,7 @@ struct Order {
 ///
 /// Returns the operating system's error from starting a process or a thread.
 pub(super) fn spawn(mut command: Command) -> io::Result<Child> {
-    // The sender is never dropped, so the thread waits for orders until the process exits.
+    // The sender is never dropped, so the thread waits for requests until the process exits.
     static ORDERS: OnceLock<mpsc::Sender<Order>> = OnceLock::new();
     die_with_this_process(&mut command);
     let orders = match ORDERS.get() {

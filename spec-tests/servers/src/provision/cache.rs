@@ -107,7 +107,7 @@ impl Lock {
 impl Drop for Lock {
     fn drop(&mut self) {
         // Unlocks explicitly: a child that another thread is starting holds a copy of the handle for a moment. If this
-        // fails, closing the handle unlocks.
+        // fails, closing the handle unlocks the file.
         let _ = self.0.unlock();
     }
 }

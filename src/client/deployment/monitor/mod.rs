@@ -36,9 +36,9 @@ use failure::{CheckTimeoutError, Failure};
 
 /// How many checks may follow one another without a pause. Beyond that, checks are 500 ms apart on average.
 ///
-/// A change of the server's state ends an awaited check at once. So does a server that closes its connections or does not
-/// delay its replies. The monitor must follow an election, which takes a few changes, but need not keep up with such a
-/// server.
+/// A change of the server's state ends an awaited check at once. So does a server that closes its connections or does
+/// not delay its replies. The monitor must follow an election, which takes a few changes, but need not keep up with a
+/// server of that kind.
 const BURST: u32 = 10;
 
 /// Checks the server until it leaves the deployment.
@@ -80,7 +80,7 @@ struct Monitor<'m> {
     probe: &'m Endpoint,
     /// Whether to stream from servers that support it.
     streams: bool,
-    /// Tells whether round trips are to be measured on a separate connection.
+    /// Says whether round trips are to be measured on a separate connection.
     streaming: watch::Sender<bool>,
     /// When the last check ended, or was cancelled. Pauses are measured from this time.
     ended: Instant,

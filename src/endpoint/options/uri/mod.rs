@@ -58,7 +58,7 @@ impl Options {
     ///
     /// If an option is given more than once, the last value counts. A `proxy…` option may be given only once, and all
     /// values of `tls` and `ssl` must agree. Semicolons do not separate options. The value of a mechanism property must
-    /// not contain a comma: set such a property with
+    /// not contain a comma: set a property like that with
     /// [`Credential::mechanism_property`](super::Credential::mechanism_property). White space at the end of the string
     /// is left out, with a warning.
     ///

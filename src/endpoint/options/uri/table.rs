@@ -460,8 +460,8 @@ pub(super) const OLD_NAMES: [OldName; 3] = [
     },
 ];
 
-/// Names that options have in other drivers, or had in earlier versions of them, with the current names. They are unknown
-/// options, because no specification has them. Warnings about them give the current name.
+/// Names that other drivers, or earlier versions of them, use for options, with the current names. They count as
+/// unknown options, because no specification contains them. Warnings about them give the current name.
 const PRESENT_NAMES: [(&str, &str); 22] = [
     ("poolSize", "maxPoolSize"),
     ("sslCAFile", "tlsCAFile"),

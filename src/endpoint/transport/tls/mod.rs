@@ -5,7 +5,7 @@
 //!
 //! # Revocation
 //!
-//! The OCSP response that a server staples is verified, and a certificate that demands one (Must-Staple) requires it
+//! The OCSP response that a server staples is verified, and a certificate can make it mandatory (Must-Staple)
 //! (`revocation`; OCSP Support specification, "Suggested OCSP Behavior", steps 1 to 3 and 10). rustls asks every server
 //! for a response and passes it on.
 //!
@@ -206,8 +206,8 @@ impl fmt::Debug for Tls {
 /// How many of a certificate's names an error lists.
 const MOST_NAMES: usize = 16;
 
-/// Returns the error with the names of the server's certificate, if it lists them, escaped and cut. The certificate's
-/// issuer chose them, so they are not trusted.
+/// Returns the error with the names of the server's certificate, if it lists them, escaped and truncated. The
+/// certificate's issuer chose them, so they are not trusted.
 fn with_printable_names(error: io::Error) -> io::Error {
     let source = error.get_ref().and_then(|source| source.downcast_ref());
     let Some(Error::InvalidCertificate(CertificateError::NotValidForNameContext { expected, presented })) = source

@@ -84,9 +84,9 @@ impl<'a> Issued<'a> {
         let issuer = match issuer {
             Issuer::Itself => anchor_from_trusted_cert(certificate).map_err(bad_encoding)?.to_owned(),
             Issuer::OfChain { intermediates, authorities } => {
-                // The chain is verified again, because only the verification yields it. The issuer must not be looked up by
-                // name and signature alone. For a given signature, an attacker can construct a key that verifies it, and
-                // send a certificate with that key along.
+                // The chain is verified again, because only the verification yields it. The issuer must not be looked
+                // up merely by name and signature. For a given signature, an attacker can construct a key that verifies
+                // it, and send a certificate with that key along.
                 let end_entity = EndEntityCert::try_from(certificate).map_err(bad_encoding)?;
                 let usage = KeyUsage::server_auth();
                 let chain = end_entity
@@ -178,8 +178,8 @@ fn is_signed_by(response: &OcspResponse<'_>, key: PublicKey<'_>, algorithms: &Al
 
 /// Returns true if the issuer itself issued this certificate for signing OCSP responses, and the certificate is valid now.
 ///
-/// Whether that certificate was revoked in turn is not checked. Responders' certificates are short-lived, or state that
-/// no check is needed (RFC 6960, section 4.2.2.2.1).
+/// It is not checked whether that certificate was revoked in turn. Responders' certificates are short-lived, or state
+/// that no check is needed (RFC 6960, section 4.2.2.2.1).
 fn is_delegated(certificate: &[u8], issuer: &TrustAnchor<'_>, now: UnixTime, algorithms: &Algorithms) -> bool {
     let certificate = CertificateDer::from(certificate);
     let Ok(certificate) = EndEntityCert::try_from(&certificate) else { return false };

@@ -214,7 +214,7 @@ fn collect(
     }
 }
 
-/// Leaves out certificates that cannot be read, because systems are known to have one or two of them.
+/// Leaves out certificates that cannot be read, because systems are known to contain one or two of these.
 fn read_system_authorities() -> Result<RootCertStore, TlsError> {
     let found = rustls_native_certs::load_native_certs();
     let mut authorities = RootCertStore::empty();
@@ -233,8 +233,8 @@ fn is_of_authority(error: &Error) -> bool {
 
 /// Accepts the certificate of an authority as a server's own, if it is self-signed and one of the trusted certificates.
 ///
-/// For such a certificate, it is enough to show that it is the same certificate. The handshake proves that the server
-/// has its key. Its validity period and its purpose are checked as usual.
+/// For these it is enough to show that it is the same certificate. The handshake proves that the server holds its key.
+/// Its validity period and its purpose are checked as usual.
 fn verify_pinned(certificate: &CertificateDer<'_>, pins: &[CertificateDer<'_>], now: UnixTime) -> Result<(), Error> {
     let bad_encoding = |_| CertificateError::BadEncoding;
     let parts = Certificate::read(certificate).map_err(bad_encoding)?;

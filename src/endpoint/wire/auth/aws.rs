@@ -314,7 +314,7 @@ impl Timestamp {
         let (year, month, day) = (number(0..4)?, number(5..7)?, number(8..10)?);
         let (hour, minute, second) = (number(11..13)?, number(14..16)?, number(17..19)?);
         let days = days_before(year, month, day)?;
-        // A leap second has the number 60.
+        // A leap second is numbered 60.
         (hour < 24 && minute < 60 && second <= 60).then(|| Self(days * 86_400 + hour * 3600 + minute * 60 + second))
     }
 }

@@ -173,7 +173,7 @@ fn times_survive_a_round_trip() {
     ] {
         assert_eq!(Timestamp::parse(text), None, "{text}");
     }
-    // Every day of eight centuries has a distinct date, later than the day before.
+    // The dates of all days of eight centuries are distinct and in order.
     let mut last = date_of(0);
     for days in 1..800 * 366 {
         let date = date_of(days);

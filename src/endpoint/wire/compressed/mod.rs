@@ -4,7 +4,7 @@
 //! operation, the length and the compressor of the compressed content, which is everything after that message's header.
 //!
 //! [`compress`] and [`decompress`] write from one of the caller's buffers into another. The compressors' contexts are
-//! large: hundreds of kilobytes for zlib, and up to some megabytes for zstd. They are only needed while one of these
+//! large: hundreds of kilobytes for zlib, and up to a few megabytes for zstd. They are only needed while one of these
 //! functions runs. Each *thread* therefore keeps its own contexts, created on first use, and the connections of a pool keep
 //! none. After the first messages, neither function allocates, provided that the buffers have grown. A caller that wants
 //! its own contexts uses a [`Codec`].
@@ -137,7 +137,7 @@ pub(crate) fn announced_size(bytes: &[u8]) -> Option<usize> {
     usize::try_from(i32::from_le_bytes(*size)).ok()
 }
 
-/// The compressors that a peer may use: the ones that were offered to it. The no-op is never among them.
+/// The compressors that a peer may use: those that were offered to it. The no-op is never among them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Accepted(u8);
 

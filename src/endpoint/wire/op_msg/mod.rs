@@ -62,7 +62,7 @@ impl Flags {
         Ok(Self(bits & (required | Self::EXHAUST_ALLOWED.0)))
     }
 
-    /// Returns all 32 bits, as they are sent.
+    /// Returns all 32 bits, as sent.
     #[must_use]
     pub const fn bits(self) -> u32 {
         self.0
