@@ -96,7 +96,7 @@ impl Limit {
         }
     }
 
-    /// Returns the whole limit, which has not started.
+    /// Returns the whole limit, not yet running.
     pub fn unstarted(self) -> Self {
         match self {
             Self::Until { limit, .. } => Self::For(limit),
@@ -104,7 +104,7 @@ impl Limit {
         }
     }
 
-    /// Returns the whole limit, restarted if it has already started.
+    /// Returns the whole limit, restarted if it is already running.
     pub fn refreshed(self) -> Self {
         self.unstarted().start()
     }

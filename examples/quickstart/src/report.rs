@@ -13,7 +13,7 @@ use wharf::telemetry::Counts;
 use crate::events::{self, Written};
 use crate::load::Results;
 
-/// The width of a terminal that the report fits.
+/// The terminal width that the report fits into.
 const COLUMNS: usize = 80;
 
 /// Live lines on a terminal, or else lines every second: one for the load, and one for each server. They go to standard

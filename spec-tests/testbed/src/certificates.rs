@@ -73,7 +73,7 @@ pub enum Pem {
     ExpiredClient,
     /// Like [`Client`](Pem::Client), signed by the second authority.
     OtherAuthoritysClient,
-    /// Like [`Client`](Pem::Client), with the key of another certificate.
+    /// Like [`Client`](Pem::Client), with another certificate's key.
     ClientWithOtherKey,
     /// Like [`Client`](Pem::Client), with its key in SEC1.
     ClientSec1,

@@ -1,4 +1,4 @@
-//! The documents of commands and statementsthat are being built.
+//! The documents of commands and statements while they are being built.
 
 use std::sync::Arc;
 

@@ -106,7 +106,7 @@ impl Query {
         Batch::read(reply, "nextBatch").map_err(unreadable)
     }
 
-    /// Returns what can close the cursor beside the `getMore` in flight, where the server would wait for documents.
+    /// Returns what can close the cursor while a `getMore` is in flight, if the server would wait for documents.
     ///
     /// `None` if the connection of that command is the only one that leads to the cursor, or if its session is in a
     /// transaction, which runs one command at a time.

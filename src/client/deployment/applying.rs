@@ -314,9 +314,9 @@ impl Deployment {
         let refusal = refusal(error.cause());
         let kind = refusal.and_then(ServerError::state_change).map_or(ErrorKind::Command, ErrorKind::StateChange);
         if !failed.clears_pool() && kind == ErrorKind::Command {
-            // A failure that must not clear the pool changes nothing else either: one labelled as coming from => of an
-            // overloaded server, or one before the service of a load balancer is known. It requests no check either
-            // ("Network error when reading or writing").
+            // A failure that must not clear the pool changes nothing else either: one with the label of an overloaded
+            // server, or one before the service of a load balancer is known. Nor does it request a check ("Network error
+            // when reading or writing").
             return;
         }
         let progress = match error.stage() {

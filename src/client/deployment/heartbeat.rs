@@ -11,7 +11,7 @@ use super::publisher::Publisher;
 use crate::client::topology::{HeartbeatConnection, TopologyEvent};
 use crate::pool::error::Cause;
 
-/// The check in progress, if anything listens to its events.
+/// The check in progress, if anything is listening to its events.
 ///
 /// This lock comes after the deployment's. Events are queued under it, so that they are in order.
 #[derive(Default)]

@@ -61,7 +61,7 @@ pub enum ServerSelectionError {
         /// The servers' states at the end.
         topology: Arc<TopologySummary>,
     },
-    /// A server supports no wire version that wharf supports.
+    /// A server supports only wire versions that wharf does not.
     #[error("{0}")]
     Incompatible(#[source] Cause),
     /// The operation's read preference cannot be used with this deployment.

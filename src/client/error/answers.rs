@@ -1,4 +1,4 @@
-//! The answers that each client error gives, however deeply nested their source.
+//! The answers that each client error gives, however deeply the answers are nested.
 
 use crate::client::session::SessionError;
 use crate::endpoint::wire::reply::DUPLICATE_KEY;

@@ -4,7 +4,7 @@
 use bson::{RawBsonRef, RawDocument};
 
 /// Returns whether a write can be retried with a transaction number: a write of single documents that is acknowledged
-/// (Retryable Writes, "Supported Write Operations"). Commits and aborts do not count: they have a separate rule.
+/// (Retryable Writes, "Supported Write Operations"). Commits and aborts do not count: they follow a separate rule.
 ///
 /// `sequences` are the command's arguments outside its document, by their names: `updates`, `deletes` or `ops`.
 /// `is_unacknowledged` says whether the write concern that applies is `w: 0`.

@@ -121,8 +121,8 @@ pub struct TlsOptions {
     /// `tlsAllowInvalidCertificates`: whether to accept any certificate, even if it was revoked. If so, an attacker in the
     /// network can read and change everything. Default `false`.
     pub allow_invalid_certificates: bool,
-    /// `tlsAllowInvalidHostnames`: whether to accept a certificate with another name. The chain to an authority is still
-    /// checked. TLS over a Unix domain socket needs it, unless nothing is checked. Default `false`.
+    /// `tlsAllowInvalidHostnames`: whether to accept a certificate with a different name. The chain to an authority is
+    /// still checked. TLS over a Unix domain socket needs it, unless nothing is checked. Default `false`.
     pub allow_invalid_hostnames: bool,
     /// `tlsDisableOCSPEndpointCheck`: whether to skip the questions to the certificate authority about revocation (see
     /// [Revocation](Self#revocation)). A stapled response is still verified. Without the feature `ocsp`, wharf never asks.

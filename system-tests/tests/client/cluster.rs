@@ -11,7 +11,7 @@ use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 use super::events::Events;
 use super::repetitions::standalone;
 
-/// The servers of a deployment. In a replica set, the first one is the primary.
+/// The servers of a deployment. In a replica set, the first server is the primary.
 pub(super) struct Cluster {
     pub(super) servers: Vec<ScriptedServer>,
     /// The commands that the servers received, except hello, each with the number of its server.

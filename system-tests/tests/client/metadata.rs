@@ -111,7 +111,7 @@ async fn updated(initial: Option<DriverInfo>, appended: &[DriverInfo]) -> Vec<Me
         client.clone().append_metadata(library.clone()).unwrap();
         seen.push(ping().await);
     }
-    // Test 9: each handshake has the field, including those of monitors.
+    // Test 9: each handshake contains the field, including the monitors' handshakes.
     let handshakes: Vec<_> =
         server.server.commands().into_iter().filter(|command| command.contains_key("client")).collect();
     assert!(handshakes.len() > seen.len(), "{handshakes:?}");

@@ -189,7 +189,8 @@ async fn abort_after_a_callback_has_the_whole_time_limit_again() {
     assert_eq!(of_commands, expected);
 }
 
-/// 9. endSession. A session ends when it is dropped, which reports nothing; the abort still has the time limit.
+/// 9. endSession. A session ends when it is dropped, which cannot report an error; the abort still obeys the time
+///    limit.
 #[tokio::test(start_paused = true)]
 async fn abort_of_a_dropped_session_has_the_time_limit() {
     for (parameters, options) in [

@@ -1,4 +1,4 @@
-//! The questions to a replica set's members, over wharf's connections.
+//! Queries to a replica set's members, over wharf's connections.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -63,7 +63,7 @@ pub(super) async fn run(
     Ok(connection.run(Command::new(database, command).without_max_time()).await?)
 }
 
-/// Connections to all members, kept between questions.
+/// Connections to all members, kept between queries.
 #[derive(Debug)]
 pub(super) struct Admin {
     connections: Vec<(SocketAddr, Option<DirectConnection>)>,
