@@ -313,8 +313,8 @@ impl Endpoint {
         Ok(DirectConnection { connection: self.open(context).await? })
     }
 
-    /// Opens a monitor's connection, and returns it with the time that its hello took. A server that supports no wire
-    /// version that wharf supports is not refused here: the topology reports it.
+    /// Opens a monitor's connection, and returns it with the time that its hello took. A server whose wire versions
+    /// wharf does not support is not refused here: the topology reports it.
     ///
     /// # Errors
     ///

@@ -84,8 +84,8 @@ async fn resolve(deployment: &Arc<Deployment>) -> Duration {
     }
 }
 
-/// Returns the servers that the topology is to have: the current ones that were found again, and new ones as `srvMaxHosts`
-/// allows (`most`; 0 means all).
+/// Returns the servers for the topology: the current ones that were found again, and new ones as `srvMaxHosts` allows
+/// (`most`; 0 means all).
 pub(super) fn servers_after(topology: &TopologyDescription, found: &[ServerAddress], most: u32) -> Vec<ServerAddress> {
     let present: HashSet<_> = topology.servers().map(|server| &server.address).collect();
     let (mut servers, mut new): (Vec<_>, Vec<_>) = found.iter().cloned().partition(|address| present.contains(address));

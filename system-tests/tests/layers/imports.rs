@@ -6,7 +6,7 @@ use std::path::Path;
 
 use wharf_system_tests::{root, rust_files};
 
-/// The path of a module without `crate`, such as `pool::core::lease`. The root's is empty.
+/// The path of a module without `crate`, such as `pool::core::lease`. The root's path is empty.
 pub type Module = String;
 
 /// The modules that a module uses, for each module.

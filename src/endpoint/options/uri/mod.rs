@@ -139,7 +139,7 @@ pub(super) fn nearest_option(misspelt: &str) -> Option<&'static str> {
     if misspelt.len() > 64 { None } else { Row::nearest(misspelt) }
 }
 
-/// Stands in, in errors, for a value that may be part of a password.
+/// Replaces, in errors, a value that may be part of a password.
 const HIDDEN: &str = "a value that is not shown, because it may be part of a password";
 
 /// Reads the user information: a name and an optional password.
