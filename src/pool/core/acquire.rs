@@ -27,13 +27,13 @@ pub enum Grant<E: Environment> {
     Connection(Idle<E>),
     /// A permit to open a connection.
     Permit(Permit<E>),
-    /// Neither: the pool is not ready. Boxed, because a refusal is rare and would make every grant larger than two
-    /// words, which is what fits into registers.
+    /// Neither: the pool is not ready. Boxed, because a refusal is rare and an unboxed one would make every grant
+    /// larger than the two words that fit into registers.
     Refused(Box<Refusal>),
 }
 
 impl<E: Environment> Grant<E> {
-    /// Returns what an opener was granted.
+    /// Returns the connection that an opener was granted.
     fn into_connection(self) -> Idle<E> {
         match self {
             Self::Connection(idle) => idle,
@@ -52,9 +52,9 @@ impl<E: Environment> fmt::Debug for Grant<E> {
     }
 }
 
-/// A connection that was on top of its thread's stack, and is checked out.
+/// A connection that was taken from the top of its thread's stack and is being checked out.
 ///
-/// [Begin](Self::begin) its use before it is dropped: otherwise a timed use would have no beginning.
+/// [Begin](Self::begin) its use before dropping it: otherwise a timed use would have no beginning.
 #[must_use = "its use is yet to begin"]
 pub struct Hit<E: Environment> {
     lease: Lease<E>,
@@ -62,8 +62,7 @@ pub struct Hit<E: Environment> {
 }
 
 impl<E: Environment> Hit<E> {
-    /// Returns whether the time of the use is measured, as for about one use in 128. Then [`begin`](Self::begin) reads
-    /// the clock.
+    /// Returns whether the use is timed, as about one in 128 is. If so, [`begin`](Self::begin) reads the clock.
     #[inline]
     pub fn is_timed(&self) -> bool {
         self.is_timed
@@ -81,21 +80,21 @@ impl<E: Environment> Hit<E> {
 
 enum Sought<E: Environment> {
     Granted(Grant<E>),
-    /// Others wait, or did until just now.
+    /// Others are waiting, or were until a moment ago.
     Behind,
-    /// Nothing was found, and no waiter.
+    /// Nothing was found, and nothing is waiting.
     First,
 }
 
 enum Queued<E: Environment> {
     Waits {
         seat: Seat<Grant<E>>,
-        /// Whether it waits for the capacity of a connection that is drained.
+        /// Whether it waits for the capacity of a connection that is being drained.
         for_drain: bool,
     },
     Granted(Grant<E>),
     NotReady,
-    /// The pool has changed meanwhile, so search again.
+    /// The pool has changed in the meantime, so search again.
     Again,
 }
 
@@ -122,25 +121,26 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// Checks out in the most frequent case, in which the caller only has to take the top of its thread's stack. The caller
-    /// [begins](Hit::begin) the use.
+    /// Checks out a connection in the most frequent case, in which the caller only has to take the top of its thread's
+    /// stack. The caller [begins](Hit::begin) the use.
     ///
-    /// Returns `None` otherwise: if the thread has used another pool since, if the stack is empty, if a subscriber
-    /// listens, if the pool accounts for holders, or if connections must be vetted. May return `None` if another thread
-    /// changes the stack at the same time, or if the top is neither the thread's last slot nor one of the slab's first.
-    /// Does the work of [`Core::try_take`] and [`Idle::check_out`] in one step.
+    /// Returns `None` otherwise: if the thread has used another pool since, if the stack is empty, if a subscriber is
+    /// listening, if the pool accounts for holders, or if connections must be vetted. May also return `None` if another
+    /// thread changes the stack at the same time, or if the top is neither the thread's last slot nor one of the slab's
+    /// first. Does the work of [`Core::try_take`] and [`Idle::check_out`] in one step.
     ///
     /// In a forked child, it returns no connection that belongs to the parent (INV-16). A fork during the call counts
-    /// as later than the call.
+    /// as happening after it.
     ///
-    /// No path through this function has a call. A caller whose only call is its last step saves no registers.
+    /// No path through this function makes a call. A caller whose only call is its last step does not save any
+    /// registers.
     #[inline]
     pub fn try_hit(self: &Arc<Self>) -> Option<Hit<E>> {
         if self.attention.is_needed() {
             return None;
         }
         let slot = self.pop_nearby()?;
-        // Before anything else, while the slot's cache line is at hand.
+        // First, while the slot's cache line is at hand.
         let is_timed = E::METERED && slot.tally().count_hit();
         Some(Hit { lease: Lease::of(Held::new(self, slot)), is_timed })
     }
@@ -148,21 +148,21 @@ impl<E: Environment> Core<E> {
     /// Acquires a connection or a permit to open one, in the order of arrival.
     ///
     /// The first poll searches all shards, then asks for a permit under `maxPoolSize` and `maxConnecting`, and
-    /// otherwise queues up. It takes no lock until it queues up, unless it closes a connection on its way or the pool
-    /// is not ready.
+    /// otherwise queues up. It does not take a lock before it queues up, unless it closes a connection on the way or
+    /// the pool is not ready.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves the queue. A grant that it has received and not returned goes to the next check-out
+    /// Dropping the future leaves the queue. A grant that it has received but not returned goes to the next check-out
     /// in the queue, or back to the pool.
     pub fn acquire(self: &Arc<Self>) -> Acquire<'_, E> {
         Acquire { core: self, waiter: Waiter::new() }
     }
 
-    /// Waits for a returned connection, while the caller opens its own connection or is about to.
+    /// Waits for a returned connection while the caller opens its own, or is about to.
     ///
-    /// The caller stays in front of all later check-outs. If a connection has become available meanwhile, the caller
-    /// gets it.
+    /// The caller stays in front of all later check-outs. If a connection has become available in the meantime, the
+    /// caller gets it.
     ///
     /// # Cancel safety
     ///
@@ -172,8 +172,8 @@ impl<E: Environment> Core<E> {
     }
 
     /// Acquires again for a check-out whose granted connection has gone stale. Unless something is available at once,
-    /// the check-out waits in front of all waiters that have had no grant. Closes the stale connection, but not before
-    /// its capacity can go to this check-out.
+    /// the check-out waits in front of all waiters that were never granted anything. Closes the stale connection, but
+    /// only once its capacity can go to this check-out.
     ///
     /// # Cancel safety
     ///
@@ -182,9 +182,9 @@ impl<E: Environment> Core<E> {
         Reacquire { acquire: self.acquire(), stale: Some(stale) }
     }
 
-    /// Searches the shards and asks for a permit. Otherwise the caller has to queue up.
+    /// Searches the shards, then asks for a permit. If neither succeeds, the caller has to queue up.
     fn seek(self: &Arc<Self>) -> Sought<E> {
-        // Check-outs that wait come first. If none waits any more, `queue_up` repeats all the following steps.
+        // Waiting check-outs come first. If none is waiting any more, `queue_up` repeats all the following steps.
         if self.own_shard().is_waited_for() {
             return Sought::Behind;
         }
@@ -193,9 +193,9 @@ impl<E: Environment> Core<E> {
                 return Sought::Granted(Grant::Refused(Box::new(self.refusal())));
             }
             self.close_stale(Self::CLOSED_ON_THE_WAY);
-            // The word is read before the shards are searched, and the admission swaps this reading. If a connection
-            // stops being pending after the reading, the swap fails. If it stopped before, it was pushed before, and
-            // the search finds it (ordering 2).
+            // The word is read before the shards are searched, and the admission swaps exactly this reading. If a
+            // connection stops being pending after the reading, the swap fails. If it stopped before, it was pushed
+            // before, and the search finds it (ordering 2).
             let counts = self.capacity.load();
             match self.take_any() {
                 Popped::Slot(slot) => match self.vet(Held::new(self, slot)) {
@@ -221,16 +221,16 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// Pops from the thread's own shard, or from another one that has something.
+    /// Pops from the thread's own shard, or from another shard that is not empty.
     ///
-    /// Looks at each shard once at most. Threads with different hints look at different shards at each step, and in
-    /// different orders: 0, 1, 2, 3 … for the first one, 1, 0, 3, 2 … for the second, 2, 3, 0, 1 … for the third. If
-    /// each went on to its next neighbour instead, all threads that pass the same empty shards would meet at the first
-    /// shard that has a connection.
+    /// Looks at each shard at most once. Threads with different hints look at different shards at each step, and in
+    /// different orders: 0, 1, 2, 3 … for the first thread, 1, 0, 3, 2 … for the second, 2, 3, 0, 1 … for the third. If
+    /// each moved on to the neighbouring shard instead, all threads that pass the same empty shards would meet at the
+    /// first shard with a connection.
     fn take_any(&self) -> Popped<'_, E::Connection> {
         let first = self.environment.shard_hint();
         for distance in 0..self.shards.len() {
-            // Their number is a power of two, so this visits each shard once.
+            // The number of shards is a power of two, so this visits each shard once.
             match self.shards.preferred(first ^ distance).pop(&self.slab) {
                 Popped::Empty => {}
                 found => return found,
@@ -251,8 +251,8 @@ impl<E: Environment> Core<E> {
     /// empty.
     fn queue_up(self: &Arc<Self>, lane: Lane) -> Queued<E> {
         let mut queue = self.wait_list.lock_with_room(lane);
-        // A clear changes the word before it takes the list's lock to fail the waiters. So either we see the change, or
-        // the clear finds us in the queue.
+        // A clear changes the word before it takes the list's lock to fail the waiters. So either this check-out sees
+        // the change, or the clear finds it in the queue.
         if self.state.load().phase != Phase::Ready {
             return Queued::NotReady;
         }
@@ -275,29 +275,28 @@ impl<E: Environment> Core<E> {
                     None if admitted => Queued::Granted(Grant::Permit(Permit::new(self.clone()))),
                     None => Queued::Again,
                 };
-                // `seek` does not get as far as this while an opener waits.
+                // `seek` does not get this far while an opener is waiting.
                 self.close_stale(Self::CLOSED_ON_THE_WAY);
                 return queued;
             }
             is_drain_wanted = refused.is_some_and(|counts| counts.wants_a_drain_displaced(self.limits));
         }
-        // The first waiter has a drain displaced (INV-8). The thread that releases its capacity looks for the next
-        // waiter.
+        // The first waiter displaces a drain (INV-8). The thread that releases its capacity looks for the next waiter.
         match queue.enqueue(lane) {
             Some(seat) => Queued::Waits { seat, for_drain: is_drain_wanted },
-            // Other newcomers, which join without the lock, have taken the cells.
+            // Other newcomers, which joined without the lock, took the cells.
             None => Queued::Again,
         }
     }
 
-    /// Queues up, unless the caller can have something at once. Returns `None` if the pool has changed meanwhile.
+    /// Queues up, unless the caller can have something at once. Returns `None` if the pool has changed in the meantime.
     fn enter(
         self: &Arc<Self>,
         lane: Lane,
         waiter: &mut Waiter<Grant<E>>,
         context: &mut Context<'_>,
     ) -> Option<Poll<Grant<E>>> {
-        // Before there is a ticket, because it is foreign code.
+        // Cloned before there is a ticket, because cloning is foreign code.
         let waker = context.waker().clone();
         let queued = self.queue_up(lane);
         let Queued::Waits { seat, for_drain } = queued else {
@@ -317,9 +316,9 @@ impl<E: Environment> Core<E> {
 
     /// Queues up as an opener, unless a connection turns out to be available. Establishes INV-5 as `queue_up` does.
     ///
-    /// Does not check the phase, for three reasons. A clear fails no check-out whose own connection is on the way. If
-    /// that connection is yet to be created, `Permit::create` refuses to, unless the pool is ready again. And a pool
-    /// that is not ready has nothing to hand over.
+    /// Does not check the phase, for three reasons. A clear does not fail a check-out whose own connection is on the
+    /// way. If that connection is yet to be created, `Permit::create` refuses to create it unless the pool is ready
+    /// again. And a pool that is not ready has nothing to hand over.
     fn queue_up_as_opener(self: &Arc<Self>) -> Result<Seat<Grant<E>>, Idle<E>> {
         loop {
             let mut queue = self.wait_list.lock_with_room(Lane::Openers);
@@ -335,8 +334,8 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// If no check-out waits yet, takes an available connection, or else raises the flags of all shards for the caller,
-    /// which is about to queue up. If it returns a connection, the caller calls [`Core::settle`].
+    /// If no check-out is waiting yet, takes an available connection, or else raises the flags of all shards for the
+    /// caller, which is about to queue up. If this returns a connection, the caller must call [`Core::settle`].
     fn look_for_the_first(&self, queue: &LockedWaitList<Grant<E>>) -> Option<&Slot<E::Connection>> {
         if !queue.is_empty(Lane::Openers) || queue.first_waiting_lane().is_some() {
             // INV-5: the flags are raised, and there is no connection.
@@ -364,7 +363,7 @@ impl<E: Environment> Acquire<'_, E> {
         self.waiter.is_queued()
     }
 
-    /// Polls as [`Future::poll`] does. For a check-out that has entered the queue, this is a few steps.
+    /// Polls as [`Future::poll`] does. For a check-out that has entered the queue, this takes only a few steps.
     #[inline]
     pub fn poll_again(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Grant<E>> {
         if self.is_queued() { self.core.wait_list.poll(&mut self.waiter, context) } else { self.poll(context) }
@@ -383,7 +382,7 @@ impl<E: Environment> Future for Acquire<'_, E> {
             match core.seek() {
                 Sought::Granted(grant) => return Poll::Ready(grant),
                 // If waiters are in the queue, a clear that has changed the phase has not failed them yet, and will
-                // fail this one with them.
+                // fail this check-out along with them.
                 Sought::Behind => {
                     if let Some(polled) = core.wait_list.try_join(waiter, context.waker()) {
                         return polled;
@@ -453,7 +452,7 @@ impl<E: Environment> Future for OpenerWait<'_, E> {
         if waiter.is_queued() {
             return core.wait_list.poll(waiter, context).map(Grant::into_connection);
         }
-        // Before there is a ticket, because it is foreign code.
+        // Cloned before there is a ticket, because cloning is foreign code.
         let waker = context.waker().clone();
         match core.queue_up_as_opener() {
             Ok(seat) => core.wait_list.sit_down(waiter, seat, waker).map(Grant::into_connection),

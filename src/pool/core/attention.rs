@@ -1,13 +1,12 @@
-//! The reasons why a check-out and a check-in have more to do than pop and push.
+//! The reasons why check-outs and check-ins have more to do than pop and push.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
 /// The reasons for which check-outs and check-ins leave the shortest path. The hot path asks one question,
-/// [`Attention::is_needed`], and the long way then looks for the reasons.
+/// [`Attention::is_needed`]; the long path then looks at the reasons.
 ///
-/// A reason that is added or removed concurrently may be missed by the check-outs and check-ins in progress. If the
-/// effect of a reason must not be missed, the reason is added before the effect is published, and removed after it
-/// ends.
+/// Check-outs and check-ins in progress may miss a reason that is added or removed concurrently. If the effect of a
+/// reason must not be missed, the reason is added before the effect is published, and removed after it ends.
 #[derive(Debug, Default)]
 pub(super) struct Attention(AtomicU8);
 
@@ -15,11 +14,11 @@ pub(super) struct Attention(AtomicU8);
 pub(super) enum Reason {
     /// Available connections can perish, so each is vetted before use.
     Vetting = 1,
-    /// A subscriber other than the log listens.
+    /// A subscriber other than the log is listening.
     Events = 1 << 1,
     /// The pool accounts for the holders of its connections.
     Holders = 1 << 2,
-    /// The pool has noticed that a log listens: see `Core::heed_log`.
+    /// The pool has noticed that a log is listening; see `Core::heed_log`.
     Log = 1 << 3,
 }
 

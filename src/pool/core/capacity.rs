@@ -1,4 +1,4 @@
-//! The capacity word: the numbers of existing and of pending connections, in one `AtomicU64`.
+//! The capacity word: the numbers of existing and of pending connections, packed into one `AtomicU64`.
 //!
 //! Every creation of a connection, by a check-out or in the background, is one compare-and-swap of this word, so both
 //! limits hold together at every instant. A version in the word shows whether the word changed in between: a caller
@@ -11,17 +11,18 @@ use crate::pool::sync::unless_mutant;
 /// A reading of the capacity word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Counts {
-    /// Connections that exist: pending, available, in use, being drained, and stale ones that are still to be closed.
+    /// Connections that exist: pending, available, in use, being drained, or stale and still to be closed.
     pub(super) total: u32,
     /// Pending connections. A permit counts as one.
     pub(super) pending: u32,
     /// The waiting flag: a waiter, which has no connection on the way, is in the queue. Capacity that comes free
     /// belongs to the first waiter. Changes only under the wait list's lock.
     pub(super) waiting: bool,
-    /// The draining flag: some connections are drained, and can be displaced. Changes only under the registry's lock.
+    /// The draining flag: some connections are being drained, and their drains can be displaced. Changes only under the
+    /// registry's lock.
     pub(super) draining: bool,
-    /// The displacing flag: a drain was ended for a waiter. The waiter gets the connection's capacity when the close
-    /// has run.
+    /// The displacing flag: a drain was ended for a waiter. The waiter gets the connection's capacity once it is
+    /// closed.
     displacing: bool,
     /// Counts the changes, modulo 2^21.
     version: u32,
@@ -67,7 +68,7 @@ impl Counts {
         self.total < limits.total && self.pending < limits.pending
     }
 
-    /// Returns whether a waiter lacks only capacity under `maxPoolSize`, and displacing a drain would provide it. One
+    /// Returns whether a waiter lacks only capacity under `maxPoolSize` that displacing a drain would provide. One
     /// drain is displaced at a time: the release of its capacity leads to the next look.
     pub(super) fn wants_a_drain_displaced(self, limits: CapacityLimits) -> bool {
         let is_full = self.total >= limits.total && self.pending < limits.pending;
@@ -102,15 +103,15 @@ impl Capacity {
         let one_more = seen.with_one_more();
         self.0
             // Relaxed: the version guarantees that this replaces exactly the word that `load` acquired, unless a
-            // multiple of 2^21 changes came in between. Then an admission may open a connection, within the limits,
-            // although one is available. An admission publishes nothing, and as a read-modify-write it continues the
-            // release sequence of the earlier changes. On failure the caller starts again with `load`.
+            // multiple of 2^21 changes came in between. In that case an admission may open a connection, within the
+            // limits, although another is available. An admission publishes nothing, and as a read-modify-write it
+            // continues the release sequence of the earlier changes. On failure the caller starts again with `load`.
             .compare_exchange(seen.pack(), one_more.pack(), Ordering::Relaxed, Ordering::Relaxed)
             .map(|_| ())
             .map_err(|_| ())
     }
 
-    /// Counts one more pending connection if the limits admit it, even if check-outs wait. Otherwise returns the
+    /// Counts one more pending connection if the limits admit it, even if check-outs are waiting. Otherwise returns the
     /// counts.
     ///
     /// The caller holds the wait list's lock, and acts for the first waiter.
@@ -121,7 +122,7 @@ impl Capacity {
     /// Counts one more pending connection if the limits admit it. Otherwise raises the waiting flag in the same step,
     /// and returns the resulting counts.
     ///
-    /// The caller holds the wait list's lock, and no check-out waits except openers.
+    /// The caller holds the wait list's lock, and no check-outs except openers are waiting.
     pub(super) fn admit_or_wait(&self, limits: CapacityLimits) -> Result<(), Counts> {
         let waits = |counts: Counts| Counts { waiting: true, ..counts.next() };
         let before = self
@@ -130,8 +131,8 @@ impl Capacity {
         if before.admits(limits) { Ok(()) } else { Err(waits(before)) }
     }
 
-    /// Raises or lowers the draining flag. Returns whether a drain now keeps a waiter waiting for its capacity. The
-    /// caller holds the registry's lock.
+    /// Raises or lowers the draining flag. Returns whether a waiter now needs the capacity of a drain. The caller holds
+    /// the registry's lock.
     ///
     /// The waiting flag and the draining flag are bits of one word. So if a check-out queues up while a drain begins,
     /// the second of the two notices the first, and displaces the oldest drain:
@@ -147,7 +148,7 @@ impl Capacity {
         self.update(|counts| Some(after(counts))).is_ok_and(|before| after(before).wants_a_drain_displaced(limits))
     }
 
-    /// Raises the displacing flag if a waiter wants a drain displaced. Returns whether it does. The caller holds the
+    /// Raises the displacing flag if a waiter needs a drain displaced. Returns whether one does. The caller holds the
     /// registry's lock, and then ends the oldest drain.
     #[must_use]
     pub(super) fn begin_displacing(&self, limits: CapacityLimits) -> bool {
@@ -155,10 +156,11 @@ impl Capacity {
         self.update(|counts| counts.wants_a_drain_displaced(limits).then(|| begun(counts))).is_ok()
     }
 
-    /// Gives back the capacity of a displaced connection, whose close has run. Returns whether a waiter waits for it.
+    /// Gives back the capacity of a displaced connection, which is now closed. Returns whether a waiter is waiting for
+    /// it.
     ///
     /// This also lowers the displacing flag, in the same step. Otherwise a thread that looks in between would displace
-    /// another drain for a waiter that has this capacity, or no drain for the next waiter.
+    /// another drain for a waiter that already has this capacity, or would displace none for the next waiter.
     #[must_use]
     pub(super) fn end_displacing(&self) -> bool {
         let before = self.update(|counts| {
@@ -168,13 +170,14 @@ impl Capacity {
         before.is_ok_and(|counts| counts.waiting)
     }
 
-    /// Lowers the waiting flag: no check-out except openers waits any more. The caller holds the wait list's lock.
+    /// Lowers the waiting flag: no check-outs except openers are waiting any more. The caller holds the wait list's
+    /// lock.
     pub(super) fn lower_waiting_flag(&self) {
         // If the flag is already lowered, there is nothing to change.
         let _ = self.update(|counts| counts.waiting.then(|| Counts { waiting: false, ..counts.next() }));
     }
 
-    /// Gives back capacity under one or both limits. Returns whether a waiter waits for it.
+    /// Gives back capacity under one or both limits. Returns whether a waiter is waiting for it.
     #[must_use]
     pub(super) fn release(&self, total: u32, pending: u32) -> bool {
         let before = self.update(|counts| {
@@ -209,7 +212,7 @@ impl Capacity {
     /// counts for which it declined.
     fn update(&self, change: impl Fn(Counts) -> Option<Counts>) -> Result<Counts, Counts> {
         // ORD: AcqRel on the change. The Release pairs with the Acquire in `load` and publishes the caller's pushes.
-        // The Acquire serves `order_releases`. Relaxed where `change` declines: the decision depends on the word alone,
+        // The Acquire serves `order_releases`. Relaxed where `change` declines: the decision depends only on the word,
         // and the caller acts on it under a lock.
         self.0
             .fetch_update(unless_mutant("capacity_publishes_nothing", Ordering::AcqRel), Ordering::Relaxed, |word| {

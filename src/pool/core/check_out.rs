@@ -1,4 +1,4 @@
-//! How a check-out starts and ends for its caller and for subscribers: its events and its errors.
+//! The start and end of a check-out, as its caller and subscribers see them: its events and errors.
 
 use std::sync::atomic::Ordering as StatisticOrdering;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::pool::sync::contain;
 /// The start of a check-out or of a connection's use, and whether the check-out has waited.
 ///
 /// Packed, so that the future of a check-out stays small: the stopwatch's reading plus one, and in the lowest bit the
-/// mark. Zero if the stopwatch was not read: no subscriber listened, and the check-out found a connection at once.
+/// mark. Zero if the stopwatch was not read: no subscriber was listening, and the check-out found a connection at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Started(u64);
 
@@ -31,7 +31,7 @@ impl Started {
 
     /// Returns the start at a reading of the stopwatch.
     pub(super) fn at(reading: u64) -> Self {
-        // The lost bit leaves room for 292 years.
+        // The remaining 63 bits last for 292 years.
         Self((reading + 1) << 1)
     }
 
@@ -43,7 +43,7 @@ impl Started {
         Self(word)
     }
 
-    /// Returns the start with a reading of the stopwatch, which is read now if it was not read before.
+    /// Returns the start with a reading of the stopwatch, reading it now if it was not read before.
     #[inline]
     pub fn read<E: Environment>(self, core: &Core<E>) -> Self {
         if self == Self::UNHEARD { Self::now(core) } else { self }
@@ -76,11 +76,11 @@ const LONGEST_HELD: usize = 5;
 /// Why a check-out gets neither a connection nor a permit.
 #[derive(Debug, Clone)]
 pub enum Refusal {
-    /// The pool is paused, or was cleared while the check-out waited.
+    /// The pool is paused, or was cleared while the check-out was waiting.
     Paused {
         /// The error that made the clear necessary, if the caller of the clear gave one.
         cause: Option<Cause>,
-        /// Whether the pool is paused because it was never marked ready, rather than cleared.
+        /// Whether the pool is paused because it was never marked ready, rather than because it was cleared.
         never_ready: bool,
     },
     /// The pool is closed.
@@ -88,7 +88,7 @@ pub enum Refusal {
 }
 
 impl<E: Environment> Core<E> {
-    /// Delivers `ConnectionCheckOutStarted`, if a subscriber listens.
+    /// Delivers `ConnectionCheckOutStarted`, if a subscriber is listening.
     #[inline]
     pub fn check_out_started(&self) -> Started {
         if !self.environment.listens() {
@@ -113,8 +113,8 @@ impl<E: Environment> Core<E> {
         self.tell_failure(started, CheckOutFailedReason::Cancelled, || None);
     }
 
-    /// Delivers `ConnectionCheckOutFailed`, if a subscriber listens. Inline, like the other events of a check-out: with
-    /// the queue, a check-out whose time is up would wait for the failures of all others.
+    /// Delivers `ConnectionCheckOutFailed`, if a subscriber is listening. It is delivered inline, like the other events
+    /// of a check-out: with the queue, a check-out whose time is up would wait for the failures of all others.
     fn tell_failure(&self, started: Started, reason: CheckOutFailedReason, error: impl FnOnce() -> Option<EventError>) {
         if !self.environment.listens() {
             return;

@@ -29,9 +29,9 @@ use crate::pool::service_id::ServiceId;
 use crate::pool::sync::atomic::{AtomicU32, Ordering};
 use crate::pool::sync::{Mutex, unless_mutant, wake};
 
-/// A pool of connections in an [`Environment`]. It lives in an `Arc`, which its connections keep alive.
+/// A pool of connections in an [`Environment`]. It lives in an `Arc` that its connections keep alive.
 ///
-/// Close a core that is no longer needed: each available connection keeps it alive.
+/// Close a core that is no longer needed, because each available connection keeps it alive.
 pub struct Core<E: Environment> {
     /// Differs from the number of every other core, past and present (INV-16).
     pub(super) number: u64,
@@ -50,7 +50,7 @@ pub struct Core<E: Environment> {
     pub(super) slab: Slab<E::Connection>,
     pub(super) wait_list: CachePadded<WaitList<Grant<E>>>,
     pub(super) registry: Mutex<Registry>,
-    /// The number of the connection that was created last. Changes under the registry's lock; a forked child reads it
+    /// The number of the most recently created connection. Changes under the registry's lock; a forked child reads it
     /// without the lock.
     last_id: UnmodelledU64,
     /// The number of detached connections that are still to be closed.
@@ -91,28 +91,28 @@ impl Clear {
         Self::default()
     }
 
-    /// Sets the error that makes the clear necessary. The errors of check-outs include it until the pool is ready again
-    /// or cleared once more. Connections that are interrupted fail without it.
+    /// Sets the error that makes the clear necessary. Check-out errors include it until the pool is ready again or is
+    /// cleared once more. The errors of interrupted connections do not include it.
     pub fn because(mut self, cause: Cause) -> Self {
         self.cause = Some(cause);
         self
     }
 
-    /// Sets whether to cancel what connections in use and in establishment are doing (`interruptInUseConnections`).
+    /// Sets whether to interrupt connections that are in use or being established (`interruptInUseConnections`).
     pub fn interrupt_in_use_connections(mut self, interrupt: bool) -> Self {
         self.interrupt_in_use_connections = interrupt;
         self
     }
 
     /// Clears only if the pool (or the service) is still at this generation, the generation of the failed connection.
-    /// An older error says nothing about the present connections.
+    /// An older error says nothing about the current connections.
     pub fn only_at_generation(mut self, generation: u64) -> Self {
         self.generation = Some(generation);
         self
     }
 }
 
-/// The remaining steps of a change of the phase or the generation, for outside of all locks: see [`Core::conclude`].
+/// The remaining steps of a change of phase or generation, to be taken outside of all locks; see [`Core::conclude`].
 #[must_use]
 pub struct Change {
     away: Option<TurnedAway>,
@@ -123,7 +123,8 @@ pub struct Change {
 }
 
 impl<E: Environment> Core<E> {
-    /// Builds a paused pool and emits `PoolCreated`. `threads` is the number of threads that use the pool at a time.
+    /// Builds a paused pool and emits `PoolCreated`. `threads` is the number of threads that use the pool at the same
+    /// time.
     ///
     /// # Errors
     ///
@@ -158,12 +159,12 @@ impl<E: Environment> Core<E> {
 
     /// Builds the successor of a pool that a forked child inherits.
     ///
-    /// The successor is the same pool after a clear: one generation later and paused, unless it was closed. This takes
-    /// no lock of the old pool, because the holder of a lock may not exist in the child. Apart from this, the child may
-    /// touch the old pool only through [`Core::abandon`].
+    /// The successor is the same pool after a clear: one generation later and paused, unless it was closed. This does
+    /// not take any of the old pool's locks, because the holder of a lock may not exist in the child. Apart from this,
+    /// the child may touch the old pool only through [`Core::abandon`].
     ///
     /// `Pool` documents the events, which the caller delivers once the successor is installed. `cause` is the error of
-    /// the first event. The stopwatch of `environment` must continue the old pool's.
+    /// the first event. The stopwatch of `environment` must continue the old pool's stopwatch.
     pub fn after_fork(&self, environment: E, cause: Cause) -> Arc<Self> {
         let before = self.state.load();
         let (shards, generation) = (self.shards.len(), before.generation + 1);
@@ -200,8 +201,8 @@ impl<E: Environment> Core<E> {
         core
     }
 
-    /// Gives up all available connections, in a forked child. Takes no lock, because its holder may not exist in the
-    /// child.
+    /// Gives up all available connections, in a forked child. Does not take a lock, because its holder may not exist in
+    /// the child.
     pub fn abandon(&self) {
         for (top, _) in self.detach_all() {
             self.slab.chain(Some(top)).for_each(|slot| Held::new(self, slot).abandon());
@@ -273,11 +274,11 @@ impl<E: Environment> Core<E> {
         self.attention.add(Reason::Events);
     }
 
-    /// Makes check-outs and check-ins emit events if a log listens, and not otherwise.
+    /// Makes check-outs and check-ins emit events if a log is listening, and stops them otherwise.
     ///
     /// The hot path does not look for the log. So this is called where the path is longer anyway: at the end of a timed
-    /// use (see `Tally`), when the pool is made ready or found ready, in maintenance, and before the beginning or end
-    /// of a use is told.
+    /// use (see `Tally`), when the pool is made ready or found ready, in maintenance, and before an event reports the
+    /// beginning or end of a use.
     #[inline]
     pub fn heed_log(&self) {
         let listens = self.environment.log_listens();
@@ -291,7 +292,7 @@ impl<E: Environment> Core<E> {
     fn heed_change_of_log(&self, listens: bool) {
         if listens {
             self.attention.add(Reason::Log);
-            // A use that the log was told of may have ended since, unheard.
+            // A use that the log was told of may have ended since, unreported.
             self.slab.iter().for_each(|slot| slot.forget_use());
         } else {
             self.attention.remove(Reason::Log);
@@ -306,7 +307,7 @@ impl<E: Environment> Core<E> {
     /// Marks a paused pool as ready and emits `PoolReady`. Returns whether the pool was paused.
     ///
     /// The event is emitted before the word changes, and no caller opens a connection before it has seen the new word.
-    /// So no subscriber hears of a connection before it hears that the pool is ready (ordering 1).
+    /// So no subscriber learns of a connection before it learns that the pool is ready (ordering 1).
     pub fn ready(&self) -> bool {
         let change = self.begin_ready();
         let was_paused = change.is_some();
@@ -314,7 +315,8 @@ impl<E: Environment> Core<E> {
         was_paused
     }
 
-    /// Does the part of [`ready`](Self::ready) that calls no foreign code. `None` if the pool was not paused.
+    /// Does the part of [`ready`](Self::ready) that does not call foreign code. Returns `None` if the pool was not
+    /// paused.
     pub fn begin_ready(&self) -> Option<Change> {
         // A monitor calls this after each successful check of its server.
         self.heed_log();
@@ -329,8 +331,8 @@ impl<E: Environment> Core<E> {
         Some(Change { away: None, cause: None, _before: cause, went_stale: None })
     }
 
-    /// Does the part of a change that may call foreign code: wakes the waiters that it turned away, and delivers its
-    /// event. The caller holds no lock.
+    /// Does the part of a change that may call foreign code: wakes the waiters that the change turned away, and
+    /// delivers its event. The caller holds no lock.
     pub fn conclude(&self, change: Option<Change>) {
         let Some(Change { away, cause, _before, went_stale }) = change else { return };
         self.refuse(away, || Refusal::Paused { cause: cause.clone(), never_ready: false });
@@ -357,8 +359,8 @@ impl<E: Environment> Core<E> {
         Ok(was_cleared)
     }
 
-    /// Does the part of [`clear`](Self::clear) that calls no foreign code. `None` if nothing was done. The waiters that
-    /// it turns away wait until [`conclude`](Self::conclude).
+    /// Does the part of [`clear`](Self::clear) that does not call foreign code. Returns `None` if nothing was done. The
+    /// waiters that it turns away keep waiting until [`conclude`](Self::conclude).
     ///
     /// # Errors
     ///
@@ -408,7 +410,8 @@ impl<E: Environment> Core<E> {
         Ok(was_cleared)
     }
 
-    /// Does the part of [`clear_service`](Self::clear_service) that calls no foreign code. `None` if nothing was done.
+    /// Does the part of [`clear_service`](Self::clear_service) that does not call foreign code. Returns `None` if
+    /// nothing was done.
     ///
     /// # Errors
     ///
@@ -427,7 +430,7 @@ impl<E: Environment> Core<E> {
         }
         let before = registry.services.clear(service_id).expect("BUG: a service disappeared under the registry's lock");
         // ORD: Release; pairs with the Acquire in `reap`, which then sees the new generation. A swap rather than a
-        // store, because loom lets a store come before a swap that has not read it.
+        // store, because loom can order a store before a swap that has not read it.
         self.service_cleared.swap(1, unless_mutant("service_cleared_publishes_nothing", Ordering::Release));
         if clear.interrupt_in_use_connections {
             registry.services.interrupt.push((service_id, before));
@@ -469,7 +472,7 @@ impl<E: Environment> Core<E> {
         self.interrupt_pending();
         self.emit(|| PoolEvent::PoolClosed { address: self.address.clone() });
         if self.environment.may_have_events() {
-            // If the log has ended meanwhile, nothing was emitted just now.
+            // If the log has ended in the meantime, nothing was emitted just now.
             self.environment.deliver();
         }
         self.environment.connections_went_stale(WentStale::All);
@@ -482,9 +485,9 @@ impl<E: Environment> Core<E> {
         self.registry.lock().services.status(service_id)
     }
 
-    /// Returns the number of the connection that was created last, or 0 if there was none.
+    /// Returns the number of the most recently created connection, or 0 if there is none.
     pub fn last_id(&self) -> u64 {
-        // Relaxed: a caller that knows of a connection has acquired more than this.
+        // Relaxed: a caller that knows of a connection has already acquired this.
         self.last_id.load(UnmodelledOrdering::Relaxed)
     }
 
@@ -502,7 +505,7 @@ impl<E: Environment> Core<E> {
         (self.registry.lock(), self.wait_list.lock())
     }
 
-    /// Emits and delivers an event, which is built only if a subscriber listens. The caller holds no lock.
+    /// Emits and delivers an event, which is built only if a subscriber is listening. The caller must not hold a lock.
     #[inline(always)]
     pub(super) fn emit(&self, event: impl FnOnce() -> PoolEvent) {
         // Inlined: as a call, this check would be the only call of a check-out.
@@ -516,11 +519,11 @@ impl<E: Environment> Core<E> {
         self.environment.publish(event());
     }
 
-    /// Delivers an event of a use: a check-out started, a connection was checked out, or is being checked in. `event`
-    /// builds it from the pool's address, and must not panic. The caller holds no lock.
+    /// Delivers an event of a use: a check-out has started, or a connection was checked out or is being checked in.
+    /// `event` builds it from the pool's address, and must not panic. The caller holds no lock.
     ///
-    /// Takes no reference to the address: if two cores changed its count, that would cost more than the rest of the
-    /// event.
+    /// Does not count a reference to the address: two processor cores changing that count would cost more than the rest
+    /// of the event.
     #[allow(unsafe_code)]
     pub(super) fn tell(&self, event: impl FnOnce(Arc<str>) -> PoolEvent) {
         // SAFETY: INV-9: the copy is never dropped, because it is in a `ManuallyDrop` from here on, and it is lent out
@@ -529,7 +532,7 @@ impl<E: Environment> Core<E> {
         self.environment.publish_inline(&event);
     }
 
-    /// Emits an event that may not be delivered yet: under the registry's lock, or while the caller holds something
+    /// Emits an event that must not be delivered yet: under the registry's lock, or while the caller holds something
     /// that others wait for. The caller asks for delivery later.
     pub(super) fn emit_locked(&self, event: impl FnOnce() -> PoolEvent) {
         if self.environment.listens() {
@@ -537,13 +540,12 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// Returns why the pool was cleared last, if the caller of that clear gave a cause and the pool was not made ready
-    /// since.
+    /// Returns the cause of the last clear, if its caller gave one and the pool was not made ready since.
     pub fn cause(&self) -> Option<Cause> {
         self.registry.lock().cause.clone()
     }
 
-    /// Returns why a check-out fails in a pool that is not ready, or that was cleared meanwhile.
+    /// Returns why a check-out fails in a pool that is not ready, or that was cleared during the check-out.
     pub fn refusal(&self) -> Refusal {
         let registry = self.registry.lock();
         let PoolState { phase, generation } = self.state.load();
@@ -559,9 +561,9 @@ impl<E: Environment> Core<E> {
 
     /// Makes all connections stale and leaves the phase and the queue as they are.
     ///
-    /// This is for a pool whose connections can no longer work for a reason that says nothing about the server. It
-    /// emits no event and closes nothing: [`Core::maintain`] closes the connections that were available. Connections to
-    /// services become stale as well. Does nothing to a closed pool.
+    /// This is for a pool whose connections no longer work, for a reason that says nothing about the server. It does
+    /// not emit an event or close anything: [`Core::maintain`] closes the connections that were available. Connections
+    /// to services become stale as well. Does nothing to a closed pool.
     pub fn renew(&self) {
         let mut registry = self.registry.lock();
         let state = self.state.load();
@@ -587,7 +589,7 @@ impl<E: Environment> Core<E> {
         tops.map(|top| (top, self.slab.slot(top).link().depth)).collect()
     }
 
-    /// Takes all waiters out of the queue, to be [refused](Self::refuse) outside of the locks. Openers stay: they learn
+    /// Takes all waiters out of the queue, to be [refused](Self::refuse) outside of all locks. Openers stay: they learn
     /// the outcome from their own connections.
     fn turn_away(&self) -> Option<TurnedAway> {
         let mut queue = self.wait_list.lock_to_turn_away();
@@ -617,7 +619,8 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// Lowers the flags that are no longer needed. Called under the queue's lock, after the queue has become shorter.
+    /// Lowers the flags that are no longer needed. Called under the wait list's lock, after the queue has become
+    /// shorter.
     pub(super) fn settle(&self, queue: &LockedWaitList<Grant<E>>) {
         if queue.first_waiting_lane().is_some() {
             return;

@@ -2,7 +2,7 @@
 //!
 //! A waiter that lacks only capacity has the oldest drain *displaced*: the drain leaves the queue, and the holder of
 //! its [`Draining`](super::Draining) is told and drops it. Then the connection is closed like any other, and the waiter
-//! gets its capacity when the close has run.
+//! gets its capacity once it is closed.
 
 use std::collections::BTreeMap;
 use std::task::{Context, Poll, Waker};
@@ -13,7 +13,7 @@ use super::held::Held;
 use super::registry::Registry;
 use crate::pool::sync::{discard, wake};
 
-/// The number of a drain in its pool. Drains are numbered in the order of their beginnings.
+/// The number of a drain in its pool. Drains are numbered in the order in which they begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct DrainNumber(u64);
 
@@ -32,7 +32,7 @@ struct Drain {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Left {
-    /// By its own end.
+    /// It ended without being displaced.
     Ended,
     /// It was displaced: its connection is to be closed for a waiter.
     Displaced,
@@ -49,8 +49,8 @@ impl DrainQueue {
 }
 
 impl<E: Environment> Core<E> {
-    /// Enters a drain of the caller's connection. Also returns whether a waiter waits for the capacity. Then the caller
-    /// must call [`Core::serve_permits`].
+    /// Enters a drain of the caller's connection. Also returns whether a waiter is waiting for its capacity; if so, the
+    /// caller must call [`Core::serve_permits`].
     pub(super) fn enter_drain(&self, held: &Held<E>) -> (DrainNumber, bool) {
         let mut registry = self.registry.lock();
         registry.counts.drains += 1;
@@ -58,11 +58,11 @@ impl<E: Environment> Core<E> {
         let number = DrainNumber(registry.drains.last);
         let is_first = registry.drains.present.is_empty();
         registry.drains.present.insert(number, Drain { index: held.slot().index(), waker: None });
-        // A check-out that waits has noticed any earlier drains.
+        // A waiting check-out has noticed any earlier drains.
         (number, is_first && self.capacity.set_draining(true, self.limits))
     }
 
-    /// Takes a drain that ends out of the queue, unless it was displaced.
+    /// Takes a drain that is ending out of the queue, unless it was displaced.
     pub(super) fn leave_drains(&self, number: DrainNumber) -> Left {
         let mut registry = self.registry.lock();
         let Some(drain) = registry.drains.present.remove(&number) else {
@@ -76,7 +76,7 @@ impl<E: Environment> Core<E> {
         Left::Ended
     }
 
-    /// Ends the oldest drain, if a waiter still needs its capacity.
+    /// Displaces the oldest drain, if a waiter still needs its capacity.
     pub(super) fn displace_oldest_drain(&self) {
         let waker = {
             let mut registry = self.registry.lock();
@@ -97,12 +97,12 @@ impl<E: Environment> Core<E> {
     /// Lowers the draining flag if the last drain was just taken out of the registry.
     fn note_drains(&self, registry: &Registry) {
         if registry.drains.present.is_empty() {
-            // Lowering the flag keeps no check-out waiting, so the result does not matter.
+            // Lowering the flag does not keep a check-out waiting, so the result does not matter.
             let _ = self.capacity.set_draining(false, self.limits);
         }
     }
 
-    /// Completes when a drain was displaced.
+    /// Completes when the drain is displaced.
     pub(super) fn poll_displaced(&self, number: DrainNumber, context: &mut Context<'_>) -> Poll<()> {
         let waker = context.waker().clone();
         let before = {

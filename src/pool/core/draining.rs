@@ -30,7 +30,7 @@ impl<E: Environment> Held<E> {
         }
     }
 
-    /// Has the environment complete what the connection's user left unfinished. If a check-out waits for the capacity,
+    /// Has the environment complete what the connection's user left unfinished. If a check-out is waiting for capacity,
     /// the oldest drain is displaced first. If that is this drain, there is nothing left to do.
     fn drain(self) {
         let core = Arc::clone(&self.shared_core());
@@ -46,10 +46,10 @@ impl<E: Environment> Held<E> {
     }
 }
 
-/// A connection that came back with unfinished work, and is checked in when the drain has completed that.
+/// A connection that came back with unfinished work, and becomes available once the drain has completed it.
 ///
 /// Until then the connection counts as in use. Dropping the token judges the connection again: it becomes available if
-/// it can be reused now, and is closed otherwise, or if the drain was displaced.
+/// it can now be reused, and is closed if it cannot or if the drain was displaced.
 #[must_use = "dropping it closes the connection, unless it has been drained"]
 pub struct Draining<E: Environment> {
     number: DrainNumber,
@@ -72,7 +72,7 @@ impl<E: Environment> Draining<E> {
         Arc::clone(&self.held.shared_core())
     }
 
-    /// Returns the connection, and a value that tells when the drain has become useless.
+    /// Returns the connection, and a value that tells when the drain has become pointless.
     #[allow(unsafe_code)]
     pub fn revocable(&mut self) -> (&mut E::Connection, Revocation<'_, E>) {
         let Self { number, held } = self;
@@ -82,7 +82,8 @@ impl<E: Environment> Draining<E> {
         (connection.expect("BUG: a drain without its connection"), revocation)
     }
 
-    /// Closes the connection with the reason "error", even if it looks reusable: the code that drained it panicked.
+    /// Closes the connection with the reason "error", even if it looks reusable, because the code that drained it
+    /// panicked.
     pub fn close(self) {
         let held = ManuallyDrop::new(self).leave();
         if let Some(held) = held {
@@ -144,7 +145,7 @@ impl<E: Environment> Drop for FailedOnPanic<E> {
     }
 }
 
-/// Tells when draining a connection has become useless.
+/// Tells when draining a connection has become pointless.
 pub struct Revocation<'u, E: Environment> {
     number: DrainNumber,
     held: Held<E>,
@@ -158,7 +159,8 @@ impl<E: Environment> Revocation<'_, E> {
         self.held.is_stale()
     }
 
-    /// Completes when the drain was displaced: a check-out waits for the connection's capacity. Takes the registry's lock.
+    /// Completes when the drain is displaced because a check-out is waiting for the connection's capacity. Takes the
+    /// registry's lock.
     pub fn poll(&self, context: &mut Context<'_>) -> Poll<()> {
         self.held.core().poll_displaced(self.number, context)
     }

@@ -1,4 +1,4 @@
-//! The core's requirements on its surroundings.
+//! What the core requires of its surroundings.
 
 use std::time::Instant;
 
@@ -20,45 +20,46 @@ pub enum WentStale {
 
 /// The surroundings of a core: its clock, its subscribers, and the judging, draining and closing of connections.
 ///
-/// The core itself does no I/O, reads no clock, spawns nothing and draws no random numbers. So loom can check it, tests
-/// can drive it in virtual time, and benchmarks can compare it with other pools on dummy connections.
+/// The core itself does not do I/O, read a clock, spawn tasks or draw random numbers. So loom can check it, tests can
+/// drive it in virtual time, and benchmarks can compare it with other pools on dummy connections.
 ///
 /// The core may call `emit` under its registry's lock, so `emit` must not call back into the pool. It should only queue
 /// the event. `deliver` is called outside of all locks.
 ///
 /// # Safety
 ///
-/// A check-out and a check-in follow the pointers that [`with_nearby`](Self::with_nearby) provides. For each thread, it
-/// always does the same of two things:
+/// Check-outs and check-ins follow the pointers that [`with_nearby`](Self::with_nearby) provides. For each thread, it
+/// must always do the same one of two things:
 ///
 /// - It returns `None`, and does not call `f`.
 /// - It calls `f` with the thread's note. Each thread has one note, and no other thread has access to it. Outside of
-///   the call to `f`, it uses no pool.
+///   the call to `f`, it does not use any pool.
 #[allow(unsafe_code)]
 pub unsafe trait Environment: Send + Sync + 'static {
     /// The type of the pool's connections. The core moves them, and never looks inside.
     type Connection: Send + 'static;
 
-    /// Whether the pool keeps the metrics of `crate::pool::metrics`. `false` only in models, and where a benchmark compares a
+    /// Whether the pool keeps the metrics of `crate::pool::metrics`. `false` only in models, and in benchmarks of a
     /// pool without metrics.
     const METERED: bool = true;
 
-    /// Returns the present instant of a monotonic clock. Called only if `maxIdleTimeMS` needs it.
+    /// Returns the current instant of a monotonic clock. Called only if `maxIdleTimeMS` needs it.
     fn now(&self) -> Instant;
 
     /// Returns the time in nanoseconds since an instant of the environment's choice, for frequent measurements. The
-    /// difference of two readings is exact to some nanoseconds, or 0 if the later reading is the smaller one.
+    /// difference between two readings is exact to a few nanoseconds, or counts as 0 if the later reading is smaller.
     ///
     /// Tests do not pause this clock. Limits and idle times use [`now`](Self::now).
     fn stopwatch(&self) -> u64;
 
-    /// Returns the calling thread's preference for a shard: always the same number for one thread, and different
-    /// numbers for different threads.
+    /// Returns the calling thread's preferred shard: always the same number for one thread, and different numbers for
+    /// different threads.
     fn shard_hint(&self) -> usize;
 
     /// Calls `f` with the calling thread's note of the shard that it used last, and returns what `f` returns. Returns
     /// `None` if threads keep no notes here. In a forked child, [`Nearby::forget`] must be called before anything uses
-    /// a pool. Without `&self`: a check-in calls it while other threads may already free the core and its environment.
+    /// a pool. It does not take `&self`, because a check-in calls it while other threads may already be freeing the
+    /// core and its environment.
     #[inline]
     fn with_nearby<R>(f: impl FnOnce(&Nearby) -> R) -> Option<R> {
         let _ = f;
@@ -76,22 +77,22 @@ pub unsafe trait Environment: Send + Sync + 'static {
         std::mem::forget(connection);
     }
 
-    /// Returns whether a subscriber listens. If not, no events are built. An environment that begins to listen later
-    /// first calls [`Core::heed_listeners`](super::Core::heed_listeners). A thread that then gets `true` here sees that
-    /// call.
+    /// Returns whether a subscriber is listening. If not, no events are built. An environment that begins to listen
+    /// later first calls [`Core::heed_listeners`](super::Core::heed_listeners). A thread that then gets `true` here
+    /// sees that call.
     ///
-    /// It may be called under the registry's lock, and calls no foreign code.
+    /// May be called under the registry's lock, so it must not call foreign code.
     fn listens(&self) -> bool {
         false
     }
 
-    /// Returns whether a log listens. A log may start or stop listening at any time, and while it does,
+    /// Returns whether a log is listening. A log may start or stop listening at any time; while it is listening,
     /// [`listens`](Self::listens) returns `true`. The core notices in [`Core::heed_log`](super::Core::heed_log).
     fn log_listens(&self) -> bool {
         false
     }
 
-    /// Returns whether a subscriber listens, not counting the log.
+    /// Returns whether a subscriber other than the log is listening.
     fn has_subscribers(&self) -> bool {
         self.listens()
     }
@@ -115,28 +116,28 @@ pub unsafe trait Environment: Send + Sync + 'static {
         self.deliver();
     }
 
-    /// Delivers one of the frequent events before it returns, unless a subscriber has called the pool. Never called
+    /// Delivers one of the frequent events before it returns, unless it is called inside a subscriber. Never called
     /// under a lock. The event belongs to the caller; an environment that keeps it clones it.
     fn publish_inline(&self, event: &PoolEvent) {
         self.publish(event.clone());
     }
 
-    /// Returns the condition of a connection that comes back. Called at every check-in, so it may also free memory that
-    /// only the connection's last user needed.
+    /// Returns the condition of a connection that comes back. Called at every check-in, so an implementation may also
+    /// free memory that only the connection's last user needed.
     fn condition(&self, connection: &mut Self::Connection) -> Condition {
         let _ = connection;
         Condition::Reusable
     }
 
     /// Returns why a connection is not [`Condition::Reusable`], for its `ConnectionClosed` event. Called only if a
-    /// subscriber listens.
+    /// subscriber is listening.
     fn fault(&self, connection: &Self::Connection) -> Option<Cause> {
         let _ = connection;
         None
     }
 
-    /// Drains a connection that came back as [`Condition::NeedsDrain`]. Called outside of all locks, and not if a
-    /// check-out has already had the drain displaced. By default, closes the connection.
+    /// Drains a connection that came back as [`Condition::NeedsDrain`]. Called outside of all locks, and only if the
+    /// drain was not already displaced for a check-out. By default, closes the connection.
     fn drain(&self, draining: Draining<Self>)
     where
         Self: Sized,
@@ -153,22 +154,22 @@ pub unsafe trait Environment: Send + Sync + 'static {
         drop(closing);
     }
 
-    /// Called when connections that were good have become stale: the pool or one of its services was cleared, or the
-    /// pool was closed. Called outside of all locks, for the tasks that have a [`Draining`].
+    /// Called when connections have become stale: the pool or one of its services was cleared, or the pool was closed.
+    /// Called outside of all locks, for the tasks that hold a [`Draining`].
     fn connections_went_stale(&self, which: WentStale) {
         let _ = which;
     }
 
-    /// Returns the number of the task that runs on the calling thread, never 0. Called only if the pool accounts for
-    /// holders.
+    /// Returns the number of the task that is running on the calling thread, never 0. Called only if the pool accounts
+    /// for holders.
     fn task_id(&self) -> Option<u64> {
         None
     }
 
-    /// Requests a call of [`Core::review_holds`](super::Core::review_holds), which has work to do.
+    /// Requests a call to [`Core::review_holds`](super::Core::review_holds), which has work to do.
     fn review_holds(&self) {}
 
-    /// Requests a call of [`Core::maintain`](super::Core::maintain) or [`Core::populate`](super::Core::populate), which
+    /// Requests a call to [`Core::maintain`](super::Core::maintain) or [`Core::populate`](super::Core::populate), which
     /// has work to do.
     fn schedule_maintenance(&self) {}
 }

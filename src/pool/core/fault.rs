@@ -7,7 +7,7 @@ use super::held::Held;
 use crate::pool::error::EstablishError;
 use crate::pool::event::EventError;
 
-/// Why a connection is closed with the reason "error". The message is for the event, if nothing knows more.
+/// Why a connection is closed with the reason "error". The message is for the event, if no better explanation is known.
 #[derive(Debug, Error)]
 pub(super) enum CloseError {
     #[error(transparent)]

@@ -19,11 +19,12 @@ use crate::pool::event::{ConnectionClosedReason, EventError, PoolEvent};
 use crate::pool::service_id::ServiceId;
 use crate::pool::sync::{discard, wake};
 
-/// A slot that its owner holds (INV-1) and whose connection keeps its pool alive (INV-2). The raw form of all tokens
+/// A slot that its owner holds (INV-1) and whose connection keeps its pool alive (INV-2): the raw form of all tokens
 /// that hold a connection.
 ///
-/// A single pointer: the slot leads to the core. A result of two words would be returned in two stores, and a caller
-/// that reads both with one load would wait for them. That took a sixth of the time of a check-out and check-in.
+/// A single pointer, because the slot leads to the core. A result of two words would be returned in two stores, and a
+/// caller that reads both with one load would wait for them. That accounted for a sixth of the time of a check-out and
+/// check-in.
 pub(super) struct Held<E: Environment> {
     slot: NonNull<Slot<E::Connection>>,
     core: PhantomData<NonNull<Core<E>>>,
@@ -44,7 +45,7 @@ unsafe impl<E: Environment> Send for Held<E> {}
 
 #[allow(unsafe_code)]
 impl<E: Environment> Held<E> {
-    /// Creates the raw token for a caller that owns the slot, which is one of the core's.
+    /// Creates the raw token for a caller that owns the slot, which must belong to this core.
     #[inline]
     pub(super) fn new(core: &Core<E>, slot: &Slot<E::Connection>) -> Self {
         let held = Self { slot: NonNull::from(slot), core: PhantomData };
@@ -81,7 +82,7 @@ impl<E: Environment> Held<E> {
         unsafe { self.slot.as_ref() }
     }
 
-    /// Calls `f` with the record. The borrow is shared, because threads that share a `Lease` may do this at the same
+    /// Calls `f` with the record. The borrow is shared, because threads that share a `Lease` may call this at the same
     /// time.
     #[inline]
     pub(super) fn record<R>(&self, f: impl FnOnce(&Record) -> R) -> R {
@@ -89,8 +90,8 @@ impl<E: Environment> Held<E> {
         unsafe { self.slot().with_record(f) }
     }
 
-    /// Calls `f` with the record, to change it. The caller's token must not be shared: it is borrowed exclusively, or
-    /// not `Sync`.
+    /// Calls `f` with the record, to change it. The caller's token must not be shared: it is either borrowed
+    /// exclusively or not `Sync`.
     pub(super) fn record_mut<R>(&self, f: impl FnOnce(&mut Record) -> R) -> R {
         // SAFETY: INV-1: we own the slot. No closure that is passed here touches the record in another way.
         unsafe { self.slot().with_record_mut(f) }
@@ -119,7 +120,7 @@ impl<E: Environment> Held<E> {
         self.slot().stamp().generation
     }
 
-    /// Returns whether the connection belongs to a service that was cleared since.
+    /// Returns whether the connection belongs to a service that was cleared after the connection was identified.
     #[inline]
     pub(super) fn is_stale_member(&self) -> bool {
         self.core().vetting
@@ -145,7 +146,7 @@ impl<E: Environment> Held<E> {
     /// this call does.
     ///
     /// The push or the grant comes last. From then on the connection belongs to others, which may close it and the
-    /// pool, and free the core. So no parameter on the way there is a reference to the core or to the slot.
+    /// pool, and free the core. So none of the functions on the way there take a reference to the core or to the slot.
     #[inline]
     pub(super) fn offer(self, shard: &Shard, lanes: [Lane; 3], mut before_grant: impl FnMut()) {
         let core = self.core();
@@ -168,7 +169,7 @@ impl<E: Environment> Held<E> {
     }
 
     /// Hands the connection over to the first check-out of the first lane that has one. Returns `false` if no check-out
-    /// waits any more.
+    /// is waiting any more.
     #[inline]
     fn hand_over(self, generation: u64, lanes: [Lane; 3], before_grant: impl FnMut()) -> bool {
         if let Some(claimed) = self.core().wait_list.try_claim(|| self.is_current(generation)) {
@@ -198,7 +199,7 @@ impl<E: Environment> Held<E> {
         wake(claimed.grant(Grant::Connection(self.into_idle())));
     }
 
-    /// Claims the first check-out of the first lane that has one. A section under the wait list's lock.
+    /// Claims the first check-out of the first lane that has one. Runs under the wait list's lock.
     #[inline(always)]
     fn claim_first(
         self,
@@ -251,7 +252,7 @@ impl<E: Environment> Held<E> {
         self.close(ConnectionClosedReason::Error, self.explained(error), CountsAs::Established);
     }
 
-    /// Checks a connection in whose drain was displaced, and closes it.
+    /// Checks in a connection whose drain was displaced, and closes it.
     pub(super) fn retire_displaced(self) {
         let (reason, error) = match self.is_stale() {
             true => (self.stale_reason(), None),
@@ -261,7 +262,7 @@ impl<E: Environment> Held<E> {
         self.close(reason, error, CountsAs::Displaced);
     }
 
-    /// Gives the connection up in a forked child, and touches nothing else of the parent's pool.
+    /// Gives up the connection in a forked child, without touching anything else of the parent's pool.
     pub(super) fn abandon(self) {
         // SAFETY: INV-1: the token is consumed, so nothing borrows the connection.
         if let Some(connection) = unsafe { self.slot().replace(None) } {
@@ -269,7 +270,7 @@ impl<E: Environment> Held<E> {
         }
     }
 
-    /// Returns the error for the event, if a subscriber listens.
+    /// Returns the error for the event, if a subscriber is listening.
     pub(super) fn explained(self, error: CloseError) -> Option<EventError> {
         self.core().environment.listens().then(|| error.into_event_error(self))
     }
@@ -279,20 +280,20 @@ impl<E: Environment> Held<E> {
     /// The connection counts until the environment has disposed of it.
     #[inline(never)]
     pub(super) fn close(self, reason: ConnectionClosedReason, error: Option<EventError>, counts_as: CountsAs) {
-        // The reference of the connection goes with its capacity.
+        // The connection's own reference is dropped when its slot is released.
         let core = Arc::clone(&self.shared_core());
         let (connection, closing) = self.begin_close(reason, error, counts_as);
         match connection {
             Some(connection) => core.environment.dispose(connection, closing),
             None => drop(closing),
         }
-        // Last, so that a slow subscriber does not keep the permit from others.
+        // Last, so that a slow subscriber does not delay the permit for others.
         if core.environment.may_have_events() {
             core.environment.deliver();
         }
     }
 
-    /// Emits `ConnectionClosed` and releases the slot. Returns the connection, if it was established, and its capacity.
+    /// Emits `ConnectionClosed` and releases the slot. Returns the capacity, and the connection if it was established.
     pub(super) fn begin_close(
         self,
         reason: ConnectionClosedReason,
@@ -305,7 +306,8 @@ impl<E: Environment> Held<E> {
         let connection = unsafe { self.slot().replace(None) };
         let (reference, waker) = {
             let mut registry = core.registry.lock();
-            // Emitted under the lock, so that no connection is seen closed as stale before the pool is seen cleared.
+            // Emitted under the lock, so that subscribers never see a connection closed as stale before they see the
+            // pool cleared.
             let address = &core.address;
             core.emit_locked(|| PoolEvent::ConnectionClosed { address: address.clone(), connection_id, reason, error });
             registry.counts.close(reason);
@@ -328,7 +330,7 @@ impl<E: Environment> Held<E> {
         (connection, closing)
     }
 
-    /// Records since when the connection is available, if `maxIdleTimeMS` needs it.
+    /// Records when the connection became available, if `maxIdleTimeMS` needs it.
     #[inline]
     pub(super) fn touch(&self) {
         let core = self.core();
@@ -338,7 +340,7 @@ impl<E: Environment> Held<E> {
     }
 
     /// Tells the subscribers that the connection is checked in. This comes before the connection is passed on, because
-    /// its next event may come from another thread. The caller holds no lock.
+    /// its next event may come from another thread. The caller must not hold a lock.
     pub(super) fn end_use(&self) {
         let core = self.core();
         // First, because a log that no longer listens must not be told of the end of this use later.
@@ -362,7 +364,8 @@ impl<E: Environment> Held<E> {
 /// The connection is of an older generation than the pool or its service.
 struct Stale;
 
-/// Closes a connection if the code that judges it panics. Otherwise the connection and its capacity would be lost.
+/// Closes a connection if the code that judges it panics, because otherwise the connection and its capacity would be
+/// lost.
 pub(super) struct ClosedOnPanic<E: Environment>(pub(super) Held<E>);
 
 impl<E: Environment> Drop for ClosedOnPanic<E> {

@@ -1,8 +1,8 @@
 //! The side table of holders: beside each slot, a record of where and when its connection was checked out.
 //!
-//! Only the owner of a slot writes its record (INV-1). A reader gets all of one record or none of it, and never keeps
-//! the owner waiting, nor waits for it: the record is a sequence lock. The word `sequence` tells which use the other
-//! words belong to.
+//! Only the owner of a slot writes its record (INV-1). A reader gets all of one record or none of it, and neither waits
+//! for the owner nor makes it wait: the record is a sequence lock. The word `sequence` tells which use the other words
+//! belong to.
 //!
 //! | owner | reader |
 //! | --- | --- |
@@ -34,7 +34,7 @@ pub(super) struct Hold {
     since: AtomicU64,
     connection_id: AtomicU64,
     site: AtomicU64,
-    /// 0 without a task.
+    /// 0 if there is no task.
     task_id: AtomicU64,
     generation: AtomicU64,
     /// The first eight bytes of the service's id.
@@ -69,10 +69,10 @@ pub(super) struct Sequence {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
-    /// The connection is not in use, or its use is just being noted.
+    /// The connection is not in use, or its use is being noted at this moment.
     Free,
     InUse,
-    /// The connection is in use, and was reported as held for long.
+    /// The connection is in use, and was reported as a long hold.
     Reported,
 }
 
@@ -112,7 +112,7 @@ impl Hold {
 
     /// Notes the beginning of a use. Called by the slot's owner. Returns the previous sequence.
     pub(super) fn begin(&self, switch: u32, noted: &Use) -> Sequence {
-        // Relaxed: only owners change the count, and the ownership of the slot orders them.
+        // Relaxed: only owners change the count, and the slot's ownership orders them.
         let before = Sequence::unpack(self.sequence.load(Ordering::Relaxed));
         let sequence = Sequence { switch, count: before.count.wrapping_add(1), state: State::InUse };
         // ORD: Release; pairs with the Acquire fence in `read`: a reader that finds one of the words below finds the end of
@@ -137,7 +137,7 @@ impl Hold {
         before
     }
 
-    /// Changes the purpose of the present use. Called by the slot's owner.
+    /// Changes the purpose of the current use. Called by the slot's owner.
     pub(super) fn set_purpose(&self, purpose: Purpose) {
         // Relaxed: only owners write the word. A reader may find either purpose of this use: the sequence stays the same.
         let (service_id, _) = unpack_service(0, self.rest.load(Ordering::Relaxed));
@@ -146,8 +146,8 @@ impl Hold {
         self.rest.store(rest, Ordering::Relaxed);
     }
 
-    /// Notes that the connection is not in use. Called by the slot's owner. Returns the previous sequence, and the use
-    /// if it was reported.
+    /// Notes that the connection is no longer in use. Called by the slot's owner. Returns the previous sequence, and
+    /// the use if it was reported.
     pub(super) fn end(&self, switch: u32) -> (Sequence, Option<Use>) {
         // Relaxed: see `begin`.
         let Sequence { count, .. } = Sequence::unpack(self.sequence.load(Ordering::Relaxed));
@@ -159,8 +159,8 @@ impl Hold {
         (before, reported)
     }
 
-    /// Returns the sequence, and the use if the connection is in use. Any thread may call this. It tries again when the
-    /// record changes meanwhile.
+    /// Returns the sequence, and the use if the connection is in use. Any thread may call this. It tries again if the
+    /// record changes in the meantime.
     pub(super) fn read(&self) -> (Sequence, Option<Use>) {
         let mut backoff = Backoff::new();
         loop {
@@ -182,7 +182,7 @@ impl Hold {
         }
     }
 
-    /// Marks the use of this sequence as reported. Returns whether it is the connection's present use and was not
+    /// Marks the use of this sequence as reported. Returns whether it is the connection's current use and was not
     /// reported before.
     pub(super) fn mark_reported(&self, sequence: Sequence) -> bool {
         let reported = Sequence { state: State::Reported, ..sequence };
@@ -197,7 +197,7 @@ impl Hold {
     /// Returns the words of the record. Some may belong to another use.
     fn raw(&self) -> [u64; 7] {
         [&self.since, &self.connection_id, &self.site, &self.task_id, &self.generation, &self.service, &self.rest]
-            // Relaxed: `read` finds out whether they belong to one use.
+            // Relaxed: `read` checks whether they belong to one use.
             .map(|word| word.load(Ordering::Relaxed))
     }
 

@@ -1,20 +1,20 @@
 //! Holder accounting: which callers hold the connections, and which hold them for too long.
 //!
-//! The accounting is switched at run time. While it is on, [`Reason::Holders`] sends check-outs and check-ins the long
-//! way, and each writes the record beside its slot (`hold.rs`). Each switch has a number, which the records repeat. So
-//! records of an earlier switch are ignored, and no switch has to visit the slots.
+//! The accounting is switched at run time. While it is on, [`Reason::Holders`] sends check-outs and check-ins down the
+//! long path, and each writes the record beside its slot (`hold.rs`). Each switch has a number, which the records
+//! repeat. So records of an earlier switch are ignored, and switching never has to visit the slots.
 //!
-//! A connection that is drained has no holder: its caller has checked it in.
+//! A connection that is being drained has no holder, because its caller has checked it in.
 //!
 //! # Race window
 //!
 //! A check-out that runs while the accounting is switched on may miss the switch. Its connection then counts as checked
 //! out before the switch. So does a connection that is on its way to its caller at that moment, until its check-out
-//! notes it or makes it available again. If the connection was reported as held for long meanwhile, the reported use
-//! ends then.
+//! notes it or makes it available again. If the connection was reported as a long hold in the meantime, the reported
+//! use ends then.
 //!
 //! A connection that is about to be closed also counts as checked out before the switch. The end of such a use is not
-//! reported. But such a use is reported only if the close takes longer than the threshold, and the close runs no
+//! reported. But such a use is reported only if the close takes longer than the threshold, and the close does not run
 //! foreign code until its connection has left the pool.
 
 use std::collections::HashSet;
@@ -35,16 +35,16 @@ use crate::pool::sync::Mutex;
 
 /// The state of a pool's accounting.
 ///
-/// The atomics change under the registry's lock. They are std's, because the model checker need not branch at them: only
-/// `switch` orders anything, and that is the reason for [`Reason::Holders`] (see `turn_on`).
+/// The atomics change under the registry's lock. They are `std` atomics, because the model checker need not branch at
+/// them: only `switch` orders anything, namely [`Reason::Holders`] (see `turn_on`).
 #[derive(Default)]
 pub(super) struct Holding {
     asked_for: AtomicBool,
-    /// After how many nanoseconds a connection in use is reported. 0: never.
+    /// The nanoseconds after which a connection in use is reported, or 0 for never.
     threshold: AtomicU64,
-    /// How often the accounting was switched. It is on while this is odd.
+    /// The number of times the accounting was switched. It is on while this is odd.
     switch: AtomicU32,
-    /// When it was switched on last, in nanoseconds since the pool's epoch.
+    /// When the accounting was last switched on, in nanoseconds since the pool's epoch.
     on_since: AtomicU64,
     reports: Mutex<Reports>,
 }
@@ -53,9 +53,9 @@ pub(super) struct Holding {
 struct Reports {
     /// The numbers of the connections that were in use when the accounting was switched on.
     early: HashSet<u64>,
-    /// The numbers of the connections that were reported although their check-out was not noted.
+    /// The numbers of the connections that were reported even though their check-out was not noted.
     unnoted: HashSet<u64>,
-    /// The uses that were reported, and that have ended since.
+    /// The reported uses that have ended since.
     ended: Vec<Holder>,
 }
 
@@ -68,7 +68,7 @@ pub struct HoldReview {
     pub ended: Vec<Holder>,
     /// The threshold, if there is one.
     pub threshold: Option<Duration>,
-    /// How long until the next look can find another long use. `None` without a threshold.
+    /// How long until the next look can find another long use. `None` if there is no threshold.
     pub next: Option<Duration>,
 }
 
@@ -80,17 +80,17 @@ struct Found<'s, C> {
 }
 
 impl Holding {
-    /// Returns the number of the present switch, if the accounting is on.
+    /// Returns the number of the current switch, if the accounting is on.
     fn switch(&self) -> Option<u32> {
         // ORD: Acquire; pairs with the Release in `turn_on`: if a check-out notes its holder under this switch, its
-        // check-in finds the reason, unless the accounting was switched off since.
+        // check-in finds the reason, unless the accounting has been switched off since.
         let switch = self.switch.load(Ordering::Acquire);
         (switch % 2 == 1).then_some(switch % (1 << Sequence::SWITCH_BITS))
     }
 
-    /// Switches the accounting on, after `add_reason`. A thread that sees the new switch sees the reason, too. Otherwise a
-    /// check-out could be noted under the new switch, and its check-in go the shortest way. That would leave the record of
-    /// a use that has ended.
+    /// Switches the accounting on, after `add_reason`. A thread that sees the new switch also sees the reason.
+    /// Otherwise a check-out could be noted under the new switch while its check-in takes the shortest path, which
+    /// would leave behind the record of a use that has ended.
     fn turn_on(&self, add_reason: impl FnOnce()) {
         add_reason();
         // ORD: Release; pairs with the Acquire in `switch`; publishes the reason and `on_since`.
@@ -115,7 +115,7 @@ impl Holding {
 }
 
 impl<E: Environment> Core<E> {
-    /// Switches the accounting for holders on or off. A threshold keeps it on.
+    /// Switches the accounting for holders on or off. It stays on while there is a threshold.
     pub fn account_for_holders(&self, on: bool) {
         self.switch_holders(|holding| {
             // Relaxed: under the registry's lock.
@@ -123,7 +123,7 @@ impl<E: Environment> Core<E> {
         });
     }
 
-    /// Sets the time in use after which a connection is reported. `None`, or zero: never.
+    /// Sets the time in use after which a connection is reported. `None` or zero means never.
     pub fn report_holds_after(&self, threshold: Option<Duration>) {
         let nanos = threshold.map_or(0, |threshold| u64::try_from(threshold.as_nanos()).unwrap_or(u64::MAX));
         self.switch_holders(|holding| {
@@ -138,7 +138,7 @@ impl<E: Environment> Core<E> {
         let registry = self.registry.lock();
         let mut turned_on = None;
         change(holding);
-        // Relaxed: under the registry's lock, all of them.
+        // All relaxed: under the registry's lock.
         let on = holding.asked_for.load(Ordering::Relaxed) || holding.threshold().is_some();
         match (holding.switch().is_some(), on) {
             (false, true) => {
@@ -157,14 +157,14 @@ impl<E: Environment> Core<E> {
             let early =
                 self.unnoted_in_use(self.slab.iter().collect()).into_iter().map(|slot| slot.known_as().0).collect();
             let mut reports = holding.reports.lock();
-            // A later switch looks for itself.
+            // A later switch does its own search.
             if holding.switch() == turned_on {
                 reports.early = early;
             }
         }
     }
 
-    /// Gives the pool of a forked child the settings of the parent's pool.
+    /// Copies the settings of the parent's pool to the pool of a forked child.
     pub(super) fn inherit_holding(&self, parent: &Holding) {
         // Relaxed: the child has a single thread.
         self.account_for_holders(parent.asked_for.load(Ordering::Relaxed));
@@ -198,7 +198,7 @@ impl<E: Environment> Core<E> {
                 long.push(found.holder);
             }
         }
-        // After the long ones, so that the end of a use is reported after the use.
+        // Taken after the long uses, so that the end of a use is reported after the use itself.
         let ended = std::mem::take(&mut self.holding.reports.lock().ended);
         HoldReview { long, ended, threshold, next }
     }
@@ -212,8 +212,8 @@ impl<E: Environment> Core<E> {
         if !self.holding.reports.lock().unnoted.insert(id) {
             return false;
         }
-        // The owner changes the record, then takes the entry. So it finds the entry, or we find the change, or both
-        // happen. In the last case the owner has reported the end already, so the use must be reported as well.
+        // The owner changes the record, then takes the entry. So it finds the entry, or we find the change, or both. If
+        // both, the owner has already reported the end, so the use must be reported as well.
         self.noted(found.slot).is_none() || !self.holding.reports.lock().unnoted.remove(&id)
     }
 
@@ -234,8 +234,8 @@ impl<E: Environment> Core<E> {
         if !unnoted.is_empty() {
             let mut unnoted = self.unnoted_in_use(unnoted);
             let reports = self.holding.reports.lock();
-            // A connection that was available at the switch may be in transit: between two stacks, to its caller or to
-            // its close.
+            // A connection that was available at the switch may be in transit: between two stacks, on its way to its
+            // caller, or about to be closed.
             unnoted.retain(|slot| reports.early.contains(&slot.known_as().0));
             drop(reports);
             // Relaxed: a switch changes it, and then the result of this call is ignored.
@@ -257,11 +257,11 @@ impl<E: Environment> Core<E> {
     }
 
     /// Returns the connections of `slots` that are in use, by elimination. Nothing was noted about them since the
-    /// accounting was switched on, so they have been in use, available or drained since then.
+    /// accounting was switched on, so each has been in use, available or draining since then.
     ///
     /// # Race window
     ///
-    /// A stack that changes all the time may never be read as a whole. Then every slot that was seen in it counts as
+    /// A reader may never see a constantly changing stack as a whole. Then every slot that was seen in it counts as
     /// available, and a connection in use may be left out.
     fn unnoted_in_use<'s>(&'s self, slots: Vec<&'s Slot<E::Connection>>) -> Vec<&'s Slot<E::Connection>> {
         let lives = |slot: &Slot<E::Connection>| {
@@ -280,7 +280,7 @@ impl<E: Environment> Core<E> {
         slots
     }
 
-    /// Returns the present time in nanoseconds since the pool's epoch. 584 years fit.
+    /// Returns the current time in nanoseconds since the pool's epoch, which 64 bits hold for 584 years.
     pub(super) fn nanos_since_epoch(&self) -> u64 {
         self.environment.now().duration_since(self.epoch).as_nanos() as u64
     }
@@ -288,7 +288,7 @@ impl<E: Environment> Core<E> {
 
 impl<E: Environment> Idle<E> {
     /// Notes where the connection is checked out, if the pool accounts for holders. Called before the check-out, so
-    /// that a subscriber that is told of the check-out finds the holder.
+    /// that a subscriber that learns of the check-out finds the holder.
     #[inline]
     pub fn note_holder(&self, site: &'static Location<'static>) {
         if self.held().core().attention.includes(Reason::Holders) {
@@ -318,7 +318,7 @@ impl<E: Environment> Held<E> {
         }
     }
 
-    /// Notes that the use of the connection ends. Also called for a new connection, and for one that its check-out
+    /// Notes the end of the connection's use. Also called for a new connection, and for a connection that its check-out
     /// gives up.
     pub(super) fn end_hold(self) {
         let core = self.core();
@@ -339,8 +339,8 @@ impl<E: Environment> Held<E> {
         }
     }
 
-    /// Reports the end of a use that was reported although nothing was noted about it. The caller has changed the
-    /// record before; see `Core::report`.
+    /// Reports the end of a use that was reported even though nothing was noted about it. The caller has already
+    /// changed the record; see `Core::report`.
     fn end_unnoted_hold(self) {
         let holding = &self.core().holding;
         if holding.reports.lock().unnoted.remove(&self.id()) {

@@ -32,7 +32,7 @@ impl<E: Environment> Lease<E> {
         Self(held)
     }
 
-    /// Notes when a use begins whose time is measured.
+    /// Notes when a timed use begins.
     #[inline]
     pub(super) fn begin_timed_use(&self) {
         self.0.begin_timed_use();
@@ -75,12 +75,12 @@ impl<E: Environment> Lease<E> {
         self.0.is_stale()
     }
 
-    /// Returns whether the connection's use is to be cancelled.
+    /// Returns whether the connection's use should be cancelled.
     pub fn is_interrupted(&self) -> bool {
         self.0.slot().stamp().interrupted
     }
 
-    /// Returns the connection, and a value that tells when its use is to be cancelled.
+    /// Returns the connection, and a value that tells when its use should be cancelled.
     #[allow(unsafe_code)]
     pub fn interruptible(&mut self) -> (&mut E::Connection, Interruption<'_, E::Connection>) {
         let slot = self.0.slot();
@@ -90,7 +90,7 @@ impl<E: Environment> Lease<E> {
         (connection, Interruption { slot, waits: false })
     }
 
-    /// Returns the error for a use that was cancelled. `sent` says whether a part of the request may have left this
+    /// Returns the error for a use that was cancelled. `sent` says whether any part of the request may have left this
     /// process.
     pub fn interrupted(&self, sent: bool) -> PoolClearedError {
         let address = self.0.core().address.clone();
@@ -126,7 +126,7 @@ impl<E: Environment> DerefMut for Lease<E> {
 
 impl<E: Environment> Drop for Lease<E> {
     /// Checks the connection in. In a forked child, gives up a connection that belongs to the parent (INV-16). A fork
-    /// during the call counts as later than the call.
+    /// during the call counts as happening after it.
     #[inline(always)]
     fn drop(&mut self) {
         let held = self.0;
@@ -138,7 +138,7 @@ impl<E: Environment> Drop for Lease<E> {
 }
 
 impl<E: Environment> Lease<E> {
-    /// Checks the connection in, and prefers this shard if it is pushed.
+    /// Checks the connection in. If it is pushed, prefers this shard.
     #[inline(always)]
     fn check_in(&mut self, shard: &Shard) {
         let held = self.0;
@@ -152,7 +152,7 @@ impl<E: Environment> Lease<E> {
 
     /// Checks the connection in without recording or emitting anything.
     ///
-    /// The shortest path has no call, and every call on the others is the last step, as in [`Core::try_hit`].
+    /// The shortest path makes no calls; on the others, every call is the last step, as in [`Core::try_hit`].
     #[inline(always)]
     fn check_in_plainly(&mut self, shard: &Shard) {
         let held = self.0;
@@ -169,7 +169,7 @@ impl<E: Environment> Lease<E> {
     #[inline(always)]
     fn condition(&mut self) -> Condition {
         let held = self.0;
-        // Before the guard, so that nothing has to be undone if there is none.
+        // Before the guard, so that nothing has to be undone if there is no connection.
         let connection = &mut **self;
         let closed_on_panic = ClosedOnPanic(held);
         let condition = held.core().environment.condition(connection);
@@ -189,7 +189,7 @@ fn check_in_elsewhere<E: Environment>(held: Held<E>) {
     }
 }
 
-/// Ends a use whose time is measured, tells the subscribers, and makes the connection available.
+/// Ends a timed use, tells the subscribers, and makes the connection available.
 ///
 /// `ConnectionCheckedIn` is delivered before the connection can be seen checked out again or closed. So a slow
 /// subscriber keeps the connection from others, and no event of the connection overtakes another.
@@ -224,21 +224,21 @@ impl<E: Environment> fmt::Debug for Lease<E> {
     }
 }
 
-/// Tells when the use of a connection is to be cancelled.
+/// Tells when the use of a connection should be cancelled.
 pub struct Interruption<'l, C> {
     slot: &'l Slot<C>,
-    /// Whether a waker was left. A use that ends without waiting leaves none.
+    /// Whether a waker was left behind. A use that ends without waiting does not leave one.
     waits: bool,
 }
 
 impl<C> Interruption<'_, C> {
-    /// Returns whether the use is to be cancelled.
+    /// Returns whether the use should be cancelled.
     #[inline]
     pub fn is_due(&self) -> bool {
         self.slot.stamp().interrupted
     }
 
-    /// Completes when the use is to be cancelled.
+    /// Completes when the use should be cancelled.
     #[inline]
     pub fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         self.waits = true;

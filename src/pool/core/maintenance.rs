@@ -20,8 +20,8 @@ use crate::pool::sync::{unless_mutant, wake};
 impl<E: Environment> Core<E> {
     /// Does one background run, except for its last part, [`Core::populate`].
     ///
-    /// Notices whether a log listens, interrupts the connections that a clear marked, closes stale connections, and
-    /// removes available connections that have perished. Does not wait for more work.
+    /// Notices whether a log is listening, interrupts the connections that a clear marked, closes stale connections,
+    /// and removes available connections that have perished. Does not wait for more work.
     pub fn maintain(self: &Arc<Self>) {
         self.heed_log();
         self.interrupt_cleared();
@@ -34,12 +34,12 @@ impl<E: Environment> Core<E> {
 
     /// Creates a connection towards `minPoolSize`.
     ///
-    /// Returns `None` if there are enough connections, if the pool is not ready, if a waiter waits (it opens one
-    /// itself), or if the last connection that is missing would take the last permit.
+    /// Returns `None` if there are enough connections, if the pool is not ready, if a waiter is waiting (it opens a
+    /// connection itself), or if the last missing connection would take the last permit.
     ///
     /// A run calls this until it returns `None`, because a run "MUST do as much work as readily available" ("Background
-    /// Thread"). If a check-out then finds no permit, it waits for a connection that began to open earlier than its own
-    /// could have, so it waits no longer.
+    /// Thread"). If a check-out then finds no permit, it waits for a connection that began opening earlier than its own
+    /// could have, so it does not wait any longer.
     ///
     /// The last permit is left to check-outs if only one connection is missing: the official case
     /// `pool-checkout-minPoolSize-connection-maxConnecting` requires that a check-out opens its connection beside the
@@ -68,8 +68,8 @@ impl<E: Environment> Core<E> {
     /// Closes up to `most` connections that were detached as stale.
     #[inline]
     pub(super) fn close_stale(&self, most: usize) {
-        // Relaxed: a hint. The registry's lock orders the rest. A caller that misses it leaves the work to the next
-        // caller.
+        // Relaxed: a hint. The registry's lock orders the rest. A caller that misses the change leaves the work to the
+        // next caller.
         if self.stale.load(Ordering::Relaxed) > 0 {
             self.close_those_stale(most);
         }
@@ -91,7 +91,7 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// Interrupts the connections that the last clears have marked, whether in use or pending.
+    /// Interrupts the connections that the last clears marked, whether in use or pending.
     fn interrupt_cleared(&self) {
         let (generation, idle, wakers) = {
             let mut registry = self.registry.lock();
@@ -102,7 +102,7 @@ impl<E: Environment> Core<E> {
             }
             let mut idle = self.slots_in_shards();
             idle.extend(registry.stale_slots(&self.slab));
-            // Under the registry's lock, no slot moves between services, and no service gets a new entry.
+            // While this holds the registry's lock, no slot moves between services and no service gets a new entry.
             let members =
                 services.iter().flat_map(|(service_id, cleared)| registry.services.members(*service_id, *cleared));
             let wakers: Vec<Waker> = members
@@ -126,12 +126,13 @@ impl<E: Environment> Core<E> {
         interrupted.for_each(wake);
     }
 
-    /// Returns the counter for the interruption of a connection, unless it is idle, so that nothing is interrupted.
+    /// Returns the counter for the interruption of a connection. Returns `None` if the connection is idle, because then
+    /// there is nothing to interrupt.
     fn counter_of(&self, index: u32, idle: &HashSet<u32>) -> Option<&Counter> {
         (!idle.contains(&index)).then_some(&self.measures.interruptions)
     }
 
-    /// Returns the slots of the connections in the shards. May miss some of a shard that changes all the time.
+    /// Returns the slots of the connections in the shards. May miss some slots of a shard that changes constantly.
     pub(super) fn slots_in_shards(&self) -> HashSet<u32> {
         let mut found = HashSet::new();
         for shard in self.shards.iter() {
@@ -144,8 +145,8 @@ impl<E: Environment> Core<E> {
 
     /// Removes perished connections from the shards.
     ///
-    /// A shard is left alone unless a look at it finds a perished connection. Otherwise it is detached, and the good
-    /// connections are pushed onto it again, oldest first.
+    /// A shard is left alone unless a scan finds a perished connection in it. If one is found, the stack is detached,
+    /// and the good connections are pushed back, oldest first.
     ///
     /// # Race window
     ///
@@ -170,8 +171,8 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// Schedules maintenance after a close or the end of an establishment: another connection may have to be opened
-    /// towards `minPoolSize`.
+    /// Schedules maintenance after a close or the end of an establishment, because `minPoolSize` may require another
+    /// connection.
     pub(super) fn schedule_population(&self) {
         if self.options.min_pool_size > 0 {
             self.environment.schedule_maintenance();
@@ -180,7 +181,7 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// Schedules maintenance in a closed pool, after the close of a connection that may be the last. Called after the
+    /// Schedules maintenance in a closed pool after closing a connection that may be the last. Called after the
     /// connection's capacity was given back. `Capacity::order_releases` explains why this reads no old phase.
     pub(super) fn schedule_if_closed(&self) {
         if self.state.load().phase == Phase::Closed {

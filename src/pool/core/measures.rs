@@ -7,8 +7,8 @@
 //! | connections created and closed, clears, drains | in the registry, under its lock |
 //! | all else | in a counter or a histogram of the core |
 //!
-//! An end is counted after its beginning, and [`Core::metrics`] reads the ends first. Each reading of an end acquires
-//! the earlier counts. So no snapshot has more ends than beginnings.
+//! An end is counted after its beginning, and [`Core::metrics`] reads the ends first. Reading an end acquires the
+//! counts that came before it. So no snapshot has more ends than beginnings.
 
 use std::sync::atomic::{AtomicU64 as StatisticU64, Ordering as StatisticOrdering};
 
@@ -25,9 +25,9 @@ use crate::pool::metrics::{
     PoolMetrics, Recorder, StageTimes,
 };
 
-/// The counts outside of the slots and the registry.
+/// The counts that are kept outside of the slots and the registry.
 pub(super) struct Measures {
-    /// As many as there are shards.
+    /// One for each shard.
     by_shard: Box<[CachePadded<OfShard>]>,
     opened: Recorder,
     failures: Failures,
@@ -49,7 +49,7 @@ struct OfShard {
 
 impl Default for OfShard {
     fn default() -> Self {
-        // Check-outs that wait, and check-ins, must not allocate later.
+        // Allocated here because waiting check-outs and check-ins must not allocate.
         Self { waited: Recorder::frequent(), used: Recorder::frequent() }
     }
 }
@@ -109,14 +109,14 @@ impl Measures {
         }
     }
 
-    /// Leaves out the connections of a pool's predecessor, the last of which has the number `last_id`.
+    /// Excludes the connections of the pool's predecessor, the last of which has the number `last_id`.
     pub(super) fn begin_after(&self, last_id: u64) {
         // Relaxed: set before the pool is shared.
         self.ids_before.store(last_id, StatisticOrdering::Relaxed);
     }
 
     fn of_shard(&self, hint: usize) -> &OfShard {
-        // Their number is a power of two.
+        // The number of shards is a power of two.
         &self.by_shard[hint & (self.by_shard.len() - 1)]
     }
 
@@ -128,13 +128,13 @@ impl Measures {
 }
 
 impl<E: Environment> Held<E> {
-    /// Counts the check-out of a connection, which has begun with `started`.
+    /// Counts the check-out of a connection, which began at `started`.
     #[inline]
     pub(super) fn count_check_out(&self, started: Started) {
         if !E::METERED {
             return;
         }
-        // Another thread may have opened the connection before the check-out's first poll has ended.
+        // Another thread may have opened the connection before the check-out's first poll ended.
         let is_opened = self.slot().take_opened_mark();
         if is_opened || started.has_waited() {
             self.count_wait(started, is_opened);
@@ -167,13 +167,13 @@ impl<E: Environment> Held<E> {
         self.slot().set_since(self.core().environment.stopwatch());
     }
 
-    /// Records the time of a use, which ends now.
+    /// Records the time of a use that is ending now.
     #[cold]
     #[inline(never)]
     pub(super) fn end_timed_use(&self) {
         let (core, slot) = (self.core(), self.slot());
         let now = core.environment.stopwatch();
-        // The lowest digits of the reading are as good as random.
+        // The lowest bits of the reading are as good as random.
         slot.tally().end_timed(now ^ u64::from(slot.index()) << 32);
         core.measures.of_shard(core.environment.shard_hint()).used.record(now.saturating_sub(slot.since()));
         core.heed_log();
@@ -198,8 +198,8 @@ impl<E: Environment> Core<E> {
         self.measures.failures.cancelled.count();
     }
 
-    /// Records how long the stages of an establishment took, as far as they have ended. Called once for each
-    /// establishment, before its outcome is known to the core.
+    /// Records how long each completed stage of an establishment took. Called once for each establishment, before its
+    /// outcome is known to the core.
     pub(crate) fn stages_took(&self, times: &StageTimes) {
         let times = times.get();
         for (stage, recorder) in self.measures.stages.iter() {
@@ -214,7 +214,7 @@ impl<E: Environment> Core<E> {
         self.measures.established.record(nanos);
     }
 
-    /// Counts an operation that took another connection, because the first one was lost while it was idle.
+    /// Counts an operation that took another connection because its first connection was lost while idle.
     pub fn count_retry(&self) {
         self.measures.retries.count();
     }

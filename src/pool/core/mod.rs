@@ -1,7 +1,7 @@
 //! The core of the pool: no I/O, no clock, no tasks, no randomness.
 //!
-//! [`Core`] is generic over its connections and over its surroundings ([`Environment`]). Work that the core leaves to
-//! its caller, such as opening a connection, is returned as a token. A [`Permit`] is the right to open a connection. A
+//! [`Core`] is generic over its connections and its surroundings ([`Environment`]). Work that the core leaves to its
+//! caller, such as opening a connection, is returned as a token. A [`Permit`] is the right to open a connection. A
 //! [`Pending`] is a connection in establishment, an [`Idle`] is an established connection without a user, a [`Lease`]
 //! is a connection in use, and a [`Draining`] is a connection whose user left work unfinished. [`Pool`](crate::Pool) is
 //! a core on tokio.
@@ -17,10 +17,10 @@
 //! | registry (`registry.rs`) | free slots, detached stacks, services, drains; connection numbers are given out under its lock | all operations that are rare |
 //!
 //! A check-out that finds a connection on top of its thread's shard swaps that head, and its check-in swaps it back.
-//! Apart from the slot, which its owner has to itself, neither writes shared memory, and neither takes a lock. The
-//! parts of the core that they read hardly ever change: its number, the reasons for more work (`attention.rs`), and for
-//! a push the pool word. No counter holds the number of available connections: each slot in a stack knows the height of
-//! the stack up to itself.
+//! Apart from that head and the slot, which belongs to its owner, neither writes shared memory, and neither takes a
+//! lock. The parts of the core that they read hardly ever change: its number, the reasons for more work
+//! (`attention.rs`), and, for a push, the pool word. There is no counter of available connections: each slot in a stack
+//! knows the height of the stack up to itself.
 //!
 //! # Invariants
 //!
@@ -30,13 +30,13 @@
 //! - INV-4 (access to a waiter's cell): `waitlist/cell.rs`.
 //! - INV-5 (while check-outs wait): while a check-out is in the queue, all shards are flagged and empty. While a waiter
 //!   is in the queue, and not only openers, the capacity word is flagged, and no other check-out is admitted
-//!   (`acquire.rs`). So everything that comes free goes through the wait list to the first check-out in the
-//!   queue that can use it (`waitlist/mod.rs`).
+//!   (`acquire.rs`). So everything that becomes free goes through the wait list to the first check-out in the queue
+//!   that can use it (`waitlist/mod.rs`).
 //! - INV-6 (waker ownership): the waker of an owner that can be interrupted belongs to the thread that clears the mark
-//!   `watched` (`slab.rs`). So leaving the waker and taking it back are one locked instruction each.
+//!   `watched` (`slab.rs`). So leaving the waker and taking it back cost one locked instruction each.
 //! - INV-8 (drains keep no check-out waiting, beyond a close): see below.
 //! - INV-9 (the address is lent): an event that is delivered inline holds an uncounted copy of the pool's pointer to
-//!   its address. The copy is never dropped, and lives no longer than the call that lends it (`Core::tell`).
+//!   its address. The copy is never dropped, and does not outlive the call that lends it (`Core::tell`).
 //! - INV-11 (what a word of the wait list says): `waitlist/mod.rs`; INV-12 (segments stay): `waitlist/segments.rs`.
 //! - INV-13 (requests stay): a request to the holder of a brief lock stays in place until it is served
 //!   (`pool/sync/brief.rs`).
@@ -46,54 +46,55 @@
 //! # Waiting
 //!
 //! The flags are bits in the words that a check-out and a check-in swap anyway. So the hot path learns of waiting
-//! check-outs without a fence or a second cache line, and a newcomer cannot overtake a queue that it has not noticed.
+//! check-outs without a fence or a second cache line, and a newcomer cannot overtake the queue by failing to notice it.
 //! The flags change only under the wait list's lock.
 //!
 //! A check-out in the queue is granted a connection, a permit or a refusal, all through the one queue. Connections and
-//! permits are tokens: a check-out that is cancelled at the wrong moment drops its token, which then goes to the next
-//! check-out in the queue.
+//! permits are tokens: if a check-out is cancelled just as it is granted a token, the token is dropped, and so goes to
+//! the next check-out in the queue.
 //!
-//! A check-out that opens a connection waits on as an opener ([`Core::acquire_as_opener`]). It takes its own connection
-//! or a returned one, whichever comes first. It is older than every waiter. So the specification's "MUST NOT service
-//! any newer checkOut requests before fulfilling the original one" holds, and a slow handshake keeps no check-out from
-//! a free connection. If another connection comes first, the opener's own connection serves the next check-out once it
-//! is open.
+//! A check-out that opens a connection keeps waiting as an opener ([`Core::acquire_as_opener`]). It takes its own
+//! connection or a returned one, whichever comes first. It is older than every waiter. So the specification's "MUST NOT
+//! service any newer checkOut requests before fulfilling the original one" holds, and a slow handshake does not keep
+//! its check-out from a free connection. If another connection comes first, the opener's own connection serves the next
+//! check-out once it is open.
 //!
 //! A check-out that holds a permit waits as an opener from the start. The connection is opened only after the tasks
-//! that are ready have run. If a connection comes back first, none is opened, and the permit goes to the next in the
-//! queue. The opening task waits for the ready tasks, because the check-out itself may not be polled in the meantime.
-//! As in any fair queue, a grant stays with its check-out until the check-out is polled or dropped.
+//! that are ready have run. If a connection comes back first, no connection is opened, and the permit goes to the next
+//! check-out in the queue. The opening task is what waits for the ready tasks, because the check-out itself may not be
+//! polled in the meantime. As in any fair queue, a grant stays with its check-out until the check-out is polled or
+//! dropped.
 //!
-//! In two cases, a connection passes an opener by. A new connection that no check-out claims goes to a waiter first.
-//! Otherwise the waiter would open another connection, and the pool would hold more than it needs. And a check-out that
-//! was granted a permit after waiting becomes an opener only when its task runs. Until then, a returned connection goes
-//! to the check-outs in the queue, or to any other check-out.
+//! A connection bypasses an opener in two cases. First, a new connection that no check-out claims goes to a waiter
+//! first. Otherwise the waiter would open another connection, and the pool would hold more than it needs. Second, a
+//! check-out that was granted a permit after waiting becomes an opener only when its task runs. Until then, a returned
+//! connection goes to the check-outs in the queue, or to any other check-out.
 //!
 //! # Drains
 //!
 //! A connection that comes back with unfinished work is drained: the environment completes what the user left
 //! unfinished. A check-out does not wait for a drain to succeed. If it lacks only capacity under `maxPoolSize`, the
 //! pool *displaces* the oldest drain, which is the least likely to succeed (`drain_queue.rs`). The holder of its
-//! [`Draining`] is told, and drops the token, which closes the connection. The first waiter gets the capacity when the
-//! close has run, because a connection counts until then. While there is free capacity, drains are left alone.
+//! [`Draining`] is told, and drops the token, which closes the connection. The first waiter gets the capacity once the
+//! connection is closed, because the connection counts until then. While there is free capacity, drains are left alone.
 //!
-//! One drain is displaced at a time. When its capacity comes free, the thread that serves it displaces the next one, if
-//! another check-out waits. So the second of two check-outs may wait for two closes.
+//! One drain is displaced at a time. When its capacity becomes free, the thread that serves it displaces the next
+//! drain, if another check-out is waiting. So the second of two check-outs may wait for two closes.
 //!
-//! INV-8 (drains keep no check-out waiting, beyond a close): if a check-out waits and connections are drained, then a
-//! permit is free, or `maxConnecting` admits no connection, or a drain was displaced and its connection is yet to be
-//! closed, or a thread is about to displace a drain. Each change that could break this is a change of the capacity
-//! word, and the thread that makes the change looks at the word: a check-out that queues up, a drain that begins, a
-//! connection that stops being pending, and a displaced connection that is closed.
+//! INV-8 (drains keep no check-out waiting, beyond a close): if a check-out is waiting while connections are being
+//! drained, then a permit is free, or `maxConnecting` does not admit a connection, or a drain was displaced and its
+//! connection is yet to be closed, or a thread is about to displace a drain. Each change that could break this is a
+//! change of the capacity word, and the thread that makes the change looks at the word: a check-out that queues up, a
+//! drain that begins, a connection that stops being pending, and a displaced connection that is closed.
 //!
-//! The task that drains a displaced connection closes it. That task may not run: on an idle current-thread runtime,
-//! which opens no connection either, or because foreign code blocks in the drain. Then the waiter waits for a returned
-//! connection, or until its own limit.
+//! The task that drains a displaced connection closes it. That task may be unable to run: on an idle current-thread
+//! runtime, which cannot open connections either, or because foreign code blocks in the drain. Then the waiter waits
+//! for a returned connection, or until its own time limit.
 //!
 //! # The orderings
 //!
 //! 1. `PoolReady` is emitted before any connection can be opened. `Core::ready` emits the event, then changes the word.
-//!    A connection is created, and its event emitted, under the same lock, after another look at the word
+//!    A connection is created, and its event emitted, under the same lock, after the word is checked again
 //!    (`Permit::create`).
 //! 2. A connection that was opened in the background is available before it stops counting as pending: it is made
 //!    available first, and then its [`Opening`] is dropped. A check-out that wants to open a connection reads the
@@ -102,17 +103,18 @@
 //!    finds the shard empty (`Shard::pop_or_flag`).
 //! 4. Each lane is served first come, first served, and no check-out barges: INV-5, and one queue.
 //! 5. Both limits hold at every instant: their counts are in one word.
-//! 6. A check-in that races a clear or a close is either detached with the others or notices the change: `Shard::push` and
-//!    `Shard::put_back`.
-//! 7. Ids are in the order of the `ConnectionCreated` events: both are given out under the registry's lock.
+//! 6. A check-in that races with a clear or a close either is detached with the others or notices the change:
+//!    `Shard::push` and `Shard::put_back`.
+//! 7. Ids are in the order of the `ConnectionCreated` events: ids are assigned and events emitted under the registry's
+//!    lock.
 //! 8. `PoolCleared` follows the change of the generation, under the same lock. [`Core::renew`] changes the generation
-//!    without an event: the connections became useless, but not because of the server, so the pool continues to serve.
+//!    without an event: the connections no longer work, but not because of the server, so the pool continues to serve.
 //! 9. Either the thread that closes the pool sees that nothing is left, or the thread that gives back the last capacity
 //!    sees that the pool is closed and says so: `Capacity::order_releases`.
 //! 10. If a drain begins while a check-out queues up, the later of the two notices the earlier:
 //!     `Capacity::set_draining`.
 //!
-//! `loom-tests/` has a model of each ordering, and for each model mutants of this code that it must catch.
+//! `loom-tests/` contains a model of each ordering and, for each model, mutants of this code that the model must catch.
 //!
 //! # What is deliberately absent
 //!
@@ -120,11 +122,11 @@
 //! - No counter of available connections.
 //! - No epoch-based reclamation: slots are never deallocated while the pool lives, and a waiter's cell is kept until
 //!   its ticket is over.
-//! - No lock on the hot path, and no claim that the waiting path has none. The work under the wait list's lock is
-//!   bounded, however many check-outs wait or leave: a few cache lines, and all shards' heads when the first check-out
-//!   queues up or the last one leaves. `pool/sync/brief.rs` says how long a thread may wait for that lock.
-//! - No event-listener in the wait list that ships: BENCHMARKS.md gives the measured reason.
-//! - No panic of foreign code: wakers run and are dropped outside of all locks, and their panics are caught
+//! - No lock on the hot path; the waiting path does take locks. The work under the wait list's lock is bounded, however
+//!   many check-outs wait or leave: a few cache lines, and all shards' heads when the first check-out queues up or the
+//!   last one leaves. `pool/sync/brief.rs` says how long a thread may wait for that lock.
+//! - No event-listener in the default wait list; BENCHMARKS.md gives the measured reason.
+//! - No panics from foreign code: wakers run and are dropped outside of all locks, and their panics are caught
 //!   (`pool/sync/foreign.rs`).
 
 mod acquire;

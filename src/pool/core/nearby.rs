@@ -14,43 +14,43 @@ use super::slab::{Link, Slot, Stamp};
 
 /// A thread's note of the pool that it used last, and of its shard there.
 ///
-/// A check-in begins with a slot. Without the note, it reaches the head of the thread's shard through three dependent
-/// loads: the slot's core, the core's shards, the head. With the note, the address of the head is known from the start.
-/// The slot and its core are only compared with the note, and a processor that executes ahead does not wait for a
-/// comparison. Without the note, a check-out and its check-in took a fifth longer on a processor whose locked
+/// A check-in starts from a slot. Without the note, it reaches the head of the thread's shard through three dependent
+/// loads: the slot's core, the core's shards, the head. With the note, it knows the address of the head from the start.
+/// The slot and its core are only compared with the note, and a processor that executes speculatively does not wait for
+/// a comparison. Without the note, a check-out and its check-in took a fifth longer on a processor whose locked
 /// instructions take 3 ns.
 ///
-/// A thread that alternates between two pools always has a note of the wrong one. Its check-outs and check-ins then
-/// take the longer paths, and 1.27 times as long.
+/// A thread that alternates between two pools always has a note of the wrong pool. Its check-outs and check-ins then
+/// take the longer paths, which take 1.27 times as long.
 ///
 /// INV-16 (a note leads to a living shard of this process): a core's number is never given to another core, and its
-/// shards stay in place for as long as it lives. So a caller that borrows the core of a note's number may use the
-/// note's shard. A forked child forgets its note, and notes a core of the parent only while `Core::note_own_shard`
-/// runs. So a core that a note names is not the parent's.
+/// shards stay in place while it lives. So a caller that borrows the core with the note's number may use the note's
+/// shard. A forked child forgets its note, and notes a core of the parent only while `Core::note_own_shard` runs. So a
+/// core that a note names is not the parent's.
 ///
 /// # The last slot
 ///
 /// The thread also notes the slot that it last took from its shard or pushed there, and the head that it left behind.
 /// If the shard still has that head, a check-out takes that slot, and a check-in puts it back. Both swap only values
 /// from the note and from the slot that it names, and compare the head with the note. Otherwise they would look up the
-/// top and the height of the stack at addresses that depend on the head, and the load of a head has to wait for the
-/// locked instruction that has just written it. With the noted slot, a check-out and its check-in take 0.83 of the
-/// time, with one thread and with two.
+/// top and the height of the stack at addresses that depend on the head, whose load has to wait for the locked
+/// instruction that just wrote it. With the noted slot, a check-out and its check-in take 0.83 of the time, with one
+/// thread and with two.
 ///
 /// INV-17 (what a noted head says): if the head of the noted shard is `with`, this thread made it by pushing `slot`,
 /// and `slot` is on top. If the head is `without`, this thread made it by taking `slot`, the link of `slot` was `link`,
 /// and the stack below is unchanged. No clear of the pool has reached this shard since, because a clear changes the
 /// heads of all shards. A clear of a service does not change them, but then connections are vetted, and no check-in
-/// puts a slot back. If another thread has pushed `slot` elsewhere meanwhile, its link differs, or nothing is below it
-/// on either stack. About a head that the shard no longer has, the note says nothing, and its fields may belong to
-/// different slots, or to another core.
+/// puts a slot back. If another thread has pushed `slot` elsewhere in the meantime, its link differs, or nothing is
+/// below it on either stack. About a head that the shard no longer has, the note says nothing, and its fields may
+/// belong to different slots, or to another core.
 #[derive(Debug)]
 pub struct Nearby {
     /// The number of the core, or [`Nearby::NO_CORE`].
     core: Cell<u64>,
     shard: Cell<NonNull<Shard>>,
     /// The slot of `with` and `without`, whose type the note does not know. While both are [`PastHead::OF_NO_SHARD`],
-    /// it may be a slot of an earlier core, which is gone.
+    /// it may be a slot of an earlier core that no longer exists.
     slot: Cell<*const ()>,
     link: Cell<Link>,
     with: Cell<PastHead>,
@@ -63,7 +63,7 @@ impl Nearby {
     /// The number of the first core.
     pub(super) const FIRST_CORE: u64 = Self::NO_CORE + 1;
 
-    /// Makes a note of nothing.
+    /// Creates an empty note.
     #[must_use]
     #[allow(clippy::new_without_default, reason = "thread-local statics alone need it, and `default` is not const")]
     pub const fn new() -> Self {
@@ -85,15 +85,15 @@ impl Nearby {
         self.link.set(link);
     }
 
-    /// Forgets the shard. A forked child does, before it uses a pool.
+    /// Forgets the shard. A forked child does this before it uses a pool.
     pub fn forget(&self) {
         self.core.set(Self::NO_CORE);
     }
 }
 
 impl<E: Environment> Core<E> {
-    /// Returns the calling thread's shard. Returns `None` if threads keep notes, and this thread has no note of this
-    /// pool: then [`Core::own_shard`] returns the shard.
+    /// Returns the calling thread's shard. Returns `None` if threads keep notes and this thread has no note of this
+    /// pool; [`Core::own_shard`] then returns the shard.
     ///
     /// A thread that has a note of this pool is not in a forked child that has inherited the pool (INV-16).
     #[inline]
@@ -159,8 +159,8 @@ impl<E: Environment> Core<E> {
     /// Has the calling thread note its shard, and returns it.
     ///
     /// A signal handler or a subscriber may fork between any two steps of a check-out, and its child may continue the
-    /// check-out. So the check whether the core is inherited comes after the note: the check sees an earlier fork, and
-    /// at a later fork the child forgets the note.
+    /// check-out. So the core is checked for inheritance only after the note is made: the check sees an earlier fork,
+    /// and after a later fork the child forgets the note.
     #[inline(never)]
     fn note_own_shard(&self) -> &Shard {
         let shard = self.preferred_shard();
@@ -182,12 +182,12 @@ impl<E: Environment> Core<E> {
     }
 }
 
-/// From the push on, the connection belongs to others, which may close it and the pool, and free the core. So nothing of
-/// either is touched after it, here and in the callers, and no parameter is a reference to them: see [`Shard`].
+/// From the push on, the connection belongs to others, which may close it and the pool, and free the core. So neither
+/// is touched after the push, here or in the callers, and no parameter is a reference to either: see [`Shard`].
 #[allow(unsafe_code)]
 impl<E: Environment> Held<E> {
-    /// Puts the slot back if the calling thread has taken it from this shard and nothing has changed there since. Returns
-    /// whether it has.
+    /// Puts the slot back if the calling thread took it from this shard and nothing has changed there since. Returns
+    /// whether it was put back.
     #[inline]
     pub(super) fn put_back(self, shard: &Shard) -> bool {
         debug_assert!(!self.core().vetting, "BUG: a connection that may be stale is put back");
@@ -204,10 +204,10 @@ impl<E: Environment> Held<E> {
         put_back.flatten().is_some()
     }
 
-    /// Makes a connection available that is not put back, in a pool that neither vets connections nor emits events. Tries
-    /// to push it onto this shard, which is usually the calling thread's.
+    /// Makes a connection that cannot be put back available, in a pool that neither vets connections nor emits events.
+    /// Tries to push it onto this shard, which is usually the calling thread's.
     ///
-    /// A separate function, so that a check-in that puts the connection back saves no registers.
+    /// A separate function, so that a check-in that puts the connection back does not save registers.
     #[inline(never)]
     pub(super) fn push(self, shard: &Shard) {
         let Stamp { generation, interrupted, .. } = self.slot().stamp();

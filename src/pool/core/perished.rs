@@ -8,7 +8,7 @@ use super::held::Held;
 use super::tokens::Idle;
 use crate::pool::event::ConnectionClosedReason;
 
-/// The connection had perished, and was closed.
+/// The connection had perished and was closed.
 pub(super) struct Perished;
 
 impl<E: Environment> Core<E> {
@@ -23,7 +23,7 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// Returns the reason why an available connection can no longer be used, if any.
+    /// Returns why an available connection can no longer be used, if there is a reason.
     pub(super) fn perished(&self, held: &Held<E>) -> Option<ConnectionClosedReason> {
         if held.is_stale_member() {
             return Some(ConnectionClosedReason::Stale);

@@ -28,9 +28,9 @@ impl<E: Environment> Permit<E> {
 
     /// Creates the connection, in the state "pending", and emits `ConnectionCreated`.
     ///
-    /// This happens under the registry's lock, as do marking the pool ready, clearing and closing it. So the event lies
-    /// between a `PoolReady` and the next `PoolCleared`, and the ids are in the order of the events (orderings 1 and
-    /// 7).
+    /// This happens under the registry's lock, as does marking the pool ready, clearing it or closing it. So the event
+    /// lies between a `PoolReady` and the next `PoolCleared`, and the ids are in the order of the events (orderings 1
+    /// and 7).
     ///
     /// # Errors
     ///
@@ -79,16 +79,15 @@ impl<E: Environment> Drop for Permit<E> {
     }
 }
 
-/// A [`Permit`] that a check-out shares with the task that will open the connection. The first of the two to take it
-/// owns it.
+/// A [`Permit`] that a check-out shares with the task that will open the connection. Whichever takes it first owns it.
 ///
-/// The task takes the permit to open a connection. The check-out takes it when it has got another connection, and drops
-/// it, so that the next check-out in the queue gets the permit. A permit that neither takes is dropped with the last
-/// reference.
+/// The task takes the permit to open a connection. The check-out takes it when it has received a different connection,
+/// and drops it, so that the next check-out in the queue gets the permit. A permit that neither takes is dropped with
+/// the last reference.
 pub struct SharedPermit<E: Environment>(Mutex<Option<Permit<E>>>);
 
 impl<E: Environment> SharedPermit<E> {
-    /// Shares a permit.
+    /// Creates a shared permit.
     pub fn new(permit: Permit<E>) -> Self {
         Self(Mutex::new(Some(permit)))
     }

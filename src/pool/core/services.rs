@@ -14,11 +14,11 @@ pub(super) struct Services {
     /// Connections of these services up to these generations are still to be interrupted.
     pub(super) interrupt: Vec<(ServiceId, u64)>,
     /// The first generation of the next new entry. It is beyond the generations of all removed entries, so that an
-    /// error of a removed entry is never taken for an error of a present entry.
+    /// error from a removed entry is never mistaken for an error from a current entry.
     first_generation: u64,
 }
 
-/// A service behind a load balancer, as long as it has connections.
+/// A service behind a load balancer that has connections.
 struct Service {
     generation: Arc<AtomicU64>,
     /// The slots of its connections, each with the service's generation when the connection was identified.
@@ -30,7 +30,7 @@ pub(super) struct Membership {
     pub(super) service_id: ServiceId,
     /// The service's generation when the connection was identified.
     pub(super) generation: u64,
-    /// The service's present generation.
+    /// The service's current generation.
     current: Arc<AtomicU64>,
 }
 
@@ -56,7 +56,7 @@ impl Services {
         Membership { service_id, generation, current: service.generation.clone() }
     }
 
-    /// Removes a connection from its service. The last connection takes the service's entry with it, and the
+    /// Removes a connection from its service. Removing the last connection also removes the service's entry and its
     /// outstanding interruptions, which do not apply to the service's next entry.
     pub(super) fn quit(&mut self, membership: &Membership, index: u32) {
         let service = self.present.get_mut(&membership.service_id).expect("BUG: a member has no service");

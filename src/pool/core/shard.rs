@@ -10,23 +10,24 @@ use crate::pool::sync::{step, unless_mutant};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Head {
     top: Option<u32>,
-    /// The flag: a check-out waits. A check-in hands its connection over instead of pushing it, and a check-out queues
-    /// up instead of popping. Changes only under the wait list's lock, and is raised only while the shard is empty.
+    /// The flag: a check-out is waiting. A check-in hands its connection over instead of pushing it, and a check-out
+    /// queues up instead of popping. Changes only under the wait list's lock, and is raised only while the shard is
+    /// empty.
     waiting: bool,
     /// Counts the changes, modulo 2^43, so that a head is never mistaken for an older one with the same top. If one
     /// shard changes 100 million times a second, the tag wraps after a day.
     tag: u64,
 }
 
-/// A head that a shard has had, for comparison with later heads.
+/// A head that a shard had earlier, for comparison with later heads.
 ///
-/// If the shard still has it, its stack has not changed since. This can be wrong only after a multiple of 2^43 changes,
-/// when the tag is the same again.
+/// If the shard still has this head, its stack has not changed since. This can be wrong only after a multiple of 2^43
+/// changes, when the tag is the same again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PastHead(u64);
 
 impl PastHead {
-    /// No shard has this head: it is flagged but not empty.
+    /// No shard ever has this head, because it is flagged but not empty.
     pub(super) const OF_NO_SHARD: Self = Self(1 << Head::WAITING_SHIFT);
 
     #[inline]
@@ -91,7 +92,7 @@ pub(super) enum Popped<'s, C> {
 /// Why a slot was not pushed. The caller still owns it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum PushError {
-    /// The shard is flagged: the connection belongs to a check-out that waits.
+    /// The shard is flagged: the connection belongs to a waiting check-out.
     Waiting,
     /// The connection is no longer current.
     Stale,
@@ -112,13 +113,13 @@ impl Shards {
     /// The most shards that a pool on a machine with many cores can use. A power of two.
     #[cfg(not(any(loom, shuttle)))]
     const MOST: usize = 256;
-    /// Small, because the model checkers explore every shard that there is room for.
+    /// Small, because the model checkers explore every possible shard.
     #[cfg(any(loom, shuttle))]
     const MOST: usize = 4;
 
-    /// Creates about one shard for each thread (a power of two), but no more than one for every two connections. With
-    /// more shards, more threads would work without moving a cache line, but the first check-out to wait flags all
-    /// shards: with a shard for each connection, a nearly saturated pool does up to a half less.
+    /// Creates about one shard per thread (a power of two), but at most one for every two connections. With more
+    /// shards, more threads would work without moving a cache line, but the first check-out to wait flags all shards:
+    /// with one shard per connection, a nearly saturated pool does up to a half less.
     pub(super) fn new(threads: usize, capacity: u32) -> Self {
         Self((0..Self::count(threads, capacity)).map(|_| CachePadded::new(Shard::new())).collect())
     }
@@ -126,7 +127,7 @@ impl Shards {
     fn count(threads: usize, capacity: u32) -> usize {
         let affordable = (capacity as usize / 2).max(1);
         let wanted = threads.clamp(1, Self::MOST).next_power_of_two();
-        // The largest power of two that is affordable.
+        // The largest power of two within the limit.
         wanted.min(1 << affordable.ilog2())
     }
 
@@ -147,8 +148,8 @@ impl Shards {
 
 /// One shard.
 ///
-/// It is nothing but an atomic, and so a cell: a reference to a cell may outlive it. That happens in a push after which
-/// other threads free the core. Any other reference must lead to living memory for as long as it is a function's
+/// It is nothing but an atomic, and therefore a cell: a reference to a cell may outlive it, as happens in a push after
+/// which other threads free the core. Any other reference must point to live memory for as long as it is a function's
 /// parameter. So the functions that push take pointers to the slab and the slot.
 #[derive(Debug)]
 pub(super) struct Shard(AtomicU64);
@@ -199,13 +200,13 @@ impl Shard {
     /// Puts a slot back, if the shard has this head. Taking the slot from the shard made the head, and the slot still
     /// has its link. Returns the new head.
     ///
-    /// The slot's present connection was taken or created after this head was made. So it is current, unless a clear or
-    /// a close is under way that has not reached this shard yet. The clear then detaches it with the others, because it
+    /// The slot's connection was taken or created after this head was made. So it is current, unless a clear or a close
+    /// is in progress that has not reached this shard yet. The clear then detaches it with the others, because it
     /// changes the heads of all shards after the pool word.
     ///
     /// # Safety
     ///
-    /// The caller owns the slot (INV-1), which is of this shard's core.
+    /// The caller owns the slot (INV-1), which belongs to this shard's core.
     #[inline]
     #[allow(unsafe_code)]
     pub(super) unsafe fn put_back<C>(&self, without: PastHead, slot: *const Slot<C>) -> Option<PastHead> {
@@ -220,9 +221,9 @@ impl Shard {
     }
 
     /// Takes the top in a single attempt, if it is one of the slab's first slots. Also returns the new head. If this
-    /// finds nothing, [`Shard::pop`] may still find something.
+    /// finds nothing, [`Shard::pop`] may still find a slot.
     ///
-    /// Without a loop and a call, the compiler needs few registers and saves none on the stack.
+    /// Without a loop or a call, the compiler needs few registers and saves none on the stack.
     #[inline]
     pub(super) fn try_pop<'s, C>(&self, slab: &'s Slab<C>) -> Option<(&'s Slot<C>, PastHead)> {
         // The flag is not checked: a flagged shard is empty. Until this shard's flag is raised, a check-out that takes
@@ -285,7 +286,7 @@ impl Shard {
     ///
     /// # Safety
     ///
-    /// The caller owns the slot (INV-1). It and the slab are of this shard's core.
+    /// The caller owns the slot (INV-1). The slot and the slab belong to this shard's core.
     #[inline]
     #[allow(unsafe_code)]
     pub(super) unsafe fn push<C>(
@@ -378,7 +379,7 @@ impl Shard {
         }
     }
 
-    /// Returns whether a check-out waits, or did until just now.
+    /// Returns whether a check-out is waiting, or was until a moment ago.
     #[inline]
     pub(super) fn is_waited_for(&self) -> bool {
         self.load().waiting
@@ -406,10 +407,10 @@ impl Shard {
         }
     }
 
-    /// Calls `f` with the index of each slot, for a caller that does not own the stack. If the stack changes meanwhile,
-    /// begins again, and gives up after some attempts: then `f` may have missed a slot. In any case, `f` may have been
-    /// called with slots that were in the stack only for part of the time. `most` is the number of slots that the pool
-    /// has.
+    /// Calls `f` with the index of each slot, for a caller that does not own the stack. Starts again if the stack
+    /// changes in the meantime, and gives up after some attempts: then `f` may have missed a slot. In any case, `f` may
+    /// have been called with slots that were in the stack only part of the time. `most` is the number of slots in the
+    /// pool.
     pub(super) fn for_each_slot<C>(&self, slab: &Slab<C>, most: u32, mut f: impl FnMut(u32)) {
         const ATTEMPTS: u32 = 64;
         for _ in 0..ATTEMPTS {
@@ -422,8 +423,8 @@ impl Shard {
         }
     }
 
-    /// Returns the slots from the top down, as a guess: other threads may take them meanwhile, and the walk may then
-    /// leave the stack.
+    /// Returns the slots from the top down, as a guess: other threads may be taking them, and the walk may then leave
+    /// the stack.
     pub(super) fn guessed_slots<'s, C>(&self, slab: &'s Slab<C>, most: u32) -> impl Iterator<Item = &'s Slot<C>> {
         slab.visible_chain(self.load().top, Slot::link).take(most as usize)
     }
@@ -517,7 +518,7 @@ mod tests {
         assert_eq!(shard.len(&slab).0, 0);
     }
 
-    /// A slot keeps its link if the link is right, so each part of the link must count.
+    /// A slot keeps its link if the link is still right, so each part of the link must be compared.
     #[test]
     fn slot_that_comes_back_is_linked_to_what_is_below_it_now() {
         let (shard, slab) = (Shard::new(), slab_of(3));
@@ -527,15 +528,15 @@ mod tests {
         let linked = |index: u32| (slab.slot(index).link().next, slab.slot(index).link().depth);
         push(&[0, 1]);
         assert_eq!(linked(1), (Some(0), 2));
-        // The same place.
+        // At the same place.
         shard.pop(&slab);
         push(&[1]);
         assert_eq!(linked(1), (Some(0), 2));
-        // The same height above another slot.
+        // At the same height, above another slot.
         assert_eq!(drain(&shard, &slab), [1, 0]);
         push(&[2, 1]);
         assert_eq!(linked(1), (Some(2), 2));
-        // The same slot below, at another height.
+        // Above the same slot, at another height.
         assert_eq!(drain(&shard, &slab), [1, 2]);
         push(&[0, 2, 1]);
         assert_eq!(linked(1), (Some(2), 3));

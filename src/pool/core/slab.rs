@@ -1,7 +1,7 @@
 //! The slab: one slot for each connection that exists, in segments that are never deallocated while the pool lives.
 //!
-//! Slots are never deallocated, so reading one by an outdated index is always allowed. Whether the value still holds is
-//! decided by the tag of the head that the index came from.
+//! Slots are never deallocated, so reading one by an outdated index is always allowed. The tag of the head that the
+//! index came from decides whether the value still holds.
 
 mod words;
 
@@ -33,24 +33,25 @@ pub(super) struct Slot<C> {
     link: AtomicU64,
     /// Written by the owner. Any thread may interrupt the connection, which sets `interrupted` and clears `watched`.
     stamp: AtomicU64,
-    /// When the connection last became available, in nanoseconds since the pool's epoch. During a timed use, when the
+    /// When the connection last became available, in nanoseconds since the pool's epoch; during a timed use, when the
     /// use began, on the environment's stopwatch. Written by the owner.
     since: AtomicU64,
     /// The count of the slot's uses. Written by the owner.
     tally: Tally,
     index: u32,
-    /// Whether the connection's last event said that it is in use. Written by the owner, if a subscriber listens.
+    /// Whether the connection's last event said that it is in use. Written by the owner, if a subscriber is listening.
     in_use: UnmodelledBool,
     /// Whether the connection was opened for the check-out that is about to take it. Written by the owner.
     opened: UnmodelledBool,
     /// The connection's number. Written by the owner, before the connection is live.
     id: UnmodelledU64,
-    /// When the connection was last checked out ([`Started::word`]). Written by the owner, if a subscriber listens.
+    /// When the connection was last checked out ([`Started::word`]). Written by the owner, if a subscriber is
+    /// listening.
     started: UnmodelledU64,
-    /// The core that the slot belongs to, for the owner. Set when a connection is created.
+    /// The core that the slot belongs to. Set when a connection is created; only the owner reads it.
     core: UnsafeCell<CorePointer>,
     record: UnsafeCell<Record>,
-    /// In a separate allocation, because most slots of a pool that is hardly used never have a connection.
+    /// In a separate allocation, because most slots of a lightly used pool never hold a connection.
     value: UnsafeCell<Option<Box<C>>>,
     /// The waker to wake when the connection is interrupted.
     ///
@@ -60,7 +61,7 @@ pub(super) struct Slot<C> {
     /// an owner that finds that mark waits for the lock.
     waker: UnsafeCell<Option<Waker>>,
     interrupting: Mutex<()>,
-    /// Where and when the connection was checked out. Made by the owner, when it is first needed.
+    /// Where and when the connection was checked out. Created by the owner when it is first needed.
     hold: OnceLock<Box<Hold>>,
 }
 
@@ -117,8 +118,8 @@ impl<C> Slot<C> {
         self.index
     }
 
-    /// Returns the connection's number, and whether the events so far say that it is in use. For the owner, and for a
-    /// forked child, which has no other threads.
+    /// Returns the connection's number, and whether the events so far say that it is in use. Called by the owner, and
+    /// by a forked child, which has no other threads.
     #[inline]
     pub(super) fn known_as(&self) -> (u64, bool) {
         // Relaxed: the owner reads its own or the previous owner's value, ordered by the step that passed the slot on.
@@ -138,8 +139,8 @@ impl<C> Slot<C> {
         self.started.store(started.word(), UnmodelledOrdering::Relaxed);
     }
 
-    /// Returns when the connection was checked out, if a subscriber listened then, and forgets it. Called by the owner,
-    /// and by a forked child.
+    /// Returns when the connection was checked out, if a subscriber was listening then, and forgets it. Called by the
+    /// owner, and by a forked child.
     pub(super) fn take_started(&self) -> Started {
         // Relaxed: see `known_as`. Not a swap, because nothing else writes the word.
         let started = Started::from_word(self.started.load(UnmodelledOrdering::Relaxed));
@@ -147,8 +148,8 @@ impl<C> Slot<C> {
         started
     }
 
-    /// Forgets that a subscriber was told of a use. Any thread may call this: if the owner notes the present use
-    /// meanwhile, its end is reported as if no subscriber had heard of its beginning.
+    /// Forgets that a subscriber was told of a use. Any thread may call this: if the owner notes a use at the same
+    /// time, the end of that use is reported as if no subscriber had been told of its beginning.
     #[cold]
     pub(super) fn forget_use(&self) {
         // Relaxed: see `known_as`.
@@ -193,8 +194,8 @@ impl<C> Slot<C> {
 
     /// Sets the link. Called by the owner.
     ///
-    /// A slot that returns to its old position already has its link. Then nothing is stored: the following swap waits
-    /// for every earlier store, and this store would wait until the link below is read.
+    /// A slot that returns to its old position already has its link. Then nothing is stored, because the following swap
+    /// waits for every earlier store, and this store would wait until the link below is read.
     #[inline]
     pub(super) fn set_link(&self, link: Link) {
         // Relaxed: the owner reads its own or the previous owner's value, ordered by the step that passed the slot on.
@@ -226,8 +227,8 @@ impl<C> Slot<C> {
         Stamp::unpack(self.stamp.fetch_and(!Stamp::PENDING, Ordering::Relaxed))
     }
 
-    /// Marks the connection as interrupted and counts the interruption, if there is a connection that is not marked yet
-    /// and that `applies` accepts. Returns the waker to wake.
+    /// Marks the connection as interrupted and counts the interruption, if there is an unmarked connection that
+    /// `applies` accepts. Returns the waker to wake.
     pub(super) fn interrupt(&self, counter: Option<&Counter>, applies: impl Fn(Stamp) -> bool) -> Option<Waker> {
         let concerned = |stamp: Stamp| stamp.live && !stamp.interrupted && applies(stamp);
         if !concerned(self.stamp()) {
@@ -268,7 +269,7 @@ impl<C> Slot<C> {
     }
 
     /// Leaves a waker for the interruption. Returns whether the connection is already interrupted. Called by the owner,
-    /// which has left no waker yet.
+    /// which has not left a waker yet.
     #[inline]
     fn watch(&self, waker: Waker) -> bool {
         // SAFETY: INV-6: not watched, so the cell is the owner's. An interrupter that sets its mark now finds no watch.
@@ -292,20 +293,21 @@ impl<C> Slot<C> {
         self.waker_left_by(before)
     }
 
-    /// Takes the waker, if the stamp `before` had one. Called by the thread that has cleared the mark `watched`.
+    /// Takes the waker, if the stamp `before` says that there is one. Called by the thread that has cleared the mark
+    /// `watched`.
     #[inline]
     fn waker_left_by(&self, before: Stamp) -> Option<Waker> {
         // SAFETY: INV-6: the caller cleared the mark.
         before.watched.then(|| self.waker.with_mut(|waker| unsafe { (*waker).take() })).flatten()
     }
 
-    /// Waits for the interrupter that set the mark, and may still be taking the waker.
+    /// Waits for the interrupter that set the mark and may still be taking the waker.
     #[cold]
     fn await_interrupter(&self) {
         drop(self.interrupting.lock());
     }
 
-    /// Returns the record of the connection's holder, if there ever was one.
+    /// Returns the record of the connection's holder, if one was ever made.
     pub(super) fn hold(&self) -> Option<&Hold> {
         self.hold.get().map(|hold| &**hold)
     }
@@ -329,8 +331,8 @@ impl<C> Slot<C> {
 
     /// Sets what [`Slot::since`] returns. Called by the owner.
     ///
-    /// The beginning of a timed use overwrites the instant since which the connection is available, and the check-in sets
-    /// that again. Meanwhile a search for connections that were idle for too long may guess wrong
+    /// The beginning of a timed use overwrites the instant at which the connection became available, and the check-in
+    /// sets it again. In the meantime, a search for connections that have been idle for too long may guess wrong
     /// (`Shard::guessed_slots`), and then corrects itself.
     #[inline]
     pub(super) fn set_since(&self, since: u64) {
@@ -349,7 +351,7 @@ impl<C> Slot<C> {
         self.opened.store(true, UnmodelledOrdering::Relaxed);
     }
 
-    /// Takes the mark away, and returns whether it was there. Called by the owner.
+    /// Removes the mark, and returns whether it was set. Called by the owner.
     pub(super) fn take_opened_mark(&self) -> bool {
         let marked = self.opened.load(UnmodelledOrdering::Relaxed);
         if marked {
@@ -362,7 +364,7 @@ impl<C> Slot<C> {
     ///
     /// # Safety
     ///
-    /// The caller owns the slot (INV-1), and nothing changes the record meanwhile.
+    /// The caller owns the slot (INV-1), and nothing changes the record in the meantime.
     #[inline]
     pub(super) unsafe fn with_record<R>(&self, f: impl FnOnce(&Record) -> R) -> R {
         // SAFETY: INV-1, as the caller guarantees.
@@ -373,7 +375,7 @@ impl<C> Slot<C> {
     ///
     /// # Safety
     ///
-    /// The caller owns the slot (INV-1), and nothing else uses the record meanwhile.
+    /// The caller owns the slot (INV-1), and nothing else uses the record in the meantime.
     #[inline]
     pub(super) unsafe fn with_record_mut<R>(&self, f: impl FnOnce(&mut Record) -> R) -> R {
         // SAFETY: INV-1, as the caller guarantees.
@@ -391,7 +393,7 @@ impl<C> Slot<C> {
         before.map(|before| *before)
     }
 
-    /// Returns the connection, for its owner to borrow for as long as it owns the slot.
+    /// Returns the connection, which its owner may borrow for as long as it owns the slot.
     ///
     /// # Safety
     ///
@@ -418,7 +420,7 @@ impl<C> Slot<C> {
 pub(super) struct Slab<C> {
     /// The first slots. Most pools have no others, and one comparison finds such a slot.
     first: Box<[Slot<C>]>,
-    /// Segment `k` has `2^k` times as many slots as `first`, as many as all slots before it.
+    /// Segment `k` has `2^k` times as many slots as `first`, which is as many as all segments before it together.
     segments: [OnceLock<Box<[Slot<C>]>>; Slab::<()>::SEGMENTS],
     /// The number of slots that were ever handed out.
     len: AtomicU32,
@@ -455,7 +457,7 @@ impl<C> Slab<C> {
     /// Returns the slot if it is one of the first slots.
     #[inline]
     pub(super) fn first_slot(&self, index: u32) -> Option<&Slot<C>> {
-        // The index is part of what was just read.
+        // The index comes from the word that was just read.
         follow();
         self.first.get(index as usize)
     }
@@ -556,7 +558,7 @@ mod tests {
         }
     }
 
-    /// A pool has slots for connections that it may never open, so a slot must not grow unnoticed.
+    /// A pool allocates slots for connections that it may never open, so a slot must not grow unnoticed.
     #[test]
     #[cfg(target_pointer_width = "64")]
     fn slot_takes_192_bytes_whatever_the_connection() {

@@ -5,7 +5,7 @@ use crate::pool::sync::unless_mutant;
 
 /// Whether a pool serves check-outs.
 ///
-/// The CMAP specification names these three states, and there will be no others. So a caller can match on all of them.
+/// The CMAP specification names these three states, and no others will be added, so a caller can match on all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
 pub enum Phase {

@@ -15,27 +15,28 @@ pub struct PoolStatus {
     /// The pool's phase.
     pub phase: Phase,
     /// How many times the pool was cleared. Closing counts as a clear. So does the end of the runtime that the
-    /// connections were registered with, although it emits no event.
+    /// connections were registered with, although it does not emit an event.
     pub generation: u64,
     /// The largest number of connections that may exist (`maxPoolSize`). 0 means no limit.
     pub max_pool_size: u32,
     /// Connections that exist (totalConnectionCount).
     pub total: u32,
-    /// Connections in establishment, permits to open one, and failed openings that back off (pendingConnectionCount).
+    /// Connections being established, permits to open one, and failed openings that are backing off
+    /// (pendingConnectionCount).
     pub pending: u32,
     /// Connections that can be checked out (availableConnectionCount).
     pub available: u32,
-    /// Connections that are checked out, are drained after a check-out, are being closed, or are just passing from one
-    /// owner to another.
+    /// Connections that are checked out, being drained after a check-out, being closed, or passing from one owner to
+    /// another.
     pub in_use: u32,
-    /// Connections in use that their callers have checked in, and that are drained.
+    /// Connections in use that their callers have checked in and that are being drained.
     pub draining: u32,
     /// Connections that became stale while they were available, and are still to be closed.
     pub stale: u32,
     /// Check-outs in the queue that are neither opening a connection nor about to open one.
     pub waiting: u32,
-    /// Whether all numbers are from the same instant. In a pool that changes all the time, a reader may not find such
-    /// an instant within its attempts. Then each number is right, but from a different instant.
+    /// Whether all numbers are from the same instant. In a pool that changes constantly, a reader may not find such an
+    /// instant within its attempts. Then each number is right, but the numbers may be from different instants.
     pub consistent: bool,
 }
 
@@ -55,8 +56,8 @@ impl<E: Environment> Core<E> {
     /// How many times a snapshot is attempted before an inconsistent one is returned.
     const ATTEMPTS: u32 = 64;
 
-    /// Returns a snapshot. Each attempt takes the wait list's lock for an instant, and while connections are drained the
-    /// registry's lock.
+    /// Returns a snapshot. Each attempt takes the wait list's lock for an instant, and, while connections are being
+    /// drained, the registry's lock.
     ///
     /// All words are read twice. Each has a version, so equal readings mean that nothing changed in between.
     pub fn status(&self) -> PoolStatus {
@@ -88,7 +89,7 @@ impl<E: Environment> Core<E> {
         // ORD: Relaxed; the comparison of two collections shows whether this value fits the others.
         let stale = self.stale.load(Ordering::Relaxed);
         let waiting = self.wait_list.lock().waiting();
-        // Usually no connection is drained, and the flag saves the lock.
+        // Usually no connection is being drained, and the flag avoids taking the lock.
         let draining = if counts.draining { self.registry.lock().drains.len() } else { 0 };
         // A connection that was handed over as soon as it was established may be closed before its opening ends.
         let (total, pending) = (counts.total, counts.pending.min(counts.total));

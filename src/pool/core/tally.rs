@@ -29,13 +29,13 @@ use crate::pool::sync::statistics::{AtomicU64 as StatisticU64, Ordering as Stati
 #[derive(Debug)]
 pub(super) struct Tally {
     word: AtomicU64,
-    /// How long all check-outs that got this slot's connection have waited together, in nanoseconds. Here and not in
+    /// The total time that check-outs have waited for this slot's connection, in nanoseconds. Kept here rather than in
     /// the histogram, because the owner counts without a locked instruction.
     waited: StatisticU64,
 }
 
 impl Tally {
-    /// The number of uses from one timed use to the next lies between these two. The mean is 128.
+    /// The smallest and the largest number of uses from one timed use to the next. The mean is 128.
     const GAPS: (u64, u64) = (65, 191);
 
     const HITS_SHIFT: u32 = 8;
@@ -83,7 +83,7 @@ impl Tally {
         word & Self::LEFT == 0
     }
 
-    /// Returns whether the present use is timed. Called by the owner, which uses the connection.
+    /// Returns whether the current use is timed. Called by the owner, which is using the connection.
     #[inline]
     pub(super) fn is_timed(&self) -> bool {
         self.word.load(Ordering::Relaxed) & Self::LEFT == 0
@@ -91,8 +91,8 @@ impl Tally {
 
     /// Ends a timed use, and chooses the next one. Called by the owner.
     ///
-    /// `salt`, which differs from call to call, decides how many uses lie between the two. With the same gap each time,
-    /// an application that alternates between two kinds of use could have only one of them timed.
+    /// `salt`, which differs from call to call, decides how many uses lie between the two. With a constant gap, an
+    /// application that alternates between two kinds of use might have only one kind timed.
     pub(super) fn end_timed(&self, salt: u64) {
         let (least, most) = Self::GAPS;
         let gap = least + scattered(salt) % (most - least + 1);

@@ -1,6 +1,6 @@
 //! Rights as tokens: the right to open a connection, to hold an available connection, to use a connection.
 //!
-//! Each token is `#[must_use]` and undoes itself when it is dropped. No other code corrects a count.
+//! Each token is `#[must_use]` and undoes itself when it is dropped. No other code adjusts the counts.
 //!
 //! ```text
 //!           create             established                check_out
@@ -31,7 +31,7 @@ use crate::pool::metrics::StageTimes;
 use crate::pool::service_id::ServiceId;
 use crate::pool::sync::{Mutex, discard};
 
-/// A connection in establishment. Dropping it closes the connection as failed.
+/// A connection being established. Dropping it closes the connection as failed.
 #[must_use = "dropping it closes the connection"]
 pub struct Pending<E: Environment>(Held<E>);
 
@@ -51,8 +51,8 @@ impl<E: Environment> Pending<E> {
         self.0.generation()
     }
 
-    /// Adds the connection to its service, in load-balanced mode, and so gives it the service's generation. Does
-    /// nothing in other modes, or when called again.
+    /// Adds the connection to its service, in load-balanced mode, which gives it the service's generation. Does nothing
+    /// in other modes, or when called again.
     pub fn identify(&self, service_id: ServiceId) {
         let core = self.0.core();
         if core.options.load_balanced && self.0.service().is_none() {
@@ -61,12 +61,12 @@ impl<E: Environment> Pending<E> {
         }
     }
 
-    /// Returns the service and the service's generation when the connection was identified, once it was.
+    /// Returns the service and its generation at the time the connection was identified, or `None` before that.
     pub fn service(&self) -> Option<(ServiceId, u64)> {
         self.0.service()
     }
 
-    /// Completes when the establishment is to be given up, because the pool was cleared with interruption or closed.
+    /// Completes when the establishment should be given up, because the pool was cleared with interruption or closed.
     pub fn poll_interrupted(&self, context: &mut Context<'_>) -> Poll<()> {
         self.0.slot().poll_interrupted(context)
     }
@@ -79,7 +79,7 @@ impl<E: Environment> Pending<E> {
     ///
     /// # Errors
     ///
-    /// [`Interrupted`] if the establishment was to be given up. The connection is then closed.
+    /// [`Interrupted`] if the establishment should be given up. The connection is then closed.
     pub fn established(self, connection: E::Connection) -> Result<Established<E>, Interrupted> {
         self.established_in(connection, &StageTimes::default())
     }
@@ -180,7 +180,7 @@ impl<E: Environment> Opening<E> {
     /// Makes the connection available, unless a caller has it already (`None`). Only then does it stop counting as
     /// pending (ordering 2).
     ///
-    /// A waiter gets it first, because a waiter would open another connection. Openers come after the waiters.
+    /// Waiters come first, because a waiter would otherwise open another connection. Openers come after the waiters.
     pub fn hand_on(mut self, unclaimed: Option<Idle<E>>) {
         if let Some(idle) = unclaimed {
             let held = ManuallyDrop::new(idle).0;
@@ -209,7 +209,7 @@ impl<E: Environment> Drop for Opening<E> {
     }
 }
 
-/// The capacity of a connection that has left the pool and is being closed. Dropping it gives the capacity back.
+/// The capacity held by a connection that has left the pool and is being closed. Dropping it gives the capacity back.
 #[must_use = "dropping it before the connection is closed lets more connections exist than the options allow"]
 pub struct Closing<E: Environment> {
     core: Arc<Core<E>>,
@@ -244,7 +244,7 @@ impl<E: Environment> Closing<E> {
             core.serve_permits();
         }
         if *counts_as == CountsAs::Pending {
-            // After a failed establishment, the next does not follow at once: the server may be overloaded.
+            // A failed establishment does not start the next one at once, because the server may be overloaded.
             core.schedule_if_closed();
         } else {
             core.schedule_population();
@@ -264,14 +264,14 @@ impl<E: Environment> fmt::Debug for Closing<E> {
     }
 }
 
-/// An [`Opening`] that two share: the task that opened the connection, and the check-out that it was opened for.
+/// An [`Opening`] shared by the task that opened the connection and the check-out that it was opened for.
 ///
-/// Both end it. So the connection has stopped counting as pending when its check-out returns, and the permit comes free
-/// even if the check-out is not polled.
+/// Both end it. So the connection has stopped counting as pending when its check-out returns, and the permit becomes
+/// free even if the check-out is not polled.
 pub struct SharedOpening<E: Environment>(Mutex<Option<Opening<E>>>);
 
 impl<E: Environment> SharedOpening<E> {
-    /// Shares no opening yet.
+    /// Creates the shared place, without an opening yet.
     #[allow(clippy::new_without_default, reason = "a default would say less than the name")]
     pub fn new() -> Self {
         Self(Mutex::new(None))
@@ -346,7 +346,7 @@ impl<E: Environment> Idle<E> {
     #[cold]
     fn tell(held: Held<E>, started: Started) {
         let (core, connection_id) = (held.core(), held.id());
-        // First, so that the check-in of this use takes the long way.
+        // First, so that the check-in of this use takes the long path.
         core.heed_log();
         held.slot().set_known_as(connection_id, true);
         let now = core.environment.stopwatch();
@@ -358,7 +358,7 @@ impl<E: Environment> Idle<E> {
 
 impl<E: Environment> Drop for Idle<E> {
     fn drop(&mut self) {
-        // The accounting may have taken a connection on its way to its caller for a connection in use.
+        // The accounting may have mistaken a connection on its way to its caller for a connection in use.
         self.0.end_hold();
         self.0.make_available(self.0.core().preferred_shard());
     }

@@ -13,7 +13,7 @@ pub(in crate::pool::core) struct Link {
 }
 
 impl Link {
-    /// The same as in the head of a shard, so that an index moves between the two unchanged.
+    /// The same value as in the head of a shard, so that an index moves between the two unchanged.
     const NONE: u32 = NO_SLOT;
 
     #[inline]
@@ -35,7 +35,7 @@ pub(in crate::pool::core) struct Stamp {
     pub(in crate::pool::core) generation: u64,
     pub(in crate::pool::core) live: bool,
     pub(in crate::pool::core) pending: bool,
-    /// Whether the connection's owner is to stop what it is doing.
+    /// Whether the connection's owner should stop what it is doing.
     pub(in crate::pool::core) interrupted: bool,
     /// Whether an interruption has a waker to wake.
     pub(in crate::pool::core) watched: bool,

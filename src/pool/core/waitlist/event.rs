@@ -1,11 +1,11 @@
-//! Parking at an event of event-listener in each cell.
+//! Parking by means of an event-listener `Event` in each cell.
 //!
 //! The waiter listens before it says that it waits, and the granter notifies after it has left the grant. The waiter
 //! takes the grant only when its listener is notified: then the granter has released the event's lock, and no longer
 //! touches the cell.
 //!
 //! An event calls its listener's waker under the event's lock. So a waiter's waker must neither poll nor drop a
-//! check-out: that would wait for the lock for ever. The wakers of the common runtimes only schedule their tasks.
+//! check-out: that would deadlock. The wakers of the common runtimes only schedule their tasks.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -26,12 +26,13 @@ pub(super) struct WaiterSide(Option<Listening>);
 
 struct Listening {
     listener: EventListener<()>,
-    /// The task, and the waker that the event has, which contains panics: event-listener cannot handle them.
+    /// The task's waker, wrapped so that it contains panics, which event-listener cannot handle. The event holds the
+    /// same wrapper.
     task: Arc<Contained>,
     waker: Waker,
 }
 
-/// The waiter's part after it was parked. Its drop is foreign code.
+/// The waiter's part once it is no longer parked. Its drop is foreign code.
 #[must_use = "dropped outside of the lock"]
 pub(super) struct Withdrawn(#[expect(dead_code, reason = "only dropped")] Option<Listening>);
 
@@ -53,7 +54,7 @@ impl Parking {
         Self { event: Event::with_tag() }
     }
 
-    /// Listens.
+    /// Starts listening.
     ///
     /// # Safety
     ///
@@ -98,7 +99,7 @@ impl Parking {
         parked.0.is_none()
     }
 
-    /// Takes the listener away, for the caller to drop.
+    /// Takes the listener, for the caller to drop.
     ///
     /// # Safety
     ///

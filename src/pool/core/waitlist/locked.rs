@@ -13,7 +13,7 @@ use super::{Claimed, Lane, LaneQueue, Lanes, Seat, TurnedAway};
 pub(in crate::pool::core) struct LockedWaitList<G> {
     lanes: Arc<Lanes<G>>,
     books: [Book<G>; 3],
-    /// Tickets that were taken out of a word and are not all refused yet, the earliest first.
+    /// Tickets that were taken out of a word and have not all been refused yet, earliest first.
     away: Vec<Away>,
     era: u64,
     spares: Spares<G>,
@@ -25,7 +25,7 @@ struct Book<G> {
     gaps: u32,
 }
 
-/// Waiters that were turned away together.
+/// A group of waiters that were turned away together.
 pub(super) struct Away {
     lane: Lane,
     era: u64,
@@ -35,18 +35,18 @@ pub(super) struct Away {
 /// Where an unclaimed ticket is.
 enum Unclaimed {
     Word,
-    /// In the turning-away with this index.
+    /// In the group of turned-away waiters with this index.
     Away(usize),
 }
 
-/// Neighbouring tickets that have left, from the first to the last.
+/// A run of consecutive tickets that have left, from the first to the last.
 #[derive(Clone, Copy)]
 struct Gap {
     first: Ticket,
     last: Ticket,
 }
 
-/// The remains of a waiter that left. To be dropped outside of the lock.
+/// What remains of a waiter that left, to be dropped outside of the lock.
 pub(super) struct Departure<G> {
     pub(super) withdrawn: Withdrawn,
     pub(super) removed: [Parts<G>; 2],
@@ -54,7 +54,7 @@ pub(super) struct Departure<G> {
     pub(super) at_front: bool,
 }
 
-/// Tickets in succession. The first one waits.
+/// Consecutive tickets. The first of them is waiting.
 #[derive(Debug, Clone, Copy)]
 struct TicketRange {
     first: Ticket,
@@ -77,7 +77,7 @@ impl<G> LockedWaitList<G> {
         Self { lanes, books, away: Vec::with_capacity(Lane::OF_PERMITS.len()), era: 0, spares: Spares::new() }
     }
 
-    /// Returns the word of a lane. All words but the waiters' change only under the lock.
+    /// Returns the word of a lane. All words except that of `Waiters` change only under the lock.
     pub(super) fn word(&self, lane: Lane) -> Word {
         match lane {
             Lane::Waiters => self.lanes.queue(lane).tickets.load(),
@@ -89,7 +89,7 @@ impl<G> LockedWaitList<G> {
         self.word(lane).span() - self.books[lane as usize].gaps
     }
 
-    /// Returns the number of unclaimed waiters, without the openers.
+    /// Returns the number of unclaimed waiters, not counting openers.
     pub(in crate::pool::core) fn waiting(&self) -> u32 {
         Lane::OF_PERMITS.into_iter().map(|lane| self.len(lane)).sum()
     }
@@ -128,14 +128,14 @@ impl<G> LockedWaitList<G> {
         self.lanes.queue(lane).limit.load().since(self.word(lane).next) >= SIZE
     }
 
-    /// Keeps memory for the next segments. Returns the rest.
+    /// Keeps memory for the next segments. Returns what it has no room for.
     pub(super) fn keep(&mut self, parts: Parts<G>) -> Parts<G> {
         self.spares.keep(parts)
     }
 
-    /// Gives out the next ticket of a lane. The caller has to take its seat
+    /// Gives out the next ticket of a lane. The caller must take its seat
     /// ([`WaitList::sit_down`](super::WaitList::sit_down)) as soon as it has released the lock. Returns `None` if
-    /// others have taken the room meanwhile, which happens only in a lane that has waiters.
+    /// others have taken the remaining cells in the meantime, which happens only in a lane that has waiters.
     pub(in crate::pool::core) fn enqueue(&mut self, lane: Lane) -> Option<Seat<G>> {
         let queue = self.lanes.queue(lane);
         let seen = loop {
@@ -172,17 +172,17 @@ impl<G> LockedWaitList<G> {
         Some(claimed)
     }
 
-    /// Returns whether [`turn_away`](Self::turn_away) needs no memory.
+    /// Returns whether [`turn_away`](Self::turn_away) can run without more memory.
     pub(super) fn can_turn_away(&self) -> bool {
         self.first_waiting_lane().is_none() || self.away.capacity() - self.away.len() >= Lane::OF_PERMITS.len()
     }
 
-    /// Returns the number of turnings-away that are not over.
+    /// Returns the number of groups of turned-away waiters that have not all been refused.
     pub(super) fn turnings_away(&self) -> usize {
         self.away.len()
     }
 
-    /// Gives the list room for more turnings-away. Returns the memory that it had.
+    /// Gives the list room for more groups of turned-away waiters. Returns the memory that it used before.
     pub(super) fn make_room_to_turn_away(&mut self, mut room: Vec<Away>) -> Vec<Away> {
         if room.capacity() > self.away.capacity() {
             room.append(&mut self.away);
@@ -259,8 +259,8 @@ impl<G> LockedWaitList<G> {
         Some(Departure { withdrawn, removed, at_front: gap.first == range.first })
     }
 
-    /// Removes the segments that lie inside a gap now that a ticket was added to it. There are at most two: only the
-    /// segments of the ticket's neighbours can have come to lie inside.
+    /// Removes the segments that lie inside a gap now that a ticket was added to it. There are at most two, because
+    /// only the segments of the ticket and its neighbours can be affected.
     fn remove_inside(&mut self, lane: Lane, ticket: Ticket, gap: Gap) -> [Parts<G>; 2] {
         let is_inside = |start: Ticket| start_of(gap.first).is_before(start) && start.is_before(start_of(gap.last));
         let [before, after] = [ticket.before(), ticket.after()].map(start_of);
@@ -271,7 +271,7 @@ impl<G> LockedWaitList<G> {
         })
     }
 
-    /// Removes a segment whose tickets are no longer needed. Returns the memory that is not kept.
+    /// Removes a segment whose tickets are no longer needed. Returns the memory that the list does not keep.
     fn dismantle(&mut self, lane: Lane, segment: NonNull<Segment<G>>) -> Parts<G> {
         let (queue, chain) = (self.lanes.queue(lane), &mut self.books[lane as usize].chain);
         let parts = queue.directory.remove(segment, chain);
@@ -291,7 +291,7 @@ impl<G> LockedWaitList<G> {
     }
 
     /// Checks the next segment of a lane that the queue has passed, and removes it if it is over. Returns the memory
-    /// that is not kept.
+    /// that the list does not keep.
     pub(super) fn sweep(&mut self, lane: Lane) -> Parts<G> {
         let first = self.word(lane).first;
         let away = self.away.iter().find(|away| away.lane == lane).map_or(first, |away| away.range.first);
@@ -333,7 +333,7 @@ impl<G> LockedWaitList<G> {
         }
     }
 
-    /// Takes `claimed` tickets, and then a gap, away from the front of a turning-away.
+    /// Removes `claimed` tickets, and then any gap, from the front of a group of turned-away waiters.
     fn skip_away(&mut self, index: usize, claimed: u32) {
         let away = &mut self.away[index];
         let queue = self.lanes.queue(away.lane);
@@ -355,7 +355,7 @@ impl<G> LaneQueue<G> {
     }
 
     /// Adds a ticket that has left to the gaps beside it in its range. The cell of a gap's first ticket knows the last
-    /// ticket, and the other way round. So a gap grows, joins another gap and is skipped in constant time.
+    /// ticket, and vice versa. So a gap grows, joins another gap and is skipped in constant time.
     fn widen_gap(&self, ticket: Ticket, range: TicketRange) -> Gap {
         let last = match ticket.after() != range.end && self.is_left(ticket.after()) {
             true => self.with_other_end(ticket.after(), |end| *end),
@@ -370,8 +370,8 @@ impl<G> LaneQueue<G> {
         Gap { first, last }
     }
 
-    /// Returns the first ticket from `ticket` on, before `end`, that has not left. The ticket before `ticket` has not
-    /// left.
+    /// Returns the first ticket, from `ticket` on and before `end`, that has not left. The ticket before `ticket` has
+    /// not left.
     fn beyond(&self, ticket: Ticket, end: Ticket) -> Ticket {
         if ticket == end || !self.is_left(ticket) {
             return ticket;

@@ -5,17 +5,18 @@
 //! comes back sooner. If a granted connection goes stale before its check-out takes it, the check-out queues up again,
 //! in front of all check-outs that were behind it.
 //!
-//! A word has the ticket of the first waiter and the ticket of the next newcomer ([`word`]). A newcomer takes its
+//! A word holds the ticket of the first waiter and the ticket of the next newcomer ([`word`]). A newcomer takes its
 //! ticket with one compare-and-swap, and parks in the cell of the ticket ([`cell`]). A granter claims the first ticket
-//! with one compare-and-swap, and leaves the grant in its cell. Whichever comes to the cell later completes the
-//! hand-over. So neither waits for the other, and while another waiter is in the queue, neither takes a lock. Cells are
-//! in segments of a fixed number of tickets, which come and go with the tickets ([`segments`]). So far, the design
-//! follows CQS (Koval, Khalanskiy, Alistarh, PLDI 2023). Unlike there, one word holds both ends of the queue, so that a
-//! granter never claims a ticket that no waiter has. And a directory leads to the segments, so that their memory can be
-//! freed as soon as their tickets are over.
+//! with one compare-and-swap, and leaves the grant in its cell. Whichever of the two reaches the cell later completes
+//! the hand-over. So neither waits for the other, and while another waiter is in the queue, neither takes a lock. Cells
+//! are kept in segments of a fixed number of tickets, which come and go with the tickets ([`segments`]). Up to this
+//! point, the design follows CQS (Koval, Khalanskiy, Alistarh, PLDI 2023). Unlike in CQS, one word holds both ends of
+//! the queue, so that a granter never claims a ticket that no waiter has. And a directory leads to the segments, so
+//! that their memory can be freed as soon as their tickets are over.
 //!
-//! A waiter parks in one of two ways. With `own`, it leaves the task's waker in the cell. With `event`, the way of the
-//! feature `event-listener-queue`, it listens to an event of event-listener in its cell. Everything else is the same.
+//! A waiter parks in one of two ways. With `own`, it leaves the task's waker in the cell. With `event`, which the
+//! feature `event-listener-queue` selects, it listens to an event-listener `Event` in its cell. Everything else is the
+//! same.
 //!
 //! # The lock
 //!
@@ -24,9 +25,9 @@
 //! when
 //!
 //! - the first waiter joins, or the last one is claimed: the pool's flags change in the same section;
-//! - a waiter that is not claimed leaves: its ticket becomes part of a gap, and the mark `by_lock` in the word sends
-//!   all granters, but no newcomers, to the lock until no gap is left;
-//! - a waiter changes its waker: the mark keeps granters away meanwhile;
+//! - an unclaimed waiter leaves: its ticket becomes part of a gap, and the mark `by_lock` in the word sends all
+//!   granters, but no newcomers, to the lock until no gap is left;
+//! - a waiter changes its waker: the mark keeps granters away in the meantime;
 //! - check-outs wait in one of the other lanes, which have their own words with the same mark;
 //! - all waiters are turned away;
 //! - a segment is installed or removed.
@@ -36,35 +37,35 @@
 //! waiter, and a lane with an empty word has no waiter.
 //!
 //! The work of a section does not depend on how many check-outs wait or have left, and no section allocates or frees
-//! memory. A search for a waiter that was turned away takes a step for each clear that has not refused all its waiters
-//! yet.
+//! memory. A search for a waiter that was turned away takes one step for each clear that has not refused all its
+//! waiters yet.
 //!
 //! # Which thread waits for which
 //!
-//! A newcomer looks ahead for the next segment while three quarters of the present segment are left, and only tries the
-//! lock. If all newcomers have found the lock taken, a newcomer without a cell waits for the next segment, before it
-//! has a ticket. So it may wait for a thread that is preempted in one of the short sections: it yields, and after about
-//! a millisecond sleeps for 50 µs at a time. A claimed waiter that leaves or changes its waker waits for the few steps
+//! A newcomer looks ahead for the next segment while three quarters of the current segment are left, and only tries the
+//! lock. If all newcomers find the lock taken, a newcomer without a cell waits for the next segment, before it has a
+//! ticket. So it may wait for a thread that is preempted in one of the short sections: it yields, and after about a
+//! millisecond sleeps for 50 µs at a time. A claimed waiter that leaves or changes its waker waits for the few steps
 //! between the claim and its grant. No other newcomer, granter or waiter waits for a thread.
 //!
 //! Nothing between a claim and its grant may panic, wait, or call foreign code.
 //!
 //! # Memory
 //!
-//! A cell has 64 bytes. A poll builds a segment of 64 cells, and seldom the branches that lead to it (2 KiB each, one
-//! for 16,384 tickets). A segment is freed when its tickets are over; a few are kept. A newcomer that looks ahead also
-//! checks one segment that the queue has passed, and removes it if it is over. While more waiters leave than arrive,
-//! waiters with the first or the last ticket of a segment do the same when they take their grants, and so do waiters
-//! that leave at the front. Maintenance checks all segments. A segment whose waiters have all left is removed at once
-//! if its neighbours have left as well. So in the worst case, one waiter in 64 stays and keeps its segment, or two
-//! segments at their border.
+//! A cell takes 64 bytes. A poll builds a segment of 64 cells and, rarely, the branches that lead to it (2 KiB each,
+//! one for 16,384 tickets). A segment is freed when its tickets are over, apart from a few that are kept. A newcomer
+//! that looks ahead also checks one segment that the queue has passed, and removes it if it is over. While more waiters
+//! leave than arrive, waiters with the first or the last ticket of a segment do the same when they take their grants,
+//! and so do waiters that leave at the front. Maintenance checks all segments. A segment whose waiters have all left is
+//! removed at once if its neighbours have left as well. So in the worst case, one waiter in 64 stays and keeps its
+//! segment alive, or two segments if it is at their border.
 //!
 //! # A waiter that leaves
 //!
 //! - Not claimed, or turned away and not claimed since: it is taken out under the lock, and no granter has claimed its
-//!   ticket. It waits for no other thread.
-//! - Claimed: a granter has claimed the ticket, and grants or has granted. The waiter receives the grant. The caller
-//!   drops it, and so passes it on.
+//!   ticket. It does not wait for another thread.
+//! - Claimed: a granter has claimed the ticket, and is granting or has granted. The waiter receives the grant. The
+//!   caller drops it, which passes it on.
 
 mod cell;
 mod locked;
@@ -99,10 +100,10 @@ use word::{Limit, Ticket, Tickets};
 /// of the lanes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lane {
-    /// Check-outs that open a connection, or are about to.
+    /// Check-outs that are opening a connection or are about to.
     Openers,
     /// Check-outs whose granted connection went stale before they took it. They are served before the other waiters, so
-    /// that they keep their turn.
+    /// that they do not lose their turn.
     Requeued,
     /// Check-outs that have no connection on the way. They take a connection or a permit to open one.
     Waiters,
@@ -111,10 +112,10 @@ pub(super) enum Lane {
 impl Lane {
     /// The order of lanes for a returned connection: the earliest check-out first.
     pub(super) const OF_RETURNED: [Self; 3] = [Self::Openers, Self::Requeued, Self::Waiters];
-    /// The order of lanes for a new connection that no check-out claims. A check-out that would open another connection
-    /// comes first.
+    /// The order of lanes for a new connection that no check-out claims. A check-out that would otherwise open another
+    /// connection comes first.
     pub(super) const OF_NEW: [Self; 3] = [Self::Requeued, Self::Waiters, Self::Openers];
-    /// The lanes that take a permit, in their order.
+    /// The lanes that take a permit, in order.
     const OF_PERMITS: [Self; 2] = [Self::Requeued, Self::Waiters];
 }
 
@@ -129,7 +130,7 @@ impl<G> Waiter<G> {
         Self { seat: None, parked: WaiterSide::new() }
     }
 
-    /// Returns whether it has entered the queue and has not taken its grant yet.
+    /// Returns whether the check-out has entered the queue and has not taken its grant yet.
     #[inline]
     pub(super) fn is_queued(&self) -> bool {
         self.seat.is_some()
@@ -145,14 +146,14 @@ impl<G> Waiter<G> {
         Some(grant)
     }
 
-    /// Returns whether it would be woken through this waker.
+    /// Returns whether the check-out would be woken through this waker.
     #[inline]
     fn wakes(&mut self, waker: &Waker) -> bool {
         let Self { seat, parked } = self;
         seat.as_ref().is_some_and(|seat| seat.cell().wakes(parked, waker))
     }
 
-    /// Waits for the grant of a claimed ticket. Its granter has a bounded number of steps to go.
+    /// Waits for the grant of a claimed ticket. Its granter has a bounded number of steps left.
     #[cold]
     fn await_grant(&mut self) -> G {
         let mut patience = Patience::new();
@@ -216,12 +217,12 @@ impl<G> Claimed<G> {
     pub(super) fn grant(self, grant: G) -> Waker {
         // SAFETY: INV-12: the ticket is claimed, and its waiter has not taken the grant.
         let waker = unsafe { Cell::grant(self.cell, self.ticket, grant) };
-        // A waiter that has not come to its cell yet is about to look.
+        // A waiter that has not reached its cell yet is about to look.
         waker.unwrap_or_else(|| Waker::noop().clone())
     }
 }
 
-/// Promises of refusals that [`LockedWaitList::turn_away`] made, to all waiters up to this era.
+/// The refusals that [`LockedWaitList::turn_away`] promised to all waiters up to this era.
 #[must_use = "waiters wait for a refusal"]
 pub(super) struct TurnedAway {
     era: u64,
@@ -234,8 +235,8 @@ struct LaneQueue<G> {
 }
 
 impl<G> LaneQueue<G> {
-    /// The most segments beyond the full segments of waiting tickets: two that are partly used, the next one, and two
-    /// that are about to be removed.
+    /// The most segments beyond those full of waiting tickets: two that are partly used, the next one, and two that are
+    /// about to be removed.
     const FEW: u32 = 5;
 
     fn new() -> Self {
@@ -243,7 +244,8 @@ impl<G> LaneQueue<G> {
         Self { tickets, limit, directory: Directory::new() }
     }
 
-    /// Returns whether there seem to be more segments than newcomers remove, as when more waiters leave than arrive.
+    /// Returns whether there seem to be more segments than newcomers can remove, as when more waiters leave than
+    /// arrive.
     #[cold]
     fn has_too_many(&self) -> bool {
         self.limit.segments() > self.tickets.peek().span() / SIZE + Self::FEW
@@ -267,17 +269,17 @@ impl<G> Lanes<G> {
 
 pub(super) struct WaitList<G> {
     lanes: Arc<Lanes<G>>,
-    /// Apart from `lanes`, which threads without the lock read.
+    /// Kept apart from `lanes`, which threads read without the lock.
     locked: CachePadded<BriefLock<LockedWaitList<G>>>,
 }
 
 impl<G> WaitList<G> {
     /// The most promises that [`claim_turned_away`](Self::claim_turned_away) takes at a time. It is small, so that the
-    /// section under the lock is short, and waiters are kept from leaving only briefly.
+    /// section under the lock is short and delays leaving waiters only briefly.
     pub(super) const BATCH: usize = 16;
-    /// Newcomers look ahead once in this many tickets.
+    /// Newcomers look ahead once every this many tickets.
     const STRETCH: u32 = if SIZE < 4 { 1 } else { SIZE / 4 };
-    /// A newcomer that waits for a cell tries the lock once in this many looks.
+    /// A newcomer that is waiting for a cell tries the lock once every this many looks.
     #[cfg(not(loom))]
     const LOOKS: u32 = 8;
     #[cfg(loom)]
@@ -323,8 +325,8 @@ impl<G> WaitList<G> {
 
     /// Waits until the next ticket of a lane has a cell.
     ///
-    /// Not in the lock's queue: on 64 simulated cores, all newcomers stayed in that queue for ever, because others had
-    /// taken the next cells by the time that one of them got the lock.
+    /// Does not wait in the lock's queue: on 64 simulated cores, newcomers stayed in that queue forever, because others
+    /// had taken the next cells by the time one of them got the lock.
     #[cold]
     fn await_room(&self, lane: Lane) {
         let queue = self.lanes.queue(lane);
@@ -358,7 +360,7 @@ impl<G> WaitList<G> {
                 return Some(locked);
             }
             drop(locked);
-            // Other threads have built the same parts meanwhile.
+            // Other threads built the same parts in the meantime.
             drop(rest);
             built = extended.err().map_or(Parts::NONE, Parts::build);
         }
@@ -402,7 +404,7 @@ impl<G> WaitList<G> {
         locked
     }
 
-    /// Runs a section under the lock, on this thread or on the one that holds the lock.
+    /// Runs a section under the lock, on this thread or on the thread that holds the lock.
     #[inline(always)]
     pub(super) fn run<R: Send, F: FnOnce(&mut LockedWaitList<G>) -> R + Send>(
         &self,
@@ -417,7 +419,7 @@ impl<G> WaitList<G> {
     #[inline]
     pub(super) fn try_join(&self, waiter: &mut Waiter<G>, waker: &Waker) -> Option<Poll<G>> {
         let queue = self.lanes.queue(Lane::Waiters);
-        // Before there is a ticket, because cloning is foreign code.
+        // Cloned before there is a ticket, because cloning is foreign code.
         let waker = waker.clone();
         loop {
             let seen = queue.tickets.load_to_change();

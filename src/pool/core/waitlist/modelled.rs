@@ -1,4 +1,4 @@
-//! The list alone, for models of its cells and segments.
+//! The wait list on its own, for models of its cells and segments.
 
 use std::task::{Context, Poll, Waker};
 
@@ -11,13 +11,13 @@ pub struct ModelledList(WaitList<u32>);
 pub struct ModelledWaiter(Waiter<u32>);
 
 impl ModelledList {
-    /// An empty list.
+    /// Creates an empty list.
     #[allow(clippy::new_without_default, reason = "only the models make one")]
     pub fn new() -> Self {
         Self(WaitList::new())
     }
 
-    /// Queues up, without the lock if others wait. Returns the grant if it has already come.
+    /// Queues up, without the lock if others are waiting. Returns the grant if it has already come.
     pub fn wait(&self) -> (ModelledWaiter, Poll<u32>) {
         let mut waiter = Waiter::new();
         let polled = self.0.try_join(&mut waiter, Waker::noop()).unwrap_or_else(|| {

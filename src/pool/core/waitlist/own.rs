@@ -1,4 +1,4 @@
-//! Parking by the waiter's waker, which is left in the cell.
+//! Parking by leaving the waiter's waker in the cell.
 
 use std::mem::MaybeUninit;
 use std::task::Waker;
@@ -11,7 +11,7 @@ pub(super) struct Parking {
     waker: UnsafeCell<MaybeUninit<Waker>>,
 }
 
-/// The waiter's part: nothing, because the cell has all.
+/// The waiter's part, which is empty because the cell holds everything.
 #[derive(Debug)]
 pub(super) struct WaiterSide;
 
@@ -49,7 +49,7 @@ impl Parking {
     }
 
     /// Returns whether this waker would wake the waiter. The granter may have moved the parked waker out. While the two
-    /// are equal, that does no harm: the granter wakes it after the grant. The parked waker may even have been freed,
+    /// are equal, that is harmless: the granter wakes it after the grant. The parked waker may even have been freed,
     /// and `waker` may belong to another task at the same address. But then the grant was published before `waker` was
     /// created, and the waiter has looked for the grant since, and found it.
     ///
@@ -97,7 +97,7 @@ impl Parking {
     ///
     /// The waker was left here and not moved out since, and no thread writes it meanwhile.
     unsafe fn move_waker_out(&self) -> Waker {
-        // SAFETY: the caller guarantees it. The bits stay, because the waiter may be reading them, too.
+        // SAFETY: the caller guarantees it. The bits stay, because the waiter may be reading them as well.
         self.waker.with(|waker| unsafe { (*waker).assume_init_read() })
     }
 }

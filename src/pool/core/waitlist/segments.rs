@@ -139,7 +139,7 @@ impl<T> Branch<T> {
     }
 }
 
-/// The memory for one segment. Never dropped under the lock.
+/// The memory for one segment. It is never dropped under the lock.
 pub(super) struct Parts<G> {
     segment: Option<Box<Segment<G>>>,
     lower: Option<Box<Lower<G>>>,
@@ -170,7 +170,7 @@ impl<G> Parts<G> {
     }
 }
 
-/// In a saturated pool, segments come and go alternately. A few spare segments make up for irregularities.
+/// In a saturated pool, segments come and go alternately. A few spare segments absorb irregularities.
 const SPARES: usize = 2;
 
 pub(super) struct Spares<G> {
@@ -184,7 +184,7 @@ impl<G> Spares<G> {
         Self { segments: [const { None }; SPARES], lower: None, upper: None }
     }
 
-    /// Keeps as much as it has room for. Returns the rest.
+    /// Keeps as much as there is room for. Returns the rest.
     pub(super) fn keep(&mut self, parts: Parts<G>) -> Parts<G> {
         fn place<T>(new: Option<T>, places: &mut [Option<T>]) -> Option<T> {
             let new = new?;
@@ -210,7 +210,7 @@ pub(super) struct Directory<G> {
 pub(super) struct Chain<G> {
     first: Option<NonNull<Segment<G>>>,
     last: Option<NonNull<Segment<G>>>,
-    /// The segment that is checked next. `None`: the first one.
+    /// The segment that is checked next, or `None` for the first segment.
     next: Option<NonNull<Segment<G>>>,
     len: u32,
 }
@@ -253,8 +253,8 @@ impl<G> Directory<G> {
         }
     }
 
-    /// Returns the cell of a ticket. The caller has or has claimed the ticket, or holds the list's lock and knows that
-    /// the ticket waits or is at an end of a gap (INV-12).
+    /// Returns the cell of a ticket. The caller holds or has claimed the ticket, or holds the list's lock and knows
+    /// that the ticket waits or is at an end of a gap (INV-12).
     #[inline]
     pub(super) fn cell(&self, ticket: Ticket) -> NonNull<Cell<G>> {
         // SAFETY: INV-12.
@@ -294,13 +294,13 @@ impl<G> Directory<G> {
                 twig = Box::into_raw(spares.lower.take().expect("BUG: no spare branch"));
                 (*branch).set(upper, twig);
             }
-            // If a grant is not taken until the numbers wrap around, its segment is still here. Its waiter needs no
-            // directory.
+            // If a grant is not taken before the numbers wrap around, its segment is still here. Its waiter does not
+            // need the directory.
             (*twig).set(lower, new.as_ptr());
             let before = new.as_ref().with_links(|links| std::mem::replace(&mut links.start, start));
             if before == start {
-                // The segment was spare since the numbers wrapped around. Unless it forgets, its tickets would seem to
-                // be over.
+                // The segment may have been spare since before the numbers wrapped around. If its cells did not forget,
+                // its tickets would seem to be over.
                 new.as_ref().cells.iter().for_each(Cell::forget);
             }
         }
@@ -348,7 +348,7 @@ impl<G> Chain<G> {
         self.first
     }
 
-    /// Returns the next segment that the queue has passed, and begins again with the first after the last.
+    /// Returns the next segment that the queue has passed, starting over from the first after the last.
     pub(super) fn next_passed(&mut self, has_passed: impl Fn(Ticket) -> bool) -> Option<NonNull<Segment<G>>> {
         let has_passed = |segment: &NonNull<Segment<G>>| has_passed(Self::links(*segment, |links| links.start));
         let next = self.next.filter(has_passed).or_else(|| self.first.filter(has_passed))?;

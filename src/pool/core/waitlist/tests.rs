@@ -135,7 +135,7 @@ fn turnings_away_that_overlap_are_each_refused() {
         all_wait(&list, pair);
         away.push(list.lock_to_turn_away().turn_away().expect("two wait"));
     }
-    // A turning-away includes the earlier ones.
+    // A later group includes the waiters of earlier groups.
     assert_eq!(refuse_all(&list, &away[3], 1), 8);
     leave(&list, &mut waiters[11]);
     assert_eq!(away.iter().map(|away| refuse_all(&list, away, 2)).sum::<usize>(), 11);
@@ -194,8 +194,8 @@ fn look_if_queued(list: &WaitList<u32>, waiter: &mut Waiter<u32>) -> Option<u32>
     waiter.is_queued().then(|| look(list, waiter)).flatten()
 }
 
-/// A step is one access to a cell of another ticket, or to the links of a segment. A section removes one or two segments at
-/// most. A batch takes a few steps for each of its claims.
+/// A step is one access to a cell of another ticket, or to the links of a segment. A section removes at most two
+/// segments. A batch takes a few steps for each of its claims.
 const MOST_STEPS: u32 = 4 * SIZE;
 const MOST_STEPS_OF_A_BATCH: u32 = MOST_STEPS * (WaitList::<u32>::BATCH as u32 + 1);
 
@@ -218,7 +218,7 @@ fn no_section_depends_on_how_many_wait_or_leave() {
         });
         assert!(segments(&list, Lane::Waiters) <= FEW, "after leaving {order}: {}", segments(&list, Lane::Waiters));
     }
-    // All waiters but the first and the last leave, and then these two are served.
+    // All waiters except the first and the last leave, and then those two are served.
     assert_short("queueing up", MOST_STEPS, &mut || all_wait(&list, &mut waiters));
     assert_short("leaving the ends", MOST_STEPS, &mut || {
         waiters[1..WAITERS - 1].iter_mut().for_each(|waiter| leave(&list, waiter));
@@ -262,7 +262,7 @@ fn segments_are_given_back_on_the_way() {
     }
 }
 
-/// The segments of grants that are not taken stay. All others are removed, by maintenance or by later waits.
+/// Segments with untaken grants stay. All others are removed, by maintenance or by later waits.
 #[test]
 fn grants_that_are_not_taken_keep_their_own_segments_only() {
     const KEPT: usize = 3;
@@ -303,7 +303,7 @@ fn segments_come_and_go_behind_a_waiter_that_stays() {
     assert_eq!(waiters[100].take(), Some(7));
 }
 
-/// By then, each waiter that stays has its own segment.
+/// By then, each remaining waiter has its own segment.
 #[test]
 fn waiters_that_stay_are_served_in_order_from_the_segments_of_all_that_left() {
     let (list, mut waiters) = (WaitList::new(), waiters(5 + 4 * SIZE as usize));
@@ -322,8 +322,8 @@ fn waiters_that_stay_are_served_in_order_from_the_segments_of_all_that_left() {
     assert_eq!(list.lock().len(Lane::Waiters), 0);
 }
 
-/// Behind another waiter, a wait takes no lock and clones the waker once. Polling again with the same waker, as a
-/// check-out with a time limit does at once, adds neither.
+/// Behind another waiter, a wait does not take a lock, and clones the waker once. Polling again with the same waker, as
+/// a check-out with a time limit does at once, adds no lock and no clone.
 #[test]
 fn hand_over_between_waiters_takes_no_lock_and_clones_one_waker() {
     struct Task;
@@ -393,7 +393,7 @@ fn waker_is_dropped_once_however_its_waiter_ends() {
     assert_eq!(Arc::strong_count(&task), 1);
 }
 
-/// A waiter that was claimed and not granted yet is not mistaken for a later waiter, even when the ticket numbers wrap
+/// A waiter that was claimed but not granted yet is not mistaken for a later waiter, even when the ticket numbers wrap
 /// around.
 #[test]
 fn claimed_waiter_does_not_leave_in_the_place_of_another() {
@@ -448,7 +448,7 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// The list, and what it should hold.
+/// The list, and what it should contain.
 struct Compared {
     list: WaitList<u32>,
     waiters: Vec<Waiter<u32>>,

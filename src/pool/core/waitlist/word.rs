@@ -4,7 +4,7 @@ use super::segments;
 use crate::pool::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::pool::sync::{fetch_to_write, made_progress, published, unless_mutant};
 
-/// The number of bits of a ticket: the directory has room for as many tickets.
+/// The number of bits in a ticket. The directory has room for that many tickets.
 const TICKET_BITS: u32 = segments::TICKET_BITS;
 const TICKET_MASK: u32 = Ticket::COUNT - 1;
 const NEXT_SHIFT: u32 = TICKET_BITS;
@@ -15,10 +15,10 @@ const BY_LOCK_SHIFT: u32 = u64::BITS - 1;
 pub(super) struct Ticket(u32);
 
 impl Ticket {
-    /// The most tickets that may wait or be in gaps at a time. Beyond half of the numbers, an old ticket would look
-    /// like a new one.
+    /// The most tickets that may wait or be in gaps at the same time. Beyond half of all ticket numbers, an old ticket
+    /// would look like a new one.
     const MOST: u32 = Self::COUNT / 2;
-    /// The first ticket ever, at the beginning of a segment.
+    /// The very first ticket, at the beginning of a segment.
     #[cfg(not(any(test, loom, shuttle)))]
     pub(super) const FIRST: Self = Self(0);
     /// Near the last number, so that tests and model checkers explore the wrap-around.
@@ -89,7 +89,7 @@ impl Word {
         }
     }
 
-    /// Returns the number of tickets from the first to the last, of which some may have left.
+    /// Returns the number of tickets from the first to the last, some of which may have left.
     #[inline]
     pub(super) fn span(self) -> u32 {
         self.next.since(self.first)
@@ -135,15 +135,15 @@ impl Tickets {
         Word::unpack(self.0.load(unless_mutant("tickets_acquire_nothing", Ordering::Acquire)))
     }
 
-    /// Loads the word, to change it. Fetches its cache line once, for the load and the swap: threads that fetch it
-    /// twice take it away from each other in between.
+    /// Loads the word, to change it. Fetches its cache line once for both the load and the swap, because threads that
+    /// fetch it twice take it away from each other in between.
     #[inline]
     pub(super) fn load_to_change(&self) -> Word {
         fetch_to_write(&self.0);
         self.load()
     }
 
-    /// Loads a word for the holder of the lock that alone changes it, or for a hint.
+    /// Loads a word that only the lock's holder changes, for that holder, or loads any word as a hint.
     pub(super) fn peek(&self) -> Word {
         Word::unpack(published!(self.0))
     }
@@ -161,7 +161,7 @@ impl Tickets {
         swapped
     }
 
-    /// Marks that only the holder of the lock claims, which calls this. Returns the word before.
+    /// Marks the word so that only the holder of the lock, which calls this, may claim. Returns the previous word.
     pub(super) fn go_by_lock(&self) -> Word {
         // ORD: as in `swap`.
         let before = Word::unpack(self.0.fetch_or(1 << BY_LOCK_SHIFT, Ordering::AcqRel));
@@ -200,14 +200,14 @@ impl Limit {
         Ticket::of(self.next.load(unless_mutant("limit_acquires_nothing", Ordering::Acquire)))
     }
 
-    /// Called by the holder of the list's lock, when the cells are there.
+    /// Raises the limit. Called by the holder of the list's lock once the cells are installed.
     pub(super) fn raise(&self, to: Ticket) {
         // ORD: Release; pairs with the Acquire in `load`.
         self.next.store(to.number(), unless_mutant("limit_publishes_nothing", Ordering::Release));
         made_progress();
     }
 
-    /// Returns the number of segments: a hint.
+    /// Returns the number of segments, as a hint.
     pub(super) fn segments(&self) -> u32 {
         // Relaxed: nothing depends on it.
         published!(self.segments)
