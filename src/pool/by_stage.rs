@@ -9,7 +9,7 @@ use crate::pool::error::Stage;
 pub struct ByStage<T> {
     /// [`Stage::Resolve`].
     pub resolve: T,
-    /// [`Stage::Proxy`]. Through a proxy, connecting is part of it.
+    /// [`Stage::Proxy`]. With a proxy, connecting is part of this stage.
     pub proxy: T,
     /// [`Stage::Connect`].
     pub connect: T,

@@ -1,14 +1,14 @@
 //! The condition of a connection that comes back.
 
-/// The condition of a connection that is checked in: whether it can be checked out again.
+/// The condition of a connection at check-in: whether it can be checked out again.
 ///
-/// There will be no other conditions, so that the pool and your own [`Establish`](crate::Establish) can match on all of
+/// No other conditions will be added, so the pool and your own [`Establish`](crate::Establish) can match on all of
 /// them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Condition {
     /// The connection can be checked out again as it is.
     Reusable,
-    /// Its last user left in the middle of something. The connection can be checked out again once it is
+    /// Its last user left work unfinished. The connection can be checked out again once it is
     /// [drained](crate::Establish::drain).
     NeedsDrain,
     /// The connection cannot be used again, and must be closed.

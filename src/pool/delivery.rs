@@ -1,10 +1,10 @@
 //! In-order delivery of events by the threads that emit them, with a limit on the work of each thread for others.
 //!
-//! There is neither a task nor a thread for events. A [`Delivery`] delivers an event in one of two ways:
+//! Events have no task or thread of their own. A [`Delivery`] delivers an event in one of two ways:
 //!
 //! - *Inline* ([`Delivery::deliver_inline`]): the caller calls the subscribers itself, at once and without a lock. This
-//!   is for the frequent events. Each caller delivers its own events, so two callers may be in the subscribers at the
-//!   same time, and a slow subscriber delays only the caller that calls it.
+//!   is for the frequent events. Each caller delivers its own events, so two callers may be inside the subscribers at
+//!   the same time, and a slow subscriber delays only its own caller.
 //! - From the *queue* ([`Delivery::publish`], or [`Delivery::emit`] and [`Delivery::deliver`]): for all other events,
 //!   which may be emitted under a lock, and for every event that a subscriber's own call emits. These arrive one at a
 //!   time, in the order of emission.
@@ -12,22 +12,22 @@
 //! # The order
 //!
 //! Event A *precedes* event B in two cases: the call that emits A happens before the call that emits B, or B is emitted
-//! inside the delivery of A. Then the delivery of A ends before the delivery of B begins. Other events have no order,
+//! inside the delivery of A. Then the delivery of A ends before the delivery of B begins. Other events are unordered,
 //! and may be delivered at the same time.
 //!
 //! This is the order that a pool needs. The events of a check-out are emitted one after the other. So are the events of
 //! a connection, because a thread passes the connection on only after it has emitted its event. When an event of the
-//! pool itself precedes another event, the later one is emitted by a thread that acts on the change of the pool.
+//! pool itself precedes another event, the later event is emitted by a thread that acts on the pool's change.
 //!
-//! One word joins the two ways. `busy` is true exactly while an event is queued or in delivery from the queue. It
+//! One word joins the two ways. `busy` is true if and only if an event is queued or being delivered from the queue. It
 //! changes only under the lock of the queue. A caller delivers inline if `busy` is false. If it is true, the caller
 //! first waits for the events that are queued at that time ([`Delivery::deliver_inline`]). So frequent events never
-//! enter the queue, and the queue empties however many callers emit them: in the steady state, no caller delivers for
-//! others.
+//! enter the queue, and the queue empties however many callers emit them. In the steady state, callers do not deliver
+//! each other's events.
 //!
 //! The four cases of A before B:
 //!
-//! - Both inline: A's call returns after A's delivery.
+//! - Both inline: the call that emits A returns only after A is delivered.
 //! - A inline, B queued: the same. If B is emitted inside A's delivery, see "Embargoes" below.
 //! - Both queued: the queue keeps the order of emission, and delivers one event at a time.
 //! - A queued, B inline. This is the case that needs `busy`:
@@ -59,7 +59,7 @@
 //! - 1, 3, a: the embargo is lifted at a, so the deliverer delivers B.
 //!
 //! The thread never waits between 1 and 3, because it is inside a subscriber. So the role is reserved while the
-//! subscriber runs, and callers that wait meanwhile wait for that subscriber.
+//! subscriber runs, and callers that wait during that time wait for that subscriber.
 //!
 //! # The queue
 //!
@@ -71,23 +71,23 @@
 //!   the role, after the current event.
 //! - `room`: callers may leave at most this many events behind. A caller whose last event is further back waits until
 //!   it is nearer to the front. A slow subscriber therefore slows down the emitting callers in proportion. A caller
-//!   that will deliver inline has no room: it waits until all earlier events are delivered.
+//!   that is about to deliver inline has no room: it waits until all earlier events are delivered.
 //!
 //! # Invariants
 //!
 //! - D-1 (no event is stranded): while the role is free, the emitter of each queued event has yet to call `deliver` or
 //!   to end its inline delivery. The role becomes free only under the lock, with an empty queue. A caller that leaves
 //!   its events behind has found the role held or reserved, under the same lock.
-//! - D-2 (waiting callers are woken): while the role is free, no caller waits. A waiting caller is in `waiting` until
-//!   the deliverer removes it, under the lock, and then gives it exactly one verdict.
+//! - D-2 (waiting callers are woken): while the role is free, no caller is waiting. A waiting caller is in `waiting`
+//!   until the deliverer removes it, under the lock, and then gives it exactly one verdict.
 //! - D-3 (the queue is bounded): each event that was left behind was at most `room` positions from the front when its
 //!   caller left. The queue therefore holds at most `room` events, plus the events of the calls in progress.
 //! - D-4 (a caller is delayed by a bounded number of events): a waiting caller, by at most the events in front of its
 //!   own, which D-3 bounds. A deliverer, by `turn` events and then by the queued events, which D-3 also bounds: the
 //!   first caller that queues another event takes over the role. A caller that delivers inline while the queue is idle,
-//!   by its own event only.
-//! - D-5 (the flag): at the end of each section under the lock, `busy` is false exactly if the queue is empty and the
-//!   role is free.
+//!   only by its own event.
+//! - D-5 (the flag): at the end of each section under the lock, `busy` is false if and only if the queue is empty and
+//!   the role is free.
 //!
 //! # Interleavings in the queue
 //!
@@ -98,8 +98,8 @@
 //! | 1. queues its event | a. takes the next event, or finds the queue empty and frees the role |
 //! | 2. finds the role held and leaves or waits; or takes it | b. delivers, outside the lock |
 //!
-//! - 1, a, 2: the deliverer sees the caller's event. If a took an earlier event, the deliverer continues with this one
-//!   later. If a took this event, 2 finds the role held during its delivery, or else an empty queue.
+//! - 1, a, 2: the deliverer sees the caller's event. If a took an earlier event, the deliverer reaches this event
+//!   later. If a took this event, 2 finds the role held while it is being delivered, or an empty queue afterwards.
 //! - a, 1, 2, where a has freed the role: 2 takes it.
 //! - 1, 2, a: the event is in the queue at a, so a does not free the role.
 //!
@@ -112,8 +112,8 @@
 //! | 3. learns that it holds the role | c. finds a waiting caller, and gives it the role |
 //! | 4. delivers | d. leaves, or waits like any caller |
 //!
-//! The queue is not empty at c: the caller's event was still queued at 2, and only the deliverer takes events. The role
-//! is held throughout, so no third caller can take it in between.
+//! The queue is not empty at c, because the caller's event was still queued at 2 and only the deliverer takes events.
+//! The role is held throughout, so no third caller can take it in between.
 //!
 //! # Race window
 //!
@@ -123,10 +123,10 @@
 //! # What may wait
 //!
 //! A waiting caller blocks its thread, even a thread of an async runtime, because events are emitted where nothing can
-//! be awaited, such as in a `Drop`. It waits for subscribers, and not for a lock. A thread inside a subscriber never
-//! waits. It might wait for the event that it is delivering, or for an event of another pool whose deliverer waits for
-//! this thread. So a subscriber's own calls emit all their events into the queue, where they may exceed `room`; only
-//! the subscriber itself limits them.
+//! be awaited, such as in a `Drop`. It waits for subscribers, not for a lock. A thread inside a subscriber never waits,
+//! because it could be waiting for the very event that it is delivering, or for an event of another pool whose
+//! deliverer is waiting for this thread. So a subscriber's own calls emit all their events into the queue, where they
+//! may exceed `room`; only the subscriber itself limits them.
 
 mod place;
 mod queue;
@@ -142,7 +142,7 @@ use place::Inside;
 use queue::{Caller, Next, Queue};
 use signal::Verdict;
 
-/// How many events a caller delivers for others, or leaves to them; see the [module](self).
+/// How many events a caller delivers for others or leaves to them; see the [module](self).
 #[derive(Debug, Clone, Copy)]
 pub struct Share {
     /// The number of events after which a deliverer is relieved.
@@ -157,11 +157,11 @@ const NO_EMBARGO: u64 = 0;
 /// The delivery of a pool's events: inline, or from a queue by the caller that has the role of the deliverer.
 pub struct Delivery<T> {
     share: Share,
-    /// Whether an event is queued or in delivery from the queue (D-5). It hardly ever changes, so all cores can keep a
-    /// copy.
+    /// Whether an event is queued or in delivery from the queue (D-5). It hardly ever changes, so every CPU core can
+    /// keep a copy.
     busy: AtomicBool,
     queue: BriefLock<Queue<T>>,
-    /// Notified when an ended delivery may have become idle.
+    /// Notified when the delivery may have become idle after it was told to end.
     change: Event,
 }
 
@@ -181,7 +181,8 @@ impl<T> Delivery<T> {
     /// Passes queued events to `on_event`, or leaves them to another caller; see the [module](self). A panic of
     /// `on_event` is caught, and the event counts as delivered.
     ///
-    /// Inside an inline delivery, leaves them until its end, so that a subscriber is not called inside its own call.
+    /// Inside an inline delivery, leaves them until it ends, so that a subscriber is not called again inside its own
+    /// call.
     pub fn deliver(&self, on_event: impl Fn(&T)) {
         if !place::is_inline_in(self.address()) {
             let (next, caller) = self.locked(|queue| queue.arrive(self.share.room));
@@ -202,12 +203,12 @@ impl<T> Delivery<T> {
     }
 
     /// Passes an event to `on_event` before it returns, after all events that precede it. A panic of `on_event` is
-    /// caught. The caller must hold no lock.
+    /// caught. The caller must not hold a lock.
     ///
     /// Lock-free while no event is queued: one load of a word that hardly ever changes. Otherwise waits for the events
-    /// that are queued now, as [`Delivery::deliver`] may.
+    /// that are already queued, as [`Delivery::deliver`] may.
     ///
-    /// Inside a subscriber, queues a clone of the event instead, which is delivered after the present event.
+    /// Inside a subscriber, queues a clone of the event instead, which is delivered after the current event.
     #[inline]
     pub fn deliver_inline(&self, event: &T, on_event: impl Fn(&T))
     where
@@ -225,7 +226,7 @@ impl<T> Delivery<T> {
         }
     }
 
-    /// Waits until the events that are queued now are delivered, and may deliver them. Returns at once inside a
+    /// Waits until the events that are already queued are delivered, and may deliver them. Returns at once inside a
     /// subscriber.
     #[cold]
     fn catch_up(&self, on_event: &impl Fn(&T)) {
@@ -275,7 +276,8 @@ impl<T> Delivery<T> {
         loop {
             // A subscriber's panic must not affect the pool: it is caught, and delivery continues.
             contain(|| on_event(&event));
-            // Outside the lock, because an event may own values that are slow to drop, or an error whose drop panics.
+            // Dropped outside of the lock, because an event may own values that are slow to drop, or an error whose
+            // drop panics.
             contain(|| drop(event));
             deliverer.left = deliverer.left.saturating_sub(1);
             let (next, told) = self.locked(|queue| queue.delivered_one(deliverer));
@@ -305,7 +307,7 @@ impl<T> Delivery<T> {
             return;
         }
         if was_idle {
-            // Relaxed: nothing is published. A caller that knows of the event reads this value or a later value.
+            // Relaxed: nothing is published. A caller that knows of the event reads this value or a later one.
             self.busy.store(true, Ordering::Relaxed);
         } else {
             // ORD: Release; pairs with the Acquire in `deliver_inline`; publishes the end of all deliveries so far.
@@ -326,7 +328,7 @@ impl<T> Delivery<T> {
         self.change.notify(usize::MAX);
     }
 
-    /// Makes the tasks in [`Delivery::poll_ended`] check their condition again.
+    /// Makes the tasks that are waiting in [`Delivery::poll_ended`] check their condition again.
     pub fn look_again(&self) {
         self.change.notify(usize::MAX);
     }
@@ -336,10 +338,10 @@ impl<T> Delivery<T> {
         Watch::new(&self.change)
     }
 
-    /// Completes when [`Delivery::end`] was called, all queued events so far are delivered, and `is_over` returns true.
+    /// Completes once [`Delivery::end`] was called, all events queued so far are delivered, and `is_over` returns true.
     /// [`Delivery::look_again`] makes it call `is_over` again.
     ///
-    /// `is_over` must not become true before all inline deliveries that should precede the end have ended.
+    /// `is_over` must not become true until all inline deliveries that should precede the end have ended.
     pub fn poll_ended(
         &self,
         change: &mut Watch<'_>,

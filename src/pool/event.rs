@@ -24,17 +24,17 @@ pub enum PoolEvent {
     PoolCreated {
         /// The address that the pool connects to.
         address: Arc<str>,
-        /// The options of the pool. [`PoolOptions::non_default`] lists the options that differ from their default,
-        /// [`PoolOptions::specified`] those that were set.
+        /// The options of the pool. [`PoolOptions::non_default`] lists the options that differ from their default;
+        /// [`PoolOptions::specified`] lists the options that were set.
         options: PoolOptions,
     },
-    /// `PoolReadyEvent`: the pool was marked ready, and may open connections from now on.
+    /// `PoolReadyEvent`: the pool was marked ready, and may now open connections.
     #[non_exhaustive]
     PoolReady {
         /// The address that the pool connects to.
         address: Arc<str>,
     },
-    /// `PoolClearedEvent`: all connections became stale, or in load-balanced mode the connections of one service.
+    /// `PoolClearedEvent`: all connections became stale or, in load-balanced mode, the connections to one service.
     #[non_exhaustive]
     PoolCleared {
         /// The address that the pool connects to.
@@ -43,8 +43,8 @@ pub enum PoolEvent {
         service_id: Option<ServiceId>,
         /// Whether connections in use and pending connections are interrupted.
         interrupt_in_use_connections: bool,
-        /// The error that made the clear necessary ([`Clear::because`](crate::Clear::because)), or in a forked child an
-        /// error that names the fork. `None` if the caller of the clear gave no error.
+        /// The error that made the clear necessary ([`Clear::because`](crate::Clear::because)) or, in a forked child,
+        /// an error that names the fork. `None` if the caller of the clear did not give an error.
         error: Option<EventError>,
     },
     /// `PoolClosedEvent`: the pool was closed for good.
@@ -124,7 +124,7 @@ pub enum PoolEvent {
         /// The connection's number.
         connection_id: u64,
         /// The time since the `ConnectionCheckedOut` event: how long the connection was used, including its drain. Zero
-        /// if no subscriber listened at the check-out.
+        /// if no subscriber was listening at the check-out.
         duration: Duration,
     },
 }
@@ -243,14 +243,14 @@ impl ConnectionClosedReason {
 
 /// Why a check-out failed.
 ///
-/// The specification defines the first three reasons. It does not know check-outs that their callers cancel, which
-/// futures allow.
+/// The specification defines the first three reasons. It does not provide for check-outs that are cancelled, which
+/// futures make possible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CheckOutFailedReason {
     /// The pool is closed.
     PoolClosed,
-    /// The check-out waited for longer than its limit.
+    /// The check-out waited longer than its limit.
     Timeout,
     /// The connection could not be established, or the pool is paused because of such an error.
     ConnectionError,
@@ -323,7 +323,7 @@ mod tests {
 
     #[test]
     fn events_take_no_more_memory_for_their_rare_values() {
-        // Every event of a queue takes as much memory as the largest kind, which has the pool's options.
+        // Every queued event takes as much memory as the largest kind, which contains the pool's options.
         let largest = size_of::<PoolOptions>() + size_of::<Arc<str>>();
         assert!(size_of::<PoolEvent>() <= largest + size_of::<usize>(), "{} bytes", size_of::<PoolEvent>());
     }

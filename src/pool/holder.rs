@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::pool::service_id::ServiceId;
 
-/// The purpose that a connection is in use for (load balancer specification, "Connection Tracking").
+/// The purpose for which a connection is in use (load balancer specification, "Connection Tracking").
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Purpose {
@@ -31,8 +31,8 @@ impl Purpose {
     }
 }
 
-/// A connection in use: where and when it was checked out, and for which purpose. Returned by `Pool::holders`, and part
-/// of the error of a check-out that timed out.
+/// A connection in use: where, when and for what purpose it was checked out. Returned by `Pool::holders`, and included
+/// in the error of a check-out that timed out.
 ///
 /// It prints as a phrase: `connection 3 for 5.2s, checked out at src/orders.rs:17:33 (task 12)`.
 ///
@@ -52,7 +52,7 @@ pub struct Holder {
     /// The connection's number.
     pub connection_id: u64,
     /// How long the connection has been in use. If [`call_site`](Self::call_site) is `None`, how long holders have been
-    /// accounted for, which is less.
+    /// accounted for, which is shorter.
     pub held_for: Duration,
     /// The line that called `check_out`, `check_out_until`, `run` or `run_command`. `None` if the connection was checked
     /// out before holders were accounted for.

@@ -1,10 +1,10 @@
 //! The pool: connections of any type, without MongoDB.
 //!
-//! The floors from the lowest to the highest, each of which uses only those below it:
+//! The layers, from lowest to highest; each uses only the layers below it:
 //!
-//! - `sync`: the facade for shared memory. `options`, `error`, `event`, `condition`, `holder`, `service_id` and `by_stage`: the words of
-//!   the pool. `delivery`: events on their way to subscribers.
-//! - `core`: the pool without I/O, clock and tasks. `metrics`: what it counts and measures.
+//! - `sync`: the facade for shared memory. `options`, `error`, `event`, `condition`, `holder`, `service_id` and
+//!   `by_stage`: the pool's vocabulary. `delivery`: events on their way to subscribers.
+//! - `core`: the pool without I/O, a clock or tasks. `metrics`: what it counts and measures.
 //! - `runtime`: the core on tokio.
 
 pub(crate) mod by_stage;

@@ -1,13 +1,13 @@
 //! The facade for shared memory: std's primitives, loom's with `--cfg loom`, or shuttle's with `--cfg shuttle`. With
-//! `--cfg simulated` they are std's, observed by the simulated machine of `scale/`.
+//! `--cfg simulated`, they are std's primitives, observed by the simulated machine of `scale/`.
 //!
 //! All concurrent code in [`pool`](crate::pool::core) and in `delivery` uses this facade, so that the models in `loom-tests/`
 //! check the code that ships. There are four deliberate exceptions:
 //!
-//! - `Arc`: reference counts guard memory, and no ordering of the pool relies on them.
+//! - `Arc`: reference counts only guard memory; none of the pool's orderings rely on them.
 //! - A connection's number and the record of its events: they pass with the ownership of the connection's slot, or
-//!   change under the registry's lock. They are atomics for a forked child, which only reads them.
-//! - The numbers of pinned connections: statistics for an error message, on which nothing depends.
+//!   change under the registry's lock. They are atomics for the sake of a forked child, which only reads them.
+//! - The numbers of pinned connections: statistics for an error message that nothing else depends on.
 //! - The counters and histograms of `metrics`: statistics as well. A slot's count of hits uses the facade, because it
 //!   relies on the ownership of the slot.
 //!
@@ -15,12 +15,12 @@
 //!
 //! A model is useful only if it fails when the code is wrong. A *mutant* is a named fault of the code:
 //!
-//! - [`unless_mutant`] weakens one ordering. It stands at the access, because it changes only the ordering.
+//! - [`unless_mutant`] weakens one ordering. It is written at the access itself, because it changes only the ordering.
 //! - All other mutants are in `loom-tests/src/mutants/`: each names a fragment of this code and its replacement. The
 //!   negative controls build a copy of the crate in which [`mutant`] chooses between the two.
 //!
 //! In the models' builds, [`mutant`] is `false` unless the environment variable `WHARF_MUTANT` names the mutant. In
-//! every other build it is the constant `false`, so the compiler removes it. The models therefore check the code that
+//! every other build, it is the constant `false`, so the compiler removes it. The models therefore check the code that
 //! ships.
 
 #[cfg(all(loom, feature = "event-listener-queue"))]
@@ -78,11 +78,11 @@ pub(crate) use event_listener::{Event, EventListener};
 pub(crate) use events::{Event, EventListener};
 #[cfg(loom)]
 pub(crate) use patience::{Patience, made_progress};
-/// The wait for another thread's step, after which that thread calls [`made_progress`].
+/// Waiting for another thread's step, after which that thread calls [`made_progress`].
 #[cfg(not(loom))]
 pub(crate) type Patience = Backoff;
 
-/// Tells a model that a thread's wait with [`Patience`] may be over.
+/// Tells a model that a thread waiting with [`Patience`] may be able to continue.
 #[cfg(not(loom))]
 #[inline(always)]
 pub(crate) fn made_progress() {}
@@ -110,7 +110,7 @@ use atomic::Ordering;
 
 /// Returns whether the mutant `name` is active: only in a negative control of the models.
 ///
-/// Only [`unless_mutant`] calls it here. The instrumented copy of this crate calls it at each mutant of the catalogue.
+/// Here, only [`unless_mutant`] calls it. The instrumented copy of this crate calls it at each mutant in the catalogue.
 #[cfg(not(any(loom, shuttle)))]
 #[inline(always)]
 pub(crate) const fn mutant(_name: &str) -> bool {
@@ -138,7 +138,7 @@ pub(crate) use backoff::Backoff;
 pub(crate) use foreign::Contained;
 pub(crate) use foreign::{contain, discard, wake};
 
-/// The lock, for its own model.
+/// The brief lock, for its own model.
 #[cfg(loom)]
 pub use brief::BriefLock as ModelledBriefLock;
 #[cfg(not(any(loom, shuttle)))]
@@ -161,14 +161,14 @@ pub(crate) fn step() {
     census::step();
 }
 
-/// Tells the simulated machine that the next access is to where the last one's value points.
+/// Tells the simulated machine that the next access is to the address in the last access's value.
 #[inline(always)]
 pub(crate) fn follow() {
     #[cfg(simulated)]
     simulated::follow();
 }
 
-/// Begins to fetch a cache line that the calling thread is about to read and write. Does nothing on processors other
+/// Starts fetching a cache line that the calling thread is about to read and write. Does nothing on processors other
 /// than x86-64.
 #[inline(always)]
 #[cfg_attr(simulated, track_caller)]
@@ -208,8 +208,8 @@ pub use front::{Front, Placed};
 pub use slots::{SlotStack, Slots};
 pub use watch::Watch;
 
-/// A mutex that ignores poisoning. No user code runs under a lock of the pool, and the pool's own code panics only if a
-/// count is already wrong.
+/// A mutex that ignores poisoning. User code never runs under a lock of the pool, and the pool's own code panics only
+/// if a count is already wrong.
 #[derive(Debug)]
 pub(crate) struct Mutex<T>(sync::Mutex<T>);
 
@@ -265,7 +265,7 @@ impl Condvar {
     }
 }
 
-/// A cell that is only accessed through closures over a raw pointer, so that loom detects races.
+/// A cell that is accessed only through closures over a raw pointer, so that loom detects races.
 #[derive(Debug)]
 pub(crate) struct UnsafeCell<T>(cell::UnsafeCell<T>);
 
@@ -292,8 +292,8 @@ impl<T> UnsafeCell<T> {
         f(self.0.get())
     }
 
-    /// Like [`with_mut`](Self::with_mut), for a cell with a pointer. `f` changes the value behind the pointer, and the
-    /// cell is only read.
+    /// Like [`with_mut`](Self::with_mut), for a cell that holds a pointer. `f` changes only the value behind the
+    /// pointer, and the cell itself is only read.
     #[inline]
     #[cfg_attr(simulated, track_caller)]
     pub(crate) fn with_mut_behind<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {

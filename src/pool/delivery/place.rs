@@ -5,16 +5,16 @@ use std::cell::Cell;
 use crate::pool::sync::thread_local;
 
 /// The outermost delivery of a thread, and the embargo on events that were emitted inside it. A thread delivers inline
-/// only if it is outside of all subscribers, so only its outermost delivery can be inline.
+/// only while it is outside of all subscribers, so only its outermost delivery can be inline.
 struct Nesting {
-    /// [`OUTSIDE`], [`FROM_A_QUEUE`], or the address of the delivery that this thread is inline in.
+    /// [`OUTSIDE`], [`FROM_A_QUEUE`], or the address of the delivery whose event this thread is delivering inline.
     outermost: Cell<usize>,
     /// The embargo on the events that were emitted inside the inline delivery, or 0 if there were none.
     embargo: Cell<u64>,
 }
 
 const OUTSIDE: usize = 0;
-/// Not an address: a delivery is aligned.
+/// Never an address, because deliveries are aligned.
 const FROM_A_QUEUE: usize = 1;
 
 thread_local! {
@@ -22,8 +22,8 @@ thread_local! {
     static NESTING: Nesting = Nesting { outermost: Cell::new(OUTSIDE), embargo: Cell::new(0) };
 }
 
-/// Returns whether the thread is inside a subscriber. A thread that is ending has lost its locals and counts as inside,
-/// so that it does not wait.
+/// Returns whether the thread is inside a subscriber. A thread that is ending has no thread-locals left and counts as
+/// inside, so that it does not wait.
 pub(super) fn is_inside() -> bool {
     NESTING.try_with(|nesting| nesting.outermost.get() != OUTSIDE).unwrap_or(true)
 }
@@ -33,8 +33,8 @@ pub(super) fn is_inline_in(address: usize) -> bool {
     NESTING.try_with(|nesting| nesting.outermost.get() == address).unwrap_or(false)
 }
 
-/// Runs an inline delivery. `deliver` must not panic. Returns the embargo on the events that were emitted meanwhile, or
-/// 0 if there were none. Returns `None`, and runs nothing, if the thread is inside a subscriber already.
+/// Runs an inline delivery. `deliver` must not panic. Returns the embargo on the events that were emitted in the
+/// meantime, or 0 if there were none. Returns `None`, without running it, if the thread is already inside a subscriber.
 #[inline]
 pub(super) fn inline(address: usize, deliver: impl FnOnce()) -> Option<u64> {
     let inline = |nesting: &Nesting| {
@@ -65,7 +65,8 @@ pub(super) fn embargo_of(address: usize, begin: impl FnOnce() -> u64) -> u64 {
     NESTING.try_with(embargo_of).unwrap_or(0)
 }
 
-/// Marks the thread as inside a subscriber that is called from a queue. Marks may be nested, also in inline deliveries.
+/// Marks the thread as inside a subscriber that is called from a queue. Marks may be nested, even during inline
+/// deliveries.
 pub(super) struct Inside {
     before: Option<usize>,
 }

@@ -1,4 +1,4 @@
-//! The queue of events, and each caller's next step. All of it is under the delivery's lock.
+//! The queue of events, and each caller's next step. Everything here runs under the delivery's lock.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,14 +9,14 @@ use super::signal::{Signal, Verdict};
 
 pub(super) struct Queue<T> {
     pub(super) events: VecDeque<QueuedEvent<T>>,
-    /// The number of events that were queued so far.
+    /// The number of events queued so far.
     emitted: u64,
-    /// The number of delivered events, without the one that is being delivered.
+    /// The number of delivered events, not counting the event that is being delivered.
     delivered: u64,
     role: Role,
     /// Ordered by `until`.
     waiting: VecDeque<WaitingCaller>,
-    /// The embargoes that are not lifted yet.
+    /// The embargoes that have not been lifted yet.
     embargoes: Vec<u64>,
     last_embargo: u64,
     /// Whether no new events are expected; see [`Delivery::end`](super::Delivery::end).
@@ -35,7 +35,7 @@ enum Role {
     Held,
     /// Held by a deliverer whose turn is over.
     Tired,
-    /// Kept for the thread whose inline delivery has this embargo. It takes the role when its delivery has ended.
+    /// Reserved for the thread whose inline delivery has this embargo. It takes the role when its delivery has ended.
     Reserved(u64),
 }
 
@@ -96,12 +96,12 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Returns whether no event is queued or in delivery.
+    /// Returns whether no event is queued or being delivered.
     pub(super) fn is_idle(&self) -> bool {
         self.events.is_empty() && self.role == Role::Free
     }
 
-    /// Returns whether no new events are expected, and none is left.
+    /// Returns whether no new events are expected and none are left.
     pub(super) fn has_ended(&self) -> bool {
         self.ended && self.events.is_empty() && self.role == Role::Free
     }
@@ -119,7 +119,8 @@ impl<T> Queue<T> {
 
     /// Decides for a caller that waits for all events so far except the last `room`.
     pub(super) fn arrive(&mut self, room: u32) -> (Next<T>, Caller) {
-        // A thread inside a subscriber must not wait: another caller, or its own delivery, may wait for it.
+        // A thread inside a subscriber must not wait, because another caller, or its own delivery, may be waiting for
+        // it.
         let caller = Caller { mine: self.emitted, room, left: 0, may_wait: !place::is_inside() };
         if self.role == Role::Free {
             return (if self.events.is_empty() { Next::Leave } else { self.go_on(caller) }, caller);
@@ -138,10 +139,10 @@ impl<T> Queue<T> {
         self.arrive(room)
     }
 
-    /// Makes the caller wait, behind callers with earlier events.
+    /// Queues the caller to wait behind callers with earlier events.
     fn wait(&mut self, caller: Caller) -> Next<T> {
         let signal = Arc::new(Signal::new());
-        // Until half of the room is free, so that the caller does not wait again with its next event.
+        // Waits until half of the room is free, so that the caller does not have to wait again with its next event.
         let until = caller.mine.saturating_sub(u64::from(caller.room / 2));
         let place = self.waiting.partition_point(|waiting| waiting.until <= until);
         self.waiting.insert(place, WaitingCaller { until, signal: signal.clone() });
@@ -152,7 +153,7 @@ impl<T> Queue<T> {
         if caller.may_wait && caller.is_behind(self.delivered) { self.wait(caller) } else { Next::Leave }
     }
 
-    /// Decides for a caller that has the role or finds it free, when there is an event in the queue. The caller
+    /// Decides for a caller that has the role or finds it free while there is an event in the queue. The caller
     /// delivers the event, unless it must reserve the role for the thread that emitted it.
     fn go_on(&mut self, caller: Caller) -> Next<T> {
         let embargo = self.events.front().expect("BUG: the deliverer continues without an event").embargo;
@@ -166,7 +167,7 @@ impl<T> Queue<T> {
         Next::Deliver(self.next())
     }
 
-    /// Decides for a deliverer that has delivered an event. Also returns the verdicts to give outside the lock.
+    /// Decides for a deliverer that has delivered an event. Also returns the verdicts to give outside of the lock.
     pub(super) fn delivered_one(&mut self, deliverer: Caller) -> (Next<T>, Told) {
         self.delivered += 1;
         if self.events.is_empty() {
@@ -184,7 +185,7 @@ impl<T> Queue<T> {
         (self.go_on(deliverer), told)
     }
 
-    /// Decides for a caller that has waited, and was given the role.
+    /// Decides for a caller that was waiting and was given the role.
     pub(super) fn succeed(&mut self, caller: Caller) -> Next<T> {
         self.go_on(caller)
     }
@@ -194,7 +195,7 @@ impl<T> Queue<T> {
         self.let_go(self.waiting.len())
     }
 
-    /// Removes the first waiting callers, which may leave. Usually `count` is 0.
+    /// Removes the first `count` waiting callers, which may leave. Usually `count` is 0.
     #[inline]
     fn let_go(&mut self, count: usize) -> Told {
         if count == 0 {
@@ -203,7 +204,7 @@ impl<T> Queue<T> {
         self.waiting.drain(..count).map(|waiting| (waiting.signal, Verdict::Leave)).collect()
     }
 
-    /// Returns the next event for the deliverer. There is one.
+    /// Returns the next event for the deliverer. The queue must not be empty.
     fn next(&mut self) -> T {
         self.events.pop_front().expect("BUG: the deliverer continues without an event").event
     }

@@ -5,25 +5,25 @@ use crate::pool::sync::{Backoff, Condvar, Mutex, unless_mutant};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It leaves: its events are near enough to the front of the queue.
+    /// The caller may leave: its events are near enough to the front of the queue.
     Leave,
     Deliver,
 }
 
 /// A verdict that one thread waits for and another thread gives, once.
 ///
-/// The waiter first checks a number of times, because the deliverer of a quick subscriber finishes within a
+/// The waiter first checks a number of times, because a deliverer with a quick subscriber finishes within a
 /// microsecond. Then it sleeps.
 #[derive(Debug)]
 pub(super) struct Signal {
-    /// 0 until the verdict is given.
+    /// The verdict, or 0 until it is given.
     verdict: AtomicU32,
     sleeps: Mutex<bool>,
     given: Condvar,
 }
 
 impl Signal {
-    /// How often the waiter checks before it sleeps: some microseconds.
+    /// How often the waiter checks before it sleeps, which takes a few microseconds.
     const LOOKS: u32 = if cfg!(any(loom, shuttle)) { 1 } else { 160 };
 
     pub(super) fn new() -> Self {

@@ -19,10 +19,11 @@ debug_as_sentence!(PoolClosedError, PoolClearedError, WaitQueueTimeoutError, NoR
 
 /// A check-out did not yield a connection.
 ///
-/// The messages of the first three variants begin as the CMAP specification prescribes ("Connection Pool Errors").
+/// The messages of the first three variants begin with the words that the CMAP specification prescribes ("Connection
+/// Pool Errors").
 ///
-/// The variants are boxed, so that a check-out's result takes two words. Moving a larger result took three percent of the
-/// time of a successful check-out.
+/// The variants are boxed, so that a check-out's result takes two words. Moving a larger result took 3 % of the time of
+/// a successful check-out.
 ///
 /// ```
 /// use wharf::CheckOutError;
@@ -43,15 +44,15 @@ pub enum CheckOutError {
     /// `PoolClosedError`: the pool was closed. Not retryable on this pool.
     #[error(transparent)]
     PoolClosed(Box<PoolClosedError>),
-    /// `PoolClearedError`: the pool is paused, or was cleared during the check-out. Retryable. The error says nothing
-    /// about the server's state by itself.
+    /// `PoolClearedError`: the pool is paused, or was cleared during the check-out. Retryable. The error itself says
+    /// nothing about the server's state.
     #[error(transparent)]
     PoolCleared(Box<PoolClearedError>),
     /// `WaitQueueTimeoutError`: no connection became available in time. Says nothing about the server's state.
     #[error(transparent)]
     WaitQueueTimeout(Box<WaitQueueTimeoutError>),
-    /// The connection that this check-out opened could not be established. Or the check-out waited in the queue, and the
-    /// opening of a connection for an earlier check-out timed out.
+    /// The connection that this check-out opened could not be established, or the check-out was waiting in the queue
+    /// when opening a connection for an earlier check-out timed out.
     #[error(transparent)]
     Establish(#[from] EstablishError),
     /// There is no tokio runtime to wait on.
@@ -70,9 +71,9 @@ impl CheckOutError {
         }
     }
 
-    /// Returns whether the operation that needed the connection may be retried. It was never sent.
+    /// Returns whether the operation that needed the connection, which was never sent, may be retried.
     ///
-    /// Pause before a retry: a paused pool refuses at once.
+    /// Pause before a retry, because a paused pool refuses at once.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {
@@ -137,9 +138,9 @@ pub struct PoolClosedError {
     pub address: Arc<str>,
 }
 
-/// `PoolClearedError`: an operation failed because the pool is paused or was cleared.
+/// `PoolClearedError`: a check-out or an operation failed because the pool is paused or was cleared.
 ///
-/// The specifications of retryable reads and writes count this as a retryable error. They retry reads, and writes that
+/// The specifications of retryable reads and writes treat this as a retryable error. They retry reads, and writes that
 /// the server recognises by `lsid` and `txnNumber`. Any other operation may be run again only if it was not
 /// [`sent`](Self::sent).
 ///
@@ -159,9 +160,9 @@ pub struct PoolClosedError {
 pub struct PoolClearedError {
     /// The pool's address.
     pub address: Arc<str>,
-    /// The error that cleared the pool, if it was named when the pool was cleared. Always `None` if `interrupted`.
+    /// The error that cleared the pool, if the clear named one. Always `None` if `interrupted`.
     pub cause: Option<Cause>,
-    /// Whether a connection in use or pending was interrupted, rather than a check-out refused.
+    /// Whether a connection in use or pending was interrupted, as opposed to a check-out being refused.
     pub interrupted: bool,
     /// Whether part of the operation may have been sent before the interruption, so that the server may have executed
     /// it. Always `false` for a check-out.
@@ -213,13 +214,13 @@ pub struct WaitQueueTimeoutError {
     pub address: Arc<str>,
     /// The pool's `maxPoolSize` (0 means no limit).
     pub max_pool_size: u32,
-    /// How many connections the pool had when the time was up.
+    /// How many connections existed in the pool when the time was up.
     pub total: u32,
     /// How many of the connections were in use. This includes connections that were being drained.
     pub in_use: u32,
     /// How many of the connections in use had been checked in and were being drained.
     pub draining: u32,
-    /// How many of the connections were available: they came free too late.
+    /// How many of the connections were available, having become free too late.
     pub available: u32,
     /// How many of the connections were pending.
     pub pending: u32,
@@ -231,8 +232,8 @@ pub struct WaitQueueTimeoutError {
     pub limit: TimeLimit,
     /// What held the connections in use, in load-balanced mode.
     pub holders: Option<Holders>,
-    /// The connections that had been in use longest, at most 5, longest first. `None` unless the pool accounts for holders
-    /// (`Pool::account_for_holders`).
+    /// The connections that had been in use longest, at most five, longest first. `None` unless the pool accounts for
+    /// holders (`Pool::account_for_holders`).
     pub longest_held: Option<Vec<Holder>>,
 }
 
@@ -240,11 +241,11 @@ pub struct WaitQueueTimeoutError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum TimeLimit {
-    /// `waitQueueTimeoutMS`: how long a check-out waits in the queue.
+    /// `waitQueueTimeoutMS`: how long a check-out may wait in the queue.
     WaitQueueTimeout,
     /// `timeoutMS`: how long an operation, or a check-out on its own, may take.
     Timeout,
-    /// A limit of the operation that checks the connection out, by its name: `serverSelectionTimeoutMS` of a client with
+    /// A limit of the operation that checks out the connection, by name: `serverSelectionTimeoutMS` of a client with
     /// `timeoutMS` limits how long an operation may take until it has a server and a connection.
     Operation(&'static str),
     /// The deadline that the caller gave to `Pool::check_out_until`.

@@ -1,4 +1,4 @@
-//! Errors of establishing a connection.
+//! Errors in establishing a connection.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -17,11 +17,11 @@ debug_as_sentence!(EstablishError, ConnectTimeoutError);
 /// A connection could not be established.
 ///
 /// [`Establish::establish`](crate::Establish::establish) returns this error, made by [`overloaded`](Self::overloaded),
-/// [`network`](Self::network) or [`permanent`](Self::permanent). The pool adds which connection failed, and passes the
-/// error to the check-out ([`CheckOutError::Establish`](super::CheckOutError::Establish)) and to
+/// [`network`](Self::network) or [`permanent`](Self::permanent). The pool adds the identity of the failed connection,
+/// and passes the error to the check-out ([`CheckOutError::Establish`](super::CheckOutError::Establish)) and to
 /// [`PoolBuilder::on_failure`](crate::PoolBuilder::on_failure).
 ///
-/// Cloning is cheap: clones share one allocation.
+/// Cloning is cheap, because clones share one allocation.
 ///
 /// ```
 /// use std::io;
@@ -59,7 +59,7 @@ struct Parts {
 #[derive(Clone)]
 struct Pooled {
     address: Arc<str>,
-    /// The connection's number and generation, or `None` if the failure came before its creation.
+    /// The connection's number and generation, or `None` if the failure came before the connection was created.
     created: Option<(u64, u64)>,
 }
 
@@ -93,25 +93,26 @@ impl EstablishError {
         Self(Arc::new(Parts { pooled: None, stage, labels: Labels::NONE, retryable, clears_pool: true, source }))
     }
 
-    /// Returns the error with these labels instead.
+    /// Returns the error with its labels replaced by these.
     #[must_use]
     pub fn with_labels(self, labels: Labels) -> Self {
         self.changed(|parts| parts.labels = labels)
     }
 
-    /// Returns the error with another decision on whether it is retryable without a label.
+    /// Returns the error with this setting for whether it is retryable when no label says so.
     ///
-    /// Nothing of the operation was sent, so this only says whether a new attempt may succeed. It may after a network
-    /// error, a timeout, or a server error that the specifications of retryable reads and writes list. It cannot after a
-    /// wrong password.
+    /// No part of the operation was sent, so this only says whether a new attempt may succeed. It may succeed after a
+    /// network error, a timeout, or a server error that the specifications of retryable reads and writes list. It
+    /// cannot succeed after a wrong password.
     #[must_use]
     pub fn with_retryable(self, retryable: bool) -> Self {
         self.changed(|parts| parts.retryable = retryable)
     }
 
-    /// Returns the error with another decision on whether it clears the pool without the label of an overloaded server.
+    /// Returns the error with this setting for whether it clears the pool when it does not have the label of an
+    /// overloaded server.
     ///
-    /// An error that says that the server is not primary or is recovering does not clear the pool, unless the server is
+    /// An error saying that the server is not primary or is recovering does not clear the pool, unless the server is
     /// shutting down (SDAM, "Error handling pseudocode").
     #[must_use]
     pub fn with_clears_pool(self, clears_pool: bool) -> Self {
@@ -152,13 +153,13 @@ impl EstablishError {
     /// Returns the generation in which the connection was created, or `None` if it belonged to no pool or was not
     /// created yet.
     ///
-    /// An error of an older generation than the pool's says nothing new about the server.
+    /// An error from a generation older than the pool's says nothing new about the server.
     #[must_use]
     pub fn generation(&self) -> Option<u64> {
         self.created().map(|(_, generation)| generation)
     }
 
-    /// Returns how far the attempt came.
+    /// Returns the stage that failed.
     #[must_use]
     pub fn stage(&self) -> Stage {
         self.0.stage
@@ -177,7 +178,7 @@ impl EstablishError {
         self.0.retryable || self.0.labels.contains(Labels::RETRYABLE)
     }
 
-    /// Returns whether the specifications clear the pool because of this error. See
+    /// Returns whether this error clears the pool, according to the specifications or to
     /// [`with_clears_pool`](Self::with_clears_pool). Always false with the label `SystemOverloadedError`.
     #[must_use]
     pub fn clears_pool(&self) -> bool {

@@ -11,9 +11,10 @@ pub struct Labels(u8);
 impl Labels {
     /// The empty set.
     pub const NONE: Self = Self(0);
-    /// `SystemOverloadedError`: the server may be overloaded, so this error must not clear the pool, and a retry waits first.
+    /// `SystemOverloadedError`: the server may be overloaded, so this error must not clear the pool, and a retry must
+    /// wait first.
     pub const SYSTEM_OVERLOADED: Self = Self(1);
-    /// `RetryableError`: the operation may be retried, whatever its kind.
+    /// `RetryableError`: any kind of operation may be retried.
     pub const RETRYABLE: Self = Self(2);
     /// `RetryableWriteError`: a write may be repeated with the same transaction number.
     pub const RETRYABLE_WRITE: Self = Self(4);
@@ -36,7 +37,7 @@ impl Labels {
         (Self::RESUMABLE_CHANGE_STREAM, "ResumableChangeStreamError"),
     ];
 
-    /// Returns the labels with these names. Names that no specification defines are left out.
+    /// Returns the labels with these names. Names that the specifications do not define are left out.
     pub fn of<'n>(names: impl IntoIterator<Item = &'n str>) -> Self {
         let known = |name| Self::NAMES.iter().find(|(_, known)| *known == name);
         names.into_iter().filter_map(known).fold(Self::NONE, |set, &(label, _)| set.with(label))

@@ -1,7 +1,8 @@
 //! Errors of check-outs, check-ins and connections, and what a caller can do about them.
 //!
-//! Types whose names end in `Error` are errors that a caller gets, or their sources. The `Debug` of each is a sentence,
-//! because that is what Rust prints for an error that `main` returns. `{:#?}` names the variants before it.
+//! Types whose names end in `Error` are errors that a caller gets, or their sources. Each has a `Debug` that prints a
+//! sentence, because `Debug` is what Rust prints for an error that `main` returns. `{:#?}` prints the names of the
+//! variants before the sentence.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -23,7 +24,8 @@ pub type Cause = Arc<dyn StdError + Send + Sync + 'static>;
 
 pub(crate) use crate::text::sentence::debug_as_sentence;
 
-/// A connection was checked into a pool that did not create it. The connection is unchanged and in `connection`.
+/// A connection was checked into a pool that did not create it. The connection is unchanged and is returned in
+/// `connection`.
 ///
 /// ```
 /// # async fn example(pool: wharf::Pool<wharf::Endpoint>, connection: wharf::Connection<wharf::Endpoint>) {

@@ -1,8 +1,8 @@
-//! Counters of rare occurrences.
+//! Counters of rare events.
 
 use crate::pool::sync::statistics::{AtomicU64, Ordering};
 
-/// A number that only grows. It counts events outside of the hot path.
+/// A number that only grows. It counts events that are not on the hot path.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 

@@ -9,13 +9,13 @@ use histogram::Config;
 
 /// The buckets: 16 between each power of two nanoseconds and the next, up to 2^44 nanoseconds (4.9 hours).
 ///
-/// From 32 ns on, the width of a bucket is at most a sixteenth of its lower bound. That takes 656 buckets of 8 bytes.
+/// From 32 ns on, the width of a bucket is at most a sixteenth of its lower bound. There are 656 buckets of 8 bytes.
 const BUCKETS: Config = match Config::new(4, 44) {
     Ok(config) => config,
     Err(_) => panic!("BUG: the buckets of the histograms are invalid"),
 };
 
-/// The longest time with a bucket, in nanoseconds. Longer times are counted as this time.
+/// The longest time that has a bucket, in nanoseconds. Longer times are counted as this time.
 const LONGEST: u64 = (1 << 44) - 1;
 
 /// A snapshot of the times that a pool has recorded.
@@ -65,8 +65,8 @@ impl Histogram {
         self.count
     }
 
-    /// Returns the sum of the recorded times, exact to the nanosecond. In a pool in use, it may differ from
-    /// [`count`](Self::count) by the times that were recorded during the snapshot.
+    /// Returns the sum of the recorded times, exact to the nanosecond. While the pool is in use, the sum may cover a
+    /// few more times than [`count`](Self::count): those recorded during the snapshot.
     #[must_use]
     pub fn sum(&self) -> Duration {
         Duration::from_nanos(self.sum)
@@ -88,12 +88,12 @@ impl Histogram {
     /// for the 99th percentile. Returns `None` if nothing was recorded.
     ///
     /// The result is at least the true value, and exceeds it by at most 6.25 %. A fraction outside of 0 to 1 counts as
-    /// the nearer of the two, and NaN counts as 1.
+    /// the nearer bound, and NaN counts as 1.
     #[must_use]
     pub fn quantile(&self, quantile: f64) -> Option<Duration> {
         let quantile = if quantile.is_nan() { 1.0 } else { quantile.clamp(0.0, 1.0) };
         let bucket = self.buckets.as_ref()?.quantile_bucket(quantile).ok()??;
-        // In the last bucket, the longest time is more precise.
+        // In the last bucket, the longest recorded time is more precise.
         Some(Duration::from_nanos(if bucket.end() >= self.max || bucket.end() == LONGEST {
             self.max
         } else {
@@ -101,7 +101,7 @@ impl Histogram {
         }))
     }
 
-    /// Returns the histogram with a sum, in nanoseconds, that was added up elsewhere.
+    /// Returns the histogram with this sum, in nanoseconds, which was added up elsewhere.
     pub(crate) fn with_sum(self, sum: u64) -> Self {
         Self { sum, ..self }
     }
@@ -120,8 +120,8 @@ impl Histogram {
         }
     }
 
-    /// Returns the buckets that are not empty, shortest times first: the longest time of each bucket, and how many
-    /// times it has counted.
+    /// Returns the buckets that are not empty, shortest times first: the longest time of each bucket, and the number of
+    /// times counted in it.
     pub fn buckets(&self) -> impl Iterator<Item = (Duration, u64)> + '_ {
         let counted = self.buckets.iter().flat_map(histogram::Histogram::iter).filter(|bucket| bucket.count() > 0);
         counted.map(|bucket| (Duration::from_nanos(bucket.end()), bucket.count()))
@@ -130,13 +130,13 @@ impl Histogram {
 
 #[cfg(feature = "serde")]
 impl Histogram {
-    /// Returns the histogram with these totals. Each pair is a time and the number of times in its bucket.
+    /// Returns the histogram with these totals. Each pair is a time and the count of its bucket.
     pub(super) fn of_parts(count: u64, sum: u64, max: u64, buckets: &[(u64, u64)]) -> Result<Self, &'static str> {
         let total = buckets.iter().try_fold(0_u64, |total, (_, times)| total.checked_add(*times));
         if total != Some(count) {
             return Err("a histogram whose buckets do not add up to its count");
         }
-        // So that thousands of histograms can be merged.
+        // Leaves headroom to merge thousands of histograms.
         if count > 1 << 48 {
             return Err("a histogram with too many times");
         }
@@ -163,7 +163,7 @@ impl fmt::Debug for Histogram {
     }
 }
 
-/// How many buckets are allocated together: the buckets of a range that spans a factor of sixteen.
+/// How many buckets are allocated together: those of a range that spans a factor of sixteen.
 const CHUNK: usize = 64;
 
 /// Records times from any thread.
@@ -177,7 +177,7 @@ pub(crate) struct Recorder {
     is_frequent: bool,
 }
 
-/// On separate cache lines, which share no data with other cores.
+/// On separate cache lines, which are not shared with unrelated data.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Recorded {
@@ -213,7 +213,7 @@ impl Recorded {
         let mut counts = vec![0; BUCKETS.total_buckets()];
         for (counts, chunk) in counts.chunks_mut(CHUNK).zip(&self.chunks) {
             let Some(chunk) = chunk.get() else { continue };
-            // Relaxed: the caller has a fence behind it.
+            // Relaxed: the caller executes a fence afterwards.
             counts.iter_mut().zip(&chunk.0).for_each(|(count, bucket)| *count = bucket.load(Ordering::Relaxed));
         }
         let (grouping, range) = (BUCKETS.grouping_power(), BUCKETS.max_value_power());
@@ -226,7 +226,7 @@ fn index_of(nanos: u64) -> usize {
     const GROUPING: u32 = BUCKETS.grouping_power() as u32;
     let power = nanos.checked_ilog2().unwrap_or(0);
     let index = match power.checked_sub(GROUPING) {
-        // The highest bit and the four below it. Each further shift has another sixteen buckets.
+        // The highest bit and the four bits below it. Each further shift adds sixteen buckets.
         Some(shift) => (nanos >> shift) + (u64::from(shift) << GROUPING),
         None => nanos,
     };
@@ -234,8 +234,8 @@ fn index_of(nanos: u64) -> usize {
 }
 
 impl Recorder {
-    /// Returns a recorder for times of check-outs that find a connection at once: it allocates with the first time, and
-    /// never again.
+    /// Returns a recorder for the times of check-outs that find a connection at once. It allocates when the first time
+    /// is recorded, and never again.
     pub(crate) fn frequent() -> Self {
         Self { recorded: OnceLock::new(), is_frequent: true }
     }
@@ -261,7 +261,7 @@ impl Recorder {
         if nanos > recorded.max.load(Ordering::Relaxed) {
             recorded.max.fetch_max(nanos, Ordering::Relaxed);
         }
-        // ORD: Release; pairs with the fence in `add_to`, through the bucket; publishes everything before.
+        // ORD: Release; pairs with the fence in `add_to`, through the bucket; publishes everything that came before.
         fence(Ordering::Release);
         // Relaxed: see the fence.
         bucket.fetch_add(1, Ordering::Relaxed);
@@ -275,7 +275,7 @@ impl Recorder {
         // ORD: Acquire; pairs with the fence in `record`.
         fence(Ordering::Acquire);
         let count = buckets.as_slice().iter().sum();
-        // Relaxed: acquired with the buckets. Both contain at least the times in the buckets.
+        // Relaxed: acquired with the buckets. Both cover at least the times in the buckets.
         let (sum, max) = (recorded.sum.load(Ordering::Relaxed), recorded.max.load(Ordering::Relaxed));
         snapshot.merge(&Histogram { buckets: Some(buckets), count, sum, max });
     }

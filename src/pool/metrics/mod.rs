@@ -14,21 +14,23 @@
 //! Times are measured in nanoseconds, with a clock that is exact to some tens of nanoseconds. [`Histogram`] sorts them
 //! into buckets, and states the precision of its quantiles. Unless
 //! [`PoolBuilder::tokio_clock`](crate::PoolBuilder::tokio_clock) is set, the clock is not tokio's, and keeps running
-//! while a test has paused tokio's time.
+//! while a test has tokio's time paused.
 //!
 //! # Consistency
 //!
-//! In every snapshot, no more has ended than has begun: `closed` is at most `created`, and so on. If two snapshots are
-//! ordered, for example because one thread takes them one after the other, no counter of the later one is smaller.
+//! In every snapshot, ends never outnumber beginnings: `closed` is at most `created`, and so on. If two snapshots are
+//! ordered, for example because one thread takes them one after the other, no counter in the later snapshot is smaller.
 //! [`PoolStatus::consistent`] says whether the numbers in [`PoolMetrics::status`] are from one instant. The counters
-//! are read one after the other. So in a pool that is in use, two counters may differ by the events in between.
+//! are read one after the other. So in a pool that is in use, two counters may differ by the events that occur in
+//! between.
 //!
 //! # Cost
 //!
-//! A check-out that finds a connection at once is counted in a word that only the connection's user writes. It reads no
-//! clock, except in the sample. A check-out that waits reads the clock twice. A histogram takes some 200 bytes once it
-//! has a time, and 512 bytes for each range of times that is in use, where a range spans a factor of sixteen. Wait
-//! times and use times have a histogram for each of the pool's shards, of which there is about one for each CPU core.
+//! A check-out that finds a connection at once is counted in a word that only the connection's user writes. It does not
+//! read a clock unless it is part of the sample. A check-out that waits reads the clock twice. A histogram takes some
+//! 200 bytes once it has recorded a time, and 512 bytes for each range of times that is in use, where a range spans a
+//! factor of sixteen. Wait times and use times have a histogram for each of the pool's shards, of which there is about
+//! one for each CPU core.
 
 mod counter;
 mod histogram;
@@ -46,25 +48,25 @@ pub(crate) use stages::StageTimes;
 pub use crate::pool::by_stage::ByStage;
 use crate::pool::core::PoolStatus;
 
-/// The metrics of one pool: its present numbers, and its counts and times so far.
+/// The metrics of one pool: its current numbers, and its counts and times so far.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct PoolMetrics {
     /// The pool's address.
     pub address: Arc<str>,
-    /// The present numbers of connections and of waiting check-outs.
+    /// The current numbers of connections and of waiting check-outs.
     pub status: PoolStatus,
     /// `minPoolSize`: how many connections the pool keeps open.
     pub min_pool_size: u32,
     /// The check-outs that have ended.
     pub check_outs: CheckOutMetrics,
-    /// How long connections were in use, from the end of the check-out to the beginning of the check-in.
+    /// How long connections were in use, from the end of check-out to the beginning of check-in.
     ///
     /// Sampled: about one use in 128 is timed, and its time is exact. For each slot that the pool keeps for a
-    /// connection, the first use is timed, and then one use after every 64 to 190 others. That number is drawn each
-    /// time, so that the sample does not follow a pattern in the application's uses. [`Histogram::count`] is the number
-    /// of timed uses. The number of all uses that have begun is [`CheckOutMetrics::succeeded`].
+    /// connection, the first use is timed, and then one use after every 64 to 190 others. That number is drawn at
+    /// random each time, so that the sample does not follow a pattern in the application's uses. [`Histogram::count`]
+    /// is the number of timed uses. [`CheckOutMetrics::succeeded`] is the number of all uses that have begun.
     pub use_time: Histogram,
     /// The connections that were opened and closed.
     pub connections: ConnectionMetrics,
@@ -74,10 +76,10 @@ pub struct PoolMetrics {
     pub clears: u64,
     /// How many times a service of the pool was cleared, in load-balanced mode.
     pub service_clears: u64,
-    /// How many connections in use or in establishment were interrupted, because the pool or their service was cleared
-    /// with `interruptInUseConnections`, or because the pool was closed while they were in establishment.
+    /// How many connections in use or being established were interrupted, because the pool or their service was cleared
+    /// with `interruptInUseConnections`, or because the pool was closed while they were being established.
     pub interruptions: u64,
-    /// How often [`Pool::run`](crate::Pool::run) or [`run_command`](crate::Pool::run_command) took another connection,
+    /// How often [`Pool::run`](crate::Pool::run) or [`run_command`](crate::Pool::run_command) took another connection
     /// because the first was lost before anything was sent on it.
     pub retries: u64,
 }
@@ -89,14 +91,13 @@ pub struct PoolMetrics {
 pub struct CheckOutMetrics {
     /// Check-outs that found an available connection at once.
     pub hits: u64,
-    /// The times of the check-outs that waited for a connection that was not opened for them: another caller had
-    /// checked it in, or it was opened for another check-out or in the background. Exact, from the beginning of the
-    /// check-out.
+    /// The exact times, from the beginning of the check-out, of check-outs that waited for a connection that was not
+    /// opened for them: another caller checked it in, or it was opened for another check-out or in the background.
     pub waited: Histogram,
-    /// The times of the check-outs that waited for a connection that was opened for them. Exact, from the beginning of
-    /// the check-out.
+    /// The exact times, from the beginning of the check-out, of check-outs that waited for a connection that was opened
+    /// for them.
     pub opened: Histogram,
-    /// Check-outs that got no connection.
+    /// Check-outs that did not get a connection.
     pub failed: CheckOutFailures,
 }
 
@@ -117,7 +118,7 @@ impl CheckOutMetrics {
     }
 }
 
-/// How many check-outs got no connection, by reason.
+/// How many check-outs did not get a connection, by reason.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
@@ -132,12 +133,12 @@ pub struct CheckOutFailures {
     pub establish: u64,
     /// There was no runtime: [`CheckOutError::NoRuntime`](crate::CheckOutError::NoRuntime).
     pub no_runtime: u64,
-    /// The caller dropped the future of the check-out before its end.
+    /// The caller dropped the future of the check-out before it completed.
     pub cancelled: u64,
 }
 
 impl CheckOutFailures {
-    /// Returns the number of all check-outs that got no connection.
+    /// Returns the number of all check-outs that did not get a connection.
     #[must_use]
     pub fn total(&self) -> u64 {
         let Self { timeout, pool_closed, pool_cleared, establish, no_runtime, cancelled } = self;
@@ -152,17 +153,16 @@ impl CheckOutFailures {
 pub struct ConnectionMetrics {
     /// Connections that were created. A connection is created when its establishment begins.
     pub created: u64,
-    /// The total times of the establishments that succeeded. Exact.
+    /// The exact total times of the establishments that succeeded.
     pub establish_time: Histogram,
-    /// The times of the stages of establishment. Exact. A stage that has ended counts even if a later stage failed. A
-    /// stage that connections skip, such as the TLS handshake without TLS, has no times. Your own
+    /// The exact times of the stages of establishment. A completed stage counts even if a later stage failed. A stage
+    /// that connections skip, such as the TLS handshake without TLS, has no times. Your own
     /// [`Establish`](crate::Establish) reports its stages with
     /// [`Establishing::stage_took`](crate::Establishing::stage_took).
     pub stage_times: ByStage<Histogram>,
     /// Establishments that failed, by the stage that failed.
     pub failed: ByStage<u64>,
-    /// Establishments that were given up without an error: the pool was closed or cleared meanwhile, or the runtime
-    /// ended.
+    /// Establishments that were given up without an error, because the pool was closed or cleared or the runtime ended.
     pub given_up: u64,
     /// Connections that were closed, by reason.
     pub closed: Closes,
@@ -177,7 +177,8 @@ pub struct Closes {
     pub stale: u64,
     /// The connection was available for longer than `maxIdleTimeMS`.
     pub idle: u64,
-    /// The connection failed or could not be established, or a check-out needed its capacity while it was drained.
+    /// The connection failed or could not be established, or a check-out needed its capacity while it was being
+    /// drained.
     pub error: u64,
     /// The pool was closed.
     pub pool_closed: u64,
@@ -197,7 +198,7 @@ impl Closes {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct DrainMetrics {
-    /// Drains that have begun. [`PoolStatus::draining`] counts the ones that have not ended.
+    /// Drains that have begun. [`PoolStatus::draining`] counts those that have not ended.
     pub begun: u64,
     /// Drains after which the connection was used again.
     pub reused: u64,

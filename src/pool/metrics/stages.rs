@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::pool::by_stage::ByStage;
 use crate::pool::error::Stage;
 
-/// How long the stages of one connection's establishment took, as far as they have ended.
+/// How long each completed stage of one connection's establishment took.
 #[derive(Debug, Default)]
 pub(crate) struct StageTimes(ByStage<Time>);
 
@@ -17,7 +17,7 @@ struct Time(AtomicU64);
 impl StageTimes {
     pub(crate) fn set(&self, stage: Stage, took: Duration) {
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX).saturating_add(1);
-        // Relaxed: read after the end of the establishment, and the establisher's future orders the two.
+        // Relaxed: it is read after the establishment has ended, and the establisher's future orders the two.
         self.0.of(stage).0.store(nanos, Ordering::Relaxed);
     }
 

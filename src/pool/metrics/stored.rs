@@ -1,4 +1,4 @@
-//! How serde sees a histogram.
+//! The form in which serde sees a histogram.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ pub(super) struct Stored {
     count: u64,
     sum_ns: u64,
     max_ns: u64,
-    /// The longest time of each bucket that is not empty, and how many times it has counted.
+    /// The longest time of each bucket that is not empty, and the number of times counted in it.
     buckets: Vec<(u64, u64)>,
 }
 
@@ -58,7 +58,7 @@ mod tests {
         }
     }
 
-    /// Returns metrics whose numbers all differ.
+    /// Returns metrics in which no two numbers are the same.
     fn metrics() -> PoolMetrics {
         let last = Cell::new(0_u32);
         let small = || last.replace(last.get() + 1) + 1;
@@ -117,7 +117,7 @@ mod tests {
         }
     }
 
-    /// Returns the paths of all values in a JSON document that may be defaults.
+    /// Returns the paths of all values in a JSON document that look like defaults.
     fn defaults(path: &str, value: &Value) -> Vec<String> {
         match value {
             Value::Object(fields) => {

@@ -25,27 +25,27 @@ pub struct InvalidOption {
     pub option: &'static str,
     /// The rest of the sentence: what the option must be, or what is wrong with it.
     pub problem: String,
-    /// The given value, where it tells more than the problem does. Never a secret.
+    /// The given value, if it adds to the description of the problem. Never a secret.
     pub value: Option<String>,
 }
 
 impl InvalidOption {
-    /// The error for a value that is not what the option `must` be.
+    /// Creates the error for a value that is not what the option `must` be.
     pub(crate) fn new(option: &'static str, must: impl fmt::Display, value: impl Into<String>) -> Self {
         Self { option, problem: format!("must be {must}"), value: Some(value.into()) }
     }
 
-    /// The error for any other problem, in words that follow the option's name.
+    /// Creates the error for any other problem, in words that follow the option's name.
     pub(crate) fn because(option: &'static str, problem: impl Into<String>) -> Self {
         Self { option, problem: problem.into(), value: None }
     }
 
-    /// The error for an option that cannot be given together with `other`.
+    /// Creates the error for an option that cannot be combined with `other`.
     pub(crate) fn conflict(option: &'static str, other: impl fmt::Display) -> Self {
         Self::because(option, format!("cannot be combined with {other}"))
     }
 
-    /// The error for a missing option that `reason` requires.
+    /// Creates the error for a missing option that `reason` requires.
     pub(crate) fn missing(option: &'static str, reason: impl fmt::Display) -> Self {
         Self::because(option, format!("is required {reason}"))
     }

@@ -1,4 +1,4 @@
-//! The options of a pool, and the error for one that cannot work.
+//! The options of a pool, and the error for an invalid option.
 
 mod invalid;
 mod pool;

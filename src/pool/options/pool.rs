@@ -1,4 +1,4 @@
-//! The pool's options, checked once when a pool is built.
+//! The pool's options, which are checked once, when a pool is built.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use super::InvalidOption;
 
-/// The largest `maxPoolSize`, and the number of connections at which a pool without a limit stops growing: 1,048,575.
+/// The largest `maxPoolSize`, and the number of connections at which an unlimited pool stops growing: 1,048,575.
 ///
-/// A slot's index has 20 bits, because it shares a 64-bit word with a tag.
+/// A slot's index has only 20 bits, because it shares a 64-bit word with a tag.
 pub const MAX_CONNECTIONS: u32 = (1 << 20) - 1;
 
 /// Declares [`PoolOptions`] and [`PoolOptions::TABLE`] from one entry for each option that connection strings can set.
 ///
-/// An entry is all that an option needs to be stored, set, read from connection strings, validated, logged, and listed in
-/// events and in the guide. Its first line of documentation is also its description in the guide's table.
+/// One entry suffices for an option to be stored, set, read from connection strings, validated, logged, and listed in
+/// events and in the guide. The first line of its documentation is also its description in the guide's table.
 ///
 /// The entries follow the order in which the specification logs the options of a new pool.
 macro_rules! pool_options {
@@ -58,7 +58,7 @@ macro_rules! pool_options {
             /// How long the background task waits between two rounds of maintenance. Not part of connection strings.
             /// Default 10 seconds.
             pub background_interval: BackgroundInterval,
-            /// Whether the address is a load balancer's.
+            /// Whether the address belongs to a load balancer.
             ///
             /// If so, each connection belongs to one of several services behind it, and generations are kept for each
             /// service. `loadBalanced` in connection strings. Default `false`.
@@ -153,8 +153,8 @@ pool_options! {
 
     /// How long a check-out waits for an idle connection or for a permit to open one.
     ///
-    /// Deprecated in favour of `timeoutMS`, and ignored where that is set, for the pool or for the operation. The time for
-    /// establishing a connection does not count: an endpoint limits that by `connectTimeoutMS`. The
+    /// Deprecated in favour of `timeoutMS`, and ignored where that is set, for the pool or for the operation. The time
+    /// for establishing a connection does not count; an endpoint limits it by `connectTimeoutMS`. The
     /// [guide](crate::guide#time-limits) has a table of all limits.
     wait_queue_timeout: Duration {
         uri: "waitQueueTimeoutMS",
@@ -172,8 +172,8 @@ pub(crate) struct PoolOption {
     pub summary: &'static str,
     /// The default, as connection strings write it.
     pub default: &'static str,
-    /// The values that a pool accepts. If the specification allows a value outside this range, a connection string with
-    /// a larger value is an error, and a smaller one is ignored.
+    /// The values that a pool accepts. If the specification allows a value outside of this range, a larger value in a
+    /// connection string is an error, and a smaller value is ignored.
     pub range: RangeInclusive<u64>,
     /// The numbers that connection strings may give, in words.
     pub allowed: &'static str,
@@ -211,7 +211,7 @@ impl OptionNumber for Duration {
     }
 }
 
-/// How an option was set makes no difference: options are equal if their values are.
+/// All values are equal, so that options compare equal if their values do, however they were set.
 impl PartialEq for Specified {
     fn eq(&self, _: &Self) -> bool {
         true
@@ -226,10 +226,10 @@ impl Eq for Specified {}
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BackgroundInterval {
-    /// Maintenance begins this long after the end of the last round, and at once after a clear.
+    /// Maintenance begins this long after the last round ended, and at once after a clear.
     ///
-    /// Without `minPoolSize` and `maxIdleTimeMS`, the passing of time creates no work, and maintenance begins only when
-    /// there is work. In load-balanced mode it always begins at intervals.
+    /// Without `minPoolSize` and `maxIdleTimeMS`, the passing of time does not create work, and maintenance begins only
+    /// when there is work. In load-balanced mode it always begins at intervals.
     Every(Duration),
     /// Maintenance never begins. For tests: such a pool does not open connections towards `minPoolSize`, does not close
     /// idle connections without traffic, and does not interrupt connections in use.
@@ -253,7 +253,7 @@ impl PoolOptions {
     ///
     /// # Errors
     ///
-    /// [`InvalidOption`] names the first option that cannot, its value and what is allowed.
+    /// [`InvalidOption`] names the first option that cannot work, its value and what is allowed.
     pub fn validate(&self) -> Result<(), InvalidOption> {
         self.check()?;
         self.check_together()
@@ -294,8 +294,8 @@ impl PoolOptions {
     /// Returns whether the passing of time alone can create work for the background task.
     ///
     /// Such work is closing connections that were idle for too long, and retrying to open connections towards
-    /// `minPoolSize`. All other work follows from a clear, a close or a call of `ready`, and each of these requests
-    /// maintenance. In load-balanced mode, maintenance at intervals looks again for connections of cleared services.
+    /// `minPoolSize`. All other work follows from a clear, a close or a call to `ready`, each of which requests
+    /// maintenance. In load-balanced mode, maintenance at intervals looks again for connections to cleared services.
     pub(crate) fn needs_intervals(&self) -> bool {
         self.min_pool_size > 0 || !self.max_idle_time.is_zero() || self.load_balanced
     }
@@ -306,7 +306,7 @@ impl PoolOptions {
         if self.max_pool_size == 0 { MAX_CONNECTIONS } else { self.max_pool_size }
     }
 
-    /// Returns the options that the log of a pool's creation shows: the ones that were set, even if to their default.
+    /// Returns the options that are logged when a pool is created: those that were set, even if to their default.
     ///
     /// Each has the specification's name and unit. `loadBalanced` is not among them, because the specification does not
     /// log it (CMAP, "Connection Pool Logging").
@@ -316,7 +316,7 @@ impl PoolOptions {
         specified.map(|option| (option.name, OptionValue::Number((option.value)(self)))).collect()
     }
 
-    /// Returns the options that differ from their default, as the `PoolCreated` event carries them.
+    /// Returns the options that differ from their default, as in the `PoolCreated` event.
     ///
     /// Each has the specification's name and unit.
     #[must_use]

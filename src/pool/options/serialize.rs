@@ -4,7 +4,8 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use super::{BackgroundInterval, PoolOptions};
 
-/// A map with the names of connection strings, and `backgroundIntervalMS` (`null`: never). Times are in milliseconds.
+/// A map with the option names of connection strings, and `backgroundIntervalMS` (`null` means never). Times are in
+/// milliseconds.
 impl Serialize for PoolOptions {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(Some(Self::TABLE.len() + 2))?;

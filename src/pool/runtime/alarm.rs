@@ -1,17 +1,17 @@
-//! Waits of seconds that leave no timer in the runtime.
+//! Waits of several seconds that do not leave a timer in the runtime.
 //!
 //! Even a timer that does not fire has a cost. While a runtime has a timer, each of its threads reads the clock before
 //! it goes to sleep, and the kernel sets and removes a timer for that sleep. A thread that runs commands on a server
-//! goes to sleep after almost every command, which makes a command up to 4 % slower. So a client's background work
-//! waits for an *alarm*: on Linux for a file descriptor that the kernel makes readable when the time is up (`timerfd`),
-//! elsewhere for tokio's timer.
+//! goes to sleep after almost every command, so the timer makes commands up to 4 % slower. A client's background work
+//! therefore waits for an *alarm*: on Linux for a file descriptor that the kernel makes readable when the time is up
+//! (`timerfd`), elsewhere for tokio's timer.
 
 use std::future::Future;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-/// Waits for this time, on a runtime.
+/// Waits for this long. Must be polled on a runtime.
 ///
 /// # Cancel safety
 ///
@@ -24,7 +24,7 @@ pub(crate) async fn alarm(after: Duration) {
     sleep(after).await;
 }
 
-/// Waits for `future`, but not longer than `limit`. Returns `None` when the time is up.
+/// Waits for `future`, but no longer than `limit`. Returns `None` when the time is up.
 pub(crate) async fn before_alarm<F: Future>(limit: Duration, future: F) -> Option<F::Output> {
     tokio::select! {
         biased;
@@ -33,7 +33,7 @@ pub(crate) async fn before_alarm<F: Future>(limit: Duration, future: F) -> Optio
     }
 }
 
-/// Returns whether tokio's clock agrees with the system's: it does not if a test has paused or advanced it.
+/// Returns whether tokio's clock agrees with the system's. It does not if a test has paused or advanced it.
 fn is_clock_running() -> bool {
     let before = std::time::Instant::now();
     let shown = Instant::now().into_std();
@@ -53,11 +53,11 @@ mod kernel {
     ///
     /// # Errors
     ///
-    /// The system's error, at once: usually the process has too many open files.
+    /// Returns the system's error at once, usually because the process has too many open files.
     #[allow(deprecated, reason = "tokio 1.48 has nothing else; the timer stays open, because it is owned")]
     pub(super) async fn alarm(after: Duration) -> io::Result<()> {
         let timer = AsyncFd::with_interest(timer(after)?, Interest::READABLE)?;
-        // It stays readable, and is not read: it fires once.
+        // It fires only once, so it is not read and stays readable.
         timer.readable().await.map(drop)
     }
 
@@ -71,7 +71,7 @@ mod kernel {
         }
         // SAFETY: the descriptor was just made, so it is open, and nothing else owns it.
         let timer = unsafe { OwnedFd::from_raw_fd(descriptor) };
-        // A time of zero would not set the timer. More seconds than fit are as good as never.
+        // A time of zero would not set the timer. A time that does not fit is as good as never.
         let after = after.max(Duration::from_nanos(1));
         let once = libc::itimerspec {
             it_interval: libc::timespec { tv_sec: 0, tv_nsec: 0 },

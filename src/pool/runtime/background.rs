@@ -1,4 +1,4 @@
-//! The background task. Each pool has one.
+//! The background task of a pool.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -13,13 +13,13 @@ use super::opening::open;
 use crate::pool::core::{Core, Phase};
 use crate::pool::options::BackgroundInterval;
 
-/// Runs maintenance until the pool is closed: when the core requests it, and after each interval if time alone can
-/// create work.
+/// Runs maintenance until the pool is closed: whenever the core requests it, and after each interval if the passing of
+/// time can create work.
 ///
 /// A run never waits. Connections towards `minPoolSize` are opened by separate tasks. When such a task ends, the core
 /// requests the next run.
 ///
-/// With [`BackgroundInterval::Never`] the task runs no maintenance, and only notices the end of its runtime.
+/// With [`BackgroundInterval::Never`] the task does not run maintenance, and only notices the end of its runtime.
 pub(super) async fn keep<E: Establish>(guard: HomeGuard<E>) {
     let core = &guard.core;
     let mut holds = pin!(holders::watch(core));
@@ -51,18 +51,19 @@ pub(super) async fn keep<E: Establish>(guard: HomeGuard<E>) {
         }
         tokio::select! {
             () = asked_for => {}
-            // A request does not restart the rest: a restart for each connection that opens would cost more.
+            // A request does not restart the interval, because restarting it for each connection that opens would cost
+            // more.
             () = &mut rest => rest.set(rest_of(core, interval)),
             () = &mut holds => {}
         }
     }
 }
 
-/// Waits until the interval has passed, or for ever if time alone cannot create work.
+/// Waits until the interval has passed, or forever if the passing of time cannot create work.
 ///
 /// Even a timer that does not fire has a cost: tokio then reads the clock whenever a thread goes to sleep. So if the
-/// pool has a connection, the wait leaves no timer in the runtime. Without a connection there are no commands to slow
-/// down, and the runtime may lack the I/O driver that an alarm needs.
+/// pool has a connection, the wait does not leave a timer in the runtime. Without a connection there are no commands to
+/// slow down, and the runtime may lack the I/O driver that an alarm needs.
 async fn rest_of<E: Establish>(core: &Core<TokioEnvironment<E>>, interval: Option<Duration>) {
     let Some(interval) = interval.filter(|_| core.options().needs_intervals()) else {
         return std::future::pending().await;
@@ -87,7 +88,7 @@ mod tests {
 
     const INTERVAL: Duration = Duration::from_millis(20);
 
-    /// An establisher that claims to open connections with sockets.
+    /// An establisher that claims that its connections have sockets.
     struct Sockets;
 
     impl Establish for Sockets {

@@ -1,8 +1,8 @@
-//! Work that blocks a thread: on a blocking thread of the runtime, or at once if there must be no other thread.
+//! Work that blocks a thread: it runs on a blocking thread of the runtime, or at once if no other thread is allowed.
 //!
-//! A client on a single thread drives its runtime itself, and promises to start no thread. Meanwhile its thread is
-//! marked ([`Inline`]), and blocking work runs there. Nothing else runs on that thread, so only the call itself waits
-//! for the work.
+//! A client on a single thread drives its runtime itself, and promises not to start any threads. While it does, its
+//! thread is marked ([`Inline`]), and blocking work runs there. Nothing else runs on that thread, so only the call
+//! itself waits for the work.
 
 use std::cell::Cell;
 use std::io;
@@ -47,7 +47,7 @@ impl Drop for Inline {
 ///
 /// # Errors
 ///
-/// [`JoinError`] if the runtime has ended, or the work has panicked on its thread.
+/// [`JoinError`] if the runtime has ended, or the work panicked on its thread.
 pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, JoinError> {
     if Inline::is_entered() { Ok(work()) } else { spawn_blocking(work).await }
 }
@@ -61,11 +61,11 @@ pub(crate) fn start_blocking(work: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// How many names of a deployment are looked up at a time. A look-up holds one of the runtime's 512 blocking threads
-/// until the system answers, even if nothing waits for the answer any more.
+/// How many names of a deployment are looked up at the same time. A look-up holds one of the runtime's 512 blocking
+/// threads until the system answers, even if nothing is waiting for the answer any more.
 const LOOK_UPS: usize = 8;
 
-/// The right to look up names. Only a few can be used at a time.
+/// The permits to look up names, which limit how many look-ups run at the same time.
 #[derive(Debug, Clone)]
 struct Permits(Arc<Semaphore>);
 
@@ -75,7 +75,7 @@ impl Default for Permits {
     }
 }
 
-/// Looks up the addresses of hosts, a few at a time. A deployment has one.
+/// Looks up the addresses of hosts, a few at a time. Each deployment has its own.
 #[derive(Debug, Default)]
 pub(crate) struct LookUps(PerProcess<Permits>);
 
@@ -84,7 +84,7 @@ impl LookUps {
     ///
     /// # Errors
     ///
-    /// The errors of the operating system's look-up.
+    /// Returns the errors of the operating system's look-up.
     pub(crate) async fn look_up(&self, name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
         if let Ok(address) = name.parse() {
             return Ok(vec![SocketAddr::new(address, port)]);

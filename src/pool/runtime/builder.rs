@@ -20,7 +20,7 @@ use crate::pool::options::{InvalidOption, PoolOptions};
 
 /// Builds a [`Pool`].
 ///
-/// The pool returns the settings: [`Pool::options`], [`Pool::timeout`], [`Pool::slow_check_out`],
+/// The finished pool returns its settings: [`Pool::options`], [`Pool::timeout`], [`Pool::slow_check_out`],
 /// [`Pool::accounts_for_holders`], [`Pool::holds_are_reported_after`], [`Pool::runtime`] and [`Pool::tokio_clock`]. It
 /// does not return functions: only the pool calls subscribers, the log, the failure sink and the sinks of long holds.
 ///
@@ -101,16 +101,16 @@ impl<E: Establish> PoolBuilder<E> {
         self
     }
 
-    /// Sets the log, usually [`telemetry::Log`](crate::telemetry::Log): a subscriber that causes no events to be built
-    /// unless they are read. They are read while any subscriber of [`tracing`] may want messages at level `DEBUG` with
+    /// Sets the log, usually [`telemetry::Log`](crate::telemetry::Log): a subscriber for which events are built only
+    /// while they are read. They are read while any subscriber of [`tracing`] may want messages at level `DEBUG` with
     /// the target `wharf::connection`. The log receives each event before the other subscribers do. By default there is
     /// no log.
     ///
     /// A log that is switched on while the pool is in use receives the next event of a connection or of the pool
-    /// itself. Check-outs and check-ins follow when the pool has noticed: after at most 191 further uses of a
-    /// connection, or at the next call of [`Pool::ready`], if that comes first. A client makes that call at each check
-    /// of the server that succeeds, every ten seconds by default (`heartbeatFrequencyMS`). A connection that is in use
-    /// at that time is later reported as checked in after zero time.
+    /// itself. Check-outs and check-ins follow once the pool has noticed: after at most 191 further uses of a
+    /// connection, or at the next call of [`Pool::ready`], if that comes first. A client makes that call after each
+    /// successful check of the server, every ten seconds by default (`heartbeatFrequencyMS`). A connection that is in
+    /// use at that time is later reported as checked in after zero time.
     pub fn log(mut self, log: impl Subscriber) -> Self {
         self.log = Some(Arc::new(log));
         self
@@ -119,8 +119,8 @@ impl<E: Establish> PoolBuilder<E> {
     /// Sets the failure sink, which is called when a connection could not be established. It is usually the monitor of
     /// the server.
     ///
-    /// The task that failed to open the connection calls it, outside of all locks. A panic is caught. Without a sink,
-    /// only the check-out that requested the connection learns of the failure.
+    /// It is called by the task that failed to open the connection, outside of all locks. A panic in it is caught.
+    /// Without a sink, only the check-out that requested the connection learns of the failure.
     ///
     /// A pool that the sink clears stays paused until [`Pool::ready`] is called. The sink does not receive the network
     /// errors of commands on established connections.
@@ -144,13 +144,13 @@ impl<E: Establish> PoolBuilder<E> {
     /// Sets how long a check-out may wait before the pool warns of it. By default (`None`) the pool does not warn.
     ///
     /// The warning is a `tracing` event at level `WARN` with the target `wharf::connection`, logged when the check-out
-    /// ends: with a connection, with an error, or because its caller dropped it (`outcome`). It has the time that the
-    /// check-out waited (`waited_ms`, milliseconds), and the pool's numbers at its end: `in_use`, `available`,
+    /// ends: with a connection, with an error, or because its caller dropped it (`outcome`). It records the time that
+    /// the check-out waited (`waited_ms`, in milliseconds) and the pool's numbers at the end: `in_use`, `available`,
     /// `pending`, `waiting` and `max` (`maxPoolSize`; 0 means no limit). A pool logs at most one warning a second.
     /// `suppressed` counts the slow check-outs since the last warning that were not logged.
     ///
-    /// A check-out that finds a connection at once is not measured and pays nothing. A check-out that waits reads a
-    /// clock twice and allocates once more.
+    /// A check-out that finds a connection at once is not measured and costs nothing extra. A check-out that waits
+    /// reads a clock twice and makes one more allocation.
     pub fn slow_check_out(mut self, threshold: Option<Duration>) -> Self {
         self.slow_check_out = threshold;
         self
@@ -184,7 +184,7 @@ impl<E: Establish> PoolBuilder<E> {
     }
 
     /// Sets whether the durations of events and metrics are measured with tokio's clock, which tests can pause. By
-    /// default the pool reads a clock that is never paused and takes a third of the time to read.
+    /// default, the pool reads a clock that is never paused and that takes a third of the time to read.
     ///
     /// Idle times and time limits are measured with tokio's clock in any case.
     pub fn tokio_clock(mut self, on: bool) -> Self {
@@ -193,7 +193,7 @@ impl<E: Establish> PoolBuilder<E> {
     }
 
     /// Makes the pool spawn nothing: a check-out opens its connection itself, and a connection that needs a drain is
-    /// closed. The close, and changes that go through [`Pool::conclude`], do the background task's work at once.
+    /// closed. Closing, and changes that go through [`Pool::conclude`], do the background task's work at once.
     /// `minPoolSize` and the background interval have no effect.
     pub(crate) fn without_tasks(mut self) -> Self {
         self.has_tasks = false;
@@ -204,7 +204,7 @@ impl<E: Establish> PoolBuilder<E> {
     ///
     /// # Errors
     ///
-    /// [`InvalidOption`] if an option is invalid. Without a runtime, it names the option `runtime`.
+    /// [`InvalidOption`] if an option is invalid. If there is no runtime, it names the option `runtime`.
     ///
     /// ```
     /// // Outside of a tokio runtime.
@@ -217,7 +217,7 @@ impl<E: Establish> PoolBuilder<E> {
         Ok(pool)
     }
 
-    /// Does the part of [`build`](Self::build) that calls no foreign code. [`Pool::deliver`] does the rest.
+    /// Does the part of [`build`](Self::build) that does not call foreign code. [`Pool::deliver`] does the rest.
     pub(crate) fn begin(self) -> Result<Pool<E>, InvalidOption> {
         let runtime = match self.runtime {
             Some(runtime) => runtime,
@@ -244,7 +244,7 @@ impl<E: Establish> PoolBuilder<E> {
     }
 }
 
-/// Returns the error for a pool that has no runtime.
+/// Returns the error for a pool without a runtime.
 fn no_runtime() -> InvalidOption {
     InvalidOption::because("runtime", "must be a tokio runtime that has not ended: build the pool on one, or name one")
 }

@@ -1,4 +1,4 @@
-//! A check-out from its start to its end. Its future is optimized for the check-out that completes at its first poll.
+//! A check-out from start to end. Its future is optimized for a check-out that completes at its first poll.
 
 use std::future::Future;
 use std::mem::{ManuallyDrop, MaybeUninit};
@@ -28,19 +28,19 @@ type Outcome<E> = Result<Connection<E>, CheckOutError>;
 
 pin_project! {
     /// The future of a check-out. It looks for a connection in the calling thread's stack first. If there is none, it
-    /// waits in the way that `wait` makes.
+    /// waits on the future that `wait` makes.
     ///
-    /// It is not an `async fn`, which would set up, look up and tear down its state at each check-out. That would take
-    /// as many instructions as taking the connection. And it is not an enum, whose variants would be built elsewhere
-    /// and copied. Such a copy reads wider parts than were just written, and so waits for the writes, which took a
-    /// twentieth of a hand-over.
+    /// It is not an `async fn`, because an `async fn` sets up, looks up and tears down its state at each check-out,
+    /// which would take as many instructions as taking the connection. It is not an enum either, because its variants
+    /// would be built elsewhere and copied. Such a copy reads wider units than were just written, and so waits for the
+    /// writes, which took 5 % of the time of a hand-over.
     #[project = CheckOutParts]
     pub(super) struct CheckOut<'p, E: Establish, W> {
-        // The caller's handle, or once the check-out waits, the handle of this process.
+        // The caller's handle or, once the check-out is waiting, the handle of this process.
         pool: &'p Pool<E>,
         site: Site,
         state: CheckOutState,
-        // Present once the check-out waits.
+        // Present once the check-out is waiting.
         started: MaybeUninit<Started>,
         wait: W,
         // Present while the state is `Waits`. Only `poll_waiting` and `drop_waiting` drop it.
@@ -68,7 +68,7 @@ enum CheckOutState {
 pin_project! {
     #[project = Way]
     pub(super) enum Waiting<'p, E: Establish> {
-        /// In the queue, without a time limit: the most frequent way.
+        /// In the queue, without a time limit: the most frequent case.
         Queue { #[pin] acquire: Acquire<'p, TokioEnvironment<E>> },
         /// In any other way.
         Otherwise { future: Pin<Box<dyn Future<Output = Acquired<E>> + Send + 'p>> },
@@ -76,7 +76,7 @@ pin_project! {
 }
 
 impl<'p, E: Establish, W> CheckOut<'p, E, W> {
-    /// Drops a check-out that waits.
+    /// Drops a waiting check-out.
     ///
     /// In a forked child, the wait is leaked. Its ticket is in the parent's queue, and a thread that the child does not
     /// have may hold the queue's lock. The memory of the future may still be freed, because nothing in the child uses
@@ -104,7 +104,7 @@ impl<'p, E: Establish, W: Fn(&'p Pool<E>) -> Waiting<'p, E>> CheckOut<'p, E, W> 
         Self { pool, site, state, started: MaybeUninit::uninit(), wait, waiting: MaybeUninit::uninit() }
     }
 
-    /// Does the rest of a poll that finds no connection at once.
+    /// Does the rest of a poll that does not find a connection at once.
     #[inline(never)]
     #[allow(unsafe_code)]
     fn poll_otherwise(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome<E>> {
@@ -115,8 +115,8 @@ impl<'p, E: Establish, W: Fn(&'p Pool<E>) -> Waiting<'p, E>> CheckOut<'p, E, W> 
             CheckOutState::Ended => panic!("a check-out was polled after its end"),
         }
         let pool = parts.pool.here();
-        // The first attempt was useless if the thread had no note of the pool, or if the handle is the parent's in a
-        // forked child.
+        // The first attempt could not succeed if the thread had no note of the pool, or if this is a forked child and
+        // the handle belongs to its parent.
         if (!pool.core.is_noted() || !ptr::eq(pool, *parts.pool))
             && let Some(hit) = pool.core.note_and_try_hit()
         {
@@ -145,7 +145,7 @@ impl<'p, E: Establish, W: Fn(&'p Pool<E>) -> Waiting<'p, E>> CheckOut<'p, E, W> 
 }
 
 impl<'p, E: Establish, W> CheckOutParts<'_, 'p, E, W> {
-    /// Polls the wait. `HAS_WAITED`: whether it was polled before.
+    /// Polls the wait. `HAS_WAITED` says whether it was polled before.
     #[inline]
     #[allow(unsafe_code)]
     fn poll_waiting<const HAS_WAITED: bool>(self, context: &mut Context<'_>) -> Poll<Outcome<E>> {
@@ -211,8 +211,8 @@ impl<'p, E: Establish, W: Fn(&'p Pool<E>) -> Waiting<'p, E>> Future for CheckOut
 
     #[inline]
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        // Every call is a last step, so that paths without a call save no registers. In a forked child, an inherited
-        // pool has no hits.
+        // Every call is a last step, so that paths without a call do not save registers. In a forked child, an
+        // inherited pool has no hits.
         if self.state == CheckOutState::Begins
             && let Some(hit) = self.pool.core.try_hit()
         {
@@ -222,7 +222,7 @@ impl<'p, E: Establish, W: Fn(&'p Pool<E>) -> Waiting<'p, E>> Future for CheckOut
     }
 }
 
-/// Begins a use whose time is measured.
+/// Begins a timed use.
 #[cold]
 #[inline(never)]
 fn begin_timed<E: Establish>(hit: Hit<TokioEnvironment<E>>) -> Poll<Outcome<E>> {
@@ -246,11 +246,11 @@ impl<'p, E: Establish> StartedCheckOut<'p, E> {
         if let Some(idle) = core.try_take() {
             return Ok(checked_out(idle, started, site));
         }
-        // Before the search of the other shards, so that the time of a check-out that waits includes the search.
+        // Read before the other shards are searched, so that the time of a waiting check-out includes the search.
         Err(if TokioEnvironment::<E>::METERED { started.read(core) } else { started })
     }
 
-    /// Returns whether this is a forked child, and the check-out waits in its parent's queue.
+    /// Returns whether this is a forked child and the check-out is waiting in its parent's queue.
     #[inline]
     fn is_the_parents(&self) -> bool {
         self.pool.core.environment().is_the_parents()
@@ -268,8 +268,8 @@ impl<'p, E: Establish> StartedCheckOut<'p, E> {
         pool.core.check_out_failed(started, error)
     }
 
-    /// Fails a check-out that waited at the fork. The child's pool behaves as the parent's after a clear, so the error
-    /// is that of a cleared pool.
+    /// Fails a check-out that was waiting at the fork. The child's pool behaves like the parent's after a clear, so the
+    /// error is that of a cleared pool.
     #[cold]
     fn fail_after_fork(self) -> CheckOutError {
         let Self { pool, started, .. } = *ManuallyDrop::new(self);
@@ -282,7 +282,7 @@ impl<'p, E: Establish> StartedCheckOut<'p, E> {
     }
 }
 
-/// Checks out a connection that did not come by the shortest path, and notes its holder.
+/// Checks out a connection that was not a hit, and notes its holder.
 #[inline]
 fn checked_out<E: Establish>(idle: Idle<TokioEnvironment<E>>, started: Started, site: Site) -> Connection<E> {
     idle.note_holder(site);
@@ -291,7 +291,7 @@ fn checked_out<E: Establish>(idle: Idle<TokioEnvironment<E>>, started: Started, 
 
 impl<E: Establish> Drop for StartedCheckOut<'_, E> {
     fn drop(&mut self) {
-        // In a forked child, the check-out still waits in the parent, which counts it.
+        // In a forked child, the check-out is still waiting in the parent, which counts it.
         if TokioEnvironment::<E>::METERED && !self.is_the_parents() {
             self.pool.core.count_cancelled();
         }

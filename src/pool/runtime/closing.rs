@@ -1,4 +1,4 @@
-//! The close of a connection that has left its pool.
+//! Closing a connection that has left its pool.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -21,9 +21,9 @@ type Close = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// Has the establisher close a connection, which counts until `closing` is dropped.
 ///
 /// A close that completes at once needs no task. A longer close continues in a task on the pool's runtime, or else on
-/// the caller's. Without a runtime, and in a pool that spawns nothing, the future is dropped.
+/// the caller's. Without a runtime, or in a pool that does not spawn tasks, the future is dropped.
 ///
-/// Catches a panic, so that the pool still closes its other connections. The panic hook has reported it.
+/// Catches a panic, so that the pool still closes its other connections. By then the panic hook has reported it.
 #[cold]
 pub(super) fn begin<E: Establish>(
     environment: &TokioEnvironment<E>,

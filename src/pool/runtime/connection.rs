@@ -14,10 +14,10 @@ use crate::pool::service_id::ServiceId;
 
 /// A connection that is checked out of a [`Pool`](crate::Pool). Dropping it checks it in.
 ///
-/// It may be sent to and dropped on any thread, inside or outside of a runtime. Checking in is a function call. It
-/// takes no lock unless a check-out waits, or the connection has to be closed or drained. These locks are held for only
-/// a few steps. Checking in blocks for longer only while a slow subscriber is told of it, which comes first. A
-/// connection keeps its pool's memory alive, but does not keep the pool open.
+/// It may be sent to and dropped on any thread, inside or outside of a runtime. Checking in is a function call. It does
+/// not take a lock unless a check-out is waiting, or the connection has to be closed or drained. These locks are held
+/// for only a few steps. Checking in blocks longer only if a subscriber, which is told first, is slow. A connection
+/// keeps its pool in memory, but does not keep it open.
 ///
 /// It dereferences to the established connection. Here that is a number:
 ///
@@ -107,7 +107,7 @@ impl<E: Establish> Connection<E> {
     ///
     /// # Cancel safety
     ///
-    /// As cancel safe as the operation.
+    /// As cancel safe as the operation itself.
     pub async fn interruptible<T>(
         &mut self,
         operation: impl AsyncFnOnce(&mut E::Connection) -> T,
@@ -149,14 +149,14 @@ impl<E: Establish> Connection<E> {
             }
             match operation(connection, context) {
                 Poll::Ready(done) => Poll::Ready(Some(done)),
-                // Only an operation that has to wait registers a waker. This is early enough: the mark of interruption
-                // is read again after the waker is registered.
+                // Only an operation that has to wait registers a waker. This is early enough, because the interruption
+                // mark is read again after the waker is registered.
                 Poll::Pending => interruption.poll(context).map(|()| None),
             }
         })
     }
 
-    /// Returns the error for an interrupted operation. `sent`: whether a part of it may have left this process.
+    /// Returns the error for an interrupted operation. `sent` says whether any part of it may have left this process.
     #[cold]
     pub(crate) fn interrupted(&self, sent: bool) -> PoolClearedError {
         self.lease.interrupted(sent)

@@ -16,7 +16,7 @@ use crate::pool::sync::{Watch, contain};
 /// Spawns a task in which the establisher drains the connection.
 ///
 /// The task runs on the pool's runtime, or else on the caller's. If there is no runtime, or it is shutting down, or the
-/// pool spawns nothing, the connection is closed.
+/// pool does not spawn tasks, the connection is closed.
 #[cold]
 pub(super) fn begin<E: Establish>(draining: Draining<TokioEnvironment<E>>) {
     if !draining.environment().has_tasks {
@@ -33,10 +33,10 @@ pub(super) fn begin<E: Establish>(draining: Draining<TokioEnvironment<E>>) {
 enum End {
     /// The establisher's drain completed. The connection's condition is checked again.
     Done,
-    /// The pool was cleared or closed meanwhile, or a check-out waits for the connection's capacity.
+    /// The pool was cleared or closed in the meantime, or a check-out is waiting for the connection's capacity.
     Revoked,
     Panicked,
-    /// This is a forked child, which inherited the task together with its runtime.
+    /// This is a forked child that inherited the task together with its runtime.
     Forked,
 }
 

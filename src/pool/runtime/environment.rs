@@ -26,17 +26,17 @@ use crate::pool::event::PoolEvent;
 use crate::pool::sync::contain;
 
 thread_local! {
-    /// The thread's number, or [`UNNUMBERED`]. It has no destructor and no lazy value, so that reading it is one load
-    /// on most systems.
+    /// The thread's number, or [`UNNUMBERED`]. It has no destructor and is not lazily initialized, so that reading it
+    /// is one load on most systems.
     static NUMBER: Cell<usize> = const { Cell::new(UNNUMBERED) };
     /// The shard that the thread used last.
     static NEARBY: Nearby = const { Nearby::new() };
 }
 
-/// Stands for the number of a thread that was not numbered yet.
+/// Stands for the number of a thread that does not have one yet.
 const UNNUMBERED: usize = usize::MAX;
 
-/// Forgets the shard that the thread used last. For the handler of a fork: where the compiler supports thread-locals,
+/// Forgets the shard that the thread used last. Called by the fork handler: where the compiler supports thread-locals,
 /// this is one store.
 #[cfg(unix)]
 pub(super) fn forget_nearby() {
@@ -74,8 +74,8 @@ pub struct TokioEnvironment<E: Establish> {
     pub(super) holds: HoldReports,
     pub(super) maintenance: tokio::sync::Notify,
     pub(super) failures: Failures,
-    /// Notifies draining tasks of a clear or a close of the pool, and openings that back off of the end of the
-    /// back-off.
+    /// Tells draining tasks that the pool was cleared or closed, and openings that are backing off that the back-off
+    /// has ended.
     pub(super) changed: Event,
     pub(super) stopwatch: Stopwatch,
     /// Whether the pool spawns tasks. Without them, a check-out opens its connection itself.
@@ -85,7 +85,7 @@ pub struct TokioEnvironment<E: Establish> {
 }
 
 impl<E: Establish> TokioEnvironment<E> {
-    /// Creates the environment of a pool of this process. `is_closed`: whether the pool is closed from the start.
+    /// Creates the environment of a pool of this process. `is_closed` says whether the pool is closed from the start.
     pub(super) fn new(
         establish: Arc<E>,
         publisher: Publisher,
@@ -216,7 +216,7 @@ unsafe impl<E: Establish> Environment for TokioEnvironment<E> {
     }
 
     fn connections_went_stale(&self, which: WentStale) {
-        // A refused login clears its own service, and the next login would be refused just as soon.
+        // A refused login clears its own service. Without the back-off, the next login would be refused just as soon.
         if which == WentStale::All {
             self.failures.reset();
         }

@@ -44,29 +44,29 @@ pub trait Establish: Send + Sync + 'static {
     /// An established connection. The pool gives `&mut` access to one caller at a time.
     type Connection: Send + 'static;
 
-    /// Whether pools keep [`metrics`](crate::metrics). `false` only where a benchmark compares a pool without them.
+    /// Whether pools keep [`metrics`](crate::metrics). `false` only in benchmarks of a pool without metrics.
     #[cfg(feature = "unstable")]
     #[doc(hidden)]
     const METERED: bool = true;
 
-    /// Whether an established connection has a tokio socket, so that the pool's runtime has an I/O driver.
+    /// Whether an established connection has a tokio socket, which implies that the pool's runtime has an I/O driver.
     #[doc(hidden)]
     const HAS_SOCKETS: bool = false;
 
     /// Opens one connection completely: transport, handshake and authentication.
     ///
-    /// The pool limits how many of these futures run at a time (`maxConnecting`), but not how long one takes. An
-    /// implementation needs its own timeout.
+    /// The pool limits how many of these futures run at the same time (`maxConnecting`), but not how long each takes.
+    /// An implementation needs its own timeout.
     ///
     /// # Errors
     ///
-    /// An [`EstablishError`] tells the stage and the labels. The pool passes it to the failure sink, and to the
+    /// An [`EstablishError`] gives the stage and the labels. The pool passes it to the failure sink, and to the
     /// check-out that requested the connection. The check-outs in the queue keep waiting.
     ///
     /// # Cancel safety
     ///
     /// The future is dropped when the pool is closed or cleared with interruption, or when the runtime shuts down.
-    /// Dropping it must close everything that it has opened.
+    /// Dropping it must close everything that it opened.
     fn establish(
         &self,
         connecting: Establishing,
@@ -76,8 +76,8 @@ pub trait Establish: Send + Sync + 'static {
     ///
     /// The pool calls this at check-in, and again after [`drain`](Self::drain). It must be quick, and must not block.
     ///
-    /// By default every connection is [reusable](Condition::Reusable). Return [`Condition::Broken`] for a connection
-    /// that met an error. If a user can leave a connection with work that can still be completed, return
+    /// By default, every connection is [reusable](Condition::Reusable). Return [`Condition::Broken`] for a connection
+    /// that had an error. If a user can leave a connection with work that can still be completed, return
     /// [`Condition::NeedsDrain`] and implement [`drain`](Self::drain).
     ///
     /// A reusable connection may stay idle for a long time, so an implementation should also free memory here that only
@@ -94,17 +94,17 @@ pub trait Establish: Send + Sync + 'static {
         None
     }
 
-    /// Completes the unfinished work of a connection's last user, for example by reading a reply that no caller waits
-    /// for. Called for a connection that [needs a drain](Condition::NeedsDrain). By default it does nothing.
+    /// Completes the unfinished work of a connection's last user, for example by reading a reply that no caller is
+    /// waiting for. Called for a connection that [needs a drain](Condition::NeedsDrain). By default it does nothing.
     ///
-    /// The drain runs in a separate task on the pool's runtime. Meanwhile the connection counts as in use. At the end,
-    /// `ConnectionCheckedIn` is emitted and [`condition`](Self::condition) is called again: a reusable connection
-    /// becomes available, any other is closed with the reason "error". The pool does not limit the time of a drain, so
-    /// the implementation must.
+    /// The drain runs in a separate task on the pool's runtime. In the meantime, the connection counts as in use. At
+    /// the end, `ConnectionCheckedIn` is emitted and [`condition`](Self::condition) is called again: a reusable
+    /// connection becomes available; any other is closed with the reason "error". The pool does not limit the time of a
+    /// drain, so the implementation must.
     ///
-    /// No check-out waits for a drain to succeed. If a check-out would have to wait for capacity, the pool drops the
-    /// future of the oldest drain and [closes](Self::close) its connection. The check-out gets the capacity when the
-    /// close has run. The pool gives up one drain at a time.
+    /// A check-out never waits for a drain to succeed. If a check-out would have to wait for capacity, the pool drops
+    /// the future of the oldest drain and [closes](Self::close) its connection. The check-out gets the capacity once
+    /// the connection is closed. The pool gives up one drain at a time.
     ///
     /// # Cancel safety
     ///
@@ -115,7 +115,7 @@ pub trait Establish: Send + Sync + 'static {
         std::future::ready(())
     }
 
-    /// Closes a connection that has left the pool, for example with a goodbye to the server. By default it drops the
+    /// Closes a connection that has left the pool, for example by saying goodbye to the server. By default it drops the
     /// connection.
     ///
     /// The connection counts as in use until the future has completed or is dropped, so `maxPoolSize` covers it, and
@@ -130,17 +130,17 @@ pub trait Establish: Send + Sync + 'static {
         std::future::ready(())
     }
 
-    /// Gives up a connection in a forked child, while the parent still uses it. By default it leaks the connection's
+    /// Gives up a connection in a forked child, while the parent still uses it. By default, it leaks the connection's
     /// memory.
     ///
     /// It must not send anything on the connection or change its state. It must not use the pool, because the child is
-    /// just making the pool's successor.
+    /// still creating the pool's successor.
     fn abandon_after_fork(&self, connection: Self::Connection) {
         std::mem::forget(connection);
     }
 }
 
-/// The connection that [`Establish::establish`] is to open.
+/// The connection that [`Establish::establish`] is asked to open.
 pub struct Establishing {
     address: Arc<str>,
     connection_id: u64,
@@ -186,7 +186,7 @@ impl Establishing {
         self.connection_id
     }
 
-    /// Returns the pool's generation at the creation of the connection.
+    /// Returns the pool's generation when the connection was created.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.generation
@@ -198,7 +198,8 @@ impl Establishing {
         self.load_balanced
     }
 
-    /// Returns whether the connection is opened in the background towards `minPoolSize`, rather than for a check-out.
+    /// Returns whether the connection is being opened in the background towards `minPoolSize`, rather than for a
+    /// check-out.
     #[must_use]
     pub fn is_in_background(&self) -> bool {
         self.in_background
@@ -213,7 +214,7 @@ impl Establishing {
         self.stages.set(stage, took);
     }
 
-    /// Reads the clock that the pool measures the whole establishment with, in nanoseconds.
+    /// Returns the reading, in nanoseconds, of the clock with which the pool measures the whole establishment.
     pub(crate) fn stopwatch(&self) -> u64 {
         self.stopwatch.read()
     }

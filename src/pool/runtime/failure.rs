@@ -7,10 +7,10 @@ use crate::pool::error::EstablishError;
 use crate::pool::options::InvalidOption;
 use crate::pool::service_id::ServiceId;
 
-/// Receives each failure of a pool to establish a connection.
+/// Receives each failure to establish a connection.
 pub(super) type FailureSink = dyn Fn(&FailedConnection<'_>) + Send + Sync;
 
-/// A connection that could not be established, as the failure sink receives it.
+/// A connection that could not be established, as passed to the failure sink.
 ///
 /// The sink receives the failures of connections that are opened for check-outs or in the background. It is called
 /// before the connection's `ConnectionClosed` event.
@@ -60,7 +60,7 @@ impl FailedConnection<'_> {
     }
 
     /// Clears the pool, or in load-balanced mode the connection's service, because of this error. Returns `false` if it
-    /// was already cleared since the connection's creation.
+    /// was already cleared after the connection was created.
     pub fn clear_pool(&self) -> bool {
         let clear = Clear::new().because(self.error.cause().clone());
         self.generation().is_some_and(|generation| (self.clear)(clear.only_at_generation(generation)).unwrap_or(false))

@@ -1,4 +1,4 @@
-//! The back-off of openings that fail one after another.
+//! The back-off after consecutive failed openings.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,12 +13,12 @@ use crate::pool::sync::Watch;
 const FIRST: Duration = Duration::from_millis(10);
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// How many openings have failed one after another. Openings that run at the same time count as one.
+/// The number of consecutive failed openings. Openings that run at the same time count as one.
 #[derive(Default)]
 pub(super) struct Failures(AtomicU64);
 
-/// A reading of [`Failures`]. The upper half counts the back-offs that have ended. So readings of different back-offs
-/// differ, and an opening that began before the end of a back-off counts for neither.
+/// A reading of [`Failures`]. The upper half counts the back-offs that have ended. So readings from different back-offs
+/// differ, and an opening that began before a back-off ended does not count towards the next.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) struct Round(u64);
 
@@ -43,7 +43,7 @@ pub(super) struct Pause {
 }
 
 impl Failures {
-    /// Returns the present reading, for an opening that begins.
+    /// Returns the current reading, for an opening that is about to begin.
     pub fn round(&self) -> Round {
         // Relaxed: the number publishes nothing.
         Round(self.0.load(Ordering::Relaxed))
@@ -51,7 +51,7 @@ impl Failures {
 
     /// Counts the failure of an opening that began in `round`. Returns how long to keep its permit.
     ///
-    /// The time is random, between half and all of the pause, so that several pools do not retry together.
+    /// The time is random, between half and all of the pause, so that several pools do not retry in step.
     pub fn add(&self, round: Round) -> Option<Pause> {
         if round.failures() < u32::MAX {
             // Relaxed: as in `round`. It fails if another opening of the round has already failed, or the back-off has

@@ -1,8 +1,8 @@
 //! Detection of a fork.
 //!
-//! A connection is not fork-safe: parent and child would both write to one socket. A child increments a fork counter,
-//! which nothing else writes. So the check costs one load of a shared cache line that never changes. A hit and its
-//! check-in need no check: the child also forgets the shard that its thread used last (INV-16).
+//! A connection is not fork-safe, because parent and child would both write to one socket. A child increments a fork
+//! counter, which nothing else writes. So the check costs one load of a shared cache line that never changes. A hit and
+//! its check-in need no check: the child also forgets the shard that its thread used last (INV-16).
 //!
 //! A child also inherits the futures that were polled before the fork, and on a current-thread runtime the pool's
 //! tasks. Their state leads to the parent's sockets, and to the parent's pool, whose locks may be held by threads that
@@ -23,14 +23,15 @@ use thiserror::Error;
 /// The number of forks from the process that first used the crate to this process.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
-/// Returns the number of forks from the process that first used the crate to this process. It changes only in a child.
+/// Returns the number of forks from the process that first used the crate to this process. The number changes only in a
+/// child.
 #[inline]
 pub(crate) fn forks() -> u32 {
     // Relaxed: written only in a child, while it has a single thread.
     FORKS.load(Ordering::Relaxed)
 }
 
-/// Starts to count forks. Each new pool, [`PerProcess`] and pool of sessions calls this.
+/// Starts counting forks. Called by each new pool, [`PerProcess`] and session pool.
 #[cfg(unix)]
 #[allow(unsafe_code)]
 pub(crate) fn watch() {
@@ -41,14 +42,14 @@ pub(crate) fn watch() {
     }
     static ONCE: Once = Once::new();
     // SAFETY: the handler only changes an atomic and a thread-local, which is allowed in a forked child. It is a
-    // function of this crate, so it lives as long as the crate's code.
+    // function in this crate, so it lives as long as the crate's code.
     ONCE.call_once(|| unsafe {
         // If this fails (out of memory), forks go unnoticed.
         libc::pthread_atfork(None, None, Some(count_in_child));
     });
 }
 
-/// Does nothing: this system has no forks.
+/// Does nothing, because this system does not have `fork`.
 #[cfg(not(unix))]
 pub(crate) fn watch() {}
 
@@ -106,9 +107,9 @@ impl<T> Drop for OfThisProcess<T> {
 
 /// A value that a forked child does not share with its parent. The child starts with a fresh value.
 ///
-/// The parent's value may be locked by a thread that the child does not have, or may wait for such a thread. So the
-/// child neither reads nor drops the value, but leaks it. Secrets in it stay in the child's memory, because wiping them
-/// takes the lock.
+/// The parent's value may be locked by a thread that the child does not have, or may be waiting for such a thread. So
+/// the child neither reads nor drops the value, but leaks it. Secrets in it stay in the child's memory, because wiping
+/// them takes the lock.
 #[derive(Debug)]
 pub(crate) struct PerProcess<T> {
     current: ArcSwap<OfThisProcess<T>>,
@@ -123,7 +124,7 @@ impl<T: Default> Default for PerProcess<T> {
 }
 
 impl<T: Default> PerProcess<T> {
-    /// Returns the value of this process. Takes no lock.
+    /// Returns the value of this process. Does not take a lock.
     pub(crate) fn get(&self) -> Arc<OfThisProcess<T>> {
         let present = self.current.load_full();
         if !present.is_inherited() { present } else { self.renew(&present) }

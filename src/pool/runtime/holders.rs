@@ -19,7 +19,7 @@ const TARGET: &str = "wharf::holders";
 
 pub(super) type HoldSink = Arc<dyn Fn(&LongHold) + Send + Sync>;
 
-/// A connection has been in use for longer than the threshold, or such a use has ended. See
+/// A connection has been in use for longer than the threshold, or a use reported earlier has ended. See
 /// [`Pool::report_holds_after`].
 ///
 /// It prints as a sentence.
@@ -28,7 +28,7 @@ pub(super) type HoldSink = Arc<dyn Fn(&LongHold) + Send + Sync>;
 pub struct LongHold {
     /// The pool's address.
     pub address: Arc<str>,
-    /// The connection, and where it was checked out. [`Holder::held_for`] is the time until this report, or until the
+    /// The connection, and where it was checked out. [`Holder::held_for`] is the time up to this report, or up to the
     /// check-in.
     pub holder: Holder,
     /// Whether the connection has been checked in since it was reported.
@@ -81,7 +81,7 @@ impl HoldReports {
                 )
             };
         }
-        // A panic of a tracing subscriber must neither end the background task nor keep the report from the sinks.
+        // A panic in a tracing subscriber must neither end the background task nor keep the report from the sinks.
         contain(|| if report.has_ended { log!(info) } else { log!(warn) });
         for sink in self.sinks.iter() {
             // If a sink panics, the others still get the report.
@@ -106,7 +106,7 @@ pub(super) async fn watch<E: Establish>(core: &Core<TokioEnvironment<E>>) {
     }
 }
 
-/// Reports all news about long holds. Returns how long until there may be more.
+/// Reports all news about long holds. Returns the time until there may be more.
 pub(super) fn tell_news<E: Establish>(core: &Core<TokioEnvironment<E>>) -> Option<Duration> {
     let HoldReview { long, ended, threshold, next } = core.review_holds();
     for (holders, has_ended) in [(long, false), (ended, true)] {
@@ -119,7 +119,8 @@ pub(super) fn tell_news<E: Establish>(core: &Core<TokioEnvironment<E>>) -> Optio
 }
 
 impl<E: Establish> Pool<E> {
-    /// Switches the accounting for the holders of the pool's connections ([`Pool::holders`]) on or off. Off by default.
+    /// Switches the accounting for the holders of the pool's connections ([`Pool::holders`]) on or off. It is off by
+    /// default.
     ///
     /// It may be switched at any time, even while the pool is in use. Later check-outs are noted with their call site
     /// and task. A connection that was checked out earlier is listed without them.
@@ -128,9 +129,9 @@ impl<E: Establish> Pool<E> {
     ///
     /// While it is off, a check-out carries one more pointer. While it is on, a check-out that finds a connection reads
     /// the clock and writes one cache line, and its check-in executes one more locked instruction. Neither takes a
-    /// lock, except once for each connection that existed at the switch. The
-    /// [guide](crate::guide#holders-of-connections) has figures. Each connection that was checked out since takes
-    /// another 64 bytes.
+    /// lock, except once for each connection that existed when the accounting was switched on. The
+    /// [guide](crate::guide#holders-of-connections) has figures. Each connection that has been checked out since then
+    /// takes another 64 bytes.
     pub fn account_for_holders(&self, on: bool) {
         self.here().core.account_for_holders(on);
     }
@@ -142,15 +143,16 @@ impl<E: Establish> Pool<E> {
         self.here().core.accounts_for_holders()
     }
 
-    /// Returns the connections in use with what is known about each, longest in use first. Empty unless the pool
-    /// [accounts for holders](Self::account_for_holders).
+    /// Returns the connections in use, with what is known about each. The connection in use longest comes first. Empty
+    /// unless the pool [accounts for holders](Self::account_for_holders).
     ///
-    /// A connection that is drained is not listed, although [`PoolStatus::in_use`](crate::PoolStatus::in_use) counts
-    /// it: its caller has checked it in. Each entry is right at some instant during the call, but not all at the same
-    /// instant.
+    /// A connection that is being drained is not listed, although [`PoolStatus::in_use`](crate::PoolStatus::in_use)
+    /// counts it, because its caller has checked it in. Each entry is right at some instant during the call, but not
+    /// all at the same instant.
     ///
-    /// The call reads all connections of the pool and takes short locks, so use it for monitoring. No check-out or
-    /// check-in waits for it, unless connections are listed that were checked out before the pool accounted for holders.
+    /// The call reads all connections of the pool and takes short locks, so use it for monitoring. Check-outs and
+    /// check-ins do not wait for it, unless it lists connections that were checked out before the pool accounted for
+    /// holders.
     ///
     /// ```
     /// use wharf::{Endpoint, Pool};
@@ -166,16 +168,16 @@ impl<E: Establish> Pool<E> {
         self.here().core.holders()
     }
 
-    /// Sets the time in use after which a connection is reported as held for long. With `None` or zero, the default, no
+    /// Sets the time in use after which a connection is reported as a long hold. With `None` or zero, the default, no
     /// connection is reported.
     ///
     /// Each long use is reported when its time is up, and again when the connection is checked in. Reports go to the
     /// [log](Self::on_long_hold) and to the functions of [`Pool::on_long_hold`]. The connection stays with its holder.
     ///
-    /// A threshold switches the [accounting](Self::account_for_holders) on for as long as it is set. A connection that was
-    /// checked out before counts as checked out when the accounting began.
+    /// While a threshold is set, the [accounting](Self::account_for_holders) is on. A connection that was checked out
+    /// earlier counts as checked out when the accounting began.
     ///
-    /// The pool's background task keeps the time. It ends with the pool's runtime, and restarts when the pool has
+    /// The pool's background task watches the time. It ends with the pool's runtime, and restarts once the pool has
     /// [moved](Self#runtimes).
     pub fn report_holds_after(&self, threshold: Option<Duration>) {
         self.here().core.report_holds_after(threshold);
@@ -189,9 +191,9 @@ impl<E: Establish> Pool<E> {
 
     /// Adds a function that gets the reports of long holds, for as long as the pool exists.
     ///
-    /// The background task calls it, outside of all locks, for one report at a time. The report of a use comes before
+    /// The background task calls it outside of all locks, with one report at a time. The report of a use comes before
     /// the report of its end. The function must not block, because the background task also maintains the pool. A panic
-    /// is caught.
+    /// in it is caught.
     ///
     /// The reports are also logged, with the target `wharf::holders`: a long hold as a warning, its end as information.
     ///
@@ -209,14 +211,14 @@ impl<E: Establish> Pool<E> {
     }
 }
 
-/// Returns the number of the tokio task that runs on this thread.
+/// Returns the number of the tokio task that is running on this thread.
 pub(super) fn task_id() -> Option<u64> {
     let mut number = Number(0);
     tokio::task::try_id()?.hash(&mut number);
     Some(number.0).filter(|number| *number != 0)
 }
 
-/// A hasher that returns the number that was hashed. Printing and parsing the id would take longer than the rest of the
+/// A hasher that returns the number it was given. Printing and parsing the id would take longer than the rest of the
 /// accounting.
 struct Number(u64);
 
@@ -243,7 +245,7 @@ mod tests {
 
     use super::*;
 
-    /// A tracing subscriber with a fault.
+    /// A faulty tracing subscriber.
     struct Panics;
 
     impl Subscriber for Panics {

@@ -10,9 +10,9 @@
 //! | a task that opens a connection is cancelled | the check-out that waits for it |
 //! | a task that drains a connection is dropped | the connection that it drains |
 //!
-//! Each of these calls [`Home::end`], and the first call makes the connections stale. tokio drops a runtime's tasks
-//! before it shuts down its drivers. So the connections are stale before their sockets fail, and the errors of these
-//! sockets do not clear the pool ([`Clear::only_at_generation`](crate::Clear::only_at_generation)).
+//! Each of these calls [`Home::end`], and the first such call makes the connections stale. tokio drops a runtime's
+//! tasks before it shuts down its drivers. So the connections are stale before their sockets fail, and the errors of
+//! these sockets do not clear the pool ([`Clear::only_at_generation`](crate::Clear::only_at_generation)).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Once, PoisonError};
@@ -53,7 +53,7 @@ impl Home {
 
     /// Notes that the runtime has ended, and makes the connections that are registered there stale.
     ///
-    /// Several callers may notice the end. After any of these calls has returned, a check-out that begins finds none of
+    /// Several callers may notice the end. After any of these calls has returned, a new check-out does not find any of
     /// these connections.
     pub(super) fn end<E: Establish>(&self, core: &SharedCore<E>) {
         // ORD: Release; pairs with the Acquire in `has_ended`.
@@ -64,7 +64,7 @@ impl Home {
     }
 }
 
-/// Holds a pool's home. In a forked child it is empty until the pool is first used on a runtime.
+/// Holds a pool's home. In a forked child, it is empty until the pool is first used on a runtime.
 #[derive(Default)]
 pub(super) struct Residence(Mutex<Option<Arc<Home>>>);
 
@@ -75,8 +75,8 @@ impl Residence {
         home.as_ref().filter(|home| !home.has_ended()).cloned()
     }
 
-    /// Returns the home. If there is no home, or it is known to have ended, makes a new home at `offered` and returns
-    /// it together with the old one.
+    /// Returns the home. If there is no home, or it is known to have ended, makes a new home on `offered` and returns
+    /// it together with the old home.
     fn home_or(&self, offered: impl FnOnce() -> Option<Handle>) -> Option<Settled> {
         let mut present = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(home) = present.as_ref().filter(|home| !home.has_ended()) {
@@ -93,7 +93,7 @@ enum Settled {
     Anew { home: Arc<Home>, before: Option<Arc<Home>> },
 }
 
-/// Held by a task that runs at a pool's home. If it is dropped before it is [released](Self::release) or the pool is
+/// Held by a task that runs in a pool's home. If it is dropped before it is [released](Self::release) or the pool is
 /// closed, the runtime has ended.
 pub(super) struct HomeGuard<E: Establish> {
     home: Arc<Home>,
@@ -106,7 +106,7 @@ impl<E: Establish> HomeGuard<E> {
         Self { home, core, is_released: false }
     }
 
-    /// Ends the guard of a task that ends by itself.
+    /// Releases the guard of a task that ends normally.
     pub(super) fn release(mut self) {
         self.is_released = true;
     }
@@ -127,7 +127,7 @@ impl<E: Establish> Drop for HomeGuard<E> {
 }
 
 impl<E: Establish> Pool<E> {
-    /// Returns the pool's home. If the pool has none, or its runtime has ended, it moves to the offered runtime, and
+    /// Returns the pool's home. If it has none, or its runtime has ended, the pool moves to the offered runtime, and
     /// the background task starts there.
     pub(super) fn home(&self, offered: impl FnOnce() -> Option<Handle>) -> Option<Arc<Home>> {
         let core = &self.core;
@@ -135,7 +135,7 @@ impl<E: Establish> Pool<E> {
             Settled::Already(home) => Some(home),
             Settled::Anew { home, before } => {
                 if let Some(before) = before {
-                    // Before the new home opens a connection, because this makes all connections stale.
+                    // Ended before the new home opens a connection, because this makes all connections stale.
                     before.end(core);
                 }
                 if !core.environment().has_tasks {

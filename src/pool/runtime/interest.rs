@@ -1,4 +1,4 @@
-//! Whether a subscriber of `tracing`, or a logger, reads the events of pools.
+//! Whether a `tracing` subscriber or a logger reads the events of pools.
 
 use tracing::Level;
 use tracing::callsite::DefaultCallsite;
@@ -8,7 +8,7 @@ use tracing::metadata::{Kind, Metadata};
 use super::traced::TARGET;
 use crate::text::logged::may_reach_logger;
 
-/// An empty message. `tracing` remembers for it whether a subscriber may want it.
+/// The call site of an empty message. `tracing` remembers whether any subscriber may want it.
 static CALLSITE: DefaultCallsite = DefaultCallsite::new(&METADATA);
 
 static METADATA: Metadata<'static> = tracing::metadata! {
@@ -27,8 +27,8 @@ pub(crate) fn watch() {
 
 /// Returns whether any subscriber of the process, on any thread, or a logger may want the events of pools.
 ///
-/// Calls no subscriber, so it may be called under a lock: `tracing` asks each subscriber once, and again when one is
-/// added or the filters are reloaded, and keeps the answers.
+/// Does not call any subscriber, so it may be called under a lock: `tracing` asks each subscriber once, and again when
+/// one is added or the filters are reloaded, and keeps the answers.
 #[inline]
 pub(super) fn is_there() -> bool {
     (Level::DEBUG <= STATIC_MAX_LEVEL && Level::DEBUG <= LevelFilter::current() && !CALLSITE.interest().is_never())

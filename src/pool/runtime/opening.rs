@@ -52,7 +52,7 @@ impl<E: Establish> OpenRequest<E> {
 
     /// Takes the permit, if the connection has not been created yet.
     ///
-    /// The task takes the permit to create the connection. The check-out takes and drops it if it got another
+    /// The task takes the permit to create the connection. The check-out takes and drops the permit if it got another
     /// connection.
     pub fn take_permit(&self) -> Option<HeldPermit<E>> {
         self.permit.take()
@@ -78,10 +78,10 @@ impl<E: Establish> OpenRequest<E> {
 /// Creates a connection and [opens](open) it, for a check-out that holds a permit.
 ///
 /// It yields first, so that tasks that are ready run before it. If one of them checks in a connection, the check-out
-/// gets that, and no new connection is needed. The check-out itself does not yield, because it may not be polled again
+/// gets it, and no new connection is needed. The check-out itself does not yield, because it may not be polled again
 /// for a long time, during which no other check-out could use the permit.
 ///
-/// `cause`: the span of the check-out.
+/// `cause` is the span of the check-out.
 pub(super) async fn open_for<E: Establish>(
     request: Arc<OpenRequest<E>>,
     requester: oneshot::Sender<Acquired<E>>,
@@ -120,7 +120,7 @@ pub(super) async fn open<E: Establish>(
 ) {
     let (requester, cause) = requester.map(|Requester { outcome, request, cause }| ((outcome, request), cause)).unzip();
     let span = traced::establishment(core.address(), pending.id(), cause.as_ref());
-    // An open span of a check-out must not outlast it.
+    // The check-out's span must not be kept open after the check-out has ended.
     drop(cause);
     let round = core.environment().failures.round();
     let in_background = requester.is_none();
@@ -176,8 +176,8 @@ async fn establish<E: Establish>(
     in_background: bool,
 ) -> Result<Established<TokioEnvironment<E>>, Failed<E>> {
     let (connection_id, generation) = (pending.id(), pending.generation());
-    // The token is shared with the `Establishing`, because the establisher may keep the `Establishing` longer than this
-    // function keeps the token.
+    // The token is shared with the `Establishing`, which the establisher may keep longer than this function keeps the
+    // token.
     let shared = Arc::new(Mutex::new(Some(pending)));
     let locked = |shared: &Mutex<Option<_>>| shared.lock().unwrap_or_else(PoisonError::into_inner).take();
     let stages = Arc::new(StageTimes::default());
@@ -222,10 +222,10 @@ async fn establish<E: Establish>(
                 };
                 let is_load_balanced = core.options().load_balanced;
                 let failure = FailedConnection { error: &error, service, is_load_balanced, clear: &clear };
-                // A panic of the sink must not hide the error from the check-out that requested the connection.
+                // A panic in the sink must not hide the error from the check-out that requested the connection.
                 contain(|| on_failure(&failure));
             }
-            // Closed after the call of the failure sink, as the specification's tests require.
+            // Closed after the failure sink was called, as the specification's tests require.
             let failed = pending.fail(&error);
             Err((error.into(), Some(failed)))
         }

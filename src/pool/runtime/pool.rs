@@ -33,48 +33,50 @@ use crate::pool::sync::Contained;
 /// A pool of connections to one address.
 ///
 /// A pool starts paused. [`Pool::ready`] makes it serve check-outs, and [`Pool::clear`] pauses it again. The monitors
-/// of a [`Client`](crate::Client) do both for the client's pools. For a pool that you build yourself, the application
-/// does so. A pool that is never cleared stays ready: its check-outs fail while the server cannot be reached, and
-/// succeed again when it can.
+/// of a [`Client`](crate::Client) do both for the client's pools. If you build a pool yourself, your application must
+/// do so. A pool that is never cleared stays ready: its check-outs fail while the server cannot be reached, and succeed
+/// again when it can.
 ///
-/// [`Endpoint::pool`](crate::Endpoint::pool) makes a pool of connections to a MongoDB server, and [`Pool::builder`] a
-/// pool of other connections. Clones are handles of the same pool. Dropping the last handle closes the pool.
+/// [`Endpoint::pool`](crate::Endpoint::pool) makes a pool of connections to a MongoDB server, and [`Pool::builder`]
+/// makes a pool of any other connections. Clones are handles to the same pool. Dropping the last handle closes the
+/// pool.
 ///
 /// # Cost
 ///
-/// A check-out that finds an available connection in the calling thread's stack is one compare-and-swap, and so is its
-/// check-in. Neither takes a lock, allocates or wakes a task, and the clock is read for one use in 128 (for each use if
-/// `maxIdleTimeMS` is set, the pool has a subscriber or accounts for holders). A check-out that finds its connection in
-/// another thread's stack reads the clock.
+/// A check-out that finds an available connection in the calling thread's stack takes one compare-and-swap, and so does
+/// its check-in. Neither takes a lock, allocates or wakes a task. The clock is read for one use in 128 (for every use
+/// if `maxIdleTimeMS` is set, or if the pool has a subscriber or accounts for holders). A check-out that finds its
+/// connection in another thread's stack reads the clock.
 ///
-/// The first check-out to wait takes a lock for a few steps. So does a check-out that gives up or whose waker changes,
+/// The first check-out to wait takes a lock for a few steps. So do a check-out that gives up or whose waker changes,
 /// and a check-in that serves the last waiter. About two in 64 waiting check-outs take the lock, if it is free, to
-/// manage the queue's memory. Such a check-out may allocate a segment of 4 KiB, and the memory for a burst of
-/// check-outs is freed when the burst is over. While a check-out opens a connection, or others wait behind a check-out
+/// manage the queue's memory. Such a check-out may allocate a segment of 4 KiB; the memory for a burst of check-outs is
+/// freed once the burst is over. While a check-out is opening a connection, or others are waiting behind a check-out
 /// that gave up, each check-in that serves a check-out takes the lock. The number of these steps does not depend on the
-/// number of waiters. A thread that finds the lock held leaves its steps to the holder, which does up to 32 such steps
-/// for others, first come, first served. If the thread that holds the lock is preempted, other threads back off: they
-/// retry after pauses, then yield, and after about a millisecond sleep for 50 µs at a time. Opening and closing
-/// connections, `ready`, `clear`, `close` and `status` also take short locks.
+/// number of waiters. A thread that finds the lock held leaves its section to the holder, which runs up to 32 such
+/// sections for others, first come, first served. If the thread that holds the lock is preempted, other threads back
+/// off: they retry after pauses, then yield, and after about a millisecond sleep for 50 µs at a time. Opening and
+/// closing connections, `ready`, `clear`, `close` and `status` also take short locks.
 ///
 /// # Panics
 ///
 /// The pool catches the panic of a waker that it wakes or drops. No other waiter loses its wake-up, and the call that
-/// woke the waker goes on. The panic hook is called as usual.
+/// used the waker continues. The panic hook is called as usual.
 ///
 /// # Runtimes
 ///
 /// A pool's tasks run on one tokio runtime: the one given to [`PoolBuilder::runtime`], or the one that the pool was
-/// built on. Its connections are registered there. They can be used from any other runtime as long as the pool's
-/// runtime lives, or, if it is a current-thread runtime, as long as it runs. The runtime needs timers
-/// ([`enable_time`](tokio::runtime::Builder::enable_time)): the pool pauses after a connection could not be opened.
+/// built on. Its connections are registered there. They can be used from any other runtime while the pool's runtime
+/// lives or, if it is a current-thread runtime, while it is being driven. The runtime needs timers
+/// ([`enable_time`](tokio::runtime::Builder::enable_time)), because the pool pauses after it fails to open a
+/// connection.
 ///
 /// When the runtime ends, its connections can no longer be used. They become stale, which increments the generation,
-/// and are closed. The pool then moves: the next check-out that opens a connection, or the next call of
+/// and are closed. The pool then moves: the next check-out that opens a connection, or the next call to
 /// [`Pool::ready`], moves the pool to the runtime it is called on, and starts a background task there. So a pool in a
-/// `static` serves one runtime after the other, for example in tests that each have a runtime. Check-outs that wait on
-/// another runtime keep waiting. A command on a connection of the ended runtime fails with a network error. To rule
-/// that out for a pool in a `static`, give the pool a runtime that lives as long as the process.
+/// `static` serves one runtime after another, for example in tests that each have their own runtime. Check-outs that
+/// are waiting on another runtime keep waiting. A command on a connection of the ended runtime fails with a network
+/// error. To rule that out for a pool in a `static`, give the pool a runtime that lives as long as the process.
 ///
 /// Check-outs may also be polled outside of tokio, by another executor. Then the pool's runtime opens the connections
 /// and keeps the time limits. After it has ended, such check-outs fail with [`CheckOutError::NoRuntime`] until the pool
@@ -82,7 +84,7 @@ use crate::pool::sync::Contained;
 ///
 /// # Forking
 ///
-/// A pool notices that it is used in a forked child, and clears itself there ("Forking" in the specification). It
+/// A pool notices when it is used in a forked child, and clears itself there ("Forking" in the specification). It
 /// increments its generation, and starts again, paused, on the runtime that the child uses it on. It gives up the
 /// connections that it inherited, without sending anything on them. Connections that were checked out at the time of
 /// the fork still belong to the parent and must not be used in the child. Dropping them there is allowed.
@@ -90,24 +92,24 @@ use crate::pool::sync::Contained;
 /// For a subscriber, the child's pool continues the parent's, so counts made from the events remain correct in the
 /// child. If the pool was ready, it emits `PoolCleared`. For every inherited connection it emits `ConnectionClosed`
 /// with the reason "stale", preceded by `ConnectionCheckedIn` if the connection was in use. The numbers of new
-/// connections follow the parent's. A call that another thread was making to the pool at the time of the fork emits no
-/// further event in the child. If that call was telling subscribers of a check-out or a check-in, the child considers
-/// the event delivered.
+/// connections follow the parent's. A call that another thread was making to the pool at the time of the fork does not
+/// emit any further events in the child. If that call was telling subscribers of a check-out or a check-in, the child
+/// considers the event delivered.
 ///
 /// The parent's work does not continue in the child, even if the child inherits a runtime: neither the background task
-/// nor the opening of a connection. A check-out that waited at the time of the fork fails with
+/// nor the opening of a connection. A check-out that was waiting at the time of the fork fails with
 /// [`PoolClearedError`](crate::PoolClearedError) when the child polls it. Nothing in the child wakes it, so do not rely
-/// on that. The resources of such futures are leaked: the socket of a connection in establishment stays open in the
-/// child.
+/// on that. The resources of such futures are leaked: the socket of a connection that was being established stays open
+/// in the child.
 ///
 /// In the child, an [`Endpoint`](crate::Endpoint) derives its keys from the password again, and obtains its own OIDC
-/// tokens. The parent's keys and tokens are leaked in the child, and not wiped from its memory.
+/// tokens. The parent's keys and tokens are leaked in the child and are not wiped from its memory.
 ///
-/// A child that starts any thread can hang: the standard library takes a global lock when a thread begins or ends, and
-/// another thread of the parent may hold it at the fork. An endpoint derives its keys, and looks up the names of hosts,
-/// on the blocking threads of the child's runtime. So fork before the parent has threads, or while no thread begins or
-/// ends. Use `fork`: `_Fork` and a raw `clone` run no fork handler, so a pool does not notice their children.
-/// [`single::Client`](crate::single::Client) starts none.
+/// A child that starts any thread can hang, because the standard library takes a global lock when a thread begins or
+/// ends, and another thread of the parent may hold that lock at the fork. An endpoint derives its keys, and looks up
+/// the names of hosts, on the blocking threads of the child's runtime. So fork before the parent has threads, or while
+/// no thread is beginning or ending; [`single::Client`](crate::single::Client) does not start any threads. Use `fork`:
+/// `_Fork` and a raw `clone` do not run fork handlers, so a pool does not notice their children.
 ///
 /// # Example
 ///
@@ -128,13 +130,13 @@ use crate::pool::sync::Contained;
 pub struct Pool<E: Establish> {
     /// The core of `shared`. With this copy of its pointer, a check-out loads one pointer instead of two.
     pub(super) core: CoreOfShared<E>,
-    /// Never apart from `core` (INV-14).
+    /// Always kept together with `core` (INV-14).
     shared: Arc<Shared<E>>,
 }
 
 /// A handle's copy of the pointer to its pool's core.
 ///
-/// INV-14 (a handle's core is lent): the copy is not counted, so that a pool is cloned with one locked instruction. It
+/// INV-14 (a handle's core is lent): the copy is not counted, so that cloning a pool takes one locked instruction. It
 /// is never dropped, and stays beside the `shared` that it was copied from, whose pointer to the core never changes.
 pub(super) struct CoreOfShared<E: Establish>(ManuallyDrop<Arc<Core<TokioEnvironment<E>>>>);
 
@@ -147,7 +149,7 @@ impl<E: Establish> Deref for CoreOfShared<E> {
     }
 }
 
-/// The shared part of a pool's handles. Dropping the last handle closes the pool.
+/// The part that all handles to a pool share. Dropping the last handle closes the pool.
 struct Shared<E: Establish> {
     core: Arc<Core<TokioEnvironment<E>>>,
     /// The pool's successor in a forked child.
@@ -172,12 +174,13 @@ impl<E: Establish> Pool<E> {
     /// Checks out a connection.
     ///
     /// The connection is an available one, or a new one within `maxPoolSize` and `maxConnecting`. Otherwise the
-    /// check-out waits, in the order of arrival, for a connection that is checked in. While its new connection is being
-    /// opened, a check-out takes another connection that is checked in sooner.
+    /// check-out waits its turn, in order of arrival, for a connection to be checked in. While its new connection is
+    /// being opened, a check-out takes another connection that is checked in sooner.
     ///
     /// `timeoutMS` ([`PoolBuilder::timeout`]) limits the whole check-out. Without it, `waitQueueTimeoutMS` limits the
-    /// time in the queue (by default there is no limit), and only the establisher limits the opening of a connection.
-    /// [`Pool::check_out_until`] limits both. The [guide](crate::guide#time-limits) has a table of all limits.
+    /// time in the queue (by default there is no limit), and only the establisher limits how long opening a connection
+    /// may take. [`Pool::check_out_until`] limits both. The [guide](crate::guide#time-limits) has a table of all
+    /// limits.
     ///
     /// If the connection cannot be opened, only the check-out that it was opened for fails. The check-outs in the queue
     /// keep waiting.
@@ -198,13 +201,13 @@ impl<E: Establish> Pool<E> {
     ///
     /// # Errors
     ///
-    /// [`CheckOutError`] tells why there is no connection, and [whether to retry](CheckOutError::is_retryable).
+    /// [`CheckOutError`] says why there is no connection, and [whether to retry](CheckOutError::is_retryable).
     ///
     /// # Cancel safety
     ///
     /// Nothing is lost. A cancelled check-out leaves the queue. A connection that was granted to it goes to the next
-    /// check-out in the queue, and a connection in establishment continues to be opened. `ConnectionCheckOutFailed` is
-    /// emitted with the reason "cancelled".
+    /// check-out in the queue, and a connection that is being established continues to be opened.
+    /// `ConnectionCheckOutFailed` is emitted with the reason "cancelled".
     ///
     /// Keep polling the future, or drop it. A waiting check-out that is set aside, for example while another branch of
     /// a `select!` in a loop runs, may already have been granted a connection or a permit to open one. No other
@@ -214,7 +217,7 @@ impl<E: Establish> Pool<E> {
         self.check_out_without_deadline::<true>(Location::caller())
     }
 
-    /// Like [`Pool::check_out`], but gives up at `deadline`, in the queue as well as while a connection is being
+    /// Like [`Pool::check_out`], but gives up at `deadline`, whether in the queue or while a connection is being
     /// opened.
     ///
     /// The deadline replaces `timeoutMS`. If `timeoutMS` is not set, `waitQueueTimeoutMS` applies as well.
@@ -235,7 +238,7 @@ impl<E: Establish> Pool<E> {
         CheckOut::new(self, site, move |pool| Waiting::Otherwise { future: boxed(|| pool.obtain_until(deadline)) })
     }
 
-    /// Checks a connection in, as dropping it does, but refuses a connection of another pool.
+    /// Checks a connection in, as dropping it does, but refuses a connection from another pool.
     ///
     /// # Errors
     ///
@@ -252,7 +255,7 @@ impl<E: Establish> Pool<E> {
 
     /// Marks a paused pool as ready. Returns whether it was paused.
     ///
-    /// From now on the pool serves check-outs and opens connections, `minPoolSize` of them in the background.
+    /// From then on, the pool serves check-outs and opens connections, `minPoolSize` of them in the background.
     ///
     /// This call does not connect to the server, or check that it can be reached.
     pub fn ready(&self) -> bool {
@@ -268,11 +271,12 @@ impl<E: Establish> Pool<E> {
     /// closed when they come back. With [`Clear::interrupt_in_use_connections`] their operations are interrupted. The
     /// pool stays paused until [`Pool::ready`] is called.
     ///
-    /// Clearing a paused pool increments its generation and replaces the cause, even by none. It emits no event.
+    /// Clearing a paused pool increments its generation and replaces the cause, or removes it if none is given. It does
+    /// not emit an event.
     ///
     /// # Errors
     ///
-    /// [`InvalidOption`] in load-balanced mode, which clears [one service](Self::clear_service).
+    /// [`InvalidOption`] in load-balanced mode, in which [one service](Self::clear_service) is cleared at a time.
     pub fn clear(&self, clear: Clear) -> Result<bool, InvalidOption> {
         self.here().core.clear(clear)
     }
@@ -289,24 +293,24 @@ impl<E: Establish> Pool<E> {
 
     /// Closes the pool permanently.
     ///
-    /// Available connections are closed at once, those in establishment when their tasks notice, and those in use when
-    /// they come back. From now on all check-outs fail, including those that wait. Dropping the last handle has the
-    /// same effect. [`closed`](Self::closed) waits until all connections are closed.
+    /// Available connections are closed at once, connections being established when their tasks notice, and connections
+    /// in use when they come back. From then on, all check-outs fail, including those that are waiting. Dropping the
+    /// last handle has the same effect. [`closed`](Self::closed) waits until all connections are closed.
     pub fn close(&self) {
         self.here().shared.close();
     }
 
-    /// Completes when the pool is closed, its last connection is gone, and every event so far was delivered.
+    /// Completes once the pool is closed, its last connection is gone, and every event so far has been delivered.
     ///
-    /// It does not close the pool, and it waits for as long as a caller holds a connection. For an orderly shutdown,
-    /// call [`close`](Self::close), then await this with a time limit.
+    /// It does not close the pool, and it waits as long as any caller holds a connection. For an orderly shutdown, call
+    /// [`close`](Self::close), then await this with a time limit.
     ///
-    /// It also waits for the end of each [`Establish::close`]. A close that does not end at once runs on the pool's
+    /// It also waits for each [`Establish::close`] to end. A close that does not end at once runs on the pool's
     /// runtime. A current-thread runtime runs it only while something blocks on the runtime, so await this there.
     ///
     /// A check-out that fails because the pool was closed emits its `ConnectionCheckOutFailed` when its task is polled
-    /// next, or when its future is dropped. That may be later. A subscriber that is being told of a started check-out
-    /// may also return later.
+    /// next, or when its future is dropped. That may be after this completes. A subscriber that is being told that a
+    /// check-out has started may also return after this completes.
     ///
     /// # Cancel safety
     ///
@@ -325,7 +329,7 @@ impl<E: Establish> Pool<E> {
         let core = &self.core;
         let delivery = core.environment().publisher.delivery();
         let mut change = delivery.watch();
-        // event-listener cannot handle a waker that panics.
+        // event-listener cannot handle a panicking waker.
         poll_fn(|context| {
             let waker = Contained::new(context.waker().clone()).into();
             delivery.poll_ended(&mut change, &mut Context::from_waker(&waker), || core.status().total <= kept)
@@ -376,7 +380,7 @@ impl<E: Establish> Pool<E> {
         self.here().core.metrics()
     }
 
-    /// Returns a function that returns the pool's metrics while the pool has a handle.
+    /// Returns a function that returns the pool's metrics as long as the pool has a handle.
     #[cfg(any(feature = "metrics-facade", feature = "opentelemetry"))]
     pub(crate) fn weak_metrics(&self) -> impl Fn() -> Option<PoolMetrics> + Send + Sync + 'static {
         let shared = Arc::downgrade(&self.shared);
@@ -435,11 +439,11 @@ impl<E: Establish> Pool<E> {
     /// Adds a subscriber, which receives all later events for as long as the pool exists.
     ///
     /// Only subscribers that were added with [`PoolBuilder::subscriber`] receive earlier events, such as `PoolCreated`.
-    /// A subscriber that holds a handle of the same pool keeps the pool open until [`Pool::close`].
+    /// A subscriber that holds a handle to the same pool keeps the pool open until [`Pool::close`].
     pub fn subscribe(&self, subscriber: impl Subscriber) {
         let core = &self.here().core;
         // First, so that a thread that finds the subscriber also finds the reason to emit events. In the other order,
-        // the subscriber could hear of a use's beginning and not of its end.
+        // the subscriber could be told of a use's beginning but not of its end.
         core.heed_listeners();
         core.environment().publisher.subscribe(Arc::new(subscriber));
     }
@@ -449,12 +453,12 @@ impl<E: Establish> Pool<E> {
         self.here().core.state()
     }
 
-    /// Delivers the events that were emitted so far.
+    /// Delivers the events emitted so far.
     pub(crate) fn deliver(&self) {
         self.here().core.environment().deliver();
     }
 
-    /// Does the part of [`ready`](Self::ready) that calls no foreign code.
+    /// Does the part of [`ready`](Self::ready) that does not call foreign code.
     #[must_use]
     pub(crate) fn begin_ready(&self) -> PoolChange {
         let this = self.here();
@@ -462,8 +466,8 @@ impl<E: Establish> Pool<E> {
         this.core.begin_ready()
     }
 
-    /// Does the part of [`clear`](Self::clear), or of [`clear_service`](Self::clear_service) if a service is given, that
-    /// calls no foreign code. Does nothing if the mode of the pool does not allow this clear.
+    /// Does the part of [`clear`](Self::clear), or of [`clear_service`](Self::clear_service) if a service is given,
+    /// that does not call foreign code. Does nothing if the pool's mode does not allow this clear.
     #[must_use]
     pub(crate) fn begin_clear(&self, service: Option<ServiceId>, clear: Clear) -> PoolChange {
         let core = &self.here().core;
@@ -483,13 +487,13 @@ impl<E: Establish> Pool<E> {
         }
     }
 
-    /// Counts an operation that takes another connection, because its first one was lost while it was idle.
+    /// Counts an operation that takes another connection because its first connection was lost while idle.
     #[cold]
     pub(crate) fn count_retry(&self) {
         self.here().core.count_retry();
     }
 
-    /// Returns the number of the connection that was created last.
+    /// Returns the number of the most recently created connection.
     #[cold]
     pub(crate) fn last_created(&self) -> u64 {
         self.here().core.last_id()
@@ -510,7 +514,7 @@ impl<E: Establish> Pool<E> {
         })
     }
 
-    /// Checks out a connection for an operation. `end` is when its time is up, by this limit.
+    /// Checks out a connection for an operation, whose time is up at `end`, according to this limit.
     pub(crate) fn check_out_within_operation(
         &self,
         end: Instant,
@@ -522,7 +526,7 @@ impl<E: Establish> Pool<E> {
         })
     }
 
-    /// Returns this pool, or in a forked child its successor.
+    /// Returns this pool or, in a forked child, its successor.
     #[inline]
     pub(super) fn here(&self) -> &Self {
         if self.core.environment().is_the_parents() { self.after_fork() } else { self }
@@ -553,7 +557,7 @@ impl<E: Establish> Pool<E> {
             successor.home(|| Handle::try_current().ok());
             successor
         });
-        // Not inside of `get_or_init`: a subscriber that uses the pool also calls this function.
+        // Not inside `get_or_init`, because a subscriber that uses the pool also calls this function.
         successor.core.environment().deliver();
         successor.here()
     }
@@ -562,7 +566,7 @@ impl<E: Establish> Pool<E> {
         Self::of(Arc::new(Shared { core, after_fork: OnceLock::new() }))
     }
 
-    /// Returns a handle of the pool with this shared part.
+    /// Returns a handle to the pool with this shared part.
     #[allow(unsafe_code)]
     fn of(shared: Arc<Shared<E>>) -> Self {
         // SAFETY: INV-14: the copy is in a `ManuallyDrop` from here on, and beside `shared`.

@@ -15,40 +15,41 @@ use crate::pool::sync::contain;
 /// # Order
 ///
 /// A subscriber may be called by several threads at the same time, with events of different check-outs and connections.
-/// It has received one event before it receives the next in these cases:
+/// One event is fully delivered before the next in these cases:
 ///
 /// - both belong to the same check-out, or to the same connection;
 /// - one of them is about the pool itself (created, ready, cleared, closed), and the call that emitted the first had
 ///   returned before the second was emitted;
-/// - a call of the subscriber itself has emitted the second.
+/// - the subscriber itself made the call that emitted the second.
 ///
 /// # What a slow subscriber costs
 ///
 /// The frequent events are check-outs (started, failed, checked out) and check-ins. Each call delivers its own. So a
-/// slow subscriber slows down the calls in proportion, each by its own events. It also holds the connection that it is
-/// told about: a connection that is checked in is available to others only after the subscribers have been told.
+/// slow subscriber slows down each call in proportion to the call's own events. It also holds up the connection that it
+/// is told about: a connection that is checked in becomes available to others only after the subscribers have been
+/// told.
 ///
 /// All other events go through a queue, one at a time, and the callers of the pool take turns to deliver them. A call
 /// that emits a queued event delivers at most 32 events before the next such call takes over. If there is no other
 /// call, it delivers all events that are queued. A call may leave up to 32 events behind for another call to deliver. A
 /// call whose event comes after these waits until there is room. A call with a frequent event to deliver first waits
-/// for the events that are already queued, because they may have to come first. So the queue does not grow with time. A
-/// call is delayed at most by the events that were queued before its own, by one turn of 32, and by the call of a
-/// subscriber that has itself caused a queued event.
+/// for the events that are already queued, because they may have to come first. So the queue does not grow over time. A
+/// call is delayed at most by the events that were queued before its own, by one turn of 32, and by the call to a
+/// subscriber that itself caused a queued event.
 ///
-/// A call that waits or delivers blocks its thread, even in an asynchronous runtime. A subscriber that may take long
-/// should therefore pass the event on, for example through an unbounded channel.
+/// A call that waits or delivers blocks its thread, even in an asynchronous runtime. A subscriber that may take a long
+/// time should therefore pass the event on, for example through an unbounded channel.
 ///
 /// # What a subscriber must not do
 ///
-/// A subscriber may use the pool, and other pools. The events of these calls come after the present event.
+/// A subscriber may use the pool and other pools. The events of these calls come after the current event.
 ///
 /// It must not wait for another thread or task that uses the same pool, for example by sending to a full channel whose
 /// receiver uses the pool. That other call may be waiting for the subscriber.
 ///
-/// A child that is forked inside a subscriber must not return from it. The call that delivers the event belongs to the
-/// parent, and may wait forever for a lock that a thread of the parent held. Such a child must execute another program
-/// or exit.
+/// A child that is forked inside a subscriber must not return from it. The call that is delivering the event belongs to
+/// the parent, and may wait forever for a lock that a thread of the parent held. Such a child must execute another
+/// program or exit.
 pub trait Subscriber: Send + Sync + 'static {
     /// Receives an event.
     fn on_event(&self, event: &PoolEvent);
@@ -71,7 +72,7 @@ const SHARE: Share = Share { turn: 32, room: 32 };
 /// The events of a pool, its subscribers, and its log.
 pub(super) struct Publisher {
     subscribers: List<Arc<dyn Subscriber>>,
-    /// Receives events while the log is read. It comes before the subscribers.
+    /// Receives events while the log is read, before the subscribers do.
     log: Option<Arc<dyn Subscriber>>,
     delivery: Delivery<PoolEvent>,
 }
@@ -99,7 +100,7 @@ impl Publisher {
         self.subscribers.add(subscriber);
     }
 
-    /// Returns whether a subscriber or the log receives events. Otherwise no event is built.
+    /// Returns whether a subscriber or the log receives events. If neither does, events are not built.
     #[inline]
     pub(super) fn is_listened_to(&self) -> bool {
         self.has_subscribers() || self.is_logged()
@@ -202,7 +203,7 @@ impl<T> List<T> {
 }
 
 impl<T> Drop for List<T> {
-    /// Drops the entries one by one: a long list must not exhaust the stack.
+    /// Drops the entries one by one, so that a long list does not exhaust the stack.
     fn drop(&mut self) {
         let mut next = self.0.take();
         while let Some(mut entry) = next {

@@ -1,7 +1,7 @@
 //! Random numbers that a forked child does not share with its parent or its siblings.
 //!
-//! A fork copies the generators: all children of one parent would draw the same numbers. So in a child, each generator
-//! is seeded again from the operating system.
+//! A fork copies the generators, so all children of one parent would draw the same numbers. So in a child, each
+//! generator is reseeded from the operating system.
 
 use std::cell::RefCell;
 use std::collections::hash_map::RandomState;
@@ -22,7 +22,7 @@ pub(crate) fn random_number() -> u64 {
     draw(|generator| generator.u64(..))
 }
 
-/// Returns a random number from 0 to 1, without 1.
+/// Returns a random number from 0 (inclusive) to 1 (exclusive).
 pub(crate) fn random_fraction() -> f64 {
     draw(Rng::f64)
 }
@@ -66,7 +66,7 @@ mod tests {
         use super::super::fork::{tests::in_child, watch};
 
         watch();
-        // Each has drawn before.
+        // The parent drew from both generators before the fork.
         let _ = (random_number(), random_fraction());
         let drawn = || {
             let fraction = random_fraction();

@@ -13,8 +13,8 @@ pub(super) enum Stopwatch {
 }
 
 impl Stopwatch {
-    /// Starts a stopwatch with the fast clock. The first one in a process is calibrated against the system's clock,
-    /// which takes about a millisecond, and never more than 200.
+    /// Starts a stopwatch with the fast clock. The first stopwatch in a process is calibrated against the system's
+    /// clock, which takes about a millisecond, and never more than 200.
     pub(super) fn fast() -> Self {
         let clock = Clock::new();
         Self::Fast { start: clock.raw(), clock }

@@ -1,7 +1,7 @@
 //! Time limits that work on every executor.
 //!
-//! A tokio timer must be made on a runtime. A pool and its connections know a runtime, so a future that another
-//! executor polls borrows its timer there.
+//! A tokio timer must be created on a runtime. A pool and its connections know a runtime, so a future that another
+//! executor polls borrows a timer from that runtime.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -16,14 +16,14 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 pub(crate) enum Lapse {
     /// The time is up.
     TimeUp,
-    /// The caller is polled outside of a runtime, and there is no living runtime to borrow a timer from.
+    /// The caller is being polled outside of a runtime, and there is no living runtime to borrow a timer from.
     NoRuntime,
 }
 
 /// Waits for `future` until `at`.
 ///
-/// `lender` returns the runtime whose timer is used if the caller is not on a runtime. If it returns `None`, `future`
-/// is never polled.
+/// `lender` returns the runtime whose timer to use if the caller is not on a runtime. If it returns `None`, `future` is
+/// never polled.
 pub(crate) async fn within<F: Future>(
     at: Instant,
     lender: impl FnOnce() -> Option<Handle>,
@@ -72,7 +72,7 @@ pub(crate) async fn on_runtime<F: Future>(runtime: &Handle, future: F) -> Result
     .await)
 }
 
-/// Makes the timer when the task first runs, so that it is made on the task's runtime.
+/// Creates the timer when the task first runs, so that it is created on the task's runtime.
 async fn sleep_until_there(at: Instant) {
     sleep_until(at).await;
 }

@@ -1,7 +1,7 @@
-//! A pool's use of `tracing`: spans of check-outs that wait and of establishments, and warnings of slow check-outs.
+//! A pool's use of `tracing`: spans of waiting check-outs and of establishments, and warnings of slow check-outs.
 //!
-//! A check-out that finds a connection at once runs no code of this file. If no subscriber of `tracing` wants the
-//! spans, a check-out that waits reads one static word, and no span is built.
+//! A check-out that finds a connection at once does not run any code in this file. If no `tracing` subscriber wants the
+//! spans, a waiting check-out reads one static word, and no span is built.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -27,13 +27,13 @@ pub(crate) const TARGET: &str = "wharf::connection";
 /// The shortest time between two warnings of a pool.
 const PACE: Duration = Duration::from_secs(1);
 
-/// Returns whether a check-out that waits may need what [`observed`] adds.
+/// Returns whether a waiting check-out may need what [`observed`] adds.
 #[inline]
 pub(super) fn is_wanted<E: Establish>(pool: &Pool<E>) -> bool {
     LevelFilter::current() >= Level::DEBUG || pool.core.environment().slow_check_outs.is_some()
 }
 
-/// Returns a wait with a span and a warning, as far as they are wanted.
+/// Adds a span and a warning to a wait, if they are wanted.
 #[cold]
 #[inline(never)]
 pub(super) fn observed<'p, E: Establish>(pool: &'p Pool<E>, waiting: Waiting<'p, E>) -> Waiting<'p, E> {
@@ -86,7 +86,7 @@ pub(super) fn failed(span: &Span, error: &CheckOutError) {
     span.record("error", display(PrintableError(error)));
 }
 
-/// A check-out that waits. Warns when it is dropped, if it was slow.
+/// A waiting check-out. Warns when it is dropped, if it was slow.
 struct Timed<'p, E: Establish> {
     pool: &'p Pool<E>,
     since: u64,
@@ -146,8 +146,8 @@ impl SlowCheckOuts {
         Duration::from_nanos(self.threshold)
     }
 
-    /// Notes a check-out that ends `now` and has waited for `waited`, in nanoseconds. If it is to be reported, returns
-    /// how many were not reported since the last report.
+    /// Notes a check-out that ends at `now` after waiting for `waited`, both in nanoseconds. If it should be reported,
+    /// returns how many have gone unreported since the last report.
     fn report(&self, waited: u64, now: u64) -> Option<u64> {
         if waited < self.threshold {
             return None;

@@ -1,4 +1,5 @@
-//! The wait of a check-out that finds no connection at once: in the queue, or for a connection that is opened for it.
+//! The wait of a check-out that does not find a connection at once: in the queue, or for a connection that is being
+//! opened for it.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -30,7 +31,7 @@ enum Opened<E: Establish> {
 
 struct TimeLimits {
     begun: Instant,
-    /// When the whole check-out times out, and by which limit.
+    /// When the whole check-out times out, and under which limit.
     whole: Option<(Instant, TimeLimit)>,
     /// When the check-out times out if it is still in the queue.
     queue: Option<Instant>,
@@ -41,7 +42,7 @@ impl TimeLimits {
         Self { begun: Instant::now(), whole: None, queue: None }
     }
 
-    /// Returns the limits of the pool's options: `timeoutMS`, or without it `waitQueueTimeoutMS` (CSOT, "Server
+    /// Returns the limits of the pool's options: `timeoutMS` or, without it, `waitQueueTimeoutMS` (CSOT, "Server
     /// Selection"). A limit that the clock cannot represent is ignored.
     fn of_options<E: Establish>(pool: &Pool<E>) -> Self {
         let none = Self::none();
@@ -79,18 +80,18 @@ impl<E: Establish> Pool<E> {
         self.obtain(None, limits).await
     }
 
-    /// Waits for a connection until the time of an operation is up.
+    /// Waits for a connection until the operation's time is up.
     pub(super) async fn obtain_within_operation(&self, end: Instant, limit: TimeLimit) -> opening::Acquired<E> {
         let limits = TimeLimits { whole: Some((end, limit)), ..TimeLimits::none() };
         self.obtain(None, limits).await
     }
 
-    /// Waits for a connection without a limit. `grant`: the grant that the check-out already has.
+    /// Waits for a connection without a limit. `grant` is the grant that the check-out already has.
     pub(super) async fn obtain_unlimited(&self, grant: Grant<TokioEnvironment<E>>) -> opening::Acquired<E> {
         self.obtain(Some(grant), TimeLimits::none()).await
     }
 
-    /// Waits for a grant, unless there is one already, and returns the connection that it leads to.
+    /// Waits for a grant, unless there already is one, and returns the connection that it leads to.
     async fn obtain(&self, mut grant: Option<Grant<TokioEnvironment<E>>>, limits: TimeLimits) -> opening::Acquired<E> {
         let core = &self.core;
         loop {
@@ -152,13 +153,13 @@ impl<E: Establish> Pool<E> {
     }
 
     /// Spawns a task that opens a connection, and waits until the limit for it or for a connection that comes back
-    /// sooner. In a pool that spawns nothing, the opening is a part of this future.
+    /// sooner. In a pool that does not spawn tasks, the opening is part of this future.
     ///
     /// If another connection comes first, or the time is up, the new connection goes to the next waiter or becomes
-    /// available once it is open. If it has not been created when another connection comes, it is never created.
+    /// available once it is open. If it has not been created by the time another connection comes, it is never created.
     ///
-    /// If both have come, the check-out takes the returned connection. So it succeeds even if its own could not be
-    /// opened.
+    /// If both have arrived, the check-out takes the returned connection. So it succeeds even if its own connection
+    /// could not be opened.
     async fn open(&self, permit: Permit<TokioEnvironment<E>>, limits: &TimeLimits) -> Opened<E> {
         let core = &self.core;
         let mut returned = pin!(self.returned());
@@ -203,7 +204,7 @@ impl<E: Establish> Pool<E> {
         home: &Home,
     ) -> Opened<E> {
         match outcome.await {
-            // The connection is useless: no driver moves its bytes any more.
+            // The connection is useless, because no driver moves its bytes any more.
             Ok(Ok(_idle)) if home.has_ended() => Opened::RuntimeEnded,
             Ok(Ok(idle)) => {
                 request.end_opening();
@@ -226,7 +227,7 @@ impl<E: Establish> Pool<E> {
         }
     }
 
-    /// Waits, as an opener, for a connection that comes back. Skips stale ones.
+    /// Waits, as an opener, for a connection that comes back. Skips stale connections.
     async fn returned(&self) -> Idle<TokioEnvironment<E>> {
         loop {
             let idle = self.core.acquire_as_opener().await;
@@ -238,7 +239,7 @@ impl<E: Establish> Pool<E> {
     }
 }
 
-/// Waits for `future`, and runs the opening meanwhile if there is one.
+/// Waits for `future`, running the opening at the same time if there is one.
 async fn beside<T>(mut opening: Option<impl Future + Unpin>, future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     poll_fn(|context| {

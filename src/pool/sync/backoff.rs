@@ -4,12 +4,12 @@
 use std::time::Duration;
 
 /// The back-off of a thread that waits for another thread to finish a few stores. It starts with short pauses. If they
-/// do not suffice, the other thread must have been preempted, so this thread yields, which takes no time from other
-/// threads. It sleeps only after many yields: if this thread has a higher priority, the system may not run the other
-/// thread while this one is ready.
+/// do not suffice, the other thread must have been preempted, so this thread yields, which does not take time from
+/// other threads. It sleeps only after many yields: if this thread has a higher priority, the system may not run the
+/// other thread while this thread is ready.
 ///
 /// It must not sleep early. A thread may be given a lock while it sleeps, and then delays all others until it wakes up.
-/// When threads slept after 64 yields, a nearly saturated pool on 64 simulated cores did a third of its present
+/// When threads slept after 64 yields, a nearly saturated pool on 64 simulated cores reached a third of its current
 /// throughput.
 #[derive(Debug)]
 pub(crate) struct Backoff {
@@ -23,7 +23,7 @@ impl Backoff {
     const SPINS: u32 = 128;
     /// The number of yields before sleeping: about a millisecond if no other thread is ready.
     const YIELDS: u32 = 2_048;
-    /// About the time that a system with as many threads as cores takes to run a preempted thread again.
+    /// Roughly how long a system with as many threads as cores takes to run a preempted thread again.
     const NAP: Duration = Duration::from_micros(50);
 
     #[inline]
@@ -41,7 +41,7 @@ impl Backoff {
         self.pauses = self.pauses.saturating_add(1);
     }
 
-    /// Returns whether the other thread seems to be preempted.
+    /// Returns whether the other thread seems to have been preempted.
     #[inline]
     pub(crate) fn is_long(&self) -> bool {
         self.pauses > Self::SPINS

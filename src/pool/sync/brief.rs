@@ -18,40 +18,42 @@ use super::{Backoff, UnsafeCell, made_progress, spin_loop, unless_mutant};
 /// # Requests
 ///
 /// A thread that finds the lock held watches it for about as long as a section or two take. Then, or at once if others
-/// have left requests, it leaves a request, and watches only that. The holder serves all requests before it releases
-/// the lock, first come, first served:
+/// have left requests, it leaves a request and watches only that request. The holder serves all requests before it
+/// releases the lock, first come, first served:
 ///
 /// - A section that was passed to [`run`](Self::run) is run by the holder. So the guarded value stays in the holder's
 ///   cache, and a section costs the transfer of its request, however many threads wait. A thread that is preempted
-///   while it waits for its section delays no other.
-/// - A thread that wants the lock itself ([`lock`](Self::lock)) is given the lock. It serves the later requests.
+///   while it waits for its section does not delay any other thread.
+/// - A thread that wants the lock itself ([`lock`](Self::lock)) is given the lock. It then serves the later requests.
 /// - After [`MOST_SERVED`](Self::MOST_SERVED) sections, the holder gives the lock to the next thread, which continues.
 ///
-/// A request that comes after the holder's last look is left behind. The lock is free then, so the thread of the first
-/// such request takes the lock and serves all of them. That thread is still waiting: a holder takes all requests of the
-/// list at once, so the first request of a list is served only after the list was taken.
+/// A request that comes after the holder's last check is left behind. The lock is then free, so the thread of the first
+/// such request takes the lock and serves all of them. That thread must still be waiting: a holder takes all requests
+/// of the list at once, so the first request of a list is served only after the list was taken.
 ///
-/// A holder therefore runs other threads' sections. These take no lock, and panic on their own threads, so the holder
-/// may hold other locks, and may be unwinding.
+/// A holder therefore runs other threads' sections. These do not take locks, and their panics are raised on their own
+/// threads, so the holder may hold other locks, and may be unwinding.
 ///
-/// It pays where many cores meet. With a plain spin lock, 16, 32 and 64 simulated cores did 0.48, 0.31 and 0.27 of the
-/// operations in the case `edge`, in which the queue is often empty. For up to four cores there was no difference.
+/// This pays off where many cores contend. With a plain spin lock, 16, 32 and 64 simulated cores completed 0.48, 0.31
+/// and 0.27 as many operations in the case `edge`, in which the queue is often empty. With up to four cores there was
+/// no difference.
 ///
 /// # How long it takes
 ///
 /// A section takes as long as its few cache lines take to arrive: some ten nanoseconds each. A thread with a request
 /// waits for the sections that were requested before its own, and for sections of threads that get the lock without a
-/// request. A holder serves the requests before it releases the lock, so such sections are few.
+/// request. Because a holder serves the requests before it releases the lock, there are few sections of the second
+/// kind.
 ///
 /// If the holder is preempted inside its section, the others also wait until the system runs the holder again. On a
 /// busy machine that takes a time slice of some milliseconds. A waiting thread yields, and after about a millisecond
-/// sleeps for 50 µs between checks ([`Backoff`]). Short sections make such a preemption rare. A thread that is given
-/// the lock while it is preempted or asleep delays the others in the same way.
+/// sleeps for 50 µs between checks ([`Backoff`]). Short sections make preemption inside them rare. A thread that is
+/// given the lock while it is preempted or asleep delays the others in the same way.
 ///
 /// # Layout
 ///
-/// The value follows the lock's byte, so that its first fields arrive with the lock's cache line. The requests come
-/// after the value, so that a request does not take that line away from the holder.
+/// The value follows the lock's byte, so that its first fields arrive with the lock's cache line. The list of requests
+/// comes after the value, so that leaving a request does not take that line away from the holder.
 #[derive(Debug)]
 #[repr(C)]
 pub struct BriefLock<T> {
@@ -77,19 +79,19 @@ pub struct BriefGuard<'l, T> {
     on_this_thread: PhantomData<*mut T>,
 }
 
-/// The request of a waiting thread. It is on that thread's stack until its state says that it was served.
+/// The request of a waiting thread. It stays on that thread's stack until its state says that it was served.
 ///
 /// INV-13 (requests stay): while a request is in the lock's list and its state is `WAITS`, it stays in place, and only
-/// the holder of the lock touches `next` and the errand that `run` runs.
+/// the holder of the lock touches `next` and the contents of the `Errand` whose section `run` runs.
 #[derive(Debug)]
 #[repr(C)]
 struct Request<T> {
     /// `WAITS`, `SERVED` or `HOLDS`.
     state: AtomicU32,
-    /// The request before this one, or after it once a holder has taken the list.
+    /// The previous request, or the following one once a holder has taken the list.
     next: UnsafeCell<*const Self>,
-    /// Runs the section of the request, which is the first field of an `Errand`. `None` if the thread wants the lock
-    /// for itself.
+    /// Runs the request's section; the request is then the first field of an `Errand`. `None` if the thread wants the
+    /// lock for itself.
     run: Option<Run<T>>,
 }
 
@@ -109,7 +111,7 @@ impl<T> Request<T> {
     }
 }
 
-/// Shows a model that the request is gone: any access of the holder that is not ordered before this is a race.
+/// Lets a model detect that the request is gone: any access by the holder that is not ordered before this is a race.
 #[cfg(loom)]
 impl<T> Drop for Request<T> {
     fn drop(&mut self) {
@@ -117,7 +119,7 @@ impl<T> Drop for Request<T> {
     }
 }
 
-/// A section that waits to be run, and its outcome. On separate cache lines.
+/// A section that is waiting to be run, and its outcome. On separate cache lines.
 #[repr(C, align(64))]
 struct Errand<T, F, R> {
     request: Request<T>,
@@ -127,7 +129,7 @@ struct Errand<T, F, R> {
 
 #[allow(unsafe_code)]
 impl<T, F: FnOnce(&mut T) -> R, R> Errand<T, F, R> {
-    /// Runs the section. Keeps a panic for its own thread.
+    /// Runs the section. Stores a panic for the section's own thread.
     ///
     /// # Safety
     ///
@@ -136,7 +138,7 @@ impl<T, F: FnOnce(&mut T) -> R, R> Errand<T, F, R> {
     unsafe fn run(request: *const Request<T>, value: &mut T) {
         // SAFETY: the caller guarantees it. The request is the first field.
         let this = unsafe { &*request.cast::<Self>() };
-        // SAFETY: INV-13: the holder alone touches the cells.
+        // SAFETY: INV-13: only the holder touches the cells.
         if let Some(section) = this.section.with_mut(|section| unsafe { (*section).take() }) {
             let outcome = catch_unwind(AssertUnwindSafe(|| section(value)));
             // SAFETY: as above.
@@ -146,20 +148,20 @@ impl<T, F: FnOnce(&mut T) -> R, R> Errand<T, F, R> {
 }
 
 impl<T> BriefLock<T> {
-    /// How many sections of other threads a holder runs before it gives the lock away.
+    /// How many sections of other threads a holder runs before it passes the lock on.
     #[cfg(not(loom))]
     const MOST_SERVED: u32 = 32;
-    /// Small, so that it happens in the model.
+    /// Small, so that models reach it.
     #[cfg(loom)]
     const MOST_SERVED: u32 = 1;
-    /// How often a thread looks at the lock before it leaves a request. Two threads that meet now and then move fewer
-    /// cache lines this way.
+    /// How often a thread looks at the lock before it leaves a request. This way, two threads that meet now and then
+    /// move fewer cache lines.
     #[cfg(not(loom))]
     const LOOKS: u32 = 16;
     #[cfg(loom)]
     const LOOKS: u32 = 0;
 
-    /// Creates a lock that is free.
+    /// Creates an unlocked lock.
     pub fn new(value: T) -> Self {
         Self { held: AtomicBool::new(false), value: UnsafeCell::new(value), requests: AtomicPtr::new(ptr::null_mut()) }
     }
@@ -170,10 +172,11 @@ impl<T> BriefLock<T> {
         if self.try_acquire() || self.acquire_soon() { self.guard(ptr::null()) } else { self.lock_later() }
     }
 
-    /// Takes the lock if it is free and no thread waits for it. The guard's drop may run sections of other threads.
+    /// Takes the lock if it is free and no thread is waiting for it. The guard's drop may run sections of other
+    /// threads.
     #[inline]
     pub fn try_lock(&self) -> Option<BriefGuard<'_, T>> {
-        // Relaxed: only checks. Unlike an attempt, they do not take cache lines away from the holder.
+        // Relaxed: only checks. Unlike an attempt to lock, they do not take cache lines away from the holder.
         let seems_free = self.requests.load(Ordering::Relaxed).is_null() && !self.held.load(Ordering::Relaxed);
         (seems_free && self.try_acquire()).then(|| self.guard(ptr::null()))
     }
@@ -181,12 +184,12 @@ impl<T> BriefLock<T> {
     /// Runs a section under the lock, on this thread or on the holder's, and returns its result.
     ///
     /// `now` and the result of `later` are the same section, and one of them runs. `now` runs at once and on this
-    /// thread, so that the compiler can inline it. `later` may do preparations that `now` does under the lock. The
+    /// thread, so that the compiler can inline it. `later` may do in advance what `now` does under the lock. The
     /// section must not depend on the thread that runs it.
     ///
     /// # Panics
     ///
-    /// If the section panics, even if another thread runs it.
+    /// Panics if the section panics, even if another thread runs it.
     #[inline(always)]
     pub fn run<R: Send, F: FnOnce(&mut T) -> R + Send>(
         &self,
@@ -205,8 +208,8 @@ impl<T> BriefLock<T> {
     #[inline(never)]
     fn acquire_soon(&self) -> bool {
         for _ in 0..Self::LOOKS {
-            // Relaxed here and below: only checks. Unlike an attempt, they do not take the cache line away from the
-            // holder.
+            // Relaxed here and below: only checks. Unlike an attempt to lock, they do not take the cache line away from
+            // the holder.
             if !self.requests.load(Ordering::Relaxed).is_null() {
                 return false;
             }
@@ -235,8 +238,8 @@ impl<T> BriefLock<T> {
     #[inline]
     fn release(&self) {
         // ORD: Release; pairs with the Acquire in `try_acquire`; publishes the changes made under the lock. A store,
-        // because an exchange would wait until the section's writes have reached their cache lines. That takes two to
-        // three per cent of a saturated pool's throughput.
+        // because an exchange would wait until the section's writes have reached their cache lines. That costs 2 to 3 %
+        // of a saturated pool's throughput.
         self.held.store(false, unless_mutant("brief_lock_releases_nothing", Ordering::Release));
         made_progress();
     }
@@ -260,14 +263,14 @@ impl<T> BriefLock<T> {
             section: UnsafeCell::new(Some(section)),
             outcome: UnsafeCell::new(None),
         };
-        // SAFETY: INV-13: the errand stays until this returns.
+        // SAFETY: INV-13: the `Errand` stays until this returns.
         if unsafe { self.wait((&raw const errand).cast()) } {
             let mut guard = self.take_over(&errand.request);
             // SAFETY: INV-13: this thread holds the lock, and the section was not run.
             let section = errand.section.with_mut(|section| unsafe { (*section).take() });
             return section.expect("BUG: a section was run, and its thread has the lock")(&mut *guard);
         }
-        // SAFETY: INV-13: the section was run, so the errand is this thread's again.
+        // SAFETY: INV-13: the section was run, so the `Errand` belongs to this thread again.
         let outcome = errand.outcome.with_mut(|outcome| unsafe { (*outcome).take() });
         outcome.expect("BUG: a section was served but not run").unwrap_or_else(|panic| resume_unwind(panic))
     }
@@ -276,7 +279,7 @@ impl<T> BriefLock<T> {
     ///
     /// # Safety
     ///
-    /// `new` leads to a new request of this thread, and to its errand if it has one. It stays in place until this
+    /// `new` points to a new request of this thread, and to its `Errand` if it has one. It stays in place until this
     /// returns.
     #[allow(unsafe_code)]
     unsafe fn wait(&self, new: *const Request<T>) -> bool {
@@ -303,13 +306,13 @@ impl<T> BriefLock<T> {
                 Request::<T>::HOLDS => return true,
                 _ => {}
             }
-            // If the last holder did not see the first request, it saw no later one either. Other threads watch the
-            // lock only if the first request's thread seems to be preempted. Relaxed: only a check. Unlike an attempt,
-            // it does not take the cache line away from the holder.
+            // If the last holder did not see the first request, it did not see any later request either. Other threads
+            // watch the lock only if the first request's thread seems to be preempted. Relaxed: only a check. Unlike an
+            // attempt to lock, it does not take the cache line away from the holder.
             //
-            // A holder releases the lock only after it has served all that it took. So if this succeeds, this request is
-            // in the list and is served here, or it was run since the check above. It was not given the lock, which
-            // would then be held.
+            // A holder releases the lock only after it has served every request that it took. So if this succeeds, this
+            // request is in the list and is served here, or it was run since the check above. It was not given the
+            // lock, because the lock would then be held.
             if (before.is_null() || backoff.is_long()) && !self.held.load(Ordering::Relaxed) && self.try_acquire() {
                 self.serve(ptr::null());
             } else {
@@ -325,9 +328,9 @@ impl<T> BriefLock<T> {
         self.guard(request.next.with(|next| unsafe { *next }))
     }
 
-    /// Serves the requests `left`, then those that have come meanwhile, and then releases the lock or gives it to
-    /// another thread. Called by the holder, whose borrow of the lock outlives the call: a thread that was served may have
-    /// dropped its own.
+    /// Serves the requests `left`, then those that have arrived in the meantime, and then releases the lock or gives it
+    /// to another thread. Called by the holder, whose borrow of the lock outlives the call; a thread that was served
+    /// may have dropped its own borrow.
     #[allow(unsafe_code)]
     fn serve(&self, mut left: *const Request<T>) {
         let mut served = 0;
@@ -363,7 +366,7 @@ impl<T> BriefLock<T> {
     #[allow(unsafe_code)]
     fn take_requests(&self) -> *const Request<T> {
         let mut first = ptr::null();
-        // Relaxed: only a check, which keeps the line with other cores as long as there is nothing to take.
+        // Relaxed: only a check, which leaves the line with other cores while there is nothing to take.
         if self.requests.load(Ordering::Relaxed).is_null() {
             return first;
         }

@@ -18,7 +18,7 @@ pub(crate) struct Census {
     pub(crate) sections: u32,
     /// The number of steps of the longest section.
     pub(crate) longest: u32,
-    /// How often it allocated, moved or freed memory under a lock.
+    /// How often the thread allocated, moved or freed memory under a lock.
     pub(crate) allocations: u32,
 }
 
@@ -26,7 +26,7 @@ impl Census {
     const NONE: Self = Self { sections: 0, longest: 0, allocations: 0 };
 }
 
-/// Returns the work of `run` under short locks, and its result.
+/// Returns the work that `run` does under short locks, and its result.
 pub(crate) fn of<R>(run: impl FnOnce() -> R) -> (Census, R) {
     CENSUS.set(Census::NONE);
     let result = run();
@@ -50,25 +50,25 @@ pub(crate) fn step() {
 
 struct Counting;
 
-// SAFETY: every call goes to the system's allocator. Counting allocates nothing: the counters need neither
+// SAFETY: every call goes to the system's allocator. Counting does not allocate, because the counters need neither
 // initialization nor a destructor.
 #[allow(unsafe_code)]
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
-        // SAFETY: the caller keeps the same contract.
+        // SAFETY: the caller upholds the same contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
         count();
-        // SAFETY: the caller keeps the same contract.
+        // SAFETY: the caller upholds the same contract.
         unsafe { System.dealloc(memory, layout) }
     }
 
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count();
-        // SAFETY: the caller keeps the same contract.
+        // SAFETY: the caller upholds the same contract.
         unsafe { System.realloc(memory, layout, size) }
     }
 }

@@ -1,9 +1,9 @@
 //! event-listener's events, with operations that are single steps in a model.
 //!
 //! An operation of an event is one section under the event's lock. Around the section and before the lock is free
-//! again, event-listener counts references and stores a number, and loom would try to switch threads at each of these.
-//! That tells nothing about wharf, and event-listener has its own models. So an operation passes a turnstile here, and
-//! loom runs it to its end. Only the section orders the steps before and after it.
+//! again, event-listener counts references and stores a number, and loom would try to switch threads at each of these
+//! steps. That would reveal nothing about wharf, and event-listener has its own models. So here an operation passes a
+//! turnstile, and loom then runs it to its end. Only the section orders the steps before and after it.
 
 use std::future::Future;
 use std::mem::ManuallyDrop;
@@ -36,7 +36,7 @@ impl<T> Event<T> {
     }
 
     pub(crate) fn total_listeners(&self) -> usize {
-        // Explored: before its section, it reads without the lock whether the event has had a listener.
+        // Explored, because before its section it reads, without the lock, whether the event ever had a listener.
         self.turnstile.pass();
         self.event.total_listeners()
     }
@@ -45,7 +45,7 @@ impl<T> Event<T> {
 #[derive(Debug)]
 pub(crate) struct EventListener<T> {
     turnstile: Arc<Turnstile>,
-    /// Whether it has been notified, and has left the event's list.
+    /// Whether the listener was notified and has left the event's list.
     is_over: bool,
     listener: ManuallyDrop<event_listener::EventListener<T>>,
 }

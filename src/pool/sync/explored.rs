@@ -3,18 +3,18 @@
 //! loom decides which orders to try by the *last* access to each object, and a load overwrites the record of an earlier
 //! load. When A loads, then B loads and then B stores, loom compares B's store with B's own load, and never tries B's
 //! store before A's load. Every compare-and-swap loop begins with a load. Models on plain loom atomics therefore pass
-//! after a handful of executions that miss the interesting ones (seen with loom 0.7.2).
+//! after a handful of executions that do not include the interesting ones (seen with loom 0.7.2).
 //!
-//! Here each access first passes a *turnstile*: a relaxed read-modify-write on a companion of the atomic. These depend
-//! on each other, whatever kind of access follows, so loom tries all their orders. Because they are relaxed, they
-//! synchronise nothing, and loom still chooses which store a load reads.
+//! Here each access first passes a *turnstile*: a relaxed read-modify-write on a companion of the atomic. These
+//! operations depend on each other, whatever kind of access follows, so loom tries all their orders. Because they are
+//! relaxed, they do not synchronise anything, and loom still chooses which store a load reads.
 //!
 //! # Steps
 //!
-//! loom may switch threads at the turnstile and at the access after it. A switch between the two finds nothing that a
-//! switch before or after both does not find. So loom does not explore it ([`Turnstile::step`]), except where it also
-//! has to choose the value that the access reads: at loads, and at read-modify-writes of an atomic that was also stored
-//! to. loom has one mark for both choices.
+//! loom may switch threads at the turnstile and at the access after it. A switch between the two cannot reveal anything
+//! that a switch before or after both does not. So loom does not explore that switch ([`Turnstile::step`]), except
+//! where it also has to choose the value that the access reads: at loads, and at read-modify-writes of an atomic that
+//! was also stored to. loom has only one setting for both choices.
 
 use std::cell::Cell;
 use std::sync::atomic::AtomicBool as Flag;
@@ -34,7 +34,7 @@ impl Turnstile {
         self.0.fetch_add(0, Ordering::Relaxed);
     }
 
-    /// Passes, and calls `f` without exploring switches to other threads meanwhile. `f` neither waits nor passes
+    /// Passes, and calls `f` without exploring switches to other threads during the call. `f` must not wait or pass
     /// another turnstile.
     pub(crate) fn step<R>(&self, f: impl FnOnce() -> R) -> R {
         self.pass();
@@ -47,7 +47,7 @@ std::thread_local! {
     static UNEXPLORED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Calls `f` without exploring switches to other threads meanwhile.
+/// Calls `f` without exploring switches to other threads during the call.
 pub fn unexplored<R>(f: impl FnOnce() -> R) -> R {
     struct Explore;
     impl Drop for Explore {
@@ -84,7 +84,7 @@ macro_rules! explored {
             /// Calls `change`, which reads the newest value. Two plain stores may both be the newest.
             fn change<R>(&self, change: impl FnOnce(&atomic::$atomic $(<$of>)?) -> R) -> R {
                 self.turnstile.pass();
-                // After the turnstile: another thread may have stored while this one waited.
+                // Checked after the turnstile, because another thread may have stored while this thread was waiting.
                 if self.stored.load(Ordering::Relaxed) {
                     return change(&self.value);
                 }
@@ -120,7 +120,7 @@ macro_rules! explored {
                 self.change(|present| present.compare_exchange(seen, new, success, failure))
             }
 
-            /// Never fails spuriously: loom could not see the end of a loop around it.
+            /// Never fails spuriously, because loom could not see the end of a loop around it.
             pub(crate) fn compare_exchange_weak(
                 &self,
                 seen: $value,

@@ -3,7 +3,7 @@
 //! A waker belongs to the runtime of the task that it wakes, and that runtime's code may panic. Such a panic usually
 //! occurs on a thread that has nothing to do with that task, for example during a check-in, or during a clear that
 //! wakes many tasks. The pool therefore catches it. The other tasks are still woken, the caller's operation succeeds,
-//! and the panic hook has reported the panic.
+//! and the panic hook still reports the panic.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 #[cfg(any(not(loom), feature = "event-listener-queue"))]
@@ -26,7 +26,7 @@ pub(crate) fn discard(waker: impl Into<Option<Waker>>) {
     }
 }
 
-/// A waker that does not panic, for another library's list.
+/// A waker that does not panic, to be handed to another library.
 #[cfg(any(not(loom), feature = "event-listener-queue"))]
 pub(crate) struct Contained(Waker);
 

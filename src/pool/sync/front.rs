@@ -1,18 +1,18 @@
 //! Room for one plain value in front of a slower store: a cache for a single value, without locks and without `unsafe`.
 //!
 //! As in [`Slots`](super::Slots), the value consists of relaxed atomics, which only the thread that holds the room
-//! accesses. A thread holds the room for a few loads and stores. Meanwhile other threads go to the slower store instead
-//! of waiting, so an operation has a bounded number of steps.
+//! accesses. A thread holds the room for a few loads and stores. During that time, other threads go to the slower store
+//! instead of waiting, so an operation takes a bounded number of steps.
 
 use super::atomic::{AtomicU32, Ordering};
 use super::unless_mutant;
 
 const EMPTY: u32 = 0;
-/// A thread reads or writes the value.
+/// A thread is reading or writing the value.
 const HELD: u32 = 1;
 const FULL: u32 = 2;
 
-/// The room.
+/// Room for one value.
 #[derive(Debug)]
 pub struct Front<T> {
     state: AtomicU32,
@@ -22,16 +22,16 @@ pub struct Front<T> {
 /// The outcome of [`Front::put`].
 #[derive(Debug)]
 pub enum Placed<R> {
-    /// The value is there.
+    /// The value was stored in the empty room.
     Alone,
-    /// The value is there, and replaced this earlier value.
+    /// The value was stored, and replaced this earlier value.
     Replaced(R),
-    /// The value is not there, because another thread holds the room.
+    /// The value was not stored, because another thread holds the room.
     Refused,
 }
 
 impl<T: Default> Front<T> {
-    /// Makes an empty room.
+    /// Creates an empty room.
     #[allow(clippy::new_without_default, reason = "nothing needs it; public only in the models' build")]
     pub fn new() -> Self {
         Self { state: AtomicU32::new(EMPTY), value: T::default() }
@@ -48,7 +48,7 @@ impl<T: Default> Front<T> {
         Some(taken)
     }
 
-    /// Puts a value there with `write`. An earlier value is taken out with `read`.
+    /// Stores a value with `write`. An earlier value is first taken out with `read`.
     #[inline]
     pub fn put<R>(&self, write: impl FnOnce(&T), read: impl FnOnce(&T) -> R) -> Placed<R> {
         let placed = if self.hold(EMPTY) {
@@ -63,7 +63,7 @@ impl<T: Default> Front<T> {
         placed
     }
 
-    /// Holds the room, if it is in this state.
+    /// Takes hold of the room if it is in this state. Returns whether it did.
     #[inline]
     fn hold(&self, state: u32) -> bool {
         // Relaxed: only a check, which costs less than an exchange that fails.

@@ -1,14 +1,14 @@
 //! Waiting for a step of another thread in a model.
 //!
-//! A thread that waits by looking again and again makes loom try all orders of its looks. Two threads that wait for a
-//! third in this way never end. Here a thread looks twice and then sleeps until another thread has made progress. Its
-//! next look decides everything that it could see, so the looks in between would tell nothing.
+//! A thread that waits by looking again and again makes loom try all orders of its looks. A model in which two threads
+//! wait for a third in this way never ends. Here, a thread looks twice and then sleeps until another thread has made
+//! progress. Only its next look matters, so the looks in between would reveal nothing.
 //!
 //! A thread must not sleep after a look that read old values, which loom allows. There may be many old values, so a
 //! yield is not enough: it only rules out values that are older than those already seen. So a thread that pauses is
 //! ordered after all progress so far, and its next look reads everything that was written before. The same holds for a
-//! thread that is woken. This is more than the code promises, but hides nothing: loom also tries the executions in
-//! which the waiting thread comes late and succeeds at its first look.
+//! thread that is woken. This ordering is stronger than the code promises, but it does not hide anything: loom also
+//! tries the executions in which the waiting thread arrives late and succeeds at its first look.
 
 use std::cell::RefCell;
 
@@ -34,7 +34,7 @@ loom::lazy_static! {
     static ref ORDER: AtomicUsize = AtomicUsize::new(0);
 }
 
-/// Wakes the threads that wait for another thread's step.
+/// Wakes the threads that are waiting for another thread's step.
 pub(crate) fn made_progress() {
     unexplored(|| ORDER.fetch_add(1, Ordering::Release));
     let asleep = PROGRESS.with_borrow_mut(|progress| {

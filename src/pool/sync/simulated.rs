@@ -2,8 +2,8 @@
 //!
 //! The simulator is in `scale/`. It runs each core of its machine as a coroutine, all of them on one thread, and knows
 //! the state of each cache line in each core. Each access first calls [`Machine::access`]. The machine then runs other
-//! cores until this access is due, and adds the cost of the access to the core's clock. So the code of the pool, its
-//! layout in memory and its values are the shipping ones. Only the time is simulated.
+//! cores until this access is due, and adds the cost of the access to the core's clock. So the pool's code, its memory
+//! layout and its values are those that ship. Only time is simulated.
 //!
 //! Each access names its location in the source, so that the simulator can name the words in its reports. Without a
 //! machine, everything is std's.
@@ -15,39 +15,39 @@ use std::time::Duration;
 /// How an access uses a cache line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Reads it.
+    /// Reads the line.
     Load,
-    /// Writes it. The core does not wait for the line.
+    /// Writes the line. The core does not wait for it.
     Store,
-    /// Reads and writes it in one step. The core waits for the line, and for its earlier stores.
+    /// Reads and writes the line in one step. The core waits for the line, and for its own earlier stores.
     Update,
 }
 
 /// A location in the source.
 pub type Site = &'static Location<'static>;
 
-/// The functions of the simulator. Each is called on the core that it concerns, and may run other cores before it
-/// returns.
+/// The functions of the simulator. Each function is called on the core that it concerns, and may run other cores before
+/// it returns.
 pub trait Machine: Sync {
-    /// Accesses `bytes` bytes at `address`. The access itself follows at once, before any other core's next one.
+    /// Accesses `bytes` bytes at `address`. The access itself follows at once, before any other core's next access.
     fn access(&self, address: usize, bytes: usize, access: Access, site: Site);
 
-    /// Waits until no core has the mutex at `address`, and takes it for this one.
+    /// Waits until no core holds the mutex at `address`, and takes it for this core.
     fn lock(&self, address: usize, site: Site);
 
-    /// Gives the mutex at `address` back.
+    /// Releases the mutex at `address`.
     fn unlock(&self, address: usize, site: Site);
 
-    /// Tells that the next access is to the address in the last access's value.
+    /// Announces that the next access is to the address in the last access's value.
     fn follow(&self);
 
     /// Orders the core's earlier stores before its later accesses.
     fn fence(&self);
 
-    /// Pauses for a moment, as in a loop that spins.
+    /// Pauses for a moment, as in a spin loop.
     fn spin(&self);
 
-    /// Lets the system run other threads. There are no others on this core.
+    /// Lets the system run other threads. There are none on this core.
     fn yield_now(&self);
 
     /// Sleeps.
@@ -132,7 +132,7 @@ pub(crate) mod atomic {
                 ) -> Result<$value, $value> {
                     let outcome = self.accessed(Update).compare_exchange(seen, new, success, failure);
                     if outcome.is_err() {
-                        // The core has speculated on success.
+                        // The core speculated on success.
                         super::follow();
                     }
                     outcome
@@ -233,12 +233,12 @@ pub(super) mod sync {
 
     use super::{Site, machine};
 
-    /// A mutex that the machine's cores wait for in virtual time. No core finds std's mutex taken.
+    /// A mutex that the machine's cores wait for in virtual time. A core never finds std's mutex taken.
     #[derive(Debug)]
     pub(crate) struct Mutex<T>(std::sync::Mutex<T>);
 
     pub(crate) struct MutexGuard<'m, T> {
-        // Dropped by hand, before the machine learns of it.
+        // Dropped explicitly, before the machine is told of the release.
         value: Option<std::sync::MutexGuard<'m, T>>,
         mutex: &'m Mutex<T>,
         site: Site,
@@ -289,7 +289,7 @@ pub(super) mod sync {
         }
     }
 
-    /// A condition variable that wakes up by itself after a while. No case of the simulator waits for it.
+    /// A condition variable that wakes up on its own after a while. None of the simulator's cases wait for it.
     #[derive(Debug)]
     pub(crate) struct Condvar;
 

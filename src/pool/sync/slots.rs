@@ -1,8 +1,8 @@
 //! Stacks of slots: a pool of plain values without locks, and without `unsafe`.
 //!
-//! [`Slots`] is room for values. Each slot is on a [`SlotStack`], or belongs to the one thread that took it off a
-//! stack. Only the owner writes and reads the slot's value, through shared references: the value consists of relaxed
-//! atomics, and the head of the stack publishes it. So no access is undefined behaviour.
+//! [`Slots`] holds the values. Each slot is on a [`SlotStack`], or belongs to the one thread that took it off a stack.
+//! Only the owner writes and reads the slot's value, through shared references: the value consists of relaxed atomics,
+//! and the head of the stack publishes it. So no access is undefined behaviour.
 //!
 //! # ABA
 //!
@@ -13,19 +13,18 @@
 //! 3. A swaps the top, which is slot 2 again, for slot 1, which B owns.
 //!
 //! Therefore each change of the head increments its tag, and A's swap fails. It can succeed wrongly only if the head
-//! changes exactly 2⁴⁰ times, or a multiple, between steps 1 and 3. At ten million changes a second, that takes 30
-//! hours.
+//! changes a multiple of 2⁴⁰ times between steps 1 and 3. At ten million changes a second, that takes 30 hours.
 
 use super::atomic::{AtomicU32, AtomicU64, Ordering};
 use super::{OnceLock, unless_mutant};
 
-/// The number of bits of a head that name a slot.
+/// The number of bits in a head that identify a slot.
 const INDEX_BITS: u32 = 24;
 /// The index that stands for no slot. All slots have smaller indices.
 const NONE: u32 = (1 << INDEX_BITS) - 1;
 /// The number of slots in the first segment. Each further segment has twice as many as the previous one.
 const FIRST_SEGMENT: u32 = 16;
-/// The number of segments. Further slots would have no index.
+/// The number of segments. Slots beyond these would not have an index.
 const SEGMENTS: usize = (INDEX_BITS - FIRST_SEGMENT.ilog2()) as usize;
 
 #[derive(Debug)]
@@ -44,14 +43,14 @@ pub struct Slots<T> {
 }
 
 impl<T: Default> Slots<T> {
-    /// Makes room that has no slot yet.
+    /// Creates room without any slots yet.
     #[allow(clippy::new_without_default, reason = "nothing needs it; public only in the models' build")]
     pub fn new() -> Self {
         Self { segments: std::array::from_fn(|_| OnceLock::new()), used: AtomicU32::new(0) }
     }
 
-    /// Gives out a slot that was never used, with the default value. The caller owns it. `None` if there are 16 million
-    /// slots.
+    /// Gives out a slot that was never used, with the default value. The caller owns it. Returns `None` if there
+    /// already are 16 million slots.
     pub fn grow(&self) -> Option<u32> {
         // ORD: Relaxed; the number only has to be unique. The segment is published by its `OnceLock`, and the value by the
         // push of the slot.
@@ -80,7 +79,7 @@ impl<T: Default> Slots<T> {
         &slots[offset]
     }
 
-    /// Returns the segment of a slot and its index there.
+    /// Returns the segment of a slot and the slot's index in it.
     fn locate(index: u32) -> (usize, usize) {
         let shifted = index + FIRST_SEGMENT;
         let segment = shifted.ilog2() - FIRST_SEGMENT.ilog2();
@@ -88,14 +87,14 @@ impl<T: Default> Slots<T> {
     }
 }
 
-/// A stack of slots, last in first out. Lock-free.
+/// A lock-free stack of slots (last in, first out).
 #[derive(Debug)]
 pub struct SlotStack {
     head: AtomicU64,
 }
 
 impl SlotStack {
-    /// Makes an empty stack.
+    /// Creates an empty stack.
     #[allow(clippy::new_without_default, reason = "nothing needs it; public only in the models' build")]
     pub fn new() -> Self {
         Self { head: AtomicU64::new(StackHead { tag: 0, top: NONE }.pack()) }
@@ -152,7 +151,7 @@ impl SlotStack {
         StackHead::unpack(self.head.load(Ordering::Relaxed)).top == NONE
     }
 
-    /// Replaces the top by what `next` returns, and returns the second part of it.
+    /// Replaces the head with the first part of what `next` returns, and returns the second part.
     fn change<R>(&self, mut next: impl FnMut(StackHead) -> Option<(u32, R)>) -> Option<R> {
         // ORD: Acquire, here and after a failed swap; pairs with the Release of the swap that made this head; makes visible
         // what is below the top, and the values of the slots.
@@ -173,7 +172,7 @@ impl SlotStack {
     }
 }
 
-/// The head of a stack: the slot on top, and how often the head has changed.
+/// The head of a stack: the slot on top, and the number of times the head has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct StackHead {
     tag: u64,

@@ -6,8 +6,8 @@ use std::task::{Context, Poll};
 
 use event_listener::{Event, EventListener};
 
-/// Waits until a condition holds. A thread that makes the condition true changes the words that the condition reads,
-/// and then notifies the event.
+/// Waits until a condition holds. A thread that makes the condition true first changes the words that the condition
+/// reads, then notifies the event.
 ///
 /// | watch | other thread |
 /// | --- | --- |

@@ -23,10 +23,10 @@ async fn pool_of_one() -> (Pool<Numbers>, Connection<Numbers>) {
 }
 
 /// The check-out takes the lock once to queue up, and the granter takes it once. The first poll looks for the grant
-/// twice, because it makes the timer in between. The second look takes no lock.
+/// twice, because it makes the timer in between. The second look does not take a lock.
 #[tokio::test(start_paused = true)]
 async fn check_out_with_a_time_limit_takes_the_lock_once_and_its_granter_once() {
-    // Not `Waker::noop()`: two of these are not always equal.
+    // Not `Waker::noop()`, because two no-op wakers are not always equal.
     struct Task;
     impl Wake for Task {
         fn wake(self: Arc<Self>) {}
@@ -51,7 +51,7 @@ async fn check_out_with_a_time_limit_takes_the_lock_once_and_its_granter_once() 
 #[tokio::test(start_paused = true)]
 async fn no_locked_section_grows_with_the_number_of_waiters() {
     const WAITERS: usize = 5_000;
-    // A batch of refusals takes a few blocks each. With one shard, settling is one step.
+    // Each refusal in a batch takes a few steps. With one shard, settling is one step.
     const MOST_STEPS: u32 = 140;
     let (pool, held) = pool_of_one().await;
     let waiters = || {
