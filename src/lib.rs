@@ -27,21 +27,21 @@
 //!
 //! For a MongoDB deployment:
 //!
-//! - [`Client`]: monitors the servers, selects one for each operation, and retries. It holds a pool for each server.
-//! - [`Database`] and [`Collection`]: its handles, with the operations on documents of your own types.
-//! - [`single::Client`]: the same client, blocking, without threads and background tasks.
+//! - [`Client`]: monitors the servers, selects one for each operation, and retries. It has a pool for each server.
+//! - [`Database`] and [`Collection`]: the client's handles, with the operations on documents of your own types.
+//! - [`single::Client`]: the same client, but blocking, without threads or background tasks.
 //! - [`Options`]: what to connect to and how, from a connection string or in code.
-//! - [`Endpoint`]: one server, which opens connections. [`Command`]: a command on one connection.
+//! - [`Endpoint`]: one server, and how to open connections to it. [`Command`]: a command on one connection.
 //!
 //! For connections of any type:
 //!
 //! - [`Establish`]: opens connections of your own type.
-//! - [`Pool`]: the connections to one address. A client marks its pools ready and clears them; the application does so for
-//!   a pool that it builds itself.
+//! - [`Pool`]: the connections to one address. A client marks its pools ready and clears them; for a pool that you
+//!   build yourself, your application does so.
 //!
-//! [`telemetry`] and [`metrics`] show what a pool does. The [`guide`] shows what a service does with a client: documents,
-//! cursors, transactions, failures, time limits. It also covers a pool without a client: a monitor, retries, sizes, renewal
-//! of certificates.
+//! [`telemetry`] and [`metrics`] show what a pool does. The [`guide`] shows what a service does with a client:
+//! documents, cursors, transactions, failures, time limits. It also covers a pool without a client: a monitor, retries,
+//! sizes, certificate renewal.
 //!
 //! # Before you start
 //!
@@ -50,22 +50,23 @@
 //! - Connections use TLS only if the options say so: see [`Options::tls`](Options#structfield.tls).
 //! - A command waits for its reply without a limit, unless [`Options::timeout`](Options#structfield.timeout) or
 //!   [`Command::timeout`] sets one.
-//! - [`OperationError`] and [`CheckOutError`] tell whether to retry. A pool sends a command twice only if the server
-//!   refused it and demanded a new authentication (error 391), and it never clears itself. A client does both, as the
-//!   specifications require.
-//! - A pool's tasks and sockets belong to one tokio runtime. When that runtime ends, they move to the next one that
-//!   uses the pool: see ["Runtimes"](Pool#runtimes).
+//! - [`OperationError`] and [`CheckOutError`] tell you whether to retry. A pool sends a command twice only if the
+//!   server refused it and demanded reauthentication (error 391), and it never clears itself. A client retries commands
+//!   and clears its pools, as the specifications require.
+//! - A pool's tasks and sockets belong to one tokio runtime. When that runtime ends, the pool moves to the next runtime
+//!   that uses it: see ["Runtimes"](Pool#runtimes).
 //! - Dropping the last handle of a pool closes it. [`Pool::closed`] waits for its last connection to close.
 //!
 //! # Features
 //!
-//! On by default: `mongodb`, for all that connects to MongoDB. Without the default features, wharf is the pool for
-//! connections of any type, without BSON and TLS. These are also on by default, and each implies `mongodb`: `snappy`, `zlib`
-//! and `zstd`, one for each [`Compressor`]; `srv`, for `mongodb+srv://`; `aws` and `oidc`, for the mechanisms `MONGODB-AWS`
-//! and `MONGODB-OIDC`; `ocsp`, which asks responders about revoked certificates. Off by default: `serde`, which implements its traits for [`PoolStatus`], [`ServiceStatus`], [`metrics`], [`Holder`],
-//! [`PoolOptions`] and [`Options`], without secrets; `opentelemetry` and `metrics-facade`, which export a pool's metrics (see
-//! [`telemetry`]); `log`, which also sends log messages to the `log` crate when `tracing` has no subscriber;
-//! `event-listener-queue`, with which waiters park on events of event-listener, for comparison.
+//! On by default: `mongodb`, for everything that connects to MongoDB. Without the default features, wharf is the pool
+//! for connections of any type, without BSON or TLS. These are also on by default, and each implies `mongodb`:
+//! `snappy`, `zlib` and `zstd`, one for each [`Compressor`]; `srv`, for `mongodb+srv://`; `aws` and `oidc`, for the
+//! mechanisms `MONGODB-AWS` and `MONGODB-OIDC`; `ocsp`, which asks responders about revoked certificates. Off by
+//! default: `serde`, which implements its traits for [`PoolStatus`], [`ServiceStatus`], [`metrics`], [`Holder`],
+//! [`PoolOptions`] and [`Options`], without secrets; `opentelemetry` and `metrics-facade`, which export a pool's
+//! metrics (see [`telemetry`]); `log`, which also sends log messages to the `log` crate when `tracing` has no
+//! subscriber; `event-listener-queue`, which makes waiters park on event-listener events, for comparison.
 // Show which feature an item needs. Works only with nightly rustdoc, which builds the published documentation.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(docsrs, doc(auto_cfg(hide(loom, shuttle, simulated))))]
@@ -79,7 +80,7 @@ pub mod client;
 #[cfg(feature = "mongodb")]
 pub mod endpoint;
 mod pool;
-// A room of the wing `client`. Users name it `wharf::single`.
+// Part of the directory `client`, but users name it `wharf::single`.
 #[cfg(feature = "mongodb")]
 #[path = "client/single/mod.rs"]
 pub mod single;
@@ -87,7 +88,8 @@ pub mod single;
 pub mod telemetry;
 mod text;
 
-/// The documents of the API: the crate `bson`, version 3. A crate that names it as a dependency needs the same major version.
+/// The crate `bson`, version 3, whose documents the API uses. A crate that depends on `bson` directly needs the same
+/// major version.
 #[cfg(feature = "mongodb")]
 #[doc(no_inline)]
 pub use bson;
@@ -161,7 +163,7 @@ pub mod unstable {
     pub mod simulated {
         pub use crate::pool::sync::simulated::*;
     }
-    /// Parts of the pool, so that models can test them alone.
+    /// Parts of the pool, so that models can test them in isolation.
     #[cfg(loom)]
     pub mod primitives {
         pub use crate::pool::sync::{
@@ -200,7 +202,7 @@ struct Readme;
 #[cfg(feature = "mongodb")]
 #[doc = include_str!("guide.md")]
 pub mod guide {
-    /// The monitor of the example, ready to copy.
+    /// The monitor from the example, ready to copy.
     ///
     #[doc = concat!("```rust,no_run\n", include_str!("../examples/monitor/monitor.rs"), "\n# fn main() {}\n```")]
     pub mod monitor {}

@@ -8,7 +8,7 @@ use crossbeam_utils::CachePadded;
 use crate::pool::event::PoolEvent;
 use crate::pool::runtime::{Subscriber, thread_number};
 
-/// The number of sets of counters, a power of two. Threads share a set only if there are more threads.
+/// The number of sets of counters, a power of two. Threads share a set only if there are more threads than sets.
 const CELLS: usize = 16;
 
 /// Counts events by kind. Clones share their counts.
@@ -28,7 +28,7 @@ impl EventCounts {
 
 impl Subscriber for EventCounts {
     fn on_event(&self, event: &PoolEvent) {
-        // Relaxed: statistics. A reader that must know that an event has been counted learns it by other means.
+        // Relaxed: statistics. A reader that must know that an event was counted learns it by other means.
         self.0[thread_number() % CELLS].of(event).fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -50,8 +50,8 @@ macro_rules! kinds {
         }
 
         impl EventCounts {
-            /// Returns the counts so far. Each count is exact, but while events arrive, the counts may be of different
-            /// moments.
+            /// Returns the counts so far. Each count is exact, but while events are arriving, the counts may be from
+            /// different moments.
             #[must_use]
             pub fn snapshot(&self) -> Counts {
                 // Relaxed: statistics.

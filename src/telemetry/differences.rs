@@ -1,4 +1,4 @@
-//! The times that were recorded between two readings of a histogram, for exporters whose histograms take single values.
+//! The times recorded between two readings of a histogram, for exporters whose histograms take single values.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ impl LastRead {
         let (mut seen, mut given) = (0, 0);
         for (bound, count) in new {
             seen += count;
-            // Rounded on the sum, so that the shares of all buckets together are exactly `most`.
+            // Rounded on the running sum, so that the shares of all buckets add up to exactly `most`.
             let due = share(seen, total.min(most), total);
             if due > given {
                 record(representative(bound), due - given);
@@ -50,7 +50,7 @@ fn share(part: u64, of: u64, total: u64) -> u64 {
 /// thirty-second below its upper bound.
 fn representative(bound: Duration) -> f64 {
     let nanos = bound.as_nanos() as f64;
-    // Shorter times have separate buckets.
+    // Each shorter time has its own bucket.
     if nanos < 32.0 { nanos / 1e9 } else { nanos * (1.0 - 1.0 / 32.0) / 1e9 }
 }
 

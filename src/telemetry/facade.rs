@@ -1,4 +1,4 @@
-//! The metrics of a pool or a client through the facade of the crate `metrics`.
+//! The metrics of a pool or a client, through the facade of the crate `metrics`.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -43,19 +43,20 @@ const MOST: u64 = 10_000;
 ///
 /// # How exact it is
 ///
-/// Gauges and counters are exact. The facade cannot pass a histogram on as it is, so each call records the times since the
-/// last call, each with a value within 3.2 % of the true one. If there are more than 10,000 new times in a histogram, it
-/// records 10,000 of them in the same proportions. The times of uses are only a sample. `wharf_pool_check_outs_total` has
-/// the exact numbers: its sum is the number of uses begun, and its outcomes count the check-outs that waited.
+/// Gauges and counters are exact. The facade cannot pass a histogram on as it is, so each call records the times since
+/// the last call, each with a value within 3.2 % of the true one. If there are more than 10,000 new times in a
+/// histogram, it records 10,000 of them in the same proportions. The times of uses are only a sample.
+/// `wharf_pool_check_outs_total` gives the exact numbers: its sum is the number of uses begun, and its outcomes count
+/// the check-outs that waited.
 ///
 /// # A server that leaves
 ///
-/// The facade cannot remove a series. When a server has left the client's deployment, its gauges are set to zero once, and
-/// nothing more about it is passed on. So a recorder that drops idle series, such as the Prometheus recorder, drops them.
-/// The counters of a server that comes back continue where they ended.
+/// The facade cannot remove a series. When a server has left the client's deployment, its gauges are set to zero once,
+/// and nothing more about it is passed on. So a recorder that drops idle series, such as the Prometheus recorder, drops
+/// them. If the server comes back, its counters continue where they left off.
 ///
-/// It keeps neither the pool nor the client open. Clones are cheap, and share the record of what was passed on: a time is
-/// recorded once, even if several of them publish.
+/// It does not keep the pool or the client open. Clones are cheap, and share the record of what was passed on: a time
+/// is recorded once, even if several clones publish.
 #[derive(Clone)]
 pub struct FacadeMetrics {
     source: Source,
@@ -78,18 +79,18 @@ impl FacadeMetrics {
         Self { source: source.source(), name: None, series: Arc::default() }
     }
 
-    /// Sets the label `pool` of a pool, or the beginning of each server's label. From then on it shares nothing with its
-    /// clones, because the series have another label.
+    /// Sets the label `pool` of a pool, or the beginning of each server's label. From then on it shares nothing with
+    /// its clones, because its series have a different label.
     #[must_use]
     pub fn named(self, name: impl Into<String>) -> Self {
         Self { source: self.source, name: Some(name.into()), series: Arc::default() }
     }
 
-    /// Passes the metrics to the recorder. Returns whether the pool or the client still exists. If not, only the end of its
-    /// series is passed on.
+    /// Passes the metrics to the recorder. Returns whether the pool or the client still exists. If neither exists, only
+    /// the end of its series is passed on.
     ///
-    /// The recorder is the calling thread's, or else the global one. The first call passes all times since the pools were
-    /// built.
+    /// The recorder is the calling thread's if it has one, otherwise the global recorder. The first call passes all
+    /// times since the pools were built.
     pub fn publish(&self) -> bool {
         let read = self.source.read();
         let mut series = self.series.lock().unwrap_or_else(PoisonError::into_inner);

@@ -16,23 +16,24 @@ const CHUNK: usize = 64 * 1024;
 /// Writes every event as one line of JSON, in the order of arrival; see [`Subscriber`]. Clones write to the same writer.
 ///
 /// Each line is an object. `type` is [`PoolEvent::name`]; the other fields are the event's own, with their names in the
-/// CMAP specification. They are present where they apply: `address`, `options` (only those that differ from the default),
-/// `connectionId`, `serviceId` (24 hexadecimal digits), `interruptInUseConnections`, `reason`, `error` (the text of the
-/// underlying error), `durationMS` (milliseconds with a fraction, exact to the nanosecond) and `stagesMS` (an object with
-/// the milliseconds of each stage of an establishment: `resolve`, `proxy`, `connect`, `tls`, `hello`, `authenticate`).
+/// CMAP specification. The fields, each present where it applies: `address`, `options` (only those that differ from the
+/// default), `connectionId`, `serviceId` (24 hexadecimal digits), `interruptInUseConnections`, `reason`, `error` (the
+/// text of the underlying error), `durationMS` (milliseconds with a fraction, exact to the nanosecond) and `stagesMS`
+/// (an object with the milliseconds of each stage of an establishment: `resolve`, `proxy`, `connect`, `tls`, `hello`,
+/// `authenticate`).
 ///
 /// ```json
 /// {"type":"ConnectionCheckedOut","address":"localhost:27017","connectionId":1,"durationMS":0.004217}
 /// ```
 ///
 /// Lines are collected and written 64 KiB at a time, and when the last clone is dropped. [`JsonLines::flush`] writes
-/// them at once. The thread that delivers the events calls the writer, so the writer should not block for long. The writer
-/// needs no buffer.
+/// them at once. The thread that delivers the events calls the writer, so the writer should not block for long. The
+/// writer does not need a buffer.
 ///
 /// # Failures
 ///
-/// The first error of the writer stops writing: later events are dropped, so that the written text has no gap. From
-/// then on, every call of `flush`, [`JsonLines::finish`] and [`JsonLines::into_inner`] returns that error. The pool is
+/// The writer's first error stops the writing: later events are dropped, so that the written text has no gaps. From
+/// then on, every call to `flush`, [`JsonLines::finish`] and [`JsonLines::into_inner`] returns that error. The pool is
 /// not affected.
 pub struct JsonLines<W: Write + Send + 'static>(Arc<Mutex<Lines<W>>>);
 
@@ -47,7 +48,7 @@ impl<W: Write + Send + 'static> JsonLines<W> {
     ///
     /// # Errors
     ///
-    /// Returns the first error that the writer has returned, if any.
+    /// Returns the writer's first error, if there was one.
     pub fn flush(&self) -> io::Result<()> {
         self.lines().flush()
     }
@@ -56,7 +57,7 @@ impl<W: Write + Send + 'static> JsonLines<W> {
     ///
     /// # Errors
     ///
-    /// Returns the first error that the writer has returned, if any.
+    /// Returns the writer's first error, if there was one.
     pub fn finish(&self) -> io::Result<()> {
         let mut lines = self.lines();
         let outcome = lines.flush();
@@ -68,8 +69,8 @@ impl<W: Write + Send + 'static> JsonLines<W> {
     ///
     /// # Errors
     ///
-    /// Returns the first error that the writer has returned, or [`NotConnected`](io::ErrorKind::NotConnected) if another
-    /// clone was finished before. In both cases, the writer is dropped.
+    /// Returns the first error that the writer returned, or [`NotConnected`](io::ErrorKind::NotConnected) if another
+    /// clone was finished earlier. In both cases, the writer is dropped.
     pub fn into_inner(self) -> io::Result<W> {
         let mut lines = self.lines();
         let outcome = lines.flush();
@@ -107,9 +108,9 @@ impl<W: Write + Send + 'static> fmt::Debug for JsonLines<W> {
 }
 
 struct Lines<W: Write> {
-    /// Whole lines that are not written yet.
+    /// Whole lines that have not been written yet.
     buffer: Vec<u8>,
-    /// `None` once the lines are finished, and during a call of the writer.
+    /// `None` once the lines are finished, and during a call to the writer.
     writer: Option<W>,
     error: Option<Arc<io::Error>>,
 }
@@ -138,7 +139,7 @@ impl<W: Write> Lines<W> {
         if self.error.is_some() {
             return;
         }
-        // Taken out, so that a writer that has panicked is not used again, which could repeat lines.
+        // Taken out, so that a writer that panicked is not used again, which could repeat lines.
         let Some(mut writer) = self.writer.take() else { return };
         match writer.write_all(&self.buffer).and_then(|()| then(&mut writer)) {
             Ok(()) => self.buffer.clear(),
@@ -153,7 +154,7 @@ impl<W: Write> Lines<W> {
 
 impl<W: Write> Drop for Lines<W> {
     fn drop(&mut self) {
-        // No caller is left to receive an error.
+        // There is no caller left to receive an error.
         let _ = self.flush();
     }
 }
@@ -223,7 +224,7 @@ fn line(buffer: &mut Vec<u8>, event: &PoolEvent) {
 }
 
 fn string(buffer: &mut Vec<u8>, text: &str) {
-    // Cannot fail: a vector accepts all bytes, and every string can be encoded in JSON.
+    // Cannot fail: a vector accepts any bytes, and every string can be encoded in JSON.
     let _ = serde_json::to_writer(buffer, text);
 }
 

@@ -17,23 +17,23 @@ use crate::text::printable::PrintableError;
 ///
 /// The messages and the keys come from the CMAP specification ("Connection Pool Logging"), in structured form:
 /// `serverHost`, `serverPort`, `driverConnectionId`, `serviceId`, `reason`, `error`, `durationMS`, and the options that
-/// were set. Some values are specific to wharf: the `error` of a cleared pool, the `durationMS` of a connection that is
-/// checked in, which is how long it was used, and the milliseconds of the stages of an establishment (`resolveMS`,
-/// `proxyMS`, `connectMS`, `tlsMS`, `helloMS`, `authenticateMS`). [`Log::unstructured`] logs the same as sentences without
-/// keys. An absent value has neither a key nor a part of the sentence.
+/// were set. Some values are specific to wharf: the `error` of a cleared pool, the `durationMS` of a check-in, which is
+/// how long the connection was used, and the milliseconds of the stages of an establishment (`resolveMS`, `proxyMS`,
+/// `connectMS`, `tlsMS`, `helloMS`, `authenticateMS`). [`Log::unstructured`] logs the same as sentences without keys.
+/// An absent value is left out of both.
 ///
-/// `error` is the text of the underlying error and its labels. Control characters in it are escaped, so that a message
-/// is one line.
+/// `error` contains the text of the underlying error and its labels. Control characters in it are escaped, so that a
+/// message is one line.
 ///
 /// A check-out that its caller dropped is logged with the reason "The caller cancelled the checkout". The specification has
 /// no text for this case, because nothing has timed out.
 ///
 /// If `tracing` has no subscriber, the messages go to the `log` crate, provided that wharf's feature `log` is enabled.
 ///
-/// The pools of a [`Client`](crate::Client) and of a [`single::Client`](crate::single::Client) log by themselves. Do not
-/// subscribe this to any of them, or each message comes twice. Give it to any other pool with
-/// [`PoolBuilder::log`](crate::PoolBuilder::log), which builds no events while nothing reads the log. A pool that has it as
-/// a [subscriber](crate::PoolBuilder::subscriber) builds every event.
+/// The pools of a [`Client`](crate::Client) and of a [`single::Client`](crate::single::Client) already log. Do not
+/// subscribe this to any of them, or each message appears twice. Give it to any other pool with
+/// [`PoolBuilder::log`](crate::PoolBuilder::log), which does not build events while nothing reads the log. A pool that
+/// has it as a [subscriber](crate::PoolBuilder::subscriber) builds every event.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Log {
     is_unstructured: bool,
@@ -46,7 +46,7 @@ impl Log {
         Self { is_unstructured: false }
     }
 
-    /// Creates a log of sentences, in the specification's unstructured form, which include the values.
+    /// Creates a log of sentences that include the values, in the specification's unstructured form.
     #[must_use]
     pub fn unstructured() -> Self {
         Self { is_unstructured: true }
@@ -192,11 +192,11 @@ pub(super) fn why_failed(reason: CheckOutFailedReason) -> &'static str {
 }
 
 pub(crate) fn milliseconds(duration: Duration) -> f64 {
-    // A float represents the nanoseconds of 104 days exactly, so the value is rounded only once.
+    // A float represents up to 104 days of nanoseconds exactly, so the value is rounded only once.
     duration.as_nanos() as f64 / 1e6
 }
 
-/// Splits `host:port` or `[IPv6]:port`. A socket's path, or an address in another form, has no port.
+/// Splits `host:port` or `[IPv6]:port`. A socket's path, or an address in any other form, does not have a port.
 pub(crate) fn host_and_port(address: &str) -> (&str, Option<u16>) {
     match address.rsplit_once(':') {
         Some((host, port)) if !host.contains('/') => match port.parse() {

@@ -1,11 +1,13 @@
-//! Observers of a pool's events: [`JsonLines`] writes them, [`EventCounts`] counts them, [`Log`] logs them. And exporters
-//! of the metrics of a pool or a client: [`readings`](readings()), [`prometheus_text`], and `OpenTelemetryMetrics` and
-//! `FacadeMetrics` with the features `opentelemetry` and `metrics`. [`log_levels`] and [`log_output`] read the environment variables for logs.
+//! Observers of a pool's events: [`JsonLines`] writes them, [`EventCounts`] counts them, [`Log`] logs them. Also
+//! exporters of the metrics of a pool or a client: [`readings`](readings()), [`prometheus_text`], and
+//! `OpenTelemetryMetrics` and `FacadeMetrics` with the features `opentelemetry` and `metrics`. [`log_levels`] and
+//! [`log_output`] read the environment variables for logs.
 //!
-//! Each observer is a [`Subscriber`](crate::Subscriber) for [`PoolBuilder::subscriber`](crate::PoolBuilder::subscriber), or
-//! for [`PoolBuilder::log`](crate::PoolBuilder::log) in the case of [`Log`], and also a handle: clones share their output and
-//! counts. Pass one clone to the pool and keep another to read from. An observer may serve several pools. The events are
-//! about pools and connections, not commands.
+//! Each observer is a [`Subscriber`](crate::Subscriber) for
+//! [`PoolBuilder::subscriber`](crate::PoolBuilder::subscriber), or for [`PoolBuilder::log`](crate::PoolBuilder::log) in
+//! the case of [`Log`], and also acts as a handle: clones share their output and counts. Pass one clone to the pool and
+//! keep another to read from. An observer may serve several pools. The events are about pools and connections, not
+//! about commands.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]

@@ -1,4 +1,4 @@
-//! The metrics of a pool or a client through the API of OpenTelemetry.
+//! The metrics of a pool or a client, through the API of OpenTelemetry.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -13,8 +13,8 @@ use crate::pool::metrics::PoolMetrics;
 /// The maximum number of times that one collection records into each histogram.
 const MOST: u64 = 100_000;
 
-/// Bounds of buckets in seconds: the conventions' advice for the duration of database operations, and one bound below. The
-/// SDK's default bounds are meant for milliseconds.
+/// Bucket bounds in seconds: those that the conventions advise for the duration of database operations, and one lower
+/// bound. The SDK's default bounds are meant for milliseconds.
 const BOUNDS: [f64; 10] = [0.0001, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0];
 
 const POOL: &str = "db.client.connection.pool.name";
@@ -49,31 +49,31 @@ const OUTCOME: &str = "wharf.check_out.outcome";
 ///
 /// # How exact the histograms are
 ///
-/// The pool has its own histograms, and no OpenTelemetry instrument takes them as they are. So each collection records the
-/// times since the last one, each with a value within 3.2 % of the true one. If there are more than 100,000 new times in a
-/// histogram, it records 100,000 of them in the same proportions. Their count is then too small. Times between the last
-/// collection and the end of the pool are not recorded.
+/// The pool has its own histograms, which OpenTelemetry instruments cannot take as they are. So each collection records
+/// the times since the last collection, each with a value within 3.2 % of the true one. If there are more than 100,000
+/// new times in a histogram, it records 100,000 of them in the same proportions. The exported count is then too small.
+/// Times between the last collection and the end of the pool are not recorded.
 ///
-/// Check-outs that find a connection at once are not timed, so `wait_time` does not contain them. They take less than a
-/// microsecond.
+/// Check-outs that find a connection at once, which takes less than a microsecond, are not timed, so `wait_time` does
+/// not contain them.
 ///
 /// # The number of uses
 ///
-/// The count of `use_time` is not the number of uses, which cannot be derived from it exactly: there are 64 to 190 other
-/// uses between two timed uses of a connection ([`PoolMetrics::use_time`]). The exact number is the sum of
-/// `wharf.pool.check_outs` over its outcomes, because each check-out that gets a connection begins one use. It also counts
-/// the uses that have not ended: at most as many as `db.client.connection.count` shows with the state `used`. Likewise, the
-/// outcomes `waited` and `opened` have the exact number for `wait_time`.
+/// The count of `use_time` is not the number of uses, which cannot be derived from it exactly: there are 64 to 190
+/// other uses between two timed uses of a connection ([`PoolMetrics::use_time`]). The exact number is the sum of
+/// `wharf.pool.check_outs` over its outcomes, because each check-out that gets a connection begins one use. It also
+/// counts the uses that have not ended: at most as many as `db.client.connection.count` shows with the state `used`.
+/// Likewise, the outcomes `waited` and `opened` give the exact number for `wait_time`.
 ///
 /// # End
 ///
-/// The registration keeps neither the pool nor the client open. It ends when this handle or the last handle of the pool or
-/// the client is dropped. From then on, no instrument has a value for it. OpenTelemetry cannot remove the callbacks, so a
-/// few words of memory remain for each registration.
+/// The registration does not keep the pool or the client open. It ends when this handle, or the last handle to the pool
+/// or the client, is dropped. From then on, no instrument reports a value for it. OpenTelemetry cannot remove the
+/// callbacks, so a few words of memory remain for each registration.
 ///
-/// Likewise, no observable instrument has a value for a server that has left the client's deployment. The counters of a
-/// server that comes back continue where they ended. OpenTelemetry cannot remove the series of a histogram, so these stay
-/// as they are.
+/// Likewise, no observable instrument reports a value for a server that has left the client's deployment. If the server
+/// comes back, its counters continue where they left off. OpenTelemetry cannot remove the series of a histogram, so
+/// these stay as they are.
 ///
 /// # Cost
 ///
@@ -94,7 +94,7 @@ const OUTCOME: &str = "wharf.check_out.outcome";
 /// ```
 #[must_use = "the metrics are exported until this handle is dropped"]
 pub struct OpenTelemetryMetrics {
-    /// The callbacks hold it weakly.
+    /// The callbacks hold only weak references to it.
     _exported: Arc<Exported>,
 }
 
@@ -140,7 +140,7 @@ impl fmt::Debug for OpenTelemetryMetrics {
     }
 }
 
-/// Makes the observable instruments.
+/// Creates the observable instruments.
 fn observe_all(exported: &Arc<Exported>, meter: &Meter) {
     let gauge = |instrument, name, unit, description, observe: Observe<i64>| {
         let instruments = meter.i64_observable_up_down_counter(name).with_unit(unit).with_description(description);
@@ -210,7 +210,7 @@ fn observe_all(exported: &Arc<Exported>, meter: &Meter) {
     );
 }
 
-/// `maxPoolSize` is also the maximum of idle connections. Without a limit, there is no value.
+/// `maxPoolSize` is also the maximum number of idle connections. Without a limit, no value is reported.
 fn observe_limit(pool: &Observed, observer: &dyn AsyncInstrument<i64>) {
     if pool.metrics.status.max_pool_size > 0 {
         observer.observe(pool.metrics.status.max_pool_size.into(), &pool.attributes);
@@ -250,12 +250,12 @@ struct Exported {
 #[derive(Default)]
 struct Last {
     pools: Option<Arc<[Observed]>>,
-    /// The instruments that have seen the pools, one bit each.
+    /// The instruments that have read the pools, one bit each.
     seen: u32,
     series: Series<OfPool>,
 }
 
-/// A pool in one collection.
+/// A pool, as one collection sees it.
 struct Observed {
     metrics: PoolMetrics,
     attributes: Vec<KeyValue>,

@@ -9,9 +9,10 @@ use crate::pool::metrics::PoolMetrics;
 const BOUNDS: [f64; 11] = [5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 5e-3, 1e-2, 5e-2, 0.1, 0.5, 1.0];
 
 /// Returns the metrics of pools in the text format of Prometheus (version 0.0.4), such as those of
-/// [`Client::metrics`](crate::Client::metrics). The label `pool` has the pool's address.
+/// [`Client::metrics`](crate::Client::metrics). The label `pool` holds the pool's address.
 ///
-/// The histograms are passed on as they are, in buckets from 50 microseconds up to a second, so nothing is lost between two scrapes.
+/// The histograms are passed on as they are, in buckets from 50 microseconds to a second, so nothing is lost between
+/// two scrapes.
 #[must_use]
 pub fn prometheus_text(pools: &[PoolMetrics]) -> String {
     let mut text = String::new();

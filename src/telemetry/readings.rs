@@ -14,7 +14,7 @@ pub enum MetricKind {
     Histogram,
 }
 
-/// A metric of pools, as an exporter describes it.
+/// A pool metric, as an exporter describes it.
 #[derive(Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Metric {
@@ -187,7 +187,7 @@ metrics! { m;
         => m.connections.stage_times.named();
 }
 
-/// Converts numbers of all widths, and histograms.
+/// Converts integers of any width, and histograms.
 struct Value<'m>(ReadingValue<'m>);
 
 impl From<u32> for Value<'_> {

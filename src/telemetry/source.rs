@@ -11,15 +11,15 @@ use crate::pool::runtime::{Establish, Pool};
 /// The object whose metrics an exporter passes on: a [`Pool`], or a client ([`wharf::Client`](crate::Client) or
 /// [`single::Client`](crate::single::Client)) with the pools of all its servers.
 ///
-/// The servers of a client come and go, and so do their series: an exporter begins to pass on the metrics of a server when
-/// the client has discovered it, and stops when the server has left the deployment. The counters of a server that comes
-/// back continue where they ended, although its new pool begins at zero.
+/// The servers of a client come and go, and so do their series: an exporter begins to pass on the metrics of a server
+/// once the client has discovered it, and stops once the server has left the deployment. If the server comes back, its
+/// counters continue where they left off, although its new pool starts at zero.
 pub trait Metered: sealed::Metered {}
 
 impl<T: sealed::Metered> Metered for T {}
 
 pub(crate) mod sealed {
-    /// The basis of [`Metered`](super::Metered). A reader must not keep its source open.
+    /// The sealed base of [`Metered`](super::Metered). A reader must not keep its source open.
     pub trait Metered {
         fn source(&self) -> super::Source;
     }
@@ -36,7 +36,8 @@ pub struct Source {
 /// Returns the metrics of the existing pools, or `None` if there will never be any again.
 type Read = dyn Fn() -> Option<Vec<PoolSnapshot>> + Send + Sync;
 
-/// The metrics of one pool, and its identity: a server that leaves and comes back has a new pool at the same address.
+/// The metrics of one pool, and its identity, because a server that leaves and comes back has a new pool at the same
+/// address.
 pub(crate) struct PoolSnapshot {
     pub(crate) pool: Weak<dyn Any + Send + Sync>,
     pub(crate) metrics: PoolMetrics,
@@ -45,7 +46,7 @@ pub(crate) struct PoolSnapshot {
 impl<E: Establish> sealed::Metered for Pool<E> {
     fn source(&self) -> Source {
         let read = self.weak_metrics();
-        // A single pool has no other.
+        // A single pool is the only one at its address.
         let pool: Weak<dyn Any + Send + Sync> = Weak::<()>::new();
         Source {
             read: Arc::new(move || Some(vec![PoolSnapshot { pool: pool.clone(), metrics: read()? }])),
@@ -127,7 +128,7 @@ impl<T: Default> Series<T> {
     }
 }
 
-/// A counter that continues when another pool counts from zero.
+/// A counter that continues when a new pool starts counting from zero.
 #[derive(Debug, Default)]
 pub(super) struct Continued {
     /// The sum of the last counts of earlier pools.

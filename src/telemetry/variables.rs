@@ -16,7 +16,7 @@ const COMPONENTS: [(&str, &str); 4] = [
     ("wharf::connection", "MONGODB_LOG_CONNECTION"),
 ];
 
-/// The variable for all components without a valid variable.
+/// The variable for all components whose own variable is not set to a valid value.
 const ALL: &str = "MONGODB_LOG_ALL";
 
 /// Returns the level of each target according to the logging specification's environment variables.
@@ -46,7 +46,7 @@ pub fn log_levels() -> [(&'static str, LevelFilter); 4] {
 /// path of a file, to which they are appended. If it is not set, or if the file cannot be opened, the destination is the
 /// standard error.
 ///
-/// wharf itself writes nothing there: this is for the application's subscriber, for example the writer of
+/// wharf itself does not write there: this is for the application's subscriber, for example as the writer of
 /// `tracing-subscriber`.
 #[must_use]
 pub fn log_output() -> Box<dyn Write + Send> {
@@ -58,7 +58,7 @@ fn levels_of(value: impl Fn(&'static str) -> Option<String>) -> [(&'static str, 
     COMPONENTS.map(|(target, variable)| (target, level(variable).or_else(|| level(ALL)).unwrap_or(LevelFilter::OFF)))
 }
 
-/// Returns the level for a severity. A severity that `tracing` lacks gets the closest less severe level.
+/// Returns the level for a severity. A severity that `tracing` lacks gets the nearest less severe level.
 fn level_of(severity: &str) -> Option<LevelFilter> {
     Some(match &*severity.to_ascii_lowercase() {
         "off" => LevelFilter::OFF,
@@ -87,7 +87,7 @@ fn output_of(path: Option<OsString>) -> Box<dyn Write + Send> {
 mod tests {
     use super::*;
 
-    /// Returns the levels of command, topology, serverSelection and connection.
+    /// Returns the levels of the components command, topology, serverSelection and connection.
     fn levels(variables: &[(&str, &str)]) -> [LevelFilter; 4] {
         let value = |wanted| variables.iter().find(|(name, _)| *name == wanted).map(|(_, value)| (*value).to_owned());
         levels_of(value).map(|(_, level)| level)

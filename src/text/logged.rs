@@ -14,10 +14,10 @@ macro_rules! is_logged {
 
 pub(crate) use is_logged;
 
-/// Returns whether a logger of the crate `log` may read messages at this level. `tracing` sends them there if it has had no
-/// subscriber yet. Without the feature `log`, `tracing` does not.
+/// Returns whether a logger of the crate `log` may read messages at this level. `tracing` sends messages there if it
+/// has never had a subscriber, but not without the feature `log`.
 ///
-/// Calls no foreign code.
+/// Does not call foreign code.
 #[inline]
 pub(crate) fn may_reach_logger(level: Level) -> bool {
     #[cfg(feature = "log")]
@@ -29,8 +29,8 @@ pub(crate) fn may_reach_logger(level: Level) -> bool {
             Level::DEBUG => log::Level::Debug,
             _ => log::Level::Trace,
         };
-        // The filter is off without a subscriber. It is also off with a subscriber that reads nothing; messages are then
-        // built in vain.
+        // The filter is off if there is no subscriber. It is also off if there is a subscriber that reads nothing;
+        // messages are then built in vain.
         LevelFilter::current() == LevelFilter::OFF && level <= log::max_level()
     }
     #[cfg(not(feature = "log"))]

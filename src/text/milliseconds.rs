@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-/// Shows a time in milliseconds, the unit of the options: `200 ms`, or `0.05 ms` if it is not a whole number.
+/// Displays a time in milliseconds, the unit of the options: `200 ms`, or `0.05 ms` if it is not a whole number.
 pub(crate) struct Milliseconds(pub Duration);
 
 impl fmt::Display for Milliseconds {

@@ -1,4 +1,4 @@
-//! Texts for people: what errors and log messages say, and whether anything reads them.
+//! Text for people to read: what errors and log messages say, and whether anything reads them.
 #[cfg(not(loom))]
 pub(crate) mod logged;
 pub(crate) mod milliseconds;

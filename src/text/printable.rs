@@ -1,20 +1,21 @@
 //! Text from the network in errors, which end up in logs.
 //!
-//! A peer's text may be crafted for the reader of a log. A line break begins a line that the peer made up, an escape
-//! sequence changes what a terminal shows, a change of direction reorders the text after it, and a megabyte hides the
-//! rest. Errors therefore show this text through [`Printable`] and keep it as [`PeerText`], which escape and cut it.
+//! A peer's text may be crafted to mislead the reader of a log. A line break starts a line that the peer made up, an
+//! escape sequence changes what a terminal shows, a change of direction reorders the text after it, and a megabyte of
+//! text hides the rest. Errors therefore show a peer's text through [`Printable`] and keep it as [`PeerText`], both of
+//! which escape and cut it.
 
 use std::fmt::{self, Write};
 use std::ops::Deref;
 
-/// How many bytes of a peer's text an error shows, after escaping. The rest is counted at the end.
+/// How many bytes of a peer's text an error shows, after escaping. The end states how many bytes were left out.
 const SHOWN: usize = 1_024;
 
-/// How many bytes of an error's whole text are shown if the error is the source of another one.
+/// How many bytes of an error's whole text are shown if the error is the source of another error.
 const SHOWN_OF_ERROR: usize = 4_096;
 
-/// Shows a text with every character escaped that would break the line or change what a terminal shows. All other
-/// characters stay unchanged. Unlike `{:?}`, that includes quotation marks and backslashes.
+/// Displays a text, escaping every character that would break the line or change what a terminal shows. All other
+/// characters stay unchanged, including quotation marks and backslashes, which `{:?}` would escape.
 ///
 /// The text is cut after 1,024 bytes.
 pub(crate) struct Printable<T>(pub T);
@@ -25,7 +26,8 @@ impl<T: fmt::Display> fmt::Display for Printable<T> {
     }
 }
 
-/// Like [`Printable`], for an error of another library, or one that quotes several texts. It is cut after 4,096 bytes.
+/// Like [`Printable`], for an error from another library, or an error that quotes several texts. It is cut after 4,096
+/// bytes.
 pub(crate) struct PrintableError<T>(pub T);
 
 impl<T: fmt::Display> fmt::Display for PrintableError<T> {
@@ -113,7 +115,7 @@ impl Write for Escaping<'_, '_> {
             rest = &rest[fits..];
             let next = rest.chars().next();
             if fits < end {
-                // All later text is left out, even if it would fit.
+                // All later text is left out, even text that would fit.
                 self.room = 0;
             } else if let Some(character) = next {
                 let escaped = character.escape_default();
@@ -180,7 +182,7 @@ mod tests {
         let shown = Printable(&long).to_string();
         assert!(shown.starts_with("é\\né\\n") && shown.len() < SHOWN + 40, "{}", shown.len());
         assert!(shown.ends_with(" more bytes)") && !shown.contains('\n'), "{shown}");
-        // The cut splits neither a character nor an escape, and no short text follows it.
+        // The cut does not split a character or an escape, and short text is not appended after it.
         let before_the_end = format!("{}\u{1b}b", "a".repeat(SHOWN - 3));
         assert_eq!(Printable(before_the_end).to_string(), format!("{}… (2 more bytes)", "a".repeat(SHOWN - 3)));
         let within = format!("{}éb", "a".repeat(SHOWN - 1));

@@ -5,9 +5,10 @@ use std::fmt;
 
 use crate::text::printable::PrintableError;
 
-/// Writes an error as a sentence: its message, and the message of each source that the sentence does not contain yet.
+/// Writes an error as a sentence: its message, followed by the message of each source that the sentence does not
+/// already contain.
 ///
-/// The public errors use it for `Debug`, because that is how an error that `main` returns is printed.
+/// The public errors use this for `Debug`, which is how an error that `main` returns is printed.
 pub(crate) fn write_sentence(error: &dyn StdError, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let mut sentence = error.to_string();
     let mut next = error.source();
@@ -24,8 +25,8 @@ pub(crate) fn write_sentence(error: &dyn StdError, f: &mut fmt::Formatter<'_>) -
 
 /// Implements `Debug` for errors through [`write_sentence`].
 ///
-/// For an enumeration, `{:#?}` names the variants before the sentence, outermost first. The call lists first the variants
-/// that hold another error, then all others.
+/// For an enum, `{:#?}` prints the names of the variants before the sentence, outermost first. The call lists first the
+/// variants that hold another error, then all others.
 macro_rules! debug_as_sentence {
     (enum $error:ident { $($whole:ident(_)),* ; $($variant:ident),* $(,)? }) => {
         impl std::fmt::Debug for $error {

@@ -14,7 +14,7 @@ const DEFAULT_LENGTH: usize = 1_000;
 pub(crate) struct MostLogged(usize);
 
 impl MostLogged {
-    /// Takes the given number, or the environment variable `MONGODB_LOG_MAX_DOCUMENT_LENGTH`, or 1,000.
+    /// Uses the given number, or else the environment variable `MONGODB_LOG_MAX_DOCUMENT_LENGTH`, or else 1,000.
     pub(crate) fn new(given: Option<usize>) -> Self {
         static OF_ENVIRONMENT: OnceLock<usize> = OnceLock::new();
         let of_environment = || {
@@ -26,7 +26,7 @@ impl MostLogged {
     /// Returns a document as relaxed extended JSON, cut after this many characters.
     pub(crate) fn json(self, document: &RawDocument) -> String {
         let mut cut = Cut { text: String::new(), left: self.0 };
-        // The only error is that the text is long enough.
+        // The only possible error is that the text is already long enough.
         if write_document(document, &mut cut).is_err() {
             cut.text.push_str("...");
         }
@@ -34,7 +34,7 @@ impl MostLogged {
     }
 }
 
-/// Returns the length for a value of the variable. An invalid length counts as not set.
+/// Returns the length for a value of the variable. An invalid value counts as not set.
 fn of_setting(value: Option<&str>) -> usize {
     match value {
         Some(value) if value.eq_ignore_ascii_case("unlimited") => usize::MAX,
@@ -50,7 +50,7 @@ struct Cut {
 }
 
 impl Cut {
-    /// Returns as much of a text as can be written, plus one character.
+    /// Returns as much of a text as there is room for, plus one character.
     fn beginning<'t>(&self, text: &'t str) -> &'t str {
         match text.char_indices().nth(self.left.saturating_add(1)) {
             Some((end, _)) => &text[..end],
@@ -86,18 +86,18 @@ impl<'d> Open<'d> {
         Self { is_array: true, end: "]", ..Self::document(array) }
     }
 
-    /// The scope of code. Its end also ends the document that holds both.
+    /// The scope of JavaScript code. Its end also ends the document that contains both.
     fn scope(scope: &'d RawDocument) -> Self {
         Self { end: "}}", ..Self::document(scope) }
     }
 }
 
-/// Writes a document without recursion, because a server chooses how deep its reply is.
+/// Writes a document without recursion, because a server decides how deeply its reply is nested.
 fn write_document(document: &RawDocument, cut: &mut Cut) -> fmt::Result {
     let mut open = vec![Open::document(document)];
     cut.write_str("{")?;
     while let Some(innermost) = open.last_mut() {
-        // Commands are well-formed. For a malformed reply, the part before the error is shown.
+        // Commands are always well-formed. Of a malformed reply, the part before the error is shown.
         let next = innermost.elements.next().and_then(Result::ok);
         let Some((name, value)) = next.and_then(|element| Some((element.key(), element.value().ok()?))) else {
             cut.write_str(innermost.end)?;
@@ -117,7 +117,7 @@ fn write_document(document: &RawDocument, cut: &mut Cut) -> fmt::Result {
             }
             RawBsonRef::Array(array) => {
                 cut.write_str("[")?;
-                // The iterator has checked these bytes already.
+                // The iterator has already checked these bytes.
                 open.push(Open::array(RawDocument::from_bytes(array.as_bytes()).map_err(|_| fmt::Error)?));
             }
             RawBsonRef::JavaScriptCodeWithScope(RawJavaScriptCodeWithScopeRef { code, scope }) => {
@@ -130,13 +130,13 @@ fn write_document(document: &RawDocument, cut: &mut Cut) -> fmt::Result {
     Ok(())
 }
 
-/// Writes a value that holds no document. Only the beginning of a long one is converted.
+/// Writes a value that does not contain documents. Only the beginning of a long value is converted.
 fn write_flat(value: RawBsonRef<'_>, cut: &mut Cut) -> fmt::Result {
     let value = match value {
         RawBsonRef::String(text) => RawBsonRef::String(cut.beginning(text)),
         RawBsonRef::JavaScriptCode(code) => RawBsonRef::JavaScriptCode(cut.beginning(code)),
         RawBsonRef::Symbol(symbol) => RawBsonRef::Symbol(cut.beginning(symbol)),
-        // Base64 has more characters than bytes.
+        // Base64 has at least as many characters as bytes.
         RawBsonRef::Binary(RawBinaryRef { subtype, bytes }) => {
             let shown = bytes.len().min(cut.left.saturating_add(1));
             RawBsonRef::Binary(RawBinaryRef { subtype, bytes: &bytes[..shown] })
@@ -194,7 +194,7 @@ mod tests {
         }
     }
 
-    /// A thread's stack has no frame for each of these levels.
+    /// A thread's stack could not hold a frame for each of these levels.
     #[test]
     fn deep_nesting_of_any_kind_is_cut() {
         type Wrap = fn(RawDocumentBuf) -> RawDocumentBuf;
@@ -211,7 +211,7 @@ mod tests {
             assert!(text.starts_with(beginning) && text.ends_with("..."), "{text}");
             assert_eq!(text.len(), 1_003);
             assert!(json(&deep, usize::MAX).ends_with('}'));
-            // The nesting inside a value that is too long anyway.
+            // Nesting inside a value that is too long anyway.
             let value = RawJavaScriptCodeWithScope { code: "x".repeat(10_000), scope: deep };
             assert!(json(&rawdoc! { "of": value }, 100).starts_with("{\"of\":{\"$code\":\"xxx"));
         }
