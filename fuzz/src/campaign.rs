@@ -9,7 +9,7 @@ use std::{fs, io};
 use crate::Target;
 use crate::mutation::{Random, mutate};
 
-/// The bound at which a campaign ends.
+/// When a campaign ends.
 #[derive(Debug, Clone, Copy)]
 pub struct Bound {
     /// After this many inputs.

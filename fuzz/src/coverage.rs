@@ -1,4 +1,4 @@
-//! The targets under libFuzzer: see the crate's documentation.
+//! The targets under libFuzzer; see the crate's documentation.
 #![no_main]
 
 use std::env;

@@ -6,24 +6,23 @@
 //!
 //! # Three ways to run the targets
 //!
-//! The tests of this crate, and so `cargo test --workspace`, replay the seeds and the regressions and try some thousand
-//! mutations of each target, on stable Rust without other tools. The mutations are determined by a number that is
-//! printed:
+//! The tests of this crate, and therefore `cargo test --workspace`, replay the seeds and the regressions and try a few
+//! thousand mutations of each target, on stable Rust without other tools. The printed number determines the mutations:
 //!
 //! ```sh
 //! WHARF_FUZZ_SEED=7 cargo test -p wharf-fuzz
 //! ```
 //!
-//! The same without an end, or with a limit in seconds, for all targets in turn or for the named ones. An input that
-//! violates a property is written to `regressions/<target>/`:
+//! The same, but endless or with a limit in seconds, for all targets in turn or only for the named targets. An input
+//! that violates a property is written to `regressions/<target>/`:
 //!
 //! ```sh
 //! cargo run --release -p wharf-fuzz -- --seconds 600 op_msg compressed
 //! ```
 //!
-//! With libFuzzer, guided by coverage, which needs a C++ compiler. Stable Rust is enough for this. Only the address
-//! sanitizer needs nightly (`cargo +nightly fuzz run --features libfuzzer coverage`), and wharf has next to no unsafe code
-//! for it to check. A variable names the target, and the arguments are libFuzzer's:
+//! With coverage guidance by libFuzzer, which needs a C++ compiler. Stable Rust is enough. Only the address sanitizer
+//! needs nightly (`cargo +nightly fuzz run --features libfuzzer coverage`), and wharf has next to no unsafe code for it
+//! to check. A variable names the target, and the arguments are libFuzzer's:
 //!
 //! ```sh
 //! cargo run --release -p wharf-fuzz -- --write-seeds target/corpus op_msg
@@ -50,8 +49,8 @@ pub struct Target {
     pub run: fn(&[u8]) -> bool,
     /// The inputs that mutations start from.
     pub seeds: fn() -> Vec<Vec<u8>>,
-    /// Repairs the part that a mutation has most probably broken, such as a length at the start, so that not all mutated
-    /// inputs are refused there.
+    /// Repairs the part that a mutation most probably broke, such as a length at the start, so that not every mutated
+    /// input is refused there.
     pub mend: fn(&mut Vec<u8>),
     /// The words that mutations insert: names and numbers that mean something to this target.
     pub words: &'static [&'static [u8]],

@@ -1,4 +1,4 @@
-//! Tries mutations for a given time: see the crate's documentation.
+//! Tries mutations for a given time; see the crate's documentation.
 
 use std::path::Path;
 use std::process::ExitCode;

@@ -28,7 +28,7 @@ impl Random {
     ///
     /// # Panics
     ///
-    /// If there are none.
+    /// Panics if there are none.
     pub fn one_of<'a, T: ?Sized>(&mut self, choices: &'a [&'a T]) -> &'a T {
         choices[self.below(choices.len())]
     }

@@ -1,4 +1,4 @@
-//! Log messages that go to the crate `log`, in a process without a subscriber of `tracing`.
+//! Log messages that go to the crate `log`, in a process without a `tracing` subscriber.
 #![cfg(not(any(loom, shuttle)))]
 
 use std::collections::BTreeSet;
@@ -10,7 +10,7 @@ use log::{LevelFilter, Log, Metadata, Record};
 use wharf::Client;
 use wharf_testbed::mongod;
 
-/// Keeps the targets and the texts of messages.
+/// Keeps the targets and texts of messages.
 struct Kept(Mutex<BTreeSet<(String, String)>>);
 
 static KEPT: Kept = Kept(Mutex::new(BTreeSet::new()));
@@ -34,7 +34,7 @@ async fn logger_has_the_messages_of_all_components() {
     let uri = format!("mongodb://{}/", server.address());
     let texts = || std::mem::take(&mut *KEPT.0.lock().unwrap());
 
-    // Messages at level DEBUG are not built if the logger takes none.
+    // Messages at level DEBUG are not built if the logger does not take any.
     log::set_max_level(LevelFilter::Warn);
     ping(&uri).await;
     assert_eq!(texts(), BTreeSet::new());

@@ -63,7 +63,7 @@ fn scram_first(bytes: &[u8]) -> bool {
     true
 }
 
-/// Derived once, because that takes thousands of iterations.
+/// Derived only once, because the derivation takes thousands of iterations.
 static KEYS: LazyLock<Keys> = LazyLock::new(|| {
     let challenge = ClientFirst::new("user", NONCE).read(FIRST).expect("the RFC's example was refused");
     Keys::derive(Hash::Sha256, "pencil", challenge.salt(), challenge.iterations())
@@ -81,7 +81,7 @@ fn scram_final(bytes: &[u8]) -> bool {
     let challenge = ClientFirst::new("user", NONCE).read(FIRST).expect("the RFC's example was refused");
     let (_, verification) = challenge.answer(&KEYS);
     let accepted = verification.check(bytes).is_ok();
-    // A server that is accepted must have proven that it knows the password. Only this signature proves that.
+    // An accepted server must have proven that it knows the password, and only this signature proves that.
     assert!(!accepted || bytes.starts_with(FINAL), "another signature was accepted");
     accepted
 }

@@ -119,7 +119,7 @@ fn decompress(bytes: &[u8]) -> bool {
 
 pub const COMPRESS: Target = Target { name: "compress", run: compress, seeds: messages, mend: as_it_is, words: &[] };
 
-/// Takes any bytes as the content of a message. All of them can be compressed.
+/// Takes any bytes as the content of a message. Any content can be compressed.
 fn compress(bytes: &[u8]) -> bool {
     let body = rawdoc! { "b": Binary { subtype: BinarySubtype::Generic, bytes: bytes.to_vec() } };
     let flags = Flags::NONE;
@@ -127,14 +127,14 @@ fn compress(bytes: &[u8]) -> bool {
     let mut message = Vec::new();
     encode(&request, LIMITS.max_message_size, &mut message).expect("the input exceeds the limit");
     assert_survives(&message);
-    // Also the bytes themselves, which may be refused.
+    // The bytes themselves are also tried, and may be refused.
     let mut buffer = Vec::new();
     let accepted = compressed::compress(bytes, Compressor::Snappy, LIMITS.max_message_size, &mut buffer);
     accepted.is_ok()
 }
 
 fn assert_survives(message: &[u8]) {
-    // A level other than the last one needs another context, which costs far more than the message.
+    // A change of level needs a new context, which costs far more than the message.
     let level = if message.len().is_multiple_of(64) { message.len() as i32 / 64 % 11 - 1 } else { -1 };
     for compressor in [Compressor::Snappy, Compressor::Zstd, Compressor::Zlib { level }] {
         let (mut packed, mut again) = (Vec::new(), Vec::new());

@@ -64,7 +64,7 @@ fn uri(bytes: &[u8]) -> bool {
         Ok(options) => options,
         Err(error) => {
             let shown = format!("{error} {error:?}");
-            // This also holds if the password is in the wrong place, which happens without percent-encoding.
+            // This also holds if the password is in the wrong place, as it may be without percent-encoding.
             let elsewhere = has_password(&text.replace(":hunter2secret@", ""));
             assert!(elsewhere || !shown.contains(PASSWORD), "{text:?}: {shown}");
             return false;

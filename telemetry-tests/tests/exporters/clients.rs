@@ -20,7 +20,7 @@ struct Set {
     /// The addresses of the members, as all members report them.
     members: Arc<Mutex<Vec<String>>>,
     client: Client,
-    /// The number of the topology's events so far.
+    /// The number of topology events so far.
     events: watch::Receiver<usize>,
 }
 
@@ -40,7 +40,7 @@ impl Set {
 
     async fn join(&mut self) {
         self.change(&[self.primary.address(), self.secondary.address()]).await;
-        // Opens a connection, and uses it once more.
+        // Opens a connection, then uses it once more.
         let preference = ReadPreference::new(ReadPreferenceMode::Secondary);
         for _ in 0..2 {
             drop(self.client.check_out(&preference).await.unwrap());
@@ -51,7 +51,7 @@ impl Set {
         self.change(&[self.primary.address()]).await;
     }
 
-    /// Changes the members, and waits until the client has noticed it.
+    /// Changes the members, and waits until the client has noticed.
     async fn change(&mut self, members: &[String]) {
         *self.members.lock().unwrap() = members.to_vec();
         self.client.connect().await.unwrap();
@@ -88,7 +88,7 @@ async fn member(members: &Arc<Mutex<Vec<String>>>, is_primary: bool) -> Scripted
 
 const HITS: &str = "wharf.pool.check_outs {check_out}";
 
-/// Returns the values of the connections that exist and of the check-outs, by pool.
+/// Returns the numbers of existing connections and of check-outs, by pool.
 fn collected(set: &Set, collecting: &Collecting) -> BTreeMap<String, f64> {
     let kept = collecting.collect_named().into_iter().filter_map(|((pool, name), value)| {
         let is_asked_for = name.starts_with(HITS) || name.starts_with("db.client.connection.max ");
@@ -118,7 +118,7 @@ async fn series_of_each_server_begin_and_end_with_it() {
     assert_eq!(collected(&set, &collecting), expected(&[primary, ("secondary", [1.0, 1.0, 100.0])]));
     set.leave().await;
     assert_eq!(collected(&set, &collecting), expected(&[primary]));
-    // Its new pool has counted one of each.
+    // The new pool has counted one of each.
     set.join().await;
     assert_eq!(collected(&set, &collecting), expected(&[primary, ("secondary", [2.0, 2.0, 100.0])]));
     // The same holds if the server leaves and joins between two collections.
@@ -164,7 +164,7 @@ async fn name_of_a_client_precedes_the_addresses_of_its_servers() {
     assert!(values.keys().all(|name| name.contains(" pool=shop/")), "{values:?}");
 }
 
-/// Publishes once, and returns the values with how often each was set.
+/// Publishes once. Returns the values, and how often each was set.
 fn published(set: &Set, facade: &FacadeMetrics, kept: &Kept) -> BTreeMap<String, (f64, usize)> {
     assert!(metrics::with_local_recorder(kept, || facade.publish()));
     let values = std::mem::take(&mut *kept.values.lock().unwrap());

@@ -53,7 +53,7 @@ struct Collecting {
 impl Collecting {
     fn new() -> Self {
         let exporter = InMemoryMetricExporter::default();
-        // Longer than any test, so that only `collect` collects.
+        // An interval longer than any test, so that only `collect` collects.
         let reader = PeriodicReader::builder(exporter.clone()).with_interval(Duration::from_secs(86_400)).build();
         Self { exporter, provider: SdkMeterProvider::builder().with_reader(reader).build() }
     }
@@ -67,7 +67,7 @@ impl Collecting {
         found.collect()
     }
 
-    /// Collects once. Returns each value under its pool's name and the rest.
+    /// Collects once. Returns each value under its pool's name and its remaining key.
     fn collect_named(&self) -> BTreeMap<(String, String), f64> {
         self.exporter.reset();
         self.provider.force_flush().unwrap();
@@ -205,7 +205,7 @@ async fn pool_without_a_limit_has_no_maximum() {
 
 type Described = (MetricKind, Option<Unit>);
 
-/// A recorder of the facade that keeps what it is told.
+/// A facade recorder that keeps what it is given.
 #[derive(Clone, Default)]
 struct Kept {
     values: Arc<Mutex<BTreeMap<String, (f64, usize)>>>,
@@ -296,7 +296,7 @@ async fn facade_gets_every_metric_with_its_description() {
     for (name, value) in expected {
         assert_eq!(values.get(name), Some(&(value, 1)), "{name} of {values:?}");
     }
-    // Two calls have recorded the one time once.
+    // Two calls recorded the single time only once.
     assert_eq!(values["wharf_pool_wait_seconds pool=orders outcome=opened"].1, 1);
     let described = kept.described.lock().unwrap();
     for metric in METRICS {

@@ -1,4 +1,4 @@
-//! The facade with an exporter of Prometheus, and the dashboard that reads from it.
+//! The facade with a Prometheus exporter, and the dashboard that reads from it.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use super::{pool_of, use_it};
 
 const DASHBOARD: &str = include_str!("../../../examples/service/grafana.json");
 
-/// Returns the names of metrics in the queries of the dashboard.
+/// Returns the names of the metrics in the dashboard's queries.
 fn queried() -> BTreeSet<&'static str> {
     let words = DASHBOARD.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     words.filter(|word| word.starts_with("wharf_pool_")).collect()
