@@ -1,13 +1,12 @@
 //! The instrumented build: the models, on a copy of the pool that contains all mutants of the catalogue.
 //!
-//! The models themselves run on the unchanged sources. The test of the negative controls makes the instrumented build.
-//! It copies the workspace's sources, with the mutants inserted, to `instrumented` in the target directory, and runs
-//! cargo there with the profile and the flags of the current run. A file that has not changed is not written, so it is
-//! not compiled again.
+//! The models themselves run on the unchanged sources. The negative controls make the instrumented build. They copy the
+//! workspace's sources, with the mutants inserted, to `instrumented` in the target directory, and run cargo there with
+//! the profile and the flags of the current run. A file that has not changed is not written, so it is not compiled
+//! again.
 //!
-//! The copy has its own target directory. In the target directory of the run, cargo would confuse the two builds,
-//! because it identifies packages by their paths in the workspace. Then the models would run with the mutants in the
-//! pool.
+//! The copy has its own target directory. If they shared one, cargo would confuse the two builds, because it identifies
+//! packages by their paths in the workspace. Then the models would run with the mutants in the pool.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -27,7 +26,7 @@ const READ: [&str; 4] = ["rs", "toml", "lock", "md"];
 ///
 /// # Errors
 ///
-/// Names the fragments of the catalogue that do not occur exactly once in the sources, or tells why the copy does not
+/// Names the fragments of the catalogue that do not occur exactly once in the sources, or says why the copy does not
 /// compile.
 pub fn build(test: &str) -> Result<PathBuf, String> {
     let binary = std::env::current_exe().map_err(|error| error.to_string())?;
@@ -62,7 +61,7 @@ pub fn build(test: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// Returns the compiler's errors among cargo's messages.
+/// Returns the compiler errors among cargo's messages.
 fn rendered(messages: &str) -> String {
     let messages = messages.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
     let errors = messages.filter(|message| message["message"]["level"] == "error");
@@ -81,7 +80,7 @@ fn copy_sources(from: &Path, to: &Path) -> Result<(), String> {
     let mut present = BTreeSet::new();
     fs::create_dir_all(to).map_err(|error| explain(to, &error))?;
     list(to, to, &mut present)?;
-    // If a module has moved, its old file must not stay as a second definition.
+    // If a module has moved, its old file must not remain as a second definition.
     for file in present.difference(&files) {
         fs::remove_file(to.join(file)).map_err(|error| explain(&to.join(file), &error))?;
     }

@@ -1,5 +1,5 @@
-//! Tests of the whole core under shuttle, in randomly chosen schedules. They have more threads and longer runs than
-//! loom can enumerate.
+//! Tests of the whole core under shuttle, in randomly chosen schedules, with more threads and longer runs than loom can
+//! enumerate.
 //!
 //! ```text
 //! RUSTFLAGS="--cfg shuttle" CARGO_TARGET_DIR=target/shuttle cargo test -p wharf-loom-tests --release --test shuttle
@@ -7,21 +7,21 @@
 //!
 //! Each test runs up to ten threads, or up to 16 with a crowd of users:
 //!
-//! - six or twelve users, which check out, give up waiting, open, fail to open, check in, break, and leave connections
-//!   undrained;
+//! - six or twelve users, which check connections out and in, give up waiting, open connections, fail to open them,
+//!   break them, and leave them undrained;
 //! - a monitor, which clears the pool and marks it ready;
 //! - the background task;
 //! - a watcher, which checks the pool's status;
 //! - in half of the schedules, a thread that closes the pool at a random time.
 //!
-//! Two more tests have 16 threads around one queue. The check-outs have queued up in a known order, some give up while
-//! the connection passes along the queue, and the others must be served in that order. Both wait lists run them.
+//! Two more tests have 16 threads around one queue. The check-outs have queued up in a known order; some give up while
+//! the connection passes along the queue, and the others must be served in that order. Both ways to park are tested.
 //!
-//! In addition, each drain has its own thread. shuttle is sequentially consistent. Reordering is the subject of the
-//! models in `loom/main.rs`.
+//! In addition, each drain has its own thread. shuttle is sequentially consistent; the models in `loom/main.rs` cover
+//! reordering.
 //!
-//! In half of the tests the environment listens, and the events of each connection and of the pool must be in a valid
-//! order. In the other half the environment does not listen, so users take the hit path.
+//! In half of the tests, the environment listens, and the events of each connection and of the pool must be in a valid
+//! order. In the other half, the environment does not listen, so users take the hit path.
 //!
 //! | public path | functions | where |
 //! | --- | --- | --- |
@@ -37,7 +37,7 @@
 //! child processes, as the loom test of the same name does.
 //!
 //! `WHARF_SHUTTLE_SCHEDULES` sets how many schedules each test runs. shuttle prints a failing schedule, which
-//! `shuttle::replay` takes.
+//! `shuttle::replay` accepts.
 #![cfg(shuttle)]
 
 use std::cell::Cell;
@@ -64,8 +64,8 @@ const CHECK_OUTS: usize = 4;
 
 type Pool = Core<World>;
 
-/// A dummy connection. Its marks are std's atomics: they are not part of the pool, so shuttle need not switch threads
-/// at them.
+/// A dummy connection. Its marks are std's atomics, because they are not part of the pool and shuttle need not switch
+/// threads at them.
 #[derive(Default)]
 struct Connection {
     held: AtomicBool,
@@ -144,8 +144,8 @@ fn chance(of: u32) -> bool {
     thread_rng().gen_range(0..of) == 0
 }
 
-/// Drains a connection for a while, unless the pool is cleared or closed. One drain in four fails. In one of eight, the
-/// connection is closed in any case.
+/// Drains a connection for a while, unless the pool is cleared or closed. One drain in four fails. One in eight closes
+/// the connection in any case.
 fn end_drain(mut draining: Draining<World>) {
     HINT.with(|present| present.set(thread_rng().gen_range(0..10)));
     let (connection, revocation) = draining.revocable();
@@ -186,7 +186,7 @@ fn establish(pool: &Arc<Pool>, pending: Pending<World>) -> Option<Established> {
     pending.established(Connection::default()).ok()
 }
 
-/// Polls a few times, as an opener, for a returned connection.
+/// Polls for a returned connection a few times, as an opener.
 fn look_for_another(pool: &Arc<Pool>) -> Option<Idle<World>> {
     let mut waits = Box::pin(pool.acquire_as_opener());
     for _ in 0..thread_rng().gen_range(1..4) {
@@ -310,7 +310,7 @@ fn all_at_once(listens: bool, users: usize, (max_pool_size, max_connecting, min_
     threads.push(start(users, Box::new(server_monitor)));
     threads.push(start(users + 1, Box::new(background)));
     threads.push(start(users + 2, Box::new(move |pool| watcher(pool, max_pool_size, max_connecting))));
-    // In half of the schedules the pool is closed at a random time. In the others the monitor leaves it ready at the
+    // In half of the schedules, the pool is closed at a random time. In the others, the monitor leaves it ready at the
     // end, so that every check-out is answered.
     if chance(2) {
         let closes = |pool: &Arc<Pool>| {
@@ -464,8 +464,8 @@ fn crowd_on_two_unheard_connections_in_schedules_with_few_preemptions() {
     run(10_000, with_few_changes_of_priority, (2, 2, 1), CROWD, false);
 }
 
-/// The check-outs in the queue of the tests with 16 threads. Another thread has the connection, and the last thread
-/// waits for all.
+/// The check-outs in the queue of the tests with 16 threads. Another thread holds the connection, and the last thread
+/// waits for all the others.
 const QUEUE: u32 = 14;
 
 /// One connection goes through a queue whose order is known. One check-out in three gives up after a few polls: before
@@ -497,7 +497,7 @@ fn queue_is_served_in_order() {
     assert_eq!((status.total, status.pending, status.waiting), (0, 0, 0));
 }
 
-/// Queues up a check-out. Returns the rest of its life.
+/// Queues up a check-out. Returns a closure that performs the rest of its life.
 fn queued_up(pool: &Arc<Pool>, number: u32, served: Arc<Mutex<Vec<u32>>>) -> impl FnOnce() + Send + 'static {
     let pool = pool.clone();
     let mut waits = Box::pin({
@@ -541,7 +541,7 @@ fn queue_of_16_threads_is_served_in_order_in_schedules_with_few_preemptions() {
 /// The text that a negative control prints first.
 const STARTED: &str = "schedules started";
 
-/// Pairs of a mutant (see `loom-tests/src/mutants/mod.rs`) and a test that must catch it.
+/// Pairs of a mutant (see `loom-tests/src/mutants/mod.rs`) and the test that must catch it.
 const MUTANTS: &[(&str, &str)] = &[
     ("hit_without_comparing", "two_unheard_connections_in_random_schedules"),
     ("push_without_comparing", "two_unheard_connections_in_random_schedules"),

@@ -1,19 +1,19 @@
 //! The catalogue of mutants: faults of the pool, each of which a model must catch.
 //!
 //! A mutant that weakens an ordering is in `src`, at the access: `unless_mutant("name", Ordering::…)`. All other
-//! mutants are here, so that the shipping code contains only what it does. A [`Mutant`] names fragments of a file in
-//! `src` and their replacements.
+//! mutants are here, so that the shipping code contains no faults. A [`Mutant`] names fragments of a file in `src` and
+//! their replacements.
 //!
-//! [`instrument`] makes the replacements in a copy of the file, each as
-//! `if crate::pool::sync::mutant("name") { wrong } else { right }`. So one build, made by
-//! [`instrumented`](crate::instrumented), contains all mutants. The environment variable `WHARF_MUTANT` selects one of
-//! them. The test `proof` checks, without that build, that each fragment is where the catalogue says.
+//! [`instrument`] makes the replacements in a copy of the file, each as `if crate::pool::sync::mutant("name") { wrong }
+//! else { right }`. So one build, made by [`instrumented`](crate::instrumented), contains all mutants. The environment
+//! variable `WHARF_MUTANT` selects one of them. Without that build, the test `proof` checks that each fragment is where
+//! the catalogue says it is.
 //!
 //! # Fragments
 //!
 //! A fragment is an expression, or statements that end with `;` or `}`. It must occur exactly once in the item that
-//! [`Edit::within`] names. White space and comments are ignored, so a fragment may have other line breaks than the
-//! source. Fragments may be nested or equal, but must not overlap otherwise.
+//! [`Edit::within`] names. White space and comments are ignored, so a fragment's line breaks may differ from the
+//! source's. Fragments may be nested or equal, but must not otherwise overlap.
 
 mod clearing;
 mod delivery;
@@ -67,8 +67,8 @@ pub fn catalogue() -> impl Iterator<Item = &'static Mutant> {
     .flatten()
 }
 
-/// Returns whether the pool of this build contains a mutant: each build has only one of the two ways to park. A mutant
-/// that is not in the catalogue counts as present.
+/// Returns whether the pool in this build contains a mutant, because each build has only one of the two ways to park. A
+/// mutant that is not in the catalogue counts as present.
 pub fn is_present(mutant: &str) -> bool {
     let absent = match cfg!(feature = "event-listener-queue") {
         true => "pool/core/waitlist/own.rs",
@@ -81,8 +81,8 @@ pub fn is_present(mutant: &str) -> bool {
 ///
 /// # Errors
 ///
-/// Names each edit whose fragment does not occur exactly once, with its mutant and file. If all of them do, names the
-/// first edit whose fragment overlaps with another fragment.
+/// Names each edit whose fragment does not occur exactly once, with its mutant and file. If all fragments do, names the
+/// first edit whose fragment overlaps another.
 pub fn instrument(file: &Path, source: &str) -> Result<String, String> {
     apply(catalogue().filter(|mutant| Path::new(mutant.file) == file), source)
 }
@@ -138,8 +138,8 @@ fn render<'p>(
     Ok(text)
 }
 
-/// Returns the code that chooses between the two. An expression gets parentheses, because it may be part of a larger
-/// expression.
+/// Returns the code that chooses between the two. An expression is put in parentheses, because it may be part of a
+/// larger expression.
 fn guarded(name: &str, wrong: &str, right: &str) -> String {
     let choice = format!("if crate::pool::sync::mutant(\"{name}\") {{ {wrong} }} else {{ {right} }}");
     if right.ends_with([';', '}']) { choice } else { format!("({choice})") }
@@ -158,7 +158,7 @@ fn code(text: &str) -> Vec<(usize, char)> {
     code
 }
 
-/// Finds a fragment. The error tells why its position is missing or ambiguous.
+/// Finds a fragment. The error says why its position is missing or ambiguous.
 fn find(source: &str, code: &[(usize, char)], edit: &Edit) -> Result<Range<usize>, String> {
     let [(start, _)] = occurrences(source, code, edit.within)[..] else {
         return Err("the item must occur once in the file".into());

@@ -1,4 +1,4 @@
-//! Bursts: thousands of check-outs wait at one small pool, so that its wait list allocates and frees memory.
+//! Bursts: thousands of check-outs wait for one small pool, so that its wait list allocates and frees memory.
 
 use std::sync::Arc;
 use std::task::{Wake, Waker};
@@ -8,12 +8,12 @@ use super::occurrences::Occurrence;
 use super::{Bomb, CheckOut, Dice, MOST_LEAKED, POOLS, Parcels, World, clear, close, hoard, new_pool, owned, poll};
 use wharf::{Connection, Pool};
 
-/// The smallest number of check-outs, and the most that are added to it.
+/// The smallest number of check-outs in a burst, and the most that are added to it.
 const CHECK_OUTS: (u64, u64) = (1_500, 3_000);
 /// The most check-outs that bursts leak, in addition to [`MOST_LEAKED`].
 const MOST_LEAKED_INSIDE: usize = 100;
 
-/// A waker that does nothing. The sanitizer sees when it is used too late.
+/// A waker that does nothing. The sanitizer notices if it is used too late.
 struct Quiet;
 
 impl Wake for Quiet {
@@ -28,7 +28,7 @@ fn new_waker(dice: &mut Dice) -> Waker {
     }
 }
 
-/// Check-outs that wait, in order.
+/// Waiting check-outs, in order.
 struct Burst<'w> {
     world: &'w World,
     pool: Pool<Parcels>,
@@ -37,14 +37,14 @@ struct Burst<'w> {
 }
 
 impl World {
-    /// One thread that lets bursts wait.
+    /// The work of one thread that runs bursts.
     pub fn bursts(&self, number: u64) {
         let _inside = self.runtime.enter();
         let mut dice = Dice(number << 32);
         while self.goes_on() {
             let of = dice.roll(POOLS + 1) as usize;
             match self.pools.get(of) {
-                // Other threads use it as well.
+                // Other threads use this pool as well.
                 Some(pool) => {
                     let pool = pool.lock().unwrap().clone();
                     self.burst(pool, &mut dice).end(&mut dice);
@@ -101,7 +101,7 @@ impl Burst<'_> {
         while let Some(first) = self.waiting.get_mut(served).filter(|_| served < most && patience > 0) {
             match poll(first.as_mut(), &waker) {
                 None => {
-                    // Other threads have the connections.
+                    // Other threads are holding the connections.
                     patience -= 1;
                     thread::yield_now();
                 }
@@ -117,7 +117,7 @@ impl Burst<'_> {
         self.waiting.drain(..served);
     }
 
-    /// Drops check-outs of a stretch: all of them, or one in two, three …
+    /// Drops check-outs in a stretch of the queue: all of them, or one in two, three …
     fn cancel_inside(&mut self, dice: &mut Dice) {
         let (stretch, step) = (self.stretch(dice), 1 + dice.roll(4) as usize);
         let mut index = 0;
@@ -161,7 +161,7 @@ impl Burst<'_> {
         1 + start as usize..1 + (start + length) as usize
     }
 
-    /// Drops the check-outs that wait.
+    /// Drops the waiting check-outs.
     fn end(self, dice: &mut Dice) {
         let Self { mut waiting, held, pool, .. } = self;
         if dice.roll(2) == 0 {
@@ -174,7 +174,7 @@ impl Burst<'_> {
         drop(pool);
     }
 
-    /// The same, with a pool that no other thread has.
+    /// The same, with a pool that no other thread uses.
     fn end_with_pool(self, dice: &mut Dice) {
         let Self { mut waiting, held, pool, .. } = self;
         match dice.roll(2) {
@@ -193,7 +193,7 @@ impl Burst<'_> {
     }
 }
 
-/// Drops check-outs in their order, in reverse, or on another thread, outside of the runtime.
+/// Drops check-outs in order, in reverse, or on another thread, outside of the runtime.
 fn drop_all(waiting: &mut Vec<CheckOut>, dice: &mut Dice) {
     (0..waiting.len()).for_each(|_| Occurrence::Cancelled.note());
     match dice.roll(3) {

@@ -1,16 +1,18 @@
-//! A stress test of lifetimes, for AddressSanitizer: models and safe tests do not notice accesses to freed memory.
+//! A stress test of lifetimes, for AddressSanitizer, because models and safe tests do not notice accesses to freed
+//! memory.
 //!
 //! ```text
 //! RUSTFLAGS=-Zsanitizer=address CARGO_TARGET_DIR=target/sanitized WHARF_SOAK_SECONDS=60 \
 //!     cargo +nightly test -p wharf-loom-tests --target x86_64-unknown-linux-gnu --test lifetimes
 //! ```
 //!
-//! Threads check out of pools that other threads replace, close and clear meanwhile. They cancel check-outs, leak
-//! waiting check-outs, and leave wakers that panic. They return connections on other threads, broken or undrained, and
-//! after their pool's end. So a thread's note is often of a pool that is gone. Other threads make thousands of
-//! check-outs wait at once: see `bursts`.
+//! Threads check out connections of pools that other threads are replacing, closing and clearing. They cancel
+//! check-outs, leak waiting check-outs, and leave behind wakers that panic. They return connections on other threads,
+//! broken or undrained, and after their pool has ended. So a thread's note often names a pool that is gone. Other
+//! threads make thousands of check-outs wait at once; see `bursts`.
 //!
-//! The test runs for two seconds, or for `WHARF_SOAK_SECONDS`, and until each occurrence that it counts has happened.
+//! The test runs for two seconds, or for `WHARF_SOAK_SECONDS`, and until each occurrence that it counts has happened at
+//! least once.
 #![cfg(not(any(loom, shuttle)))]
 
 mod bursts;
@@ -34,27 +36,27 @@ use wharf::{PoolEvent, PoolOptions, Stage};
 
 use occurrences::Occurrence;
 
-/// More than cores, so that threads are interrupted between their steps.
+/// More threads than cores, so that they are interrupted between their steps.
 const THREADS: u64 = 6;
 /// Further threads, for the bursts.
 const BURSTING: u64 = 2;
 const POOLS: u64 = 3;
-/// The most check-outs that are leaked. Each of them keeps its pool's memory.
+/// The most check-outs that are leaked. Each keeps its pool in memory.
 const MOST_LEAKED: usize = 500;
 /// How long the last connections may take to close, and a rare occurrence to happen.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The number of connections in memory.
+/// The number of connections that exist in memory.
 static LIVE: AtomicU64 = AtomicU64::new(0);
-/// Waiting check-outs that are never dropped. In a static, so that the sanitizer does not report them as a leak of the
-/// pool.
+/// Waiting check-outs that are never dropped. They are kept in a static, so that the sanitizer does not report them as
+/// a leak in the pool.
 static LEAKED: Mutex<Vec<CheckOut>> = Mutex::new(Vec::new());
 
 type Outcome = Result<Connection<Parcels>, CheckOutError>;
-/// A check-out with its own handle of the pool.
+/// A check-out with its own handle to the pool.
 type CheckOut = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
-/// A connection with contents on the heap, which every user writes.
+/// A connection with contents on the heap that every user writes.
 struct Parcel {
     contents: Box<[u64; 16]>,
     condition: Condition,
@@ -115,8 +117,8 @@ impl Dice {
     }
 }
 
-/// A waker that panics, without the message of a panic. The payload takes no memory, because the pool leaks payloads,
-/// whose drop is foreign code as well.
+/// A waker that panics without printing a message. The payload does not take any memory, because the pool leaks
+/// payloads, whose drop is also foreign code.
 struct Bomb;
 
 impl Wake for Bomb {
@@ -147,7 +149,7 @@ fn new_pool(dice: &mut Dice) -> Pool<Parcels> {
     pool
 }
 
-/// Makes a pool paused and ready again. Returns whether it was ready: another thread may have closed it.
+/// Pauses a pool and makes it ready again. Returns whether it was ready, because another thread may have closed it.
 fn clear(pool: &Pool<Parcels>, dice: &mut Dice) -> bool {
     let interrupt = dice.roll(2) == 0;
     let has_cleared = pool.clear(Clear::new().interrupt_in_use_connections(interrupt)).unwrap();
@@ -158,17 +160,17 @@ fn clear(pool: &Pool<Parcels>, dice: &mut Dice) -> bool {
     has_cleared
 }
 
-/// Returns a check-out that keeps its pool.
+/// Returns a check-out that keeps its pool alive.
 fn owned(pool: &Pool<Parcels>) -> CheckOut {
     let pool = pool.clone();
     Box::pin(async move { pool.check_out().await })
 }
 
-/// Leaks a waiting check-out, unless enough were leaked. Returns whether it did so.
+/// Leaks a waiting check-out, unless enough have been leaked. Returns whether it did so.
 fn hoard(waits: CheckOut, most: usize) -> bool {
     let mut leaked = LEAKED.lock().unwrap();
     if leaked.len() >= most {
-        // Dropped without the lock, which the code of a waker may not expect.
+        // Unlocked first, because a waker's code may not expect the lock to be held.
         drop(leaked);
         Occurrence::Cancelled.note();
         return false;
@@ -179,13 +181,13 @@ fn hoard(waits: CheckOut, most: usize) -> bool {
 }
 
 impl World {
-    /// Returns whether time is left, or some occurrence has not happened yet.
+    /// Returns whether there is time left, or some occurrence has not happened yet.
     fn goes_on(&self) -> bool {
         let now = Instant::now();
         now < self.end || now < self.end + PATIENCE && !Occurrence::missing().is_empty()
     }
 
-    /// One thread.
+    /// The work of one thread.
     fn stress(&self, number: u64) {
         let _inside = self.runtime.enter();
         let mut dice = Dice(number << 32);
@@ -226,7 +228,7 @@ impl World {
         }
     }
 
-    /// Waits for a check-out, but not for ever: a leaked check-out may have the connection.
+    /// Waits for a check-out, but not forever, because a leaked check-out may hold the connection.
     fn wait(&self, check_out: impl Future<Output = Outcome>, dice: &mut Dice) -> Option<Outcome> {
         let limit = Duration::from_micros(dice.roll(5_000));
         let outcome = self.runtime.block_on(async { timeout(limit, check_out).await.ok() });
@@ -244,7 +246,7 @@ impl World {
                     yield_now().await;
                     parcel.write(3);
                 });
-                // It may be interrupted.
+                // The use may be interrupted.
                 let _ = self.runtime.block_on(used);
             }
             3..6 => {
@@ -269,19 +271,19 @@ impl World {
         Occurrence::Replaced.note();
         if dice.roll(2) == 0 {
             close(&old);
-            // For a while: other threads may have its connections.
+            // Waits only a while, because other threads may hold its connections.
             let _ =
                 self.runtime.block_on(async { timeout(Duration::from_micros(dice.roll(1_000)), old.closed()).await });
         }
     }
 
-    /// Leaks a waiting check-out, unless enough were leaked.
+    /// Leaks a waiting check-out, unless enough have been leaked.
     fn leak(&self, pool: &Pool<Parcels>) {
         let mut waits = owned(pool);
         if poll(waits.as_mut(), Waker::noop()).is_none() {
             hoard(waits, MOST_LEAKED);
         }
-        // Its own handle would keep it open.
+        // The leaked check-out's handle would keep the pool open.
         close(pool);
     }
 }
@@ -299,7 +301,7 @@ fn note(outcome: &Outcome) {
     }
 }
 
-/// Notes that a check-out is cancelled if it waits.
+/// Counts a check-out as cancelled if it is still waiting.
 fn cancelled_unless_ready(outcome: Option<Outcome>) -> Option<Outcome> {
     if outcome.is_none() {
         Occurrence::Cancelled.note();

@@ -32,21 +32,21 @@ occurrences! {
     Cleared,
     /// A connection was kept, and another thread returned it.
     Forwarded,
-    /// A pool was replaced by another one.
+    /// A pool was replaced by another pool.
     Replaced,
     /// A pool was closed.
     Closed,
     /// Thousands of check-outs waited at once.
     Burst,
-    /// A check-out of a burst got a connection after it had waited.
+    /// A check-out of a burst got a connection after waiting.
     ServedInBurst,
-    /// A check-out of a burst was dropped, and others before and behind it waited on.
+    /// A check-out of a burst was dropped while others before and behind it kept waiting.
     CancelledInside,
-    /// A check-out of a burst was leaked, and others before and behind it waited on.
+    /// A check-out of a burst was leaked while others before and behind it kept waiting.
     LeakedInside,
-    /// A check-out of a burst was polled with a new waker, and waited on.
+    /// A check-out of a burst was polled with a new waker, and kept waiting.
     WakerChanged,
-    /// A ready pool was cleared while a burst waited.
+    /// A ready pool was cleared while a burst was waiting.
     ClearedInBurst,
     /// A pool ended right after its burst.
     EndedAfterBurst,

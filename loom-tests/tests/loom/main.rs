@@ -4,36 +4,39 @@
 //! RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test -p wharf-loom-tests --profile models --test loom
 //! ```
 //!
-//! This takes about a quarter of an hour on two cores, including the negative controls. `-- --nocapture` shows each model's
-//! bound and number of executions, and for each mutant how it was caught. `WHARF_LOOM_BOUND=4` (or `none`) replaces the
-//! bounds of the bounded models. `WHARF_LOOM_CONTROLS=inline` runs only the controls of the models whose paths begin so.
+//! This takes about a quarter of an hour on two cores, including the negative controls. `-- --nocapture` shows each
+//! model's bound and number of executions, and how each mutant was caught. `WHARF_LOOM_BOUND=4` (or `none`) replaces
+//! the bounds of the bounded models. `WHARF_LOOM_CONTROLS=inline` runs only the controls of models whose paths begin
+//! with `inline`.
 //!
 //! A model checks one property, with two or three threads and one or two connections, and is named after the property.
 //! Its *bound* is the number of preemptions up to which all executions are explored. "none" means that all executions
-//! are explored. No model is truncated by time or number, even if loom's environment variables ask for it.
+//! are explored. Models are never truncated by time or by number of executions, even if loom's environment variables
+//! ask for it.
 //!
 //! A *mutant* is a deliberate fault of the pool. Weakened orderings are in `src`. All other mutants are in the
 //! catalogue `loom-tests/src/mutants/`, so the models run the code as it ships. `every_mutant_is_caught` builds a copy
 //! of the pool that contains the catalogue's mutants (`loom-tests/src/instrumented.rs`). It runs each mutant in a child
-//! process of that build, and requires that the model fails in time, by an assertion, a race or a deadlock.
+//! process of that build, and requires the model to fail in time, by an assertion, a race or a deadlock.
 //!
 //! Waiters park in one of two ways, which the feature `event-listener-queue` selects. The models run with either, and a
-//! mutant of one way counts only in the builds that have it. A wait has more steps with events, so two models have a
-//! smaller bound there, in parentheses in the list below. An operation of an event is one step (`src/pool/sync/events.rs`),
-//! and a thread that waits for another thread looks twice and then sleeps (`src/pool/sync/patience.rs`).
+//! mutant of one way counts only in builds that use that way. A wait takes more steps with events, so two models have a
+//! smaller bound there, in parentheses in the list below. An operation of an event is one step
+//! (`src/pool/sync/events.rs`), and a thread that is waiting for another thread looks twice and then sleeps
+//! (`src/pool/sync/patience.rs`).
 //!
 //! # A gap in loom
 //!
 //! loom (0.7.2) remembers only the last access to an atomic when it looks for orders to try. It forgets a load of one
 //! thread when another thread also loads, so it never tries the other thread's compare-and-swap before the first load.
-//! On plain loom atomics nine of the negative controls survive, and the ABA model, unbounded, passes after 21
-//! executions instead of 161,622. `src/pool/sync/explored.rs` closes the gap.
+//! On plain loom atomics, nine of the mutants survive, and the ABA model, unbounded, passes after 21 executions instead
+//! of 161,622. `src/pool/sync/explored.rs` closes the gap.
 //!
 //! # Models
 //!
 //! Wake-ups and grants go through loom: a waiter that is not woken is a deadlock, which loom reports. Connections hold
-//! a loom cell, so a missing release or acquire is a race, which loom reports too. The models' own counts are in std's
-//! atomics, which loom does not see, so they order nothing.
+//! a loom cell, so a missing release or acquire is a race, which loom also reports. The models' own counts are in std's
+//! atomics, which loom does not see, so they do not order anything.
 //!
 //! Each model runs some of the following operations concurrently, and each mutant runs the operations of its model.
 //! `system-tests/tests/proof.rs` compares both tables with the code.
@@ -82,7 +85,7 @@
 //! | *put front* | `Front::put` | the same |
 //!
 //! The threads of the models note their shard and the stack that they left there (`src/pool/core/nearby.rs`), as an
-//! application's threads do. More tests of the notes are `system-tests/tests/pool/nearby.rs` and
+//! application's threads do. More tests of the notes are in `system-tests/tests/pool/nearby.rs` and
 //! `system-tests/tests/fork/`.
 //!
 //! | model | runs | bound | mutants |

@@ -138,7 +138,7 @@ fn clear_of_a_paused_pool_emits_no_event() {
     });
 }
 
-/// Clears with interruption and makes the pool ready again before maintenance interrupts.
+/// Clears with interruption, and makes the pool ready again before maintenance interrupts.
 fn interrupting_clear(pool: &Arc<Pool>) -> impl FnOnce() + use<> {
     let pool = pool.clone();
     move || {

@@ -12,7 +12,7 @@ use wharf_loom_tests::mutants;
 
 use super::harness::{FAILED, MUTANT, STARTED};
 
-/// Pairs of a mutant (see `loom-tests/src/mutants/mod.rs`) and a model that must catch it.
+/// Pairs of a mutant (see `loom-tests/src/mutants/mod.rs`) and the model that must catch it.
 const CONTROLS: &[(&str, &str)] = &[
     ("ready_announced_late", "opening::pool_ready_is_emitted_before_a_check_out_creates_a_connection"),
     ("ready_announced_late", "opening::pool_ready_is_emitted_before_the_background_task_creates_a_connection"),
@@ -329,22 +329,23 @@ const CONTROLS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Orderings of the shared code that only one of the two ways to park needs: an event's lock provides the same order.
+/// Orderings in the shared code that only one of the two ways to park needs; with the other, an event's lock provides
+/// the same order.
 const ORDERINGS_OF_OWN: &[&str] = &[
     "cell_publishes_no_waiter",
     "cell_acquires_no_waiter",
-    // A waiter that changes its waker is withheld meanwhile.
+    // A waiter is withheld while it changes its waker.
     "word_that_became_the_same_again_is_not_acquired",
 ];
 
-/// Returns whether the pool of this build contains the mutant.
+/// Returns whether the pool in this build contains the mutant.
 fn is_present(mutant: &str) -> bool {
     let is_absent = cfg!(feature = "event-listener-queue") && ORDERINGS_OF_OWN.contains(&mutant);
     mutants::is_present(mutant) && !is_absent
 }
 
 const AT_A_TIME: usize = 2;
-/// The slowest ones take 75 s on a quiet machine with two cores.
+/// The slowest controls take 75 s on a quiet machine with two cores.
 const TIME_LIMIT: Duration = Duration::from_secs(300);
 
 #[test]
@@ -353,7 +354,7 @@ fn every_mutant_is_caught() {
         return;
     }
     let binary = &instrumented::build("loom").unwrap_or_else(|why| panic!("the instrumented build failed: {why}"));
-    // For work on some of the controls: the beginning of the models' names.
+    // For work on a few controls: the beginning of the models' names.
     let only = std::env::var("WHARF_LOOM_CONTROLS").unwrap_or_default();
     let remaining = CONTROLS.iter().filter(|(mutant, model)| model.starts_with(&only) && is_present(mutant));
     let remaining = Mutex::new(remaining);
@@ -381,13 +382,12 @@ fn every_mutant_is_caught() {
     assert!(survivors.is_empty(), "{} of {} were not caught: {survivors:#?}", survivors.len(), CONTROLS.len());
 }
 
-/// Runs a model with a mutant. Returns how the model failed, or an error that tells why the mutant counts as not
-/// caught.
+/// Runs a model with a mutant. Returns how the model failed, or an error that says why the mutant counts as not caught.
 fn examine(binary: &Path, mutant: &str, model: &str) -> Result<String, String> {
     let mut child = Command::new(binary)
         .args(["--exact", &format!("models::{model}"), "--nocapture"])
         .env(MUTANT, mutant)
-        // The backtrace of a failing model takes longer than the model.
+        // Printing the backtrace of a failing model takes longer than running the model.
         .env("RUST_BACKTRACE", "0")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -397,7 +397,7 @@ fn examine(binary: &Path, mutant: &str, model: &str) -> Result<String, String> {
     let mut stdout = child.stdout.take().expect("stdout is not piped");
     let reader = thread::spawn(move || {
         let mut bytes = Vec::new();
-        // After an error the output is incomplete. If it lacks the start, the model counts as not started.
+        // After an error the output is incomplete. If it lacks the start message, the model counts as not started.
         let _ = stdout.read_to_end(&mut bytes);
         String::from_utf8_lossy(&bytes).into_owned()
     });

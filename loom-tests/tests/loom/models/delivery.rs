@@ -1,5 +1,5 @@
 //! Models of the delivery of events. A waiting caller that gets no verdict is a deadlock, which loom reports. So is a
-//! task that waits for the end and is never woken.
+//! task that is never woken from its wait for the end.
 
 #![allow(clippy::arc_with_non_send_sync, reason = "loom runs all threads of a model on one thread")]
 
@@ -23,7 +23,7 @@ pub struct Events {
 /// The events that the subscriber has received. Two deliveries that are not ordered are a race, which loom reports.
 pub struct Seen {
     numbers: UnsafeCell<Vec<u32>>,
-    /// A statistic as in `world.rs`: loom does not see it, so it orders nothing.
+    /// A statistic, as in `world.rs`: loom does not see it, so it does not order anything.
     count: AtomicU32,
 }
 
@@ -151,8 +151,8 @@ fn call_delivers_at_most_its_turn_and_the_events_left_behind() {
             thread::spawn(move || (1..=3).for_each(|number| _ = events.publish(number)))
         };
         let delivered = events.publish(10);
-        // Its own event, which is its turn, and two events that the other caller left behind before it saw the end of
-        // the turn.
+        // Its own event, which is its turn, and two events that the other caller left behind before seeing the turn
+        // end.
         assert!(delivered <= 3, "one call has delivered {delivered} events");
         others.join().unwrap();
         assert_eq!(events.seen.numbers().len(), 4);
@@ -170,7 +170,7 @@ fn callers_leave_no_more_events_behind_than_the_room_allows() {
         };
         for number in 1..=4 {
             events.publish(number);
-            // The other caller's event may be among those seen, or not be emitted yet.
+            // The other caller's event may be among those seen, or may not be emitted yet.
             let left_behind = number.saturating_sub(events.seen.count());
             assert!(left_behind <= ROOM, "{left_behind} events were left behind");
         }
@@ -205,7 +205,7 @@ fn subscribers_that_publish_do_not_wait_for_themselves() {
                 events.seen.add(*number);
                 if *number < 100 {
                     let events = events.clone();
-                    // If this call delivers events, they are only noted.
+                    // Events that this call delivers are only noted.
                     events.delivery.publish(*number + 100, |number| events.seen.add(*number));
                 }
             }
@@ -254,7 +254,7 @@ fn panicking_subscriber_keeps_no_role_and_loses_no_event() {
         let on_event = |events: &Events, number: &u32| {
             events.seen.add(*number);
             if *number == 1 {
-                // Not through the panic hook: the harness would take its message for the model's failure.
+                // Bypasses the panic hook, because the harness would mistake its message for the model's failure.
                 std::panic::resume_unwind(Box::new(()));
             }
         };
@@ -325,7 +325,7 @@ fn closed_completes_after_the_event_of_the_last_connection() {
     });
 }
 
-/// As above, but no event is left whose delivery would wake the task again.
+/// As above, but without a remaining event whose delivery would wake the task again.
 #[test]
 fn closed_completes_when_the_last_connection_is_gone() {
     model("closed_completes_when_the_last_connection_is_gone", None, || {

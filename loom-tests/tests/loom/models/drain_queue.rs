@@ -1,5 +1,5 @@
-//! Models of the drain queue. A drain delays no check-out: if a check-out lacks only capacity, one drain is displaced for
-//! it, exactly once, and the check-out gets the capacity when the connection is closed.
+//! Models of the drain queue. A drain never delays a check-out: if a check-out lacks only capacity, one drain is
+//! displaced for it, exactly once, and the check-out gets the capacity when the connection is closed.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use wharf::{Clear, PoolEvent};
 use super::harness::model;
 use super::world::*;
 
-/// Asserts, from the events, that no more than `most` connections exist at any instant.
+/// Asserts, from the events, that at most `most` connections exist at any instant.
 fn assert_at_most(pool: &Arc<Pool>, most: usize) {
     let mut total = 0;
     for event in pool.environment().events() {
@@ -22,7 +22,7 @@ fn assert_at_most(pool: &Arc<Pool>, most: usize) {
     }
 }
 
-/// The drain never ends by itself.
+/// The drain never ends on its own.
 #[test]
 fn drain_that_begins_while_a_check_out_queues_up_does_not_delay_it() {
     model("drain_that_begins_while_a_check_out_queues_up_does_not_delay_it", Some(4), || {
@@ -71,8 +71,8 @@ fn drain_that_fails_while_a_check_out_needs_its_capacity_ends_once() {
     });
 }
 
-/// While another connection is pending, a check-out cannot use the capacity of a drain. Neither the drain nor the
-/// leased connection ends by itself.
+/// While another connection is pending, a check-out cannot use the capacity of a drain. Neither the drain nor the lease
+/// ends on its own.
 #[test]
 fn permit_freed_while_a_check_out_queues_up_displaces_a_drain() {
     model("permit_freed_while_a_check_out_queues_up_displaces_a_drain", Some(4), || {

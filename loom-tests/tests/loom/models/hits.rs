@@ -143,7 +143,7 @@ fn hit_during_a_clear_shares_no_connection_with_it() {
     });
 }
 
-/// A hit after the clear shows whether the stale connection is in the shard.
+/// A hit after the clear shows whether the stale connection is still in the shard.
 #[test]
 fn return_during_a_clear_leaves_no_stale_connection_to_hit() {
     model("return_during_a_clear_leaves_no_stale_connection_to_hit", Some(6), || {
@@ -160,8 +160,8 @@ fn return_during_a_clear_leaves_no_stale_connection_to_hit() {
     });
 }
 
-/// The thread that returns the connection has also taken it, so it puts the connection back unless the clear has
-/// changed the head.
+/// The thread that returns the connection also took it, so it puts the connection back unless the clear has changed the
+/// head.
 #[test]
 fn connection_put_back_during_a_clear_is_not_left_to_hit() {
     model("connection_put_back_during_a_clear_is_not_left_to_hit", Some(6), || {
@@ -222,7 +222,7 @@ fn hit_after_the_use_of_another_pool_takes_no_slot_of_that_pool() {
     });
 }
 
-/// The shard of the other pool gets the head that the hits have left on the first pool's shard. The returned connection
+/// The shard of the other pool gets the head that the hits left on the first pool's shard. The returned connection
 /// still has the link of its last push, and the connection below it is in use.
 #[test]
 fn connection_is_not_put_back_by_the_head_of_another_pool() {
@@ -246,7 +246,7 @@ fn connection_is_not_put_back_by_the_head_of_another_pool() {
     });
 }
 
-/// Both connections have the same link: each was alone in the stack.
+/// Both connections have the same link, because each was alone in the stack.
 #[test]
 fn hit_takes_the_connection_that_was_put_back_and_not_the_noted_one() {
     model("hit_takes_the_connection_that_was_put_back_and_not_the_noted_one", None, || {
@@ -260,7 +260,7 @@ fn hit_takes_the_connection_that_was_put_back_and_not_the_noted_one() {
     });
 }
 
-/// Checks in and takes the same connection again.
+/// Checks a connection in and takes it again.
 fn take_again(pool: &Arc<Pool>, lease: Leased) -> Leased {
     check_in(lease);
     hit(pool).expect("no other thread uses the shard")
@@ -345,7 +345,7 @@ unsafe impl Environment for Metered {
     type Connection = ();
 
     fn now(&self) -> Instant {
-        // No model asks how long a connection was idle.
+        // None of the models ask how long a connection was idle.
         Instant::now()
     }
 

@@ -1,4 +1,4 @@
-//! Models of the records of holders: reading them, and reporting long uses, while their owners write them.
+//! Models of the holders' records: they are read, and long uses are reported, while their owners write them.
 
 use std::panic::Location;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use wharf::unstable::pool::Idle;
 use super::harness::model;
 use super::world::*;
 
-/// Two lines that check connections out.
+/// Two call sites that check out connections.
 fn sites() -> [&'static Location<'static>; 2] {
     [Location::caller(), here()]
 }
@@ -26,14 +26,14 @@ fn check_out_at(pool: &Arc<Pool>, idle: Idle<World>, site: &'static Location<'st
     check_out(pool, idle)
 }
 
-/// Opens a connection, which is on its way to its caller until it is checked out or made available.
+/// Opens a connection. It is on its way to its caller until it is checked out or made available.
 fn on_its_way(pool: &Arc<Pool>) -> Idle<World> {
     let (idle, opening) = opened(pool);
     drop(opening);
     idle
 }
 
-/// The task's number belongs to the site, so a reader can tell whether both belong to one use.
+/// Each site has its own task number, so a reader can tell whether the two belong to one use.
 #[test]
 fn holder_is_read_from_one_use() {
     model("holder_is_read_from_one_use", Some(2), || {
@@ -103,7 +103,7 @@ fn check_out_that_was_reported_as_an_earlier_use_ends_it_when_it_gives_up() {
     });
 }
 
-/// Asserts that a use that `ends` ends meanwhile is reported as ended exactly if it is reported as long.
+/// Asserts that a use that `ends` ends during a review is reported as ended if and only if it is reported as long.
 fn end_during_a_review<T: Send + 'static>(pool: &Pool, ends: impl FnOnce() -> T + Send + 'static) -> T {
     pool.report_holds_after(Some(Duration::from_nanos(1)));
     pool.environment().pass(Duration::from_secs(1));

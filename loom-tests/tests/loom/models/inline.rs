@@ -1,7 +1,7 @@
 //! Models of the inline delivery of events, and of its order with the queue.
 //!
-//! Inline deliveries may overlap, and a subscriber's panic is caught. So the subscribers here do not assert: they note
-//! faults, and the model asserts at its end that they noted none.
+//! Inline deliveries may overlap, and a subscriber's panic is caught. So the subscribers here do not assert. They note
+//! faults, and the model asserts at its end that there are none.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::harness::model;
 /// The event that a subscriber of event 1 emits.
 const INNER: u32 = 101;
 
-/// What the subscribers have noted, in std's atomics, which order nothing.
+/// What the subscribers have noted, in std's atomics, which do not order anything.
 #[derive(Default)]
 struct Noted {
     delivered: AtomicU32,
@@ -45,7 +45,7 @@ impl Noted {
 fn inline_event_follows_the_queued_event_before_it() {
     model("inline_event_follows_the_queued_event_before_it", Some(3), || {
         let events = Events::new(1, 1);
-        // Like a connection that is handed over: a thread that takes it knows that the event was emitted.
+        // Like a connection that is handed over: the thread that takes it knows that the event was emitted.
         let is_handed_over = Arc::new(AtomicBool::new(false));
         let emits = {
             let (events, is_handed_over) = (events.clone(), is_handed_over.clone());
@@ -99,7 +99,7 @@ fn inline_event_is_delivered_before_its_caller_goes_on() {
 fn inline_event_waits_for_the_event_that_its_caller_left_behind() {
     model("inline_event_waits_for_the_event_that_its_caller_left_behind", Some(3), || {
         let events = Events::new(2, 2);
-        // The other caller's event may be delivered at the same time as an inline one.
+        // The other caller's event may be delivered at the same time as an inline event.
         let on_event = {
             let events = events.clone();
             move |number: &u32| match number {
@@ -181,7 +181,7 @@ fn panicking_subscriber_ends_its_inline_delivery() {
         let (events, noted) = (Events::new(2, 1), Arc::new(Noted::default()));
         let panics = |noted: &Noted, number: u32| {
             noted.note(number);
-            // Not through the panic hook: the harness would take its message for the model's failure.
+            // Bypasses the panic hook, because the harness would mistake its message for the model's failure.
             resume_unwind(Box::new(()));
         };
         let other = {
@@ -189,7 +189,7 @@ fn panicking_subscriber_ends_its_inline_delivery() {
             thread::spawn(move || {
                 let call = AssertUnwindSafe(|| events.delivery.deliver_inline(&1, |number| panics(&noted, *number)));
                 noted.is_wrong.fetch_or(catch_unwind(call).is_err(), StatisticOrdering::Relaxed);
-                // Inline again, and not from the queue.
+                // Delivered inline again, and not from the queue.
                 events.delivery.deliver_inline(&2, |number| noted.note(*number));
             })
         };
@@ -211,7 +211,7 @@ fn caller_that_delivers_inline_is_held_for_a_bounded_number_of_events() {
             })
         };
         let here = AtomicU32::new(0);
-        // Emitted before, for example under a lock, so that this caller begins as the deliverer.
+        // Emitted earlier, for example under a lock, so that this caller begins as the deliverer.
         events.emit(9);
         events.delivery.deliver_inline(&10, |number| {
             here.fetch_add(1, StatisticOrdering::Relaxed);

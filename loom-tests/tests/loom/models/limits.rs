@@ -1,5 +1,5 @@
 //! Models of orderings 5 and 9: the counts never exceed the limits, nothing is left after a close, and the end of the
-//! last connection is noticed.
+//! last connection does not go unnoticed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,7 +11,7 @@ use wharf::unstable::pool::{Grant, Permit};
 use super::harness::model;
 use super::world::*;
 
-/// The sums of the tokens that exist. These are std's atomics, because loom's threads take turns, and because they are
+/// The numbers of tokens that exist. They can be std's atomics, because loom's threads take turns and because they are
 /// not part of the pool.
 #[derive(Default)]
 struct Tokens {
@@ -115,8 +115,8 @@ fn both_counts_return_to_zero_after_close() {
     });
 }
 
-/// Checks that the end of `last` is noticed. A thread that closes a pool and finds a connection left relies on a
-/// notification when the connection is gone.
+/// Checks that the end of `last` is noticed. A thread that closes a pool and finds a connection left relies on being
+/// notified when the connection is gone.
 fn noticed<T: Send + 'static>(name: &'static str, bound: Option<usize>, last: fn(&Arc<Pool>) -> T, end: fn(T)) {
     model(name, bound, move || {
         let pool = unheard(options(1, 1));
@@ -136,7 +136,7 @@ fn noticed<T: Send + 'static>(name: &'static str, bound: Option<usize>, last: fn
     });
 }
 
-/// The drain fails, because a broken connection does not reach the shard's head, whose update would order the two
+/// The drain fails on purpose: a broken connection does not reach the shard's head, whose update would order the two
 /// threads.
 #[test]
 fn end_of_the_last_connection_of_a_closed_pool_is_noticed() {

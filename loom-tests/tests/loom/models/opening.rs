@@ -91,7 +91,7 @@ fn thread_that_sees_a_ready_pool_sees_the_pool_ready_event() {
 }
 
 /// A connection becomes available and stops being pending while a check-out searches. The check-out must find this
-/// connection, and never open a second one.
+/// connection and must not open a second one.
 fn becomes_available(name: &'static str, max_pool_size: u32) {
     model(name, Some(5), move || {
         let pool = unheard(options(max_pool_size, 1));
@@ -136,7 +136,7 @@ fn ids_are_in_the_order_of_the_created_events() {
 }
 
 /// A check-out shares its permit with the task that opens the connection. If another connection comes first, the
-/// check-out gives up the permit, which a second check-out waits for.
+/// check-out gives up the permit, for which a second check-out is waiting.
 #[test]
 fn shared_permit_is_used_once_or_given_up() {
     model("shared_permit_is_used_once_or_given_up", Some(4), || {

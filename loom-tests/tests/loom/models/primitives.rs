@@ -1,5 +1,5 @@
-//! Models of the primitives: the watch for a change, the brief lock, the wait list alone, the stacks of slots, and the
-//! front of one value.
+//! Models of the primitives: the watch for a change, the brief lock, the wait list on its own, the stacks of slots, and
+//! the front for one value.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -56,7 +56,7 @@ fn watch_never_misses_a_close() {
     });
 }
 
-/// The value is in a loom cell. Two simultaneous holders are a race, and so is a holder that does not see the last
+/// The value is in a loom cell, so two simultaneous holders are a race, and so is a holder that does not see the last
 /// holder's writes.
 #[test]
 fn brief_lock_has_one_holder_that_sees_the_last_holders_writes() {
@@ -72,7 +72,7 @@ fn brief_lock_has_one_holder_that_sees_the_last_holders_writes() {
     });
 }
 
-/// Each section gets its own number. A section that runs twice takes two numbers, and the wait for a section that does
+/// Each section gets its own number. A section that runs twice takes two numbers, and waiting for a section that does
 /// not run never ends.
 #[test]
 fn brief_lock_runs_each_section_once_and_its_thread_sees_the_outcome() {
@@ -89,7 +89,7 @@ fn brief_lock_runs_each_section_once_and_its_thread_sees_the_outcome() {
     });
 }
 
-/// Each wait may or may not find the other.
+/// Each wait may or may not find the other waiter.
 #[test]
 fn waiter_and_granter_meet_in_either_order() {
     model("waiter_and_granter_meet_in_either_order", None, || {
@@ -113,7 +113,7 @@ fn taken(list: &ModelledList, waiter: &mut ModelledWaiter, polled: Poll<u32>) ->
     }
 }
 
-/// Waits and takes its grant so often that the cells of the first segment are reused, if they are over.
+/// Waits and takes its grant often enough that the cells of the first segment are reused, if they are over.
 fn use_cells_again(list: &ModelledList) {
     for grant in 3..7 {
         let (mut waiter, polled) = list.wait();
@@ -200,7 +200,7 @@ fn next(lock: &BriefLock<u32>) -> u32 {
     lock.run(section, || section)
 }
 
-/// The holder releases no lock that it has given to another thread.
+/// The holder does not release a lock that it has given to another thread.
 #[test]
 fn brief_lock_that_is_given_to_a_thread_is_held() {
     model("brief_lock_that_is_given_to_a_thread_is_held", Some(1), || {
@@ -215,8 +215,8 @@ fn brief_lock_that_is_given_to_a_thread_is_held() {
     });
 }
 
-/// The models above explore how two requests enter the list. Here a single execution leads there, and the rest is
-/// explored. Otherwise loom would switch between the two waiting threads without end.
+/// The models above explore how two requests enter the list. Here the requests enter in a single execution, and only
+/// the rest is explored. Otherwise loom would switch between the two waiting threads forever.
 #[test]
 fn brief_lock_is_given_with_the_later_request() {
     model("brief_lock_is_given_with_the_later_request", Some(4), || {
@@ -254,15 +254,15 @@ fn runs(lock: &Arc<BriefLock<u32>>) -> thread::JoinHandle<()> {
 struct Room {
     slots: Slots<AtomicU32>,
     stack: SlotStack,
-    /// In std's atomics, which order nothing.
+    /// In std's atomics, which do not order anything.
     is_owned: [AtomicBool; 2],
 }
 
 impl Room {
-    /// Makes a stack of slot 0 and, above it, slot 1.
+    /// Creates a stack of slot 0 and, above it, slot 1.
     fn full() -> Arc<Self> {
         let room = Self { slots: Slots::new(), stack: SlotStack::new(), is_owned: Default::default() };
-        // Before the threads start: in models, room is made by one thread only.
+        // Before the threads start, because in models only one thread makes room.
         for expected in 0..2 {
             assert_eq!(room.slots.grow(), Some(expected));
             room.stack.push(&room.slots, expected);
@@ -282,7 +282,7 @@ impl Room {
         self.stack.push(&self.slots, slot);
     }
 
-    /// Requires that the stack has all slots that no thread owns.
+    /// Requires the stack to contain all slots that no thread owns.
     fn check(&self) {
         while self.pop().is_some() {}
         assert!(self.is_owned.iter().all(|slot| slot.load(Ordering::Relaxed)), "a slot is lost");
@@ -353,8 +353,8 @@ fn slots_pushed_while_others_are_detached_are_not_lost() {
     });
 }
 
-/// Threads take and put two values at the front. Every value that is taken or replaced is whole, and each comes out
-/// only once.
+/// Threads put two values at the front and take them. Every value that is taken or replaced is whole, and each comes
+/// out only once.
 #[derive(Default)]
 struct Pair([AtomicU32; 2]);
 

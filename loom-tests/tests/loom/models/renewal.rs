@@ -58,7 +58,7 @@ fn waiter_is_served_despite_a_renewal() {
                 pool.maintain();
             }
         });
-        // A connection that comes back before the renewal may be granted and then be stale. Then its capacity leads to
+        // A connection that comes back before the renewal may be granted and then go stale. Then its capacity leads to
         // a permit.
         let grant = match loom::future::block_on(waits) {
             wharf::unstable::pool::Grant::Connection(idle) if idle.is_stale() => {

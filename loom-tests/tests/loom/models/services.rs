@@ -1,5 +1,4 @@
-//! Models of load-balanced mode: which connections the clear of a service reaches, and how maintenance treats the
-//! others.
+//! Models of load-balanced mode: which connections clearing a service reaches, and how maintenance treats the others.
 
 use loom::thread;
 use wharf::{Clear, ConnectionClosedReason, PoolEvent, PoolOptions, ServiceId};
@@ -40,7 +39,7 @@ fn connection_checked_in_during_a_clear_of_its_service_is_closed_once_as_stale()
         assert!(pool.clear_service(CLEARED, Clear::new()).unwrap());
         pool.maintain();
         returns.join().unwrap();
-        // If maintenance came first, the check-in closed the connection itself. No second run is needed.
+        // If maintenance came first, the check-in closed the connection itself, so a second run is not needed.
         assert_empty(&pool);
         assert_eq!(closed(&pool), [(1, ConnectionClosedReason::Stale)]);
         wind_up(pool);
@@ -58,7 +57,7 @@ fn check_out_during_maintenance_gets_the_connection_that_is_put_back() {
             let pool = pool.clone();
             move || pool.maintain()
         });
-        // While maintenance has taken the connection off its shard, this finds neither a connection nor a permit.
+        // This finds neither a connection nor a permit while maintenance has the connection off its shard.
         check_in(check_out(&pool, connection(acquire(&pool))));
         runs.join().unwrap();
         assert_eq!(closed(&pool), []);
@@ -82,7 +81,7 @@ fn clear_of_a_service_reaches_every_shard_in_one_of_two_runs() {
         });
         pool.maintain();
         clears.join().unwrap();
-        // If the first run noticed the clear, it has closed both connections, and this run closes none.
+        // If the first run noticed the clear, it closed both connections, and this run closes none.
         pool.maintain();
         assert_eq!(closed(&pool).len(), 2);
         assert_empty(&pool);

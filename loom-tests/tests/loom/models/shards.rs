@@ -1,4 +1,4 @@
-//! Models with two shards, where most models have one. Operations on all shards must reach both.
+//! Models with two shards; most other models have one. Operations on all shards must reach both.
 
 use loom::thread;
 use wharf::Clear;

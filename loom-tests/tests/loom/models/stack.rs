@@ -44,7 +44,7 @@ fn check_in_publishes_the_users_writes() {
     });
 }
 
-/// Uses no waker, because a waker would synchronise on its own.
+/// Does not use a waker, because a waker would itself synchronise.
 #[test]
 fn hand_over_publishes_the_users_writes() {
     model("hand_over_publishes_the_users_writes", None, || {

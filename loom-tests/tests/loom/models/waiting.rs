@@ -140,7 +140,7 @@ fn check_out_that_queues_up_during_a_clear_is_refused() {
     });
 }
 
-/// The newcomer joins the other waiter without the lock, while the clear takes all tickets out of the word.
+/// The newcomer joins the other waiter without the lock while the clear takes all tickets out of the word.
 #[test]
 fn check_out_that_queues_up_behind_another_during_a_clear_is_refused() {
     model("check_out_that_queues_up_behind_another_during_a_clear_is_refused", Some(3), || {
@@ -211,7 +211,7 @@ fn stale_connection_is_never_handed_to_a_later_waiter() {
     });
 }
 
-/// A newcomer arrives, and `first` must be served before the newcomer.
+/// A newcomer arrives, but `first` must be served before it.
 fn served_before_a_newcomer(pool: &Arc<Pool>, first: impl Future<Output = Grant<World>>) {
     let order = Arc::new(Mutex::new(Vec::new()));
     let newcomer = thread::spawn({
@@ -229,7 +229,7 @@ fn served_before_a_newcomer(pool: &Arc<Pool>, first: impl Future<Output = Grant<
     assert_eq!(*order.lock().unwrap(), ["first", "newcomer"]);
 }
 
-/// A connection or a permit is freed while one check-out waits and another one arrives.
+/// A connection or a permit is freed while one check-out is waiting and another arrives.
 fn in_order(name: &'static str, prepare: impl Fn(&Arc<Pool>) -> Box<dyn FnOnce() + Send> + Send + Sync + 'static) {
     model(name, Some(2), move || {
         let pool = unheard(options(1, 1));
@@ -363,8 +363,8 @@ fn waiter_polled_again_with_its_waker_is_woken_when_served() {
 
 /// A clear takes all waiters out of the queue at once, and refuses them one after the other.
 ///
-/// The second waiter is not polled before the end of the clear. It would wait for its grant like the first waiter, and
-/// loom would run two waiting threads alternately without end.
+/// The second waiter is not polled before the clear has ended. Otherwise it would wait for its grant like the first
+/// waiter, and loom would alternate between two waiting threads forever.
 #[test]
 fn waiter_cancelled_during_a_clear_is_counted_out_once() {
     model("waiter_cancelled_during_a_clear_is_counted_out_once", Some(2), || {
@@ -386,8 +386,8 @@ fn waiter_cancelled_during_a_clear_is_counted_out_once() {
     });
 }
 
-/// The granter may read the wait list's word after two later check-outs have queued up. It passed the shard's flag
-/// while the earlier check-out waited.
+/// The granter may read the wait list's word after two later check-outs have queued up. It read the shard's flag while
+/// the earlier check-out was waiting.
 #[test]
 fn stale_connection_is_never_handed_to_the_first_of_two_later_waiters() {
     model("stale_connection_is_never_handed_to_the_first_of_two_later_waiters", Some(2), || {
@@ -408,7 +408,7 @@ fn stale_connection_is_never_handed_to_the_first_of_two_later_waiters() {
     });
 }
 
-/// One of the newcomers needs the next segment. The later newcomer may be the one that leaves.
+/// One of the newcomers needs the next segment. The one that leaves may be the later newcomer.
 #[test]
 fn newcomer_that_leaves_takes_no_grant_of_one_before_it() {
     model("newcomer_that_leaves_takes_no_grant_of_one_before_it", Some(2), || {
@@ -431,7 +431,7 @@ fn newcomer_that_leaves_takes_no_grant_of_one_before_it() {
     });
 }
 
-/// The third check-out waits in another segment than the first.
+/// The third check-out waits in a different segment from the first.
 #[test]
 fn third_waiter_is_never_served_before_the_first() {
     model("third_waiter_is_never_served_before_the_first", Some(2), || {
@@ -484,7 +484,7 @@ fn refusal_never_reaches_a_waiter_that_came_after_the_clear() {
     });
 }
 
-/// The tickets before each clear and after it use the cells of the same segments.
+/// The tickets before and after each clear use cells of the same segments.
 #[test]
 fn claim_reaches_its_waiter_during_two_clears() {
     model("claim_reaches_its_waiter_during_two_clears", Some(1), || {

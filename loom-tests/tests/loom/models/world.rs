@@ -1,4 +1,4 @@
-//! The environment of the models: it records events. Its dummy connections detect races and double holders.
+//! The models' environment, which records events. Its dummy connections detect races and double holders.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -24,10 +24,10 @@ pub type Opened = (Idle<World>, Opening<World>);
 
 /// A dummy connection.
 ///
-/// Its marks are std's atomics, which loom neither sees nor reorders. So they add no synchronisation that could hide a
-/// bug, and they change only between loom's switches of threads.
+/// Its marks are std's atomics, which loom neither sees nor reorders. So they do not add synchronisation that could
+/// hide a bug, and they change only between loom's thread switches.
 pub struct Connection {
-    /// Written by each user. loom reports every access that is not ordered after the previous one.
+    /// Written by each user. loom reports every access that is not ordered after the previous access.
     contents: UnsafeCell<u32>,
     held: AtomicBool,
     needs_drain: AtomicBool,
@@ -49,14 +49,14 @@ pub struct World {
     listens: bool,
     /// The events, in the order of the calls. A std mutex, for the reason that `Connection` states.
     events: Mutex<Vec<PoolEvent>>,
-    /// The number of events that were emitted. It lets loom switch threads at each event. Emitting threads release it
-    /// and never acquire it, so it orders nothing between them.
+    /// The number of emitted events. It lets loom switch threads at each event. Emitting threads release it and never
+    /// acquire it, so it does not order them.
     emitted: AtomicUsize,
-    /// Notified when connections have become stale, if a model watches for that.
+    /// Notified when connections have become stale, if a model watches for it.
     changed: Option<Event>,
     opened: AtomicU32,
     disposed: AtomicU32,
-    /// The connections whose drains no model has begun yet.
+    /// The connections whose drains have not been begun by a model yet.
     drains: Mutex<Vec<Drain>>,
     /// The time that has passed, in nanoseconds.
     passed: AtomicU64,
@@ -76,7 +76,8 @@ impl World {
         }
     }
 
-    /// Returns the event that is notified when connections have become stale. The pool must be a [`watched`] one.
+    /// Returns the event that is notified when connections have become stale. The pool must have been created by
+    /// [`watched`].
     pub fn changed(&self) -> &Event {
         self.changed.as_ref().expect("the pool is not watched")
     }
@@ -113,7 +114,7 @@ impl World {
         self.drains.lock().unwrap().pop()
     }
 
-    /// Returns how often the calling thread has requested maintenance.
+    /// Returns how often maintenance was requested on the calling thread.
     pub fn maintenance_asked_for_here(&self) -> usize {
         RUNS.with(Cell::get)
     }
@@ -137,7 +138,7 @@ loom::thread_local! {
     static TASK: Cell<u64> = Cell::new(0);
 }
 
-/// Makes the calling thread run a task of this number.
+/// Makes the calling thread appear to run the task with this number.
 pub fn run_as_task(number: u64) {
     TASK.with(|present| present.set(number));
 }
@@ -154,7 +155,7 @@ pub fn prefer_shard(hint: usize) {
 unsafe impl Environment for World {
     type Connection = Connection;
 
-    // The tally's accesses would multiply the executions. One model has an environment with a tally.
+    // The tally's accesses would multiply the executions. One model has an environment with tallies.
     const METERED: bool = false;
 
     fn now(&self) -> Instant {
@@ -362,7 +363,7 @@ pub fn end_drain(mut draining: Drain, succeeds: bool) {
     drop(draining);
 }
 
-/// Drains until a check-out has the drain displaced. `None`: it was displaced before it began.
+/// Drains until the drain is displaced for a check-out. `None` means that it was displaced before it began.
 pub fn drain_until_displaced(draining: Option<Drain>) {
     let Some(mut draining) = draining else { return };
     let (_, revocation) = draining.revocable();
