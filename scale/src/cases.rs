@@ -1,6 +1,6 @@
-//! The simulated work of the tasks on each core.
+//! The simulated work of each core's tasks.
 //!
-//! The first cases are also in the benchmark's series `cores` (`benches/`), so that the two can be compared.
+//! The first cases are also part of the benchmark's series `cores` (`benches/`), so that the two can be compared.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -12,7 +12,7 @@ use crate::machine::{self, Access, Outcome, Plan, scattered};
 use crate::runtime::{Work, run, task as spawned, yield_now};
 use crate::shared::{Word, touch};
 
-/// How many connections pass from task to task at once.
+/// How many connections pass from task to task at a time.
 const HANDFUL: usize = 16;
 
 const MICROSECOND: Picos = 1_000_000;
@@ -34,7 +34,7 @@ macro_rules! cases {
                 match self { $(Self::$case => $name,)* }
             }
 
-            /// What runs.
+            /// A description of the case.
             pub fn what(self) -> &'static str {
                 match self { $(Self::$case => concat!($($what,)*).trim_ascii(),)* }
             }
@@ -88,7 +88,7 @@ impl Case {
         Plan { warm_up: warm_up * MICROSECOND, measured: measured * MICROSECOND, ..plan.clone() }
     }
 
-    /// Simulates the case on a design. `None` if the case leaves out the design.
+    /// Simulates the case on a design. Returns `None` if the case does not include the design.
     pub fn simulate<D: Design>(self, plan: &Plan) -> Option<Outcome> {
         let cores = plan.cores;
         let queues = D::NAME != "single stack";
@@ -113,7 +113,7 @@ impl Case {
     }
 }
 
-/// Runs the tasks of a case and of the pool.
+/// Runs the tasks of a case together with the pool's own tasks.
 fn run_on<D: Design>(plan: &Plan, pool: &Arc<D>, work: Vec<Work>) -> Outcome {
     let of_pool = pool.tasks().into_iter().enumerate();
     let tasks = of_pool.chain(work.into_iter().enumerate()).map(|(number, work)| (number % plan.cores, work));
@@ -154,13 +154,13 @@ fn held<D: Design>(plan: &Plan, tasks: usize, size: usize) -> Outcome {
 enum Direction {
     /// Each core takes connections, and returns the connections that the core before it has taken.
     Around,
-    /// The first half of the cores take, the second half return.
+    /// The first half of the cores take connections, and the second half return them.
     Across,
 }
 
 /// Handfuls of connections on their way to a core.
 struct Handfuls<G> {
-    /// How many handfuls there are.
+    /// The number of handfuls.
     count: Word,
     handfuls: Mutex<VecDeque<Vec<G>>>,
 }
@@ -185,7 +185,7 @@ impl<G> Handfuls<G> {
         self.handfuls.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
     }
 
-    /// Waits for a handful until the time is over. Most come soon, and other tasks of the worker run meanwhile.
+    /// Waits for a handful until the time is over. Most arrive soon, and the worker's other tasks run in the meantime.
     async fn received(&self) -> Option<Vec<G>> {
         const SPINS: usize = 100;
         loop {
@@ -217,7 +217,7 @@ fn passed_on<D: Design>(plan: &Plan, direction: Direction) -> Outcome {
             let (own, next) = (&mailboxes[number], &mailboxes[to % cores]);
             while !machine::is_over() {
                 if takes {
-                    // No more than the other side returns.
+                    // Takes no more than the other side returns.
                     while direction == Direction::Across && next.count.load() > 1 && !machine::is_over() {
                         machine::spin();
                     }
@@ -274,7 +274,7 @@ mod of_wharf {
                 while !machine::is_over() {
                     let step = steps.load();
                     if drawn(step, cores) != number {
-                        // Seldom, because each look at the step costs the simulation as much as an access of the pool.
+                        // Checks rarely, because each check costs the simulation as much as an access by the pool.
                         machine::pass(MICROSECOND / 2);
                         continue;
                     }

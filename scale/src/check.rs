@@ -9,10 +9,10 @@ use crate::machine::Plan;
 use crate::profiles::Measured;
 use crate::report::Figure;
 
-/// The tolerance for the figures of few cores.
+/// The tolerance for figures on few cores.
 pub const TOLERANCE: f64 = 0.25;
-/// For few cores, the throughput follows from the work of one core and the cost of a transfer. For more cores, the
-/// placement of tasks and the machine's network decide.
+/// The largest number of cores that counts as few. On few cores, the throughput follows from the work of one core and
+/// the cost of a transfer. On more cores, the placement of tasks and the machine's interconnect decide.
 const FEW: usize = 2;
 
 /// A simulated figure beside the measured one.
@@ -22,9 +22,9 @@ pub struct Compared {
     pub case: Case,
     /// The number of cores.
     pub cores: usize,
-    /// Millions of operations a second.
+    /// The simulated throughput, in millions of operations a second.
     pub simulated: f64,
-    /// The same.
+    /// The measured throughput, in the same unit.
     pub measured: f64,
 }
 
@@ -34,7 +34,7 @@ impl Compared {
         self.simulated / self.measured
     }
 
-    /// Returns whether the ratio is near enough to 1, for the cores that are checked.
+    /// Returns whether the ratio is near enough to 1. Always true for more cores than are checked.
     pub fn holds(&self) -> bool {
         self.cores > FEW || (1.0 - TOLERANCE..=1.0 + TOLERANCE).contains(&self.ratio())
     }

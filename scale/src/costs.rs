@@ -7,7 +7,8 @@ use crate::profiles::PROFILES;
 /// A time in picoseconds, which keeps simulations exact and repeatable.
 pub type Picos = u64;
 
-/// Declares the costs: name, nanoseconds on each of the [`PROFILES`](crate::profiles::PROFILES), meaning.
+/// Declares the costs: the name, the nanoseconds on each of the [`PROFILES`](crate::profiles::PROFILES), and the
+/// meaning.
 macro_rules! costs {
     ($($(#[$meaning:meta])* $name:ident = $xeon:literal, $epyc:literal;)*) => {
         /// The costs of a machine, in picoseconds. The default is the first of the
@@ -28,7 +29,7 @@ macro_rules! costs {
             ///
             /// # Errors
             ///
-            /// A description of the error.
+            /// Returns a description of the error.
             pub fn set(&mut self, name: &str, nanos: f64) -> Result<(), String> {
                 if !(0.0..=1e9).contains(&nanos) {
                     return Err(format!("{name} must be 0 to 1e9 nanoseconds, got {nanos}"));

@@ -1,7 +1,7 @@
 //! The Universal Scalability Law: how throughput depends on the number of cores.
 //!
-//! X(n) = λn / (1 + σ(n − 1) + κn(n − 1)). λ is the throughput of one core, σ the share of the work that only one core at
-//! a time can do, and κ the cost of keeping cores coherent, which grows with the number of pairs.
+//! X(n) = λn / (1 + σ(n − 1) + κn(n − 1)). λ is the throughput of one core, σ the share of the work that only one core
+//! at a time can do, and κ the cost of keeping cores coherent, which grows with the number of pairs of cores.
 
 /// The parameters of the law.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -15,18 +15,18 @@ pub struct Law {
 }
 
 impl Law {
-    /// Fits the law to measurements: numbers of cores, and operations a second. Minimizes the relative errors. `None`
-    /// if there are fewer than three measurements.
+    /// Fits the law to measurements, which are pairs of a number of cores and the operations a second. Minimizes the
+    /// relative errors. Returns `None` if there are fewer than three measurements.
     pub fn fit(measured: &[(usize, f64)]) -> Option<Self> {
         if measured.len() < 3 || measured.iter().any(|&(_, throughput)| throughput <= 0.0) {
             return None;
         }
-        // n / X = (1 + σ(n − 1) + κn(n − 1)) / λ is linear in 1/λ, σ/λ and κ/λ. None of the three can be negative: a
-        // coefficient that would be is left out.
+        // n / X = (1 + σ(n − 1) + κn(n − 1)) / λ is linear in 1/λ, σ/λ and κ/λ. None of the three can be negative; a
+        // coefficient that would be negative is left out.
         let subsets = [[true, true, true], [true, true, false], [true, false, true], [true, false, false]];
         let laws = subsets.into_iter().filter_map(|terms| {
             let [a, b, c] = least_squares(measured, terms)?;
-            // A smaller value is a rounding error of zero.
+            // A negative value this close to zero is a rounding error.
             let is_allowed = a > 0.0 && b > -1e-9 * a && c > -1e-9 * a;
             is_allowed.then(|| Self { lambda: 1.0 / a, sigma: (b / a).max(0.0) + 0.0, kappa: (c / a).max(0.0) + 0.0 })
         });

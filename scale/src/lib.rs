@@ -1,10 +1,10 @@
 //! A simulated machine of many cores, on which the pool's own code runs.
 //!
 //! With `--cfg simulated`, the pool's atomics, locks and cells call the machine before each access
-//! (`wharf::unstable::simulated`). [`machine`] runs each core as a coroutine and keeps its clock, [`mod@line`] has the
-//! state of each cache line in each core, and [`runtime`] places tasks on cores as tokio does. [`cases`] has the
-//! workloads, for wharf and for reference designs ([`designs`]) with memory of the machine ([`shared`]). [`profiles`]
-//! are real machines, and `check` compares the simulated machines with them.
+//! (`wharf::unstable::simulated`). [`machine`] runs each core as a coroutine and keeps its clock, [`mod@line`] holds
+//! the state of each cache line in each core, and [`runtime`] places tasks on cores as tokio does. [`cases`] contains
+//! the workloads, for wharf and for reference designs ([`designs`]) that use the machine's memory ([`shared`]).
+//! [`profiles`] describes real machines, and `check` compares the simulated machines with them.
 
 pub mod cases;
 #[cfg(simulated)]

@@ -8,7 +8,7 @@
 //! | invalid, another core has the line | a transfer, which makes all copies shared | a transfer, as above |
 //! | invalid, no core has the line | comes from memory, exclusive | comes from memory, modified |
 
-/// The most cores that a machine has.
+/// The most cores that a machine can have.
 pub const MOST_CORES: usize = 256;
 
 /// A set of cores.
@@ -57,7 +57,7 @@ pub enum Source {
     Memory,
     /// Another core of the socket.
     Near {
-        /// Whether many cores have the line, so that the next reader need not wait for this one.
+        /// Whether several cores have the line, so that the next reader need not wait for this one.
         shared: bool,
     },
     /// A core of another socket.
@@ -102,7 +102,7 @@ impl Line {
             *self = Self { holders: Cores::only(core), exclusive: true, modified: false };
             return Source::Memory;
         }
-        // The nearest copy serves the reader.
+        // The nearest copy is read.
         let is_near = self.holders.iter().any(|holder| socket(holder) == socket(core));
         let shared = !self.exclusive;
         self.holders.insert(core);

@@ -1,7 +1,7 @@
 //! The machine: cores as coroutines, their clocks, and the cache lines between them.
 //!
-//! All cores run on one thread. A core runs until it is about to access shared memory. If another core's clock is
-//! earlier, it waits for its turn. So all accesses take place in the order of virtual time, one after another, and a
+//! All cores run on one thread. A core runs until it is about to access shared memory, and if another core's clock is
+//! earlier, waits for its turn. So all accesses take place in the order of virtual time, one after another, and a
 //! simulation with the same seed is the same to the picosecond.
 //!
 //! # The time of an access
@@ -9,26 +9,29 @@
 //! - If the core has the line in a state that allows the access, it costs a hit, or more if the core has not used the
 //!   line for long.
 //! - Otherwise the line is fetched, and other copies are made invalid: a transfer. A line serves one transfer at a
-//!   time, first come, first served. Only readers of a shared line are served side by side.
-//! - A core that has fetched a line keeps it for at least half of the next transfer, while the request travels. So it
-//!   can use the line more than once, however many cores request it.
+//!   time, first come, first served. Only readers of a shared line are served in parallel.
+//! - A core that has fetched a line keeps it for at least half of the next transfer, while the next request travels. So
+//!   it can use the line more than once, however many cores request it.
 //! - The accesses of a core take effect in program order, at its clock `now`. The core does not wait for the line of a
 //!   store. An update and a fence wait for the core's earlier stores, as on x86.
-//! - The lines of one access are fetched side by side.
-//! - A core that walks through memory has the lines before it needs them (`Streams`), except for lines of other cores.
-//! - Before each access, the core computes for a `step`, more or less by up to a quarter. Without this noise, the cores
-//!   would march in step, unlike real cores.
+//! - The lines of one access are fetched in parallel.
+//! - A core that walks through memory has the lines before it needs them (`Streams`), except for lines that other cores
+//!   hold.
+//! - Before each access, the core computes for a `step`, give or take a quarter. Without this noise, the cores would
+//!   march in lockstep, unlike real cores.
 //!
 //! # How far a core looks ahead
 //!
-//! A core executes out of order: it requests the lines of later accesses while it waits for earlier ones, even across
-//! updates. So a core has a second clock, `ahead`, at which it reaches an access and requests its line. Computation and
-//! accesses without a transfer advance only that clock. The line arrives a transfer later, and the access takes effect
-//! once the line is there and all earlier accesses have taken effect. Then an update occupies the core for a while.
+//! A core executes out of order: it requests the lines of later accesses while it waits for earlier accesses, even
+//! across updates. So a core has a second clock, `ahead`, at which it reaches an access and requests its line.
+//! Computation and accesses without a transfer advance only that clock. The line arrives a transfer later, and the
+//! access takes effect once the line is there and all earlier accesses have taken effect. Then an update occupies the
+//! core for a while.
 //!
-//! - The core reaches an access at most a `window` before the earlier accesses have taken effect.
-//! - It follows a pointer only once the pointer has arrived ([`follow`]), and passes a loop that spins only once it has
-//!   left the loop. A line is there for later accesses once an update of it has taken effect.
+//! - The core reaches an access no earlier than a `window` before the earlier accesses have taken effect.
+//! - It follows a pointer only once the pointer has arrived ([`follow`]), and gets past a spin loop only once it has
+//!   left the loop. After an update of a line, the line is available to later accesses once the update has taken
+//!   effect.
 //! - A core that loads a line and writes it before the line arrives fetches it once.
 //! - If another core writes the line after this core's request, the line is fetched after that write.
 
@@ -49,11 +52,11 @@ pub type Site = &'static Location<'static>;
 /// How an access uses a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Reads it.
+    /// Reads the line.
     Load,
-    /// Writes it.
+    /// Writes the line.
     Store,
-    /// Reads and writes it in one step.
+    /// Reads and writes the line in one step.
     Update,
 }
 
@@ -64,11 +67,11 @@ pub struct Plan {
     pub cores: usize,
     /// The number of sockets, among which the cores are divided evenly.
     pub sockets: usize,
-    /// What each step takes.
+    /// The cost of each step.
     pub costs: Costs,
-    /// Chooses the noise. There is none with 0.
+    /// Determines the noise; 0 means no noise.
     pub seed: u64,
-    /// Whether the workers are those of one runtime, and steal tasks from each other.
+    /// Whether the workers belong to one runtime and steal tasks from each other.
     pub steals: bool,
     /// How long the cores run before they are measured.
     pub warm_up: Picos,
@@ -76,7 +79,7 @@ pub struct Plan {
     pub measured: Picos,
 }
 
-/// What the accesses of one place in the source came to, while measured.
+/// The totals of the measured accesses from one place in the source.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Accesses to lines that the core had.
@@ -87,12 +90,12 @@ pub struct Tally {
     pub far: u64,
     /// Lines that came from memory.
     pub memory: u64,
-    /// The time that cores spent, in picoseconds, waiting for other transfers of the line included.
+    /// The time that cores spent, in picoseconds, including time waiting for other transfers of the line.
     pub time: Picos,
 }
 
 impl Tally {
-    /// Adds another one.
+    /// Adds another tally.
     pub fn add(&mut self, other: &Self) {
         self.hits += other.hits;
         self.near += other.near;
@@ -102,14 +105,14 @@ impl Tally {
     }
 }
 
-/// What a simulation came to.
+/// The result of a simulation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Operations that [`count`] counted while measured.
+    /// The operations that [`count`] counted during the measurement.
     pub operations: u64,
-    /// What the accesses came to, by file and line of the source.
+    /// The totals of the accesses, by file and line of the source.
     pub sites: BTreeMap<(&'static str, u32), Tally>,
-    /// All accesses, including the warm-up: the cost of the simulation itself.
+    /// The number of all accesses, including the warm-up, which determines the cost of the simulation itself.
     pub accesses: u64,
 }
 
@@ -147,23 +150,23 @@ impl Hasher for Mix {
 
 type ByAddress<V> = HashMap<usize, V, BuildHasherDefault<Mix>>;
 
-/// A line, and the transfers that it serves.
+/// A line, and the transfers that it is serving.
 #[derive(Default)]
 struct Busy {
     present: Line,
     /// The line after all requested transfers.
     promised: Line,
-    /// When the line will have served them.
+    /// When the line will have served all of them.
     until: Picos,
     /// When each transfer takes the line from its core: half a transfer before it arrives.
     leaves: VecDeque<Picos>,
-    /// The number of accesses of the core that used it last, at that use.
+    /// How many accesses its last user had made at that use.
     used: u64,
     /// When it was last written.
     written: Picos,
     /// Its last fetch.
     fetched: Fetch,
-    /// Which core has updated it last, where, and when that took effect.
+    /// The core that last updated it, where that was, and when it took effect.
     updated: (usize, usize, Picos),
 }
 
@@ -176,7 +179,7 @@ struct Fetch {
 }
 
 impl Busy {
-    /// Returns whether a core has the line in a state that allows the access, and still has it at that time.
+    /// Returns whether a core has the line in a state that allows the access, and still will at that time.
     fn is_hit(&self, core: usize, access: Access, at: Picos) -> bool {
         let allows = match self.present.state(core) {
             State::Modified | State::Exclusive => true,
@@ -190,33 +193,33 @@ impl Busy {
 #[derive(Default)]
 struct Mutex {
     is_locked: bool,
-    /// The cores that sleep until it is unlocked.
+    /// The cores that are sleeping until it is unlocked.
     sleepers: VecDeque<usize>,
 }
 
 struct Core {
-    /// When its last access took effect.
+    /// When the core's last access took effect.
     now: Picos,
-    /// When it reaches its next access.
+    /// When the core reaches its next access.
     ahead: Picos,
-    /// When the value of its last access arrives.
+    /// When the value of the core's last access arrives.
     read: Picos,
-    /// Whether it spins: it does not expect the end of the loop.
+    /// Whether the core is spinning, in which case it does not speculate past the loop.
     spins: bool,
-    /// When its last store will have its line.
+    /// When the core's last store will have its line.
     stored: Picos,
     noise: u64,
     sleeps: bool,
-    /// Was woken while it did not sleep. Its next sleep ends at once.
+    /// Whether the core was woken while it was not asleep, so that its next sleep ends at once.
     is_woken: bool,
-    /// The lines that the present access waits for, and whether they come one after another.
+    /// The lines that the current access is waiting for, and whether they arrive one after another.
     fetches: Vec<(usize, bool)>,
     accesses: u64,
     streams: Streams,
 }
 
 impl Core {
-    /// Returns the time, varied by up to a quarter.
+    /// Returns the time, give or take a quarter.
     fn noisy(&mut self, time: Picos) -> Picos {
         if self.noise == 0 {
             return time;
@@ -237,11 +240,11 @@ impl Costs {
 struct Machine {
     plan: Plan,
     cores: Vec<Core>,
-    /// The cores that wait for their turn, earliest first.
+    /// The cores that are waiting for their turn, earliest first.
     turns: BinaryHeap<Reverse<(Picos, usize)>>,
     running: Option<usize>,
     lines: ByAddress<Busy>,
-    /// The stores that wait for their lines: when the line arrives, the core, the line.
+    /// The stores that are waiting for their lines: the time at which the line arrives, the core, and the line.
     stores: BinaryHeap<Reverse<(Picos, usize, usize)>>,
     mutexes: ByAddress<Mutex>,
     sites: HashMap<(usize, u32), (Site, Tally), BuildHasherDefault<Mix>>,
@@ -253,7 +256,7 @@ thread_local! {
     static MACHINE: RefCell<Option<Machine>> = const { RefCell::new(None) };
 }
 
-/// Calls `f` with the machine and the core that runs. `None` outside of a simulation.
+/// Calls `f` with the machine and the running core. Returns `None` outside of a simulation.
 fn on_machine<R>(f: impl FnOnce(&mut Machine, usize) -> R) -> Option<R> {
     MACHINE.with_borrow_mut(|machine| {
         let machine = machine.as_mut()?;
@@ -267,7 +270,7 @@ fn on_machine<R>(f: impl FnOnce(&mut Machine, usize) -> R) -> Option<R> {
 ///
 /// # Panics
 ///
-/// If the plan has no cores or too many, or if a simulation is running on this thread.
+/// Panics if the plan has no cores or too many, or if a simulation is already running on this thread.
 pub fn simulate(plan: Plan, work: impl Fn(usize) + Clone + Send) -> Outcome {
     assert!((1..=MOST_CORES).contains(&plan.cores), "the machine must have 1 to {MOST_CORES} cores");
     assert!((1..=plan.cores).contains(&plan.sockets), "the machine must have 1 socket or more, and a core on each");
@@ -299,7 +302,7 @@ pub fn simulate(plan: Plan, work: impl Fn(usize) + Clone + Send) -> Outcome {
     };
     let count = machine.plan.cores;
     MACHINE.with_borrow_mut(|present| assert!(present.replace(machine).is_none(), "a simulation is running already"));
-    // A core's stack, in words. The system provides the used part.
+    // A core's stack, in words. The system provides only the part that is used.
     const STACK: usize = 0x8000;
     let mut coroutines: Vec<Generator<'_, (), ()>> = (0..count)
         .map(|core| {
@@ -345,7 +348,7 @@ impl Machine {
         move |core| core * sockets / cores
     }
 
-    /// Computes for this time, varied by up to a quarter.
+    /// Computes for this time, give or take a quarter.
     fn compute(&mut self, core: usize, time: Picos) {
         let (window, core) = (self.plan.costs.window, &mut self.cores[core]);
         core.ahead = core.ahead.max(core.now.saturating_sub(window)) + core.noisy(time);
@@ -356,15 +359,15 @@ impl Machine {
         now >= self.plan.warm_up && now < self.plan.warm_up + self.plan.measured
     }
 
-    /// Begins an access to all its lines, and requests the lines that the core does not have. It is the core's turn. If
-    /// lines are on their way, the core takes them with [`arrive`](Self::arrive) at its next turn.
+    /// Begins an access to all its lines, and requests the lines that the core does not have. Called when it is the
+    /// core's turn. If lines are on their way, the core takes them with [`arrive`](Self::arrive) at its next turn.
     fn ask(&mut self, core: usize, address: usize, bytes: usize, access: Access, site: Site) {
         let (costs, socket, asked) = (self.plan.costs, self.socket(), self.cores[core].now);
         self.finish_stores(asked);
         let state = &mut self.cores[core];
         state.accesses += 1;
         let (count, ahead, stored) = (state.accesses, state.ahead, state.stored);
-        // Besides the lines, the access waits for the earlier accesses, and an update also for the earlier stores.
+        // Besides its lines, the access waits for the earlier accesses; an update also waits for the earlier stores.
         let updates = if access == Access::Update { state.noisy(costs.update) } else { 0 };
         let ready = if access == Access::Update { asked.max(stored) } else { asked };
         let (mut done, mut read) = (ready, ahead);
@@ -375,7 +378,7 @@ impl Machine {
             let source = if hits { Source::Own } else { line.promised.change(core, access == Access::Load, &socket) };
             let (counter, took) = match source {
                 Source::Own => {
-                    // If the line is not there, the core's own store waits for it, and provides the value.
+                    // If the line is not there, the core's own store is waiting for it and provides the value.
                     tally.hits += 1;
                     let unused = count.saturating_sub(std::mem::replace(&mut line.used, count));
                     let is_near = unused <= FIRST_LEVEL || self.cores[core].streams.meets(number);
@@ -467,7 +470,7 @@ impl Machine {
         }
     }
 
-    /// Gives the lines that have arrived to the cores whose stores waited for them.
+    /// Gives the lines that have arrived to the cores whose stores were waiting for them.
     fn finish_stores(&mut self, now: Picos) {
         let socket = self.socket();
         while let Some(&Reverse((arrives, core, number))) = self.stores.peek()
@@ -515,7 +518,7 @@ fn turn() {
     }
 }
 
-/// Returns the core that runs. `None` outside of a simulation.
+/// Returns the running core, or `None` outside of a simulation.
 pub fn core() -> Option<usize> {
     on_machine(|_, core| core)
 }
@@ -530,7 +533,7 @@ pub fn is_over() -> bool {
     on_machine(|machine, core| machine.cores[core].now >= machine.plan.warm_up + machine.plan.measured).unwrap_or(true)
 }
 
-/// Counts an operation that ends now.
+/// Counts an operation that ends at this moment.
 pub fn count() {
     on_machine(|machine, core| {
         machine.operations += u64::from(machine.is_measured(machine.cores[core].now));
@@ -560,7 +563,7 @@ pub fn compute_alone(cost: impl Fn(&Costs) -> Picos) {
     });
 }
 
-/// Pauses in a loop that spins.
+/// Pauses in a spin loop.
 pub fn spin() {
     on_machine(|machine, core| {
         machine.compute(core, machine.plan.costs.spin);
@@ -573,7 +576,7 @@ pub fn read() -> Picos {
     on_machine(|machine, core| machine.cores[core].read).unwrap_or(0)
 }
 
-/// Reaches the next access only at `read`, because its address was read.
+/// Reaches the next access no earlier than `read`, when its address is known.
 pub fn follow_from(read: Picos) {
     on_machine(|machine, core| {
         let core = &mut machine.cores[core];

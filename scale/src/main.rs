@@ -34,7 +34,7 @@ struct Arguments {
     #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32,64,128,256",
           value_parser = clap::value_parser!(u16).range(1..=MOST_CORES as i64))]
     cores: Vec<u16>,
-    /// Numbers of sockets. Machines with fewer cores than sockets are left out.
+    /// Numbers of sockets. Machines with fewer cores than sockets are skipped.
     #[arg(long, value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u16).range(1..=4))]
     sockets: Vec<u16>,
     /// The time to measure, as a multiple of each case's usual time.
@@ -103,8 +103,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Simulates a case, and repeats it for longer if few operations ended. With a design that serves one core at a time,
-/// it takes long until all cores have begun.
+/// Simulates a case, and repeats it for longer if few operations completed. With a design that serves one core at a
+/// time, it takes a long time until all cores have begun.
 fn long_enough(case: Case, simulate: Simulate, plan: &Plan, length: f64) -> Option<(Plan, Outcome)> {
     const LONGEST: u32 = 4;
     let mut plan = case.timed(plan, length);
@@ -119,7 +119,7 @@ fn long_enough(case: Case, simulate: Simulate, plan: &Plan, length: f64) -> Opti
     None
 }
 
-/// Compares wharf's figures with measured ones. Returns whether all are near enough.
+/// Compares wharf's figures with measurements. Returns whether all are near enough.
 #[cfg(simulated)]
 fn check(arguments: &Arguments, costs: Costs) -> Result<bool, Box<dyn std::error::Error>> {
     use wharf_scale::{check, profiles};

@@ -16,7 +16,7 @@
 //! | `across` | does not occur: one socket | a usual value |
 //!
 //! One constant of the runtime is also a cost: how many cache lines a poll of the driver moves. It is fitted to the
-//! yields of two cores of `epyc-2`, and is the same for both.
+//! case `yield` on two cores of `epyc-2`, and is the same for both machines.
 
 use std::collections::BTreeMap;
 
@@ -38,13 +38,13 @@ pub struct Profile {
     measured: &'static [(Case, &'static [f64])],
 }
 
-/// The machines. A simulation that names no machine has the costs of the first one.
+/// The machines. A simulation that does not name a machine uses the costs of the first.
 pub const PROFILES: &[Profile] = &[
     Profile {
         name: "xeon-16",
         what: "a virtual machine with 16 cores of an Intel Xeon, 2026-11-22",
         costs: Costs::XEON,
-        // Without the saturated cases, which were measured with an earlier wait list.
+        // The saturated cases are left out, because they were measured with an earlier wait list.
         measured: &[
             (Case::Hit, &[25.2, 52.9, 101.0, 198.0, 379.0]),
             (Case::Yield, &[6.4, 9.9, 18.9, 37.2, 56.2]),
@@ -69,7 +69,7 @@ pub const PROFILES: &[Profile] = &[
 pub type Measured = Vec<(Case, BTreeMap<usize, f64>)>;
 
 impl Profile {
-    /// Returns the machine of this name.
+    /// Returns the machine with this name.
     pub fn named(name: &str) -> Option<&'static Self> {
         PROFILES.iter().find(|profile| profile.name == name)
     }
@@ -86,7 +86,7 @@ impl Profile {
 ///
 /// # Errors
 ///
-/// A description of the error.
+/// Returns a description of the error.
 pub fn read(text: &str) -> Result<Measured, String> {
     let file: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
     let rows = file["rows"].as_array().ok_or("there are no rows")?;

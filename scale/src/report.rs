@@ -48,7 +48,7 @@ impl Figure {
         }
     }
 
-    /// Returns the number of lines from other cores for each operation, for all words or for one.
+    /// Returns the number of lines fetched from other cores per operation, for all words or for one.
     pub fn transfers(&self, word: Option<&str>) -> f64 {
         let tallies = self.words.iter().filter(|(name, _)| word.is_none_or(|word| word == *name));
         let sum: u64 = tallies.map(|(_, tally)| tally.near + tally.far).sum();
@@ -101,7 +101,7 @@ impl Sheet {
         of.map(|figure| (figure.cores, figure.throughput)).collect()
     }
 
-    /// The designs and numbers of sockets that have figures, in order.
+    /// Returns the designs and numbers of sockets that have figures, in order.
     fn columns(&self) -> Vec<(&'static str, usize)> {
         let mut columns = Vec::new();
         for figure in &self.figures {
@@ -156,7 +156,7 @@ impl Sheet {
         json!({ "case": self.case.name(), "what": self.case.what(), "figures": figures, "laws": laws })
     }
 
-    /// Returns the chart: throughput over cores, both on logarithmic axes, as SVG.
+    /// Returns the chart as SVG: throughput over cores, both on logarithmic axes.
     pub fn svg(&self) -> String {
         const COLOURS: [&str; 6] = ["#0b6e4f", "#c0392b", "#2471a3", "#b9770e", "#6c3483", "#566573"];
         const DASHES: [&str; 3] = ["", "6 3", "2 3"];
@@ -229,7 +229,7 @@ impl Sheet {
     }
 }
 
-/// Shows millions with three significant digits.
+/// Formats a throughput in millions, with three significant digits.
 fn millions(throughput: f64) -> String {
     let millions = throughput / 1e6;
     let digits = if millions >= 100.0 {

@@ -2,16 +2,17 @@
 //!
 //! Each core has a worker with a queue, and a slot for the task that it woke last, which runs next (the LIFO slot, for
 //! at most three tasks in a row). A task that is woken runs on the core that woke it. A task that yields waits in a
-//! list of the worker. A worker without tasks steals half of another worker's queue, beginning with a random worker,
-//! unless half of the workers are already searching. If it finds no tasks, it polls the driver and then schedules the
-//! tasks that have yielded, last in, first out. It also does that after every 61 ticks. If no task has yielded, it
-//! sleeps. A worker with more than one task in its queue wakes a sleeping worker, unless some worker is searching.
+//! list of its worker. A worker without tasks steals half of another worker's queue, beginning with a random worker,
+//! unless half of the workers are already searching. If it does not find any tasks, it polls the driver and then
+//! schedules the tasks that have yielded, last in, first out. It also does this after every 61 ticks. If no tasks have
+//! yielded, it sleeps. A worker with more than one task in its queue wakes a sleeping worker, unless some worker is
+//! searching.
 //!
 //! The words that tokio's workers share are words of the simulated machine: the ends and the entries of each queue, the
-//! counts of workers that are awake and that search, the list of sleepers, the lock of the driver, and each task's
-//! state with its count of references. Each poll changes the state twice, and each wake-up three times: the waker was
-//! cloned, the task is scheduled, and the waker is dropped. A wake-up takes effect at the end of the current poll, so
-//! that no waker runs other cores while its caller holds a lock that the machine does not know.
+//! counts of workers that are awake and of workers that are searching, the list of sleepers, the lock of the driver,
+//! and each task's state with its reference count. Each poll changes the state twice, and each wake-up three times: the
+//! waker was cloned, the task is scheduled, and the waker is dropped. A wake-up takes effect at the end of the current
+//! poll, so that a waker never lets other cores run while its caller holds a lock that the machine does not know of.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -33,7 +34,7 @@ pub type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 struct Alignment;
 
 impl Alignment {
-    /// Uses the alignment, so that it stays a part of the task.
+    /// Uses the alignment, so that it stays part of the task.
     fn end(self) {}
 }
 
@@ -43,21 +44,21 @@ const LIFO_POLLS: u32 = 3;
 const EVENT_INTERVAL: u32 = 61;
 
 /// How many cache lines a poll of the driver moves if another worker polled it last: the clock, the timers and their
-/// lock, the events, and in the kernel the file, the ready list and its locks. The number is fitted to the yields of
-/// two cores on the machine `epyc-2`.
+/// lock, the events, and in the kernel the file, the ready list and its locks. The number is fitted to the case `yield`
+/// on two cores of the machine `epyc-2`.
 const DRIVER_LINES: usize = 16;
 
 /// The tasks of a simulation, and the workers that run them.
 pub struct Runtime {
     workers: Vec<Worker>,
     tasks: Vec<Arc<Task>>,
-    /// How many workers are awake, in the high half, and how many of them search, in the low half.
+    /// The number of workers that are awake, in the high half, and how many of those are searching, in the low half.
     idle: Word,
     sleepers: Lock<Vec<usize>>,
     driver: Word,
     /// The memory that a poll of the driver reads and writes, in the runtime and in the kernel.
     driver_state: [Word; DRIVER_LINES],
-    /// Otherwise each worker is a separate runtime with its own driver.
+    /// Whether workers steal tasks from each other. If not, each worker is a separate runtime with its own driver.
     steals: bool,
 }
 
@@ -68,10 +69,10 @@ struct Worker {
     queue: Mutex<VecDeque<Arc<Task>>>,
     /// Stands for the queue's memory, a ring of pointers.
     entries: Entries,
-    /// How many tasks were ever pushed. The last of them are in the queue.
+    /// The number of tasks that were ever pushed. The last of them are in the queue.
     pushed: AtomicUsize,
     lifo: Mutex<Option<Arc<Task>>>,
-    /// Whether the LIFO slot is not used at present, because too many tasks in a row have come from it.
+    /// Whether the LIFO slot is currently off, because too many tasks in a row have come from it.
     is_lifo_off: AtomicBool,
     yielded: Mutex<Vec<Arc<Task>>>,
 }
@@ -103,11 +104,11 @@ const SCHEDULED: u64 = 1;
 const RUNS: u64 = 2;
 const RUNS_AGAIN: u64 = 3;
 
-/// A task that is woken, and when its waker was read.
+/// A woken task, and when its waker was read.
 type Woken = (Arc<Task>, Picos);
 
 thread_local! {
-    /// The tasks that the present polls have woken, by core.
+    /// The tasks that the current polls have woken, by core.
     static WOKEN: RefCell<Vec<Vec<Woken>>> = const { RefCell::new(Vec::new()) };
     static YIELDS: Cell<bool> = const { Cell::new(false) };
 }
@@ -117,7 +118,7 @@ fn own<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Makes a task from a future, in one allocation.
+/// Creates a task from a future, in one allocation.
 pub fn task(future: impl Future<Output = ()> + Send + 'static) -> Work {
     Box::pin(async move {
         let alignment = Alignment;
@@ -142,14 +143,14 @@ pub async fn yield_now() {
 
 impl Wake for Task {
     fn wake(self: Arc<Self>) {
-        // Outside of a simulation nothing runs any more.
+        // Outside of a simulation, nothing runs any more.
         if let Some(core) = machine::core() {
             WOKEN.with_borrow_mut(|woken| woken[core].push((self, machine::read())));
         }
     }
 }
 
-/// Runs tasks on the machine: `tasks` has the work of each, and its first core.
+/// Runs tasks on the machine. `tasks` holds each task's work and its first core.
 pub fn run(plan: &Plan, tasks: Vec<(usize, Work)>) -> Outcome {
     let tasks: Vec<Arc<Task>> = tasks
         .into_iter()
@@ -194,7 +195,7 @@ impl Runtime {
                 let is_off = &self.workers[core].is_lifo_off;
                 for polls in 1.. {
                     let Some(task) = own(&self.workers[core].lifo).take() else { break };
-                    // Relaxed: only the worker uses it, as everything except the machine's words.
+                    // Relaxed: only the worker uses it, like everything except the machine's words.
                     is_off.store(polls >= LIFO_POLLS, Ordering::Relaxed);
                     self.run(core, task);
                 }
@@ -207,7 +208,7 @@ impl Runtime {
         }
     }
 
-    /// Polls the driver for events, unless another worker does. Then schedules the tasks that have yielded.
+    /// Polls the driver for events, unless another worker is doing so. Then schedules the tasks that have yielded.
     fn look_around(&self, core: usize, searches: bool) {
         machine::compute(|costs| costs.batch);
         if !self.steals {
@@ -215,7 +216,7 @@ impl Runtime {
         } else if self.driver.swap(1) == 0 {
             machine::compute_alone(|costs| costs.driver);
             for word in &self.driver_state {
-                // One leads to the next.
+                // Each word leads to the next.
                 machine::follow();
                 word.store(word.load());
             }
@@ -243,7 +244,7 @@ impl Runtime {
             return None;
         }
         worker.ends.add(0);
-        // A thief may have been faster.
+        // Another worker may have stolen it first.
         worker.touch_first(1, Access::Load);
         own(&worker.queue).pop_front()
     }
@@ -338,7 +339,7 @@ impl Runtime {
             if own(&victim.queue).is_empty() {
                 continue;
             }
-            // One update claims the tasks, and another tells that they are copied.
+            // One update claims the tasks, and another announces that they have been copied.
             victim.ends.add(0);
             let half = own(&victim.queue).len().div_ceil(2);
             victim.touch_first(half, Access::Load);
@@ -369,7 +370,7 @@ impl Runtime {
     /// Wakes a sleeping worker, unless some worker is searching.
     fn wake_a_sleeper(&self) {
         let needs_one = |idle: u64| idle & u64::from(u32::MAX) == 0 && (idle >> 32) < self.workers.len() as u64;
-        // Reads by updates, which order the earlier push of the task. A lone worker is awake.
+        // Reads by means of updates, which order the earlier push of the task. A lone worker is awake anyway.
         if !self.steals || !needs_one(self.idle.add(0)) {
             return;
         }

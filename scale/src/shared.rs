@@ -52,7 +52,7 @@ impl Word {
     ///
     /// # Errors
     ///
-    /// The word, if it is different.
+    /// Returns the word, if it is different.
     #[track_caller]
     pub fn replace(&self, seen: u64, new: u64) -> Result<(), u64> {
         let word = self.accessed(Access::Update);
@@ -66,7 +66,7 @@ pub fn touch<T: ?Sized>(value: &T, access: Access) {
     machine::access((&raw const *value).addr(), size_of_val(value), access, Location::caller());
 }
 
-/// A mutex on separate cache lines, with its value beside it. It behaves like std's.
+/// A mutex on separate cache lines, with its value beside it. It behaves like std's mutex.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct Lock<T>(Mutex<T>);
@@ -79,7 +79,7 @@ pub struct Held<'l, T> {
 }
 
 impl<T> Lock<T> {
-    /// Creates a lock that is free.
+    /// Creates an unlocked lock.
     pub fn new(value: T) -> Self {
         Self(Mutex::new(value))
     }

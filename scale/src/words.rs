@@ -1,6 +1,6 @@
-//! Names for the contents of shared memory, by the file that accesses it.
+//! Names for the contents of shared memory, according to the file that accesses it.
 
-/// The names of the files' accesses. The files are paths from the root of the repository. If several entries match, the
+/// The files, as paths from the root of the repository, and the names for their accesses. If several entries match, the
 /// first counts.
 pub const WORDS: &[(&str, &str)] = &[
     ("src/pool/core/shard.rs", "shard head"),

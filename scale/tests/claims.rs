@@ -1,4 +1,4 @@
-//! Claims about the pool that ships, tested in the simulator. The simulations are exactly repeatable: only a change of
+//! Claims about the pool that ships, tested in the simulator. The simulations are exactly repeatable: only a change to
 //! the pool changes their results.
 //!
 //! ```text
@@ -43,8 +43,8 @@ fn two_cores_do_twice_the_hits_of_one() {
     assert!(two / one > 1.98, "{one} and {two}");
 }
 
-/// A hand-over changes one word of the wait list and takes no lock. So more cores do more work, until the word's line
-/// is always busy.
+/// A hand-over changes one word of the wait list and does not take a lock. So more cores do more work, until the word's
+/// cache line is always busy.
 #[test]
 fn many_cores_serve_a_saturated_pool_faster_than_two() {
     // When a simulation ends, each dropped task hands its connection to the next task, which is dropped inside that

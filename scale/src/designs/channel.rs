@@ -1,4 +1,4 @@
-//! One task that owns the connections, and a channel of requests to it: the official driver's design.
+//! One task that owns the connections, and a channel for requests to it: the official driver's design.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -13,7 +13,7 @@ use crate::shared::Word;
 pub struct OneTask {
     /// The end of the channel, which all senders update.
     tail: Word,
-    /// Whether the task sleeps.
+    /// Whether the task is asleep.
     sleeps: Word,
     channel: Mutex<Channel>,
 }

@@ -22,11 +22,11 @@ pub trait Design: Send + Sync + Sized + 'static {
     /// A connection that is checked out. Dropping it checks it in.
     type Guard: Send;
 
-    /// Creates a pool for a machine with this many cores, with `size` connections. If the pool assigns connections to
+    /// Creates a pool of `size` connections for a machine with this many cores. If the pool assigns connections to
     /// cores, the first `owners` cores share them evenly.
     fn open(cores: usize, size: usize, owners: usize) -> Arc<Self>;
 
-    /// Checks a connection out.
+    /// Checks out a connection.
     fn check_out(self: &Arc<Self>) -> impl Future<Output = Self::Guard> + Send;
 
     /// The tasks that the pool itself needs.
@@ -47,7 +47,7 @@ impl Mailbox {
         self.content.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a connection in, and wakes the task that waits for it.
+    /// Puts a connection in, and wakes the task that is waiting for it.
     #[track_caller]
     fn put(&self, connection: u32) {
         let waker = {
@@ -61,7 +61,7 @@ impl Mailbox {
         }
     }
 
-    /// Takes the connection, or leaves a waker.
+    /// Takes the connection, or leaves a waker behind.
     #[track_caller]
     fn poll(&self, context: &mut Context<'_>) -> Poll<u32> {
         self.is_full.load();

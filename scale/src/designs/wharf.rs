@@ -1,7 +1,7 @@
 //! wharf's core as it ships, in an environment that opens connections at once.
 //!
-//! A check-out takes the steps of `wharf::Pool::check_out`, except that the check-out opens its connection itself,
-//! without a task.
+//! A check-out takes the same steps as `wharf::Pool::check_out`, except that it opens its connection itself, without a
+//! task.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -44,7 +44,7 @@ pub struct World {
 }
 
 thread_local! {
-    /// The core that a thread outside of a simulation represents.
+    /// The simulated core that a thread outside of a simulation represents.
     static STANDS_FOR: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -115,7 +115,7 @@ impl simulated::Machine for Observer {
 }
 
 impl Wharf {
-    /// Creates a pool with room for `size` connections, and without connections.
+    /// Creates an empty pool with room for `size` connections.
     pub fn empty(cores: usize, size: usize) -> Arc<Self> {
         static OBSERVED: Once = Once::new();
         OBSERVED.call_once(|| simulated::observe(&Observer));

@@ -1,4 +1,4 @@
-//! The waits of sleeping cores: for mutexes, and for being woken.
+//! How cores sleep: while they wait for a mutex, or to be woken.
 
 use std::cmp::Reverse;
 
@@ -53,7 +53,7 @@ pub fn lock(address: usize, site: Site) {
     }
 }
 
-/// Gives the mutex at `address` back, and wakes a core that sleeps for it.
+/// Releases the mutex at `address`, and wakes a core that is sleeping for it.
 pub fn unlock(address: usize, site: Site) {
     access(address, 4, Access::Update, site);
     let woken = on_machine(|machine, _| {
@@ -72,7 +72,7 @@ impl Machine {
     }
 }
 
-/// Lets the running core sleep until [`wake`] is called for it, or the time is over.
+/// Puts the running core to sleep until [`wake`] is called for it or the time is over.
 pub fn sleep() {
     compute_alone(|costs| costs.call);
     if is_over() {
@@ -81,7 +81,7 @@ pub fn sleep() {
     sleep_until_woken();
 }
 
-/// Wakes a sleeping core, by a system call of the running core.
+/// Wakes a sleeping core, by a system call on the running core.
 pub fn wake(sleeper: usize) {
     compute_alone(|costs| costs.call);
     on_machine(|machine, core| {

@@ -2,19 +2,20 @@
 
 use std::collections::VecDeque;
 
-/// The walks through memory that a core has noticed: successive lines that it has not used for long. From the third
-/// line of a walk on, each line reaches the first level in time.
+/// The walks through memory that a core has noticed: successive lines that it has not used for a long time. From the
+/// third line of a walk on, each line reaches the first level in time.
 #[derive(Default)]
 pub(super) struct Streams {
-    /// For each walk, the line after its last one, and whether two lines in a row were used. The latest walk first.
+    /// For each walk, the line after its last line, and whether two lines in a row were used. The latest walk comes
+    /// first.
     walks: VecDeque<(usize, bool)>,
 }
 
 impl Streams {
-    /// Processors follow 16 to 32 at a time.
+    /// Real processors follow 16 to 32 walks at the same time.
     const MOST: usize = 16;
 
-    /// Notes a use of a line that is not in the first level. Returns whether the line comes in time.
+    /// Notes a use of a line that is not in the first level. Returns whether the line arrives in time.
     pub(super) fn meets(&mut self, line: usize) -> bool {
         let walk = self.walks.iter().position(|&(next, _)| next == line).and_then(|found| self.walks.remove(found));
         self.walks.truncate(Self::MOST - 1);

@@ -5,7 +5,7 @@ use std::sync::{Mutex as Shared, MutexGuard, PoisonError};
 use super::*;
 use crate::shared::{Lock, Word, touch};
 
-/// A machine without noise: nothing but accesses takes time.
+/// A machine without noise, on which only accesses take time.
 fn plan(cores: usize, sockets: usize) -> Plan {
     let mut costs = Costs::default();
     costs.set("step", 0.0).unwrap();
@@ -13,7 +13,7 @@ fn plan(cores: usize, sockets: usize) -> Plan {
     Plan { cores, sockets, costs, seed: 0, steals: true, warm_up: 0, measured: 1_000_000 }
 }
 
-/// The cores' reports to the test.
+/// Locks the cores' reports to the test.
 fn seen<T>(shared: &Shared<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -76,8 +76,8 @@ fn line_that_was_not_used_for_long_costs_more() {
     assert_eq!(*seen(&times), [load, second, third]);
 }
 
-/// Each core waits for the other core's number, and then writes its own. A hand-over is two transfers: the reader
-/// fetches the line, and then makes the other copy invalid.
+/// Each core waits for the other core's number, and then writes its own. A hand-over takes two transfers: the reader
+/// fetches the line, and then invalidates the other copy.
 #[test]
 fn ping_pong_costs_two_transfers_a_hand_over() {
     for (sockets, name) in [(1, "transfer"), (2, "across")] {
@@ -119,7 +119,7 @@ fn a_line_serves_one_writer_at_a_time_and_readers_side_by_side() {
     let last = Shared::new(0);
     let word = Word::default();
     simulate(plan, |core| {
-        // Core 0 writes, core 1 shares, and then the others come all at once.
+        // Core 0 writes, core 1 shares, and then the others arrive all at once.
         pass([0, 1_000, 2_000][core.min(2)] * 1_000);
         match core {
             0 => word.store(1),
@@ -131,8 +131,8 @@ fn a_line_serves_one_writer_at_a_time_and_readers_side_by_side() {
     assert_eq!(*seen(&last), 2_000_000 + costs.transfer, "at the same time");
 }
 
-/// Two cores update a word as fast as they can. Each keeps the line for half of a transfer, during which it serves only
-/// that core.
+/// Two cores update a word as fast as they can. Each core keeps the line for half of a transfer, during which the line
+/// serves only that core.
 #[test]
 fn core_keeps_a_line_for_half_of_the_next_transfer() {
     let word = Word::default();
