@@ -1,4 +1,4 @@
-//! One burst: check-outs that all wait for one connection, and how they end.
+//! One burst: check-outs that all wait for the same connection, and how they end.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -16,13 +16,13 @@ use super::timing::Longest;
 /// How the check-outs end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// The connection goes from one to the next.
+    /// The connection passes from one check-out to the next.
     Served,
-    /// Each is dropped, from first to last.
+    /// All are dropped, from first to last.
     CancelledInOrder,
-    /// Each is dropped, from last to first.
+    /// All are dropped, from last to first.
     CancelledInReverse,
-    /// Every second one is dropped, then the others are served.
+    /// Every second check-out is dropped, then the others are served.
     EverySecondCancelled,
     /// All are refused at once.
     Refused,
@@ -37,12 +37,12 @@ impl End {
 pub struct Burst {
     /// The longest of the first polls, each of which begins to wait.
     pub poll: Longest,
-    /// The longest step of the end: a check-in with the next waiter's poll, or a cancellation. Refusing is one step for
-    /// all, and does not count.
+    /// The longest step while the burst ends: a check-in with the next waiter's poll, or a cancellation. Refusing is a
+    /// single step for all check-outs, and does not count.
     pub step: Longest,
-    /// The maximum memory, in bytes above the start. The futures and their wakers are not counted.
+    /// The peak memory, in bytes above the start. The futures and their wakers are not counted.
     pub peak: usize,
-    /// The memory that the pool keeps when the burst is over, in bytes above the start.
+    /// The memory that the pool keeps after the burst, in bytes above the start.
     pub left: usize,
     /// The size of a future.
     pub future: usize,
@@ -64,21 +64,21 @@ impl Wake for Bell {
     }
 }
 
-/// Check-outs. A future that has ended gives back its own memory together with the last one, so that its memory does not
-/// count.
+/// Check-outs. The memory of an ended future is given back only together with the last future's, so that it does not
+/// affect the measurement.
 struct Waiters<F> {
     futures: Vec<Pin<Box<Option<F>>>>,
     wakers: Vec<Waker>,
     woken: Arc<AtomicUsize>,
 }
 
-/// Lets check-outs wait, polled by this number of threads, and ends them.
+/// Runs a burst: makes check-outs wait, polled by this number of threads, and ends them.
 pub fn run<S: Subject>(waiters: usize, threads: usize, end: End) -> Burst {
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("no runtime");
     let _inside = runtime.enter();
     let pool = S::open();
     let Ok(mut held) = runtime.block_on(pool.check_out()) else { panic!("the pool is closed") };
-    // Memory that is allocated once for the first waiter of all does not belong to the burst.
+    // Memory that is allocated once, for the very first waiter, does not belong to the burst.
     let mut few = Waiters::new(16, || pool.check_out());
     few.begin(1);
     held = few.serve(0, held, &mut Longest::default());
@@ -131,7 +131,7 @@ impl<G: Send, R: Send, F: Future<Output = Result<G, R>> + Send> Waiters<F> {
         size_of::<F>()
     }
 
-    /// Polls each once, in parts that as many threads poll at the same time. Returns the longest poll.
+    /// Polls each check-out once, divided among threads that poll at the same time. Returns the longest poll.
     fn begin(&mut self, threads: usize) -> Longest {
         fn all<F: Future>(futures: &mut [Pin<Box<Option<F>>>], wakers: &[Waker]) -> Longest {
             let mut longest = Longest::default();
@@ -158,7 +158,7 @@ impl<G: Send, R: Send, F: Future<Output = Result<G, R>> + Send> Waiters<F> {
         })
     }
 
-    /// Passes the connection from one to the next, until all have had it except the `cancelled` ones.
+    /// Passes the connection from one check-out to the next, until all except the `cancelled` ones have had it.
     fn serve(&mut self, cancelled: usize, guard: G, longest: &mut Longest) -> G {
         (cancelled..self.futures.len()).fold(guard, |guard, _| {
             let outcome = longest.time(|| {

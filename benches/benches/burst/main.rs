@@ -1,6 +1,6 @@
-//! Bursts: the cost of letting very many check-outs wait for one connection, and what remains of it.
+//! Bursts: the cost of a great many check-outs waiting for one connection, and the memory that remains afterwards.
 //!
-//! `cargo bench --bench burst` lets 100,000 and 400,000 check-outs wait, on wharf and on deadpool, and prints a table:
+//! `cargo bench --bench burst` makes 100,000 and 400,000 check-outs wait, on wharf and on deadpool, and prints a table:
 //!
 //! | column | meaning |
 //! | --- | --- |
@@ -10,10 +10,10 @@
 //! | `step` | the longest step of an end, in microseconds while its thread ran |
 //! | `left` | the memory that the pool has kept when the burst is over, in KiB |
 //!
-//! The check-outs are polled by hand, by one thread or by two at the same time. They end in several ways ([`End`]), each
-//! with a fresh pool. A time is the lowest of the rounds' longest times: the pool's own work recurs in each round, and
-//! disturbances of the machine mostly do not. In the row `nothing`, a poll does nothing, so its times belong to the
-//! machine.
+//! The check-outs are polled by hand, by one thread or by two at the same time. They end in several ways ([`End`]),
+//! each with a fresh pool. Each time is the lowest of the rounds' longest times, because the pool's own work recurs in
+//! each round and disturbances of the machine mostly do not. In the row `nothing`, a poll does nothing, so its times
+//! belong to the machine.
 //!
 //! A filter, as in `-- wharf/100000`, is matched against parts of "subject/waiters/threads". `cargo test --benches` runs a
 //! small burst of each kind.

@@ -29,7 +29,7 @@ pub trait Subject: Send + Sync + Sized {
 /// wharf with default options except for the size. Clearing the pool refuses its waiting check-outs.
 pub struct Wharf(Pool<Opener>);
 
-/// deadpool's managed pool without timeouts and hooks. It cannot refuse waiting check-outs, except when it is closed.
+/// deadpool's managed pool without timeouts or hooks. It cannot refuse waiting check-outs unless it is closed.
 pub struct Deadpool(managed::Pool<Opener>);
 
 /// Opens dummies.

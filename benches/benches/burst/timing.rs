@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// The longest step, in the thread's run time and on the clock.
+/// The longest step, both in the thread's run time and on the clock.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Longest {
     pub running: Duration,
@@ -36,7 +36,7 @@ fn running() -> Duration {
     nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID.now().expect("every thread has a clock").into()
 }
 
-/// Elsewhere the clock replaces it.
+/// On other systems, the clock takes its place.
 #[cfg(not(target_os = "linux"))]
 fn running() -> Duration {
     static BEGAN: std::sync::LazyLock<Instant> = std::sync::LazyLock::new(Instant::now);

@@ -1,36 +1,36 @@
 //! The saturated cases: many more tasks than connections, so that nearly every check-out waits.
 //!
-//! Every task loops: check out, yield once while holding the connection, check in. There is no other work, so the numbers
-//! describe the queue: how quickly a connection passes from task to task, and how fairly.
+//! Every task loops: check out, yield once while holding the connection, check in. There is no other work, so the
+//! numbers describe the queue: how quickly and how fairly connections pass from task to task.
 //!
-//! Two kinds of rounds measure this, because recording every operation slows it down. [`throughput`] only counts.
+//! There are two kinds of rounds, because recording every operation slows it down. [`throughput`] only counts.
 //! [`waits`] takes tickets and reads the clock, and its speed is not evaluated.
 //!
 //! # What an overtake is
 //!
-//! An overtake is a check-out that is served although an older one still waits. A check-out's age is its ticket, taken
-//! from a global counter right before the first poll. Its service is a place, taken from another counter right after the
-//! check-out has returned and before the connection is checked in. The pool decides at a slightly different moment, so some
-//! inversions mean nothing. When a check-out takes its place, the following older check-outs may have none although the
-//! pool serves first come, first served:
+//! An overtake is a check-out that is served although an older check-out is still waiting. A check-out's age is its
+//! ticket, taken from a global counter right before the first poll. Its order of service is its place, taken from
+//! another counter right after the check-out has returned and before the connection is checked in. The pool decides at
+//! a slightly different moment, so some inversions mean nothing. When a check-out takes its place, the following older
+//! check-outs may not have one yet, even though the pool serves first come, first served:
 //!
-//! - Check-outs that have been granted a connection, but whose task has not run since. Each holds a connection, and so
-//!   does the check-out in question: there are at most `size - 1` of them.
+//! - Check-outs that were granted a connection but whose task has not run since. Each holds a connection, and so does
+//!   the check-out in question, so there are at most `size - 1` of them.
 //! - Check-outs with a ticket that had not queued up yet when the check-out in question queued up (or was served at once),
 //!   so they are rightly behind it. No task is suspended between its ticket and its place in the queue, so each of them
 //!   occupied a worker thread then, as did the check-out in question: there are at most `workers
 //!   - 1`.
 //!
-//! All others had queued up before the check-out in question, and had no connection when it had one: they were passed
-//! over. So a check-out counts as an overtake if more than `size - 1 + workers - 1` older ones are without a place. A pool
-//! that serves first come, first served has exactly none, however its tasks are scheduled. A pool that does not may have
-//! more overtakes than are counted.
+//! All others had queued up before the check-out in question, and did not have a connection when it did: they were
+//! passed over. So a check-out counts as an overtake if more than `size - 1 + workers - 1` older check-outs are without
+//! a place. A pool that serves first come, first served has exactly none, however its tasks are scheduled. A pool that
+//! does not may have more overtakes than are counted.
 //!
 //! # Lost waiters
 //!
-//! A pool that loses a wake-up leaves tasks behind that wait forever. They get some time after the end, and are then
-//! abandoned and counted. The time that they have waited by then counts as a wait, because leaving it out would reward the
-//! lost wake-up.
+//! A pool that loses a wake-up leaves tasks behind that wait forever. They are given some time after the end, and are
+//! then abandoned and counted. The time that they have waited by then counts as a wait, because leaving it out would
+//! reward the lost wake-up.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -47,7 +47,7 @@ use crate::micro::workers;
 use crate::subjects::floor::{TASKS_IN_A_CIRCLE, Turns};
 use crate::subjects::{Queue, Source};
 
-/// A number of tasks on a pool of some size.
+/// A number of tasks, and the size of the pool that they use.
 #[derive(Clone, Copy)]
 pub struct Load {
     pub name: &'static str,
@@ -62,13 +62,13 @@ pub const LOADS: [Load; 2] = [
     Load { name: "saturated/10000-on-100", tasks: 10_000, size: 100, workers: 2 },
 ];
 
-/// The same on twice as many workers. On two cores, a worker is often interrupted in the middle of a hand-over.
+/// The same cases on twice as many workers. On two cores, a worker is often interrupted in the middle of a hand-over.
 pub const LOADS_ON_FOUR_WORKERS: [Load; 2] = [
     Load { name: "saturated/1000-on-10/4-workers", workers: 4, ..LOADS[0] },
     Load { name: "saturated/10000-on-100/4-workers", workers: 4, ..LOADS[1] },
 ];
 
-/// How long a saturated case runs, and how long it gets to wind down.
+/// How long a saturated case runs, and how long it is given to wind down.
 #[derive(Clone, Copy)]
 pub struct Length {
     pub warm_up: Duration,
@@ -80,7 +80,8 @@ pub struct Length {
 pub struct Throughput {
     /// Wall-clock nanoseconds per check-out and check-in.
     pub nanos_per_op: f64,
-    /// Jain's index of the tasks' operations: 1 if all tasks had the same number, 1/n if one of n tasks had all.
+    /// Jain's index of the tasks' operations: 1 if all tasks performed the same number, 1/n if one of n tasks performed
+    /// them all.
     pub jain: f64,
     /// Tasks that were still waiting when they were abandoned.
     pub lost: usize,
@@ -136,7 +137,7 @@ pub fn waits<S: Queue>(load: Load, length: Length) -> Waits {
         for note in notes.notes.iter().filter(|note| note.counted) {
             histogram.record(note.waited.into()).expect("a histogram that resizes takes every value");
         }
-        // The task was still waiting when it was abandoned: it has a ticket but no place.
+        // The task was still waiting when it was abandoned, so it has a ticket but no place.
         if let Some((_, since)) = notes.waiting {
             let waited = outcome.end.saturating_duration_since(since).as_nanos();
             histogram.record(waited as u64).expect("a histogram that resizes takes every value");
@@ -155,7 +156,7 @@ pub fn waits<S: Queue>(load: Load, length: Length) -> Waits {
     }
 }
 
-/// Goes through the check-outs in the order of service, and counts the older ones without a place at each.
+/// Goes through the check-outs in the order of service and counts, for each, the older check-outs without a place.
 fn overtakes_per_thousand(mut served: Vec<Note>, tickets: usize, allowance: u64) -> f64 {
     served.sort_unstable_by_key(|note| note.place);
     let mut before = Prefixes::new(tickets);
@@ -241,24 +242,24 @@ struct Note {
     place: u32,
     /// In nanoseconds, up to four seconds.
     waited: u32,
-    /// Served after the warm-up. Check-outs that are served while the tasks wind down count too. Leaving out the longest
-    /// waits would flatter a pool that makes some tasks wait for long.
+    /// Whether it was served after the warm-up. Check-outs that are served while the tasks wind down also count,
+    /// because leaving out the longest waits would flatter a pool that makes some tasks wait for a long time.
     counted: bool,
 }
 
 impl Notes {
-    /// Less than a check-out costs in any pool in a saturated case.
+    /// A lower bound for the cost of a check-out in a saturated case, in any pool.
     const LEAST_COST: Duration = Duration::from_nanos(100);
 
-    /// Returns the number of notes that each task makes if all make equally many.
+    /// Returns the number of notes that each task makes if all tasks make the same number.
     fn room(load: Load, length: Length) -> usize {
         let check_outs = (length.warm_up + length.measured).as_nanos() / Self::LEAST_COST.as_nanos();
         check_outs as usize / load.tasks + 1
     }
 
-    /// Reserves room for notes, in memory that has already been written to. In a pool that serves first come, first served,
-    /// all tasks outgrow their room at the same time. A thousand reallocations and page faults take several times as long
-    /// as the measured wait, and hit more than one wait in a hundred.
+    /// Reserves room for notes, in memory that has already been written to. In a pool that serves first come, first
+    /// served, all tasks would outgrow their room at the same time. A thousand reallocations and page faults would take
+    /// several times as long as the measured wait, and would affect more than one wait in a hundred.
     fn new(counters: &Arc<Counters>, room: usize) -> Self {
         let mut notes = vec![Note { ticket: u32::MAX, place: u32::MAX, waited: u32::MAX, counted: false }; room];
         notes.clear();
@@ -269,7 +270,7 @@ impl Notes {
 impl Record for Notes {
     #[inline]
     fn arrive(&mut self) {
-        // ORD: AcqRel; pairs with itself in other tasks and keeps the ticket before the poll that follows.
+        // ORD: AcqRel; pairs with itself in other tasks, and keeps the ticket before the poll that follows.
         let ticket = self.counters.tickets.fetch_add(1, Ordering::AcqRel);
         self.waiting = Some((ticket, Instant::now()));
     }
@@ -277,7 +278,7 @@ impl Record for Notes {
     #[inline]
     fn serve(&mut self, phase: u8) {
         let (ticket, since) = self.waiting.take().expect("a check-out arrives before it is served");
-        // ORD: AcqRel; pairs with itself in other tasks and keeps the place after the grant and before the check-in.
+        // ORD: AcqRel; pairs with itself in other tasks, and keeps the place after the grant and before the check-in.
         let place = self.counters.places.fetch_add(1, Ordering::AcqRel);
         let waited = u32::try_from(since.elapsed().as_nanos()).unwrap_or(u32::MAX);
         let small = |number: u64| u32::try_from(number).expect("a number of check-outs");

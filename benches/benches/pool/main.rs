@@ -13,18 +13,19 @@
 //! | `create-and-close` | the cost of opening and closing, without the connection itself | `micro::create_and_close` |
 //! | `clear/1000-idle` | how long a clear blocks its caller | `micro::clear_1000_idle` |
 //!
-//! A subject does not take part in cases that it does not support. Its module says why.
+//! A subject does not take part in cases that it does not support; its module says why.
 //!
-//! A second series of rounds, `observed`, measures the same cases with metrics and subscribers: see `observed`. A third
-//! one, `cores`, measures how they scale from one core to all of them: see `cores`.
+//! A second series of rounds, `observed`, measures the same cases with metrics and subscribers; see the module
+//! `observed`. A third series, `cores`, measures how they scale from one core to all cores; see the module `cores`.
 //!
 //! # Duration
 //!
-//! About ten minutes on two cores; more cores make the series `cores` longer. `WHARF_BENCH_SECONDS` sets another length, in seconds: 240 is the usual one.
-//! criterion's `--quick` is the same as 60, and also makes criterion itself stop early. A filter, as in `cargo bench
-//! --bench pool -- hit`, applies to criterion's groups as a regular expression, and is matched against parts of
-//! "case/subject" in the rounds. In the second series the cases begin with "observed/" and in the third with "cores/", so
-//! the filter `observed` or `cores` selects only that series. `cargo test --benches` runs every case once, as a check.
+//! All this takes about ten minutes on two cores; more cores make the series `cores` longer. `WHARF_BENCH_SECONDS` sets
+//! a different length, in seconds; the default is 240. criterion's `--quick` is the same as 60, and also makes
+//! criterion itself stop early. A filter, as in `cargo bench --bench pool -- hit`, applies to criterion's groups as a
+//! regular expression, and is matched against parts of "case/subject" in the rounds. The cases of the second series
+//! begin with "observed/" and those of the third with "cores/", so the filter `observed` or `cores` selects only that
+//! series. `cargo test --benches` runs every case once, as a check.
 
 mod cores;
 mod load;
@@ -44,7 +45,7 @@ use micro::Run;
 use rounds::{Plan, Sheet};
 use subjects::{Clear, Create, Queue, Subject};
 
-/// The subjects, and the cases that each takes part in besides the hits. The columns have the same order.
+/// Returns the subjects, with the cases that each takes part in besides the hits, in the order of the columns.
 fn entries() -> Vec<Entry> {
     vec![
         Entry::of::<subjects::wharf::Wharf>().queues().creates().clears().done(),
@@ -85,7 +86,7 @@ fn main() {
     }
 }
 
-/// Prints the measurements, if there are any, and writes them to a file in the target directory.
+/// Prints the measurements, if any, and writes them to a file in the target directory.
 fn report(sheet: &Sheet, title: &str, file: &str) {
     if sheet.is_empty() {
         return;
@@ -115,7 +116,7 @@ fn groups(criterion: &mut Criterion, entries: &[Entry], arguments: &Arguments) {
     }
 }
 
-/// Runs each saturated case once and briefly. criterion has run the others.
+/// Runs each saturated case once, briefly. criterion has run the others.
 fn test_loads(entries: &[Entry]) {
     let length = Length {
         warm_up: Duration::from_millis(1),
@@ -160,7 +161,7 @@ impl Case {
     }
 }
 
-/// A subject without its type: functions that were compiled for it.
+/// A subject whose type is erased: functions compiled for it.
 struct Entry {
     name: &'static str,
     runs: Vec<(Case, fn() -> Run)>,
@@ -200,7 +201,7 @@ impl<S: Subject> EntryOf<S> {
         this
     }
 
-    /// Takes part in the saturated cases, but only in the rounds that count.
+    /// Makes the subject take part in the saturated cases, but only in the rounds that count.
     fn counts(mut self) -> Self
     where
         S: Queue,
@@ -209,7 +210,7 @@ impl<S: Subject> EntryOf<S> {
         self
     }
 
-    /// Shows in the saturated cases the cost of the runtime alone.
+    /// Shows, in the saturated cases, the cost of only the runtime.
     fn runs_alone(mut self) -> Self {
         self.entry.throughput = Some(load::floor);
         self

@@ -15,7 +15,7 @@ use tokio::task::{JoinHandle, yield_now};
 
 use crate::subjects::{Clear, Create, Subject};
 
-/// Performs an operation this many times, and returns the time without preparations.
+/// Performs an operation this many times, and returns the time, not counting preparations.
 pub type Run = Box<dyn FnMut(u64) -> Duration>;
 
 /// The size of the pools in the hit cases.
@@ -24,8 +24,8 @@ const WORKERS: usize = 2;
 
 /// One task repeatedly checks out and in, on a current-thread runtime.
 ///
-/// The pool holds 100 available connections, so a check-out never waits and never opens one. This is what a pool costs
-/// a single-threaded program, with its lines in the cache and without contention.
+/// The pool holds 100 available connections, so a check-out never waits or opens a connection. This is what a pool
+/// costs a single-threaded program, with its lines in the cache and without contention.
 pub fn hit_one_task<S: Subject>() -> Run {
     let bed = Bed::<S>::warm(current_thread(), SIZE);
     Box::new(move |pairs| {
@@ -41,12 +41,12 @@ pub fn hit_one_task<S: Subject>() -> Run {
 
 /// Two tasks check out and in, each on its own thread, on one pool of 100 open connections.
 ///
-/// The pairs of both tasks are counted against the wall clock, from the first start to the last end. A pool that scales
-/// takes half the time per pair that one task takes. A pool whose threads write to a shared line takes longer. The tasks
-/// take pairs from a common counter, a thousand at a time, so that both end together. With a fixed share for each, a core
-/// that another process uses for a moment would count twice.
+/// The check-out and check-in pairs of both tasks are timed by the wall clock, from the first start to the last end. A
+/// pool that scales takes half as long per pair as with one task. A pool whose threads write to a shared line takes
+/// longer. The tasks take pairs from a common counter, a thousand at a time, so that both end together. With fixed
+/// shares, a core that another process uses for a moment would count twice.
 ///
-/// Each task is guaranteed a separate worker: see [`Gate`].
+/// Each task is guaranteed a separate worker; see [`Gate`].
 pub fn hit_two_tasks<S: Subject>() -> Run {
     const HANDFUL: u64 = 1_000;
     let bed = Bed::<S>::warm(two_workers(), SIZE);
@@ -105,10 +105,10 @@ pub fn yield_64_tasks<S: Subject>() -> Run {
     })
 }
 
-/// One task makes an empty pool open a connection, and has it closed instead of checked in.
+/// One task makes an empty pool open a connection, which is then closed instead of checked in.
 ///
 /// This is the cost of the pool's accounting: opening and closing the dummy itself costs next to nothing. Pools differ
-/// in how a connection is removed. Each implementation of [`Create`] documents its way.
+/// in how a connection is removed; each implementation of [`Create`] documents how.
 pub fn create_and_close<S: Create>() -> Run {
     let bed = Bed::<S>::empty(current_thread(), SIZE);
     Box::new(move |times| {
@@ -124,9 +124,9 @@ pub fn create_and_close<S: Create>() -> Run {
 
 /// One call drops 1,000 available connections.
 ///
-/// The measured time is how long the call blocks its caller: in MongoDB the caller is the monitor, which holds the
-/// topology's lock. A pool that closes the connections later, in the background, is not charged for that here. Refilling
-/// the pool is not measured.
+/// The measured time is how long the call blocks its caller: in a MongoDB client the caller is the monitor, which holds
+/// the topology's lock. A pool that closes the connections later, in the background, is not charged for that here.
+/// Refilling the pool is not measured.
 pub fn clear_1000_idle<S: Clear>() -> Run {
     const IDLE: usize = 1_000;
     let bed = Bed::<S>::empty(current_thread(), IDLE);

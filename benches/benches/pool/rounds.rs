@@ -1,15 +1,15 @@
 //! Interleaved rounds, and the tables of medians and ratios that result from them.
 //!
-//! A single measurement of two threads means little on a small machine. It lands in one of two regimes, depending on
+//! A single measurement of two threads means little on a small machine. It falls into one of two regimes, depending on
 //! how the threads' cache lines bounce, and stays there. So every case is measured in rounds, each with fresh pools on
 //! fresh threads, and in each round the subjects take short turns (A B C, A B C, …). Each turn is compared with the
-//! baseline's adjacent turn, and the medians of these ratios count. So anything that slows the machine down for a while
-//! slows all subjects down.
+//! baseline's adjacent turn, and the result is the median of these ratios. So anything that slows the machine down for
+//! a while affects all subjects.
 //!
-//! Virtual machines also have levels of speed, depending on where the host puts their processors. A neighbour on the
-//! same physical core slows one of them down, and two processors that are far apart make every shared line expensive. The
-//! row of speed-ups shows the value of the second core. The floor's threads share nothing, so its speed-up is the
-//! machine's.
+//! Virtual machines also run at different speeds, depending on where the host places their processors. A neighbour on
+//! the same physical core slows one of them down, and two processors that are far apart make every shared line
+//! expensive. The row of speed-ups shows the value of the second core. The floor's threads do not share anything, so
+//! the floor's speed-up is the machine's.
 
 use std::fs;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ use crate::load::{Length, Load};
 use crate::micro::Run;
 use crate::{Case, Entry};
 
-/// The amount of measuring.
+/// How much to measure.
 #[derive(Clone)]
 pub struct Plan {
     pub rounds: usize,
@@ -35,7 +35,7 @@ pub struct Plan {
     pub loads: Vec<Load>,
 }
 
-/// Runs the rounds, without the cases and subjects that are not `wanted`.
+/// Runs the rounds, with only the cases and subjects that are `wanted`.
 pub fn run(entries: &[Entry], plan: &Plan, wanted: impl Fn(&str, &str) -> bool) -> Sheet {
     let mut sheet = Sheet::of(entries.iter().map(|entry| entry.name).collect());
     let wanted = |case: &str, entry: &Entry| wanted(case, entry.name);
@@ -90,8 +90,8 @@ struct Timed {
 
 impl Timed {
     /// Doubles the batch until its operations take a tenth of the slice, which also warms up. Operations with expensive
-    /// preparations reach the other bound first. That bound alone is not enough: for operations in several tasks, it would
-    /// size the batch by the time that it takes to start the tasks.
+    /// preparations reach the other bound first. That bound on its own is not enough: for operations in several tasks,
+    /// it would size the batch by the time it takes to start the tasks.
     fn prepare(mut run: Run, slice: Duration) -> Self {
         let mut batch = 1;
         loop {
@@ -118,14 +118,14 @@ impl Timed {
 pub struct Sheet {
     subjects: Vec<&'static str>,
     rows: Vec<Row>,
-    /// Further entries of the file.
+    /// Additional entries for the file.
     about: Map<String, Value>,
 }
 
 struct Row {
     case: String,
     what: &'static str,
-    /// For each subject, one value per turn, or none if it does not take part.
+    /// For each subject, one value per turn; empty if the subject does not take part.
     values: Vec<Vec<f64>>,
 }
 
@@ -134,7 +134,7 @@ pub const TIME: &str = "ns per operation";
 pub const SPEED_UP: &str = "speed-up";
 const LOST: &str = "lost tasks";
 
-/// The baseline that divides the others: the first of these that takes part in the case.
+/// The candidates for the baseline that the others are divided by: the first of these that takes part in the case.
 const BASELINES: [&str; 4] = ["unmetered", "wharf", "floor", "deadpool"];
 
 impl Sheet {
@@ -158,7 +158,7 @@ impl Sheet {
         self.rows[at].values[column].push(value);
     }
 
-    /// Records how much faster each subject is in one case than in another, which is the value of further cores.
+    /// Records how much faster each subject is in one case than in another, which shows the value of more cores.
     pub fn note_speed_up(&mut self, one: &str, more: &str) {
         let times = |case: &str| self.rows.iter().find(|row| row.case == case && row.what == TIME);
         let (Some(slow), Some(fast)) = (times(one), times(more)) else { return };
@@ -298,7 +298,7 @@ fn median(mut values: Vec<f64>) -> Option<f64> {
     }
 }
 
-/// Formats a value with two to four digits, and a tiny value with its magnitude alone.
+/// Formats a value with two to four digits, and a tiny value by its magnitude only.
 fn plainly(value: f64) -> String {
     match value {
         value if value == value.trunc() && value < 1e6 => format!("{value:.0}"),

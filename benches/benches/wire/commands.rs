@@ -1,4 +1,4 @@
-//! A whole command on a connection to a server in this process: its cost beyond the messages.
+//! A whole command on a connection to a server in this process: what it costs beyond the messages.
 
 use std::rc::Rc;
 
@@ -12,7 +12,7 @@ use super::Case;
 /// The bytes of a ping and its reply: two headers with flags and the section's kind, and the two documents.
 const BYTES: usize = 50 + 38;
 
-/// The place where the commands run. The server has its own thread, so that its allocations are not counted.
+/// Where the commands run. The server has its own thread, so that its allocations are not counted.
 struct Place {
     client: Runtime,
     pool: Pool<Endpoint>,

@@ -1,4 +1,4 @@
-//! The cost of messages: encoding, decoding, checksums and compressors, by size, and all allocations. Also the cost of a
+//! The cost of messages by size: encoding, decoding, checksums, compressors and all allocations. Also the cost of a
 //! whole command.
 //!
 //! `cargo bench --bench wire` runs criterion over every case, and then all cases in turns, from which it prints a table:
@@ -7,8 +7,8 @@
 //! filter, as in `-- zstd`, applies to criterion as a regular expression, and is matched against parts of "case/size" in
 //! the table. `cargo test --benches` runs every case once.
 //!
-//! The bytes of a message are counted without compression. zstd's library has its own allocator, which is not counted
-//! here. `system-tests/tests/instructions/wire.rs` shows that this allocator is not called.
+//! The bytes of a message are counted before compression. zstd's library has its own allocator, which is not counted
+//! here; `system-tests/tests/instructions/wire.rs` shows that it is not called.
 
 mod commands;
 use wharf_testbed::counting::{self, CountingAllocator};
@@ -29,12 +29,12 @@ use wharf::unstable::wire::{Flags, HelloReply, Message, compressed, reply};
 
 use messages::{Content, LIMITS, SIZES};
 
-/// One measured case: a function that performs it once, with its own buffers.
+/// A measured case: a function that performs it once, with its own buffers.
 struct Case {
     name: String,
-    /// The bytes of the message.
+    /// The number of bytes in the message.
     bytes: usize,
-    /// The bytes after compression, if the case compresses.
+    /// The number of bytes after compression, if the case compresses.
     left: Option<usize>,
     run: Box<dyn FnMut()>,
 }
@@ -149,7 +149,7 @@ fn compression(size: &str, content: &Content, compressor: Compressor) -> [Case; 
     ]
 }
 
-/// Reads a hello reply, from the message to the limits in it. The result owns the reply.
+/// Reads a hello reply, from the message down to the limits in it. The result owns the reply.
 fn hello() -> Case {
     let message = messages::hello();
     let bytes = message.len();

@@ -13,9 +13,9 @@ pub const SIZES: [(&str, usize); 4] = [("ping", 0), ("1KiB", 1 << 10), ("64KiB",
 #[derive(Clone)]
 pub struct Content {
     body: RawDocumentBuf,
-    /// The documents outside the body.
+    /// The documents outside of the body.
     documents: Vec<RawDocumentBuf>,
-    /// All documents, in the body or outside it.
+    /// All documents, in the body or outside of it.
     all: Vec<RawDocumentBuf>,
 }
 

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 use super::Case;
 use super::counting::allocations;
 
-/// The number of turns of each case. The median of the turns counts, and the turns of a case lie far apart, so that a
-/// disturbance on the machine affects few of them.
+/// The number of turns of each case. The result is the median of the turns, and the turns of a case lie far apart, so
+/// that a disturbance of the machine affects only a few of them.
 const TURNS: usize = 7;
 
-/// Measures the cases, each turn for as long as `slice`, and prints their costs.
+/// Measures the cases, each turn for the duration of `slice`, and prints their costs.
 pub fn print(cases: &mut [Case], slice: Duration) {
     let mut nanoseconds = vec![Vec::new(); cases.len()];
     let mut allocated = Vec::new();
@@ -31,7 +31,7 @@ pub fn print(cases: &mut [Case], slice: Duration) {
     }
 }
 
-/// Returns the allocations of one run, once the buffers have grown.
+/// Returns the number of allocations in one run, once the buffers have grown.
 fn allocations_of_one(case: &mut Case) -> f64 {
     const RUNS: usize = 10;
     (case.run)();
@@ -39,9 +39,9 @@ fn allocations_of_one(case: &mut Case) -> f64 {
     count as f64 / RUNS as f64
 }
 
-/// Returns the nanoseconds of one run.
+/// Returns the nanoseconds that one run takes.
 fn measure(case: &mut Case, slice: Duration) -> f64 {
-    // Enough runs between two clock readings to make the cost of a reading negligible.
+    // There are enough runs between two clock readings to make the cost of a reading negligible.
     let started = Instant::now();
     (case.run)();
     let batch = (Duration::from_micros(50).as_nanos() / started.elapsed().as_nanos().max(1)).clamp(1, 10_000) as u32;

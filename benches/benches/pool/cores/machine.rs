@@ -6,18 +6,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
 
-/// The machine that the series runs on.
+/// The machine on which the series runs.
 pub struct Machine {
     /// The processor's name, if the system reports it.
     processor: Option<String>,
-    /// The logical cores that this process may run on: first one of each physical core, then their siblings.
+    /// The logical cores on which this process may run: first one of each physical core, then their siblings.
     cores: Vec<usize>,
     /// How many of them are physical cores.
     physical: usize,
 }
 
 impl Machine {
-    /// Describes this machine.
+    /// Returns a description of this machine.
     pub fn this() -> Self {
         let mut seen = Vec::new();
         // The rank of each logical core among the siblings of its physical core.
@@ -51,7 +51,7 @@ impl Machine {
             .worker_threads(workers)
             .enable_all()
             .on_thread_start(move || {
-                // ORD: Relaxed; only the numbers' difference matters.
+                // ORD: Relaxed; the numbers only have to differ.
                 system::pin(cores[started.fetch_add(1, Ordering::Relaxed) % cores.len()]);
             })
             .build()
@@ -88,7 +88,7 @@ mod system {
     }
 
     /// Returns the logical cores of the core's physical core, as the system lists them. A core without a list counts as
-    /// alone.
+    /// having no siblings.
     pub fn siblings(core: usize) -> String {
         fs::read_to_string(format!("/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list"))
             .map_or_else(|_| core.to_string(), |list| list.trim().to_owned())

@@ -1,8 +1,8 @@
 //! The series `cores`: how pools scale from one core to all of them.
 //!
 //! Each case runs with N workers of tokio on N cores, for N = 1, 2, 4 … up to all cores of the machine. Each worker is
-//! pinned to a separate core, and siblings of the same physical core come last. A turn has a fresh pool on a fresh runtime.
-//! In each round the subjects take one turn in each case.
+//! pinned to a separate core, and siblings of the same physical core come last. A turn has a fresh pool on a fresh
+//! runtime. In each round, the subjects take one turn in each case.
 //!
 //! | case | what runs on N cores |
 //! | --- | --- |
@@ -12,12 +12,12 @@
 //! | `cores/saturated/10000-on-100/N` | 10,000 tasks on 100 connections, held across a yield |
 //! | `cores/elsewhere/N` | N tasks on a pool of 100·N; each connection is returned by the next worker's task |
 //!
-//! The time of an operation is the wall-clock time divided by the operations of all tasks. So with N cores, it is an Nth of
-//! the time with one core if the case scales. The speed-up is the throughput divided by the throughput on one core in the
-//! same round.
+//! The time of an operation is the wall-clock time divided by the operations of all tasks. So if the case scales, the
+//! time on N cores is an Nth of the time on one core. The speed-up is the throughput divided by the throughput on one
+//! core in the same round.
 //!
-//! qp loses waiters, so it takes no part in the saturated cases. In these cases, the floor consists of turns that are
-//! passed on: see `floor::Turns`.
+//! qp loses waiters, so it does not take part in the saturated cases. In these cases, the floor consists of turns that
+//! are passed on; see `floor::Turns`.
 
 mod machine;
 mod tasks;
@@ -33,7 +33,7 @@ use machine::Machine;
 /// Runs a case on this many cores. Returns nanoseconds per operation.
 type Run = fn(&Machine, usize, Length) -> f64;
 
-/// A subject without its type: the cases that it takes part in, each with a function that was compiled for it.
+/// A subject whose type is erased: the cases that it takes part in, each with a function compiled for the subject.
 struct Entry {
     name: &'static str,
     runs: Vec<(&'static str, Run)>,
@@ -130,7 +130,7 @@ pub fn test() {
         for case in CASES {
             let Some(run) = entry.run(case) else { continue };
             for step in machine.steps().into_iter().filter(|&step| step <= 2) {
-                // On a busy machine, no operation may end within the shortest time.
+                // On a busy machine, it may happen that no operation ends within the shortest time.
                 let longer = (0..8).map(|doublings| Length { measured: length.measured * (1 << doublings), ..length });
                 let ended = longer.map(|length| run(&machine, step, length)).any(f64::is_finite);
                 assert!(ended, "cores/{case}/{step}/{}: no operation ended", entry.name);

@@ -14,7 +14,7 @@ use crate::load::{self, LOADS, Length, Load, MEASURE, STOP, WARM_UP};
 use crate::micro::Gate;
 use crate::subjects::{Queue, Subject};
 
-/// How many operations a task performs between looks at the phase.
+/// How many operations a task performs between checks of the phase.
 const HANDFUL: usize = 16;
 
 /// One task on each worker checks out and in on a pool of 100.
@@ -45,8 +45,9 @@ pub fn hit<S: Subject>(machine: &Machine, cores: usize, length: Length) -> f64 {
 
 /// One task on each worker takes connections and hands them to the next worker's task, which returns them.
 ///
-/// They go in batches, so that the hand-over itself costs little: a batch is a vector that circulates among the tasks.
-/// There are as many vectors as tasks, so no mailbox overflows, and each task uses at most 16 of the 100 connections.
+/// Connections are handed on in batches, so that the hand-over itself costs little: a batch is a vector that circulates
+/// among the tasks. There are as many vectors as tasks, so no mailbox overflows, and each task uses at most 16 of the
+/// 100 connections.
 pub fn elsewhere<S: Subject>(machine: &Machine, cores: usize, length: Length) -> f64 {
     type Mailbox<S> = ArrayQueue<Vec<<S as Subject>::Guard<'static>>>;
 
@@ -78,13 +79,14 @@ pub fn elsewhere<S: Subject>(machine: &Machine, cores: usize, length: Length) ->
             }
         }
     });
-    // Some pools need a runtime to take back the contents of the mailboxes.
+    // Some pools need a runtime when the connections left in the mailboxes are returned.
     let _context = runtime.enter();
     drop(mailboxes);
     nanos
 }
 
-/// Waits for a message until the last phase. Most messages come soon, and other tasks of the worker run meanwhile.
+/// Waits for a message until the last phase. Most messages arrive soon, and the worker's other tasks run in the
+/// meantime.
 async fn received<M>(mailbox: &ArrayQueue<M>, phase: &AtomicU8) -> Option<M> {
     const SPINS: usize = 100;
     loop {
@@ -102,18 +104,18 @@ async fn received<M>(mailbox: &ArrayQueue<M>, phase: &AtomicU8) -> Option<M> {
     }
 }
 
-/// 64 tasks for each worker hold a connection across a yield. No task waits.
+/// For each worker, 64 tasks hold a connection across a yield. No task waits.
 pub fn yields<S: Subject>(machine: &Machine, cores: usize, length: Length) -> f64 {
     let load = Load { name: "yield", tasks: 64 * cores, size: 100 * cores, workers: cores };
     load::throughput_on::<S>(machine.runtime(cores), load, length).nanos_per_op
 }
 
-/// A saturated case on unusual runtimes.
+/// A saturated case on this number of cores.
 pub fn saturated<S: Queue, const LOAD: usize>(machine: &Machine, cores: usize, length: Length) -> f64 {
     load::throughput_on::<S>(machine.runtime(cores), LOADS[LOAD], length).nanos_per_op
 }
 
-/// The runtime's share of a saturated case.
+/// The runtime's share in a saturated case.
 pub fn saturated_floor<const LOAD: usize>(machine: &Machine, cores: usize, length: Length) -> f64 {
     load::floor_on(machine.runtime(cores), LOADS[LOAD], length).nanos_per_op
 }

@@ -1,12 +1,12 @@
-//! How long a call of the pool is held up by delivering the events of others.
+//! How long a call to the pool is held up by delivering the events of others.
 //!
-//! 64 tasks on two workers check out, yield, and check in. No check-out waits in this pool. The subscriber keeps its thread
-//! busy for 20 µs. Each call of the pool is timed on its thread: each poll of a check-out, and each check-in. The
-//! subscriber counts, for its thread, how many events it has received. A check-out and check-in emit three events, so any
-//! further events that a task received during them were delivered for others.
+//! 64 tasks on two workers check out, yield, and check in. No check-out waits in this pool. The subscriber keeps its
+//! thread busy for 20 µs. Each call to the pool is timed on its thread: each poll of a check-out, and each check-in.
+//! The subscriber counts how many events each thread delivers. A check-out and check-in emit three events, so any
+//! further events delivered during them were delivered for others.
 //!
-//! A call may take longer than the subscriber because the machine stops the thread, or because the call waits for another
-//! thread. The 99.9th percentile shows the usual longest call, and the maximum includes such accidents.
+//! A call may take longer than the subscriber does because the machine stops the thread, or because the call waits for
+//! another thread. The 99.9th percentile shows the usual longest call; the maximum includes such accidents.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -31,7 +31,7 @@ const SUBSCRIBER: Duration = Duration::from_micros(20);
 const OWN: u64 = 3;
 
 thread_local! {
-    /// How many events this thread has delivered, and for how long.
+    /// How many events this thread has delivered, and how long that took.
     static DELIVERED: Cell<(u64, Duration)> = const { Cell::new((0, Duration::ZERO)) };
 }
 
@@ -43,7 +43,7 @@ pub struct Held {
     calls: Histogram<u64>,
     /// The maximum number of events that were delivered for others during one check-out and check-in.
     most_events: u64,
-    /// The longest time that one task spent delivering for others in the whole run.
+    /// The longest time that one task spent delivering for others, over the whole run.
     most_time: Duration,
 }
 
@@ -134,7 +134,7 @@ async fn work<S: Handled>(subject: Arc<S>, stop: Arc<AtomicBool>) -> Task {
 /// The calls of one check-out and check-in.
 struct Calls<'a> {
     histogram: &'a mut Histogram<u64>,
-    /// How many events the calls delivered, and for how long.
+    /// How many events the calls delivered, and how long that took.
     events: u64,
     busy: Duration,
 }

@@ -1,12 +1,12 @@
-//! How far check-outs exceed their time limit if the subscriber is slow.
+//! How far check-outs exceed their time limit when the subscriber is slow.
 //!
-//! 32 callers share 4 connections, and hold each for 5 ms. The subscriber sleeps for 5 ms, and check-outs have a limit of
-//! 50 ms. Every caller has a separate thread, so that no caller waits for another one's turn on a worker: any delay of a
-//! check-out comes from the pool. The pool's own tasks run on a runtime without callers.
+//! 32 callers share 4 connections, and hold each for 5 ms. The subscriber sleeps for 5 ms, and check-outs have a limit
+//! of 50 ms. Every caller has a separate thread, so that callers never wait for a worker: any delay of a check-out
+//! comes from the pool. The pool's own tasks run on a runtime without callers.
 //!
-//! At its time limit, a check-out still delivers the event that it failed. The limit may have passed while it delivered the
-//! event that it began. So its own events account for twice the subscriber's time. The machine's scheduler has to wake the
-//! caller's thread, for which the claim allows the same time again.
+//! At its time limit, a check-out still delivers the event of its failure. The limit may have passed while it was
+//! delivering the event of its start. So its own events account for twice the subscriber's time. The machine's
+//! scheduler has to wake the caller's thread, for which the claim allows the same time again.
 
 use std::sync::Arc;
 use std::thread::{self, sleep};
@@ -24,7 +24,7 @@ const SIZE: usize = 4;
 /// How long the subscriber takes for an event, and a caller to use a connection.
 const SUBSCRIBER: Duration = Duration::from_millis(5);
 const LIMIT: Duration = Duration::from_millis(50);
-/// How late a check-out may end: see the module's documentation.
+/// How late a check-out may end; see the module's documentation.
 const ALLOWED: Duration = SUBSCRIBER.saturating_mul(4);
 
 /// How check-outs ended.

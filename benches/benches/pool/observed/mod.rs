@@ -1,7 +1,7 @@
 //! The cost of observing a pool: metrics, events, holder accounting.
 //!
-//! The first part measures cases of the comparison again, in separate interleaved rounds: hits, tasks that yield, and
-//! saturated pools. The subjects are:
+//! The first part measures some cases of the comparison again, in separate interleaved rounds: hits, tasks that yield,
+//! and saturated pools. The subjects are:
 //!
 //! | subject | what observes it |
 //! | --- | --- |
@@ -61,7 +61,7 @@ pub fn measure(arguments: &Arguments, plan: &Plan) {
     scenarios(arguments.scaled(SCENARIO), |case| arguments.selects(&format!("observed/{case}")));
 }
 
-/// Runs everything once and briefly.
+/// Runs everything once, briefly.
 pub fn test() {
     let entries = entries();
     for entry in &entries {

@@ -7,10 +7,10 @@ use bb8::{ManageConnection, Pool, PooledConnection};
 
 use super::{Create, Dummy, Queue, Subject};
 
-/// bb8 without tests at check-out, lifetimes and idle timeouts, and thus without its reaper task. The timeout around every
-/// check-out cannot be turned off.
+/// bb8 without tests at check-out, lifetimes or idle timeouts, and therefore without its reaper task. The timeout
+/// around every check-out cannot be turned off.
 ///
-/// It has no call that drops its idle connections, so it does not take part in `clear`.
+/// It does not have a call that drops its idle connections, so it does not take part in `clear`.
 pub struct Bb8(Pool<Opener>);
 
 /// Opens dummies, and reports dummies that were marked broken as broken.
@@ -57,7 +57,7 @@ impl Subject for Bb8 {
 
 impl Queue for Bb8 {}
 
-/// Closes with `has_broken`, the only way to make bb8 drop a connection and correct its count.
+/// Closes by way of `has_broken`, the only way to make bb8 drop a connection and correct its count.
 impl Create for Bb8 {
     async fn create_and_close(&self) {
         let mut connection = self.check_out().await;

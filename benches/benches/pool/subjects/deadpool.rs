@@ -8,7 +8,7 @@ use deadpool::managed::{Manager, Metrics, Object, Pool, RecycleResult};
 
 use super::{Clear, Create, Dummy, Queue, Subject};
 
-/// deadpool's managed pool without timeouts and hooks.
+/// deadpool's managed pool without timeouts or hooks.
 pub struct Deadpool(Pool<Opener>);
 
 /// Opens dummies and accepts every connection that comes back.
@@ -50,18 +50,18 @@ impl Create for Deadpool {
     }
 }
 
-/// Clears with `retain`, keeps no connection, and drops what it removed.
+/// Clears with a `retain` that keeps nothing, and drops the removed connections.
 impl Clear for Deadpool {
     fn clear(&self) {
         drop(self.0.retain(|_, _| false));
     }
 }
 
-/// deadpool with the additions that a user needs to know how long check-outs wait: two clock readings around `get`.
+/// deadpool with what a user must add to find out how long check-outs wait: two clock readings around `get`.
 ///
-/// deadpool itself counts each connection's check-outs and reads the clock at each one (`Metrics`), in [`Deadpool`] too.
-/// The measured wait is not recorded anywhere, so this is the minimum cost of metrics. `Pool::status` locks the pool, but
-/// only when the numbers are read.
+/// deadpool itself counts each connection's check-outs and reads the clock at each of them (`Metrics`), also in
+/// [`Deadpool`]. The measured wait is not recorded anywhere, so this is the minimum cost of metrics. `Pool::status`
+/// locks the pool, but only when the numbers are read.
 pub struct Timed(Deadpool);
 
 impl Subject for Timed {

@@ -1,13 +1,13 @@
 //! The floor: the cost of sharded stacks of connections with nothing around them.
 //!
-//! No pool that takes a connection from a shared structure can do less: one CAS to take, one to give
-//! back, both on a line that only the calling thread writes as long as its shard is not empty. A pool can only know more: a
-//! thread that notes the heads that it leaves behind does not need to wait for the load of a head. There is no capacity,
-//! generation, waiter or event, and not even a connection: an index is handed out. The floor shows how much of a pool's
-//! cost comes from the pool itself.
+//! A pool that takes a connection from a shared structure cannot do less: one CAS to take, one to give back, both on a
+//! line that only the calling thread writes while its shard is not empty. A pool can only know more: a thread that
+//! notes the heads that it leaves behind does not need to wait for the load of a head. There are no capacities,
+//! generations, waiters or events, and not even connections: an index is handed out. The floor shows how much of a
+//! pool's cost comes from the pool itself.
 //!
-//! It has no queue, so a caller that finds nothing yields and tries again. It has nothing to open, so it takes no part in
-//! `create-and-close`. In the saturated cases, [`Turns`] takes its place.
+//! It does not have a queue, so a caller that finds nothing yields and tries again. It does not open anything, so it
+//! does not take part in `create-and-close`. In the saturated cases, [`Turns`] takes its place.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -20,10 +20,10 @@ use crossbeam::utils::CachePadded;
 
 use super::{Clear, Source, Subject};
 
-/// Sharded Treiber stacks over a slab of indices. A tag in each head settles ABA.
+/// Sharded Treiber stacks over a slab of indices. A tag in each head prevents ABA.
 pub struct Floor {
     heads: Box<[CachePadded<AtomicU64>]>,
-    /// For each index, the one below it in its stack. Padded, because different threads may own neighbouring indices.
+    /// For each index, the index below it in its stack. Padded, because different threads may own neighbouring indices.
     below: Box<[CachePadded<AtomicU32>]>,
 }
 
@@ -77,16 +77,16 @@ impl Clear for Floor {
 
 /// What remains of a saturated pool without the pool: turns that circulate among tasks.
 ///
-/// There are as many circles as connections. The task that has the turn passes it on to the next task of the circle and
-/// waits for it to come round. So each operation wakes one task, in a fixed order, and circles share nothing: no queue, no
-/// counter, no search. The two tasks meet at one word, which each of them changes once. Any cost of a pool beyond that is
-/// its own.
+/// There are as many circles as connections. The task that has the turn passes it on to the next task in the circle and
+/// waits for it to come round again. So each operation wakes one task, in a fixed order, and circles do not share
+/// anything: there is no queue, no counter, no search. The two tasks of a hand-over meet at one word, which each of
+/// them changes once. Any cost beyond that is the pool's own.
 pub struct Turns {
     circles: usize,
     seats: Box<[CachePadded<Seat>]>,
 }
 
-/// How many tasks each circle has.
+/// The number of tasks in each circle.
 pub const TASKS_IN_A_CIRCLE: usize = 100;
 
 /// The place where a task waits for its turn.
@@ -127,10 +127,10 @@ impl Seat {
     fn poll(&self, context: &Context<'_>) -> Poll<()> {
         let waker = self.waker.get_or_init(|| context.waker().clone());
         debug_assert!(waker.will_wake(context.waker()), "BUG: the task has another waker than before");
-        // ORD: AcqRel; pairs with the one in `grant`. Release publishes the waker, and Acquire takes over the work of the
-        // previous task.
+        // ORD: AcqRel; pairs with the AcqRel in `grant`. Release publishes the waker, and Acquire makes the previous
+        // task's work visible.
         if self.state.swap(WAITING, Ordering::AcqRel) == GRANTED {
-            // ORD: Relaxed; the next grant follows a whole circle of grants, which starts with this task's.
+            // ORD: Relaxed; the next grant comes only after a full circle of grants, which starts with this task's.
             self.state.store(AWAY, Ordering::Relaxed);
             return Poll::Ready(());
         }
@@ -171,7 +171,7 @@ impl Floor {
         let mut seen = Head(head.load(Ordering::Acquire));
         loop {
             let top = seen.top()?;
-            // ORD: Relaxed; acquired with the head. If it is stale by now, so is the tag, and the CAS fails.
+            // ORD: Relaxed; acquired with the head. If the link is stale by now, so is the tag, and the CAS fails.
             let below = self.below[top as usize].load(Ordering::Relaxed);
             // ORD: Acquire in both outcomes, as for the load. A pop publishes nothing: it continues the release
             // sequences of the pushes below it.
@@ -185,7 +185,7 @@ impl Floor {
     #[inline]
     fn push(&self, shard: usize, index: u32) {
         let head = &self.heads[shard];
-        // ORD: Relaxed; only the value itself is read through it.
+        // ORD: Relaxed; nothing but the value itself is used.
         let mut seen = Head(head.load(Ordering::Relaxed));
         loop {
             // ORD: Relaxed; published by the CAS below.
@@ -209,7 +209,7 @@ impl Drop for Taken<'_> {
 /// Marks the end of a stack, in place of an index.
 const NOTHING: u32 = u32::MAX;
 
-/// A stack's head: the top index in the low half, and a tag that grows with every change in the high half.
+/// A stack's head: the index on top in the low half and, in the high half, a tag that grows with every change.
 #[derive(Clone, Copy)]
 struct Head(u64);
 
@@ -249,7 +249,7 @@ fn own_shard(shards: usize) -> usize {
     }
     NUMBER.with(|number| {
         if number.get() == UNNUMBERED {
-            // ORD: Relaxed; only the numbers' difference matters.
+            // ORD: Relaxed; the numbers only have to differ.
             number.set(THREADS.fetch_add(1, Ordering::Relaxed));
         }
         number.get() % shards

@@ -1,7 +1,7 @@
 //! kanal: a bounded channel that holds the connections. It is not a pool, but the quickest way to build one.
 //!
-//! Check-out is `recv`, check-in is `try_send`. The channel hands a value directly to a waiting receiver. It opens
-//! nothing on demand, so it takes no part in `create-and-close`.
+//! Check-out is `recv`, check-in is `try_send`. The channel hands a value directly to a waiting receiver. It does not
+//! open connections on demand, so it does not take part in `create-and-close`.
 
 use kanal::{AsyncReceiver, AsyncSender};
 

@@ -1,10 +1,10 @@
 //! The subjects of the comparison: one adapter per pool, all with the same dummy connection.
 //!
-//! Every adapter is configured for the least that its pool allows, because wharf does no more by default: no test of a
-//! connection at check-out, no maximum lifetime, no idle timeout, no reaper, no metrics sink. Anything that cannot be
-//! turned off is part of the pool and is measured with it: sqlx's and bb8's timeout around every check-out, sqlx's clock
-//! readings, and the task that sqlx spawns for every check-in. The harness boxes nothing: the loops are compiled once per
-//! subject.
+//! Every adapter is configured to do the least that its pool allows, because wharf does no more by default: no test of
+//! a connection at check-out, no maximum lifetime, no idle timeout, no reaper, no metrics sink. Anything that cannot be
+//! turned off is part of the pool and is measured with it: sqlx's and bb8's timeout around every check-out, sqlx's
+//! clock readings, and the task that sqlx spawns for every check-in. The harness does not box anything: the loops are
+//! compiled once per subject.
 
 use std::future::Future;
 use std::hint::black_box;
@@ -22,11 +22,11 @@ pub mod qp;
 pub mod sqlx;
 pub mod wharf;
 
-/// The connection in every pool: a cache line of plain data. A pool that moves connections around pays for the move,
-/// and opening a connection costs next to nothing.
+/// The connection in every pool: a cache line of plain data. A pool that moves connections around pays for that, and
+/// opening a connection costs next to nothing.
 #[derive(Debug)]
 pub struct Dummy {
-    /// Keeps the connection from being pooled again, in pools that check connections when they come back.
+    /// Keeps the connection out of pools that check connections when they come back.
     pub broken: bool,
     number: u64,
     buffers: [usize; 6],
@@ -42,7 +42,7 @@ impl Dummy {
     }
 }
 
-/// Keeps the compiler from leaving out the close of a connection.
+/// Keeps the compiler from optimizing away the close of a connection.
 impl Drop for Dummy {
     #[inline]
     fn drop(&mut self) {
@@ -50,7 +50,7 @@ impl Drop for Dummy {
     }
 }
 
-/// A pool to be measured. A pool that supports only check-out and check-in implements no further trait.
+/// A pool to be measured. For a pool that supports only check-out and check-in, this trait suffices.
 pub trait Subject: Send + Sync + Sized + 'static {
     /// The column's title.
     const NAME: &'static str;
@@ -64,7 +64,7 @@ pub trait Subject: Send + Sync + Sized + 'static {
     /// Checks out a connection, and waits for one if necessary.
     fn check_out(&self) -> impl Future<Output = Self::Guard<'_>> + Send;
 
-    /// Makes the pool hold `size` available connections: checks out all at once, then checks in all.
+    /// Fills the pool with `size` available connections: checks them all out at once, then checks them all in.
     fn warm(&self, size: usize) -> impl Future<Output = ()> + Send {
         async move {
             let mut held = Vec::with_capacity(size);
@@ -120,12 +120,12 @@ pub trait Create: Subject {
     fn create_and_close(&self) -> impl Future<Output = ()> + Send;
 }
 
-/// A subject that can drop all available connections in one call and keeps working afterwards.
+/// A subject that can drop all available connections in one call and keep working afterwards.
 pub trait Clear: Subject {
     /// Drops all available connections.
     fn clear(&self);
 
-    /// Makes a cleared pool hold `size` available connections again.
+    /// Fills a cleared pool with `size` available connections again.
     fn refill(&self, size: usize) -> impl Future<Output = ()> + Send {
         self.warm(size)
     }
@@ -139,6 +139,6 @@ pub trait Handled: Subject {
     /// Creates a pool like [`Subject::open`], with a handler.
     fn open_handled(size: usize, handler: Handler) -> impl Future<Output = Self> + Send;
 
-    /// Checks out a connection within the limit, or returns nothing.
+    /// Checks out a connection within the limit, or returns `None`.
     fn check_out_within(&self, limit: Duration) -> impl Future<Output = Option<Self::Guard<'_>>> + Send;
 }

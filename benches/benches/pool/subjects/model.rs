@@ -1,18 +1,18 @@
 //! A model of the official driver's pool: one task owns the pool's state, and everything else reaches it through channels.
 //!
-//! This is the design of the crate `mongodb` 3.x (`src/cmap`), written from scratch without I/O, errors, clears, pinning
-//! and service ids. It is for comparing designs; `perf/` compares the crate itself, on a real server. The model keeps the
-//! work of a check-out and a check-in:
+//! This is the design of the crate `mongodb` 3.x (`src/cmap`), written from scratch without I/O, errors, clears,
+//! pinning or service ids. It serves to compare designs; `perf/` compares the crate itself, on a real server. The model
+//! keeps the work of a check-out and a check-in:
 //!
 //! - A check-out emits its first event, sends a request with a one-shot channel to the owner, and waits for the answer.
-//! - The owner takes check-ins before requests, queues the requests, and after each message serves the oldest one that
-//!   it can serve. A separate task opens a connection when one is needed, and the check-out awaits that task.
+//! - The owner takes check-ins before requests, queues the requests, and after each message serves the oldest request
+//!   that it can. A separate task opens a connection when one is needed, and the check-out awaits that task.
 //! - A check-in is a message that carries the connection.
 //! - The handler is called with an owned event: by the caller for a check-out, and by the owner for a check-in. Each event
 //!   clones the server's address, which is a string.
 //!
-//! The model leaves out the subscription for cancellations that the driver makes at each check-out, and two of the
-//! three allocations for moving a connection. So it costs no more than the driver's pool.
+//! The model leaves out the subscription to cancellations that the driver makes at each check-out, and two of the three
+//! allocations for moving a connection. So it does not cost more than the driver's pool.
 
 use std::collections::VecDeque;
 use std::hint::black_box;
@@ -57,7 +57,7 @@ impl Events {
 struct Pooled {
     _connection: Dummy,
     id: u32,
-    /// Nothing expires here, but the driver reads the clock for that at every check-in.
+    /// Nothing expires here, but the driver reads the clock for this purpose at every check-in.
     _available_since: Instant,
 }
 
@@ -146,7 +146,7 @@ impl Handled for Model {
         Self::with_handler(size, Arc::new(move |_| handler()))
     }
 
-    /// The driver's pool has no time limit, so the caller sets one.
+    /// The driver's pool does not have a time limit, so the caller sets one.
     async fn check_out_within(&self, limit: Duration) -> Option<Lent> {
         timeout(limit, self.check_out()).await.ok()
     }
@@ -158,7 +158,7 @@ struct Owner {
     total: usize,
     opening: usize,
     opened: u32,
-    /// The last one is handed out first.
+    /// The last connection is handed out first.
     available: VecDeque<Box<Pooled>>,
     waiting: VecDeque<oneshot::Sender<Answer>>,
     requests: mpsc::UnboundedReceiver<oneshot::Sender<Answer>>,
@@ -208,7 +208,7 @@ impl Owner {
         let messages = self.messages.clone();
         if let Some(pooled) = self.available.pop_back() {
             let answer = Answer::Available(Lent::new(pooled, messages));
-            // If the check-out has given up, the connection is available again without having been in use.
+            // If the check-out has given up, the connection becomes available again without having been used.
             if let Err(Answer::Available(mut lent)) = request.send(answer) {
                 self.available.extend(lent.pooled.take());
             }

@@ -17,7 +17,7 @@ use super::{Dummy, Handled, Handler, Queue, Subject};
 pub trait Observation: Send + Sync + 'static {
     const NAME: &'static str;
 
-    /// Opens the dummies. Each type compiles the pool again, so most observations share one.
+    /// Opens the dummies. The pool is compiled again for each type, so most observations share one type.
     type Opener: Establish<Connection = Dummy> + Default;
 
     /// Adds the observers that the pool has from its beginning.
@@ -71,8 +71,8 @@ impl<O: Observation> Handled for Observed<O> {
 
 /// Opens dummies for a pool with or without metrics.
 ///
-/// Each of the pools that are compared for their metrics has a separate opener, which no other subject uses. So both are
-/// compiled for one user each, and the compiler has the same reasons to inline in both.
+/// The two pools that are compared for their metrics each have an opener that no other subject uses. So each is
+/// compiled for a single user, and the compiler has the same reasons to inline in both.
 #[derive(Default)]
 pub struct Alone<const METERED: bool>;
 
@@ -115,7 +115,7 @@ impl Observation for Slow {
 }
 
 /// One trivial subscriber: a closure that hides the event from the compiler. So the pool builds every event with its
-/// duration and makes every call, and the rest costs next to nothing.
+/// duration and makes every call, and nothing else costs much.
 pub struct Closure;
 
 impl Observation for Closure {
@@ -141,7 +141,7 @@ impl Observation for Counts {
     }
 }
 
-/// Accounting for the holders of connections: call site, task, instant and purpose of each check-out.
+/// Accounting for the holders of connections: the call site, task, instant and purpose of each check-out.
 pub struct Holders;
 
 impl Observation for Holders {

@@ -9,11 +9,11 @@ use super::{Create, Dummy, Queue, Subject};
 
 /// qp, checking out without validation, which would box a future for every check-out.
 ///
-/// It has no call that drops its idle connections, so it takes no part in `clear`.
+/// It does not have a call that drops its idle connections, so it does not take part in `clear`.
 ///
 /// It loses waiters when it is saturated. A waiter registers its waker only once, and a waiter that is woken but finds
-/// its permit taken by a new caller is never woken again. So the saturated cases end by abandoning the tasks that still
-/// wait, and report how many there are.
+/// its permit taken by a new caller is never woken again. So the saturated cases end by abandoning the tasks that are
+/// still waiting, and report how many there are.
 pub struct Qp(Pool<Opener>);
 
 /// Opens dummies.

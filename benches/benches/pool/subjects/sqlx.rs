@@ -1,7 +1,7 @@
 //! sqlx: a crossbeam `ArrayQueue` of connections behind a fair semaphore, with a database that does nothing.
 //!
-//! sqlx's pool is generic over a `Database`. Connections of this database open, ping and close at once. It has no rows,
-//! columns, values or statements: [`Never`] stands for all of them.
+//! sqlx's pool is generic over a `Database`. Connections to this database open, ping and close at once. It does not
+//! have rows, columns, values or statements: [`Never`] stands for all of them.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -32,10 +32,10 @@ use sqlx_core::value::{Value, ValueRef};
 
 use super::{Create, Dummy, Queue, Subject};
 
-/// sqlx's pool without tests at check-out, lifetimes and idle timeouts, and so without its maintenance task.
+/// sqlx's pool without tests at check-out, lifetimes or idle timeouts, and therefore without its maintenance task.
 ///
 /// The timeout around every check-out, its two clock readings, and the task that a check-in spawns cannot be turned
-/// off. Closing a pool is final, and no other call drops idle connections, so it takes no part in `clear`.
+/// off. Closing a pool is final, and no other call drops idle connections, so it does not take part in `clear`.
 pub struct Sqlx(Pool<Nothing>);
 
 impl Subject for Sqlx {
@@ -101,7 +101,7 @@ impl Database for Nothing {
     const URL_SCHEMES: &'static [&'static str] = &["nothing"];
 }
 
-/// The dummy as a connection of sqlx.
+/// The dummy as an sqlx connection.
 pub struct Idler(Dummy);
 
 impl Connection for Idler {
@@ -136,7 +136,7 @@ impl Connection for Idler {
     }
 }
 
-/// The options for opening an [`Idler`], which has none.
+/// The options for opening an [`Idler`], of which there are none.
 #[derive(Debug, Clone)]
 pub struct Options;
 

@@ -53,7 +53,7 @@ impl Create for Wharf {
     }
 }
 
-/// A cleared pool is paused until it is made ready again, which is not measured.
+/// A cleared pool is paused until it is made ready again; making it ready is not measured.
 impl Clear for Wharf {
     fn clear(&self) {
         self.0.clear(wharf::Clear::new()).expect("the pool is in load-balanced mode");
