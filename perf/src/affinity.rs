@@ -1,13 +1,13 @@
-//! The cores that the server and the clients run on.
+//! The cores on which the server and the clients run.
 //!
-//! On shared cores, server and clients disturb each other, and the scheduler decides which of them runs. That costs more
-//! than the measured operations. So each side gets separate cores.
+//! On shared cores, server and clients disturb each other, and the scheduler decides which of them runs, which costs
+//! more than the measured operations. So each side gets separate cores.
 
 use std::io;
 
 use crate::arguments::Machine;
 
-/// The cores of both sides. They have either no core in common or all of them.
+/// The cores of both sides, which share either no cores or all of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
     pub server: Vec<usize>,
@@ -42,7 +42,7 @@ impl Placement {
         Self::split(&system::own_cores()?, machine.client_cores.map(|cores| cores as usize)).map(Some)
     }
 
-    /// Splits the cores. The clients get the last ones, because the first one usually handles the interrupts.
+    /// Splits the cores. The clients get the last cores, because the first core usually handles the interrupts.
     fn split(cores: &[usize], client: Option<usize>) -> Result<Self, CannotPlace> {
         let client = client.unwrap_or((cores.len() / 2).max(1));
         match cores.len().checked_sub(client) {
@@ -60,13 +60,12 @@ impl Placement {
         Self { server: all.clone(), client: all }
     }
 
-    /// Moves a server to its cores, with all threads that it has and will have.
+    /// Moves a server to its cores, with all its current and future threads.
     pub fn place_server(&self, process: u32) -> io::Result<()> {
         system::move_process(process, &self.server)
     }
 
-    /// Moves the calling thread to the clients' cores, and with it the threads and processes that it starts from now
-    /// on.
+    /// Moves the calling thread to the clients' cores, and with it the threads and processes that it starts later.
     pub fn place_client(&self) -> io::Result<()> {
         system::move_this_thread(&self.client)
     }
@@ -87,7 +86,7 @@ mod system {
     use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
     use nix::unistd::Pid;
 
-    /// The id that system calls use for the calling thread.
+    /// The id by which system calls refer to the calling thread.
     const THIS_THREAD: Pid = Pid::from_raw(0);
 
     pub fn own_cores() -> io::Result<Vec<usize>> {
@@ -99,8 +98,8 @@ mod system {
         Ok(sched_setaffinity(THIS_THREAD, &mask(cores)?)?)
     }
 
-    /// Moves all threads of a process. A new thread inherits the cores of the thread that starts it. So once a pass over
-    /// all threads finds that all have been moved, no further thread will appear.
+    /// Moves all threads of a process. A new thread inherits the cores of the thread that starts it. So once a pass
+    /// finds that all threads have been moved, no unmoved thread can appear.
     pub fn move_process(process: u32, cores: &[usize]) -> io::Result<()> {
         let mask = mask(cores)?;
         let mut moved = HashSet::new();
@@ -112,7 +111,7 @@ mod system {
                 if moved.insert(thread) {
                     found_another = true;
                     match sched_setaffinity(Pid::from_raw(thread), &mask) {
-                        // The thread has ended in the meantime.
+                        // The thread may have ended in the meantime.
                         Ok(()) | Err(Errno::ESRCH) => {}
                         Err(error) => return Err(error.into()),
                     }

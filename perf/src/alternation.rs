@@ -13,15 +13,15 @@ use crate::Failure;
 use crate::child::READY;
 use crate::subjects::Kind;
 
-/// The subjects that take turns, and where their measurements are recorded.
+/// The subjects that take turns, and the file in which their measurements are recorded.
 pub struct Alternation<'a> {
     pub subjects: Vec<Kind>,
     pub json: Option<&'a Path>,
 }
 
 impl Alternation<'_> {
-    /// Starts all subjects, then lets them take turns. The order rotates with each round and each turn, so that no subject
-    /// always follows the same one.
+    /// Starts all subjects, then lets them take turns. The order rotates with each round and each turn, so that no
+    /// subject always follows the same other subject.
     pub fn take_turns<R: Serialize + DeserializeOwned>(
         &self,
         measured: &str,
@@ -80,7 +80,7 @@ pub struct Measurement<R> {
     pub result: R,
 }
 
-/// The measurement that a child process is asked for.
+/// The measurement that a child process is asked to make.
 #[derive(Debug, Clone, Copy)]
 pub struct Asked {
     pub round: u32,
@@ -115,8 +115,8 @@ impl Asked {
     }
 }
 
-/// A child process that measures one subject when it is its turn. It ends with its standard input, so that no child is ever
-/// left behind.
+/// A child process that measures one subject whenever it has its turn. It ends when its standard input does, so that
+/// children are never left behind.
 pub struct Competitor {
     asked: Asked,
     child: Child,
@@ -125,7 +125,7 @@ pub struct Competitor {
 }
 
 impl Competitor {
-    /// Starts a child that puts its subject under load for a time in each turn.
+    /// Starts a child that puts its subject under load for a fixed time in each turn.
     pub fn load(asked: Asked, server: &str, turn: Duration, warm_up: Duration) -> Result<Self, Failure> {
         let mut command = asked.command("cell", server)?;
         for (option, time) in [("--turn", turn), ("--warm-up", warm_up)] {
@@ -163,7 +163,7 @@ impl Competitor {
         }
     }
 
-    /// Returns the next line that the child prints, or an empty one if it has ended.
+    /// Returns the next line that the child prints, or an empty line if it has ended.
     fn line(&mut self) -> Result<String, Failure> {
         let mut line = String::new();
         self.output.read_line(&mut line)?;
@@ -209,7 +209,7 @@ impl<R> Turns<R> {
             .collect()
     }
 
-    /// Returns the turns of a subject, each with its round, its number in the round, and its result.
+    /// Returns a subject's turns, each with its round, its number in the round, and its result.
     pub fn of(&self, tasks: u32, subject: Kind) -> impl Iterator<Item = ((u32, u32), &R)> {
         let wanted = move |turn: &&Measurement<R>| turn.tasks == tasks && turn.subject == subject;
         self.0.iter().filter(wanted).map(|turn| ((turn.round, turn.turn), &turn.result))

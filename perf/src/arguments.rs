@@ -47,7 +47,7 @@ pub enum Mode {
     /// Measures the memory of idle clients. The comparison runs this.
     #[command(hide = true)]
     Memory(client::Memory),
-    /// Answers hello and `ping` at the least cost, until standard input ends. The comparison runs this.
+    /// Answers hello and `ping` at the lowest possible cost, until standard input ends. The comparison runs this.
     #[command(hide = true)]
     Frugal,
     /// Measures one subject under load. The comparison runs this.
@@ -63,7 +63,7 @@ pub struct Comparison {
     /// Number of rounds. Every round measures everything, and medians are shown.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: u32,
-    /// How long each subject is measured in a round, in seconds, over all its turns.
+    /// How long each subject is measured in a round, in seconds, over all of its turns.
     #[arg(long, default_value = "2.5", value_parser = seconds)]
     pub seconds: Duration,
     /// How long a turn is measured, in seconds. The subjects take turns until each has had its time.
@@ -104,7 +104,8 @@ pub struct Machine {
     /// Number of cores for the clients; the server gets the others. By default half of them.
     #[arg(long, value_name = "CORES", conflicts_with = "no_pin", value_parser = clap::value_parser!(u32).range(1..))]
     pub client_cores: Option<u32>,
-    /// Lets the operating system place server and clients. The numbers then say more about the scheduler.
+    /// Lets the operating system place server and clients. The numbers then say more about the scheduler than about the
+    /// subjects.
     #[arg(long)]
     pub no_pin: bool,
 }
@@ -123,7 +124,7 @@ pub struct Profile {
     /// How long it runs, in seconds.
     #[arg(long, default_value = "20", value_parser = seconds, conflicts_with = "operations")]
     pub seconds: Duration,
-    /// Number of operations, instead of a duration; shared evenly by the tasks, at least one each.
+    /// Number of operations, instead of a duration; divided evenly among the tasks, at least one each.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     pub operations: Option<u64>,
     #[command(flatten)]
@@ -204,7 +205,7 @@ pub struct ColdStart {
 /// The size of the compared pools.
 pub const CONNECTIONS: u32 = 100;
 
-/// Parses a duration. An hour is more than enough, and well within what the clock can add.
+/// Parses a duration. An hour is more than enough, and well within the range of the clock.
 pub fn seconds(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
         Ok(seconds) if seconds > 0.0 && seconds <= 3_600.0 => Ok(Duration::from_secs_f64(seconds)),

@@ -23,9 +23,9 @@ pub struct CellResult {
     pub cpu_seconds: f64,
     pub p50_nanos: u64,
     pub p99_nanos: u64,
-    /// Connections opened during the turn. Above zero, the pool had not settled.
+    /// Connections opened during the turn. If there were any, the pool had not settled.
     pub opened: i64,
-    /// The server's CPU time for each command in seconds, if the server reports it.
+    /// The server's CPU time per command in seconds, if the server reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server_cpu_seconds: Option<f64>,
 }
@@ -99,10 +99,10 @@ fn start_from_cold<S: Subject>(ColdStart { child }: &ColdStart) -> Result<(), Fa
     let runtime = load::runtime(child.workers)?;
     let start = || {
         let (server, tasks, connections) = (child.server.clone(), child.tasks, child.connections);
-        // Runs on a worker, so that no other thread takes part.
+        // Runs on a worker, so that no other thread is involved.
         runtime.block_on(runtime.spawn(cold_start::start::<S>(server, tasks, connections)))?
     };
-    // The first start does not count, because it includes the start of the process, such as reading its code.
+    // The first start does not count, because it includes starting the process, such as reading its code.
     start()?;
     take_turns(start)
 }

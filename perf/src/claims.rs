@@ -30,7 +30,7 @@ impl fmt::Display for Claim {
     }
 }
 
-/// The bound that a ratio must keep.
+/// The bound that a ratio must stay within.
 #[derive(Clone, Copy)]
 pub enum Limit {
     Below(f64),

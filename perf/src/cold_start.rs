@@ -10,16 +10,16 @@ use crate::load::join;
 use crate::observer::Observer;
 use crate::subjects::{Kind, Subject};
 
-/// The maximum number of connections of the plain pool that stands in for the floor here. It is about as many as a
-/// programmer would choose, knowing that connections cost more than waiting.
+/// The maximum number of connections in the plain pool that stands in for the floor here. It is about what a programmer
+/// would choose, knowing that connections cost more than waiting.
 pub const PLAIN_CONNECTIONS: u32 = 10;
 
 /// The result of a cold start, as a child process reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct ColdResult {
-    /// From the first task's start to the last task's end.
+    /// The time from the first task's start to the last task's end.
     pub seconds: f64,
-    /// The number of connections that the server counted, including connections that came too late to be used.
+    /// The number of connections that the server counted, including those opened too late to be used.
     pub opened: i64,
 }
 
@@ -36,7 +36,7 @@ pub async fn start<S: Subject>(server: String, tasks: u32, connections: u32) -> 
     let mut observer = Observer::connect(&server).await?;
     let nothing_open = observer.at_rest().await?;
     let subject = Arc::new(S::open(&server, connections).await?);
-    // By now the driver's monitors have their connections, which do not belong to the pool.
+    // By now the driver's monitors have opened their connections, which do not belong to the pool.
     let before = observer.at_rest().await?;
 
     let began = Instant::now();

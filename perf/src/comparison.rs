@@ -1,4 +1,4 @@
-//! The comparison: every subject in a separate process, and all of them in turn.
+//! The comparison: every subject runs in a separate process, and they take turns.
 
 use crate::Failure;
 use crate::alternation::{Alternation, Asked, Competitor, Measurement, Turns};

@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::Failure;
 use crate::arguments::Cores;
 
-/// The repository, whose programs are built.
+/// The repository whose programs are built.
 pub const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
 /// The file that the benchmark writes to its target directory.
@@ -37,7 +37,7 @@ pub fn run(arguments: &Cores) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Builds the benchmark and returns where it is. On Linux it is linked statically.
+/// Builds the benchmark and returns its path. On Linux, it is linked statically.
 fn build(arguments: &Cores, target: &Path) -> Result<PathBuf, Failure> {
     let mut options = vec!["bench", "--package", "wharf-benches", "--bench", "pool", "--no-run"];
     if arguments.event_listener_queue {
@@ -47,11 +47,11 @@ fn build(arguments: &Cores, target: &Path) -> Result<PathBuf, Failure> {
     built(&options, flags, target)
 }
 
-/// Builds an executable of the repository, for this machine's target, and returns where it is.
+/// Builds one of the repository's executables for this machine's target, and returns its path.
 pub fn built(options: &[&str], flags: &str, target: &Path) -> Result<PathBuf, Failure> {
     let mut cargo = Command::new(tool("CARGO", "cargo"));
     cargo.args(options).args(["--message-format", "json"]);
-    // With a target, the flags apply only to the executable, not to build scripts and macros.
+    // With an explicit target, the flags apply only to the executable, not to build scripts or macros.
     cargo.args(["--target", &host()?, "--target-dir"]).arg(target);
     if !flags.is_empty() {
         cargo.env("RUSTFLAGS", flags);
@@ -77,7 +77,7 @@ fn host() -> Result<String, Failure> {
     Ok(host.ok_or("rustc -vV names no host")?.to_owned())
 }
 
-/// Returns the tool that an environment variable names, as set by cargo, or else the usual one.
+/// Returns the tool named by an environment variable that cargo sets, or else the usual tool.
 fn tool(variable: &str, usual: &str) -> OsString {
     std::env::var_os(variable).unwrap_or_else(|| usual.into())
 }

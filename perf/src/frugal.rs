@@ -1,8 +1,8 @@
 //! A server that costs less than any client: one thread, and for each command one `read`, one `write`, and a share of an
 //! `epoll_wait`.
 //!
-//! It answers hello and `ping`, reports its cost in `serverStatus`, and understands no other command. Each of its
-//! connections has one command in flight.
+//! It answers hello and `ping`, reports its cost in `serverStatus`, and does not understand any other command. Each of
+//! its connections has at most one command in flight.
 
 #[cfg(target_os = "linux")]
 mod epoll;
@@ -50,7 +50,7 @@ impl Frugal {
 
 impl Drop for Frugal {
     fn drop(&mut self) {
-        // It ends with its standard input. Nothing can be done about a process that cannot be waited for.
+        // The process ends when its standard input does. Nothing can be done about a process that cannot be waited for.
         drop(self.child.stdin.take());
         let _ = self.child.wait();
     }

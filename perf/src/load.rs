@@ -47,7 +47,7 @@ pub struct Load<'r> {
 }
 
 impl<'r> Load<'r> {
-    /// Prepares `tasks` tasks to run operations. The calling thread must not belong to the runtime, here and below.
+    /// Prepares `tasks` tasks to run operations. Here and below, the calling thread must not belong to the runtime.
     pub fn prepare<S: Subject>(
         runtime: &'r Runtime,
         subject: &Arc<S>,
@@ -76,8 +76,8 @@ impl<'r> Load<'r> {
         self.until_all(|gate| &gate.resting)
     }
 
-    /// Measures for `interval` under full load: the measurement starts when each task has ended an operation. Only
-    /// operations that end within it count.
+    /// Measures for `interval` under full load: the measurement starts once each task has completed an operation, and
+    /// only operations that end within it count.
     pub fn turn(&mut self, interval: Duration) -> Result<Outcome, Failure> {
         let before = self.runtime.block_on(self.observer.counts())?;
         self.resume()?;
@@ -99,7 +99,7 @@ impl<'r> Load<'r> {
         self.runtime.block_on(join(self.running)).map(drop)
     }
 
-    /// Lets the tasks run, and returns once each has ended an operation.
+    /// Lets the tasks run, and returns once each has completed an operation.
     fn resume(&mut self) -> Result<(), Failure> {
         self.gate.moving.store(0, Ordering::Relaxed);
         self.gate.resting.store(0, Ordering::Relaxed);
@@ -136,15 +136,15 @@ struct Gate {
     tasks: u32,
     /// The phase, read by each task after each operation.
     phase: AtomicU8,
-    /// The phase, for tasks that wait for the next one.
+    /// The phase, for tasks that are waiting for the next phase.
     announced: watch::Sender<Phase>,
-    /// How many tasks have ended an operation since the load was resumed (`moving`), and how many have stopped since
-    /// (`resting`).
+    /// How many tasks have completed an operation since the load was resumed (`moving`), and how many have stopped
+    /// since (`resting`).
     moving: AtomicU32,
     resting: AtomicU32,
     has_failed: AtomicBool,
     all_counted: Notify,
-    /// The durations of measured operations, of tasks that have stopped.
+    /// The durations of the operations measured by tasks that have stopped.
     latencies: Mutex<Vec<u64>>,
 }
 
@@ -162,7 +162,7 @@ impl Gate {
         }
     }
 
-    // Relaxed, here and below: one more or fewer operation does not matter, and waiting tasks are notified separately.
+    // Relaxed, here and below: one operation more or less does not matter, and waiting tasks are notified separately.
     fn set(&self, phase: Phase) {
         self.phase.store(phase as u8, Ordering::Relaxed);
         self.announced.send_replace(phase);
@@ -224,7 +224,7 @@ async fn ping_in_turns<S: Subject>(subject: &S, gate: &Gate) -> Result<(), Failu
     Ok(())
 }
 
-/// Makes `tasks` tasks run `each` operations, without a warm-up.
+/// Has `tasks` tasks run `each` operations each, without a warm-up.
 pub fn run<S: Subject>(runtime: &Runtime, subject: &Arc<S>, tasks: u32, each: u64) -> Result<(), Failure> {
     let ping = |subject: Arc<S>| async move {
         for _ in 0..each {

@@ -1,7 +1,7 @@
 //! The cost of a round trip through wharf on a real `mongod`, compared with a hand-written loop over bare streams (the
 //! floor) and with the official driver.
 //!
-//! In the comparison, each subject is a child process, so that the process's CPU time belongs to the subject alone. The
+//! In the comparison, each subject is a child process, so that the process's CPU time belongs only to that subject. The
 //! server runs on some cores and the clients on the others, except in the compared cold starts.
 
 mod affinity;

@@ -10,7 +10,7 @@ use crate::frugal;
 
 /// The pause between two reads of a number that should settle.
 const PAUSE: Duration = Duration::from_millis(20);
-/// How long it may take to settle.
+/// How long the number may take to settle.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A separate connection, opened before the connections that it observes.
@@ -27,16 +27,16 @@ pub struct Connections {
     pub created: i64,
 }
 
-/// The server's counts that continue while it is observed.
+/// The server's running counts.
 #[derive(Debug, Clone, Copy)]
 pub struct Counts {
     pub connections: Connections,
-    /// The server's CPU time in nanoseconds, and the number of its commands. A mongod does not report them.
+    /// The server's CPU time in nanoseconds, and the number of commands it has run. A mongod does not report these.
     work: Option<(i64, i64)>,
 }
 
 impl Counts {
-    /// Returns the CPU time in seconds that the server has taken for each command since then.
+    /// Returns the server's CPU time per command in seconds since the earlier counts.
     pub fn cpu_since(self, before: Self) -> Option<f64> {
         let ((nanos, commands), (nanos_before, commands_before)) = (self.work?, before.work?);
         Some((nanos - nanos_before) as f64 / 1e9 / (commands - commands_before).max(1) as f64)
@@ -64,8 +64,8 @@ impl Observer {
         Ok(Counts { connections, work })
     }
 
-    /// Waits until the counts have settled and returns them. Connections that were being opened or closed are counted
-    /// then.
+    /// Waits until the counts have settled, and returns them. By then they reflect connections that were being opened
+    /// or closed.
     pub async fn at_rest(&mut self) -> Result<Connections, Failure> {
         let began = Instant::now();
         let mut last = self.connections().await?;

@@ -7,7 +7,7 @@ use std::process::Command;
 use crate::Failure;
 use crate::cores::{REPOSITORY, built, succeeded};
 
-/// Builds the simulator, whose pool shares the simulated machine's memory, and runs it with the arguments.
+/// Builds the simulator, whose pool uses the simulated machine's memory, and runs it with the arguments.
 pub fn run(arguments: &[OsString]) -> Result<(), Failure> {
     let target = fs::canonicalize(REPOSITORY)?.join("target/simulated");
     let simulator = built(&["build", "--release", "--package", "wharf-scale"], "--cfg simulated", &target)?;

@@ -35,7 +35,7 @@ impl Started {
 }
 
 impl Server {
-    /// Starts a server, or uses the given one, which stays on its cores. The calling thread moves to the clients'
+    /// Starts a server, or uses the given server, which stays on its cores. The calling thread moves to the clients'
     /// cores.
     pub fn provide(machine: &Machine) -> Result<Self, Failure> {
         let placement = Placement::choose(machine)?;
@@ -56,7 +56,7 @@ impl Server {
         Self { address: frugal.address.clone(), placement, started: Started::Frugal(frugal) }.placed()
     }
 
-    /// Puts both sides on their cores.
+    /// Places both sides on their cores.
     fn placed(self) -> Result<Self, Failure> {
         let server = self;
         server.placement.iter().try_for_each(|placement| server.place(placement))?;

@@ -1,9 +1,9 @@
-//! The host of the examples in `docs/from-mongodb.md`, which are the code of a shop. They need both crates, which only this package
-//! has among its dependencies.
+//! Compiles the examples in `docs/from-mongodb.md`, which are code of a shop. They need both crates, and only this
+//! package depends on both.
 
 use serde::{Deserialize, Serialize};
 
-/// The document of the examples.
+/// The document used in the examples.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Order {
     pub _id: i32,

@@ -1,16 +1,16 @@
-//! The measurements of the client run, and print their tables and claims. Their values depend on the machine.
+//! The client's measurements run and print their tables and claims. The values depend on the machine.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Runs sections in their short form. Returns the output of the program, and the lines of its file.
+/// Runs sections in their short form. Returns the program's output and the lines of its file.
 fn short(sections: &[&str]) -> (String, Vec<serde_json::Value>) {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let file = folder.join(format!("client-{}.json", sections.join("-")));
     let _ = fs::remove_file(&file);
     let output = Command::new(env!("CARGO_BIN_EXE_roundtrips"))
-        // A machine with one core has no core for each side.
+        // A machine with one core does not have a core for each side.
         .args(["client", "--short", "--no-pin", "--json"])
         .arg(&file)
         .args(sections)
@@ -45,7 +45,7 @@ fn commands_are_measured_on_both_servers() {
         assert!(line["server_cpu_seconds"].as_f64().unwrap() > 0.0, "the server tells what it costs: {line}");
     }
     assert_eq!(printed.matches("times the pool's").count(), 2, "{printed}");
-    // With one task, only busy polling claims to have that many.
+    // With one task, only busy polling has this claim.
     for (subject, claims) in [("client has", 1), ("client-busy-polling has", 2)] {
         let claimed = format!("{subject} at least 1.6 times the official driver's");
         assert_eq!(printed.matches(&claimed).count(), claims, "{subject}: {printed}");
@@ -79,7 +79,7 @@ fn failover_and_memory_are_measured_for_both_clients() {
     }
     let kills = lines.iter().filter(|line| line["measured"] == "client-failover-kill");
     for line in kills {
-        // Members elect a new primary two seconds after they last heard from theirs, or a little sooner.
+        // The members elect a new primary two seconds after they last heard from the old one, or a little sooner.
         assert!(line["stall_seconds"].as_f64().unwrap() > 1.0, "the primary was lost: {line}");
     }
     assert!(printed.contains("each further server"), "{printed}");

@@ -1,4 +1,5 @@
-//! Commands: what the client adds to its pool, and how many it runs compared with the official driver.
+//! Commands: what the client adds to the cost of its pool, and how many commands it runs compared with the official
+//! driver.
 
 use super::{Client, apart};
 use crate::Failure;
@@ -11,7 +12,7 @@ use crate::server::Server;
 use crate::statistics::median;
 use crate::subjects::Kind;
 
-/// The server's CPU time for each command, in microseconds.
+/// The server's CPU time per command, in microseconds.
 const SERVER_CPU: Metric = Metric {
     name: "server CPU per operation, us",
     value: |cell| cell.server_cpu_seconds.map_or(f64::NAN, |seconds| seconds * 1e6),
@@ -24,7 +25,7 @@ pub fn measure(arguments: &Client) -> Result<Vec<Claim>, Failure> {
     Ok(claims)
 }
 
-/// Measures what the client adds to its pool.
+/// Measures what the client adds to the cost of its pool.
 fn on_mongod(arguments: &Client) -> Result<Vec<Claim>, Failure> {
     let server = Server::provide(&arguments.machine)?;
     println!("Commands: {}", server.describe());
@@ -43,7 +44,7 @@ fn on_mongod(arguments: &Client) -> Result<Vec<Claim>, Failure> {
         .collect())
 }
 
-/// Measures it against the official driver, where the client is the limit.
+/// Compares the client with the official driver on a server that leaves the client as the limit.
 fn on_frugal(arguments: &Client) -> Result<Vec<Claim>, Failure> {
     let server = Server::frugal(&arguments.machine)?;
     println!("\nCommands, where the client is the limit: {}", server.describe());
@@ -52,9 +53,9 @@ fn on_frugal(arguments: &Client) -> Result<Vec<Claim>, Failure> {
     print(arguments, &turns, &subjects, &[CPU, SERVER_CPU, THROUGHPUT, P50, P99], Kind::OfficialRaw);
     let mut claims = Vec::new();
     for &tasks in &arguments.tasks {
-        // With one task, server and client wait for each other. Without busy polling, both sleep after each message, and
-        // the client's share of the round trip is too small for such a difference. The table shows it, but there is no
-        // claim.
+        // With one task, server and client wait for each other. Without busy polling, both sleep after each message,
+        // and the client's share of the round trip is too small for such a difference. The table shows the difference,
+        // but there is no claim about it.
         let judged = match tasks {
             1 => &[Kind::ClientBusyPolling][..],
             _ => &[Kind::Client, Kind::ClientBusyPolling],

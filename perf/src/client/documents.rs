@@ -28,8 +28,8 @@ pub const DATABASE: &str = "perf";
 pub const READ: &str = "documents";
 /// The collection of the inserts. It is dropped before each turn.
 pub const WRITTEN: &str = "written";
-/// Number of turns of each subject in a round, and number of queries in a turn. An insert takes the server longer, so a
-/// turn has one.
+/// Number of turns of each subject in a round, and number of queries in a turn. An insert takes the server longer, so
+/// there is only one in a turn.
 const TURNS: u32 = 20;
 const QUERIES: u32 = 4;
 
@@ -150,7 +150,7 @@ async fn fill(server: &str, documents: u32) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns a document of typical size. It has no `_id`, so the driver that inserts it adds one.
+/// Returns a document of typical size. It does not have an `_id`, so the driver that inserts it adds one.
 pub fn document(number: u32) -> RawDocumentBuf {
     rawdoc! {
         "number": i64::from(number),
@@ -179,7 +179,7 @@ fn transfer<T: Transfer>(arguments: &Documents) -> Result<(), Failure> {
     let (documents, operations) = (u64::from(arguments.documents), u64::from(arguments.operations));
     let subject = Arc::new(runtime.block_on(T::open(arguments))?);
     let turn = || {
-        // Each part runs on a worker, so that no other thread takes part.
+        // Each part runs on a worker, so that no other thread is involved.
         let of_part = subject.clone();
         runtime.block_on(runtime.spawn(async move { of_part.prepare().await }))??;
         let of_part = subject.clone();

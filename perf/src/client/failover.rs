@@ -1,7 +1,7 @@
 //! A replica set that loses its primary while both clients use it.
 //!
-//! Both run at the same time on the same set, so each loss is the same for both. Their tasks keep a pace, so neither takes
-//! the other's time, and the usual rate is known.
+//! Both run at the same time on the same set, so each loss is the same for both. Their tasks keep a steady pace, so
+//! neither takes time from the other, and the usual rate is known.
 
 use std::io::{self, BufRead};
 use std::sync::Arc;
@@ -32,12 +32,12 @@ const DATABASE: &str = "failover";
 /// Number of tasks of each client, and the time between the starts of two operations.
 const TASKS: u32 = 16;
 const PACE: Duration = Duration::from_millis(40);
-/// How long the load runs before the loss and after the next election, at least.
+/// The minimum time that the load runs before the loss and after the next election.
 const BEFORE: Duration = Duration::from_secs(3);
 const AFTER: Duration = Duration::from_secs(8);
-/// How long a set may take to have a primary again.
+/// How long a set may take to elect a new primary.
 const ELECTION: Duration = Duration::from_secs(60);
-/// The length of the interval that must have the usual throughput again, and the fraction of the usual throughput that
+/// The length of the interval in which the usual throughput must be reached again, and the fraction of it that
 /// suffices.
 const WINDOW: Duration = Duration::from_millis(500);
 const USUAL: f64 = 0.9;
@@ -49,9 +49,9 @@ const SUBJECTS: [Kind; 2] = [Kind::Client, Kind::OfficialRaw];
 /// How the primary is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Loss {
-    /// It steps down in favour of another member.
+    /// The primary steps down in favour of another member.
     StepDown,
-    /// Its process is killed.
+    /// The primary's process is killed.
     Kill,
 }
 
@@ -83,7 +83,7 @@ pub struct FailoverResult {
     pub stall_seconds: f64,
     /// The longest time of one operation.
     pub longest_seconds: f64,
-    /// From the loss to the first interval with usual throughput. `None` if there is no such interval.
+    /// The time from the loss to the first interval with the usual throughput. `None` if there is no such interval.
     pub usual_after_seconds: Option<f64>,
     pub usual_per_second: f64,
 }
@@ -91,7 +91,7 @@ pub struct FailoverResult {
 /// A value for each loss: its name, and how to read it.
 type Value = (&'static str, fn(&FailoverResult) -> f64);
 
-/// How much longer a time may be and still not count as worse: a little more than the time between two operations of a
+/// How much longer a time may be without counting as worse: a little more than the time between two operations of a
 /// task.
 const GRAIN: f64 = 0.05;
 
@@ -179,7 +179,7 @@ fn report(loss: Loss, turns: &Turns<FailoverResult>) -> Vec<Claim> {
         }
     }
     let claim = |(name, value): Value| {
-        // Differences, because a number of failures may be zero.
+        // Differences rather than ratios, because the number of failures may be zero.
         let worse: Vec<f64> = turns
             .values(TASKS, value, Kind::Client)
             .into_iter()
@@ -198,7 +198,7 @@ fn monotonic() -> Result<Duration, Failure> {
     Ok(clock_gettime(ClockId::CLOCK_MONOTONIC)?.into())
 }
 
-/// Runs the load until a line of standard input tells when the primary was lost, and prints a [`FailoverResult`].
+/// Runs the load until a line of standard input says when the primary was lost, and prints a [`FailoverResult`].
 pub fn child(arguments: &Failover) -> Result<(), Failure> {
     let child = &arguments.child;
     let runtime = load::runtime(child.workers)?;
@@ -255,7 +255,7 @@ impl Store for OfOfficial {
     }
 }
 
-/// An operation that is over.
+/// A completed operation.
 struct Done {
     began: Duration,
     ended: Duration,
@@ -276,23 +276,23 @@ async fn under_load<S: Store>(opening: impl Future<Output = Result<S, Failure>>,
     });
     let lost = Duration::from_nanos(lost.await??.trim().parse()?);
     let ended = monotonic()?;
-    // Relaxed: it publishes nothing.
+    // Relaxed: the flag publishes nothing.
     goes_on.store(false, Ordering::Relaxed);
     let done: Vec<Done> = join(running).await?.into_iter().flatten().collect();
     println!("{}", serde_json::to_string(&result(&done, lost, ended))?);
     Ok(())
 }
 
-/// Every other task inserts, and the others read the inserted documents, one operation every [`PACE`]. No task does both: a
-/// new primary answers reads about a second before it knows that a majority has a write, so a stall would depend on what
-/// all tasks were doing at the loss.
+/// Every other task inserts, and the others read the inserted documents, one operation every [`PACE`]. A task does not
+/// do both: a new primary answers reads about a second before it knows that a majority has a write, so a stall would
+/// depend on what all tasks were doing at the time of the loss.
 async fn keep_pace<S: Store>(store: Arc<S>, task: i64, goes_on: Arc<AtomicBool>) -> Result<Vec<Done>, Failure> {
     let mut pace = tokio::time::interval(PACE);
     pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut done = Vec::new();
     for turn in 0_i64.. {
         pace.tick().await;
-        // Relaxed: it publishes nothing.
+        // Relaxed: the flag publishes nothing.
         if !goes_on.load(Ordering::Relaxed) {
             break;
         }
@@ -317,7 +317,7 @@ fn result(done: &[Done], lost: Duration, over: Duration) -> FailoverResult {
     let enough = USUAL * usual * WINDOW.as_secs_f64();
     let gaps = || successes.windows(2);
     let longest = gaps().map(|two| two[1] - two[0]).max().unwrap_or_default();
-    // An interval that begins before the stall would count as usual. A later gap has another cause.
+    // An interval that begins before the stall would count as usual. A later gap has a different cause.
     let of_loss = gaps().filter(|two| two[1] > lost && two[0] < lost + UNTIL_STALL);
     let resumed = of_loss.max_by_key(|two| two[1] - two[0]).map_or(lost, |two| two[1]);
     let steps = (0_u32..).map(|step| resumed + step * Duration::from_millis(10)).take_while(|&at| at + WINDOW <= over);

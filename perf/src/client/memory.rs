@@ -20,9 +20,9 @@ use crate::report::{plainly, print_row};
 use crate::statistics::median;
 use crate::subjects::Kind;
 
-/// The pause between two looks at the memory, which must be the same for the clients to be idle.
+/// The pause between two readings of the memory; the clients are idle once two readings agree.
 const PAUSE: Duration = Duration::from_millis(500);
-/// The maximum number of looks.
+/// The maximum number of readings.
 const LOOKS: u32 = 20;
 /// The number of the replica set's members.
 const MEMBERS: usize = 3;
@@ -37,7 +37,7 @@ pub struct Memory {
 /// The memory of a client, as a child process reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct MemoryResult {
-    /// Resident memory of the process without files, for each client.
+    /// Resident memory of the process per client, not counting mapped files.
     pub bytes: f64,
 }
 
@@ -71,7 +71,7 @@ fn rounds(arguments: &Client, measured: &str, uri: &str) -> Result<Turns<MemoryR
     let mut measurements = Turns::default();
     for round in 0..arguments.rounds {
         eprintln!("{measured}: round {} of {}", round + 1, arguments.rounds);
-        // A process has one turn, because its memory would not be fresh in a second one.
+        // A process has only one turn, because its memory would not be fresh in a second turn.
         measurements.extend(alternation.take_turns(measured, round, 1, |subject| {
             let asked = Asked { round, tasks: 1, subject, connections: arguments.clients, workers: 2 };
             Competitor::start(asked, asked.command("memory", uri)?)
@@ -80,7 +80,7 @@ fn rounds(arguments: &Client, measured: &str, uri: &str) -> Result<Turns<MemoryR
     Ok(measurements)
 }
 
-/// Makes as many clients as there are `connections`, and prints the memory of each.
+/// Creates as many clients as there are `connections`, and prints the memory that each takes.
 pub fn child(arguments: &Memory) -> Result<(), Failure> {
     let child = &arguments.child;
     let runtime = load::runtime(child.workers)?;
@@ -109,7 +109,7 @@ pub fn child(arguments: &Memory) -> Result<(), Failure> {
     }
 }
 
-/// Makes one client, which does not count, and then the others.
+/// Creates one client, which does not count, and then the others.
 fn result<C>(clients: u32, make: impl Fn() -> Result<C, Failure>, end: impl Fn(C)) -> Result<MemoryResult, Failure> {
     let first = make()?;
     let before = settled()?;
@@ -119,7 +119,7 @@ fn result<C>(clients: u32, make: impl Fn() -> Result<C, Failure>, end: impl Fn(C
     Ok(MemoryResult { bytes: (after - before) / f64::from(clients) })
 }
 
-/// Returns the resident memory of this process without files, in bytes, once it no longer changes.
+/// Returns the resident memory of this process in bytes, not counting mapped files, once it no longer changes.
 fn settled() -> Result<f64, Failure> {
     let mut last = resident()?;
     for _ in 0..LOOKS {

@@ -68,7 +68,7 @@ pub struct Client {
     /// Number of idle clients whose memory is measured.
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub clients: u32,
-    /// Measures as little as possible, to see whether it can be measured. The figures mean nothing.
+    /// Measures as little as possible, to check that everything can be measured. The figures mean nothing.
     #[arg(long, conflicts_with_all = ["rounds", "seconds", "turn", "warm_up", "tasks", "documents", "batches", "clients"])]
     pub short: bool,
     /// Appends each measurement to this file, as a line of JSON.
@@ -133,7 +133,7 @@ pub fn run(arguments: &Client) -> Result<bool, Failure> {
     Ok(claims.iter().all(|claim| claim.holds == Some(true)))
 }
 
-/// Measures on a separate thread: a thread that has moved to the clients' cores stays there.
+/// Measures on a separate thread, because a thread that has moved to the clients' cores stays there.
 fn apart<R: Send>(measure: impl FnOnce() -> Result<R, Failure> + Send) -> Result<R, Failure> {
     std::thread::scope(|scope| match scope.spawn(measure).join() {
         Ok(measured) => measured,

@@ -16,9 +16,9 @@ use crate::load::cpu_time;
 const OPERATION: i32 = 2013;
 /// The length of the header, the flags and the body's kind.
 const BEFORE_BODY: usize = 16 + 4 + 1;
-/// No request to this server is longer: the longest is hello.
+/// No request to this server is longer than this; the longest is hello.
 const REQUEST_CAPACITY: usize = 16 * 1024;
-/// The numbers in events that do not stand for connections.
+/// The event numbers that do not stand for connections.
 const LISTENER: u64 = u64::MAX;
 const INPUT: u64 = u64::MAX - 1;
 
@@ -117,13 +117,13 @@ impl Server {
         Ok(())
     }
 
-    /// Answers a connection's request. Returns whether the connection can still be used.
+    /// Answers a connection's request. Returns whether the connection is still usable.
     fn reply(&mut self, number: usize, length: usize) -> Result<bool, Failure> {
         let open = self.connections.len() - self.free.len();
         let Some(Connection { stream, request, .. }) = &mut self.connections[number] else { return Ok(false) };
         let request = &request[..length];
         let mut other;
-        // Most requests come first. The name is the first key of the body.
+        // The most frequent requests come first. The name is the first key of the body.
         let reply = if field(request, 12) != OPERATION {
             return Ok(false);
         } else if request[BEFORE_BODY + 5..].starts_with(b"ping\0") {
@@ -160,7 +160,7 @@ fn field(message: &[u8], at: usize) -> i32 {
     i32::from_le_bytes([message[at], message[at + 1], message[at + 2], message[at + 3]])
 }
 
-/// Returns the hello of a standalone server of version 6.0, which has sessions.
+/// Returns the hello reply of a standalone server of version 6.0 with sessions.
 fn hello() -> RawDocumentBuf {
     rawdoc! {
         "isWritablePrimary": true,

@@ -19,10 +19,10 @@ use crate::Failure;
 
 /// A pool of connections that runs one command.
 pub trait Subject: Send + Sync + Sized + 'static {
-    /// Prepares everything, but opens no connections of the pool yet.
+    /// Prepares everything, but does not open any of the pool's connections yet.
     fn open(server: &str, connections: u32) -> impl Future<Output = Result<Self, Failure>> + Send;
 
-    /// Opens the connections, for subjects that do not do so by themselves under load.
+    /// Opens the connections, for subjects that do not open them on their own under load.
     fn fill(&self) -> impl Future<Output = Result<(), Failure>> + Send {
         async { Ok(()) }
     }
@@ -61,11 +61,11 @@ pub enum Kind {
     Official,
     /// `Pool::run_command` of this library.
     Pool,
-    /// The same, with a session named in the command.
+    /// The same, with commands that name a session.
     PoolInSession,
     /// The client of this library.
     Client,
-    /// The same, but it keeps its thread awake while it waits for a reply.
+    /// The same, but keeping its thread awake while it waits for a reply.
     ClientBusyPolling,
     /// The official driver with its cheapest calls: raw commands, raw documents, raw batches.
     OfficialRaw,

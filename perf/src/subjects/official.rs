@@ -36,13 +36,13 @@ impl Subject for Official {
             .sdam_event_handler(EventHandler::callback(on_event))
             .build();
         let client = Client::with_options(options)?;
-        // The other subjects need no discovery of the server's type, so its time must not count.
+        // The other subjects do not need to discover the server's type, so the time for this must not count.
         discovered.notified().await;
         Ok(Self { admin: client.database("admin"), client })
     }
 
     async fn ping(&self) -> Result<(), Failure> {
-        // Fails unless the reply reports success. The driver consumes the document, so it is built each time.
+        // Fails unless the reply reports success. The driver consumes the document, so it is built anew each time.
         self.admin.run_command(doc! { "ping": 1 }).await?;
         Ok(())
     }

@@ -9,7 +9,7 @@ use wharf::{Client, Endpoint, Options, Pool, PoolOptions};
 use super::Subject;
 use crate::Failure;
 
-/// A pool, and the command, which is built once, like the floor's.
+/// A pool and its command, which is built once, like the floor's.
 pub struct Wharf {
     pool: Pool<Endpoint>,
     ping: RawDocumentBuf,
@@ -54,7 +54,8 @@ impl Subject for PoolCommand {
     }
 }
 
-/// The same with commands that name a session, as the client's commands do: the pool at the cost of the client's bytes.
+/// The same with commands that name a session, as the client's commands do, so that the pool sends as many bytes as the
+/// client.
 pub struct PoolInSession {
     pool: PoolCommand,
     /// One command for each session.

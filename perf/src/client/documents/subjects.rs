@@ -22,12 +22,12 @@ pub trait Transfer: Send + Sync + Sized + 'static {
         async { Ok(()) }
     }
 
-    /// Reads or writes the documents, and returns their number. Each document that is read is viewed as a document of known
-    /// length.
+    /// Reads or writes the documents, and returns how many there were. Each document that is read is viewed as a raw
+    /// document, whose length is then known.
     fn transfer(&self) -> impl Future<Output = Result<u64, Failure>> + Send;
 }
 
-/// A cursor of wharf, which lends its documents.
+/// A wharf cursor, which lends its documents.
 pub struct ClientFind {
     client: wharf::Client,
     find: RawDocumentBuf,
@@ -124,7 +124,7 @@ impl Transfer for ClientInsert {
     }
 }
 
-/// Inserts through the official driver. A bulk write of several collections needs a later server.
+/// Inserts through the official driver. A bulk write to several collections needs a newer server.
 pub struct OfficialInsert {
     collection: Collection<RawDocumentBuf>,
     documents: Vec<RawDocumentBuf>,
