@@ -147,7 +147,7 @@ pub use pool::service_id::ServiceId;
 pub use tokio_rustls::rustls;
 
 /// Items for this repository's tests, models, benchmarks, fuzz targets and test servers, behind the feature `unstable`.
-/// They have no stability guarantee.
+/// They come without a stability guarantee.
 #[cfg(feature = "unstable")]
 #[doc(hidden)]
 pub mod unstable {

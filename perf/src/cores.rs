@@ -1,4 +1,4 @@
-//! The pool's benchmark on 1, 2, 4 … all cores of this machine, from a binary that needs nothing else on the machine.
+//! The pool's benchmark on 1, 2, 4 … all cores of this machine, from a binary without dependencies on the machine.
 
 use std::ffi::OsString;
 use std::fs;

@@ -48,19 +48,19 @@ pub enum State {
     Invalid,
 }
 
-/// Where the line comes from for an access.
+/// Where an access gets the line from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
-    /// The core has it.
+    /// The core itself has the line.
     Own,
-    /// No core has it.
+    /// No core has the line, so it comes from memory.
     Memory,
-    /// Another core of the socket.
+    /// A core of the same socket.
     Near {
         /// Whether several cores have the line, so that the next reader need not wait for this one.
         shared: bool,
     },
-    /// A core of another socket.
+    /// A core of another socket, which takes longer.
     Far {
         /// As in `Near`.
         shared: bool,

@@ -28,7 +28,7 @@
 //! The four cases of A before B:
 //!
 //! - Both inline: the call that emits A returns only after A is delivered.
-//! - A inline, B queued: the same. If B is emitted inside A's delivery, see "Embargoes" below.
+//! - A inline, B queued: likewise. If B is emitted inside A's delivery, see "Embargoes" below.
 //! - Both queued: the queue keeps the order of emission, and delivers one event at a time.
 //! - A queued, B inline. This is the case that needs `busy`:
 //!
@@ -71,7 +71,7 @@
 //!   the role, after the current event.
 //! - `room`: callers may leave at most this many events behind. A caller whose last event is further back waits until
 //!   it is nearer to the front. A slow subscriber therefore slows down the emitting callers in proportion. A caller
-//!   that is about to deliver inline has no room: it waits until all earlier events are delivered.
+//!   that is about to deliver inline cannot leave any behind: it waits until all earlier events are delivered.
 //!
 //! # Invariants
 //!
@@ -117,8 +117,8 @@
 //!
 //! # Race window
 //!
-//! A deliverer may end its turn, find no waiting caller and continue, just before a caller arrives. That caller finds
-//! the mark and waits for one event. Later callers leave, because one successor is enough.
+//! A deliverer may end its turn, not find a waiting caller and continue, just before a caller arrives. That caller
+//! finds the deliverer marked as tired and waits for one event. Later callers leave, because one successor is enough.
 //!
 //! # What may wait
 //!
@@ -157,8 +157,8 @@ const NO_EMBARGO: u64 = 0;
 /// The delivery of a pool's events: inline, or from a queue by the caller that has the role of the deliverer.
 pub struct Delivery<T> {
     share: Share,
-    /// Whether an event is queued or in delivery from the queue (D-5). It hardly ever changes, so every CPU core can
-    /// keep a copy.
+    /// Whether an event is queued or being delivered from the queue (D-5). It hardly ever changes, so every CPU core
+    /// can keep a copy.
     busy: AtomicBool,
     queue: BriefLock<Queue<T>>,
     /// Notified when the delivery may have become idle after it was told to end.
@@ -173,7 +173,7 @@ impl<T> Delivery<T> {
     }
 
     /// Queues an event. Queued events are delivered in the order of these calls. The caller must then call
-    /// [`Delivery::deliver`] as soon as it holds no lock.
+    /// [`Delivery::deliver`] as soon as it no longer holds a lock.
     pub fn emit(&self, event: T) {
         self.locked(|queue| queue.push(event, self.address()));
     }

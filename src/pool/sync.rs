@@ -180,7 +180,7 @@ pub(crate) fn fetch_to_write<T>(at: *const T) {
     // For the intrinsic, the compiler emits a prefetch to read, unless it knows that the processor has this
     // instruction. All x86-64 processors accept it, some without any effect.
     #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle, simulated, miri))))]
-    // SAFETY: a hint, which changes nothing and may have any address.
+    // SAFETY: a prefetch is only a hint, which does not change anything and accepts any address.
     unsafe {
         std::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
     }

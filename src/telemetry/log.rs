@@ -25,8 +25,8 @@ use crate::text::printable::PrintableError;
 /// `error` contains the text of the underlying error and its labels. Control characters in it are escaped, so that a
 /// message is one line.
 ///
-/// A check-out that its caller dropped is logged with the reason "The caller cancelled the checkout". The specification has
-/// no text for this case, because nothing has timed out.
+/// A check-out that its caller dropped is logged with the reason "The caller cancelled the checkout". The specification
+/// does not provide a text for this case, because nothing timed out.
 ///
 /// If `tracing` has no subscriber, the messages go to the `log` crate, provided that wharf's feature `log` is enabled.
 ///

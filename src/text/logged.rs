@@ -29,8 +29,8 @@ pub(crate) fn may_reach_logger(level: Level) -> bool {
             Level::DEBUG => log::Level::Debug,
             _ => log::Level::Trace,
         };
-        // The filter is off if there is no subscriber. It is also off if there is a subscriber that reads nothing;
-        // messages are then built in vain.
+        // The filter is off if there is no subscriber. It is also off if there is a subscriber that does not read
+        // anything; messages are then built in vain.
         LevelFilter::current() == LevelFilter::OFF && level <= log::max_level()
     }
     #[cfg(not(feature = "log"))]

@@ -18,7 +18,7 @@ const fn mutant(name: &'static str, edits: &'static [Edit]) -> Mutant {
     Mutant { name, does: "Fails.", file: "some.rs", edits }
 }
 
-/// Applies the mutants to [`SOURCE`]. Returns the result without white space, which has no meaning.
+/// Applies the mutants to [`SOURCE`]. Returns the result without white space, which is insignificant.
 fn applied(mutants: &'static [Mutant]) -> Result<String, String> {
     let text = apply(mutants.iter(), SOURCE)?;
     assert!(text.contains("// ready() is asked first."), "comments stay: {text}");

@@ -54,7 +54,7 @@ impl<E: Environment> fmt::Debug for Grant<E> {
 
 /// A connection that was taken from the top of its thread's stack and is being checked out.
 ///
-/// [Begin](Self::begin) its use before dropping it: otherwise a timed use would have no beginning.
+/// [Begin](Self::begin) its use before dropping it, because otherwise a timed use would lack its beginning.
 #[must_use = "its use is yet to begin"]
 pub struct Hit<E: Environment> {
     lease: Lease<E>,
@@ -82,7 +82,7 @@ enum Sought<E: Environment> {
     Granted(Grant<E>),
     /// Others are waiting, or were until a moment ago.
     Behind,
-    /// Nothing was found, and nothing is waiting.
+    /// Nothing was found, and no waiter is in the queue.
     First,
 }
 
@@ -194,8 +194,8 @@ impl<E: Environment> Core<E> {
             }
             self.close_stale(Self::CLOSED_ON_THE_WAY);
             // The word is read before the shards are searched, and the admission swaps exactly this reading. If a
-            // connection stops being pending after the reading, the swap fails. If it stopped before, it was pushed
-            // before, and the search finds it (ordering 2).
+            // connection stops being pending after the reading, the swap fails. If the connection stopped being pending
+            // earlier, it was also pushed earlier, and the search finds it (ordering 2).
             let counts = self.capacity.load();
             match self.take_any() {
                 Popped::Slot(slot) => match self.vet(Held::new(self, slot)) {

@@ -15,8 +15,8 @@ pub(super) struct Counts {
     pub(super) total: u32,
     /// Pending connections. A permit counts as one.
     pub(super) pending: u32,
-    /// The waiting flag: a waiter, which has no connection on the way, is in the queue. Capacity that comes free
-    /// belongs to the first waiter. Changes only under the wait list's lock.
+    /// The waiting flag: a waiter, which does not have a connection on the way, is in the queue. Capacity that becomes
+    /// free belongs to the first waiter. Changes only under the wait list's lock.
     pub(super) waiting: bool,
     /// The draining flag: some connections are being drained, and their drains can be displaced. Changes only under the
     /// registry's lock.
@@ -131,8 +131,8 @@ impl Capacity {
         if before.admits(limits) { Ok(()) } else { Err(waits(before)) }
     }
 
-    /// Raises or lowers the draining flag. Returns whether a waiter now needs the capacity of a drain. The caller holds
-    /// the registry's lock.
+    /// Raises or lowers the draining flag. Returns whether a waiter now needs the capacity of a draining connection.
+    /// The caller holds the registry's lock.
     ///
     /// The waiting flag and the draining flag are bits of one word. So if a check-out queues up while a drain begins,
     /// the second of the two notices the first, and displaces the oldest drain:

@@ -73,7 +73,7 @@ impl Started {
 /// How many connections an error lists as the longest in use.
 const LONGEST_HELD: usize = 5;
 
-/// Why a check-out gets neither a connection nor a permit.
+/// Why a check-out is granted neither a connection nor a permit.
 #[derive(Debug, Clone)]
 pub enum Refusal {
     /// The pool is paused, or was cleared while the check-out was waiting.

@@ -332,7 +332,7 @@ impl<E: Environment> Core<E> {
     }
 
     /// Does the part of a change that may call foreign code: wakes the waiters that the change turned away, and
-    /// delivers its event. The caller holds no lock.
+    /// delivers its event. The caller must not hold a lock.
     pub fn conclude(&self, change: Option<Change>) {
         let Some(Change { away, cause, _before, went_stale }) = change else { return };
         self.refuse(away, || Refusal::Paused { cause: cause.clone(), never_ready: false });
@@ -520,7 +520,7 @@ impl<E: Environment> Core<E> {
     }
 
     /// Delivers an event of a use: a check-out has started, or a connection was checked out or is being checked in.
-    /// `event` builds it from the pool's address, and must not panic. The caller holds no lock.
+    /// `event` builds it from the pool's address, and must not panic. The caller must not hold a lock.
     ///
     /// Does not count a reference to the address: two processor cores changing that count would cost more than the rest
     /// of the event.

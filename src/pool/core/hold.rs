@@ -12,7 +12,7 @@
 //! | 4. sets `sequence` to the next use | d. reads `sequence` again |
 //!
 //! If b reads a word of 3, the fences order 1 before d. Then d finds a different sequence than a, and the reader tries
-//! again. If a reads the sequence of 4, it acquires 3, so b reads nothing older.
+//! again. If a reads the sequence of 4, it acquires 3, so b does not read an older value.
 //!
 //! Step 1 may be missing if the accounting was switched off and on again: then the words still belong to a use under an
 //! earlier switch, and a reader may get a mixture. The reader finds the number of that switch in the sequence, and

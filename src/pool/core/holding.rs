@@ -4,7 +4,7 @@
 //! long path, and each writes the record beside its slot (`hold.rs`). Each switch has a number, which the records
 //! repeat. So records of an earlier switch are ignored, and switching never has to visit the slots.
 //!
-//! A connection that is being drained has no holder, because its caller has checked it in.
+//! A connection that is being drained does not have a holder, because its caller has checked it in.
 //!
 //! # Race window
 //!

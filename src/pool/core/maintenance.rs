@@ -1,4 +1,4 @@
-//! Maintenance: the parts of a background run that need no I/O.
+//! Maintenance: the parts of a background run that do not need I/O.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -182,7 +182,7 @@ impl<E: Environment> Core<E> {
     }
 
     /// Schedules maintenance in a closed pool after closing a connection that may be the last. Called after the
-    /// connection's capacity was given back. `Capacity::order_releases` explains why this reads no old phase.
+    /// connection's capacity was given back. `Capacity::order_releases` explains why this never reads an old phase.
     pub(super) fn schedule_if_closed(&self) {
         if self.state.load().phase == Phase::Closed {
             self.environment.schedule_maintenance();

@@ -40,10 +40,10 @@ use super::slab::{Link, Slot, Stamp};
 /// INV-17 (what a noted head says): if the head of the noted shard is `with`, this thread made it by pushing `slot`,
 /// and `slot` is on top. If the head is `without`, this thread made it by taking `slot`, the link of `slot` was `link`,
 /// and the stack below is unchanged. No clear of the pool has reached this shard since, because a clear changes the
-/// heads of all shards. A clear of a service does not change them, but then connections are vetted, and no check-in
-/// puts a slot back. If another thread has pushed `slot` elsewhere in the meantime, its link differs, or nothing is
-/// below it on either stack. About a head that the shard no longer has, the note says nothing, and its fields may
-/// belong to different slots, or to another core.
+/// heads of all shards. Clearing a service does not change them, but then connections are vetted, and check-ins do not
+/// put slots back. If another thread has pushed `slot` elsewhere in the meantime, its link differs, or nothing is below
+/// it on either stack. About a head that the shard no longer has, the note says nothing, and its fields may belong to
+/// different slots, or to another core.
 #[derive(Debug)]
 pub struct Nearby {
     /// The number of the core, or [`Nearby::NO_CORE`].
@@ -138,7 +138,7 @@ impl<E: Environment> Core<E> {
         })?
     }
 
-    /// Returns whether the calling thread has a note of this pool, or keeps no notes.
+    /// Returns whether the calling thread has a note of this pool, or threads do not keep notes.
     #[inline]
     pub fn is_noted(&self) -> bool {
         self.nearby_shard().is_some()

@@ -50,7 +50,7 @@ impl<E: Environment> Permit<E> {
         let reference: Arc<Core<E>> = core.clone();
         slot.set_known_as(connection_id, false);
         let record = Record { created, core: Some(reference), ..Record::default() };
-        // SAFETY: INV-1: the slot had no owner, so it is ours.
+        // SAFETY: INV-1: the slot did not have an owner, so it is ours.
         unsafe {
             slot.with_record_mut(|present| *present = record);
             slot.set_core(Arc::as_ptr(core).cast());

@@ -126,7 +126,7 @@ impl<C> Slot<C> {
         (self.id.load(UnmodelledOrdering::Relaxed), self.in_use.load(UnmodelledOrdering::Relaxed))
     }
 
-    /// Sets what [`Slot::known_as`] returns. Called by the owner.
+    /// Sets the values that [`Slot::known_as`] returns. Called by the owner.
     pub(super) fn set_known_as(&self, id: u64, in_use: bool) {
         // Relaxed: see `known_as`.
         self.id.store(id, UnmodelledOrdering::Relaxed);
@@ -272,7 +272,8 @@ impl<C> Slot<C> {
     /// which has not left a waker yet.
     #[inline]
     fn watch(&self, waker: Waker) -> bool {
-        // SAFETY: INV-6: not watched, so the cell is the owner's. An interrupter that sets its mark now finds no watch.
+        // SAFETY: INV-6: not watched, so the cell is the owner's. An interrupter that sets its mark now does not find a
+        // watch.
         self.waker.with_mut(|present| unsafe { *present = Some(waker) });
         // ORD: AcqRel; the Release pairs with the Acquire in `interrupt` and publishes the waker. The Acquire has the
         // same purpose as in `stamp`.
@@ -329,7 +330,7 @@ impl<C> Slot<C> {
         self.since.load(Ordering::Relaxed)
     }
 
-    /// Sets what [`Slot::since`] returns. Called by the owner.
+    /// Sets the instant that [`Slot::since`] returns. Called by the owner.
     ///
     /// The beginning of a timed use overwrites the instant at which the connection became available, and the check-in
     /// sets it again. In the meantime, a search for connections that have been idle for too long may guess wrong
@@ -408,7 +409,7 @@ impl<C> Slot<C> {
     ///
     /// # Safety
     ///
-    /// The caller owns the slot (INV-1) and holds no other borrow of the connection.
+    /// The caller owns the slot (INV-1) and does not hold another borrow of the connection.
     #[allow(clippy::mut_from_ref, reason = "exclusive by INV-1, not by the borrow of the slot")]
     #[inline]
     pub(super) unsafe fn value_mut(&self) -> Option<&mut C> {
@@ -418,7 +419,7 @@ impl<C> Slot<C> {
 }
 
 pub(super) struct Slab<C> {
-    /// The first slots. Most pools have no others, and one comparison finds such a slot.
+    /// The first slots. Most pools do not need any others, and a single comparison identifies a first slot.
     first: Box<[Slot<C>]>,
     /// Segment `k` has `2^k` times as many slots as `first`, which is as many as all segments before it together.
     segments: [OnceLock<Box<[Slot<C>]>>; Slab::<()>::SEGMENTS],
@@ -429,7 +430,7 @@ pub(super) struct Slab<C> {
 impl<C> Slab<C> {
     /// Enough for 2^20 slots, even with the fewest first slots.
     const SEGMENTS: usize = 20;
-    /// A pool of the default size needs no segments.
+    /// A pool of the default size does not need segments.
     #[cfg(not(any(loom, shuttle)))]
     const FIRST_SLOTS: u32 = 128;
     /// The models use segments from the third connection on.

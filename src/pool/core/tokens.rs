@@ -111,7 +111,7 @@ impl<E: Environment> Pending<E> {
             stages: Arc::new(stages.get().map(|nanos| nanos.map(Duration::from_nanos))),
         });
         held.touch();
-        // Otherwise the opening task would stay in memory for as long as the connection exists.
+        // Otherwise the opening task would stay in memory as long as the connection exists.
         discard(held.slot().take_waker());
         let core = Arc::clone(&held.shared_core());
         std::mem::forget(self);
@@ -164,7 +164,7 @@ impl<E: Environment> Drop for Pending<E> {
 /// An established connection, and its share in the pending count.
 pub type Established<E> = (Idle<E>, Opening<E>);
 
-/// The establishment was given up because the pool was cleared or closed meanwhile.
+/// The establishment was given up because the pool was cleared or closed in the meantime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Interrupted;
 

@@ -66,7 +66,7 @@ impl Signal {
     /// | 2. checks, and finds no verdict | b. locks `sleeps` |
     /// | 3. sets `sleeps`, and sleeps, which unlocks it | c. wakes the waiter if `sleeps` is set |
     ///
-    /// If 2 finds no verdict, b comes after 3, and c wakes the waiter. If b comes before 1, 2 finds the verdict.
+    /// If 2 does not find a verdict, b comes after 3, and c wakes the waiter. If b comes before 1, 2 finds the verdict.
     pub(super) fn give(&self, verdict: Verdict) {
         let word = match verdict {
             Verdict::Leave => 1,

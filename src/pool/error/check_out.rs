@@ -325,8 +325,8 @@ impl StdError for WaitQueueTimeoutError {}
 
 /// A check-out needs a tokio runtime to open a connection or to keep a time limit, and there is none.
 ///
-/// The pool's runtime has ended, and the check-out is polled outside any runtime or on one that is about to end. Nothing
-/// was sent.
+/// The pool's runtime has ended, and the check-out is being polled outside of any runtime, or on a runtime that is
+/// about to end. Nothing was sent.
 ///
 /// ```
 /// use wharf::CheckOutError;

@@ -76,14 +76,14 @@ impl EstablishError {
     /// Creates the error for a network error or timeout that overload cannot cause, such as a name that does not
     /// resolve, or that occurs after `hello`, such as during authentication.
     ///
-    /// The error is retryable, has no label, and clears the pool.
+    /// The error is retryable, does not have a label, and clears the pool.
     pub fn network(stage: Stage, source: impl StdError + Send + Sync + 'static) -> Self {
         Self::new(stage, source, true)
     }
 
     /// Creates the error for any other failure, such as an invalid certificate or a reply that refuses the connection.
     ///
-    /// The error is not retryable, has no label, and clears the pool.
+    /// The error is not retryable, does not have a label, and clears the pool.
     pub fn permanent(stage: Stage, source: impl StdError + Send + Sync + 'static) -> Self {
         Self::new(stage, source, false)
     }

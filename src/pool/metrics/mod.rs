@@ -155,8 +155,8 @@ pub struct ConnectionMetrics {
     pub created: u64,
     /// The exact total times of the establishments that succeeded.
     pub establish_time: Histogram,
-    /// The exact times of the stages of establishment. A completed stage counts even if a later stage failed. A stage
-    /// that connections skip, such as the TLS handshake without TLS, has no times. Your own
+    /// The exact times of the stages of establishment. A completed stage counts even if a later stage failed. There are
+    /// no times for a stage that connections skip, such as the TLS handshake without TLS. Your own
     /// [`Establish`](crate::Establish) reports its stages with
     /// [`Establishing::stage_took`](crate::Establishing::stage_took).
     pub stage_times: ByStage<Histogram>,

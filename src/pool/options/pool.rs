@@ -291,7 +291,7 @@ impl PoolOptions {
         self.background_interval
     }
 
-    /// Returns whether the passing of time alone can create work for the background task.
+    /// Returns whether the mere passing of time can create work for the background task.
     ///
     /// Such work is closing connections that were idle for too long, and retrying to open connections towards
     /// `minPoolSize`. All other work follows from a clear, a close or a call to `ready`, each of which requests

@@ -64,7 +64,7 @@ mod kernel {
     /// Returns a descriptor that becomes readable after this time, on the clock of [`std::time::Instant`].
     #[allow(unsafe_code)]
     fn timer(after: Duration) -> io::Result<OwnedFd> {
-        // SAFETY: the call takes no pointer.
+        // SAFETY: the call does not take a pointer.
         let descriptor = unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_NONBLOCK | libc::TFD_CLOEXEC) };
         if descriptor < 0 {
             return Err(io::Error::last_os_error());
@@ -93,7 +93,7 @@ mod kernel {
     use std::io;
     use std::time::Duration;
 
-    /// Fails: this system has no `timerfd`.
+    /// Fails, because this system does not have `timerfd`.
     pub(super) async fn alarm(_after: Duration) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }

@@ -192,8 +192,8 @@ impl<E: Establish> PoolBuilder<E> {
         self
     }
 
-    /// Makes the pool spawn nothing: a check-out opens its connection itself, and a connection that needs a drain is
-    /// closed. Closing, and changes that go through [`Pool::conclude`], do the background task's work at once.
+    /// Keeps the pool from spawning tasks: a check-out opens its connection itself, and a connection that needs a drain
+    /// is closed. Closing, and changes that go through [`Pool::conclude`], do the background task's work at once.
     /// `minPoolSize` and the background interval have no effect.
     pub(crate) fn without_tasks(mut self) -> Self {
         self.has_tasks = false;

@@ -61,7 +61,7 @@ pin_project! {
 enum CheckOutState {
     Begins,
     Waits,
-    /// It has waited and ended.
+    /// The check-out waited and has ended.
     Ended,
 }
 
@@ -115,8 +115,8 @@ impl<'p, E: Establish, W: Fn(&'p Pool<E>) -> Waiting<'p, E>> CheckOut<'p, E, W> 
             CheckOutState::Ended => panic!("a check-out was polled after its end"),
         }
         let pool = parts.pool.here();
-        // The first attempt could not succeed if the thread had no note of the pool, or if this is a forked child and
-        // the handle belongs to its parent.
+        // The first attempt could not succeed if the thread did not have a note of the pool, or if this is a forked
+        // child and the handle belongs to its parent.
         if (!pool.core.is_noted() || !ptr::eq(pool, *parts.pool))
             && let Some(hit) = pool.core.note_and_try_hit()
         {
@@ -212,7 +212,7 @@ impl<'p, E: Establish, W: Fn(&'p Pool<E>) -> Waiting<'p, E>> Future for CheckOut
     #[inline]
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         // Every call is a last step, so that paths without a call do not save registers. In a forked child, an
-        // inherited pool has no hits.
+        // inherited pool never has hits.
         if self.state == CheckOutState::Begins
             && let Some(hit) = self.pool.core.try_hit()
         {

@@ -20,8 +20,8 @@ type Close = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Has the establisher close a connection, which counts until `closing` is dropped.
 ///
-/// A close that completes at once needs no task. A longer close continues in a task on the pool's runtime, or else on
-/// the caller's. Without a runtime, or in a pool that does not spawn tasks, the future is dropped.
+/// A close that completes at once does not need a task. A longer close continues in a task on the pool's runtime or,
+/// failing that, on the caller's. Without a runtime, or in a pool that does not spawn tasks, the future is dropped.
 ///
 /// Catches a panic, so that the pool still closes its other connections. By then the panic hook has reported it.
 #[cold]

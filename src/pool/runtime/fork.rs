@@ -2,7 +2,7 @@
 //!
 //! A connection is not fork-safe, because parent and child would both write to one socket. A child increments a fork
 //! counter, which nothing else writes. So the check costs one load of a shared cache line that never changes. A hit and
-//! its check-in need no check: the child also forgets the shard that its thread used last (INV-16).
+//! its check-in do not need the check, because the child also forgets the shard that its thread used last (INV-16).
 //!
 //! A child also inherits the futures that were polled before the fork, and on a current-thread runtime the pool's
 //! tasks. Their state leads to the parent's sockets, and to the parent's pool, whose locks may be held by threads that

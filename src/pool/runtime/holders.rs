@@ -168,8 +168,8 @@ impl<E: Establish> Pool<E> {
         self.here().core.holders()
     }
 
-    /// Sets the time in use after which a connection is reported as a long hold. With `None` or zero, the default, no
-    /// connection is reported.
+    /// Sets the time in use after which a connection is reported as a long hold. With `None` or zero, the default,
+    /// connections are not reported.
     ///
     /// Each long use is reported when its time is up, and again when the connection is checked in. Reports go to the
     /// [log](Self::on_long_hold) and to the functions of [`Pool::on_long_hold`]. The connection stays with its holder.
@@ -189,7 +189,7 @@ impl<E: Establish> Pool<E> {
         self.here().core.holds_are_reported_after()
     }
 
-    /// Adds a function that gets the reports of long holds, for as long as the pool exists.
+    /// Adds a function that receives the reports of long holds, as long as the pool exists.
     ///
     /// The background task calls it outside of all locks, with one report at a time. The report of a use comes before
     /// the report of its end. The function must not block, because the background task also maintains the pool. A panic

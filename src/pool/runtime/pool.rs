@@ -65,8 +65,8 @@ use crate::pool::sync::Contained;
 ///
 /// # Runtimes
 ///
-/// A pool's tasks run on one tokio runtime: the one given to [`PoolBuilder::runtime`], or the one that the pool was
-/// built on. Its connections are registered there. They can be used from any other runtime while the pool's runtime
+/// A pool's tasks run on one tokio runtime: the runtime given to [`PoolBuilder::runtime`], or the runtime that the pool
+/// was built on. Its connections are registered there. They can be used from any other runtime while the pool's runtime
 /// lives or, if it is a current-thread runtime, while it is being driven. The runtime needs timers
 /// ([`enable_time`](tokio::runtime::Builder::enable_time)), because the pool pauses after it fails to open a
 /// connection.
@@ -347,8 +347,8 @@ impl<E: Establish> Pool<E> {
     /// Returns a snapshot of the pool's metrics: its connections and check-outs, how long check-outs waited, how long
     /// connections were in use, and how long it took to open them.
     ///
-    /// This works without a subscriber. It takes short locks and reads some KiB, so call it every second, not for every
-    /// operation. [`metrics`](crate::metrics) says how precise and how consistent the numbers are.
+    /// This works without a subscriber. It takes short locks and reads a few KiB, so call it once a second, not for
+    /// every operation. [`metrics`](crate::metrics) says how precise and how consistent the numbers are.
     ///
     /// ```
     /// # use wharf::{Establish, EstablishError, Establishing, Pool};
@@ -423,8 +423,8 @@ impl<E: Establish> Pool<E> {
         matches!(self.core.environment().stopwatch, Stopwatch::Tokio { .. })
     }
 
-    /// Returns the runtime of the pool's tasks: the one that the pool was built with, or the one that it has
-    /// [moved](Self#runtimes) to since. `None` if that runtime is known to have ended, and the pool has not moved yet.
+    /// Returns the runtime of the pool's tasks: the runtime that the pool was built with, or the runtime that it has
+    /// since [moved](Self#runtimes) to. `None` if that runtime is known to have ended, and the pool has not moved yet.
     #[must_use]
     pub fn runtime(&self) -> Option<Handle> {
         self.here().core.environment().living_runtime()
@@ -436,7 +436,7 @@ impl<E: Establish> Pool<E> {
         &self.core.environment().establish
     }
 
-    /// Adds a subscriber, which receives all later events for as long as the pool exists.
+    /// Adds a subscriber, which receives all later events as long as the pool exists.
     ///
     /// Only subscribers that were added with [`PoolBuilder::subscriber`] receive earlier events, such as `PoolCreated`.
     /// A subscriber that holds a handle to the same pool keeps the pool open until [`Pool::close`].

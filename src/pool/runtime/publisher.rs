@@ -9,8 +9,8 @@ use crate::pool::sync::contain;
 
 /// Receives the events of a pool.
 ///
-/// A subscriber is called on a thread that has just called the pool, and never under a lock of the pool. If it panics,
-/// the pool catches the panic and the event counts as delivered. Every `Fn(&PoolEvent)` is a subscriber.
+/// A subscriber is called on a thread that is inside a call to the pool, and never under a lock of the pool. If it
+/// panics, the pool catches the panic and the event counts as delivered. Every `Fn(&PoolEvent)` is a subscriber.
 ///
 /// # Order
 ///

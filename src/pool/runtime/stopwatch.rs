@@ -6,7 +6,7 @@ use tokio::time::Instant;
 /// Measures durations, in nanoseconds since it was started. Clones count from the same instant.
 #[derive(Debug, Clone)]
 pub(super) enum Stopwatch {
-    /// The processor's time stamp counter, or else the system's clock.
+    /// The processor's time stamp counter or, failing that, the system's clock.
     Fast { clock: Clock, start: u64 },
     /// tokio's clock, which tests can pause.
     Tokio { start: Instant },

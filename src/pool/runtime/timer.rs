@@ -54,10 +54,11 @@ fn is_on_runtime() -> bool {
     tokio::task::try_id().is_some() || Handle::try_current().is_ok()
 }
 
-/// Polls `future` on the caller's runtime, or on `runtime` if the caller has none. For futures that make timers and
-/// open sockets.
+/// Polls `future` on the caller's runtime, or on `runtime` if the caller has none. Meant for futures that create timers
+/// and open sockets.
 ///
-/// Returns [`Lapse::NoRuntime`], without polling the future, if the caller has no runtime and `runtime` has ended.
+/// Returns [`Lapse::NoRuntime`], without polling the future, if the caller does not have a runtime and `runtime` has
+/// ended.
 pub(crate) async fn on_runtime<F: Future>(runtime: &Handle, future: F) -> Result<F::Output, Lapse> {
     if is_on_runtime() {
         return Ok(future.await);

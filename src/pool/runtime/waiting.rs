@@ -61,7 +61,7 @@ impl TimeLimits {
 }
 
 impl<E: Establish> Pool<E> {
-    /// Returns whether the pool's options limit a check-out that has no deadline.
+    /// Returns whether the pool's options limit a check-out without a deadline.
     pub(super) fn limits_check_outs(&self) -> bool {
         match self.core.environment().timeout {
             Some(timeout) => !timeout.is_zero(),
@@ -123,7 +123,7 @@ impl<E: Establish> Pool<E> {
     ) -> Result<Grant<TokioEnvironment<E>>, CheckOutError> {
         let lapsed = {
             let mut acquire = pin!(acquire);
-            // An immediate grant needs no timer.
+            // An immediate grant does not need a timer.
             if let Poll::Ready(grant) = poll_fn(|context| Poll::Ready(acquire.as_mut().poll(context))).await {
                 return Ok(grant);
             }
@@ -167,7 +167,7 @@ impl<E: Establish> Pool<E> {
         if let Poll::Ready(idle) = poll_fn(|context| Poll::Ready(returned.as_mut().poll(context))).await {
             return Opened::Ended(Ok(idle));
         }
-        // If the pool has no living runtime, it moves to the runtime that polls the caller.
+        // If the pool does not have a living runtime, it moves to the runtime that is polling the caller.
         let Some(home) = self.home(|| Handle::try_current().ok()) else {
             return Opened::Ended(Err(NoRuntimeError::of(core.address()).into()));
         };

@@ -11,9 +11,9 @@ use super::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use super::census;
 use super::{Backoff, UnsafeCell, made_progress, spin_loop, unless_mutant};
 
-/// A lock for short sections that many cores enter constantly. Such a section has a bounded number of steps, makes no
-/// system call, runs no user code and does not wait. The wait list's sections allocate nothing; a section of the queue
-/// of events may grow the queue.
+/// A lock for short sections that many cores enter constantly. Such a section has a bounded number of steps, and does
+/// not make system calls, run user code or wait. The wait list's sections do not allocate; a section of the queue of
+/// events may grow the queue.
 ///
 /// # Requests
 ///
@@ -67,7 +67,7 @@ pub struct BriefLock<T> {
 // threads with a request is `Send`: see `run`.
 #[allow(unsafe_code)]
 unsafe impl<T: Send> Sync for BriefLock<T> {}
-// SAFETY: as above. While a lock moves, no thread uses it, so there are no requests.
+// SAFETY: as above. While a lock is being moved, no thread uses it, so there are no requests.
 #[allow(unsafe_code)]
 unsafe impl<T: Send> Send for BriefLock<T> {}
 

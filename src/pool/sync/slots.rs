@@ -62,7 +62,7 @@ impl<T: Default> Slots<T> {
         }
         if self.segments[segment].get().is_none() {
             let slot = || Slot { below: AtomicU32::new(NONE), value: T::default() };
-            // If another thread was faster, its segment stays, and this segment is dropped.
+            // If another thread was first, its segment stays, and this segment is dropped.
             let _ = self.segments[segment].set((0..FIRST_SEGMENT << segment).map(|_| slot()).collect());
         }
         Some(index)

@@ -81,7 +81,7 @@ fn clear_of_a_service_reaches_every_shard_in_one_of_two_runs() {
         });
         pool.maintain();
         clears.join().unwrap();
-        // If the first run noticed the clear, it closed both connections, and this run closes none.
+        // If the first run noticed the clear, it closed both connections, and this run does nothing.
         pool.maintain();
         assert_eq!(closed(&pool).len(), 2);
         assert_empty(&pool);

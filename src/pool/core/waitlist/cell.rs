@@ -21,7 +21,7 @@ use crate::pool::sync::{UnsafeCell, made_progress, unless_mutant};
 ///
 /// A state carries the [tag](tag_of) of its ticket, so a cell can be reused without being reset.
 ///
-/// The granter's last access to the cell is its change of the state, and so is the last access of a waiter that has
+/// The granter's last access to the cell is the one that changes the state, and the same is true of a waiter that has
 /// taken its grant. From then on the cell may be gone. So both functions take pointers, because a reference would have
 /// to stay valid until the call returns.
 ///
@@ -84,7 +84,7 @@ impl<G> Cell<G> {
         }
     }
 
-    /// Makes the cell look as if it had never been used. The caller owns it.
+    /// Makes the cell look as if it had never been used. The caller owns the cell.
     pub(super) fn forget(&self) {
         // Relaxed: the limit publishes it.
         self.state.store(NEVER_USED, Ordering::Relaxed);
@@ -231,7 +231,7 @@ impl<G> Cell<G> {
 
     /// Calls `f` with the link. Called by the holder of the list's lock.
     pub(super) fn with_other_end<R>(&self, f: impl FnOnce(&mut Ticket) -> R) -> R {
-        // SAFETY: the caller has the lock, and no `f` comes back here.
+        // SAFETY: the caller holds the lock, and `f` never calls this again.
         self.other_end.with_mut(|end| f(unsafe { &mut *end }))
     }
 }

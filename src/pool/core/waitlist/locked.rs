@@ -123,7 +123,7 @@ impl<G> LockedWaitList<G> {
         Ok(())
     }
 
-    /// Returns whether a lane has enough cells, so that newcomers need not look ahead.
+    /// Returns whether a lane has so many cells that newcomers need not look ahead.
     pub(super) fn has_plenty(&self, lane: Lane) -> bool {
         self.lanes.queue(lane).limit.load().since(self.word(lane).next) >= SIZE
     }

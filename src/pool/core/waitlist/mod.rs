@@ -32,9 +32,9 @@
 //! - all waiters are turned away;
 //! - a segment is installed or removed.
 //!
-//! INV-11 (what a word says): a lane gets its first waiter and loses its last one only under the lock. The first ticket
-//! of a word is never in a gap, except in a section that is about to skip the gap. So a word that is not empty has a
-//! waiter, and a lane with an empty word has no waiter.
+//! INV-11 (what a word says): a lane gets its first waiter and loses its last waiter only under the lock. The first
+//! ticket of a word is never in a gap, except in a section that is about to skip the gap. So a word that is not empty
+//! has a waiter, and a lane with an empty word has no waiter.
 //!
 //! The work of a section does not depend on how many check-outs wait or have left, and no section allocates or frees
 //! memory. A search for a waiter that was turned away takes one step for each clear that has not refused all its
@@ -57,8 +57,8 @@
 //! that looks ahead also checks one segment that the queue has passed, and removes it if it is over. While more waiters
 //! leave than arrive, waiters with the first or the last ticket of a segment do the same when they take their grants,
 //! and so do waiters that leave at the front. Maintenance checks all segments. A segment whose waiters have all left is
-//! removed at once if its neighbours have left as well. So in the worst case, one waiter in 64 stays and keeps its
-//! segment alive, or two segments if it is at their border.
+//! removed at once if the neighbouring waiters have left as well. So in the worst case, one waiter in 64 stays and
+//! keeps its segment alive, or two segments if it is at their border.
 //!
 //! # A waiter that leaves
 //!
@@ -96,8 +96,8 @@ use parking::WaiterSide;
 use segments::{Directory, Parts, SIZE, start_of};
 use word::{Limit, Ticket, Tickets};
 
-/// The lanes of the wait list. A returned connection goes to the first opener, or else to the first waiter in the order
-/// of the lanes.
+/// The lanes of the wait list. A returned connection goes to the first opener or, if there is none, to the first waiter
+/// in the order of the lanes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lane {
     /// Check-outs that are opening a connection or are about to.
@@ -105,7 +105,7 @@ pub(super) enum Lane {
     /// Check-outs whose granted connection went stale before they took it. They are served before the other waiters, so
     /// that they do not lose their turn.
     Requeued,
-    /// Check-outs that have no connection on the way. They take a connection or a permit to open one.
+    /// Check-outs that do not have a connection on the way. They take a connection or a permit to open one.
     Waiters,
 }
 

@@ -5,10 +5,10 @@
 //! happen under the list's lock; the memory is allocated and freed outside of it.
 //!
 //! INV-12 (segments stay): a ticket's segment enters the directory before the ticket is given out, and stays until the
-//! ticket is over: its waiter has taken the grant, or has left and the ticket was skipped. A segment goes earlier only
-//! if all its tickets have left and lie inside a gap, where no thread looks. So a thread may look up its own ticket, or
-//! a ticket that it has claimed, and no other. It needs no protection from the threads that free memory, because its
-//! ticket keeps the segment alive.
+//! ticket is over: its waiter has taken the grant, or has left and the ticket was skipped. A segment is removed earlier
+//! only if all its tickets have left and lie inside a gap, where no thread looks. So a thread may look up its own
+//! ticket, or a ticket that it has claimed, and no other. It needs no protection from the threads that free memory,
+//! because its ticket keeps the segment alive.
 
 use std::ptr::{self, NonNull};
 
@@ -75,7 +75,7 @@ impl<G> Segment<G> {
     #[allow(unsafe_code)]
     fn with_links<R>(&self, f: impl FnOnce(&mut Links<G>) -> R) -> R {
         step();
-        // SAFETY: the caller has the lock, and no `f` comes back to this segment.
+        // SAFETY: the caller holds the lock, and `f` never calls this for the same segment.
         self.links.with_mut(|links| f(unsafe { &mut *links }))
     }
 
@@ -288,14 +288,14 @@ impl<G> Directory<G> {
             branch = Box::into_raw(spares.upper.take().expect("BUG: no spare branch"));
             self.root[root].store(branch, Ordering::Relaxed);
         }
-        // SAFETY: INV-12: in the directory, or new.
+        // SAFETY: INV-12: each is in the directory, or new.
         unsafe {
             if twig.is_null() {
                 twig = Box::into_raw(spares.lower.take().expect("BUG: no spare branch"));
                 (*branch).set(upper, twig);
             }
-            // If a grant is not taken before the numbers wrap around, its segment is still here. Its waiter does not
-            // need the directory.
+            // If a grant is not taken before the numbers wrap around, its segment is still here. The waiter does not
+            // need the directory to reach it.
             (*twig).set(lower, new.as_ptr());
             let before = new.as_ref().with_links(|links| std::mem::replace(&mut links.start, start));
             if before == start {

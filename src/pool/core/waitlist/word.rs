@@ -100,19 +100,19 @@ impl Word {
         ticket.since(self.first) < self.span()
     }
 
-    /// The word after the next ticket was given out.
+    /// Returns the word after the next ticket is given out.
     #[inline]
     pub(super) fn joined(self) -> Self {
         assert!(self.span() < Ticket::MOST - 1, "more than {} check-outs wait", Ticket::MOST);
         Self { next: self.next.after(), ..self }
     }
 
-    /// The word after all its tickets were taken out.
+    /// Returns the word after all its tickets are taken out.
     pub(super) fn emptied(self) -> Self {
         Self { first: self.next, ..self }
     }
 
-    /// The word after the first ticket was claimed.
+    /// Returns the word after the first ticket is claimed.
     #[inline]
     pub(super) fn claimed(self) -> Self {
         Self { first: self.first.after(), ..self }
@@ -169,7 +169,7 @@ impl Tickets {
         before
     }
 
-    /// Changes the word. Returns it as it was before and after.
+    /// Changes the word. Returns the word before and after the change.
     pub(super) fn change(&self, new: impl Fn(Word) -> Word) -> (Word, Word) {
         loop {
             let seen = self.load();
