@@ -152,7 +152,7 @@ fn held<D: Design>(plan: &Plan, tasks: usize, size: usize) -> Outcome {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Direction {
-    /// Each core takes connections, and returns the connections that the core before it has taken.
+    /// Each core takes connections, and returns the connections that the previous core took.
     Around,
     /// The first half of the cores take connections, and the second half return them.
     Across,

@@ -54,7 +54,7 @@ costs! {
     load = 0.5, 0.5;
     /// A store, which the core does not wait for.
     store = 0.5, 0.5;
-    /// A read-modify-write of a line that the core has for itself.
+    /// A read-modify-write of a line that the core has exclusively.
     update = 7.5, 5.0;
     /// The additional cost of a line in the second level of the core's cache, because the core has not used it for
     /// long.

@@ -19,11 +19,11 @@
 //! a connection, because a thread passes the connection on only after it has emitted its event. When an event of the
 //! pool itself precedes another event, the later event is emitted by a thread that acts on the pool's change.
 //!
-//! One word joins the two ways. `busy` is true if and only if an event is queued or being delivered from the queue. It
-//! changes only under the lock of the queue. A caller delivers inline if `busy` is false. If it is true, the caller
-//! first waits for the events that are queued at that time ([`Delivery::deliver_inline`]). So frequent events never
-//! enter the queue, and the queue empties however many callers emit them. In the steady state, callers do not deliver
-//! each other's events.
+//! A single word, `busy`, keeps the two ways in order. It is true if and only if an event is queued or being delivered
+//! from the queue. It changes only under the lock of the queue. A caller delivers inline if `busy` is false. If it is
+//! true, the caller first waits for the events that are queued at that time ([`Delivery::deliver_inline`]). So frequent
+//! events never enter the queue, and the queue empties however many callers emit them. In the steady state, callers do
+//! not deliver each other's events.
 //!
 //! The four cases of A before B:
 //!

@@ -146,8 +146,8 @@ pub fn clear_1000_idle<S: Clear>() -> Run {
     })
 }
 
-/// Gives each of several tasks a separate worker: a task spins on its worker before the next one is spawned, so that the
-/// next one can only run on another worker.
+/// Gives each of several tasks a separate worker: each task is already spinning on its worker when the next task is
+/// spawned, so that the next task can only run on another worker.
 pub struct Gate {
     spinning: AtomicUsize,
     expected: usize,

@@ -153,7 +153,7 @@ impl Burst<'_> {
         }
     }
 
-    /// Returns some of the check-outs between the first and the last one.
+    /// Returns a range of check-outs between the first and the last.
     fn stretch(&self, dice: &mut Dice) -> std::ops::Range<usize> {
         let Some(inside) = self.waiting.len().checked_sub(2) else { return 0..0 };
         let start = dice.roll(1 + inside as u64);

@@ -220,7 +220,7 @@ impl World {
                 }
                 _ => self.wait(pool.check_out(), &mut dice),
             };
-            // The handle is often the last one: the connection then outlives its pool.
+            // This is often the last handle, and then the connection outlives its pool.
             drop(pool);
             if let Some(Ok(connection)) = outcome {
                 self.make_use(connection, &mut dice);

@@ -127,7 +127,7 @@ impl<E: Environment> Core<E> {
     /// Returns `None` otherwise: if the thread has used another pool since, if the stack is empty, if a subscriber is
     /// listening, if the pool accounts for holders, or if connections must be vetted. May also return `None` if another
     /// thread changes the stack at the same time, or if the top is neither the thread's last slot nor one of the slab's
-    /// first. Does the work of [`Core::try_take`] and [`Idle::check_out`] in one step.
+    /// first slots. Does the work of [`Core::try_take`] and [`Idle::check_out`] in one step.
     ///
     /// In a forked child, it returns no connection that belongs to the parent (INV-16). A fork during the call counts
     /// as happening after it.
@@ -334,11 +334,12 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// If no check-out is waiting yet, takes an available connection, or else raises the flags of all shards for the
-    /// caller, which is about to queue up. If this returns a connection, the caller must call [`Core::settle`].
+    /// If no check-out is waiting yet, takes an available connection or, if there is none, raises the flags of all
+    /// shards for the caller, which is about to queue up. If this returns a connection, the caller must call
+    /// [`Core::settle`].
     fn look_for_the_first(&self, queue: &LockedWaitList<Grant<E>>) -> Option<&Slot<E::Connection>> {
         if !queue.is_empty(Lane::Openers) || queue.first_waiting_lane().is_some() {
-            // INV-5: the flags are raised, and there is no connection.
+            // INV-5: the flags are already raised, so there is no connection to find.
             return None;
         }
         self.shards.iter().find_map(|shard| shard.pop_or_flag(&self.slab))

@@ -155,7 +155,7 @@ impl<E: Environment> Held<E> {
             // `push` calls this at the right moment: a service is cleared before `Core::reap` detaches, and a pool
             // before its clear detaches.
             let is_current = || self.is_current(generation);
-            // SAFETY: INV-1: we own the slot, which is of this core. Nothing of it is touched after a push.
+            // SAFETY: INV-1: we own the slot, which is of this core. It is not touched after a push.
             match unsafe { shard.push(&raw const core.slab, self.slot_pointer(), is_current) } {
                 Ok(()) => return,
                 Err(PushError::Stale) => return self.retire_stale(),

@@ -151,7 +151,7 @@ impl<E: Environment> Core<E> {
     /// # Race window
     ///
     /// While a shard is detached, a check-out does not find its connections, and may open one or queue up. If it queues
-    /// up, it gets the first connection that would be pushed.
+    /// up, it gets the first connection that this would otherwise push back.
     fn reap(&self) {
         // ORD: Acquire; pairs with the Release in `clear_service`, so the service's new generation is visible.
         let order = unless_mutant("service_cleared_acquires_nothing", Ordering::Acquire);

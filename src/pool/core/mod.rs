@@ -124,7 +124,7 @@
 //!   its ticket is over.
 //! - No lock on the hot path; the waiting path does take locks. The work under the wait list's lock is bounded, however
 //!   many check-outs wait or leave: a few cache lines, and all shards' heads when the first check-out queues up or the
-//!   last one leaves. `pool/sync/brief.rs` says how long a thread may wait for that lock.
+//!   last check-out leaves. `pool/sync/brief.rs` says how long a thread may wait for that lock.
 //! - No event-listener in the default wait list; BENCHMARKS.md gives the measured reason.
 //! - No panics from foreign code: wakers run and are dropped outside of all locks, and their panics are caught
 //!   (`pool/sync/foreign.rs`).

@@ -186,8 +186,8 @@ impl<E: Environment> Core<E> {
 /// is touched after the push, here or in the callers, and no parameter is a reference to either: see [`Shard`].
 #[allow(unsafe_code)]
 impl<E: Environment> Held<E> {
-    /// Puts the slot back if the calling thread took it from this shard and nothing has changed there since. Returns
-    /// whether it was put back.
+    /// Puts the slot back if the calling thread took it from this shard and the shard has not changed since. Returns
+    /// whether the slot was put back.
     #[inline]
     pub(super) fn put_back(self, shard: &Shard) -> bool {
         debug_assert!(!self.core().vetting, "BUG: a connection that may be stale is put back");
@@ -204,7 +204,7 @@ impl<E: Environment> Held<E> {
         put_back.flatten().is_some()
     }
 
-    /// Makes a connection that cannot be put back available, in a pool that neither vets connections nor emits events.
+    /// Makes available a connection that was not put back, in a pool that neither vets connections nor emits events.
     /// Tries to push it onto this shard, which is usually the calling thread's.
     ///
     /// A separate function, so that a check-in that puts the connection back does not save registers.

@@ -216,7 +216,7 @@ impl<C> Slot<C> {
 
     /// Sets the stamp. Called by the owner.
     pub(super) fn set_stamp(&self, stamp: Stamp) {
-        // Relaxed: the stamp publishes nothing but itself.
+        // Relaxed: the stamp publishes only itself.
         self.stamp.store(stamp.pack(), Ordering::Relaxed);
     }
 

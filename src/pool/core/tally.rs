@@ -74,7 +74,7 @@ impl Tally {
     #[inline]
     fn note_use(&self, hits: u64) -> bool {
         // Relaxed, here and below: the owner reads its own or the previous owner's value, ordered by the step that
-        // passed the slot on. Other threads read a number that publishes nothing.
+        // passed the slot on. Other threads read a number that does not publish anything.
         let before = self.word.load(Ordering::Relaxed);
         debug_assert_ne!(before & Self::LEFT, 0, "BUG: a timed use has not ended");
         // One addition of a constant, because `hits` is one.
@@ -89,7 +89,7 @@ impl Tally {
         self.word.load(Ordering::Relaxed) & Self::LEFT == 0
     }
 
-    /// Ends a timed use, and chooses the next one. Called by the owner.
+    /// Ends a timed use, and chooses the next use to time. Called by the owner.
     ///
     /// `salt`, which differs from call to call, decides how many uses lie between the two. With a constant gap, an
     /// application that alternates between two kinds of use might have only one kind timed.

@@ -93,7 +93,7 @@ impl<E: Environment> Pending<E> {
     ) -> Result<Established<E>, Interrupted> {
         let held = self.0;
         let core = held.core();
-        // SAFETY: INV-1: we own the slot, and nothing borrows a connection that is not there yet.
+        // SAFETY: INV-1: we own the slot, and there is no connection yet that could be borrowed.
         unsafe { held.slot().replace(Some(connection)) };
         if held.slot().set_established().interrupted {
             // Dropping `self` closes the connection.
@@ -244,7 +244,7 @@ impl<E: Environment> Closing<E> {
             core.serve_permits();
         }
         if *counts_as == CountsAs::Pending {
-            // A failed establishment does not start the next one at once, because the server may be overloaded.
+            // A failed establishment does not start another at once, because the server may be overloaded.
             core.schedule_if_closed();
         } else {
             core.schedule_population();

@@ -231,8 +231,8 @@ pub enum BackgroundInterval {
     /// Without `minPoolSize` and `maxIdleTimeMS`, the passing of time does not create work, and maintenance begins only
     /// when there is work. In load-balanced mode it always begins at intervals.
     Every(Duration),
-    /// Maintenance never begins. For tests: such a pool does not open connections towards `minPoolSize`, does not close
-    /// idle connections without traffic, and does not interrupt connections in use.
+    /// Maintenance never begins. This is for tests: such a pool does not open connections towards `minPoolSize`, does
+    /// not close idle connections without traffic, and does not interrupt connections in use.
     Never,
 }
 

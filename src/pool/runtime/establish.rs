@@ -118,7 +118,7 @@ pub trait Establish: Send + Sync + 'static {
     /// Closes a connection that has left the pool, for example by saying goodbye to the server. By default it drops the
     /// connection.
     ///
-    /// The connection counts as in use until the future has completed or is dropped, so `maxPoolSize` covers it, and
+    /// The connection counts as in use until the future completes or is dropped, so `maxPoolSize` covers it, and
     /// [`Pool::closed`](crate::Pool::closed) waits for it.
     ///
     /// It must not block. The future is polled once by the caller that closes the connection, and then by a task on the

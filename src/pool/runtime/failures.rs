@@ -74,7 +74,7 @@ impl Failures {
 
     /// Ends the back-off, for a caller that notifies.
     pub fn reset(&self) {
-        // Relaxed: as in `round`. The event's lock orders it for the pauses.
+        // Relaxed: as in `round`. The event's lock orders this before the pauses' next reading.
         let next = |word| Some(Round(word).of_next_back_off().0);
         let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
     }

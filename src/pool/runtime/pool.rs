@@ -569,7 +569,7 @@ impl<E: Establish> Pool<E> {
     /// Returns a handle to the pool with this shared part.
     #[allow(unsafe_code)]
     fn of(shared: Arc<Shared<E>>) -> Self {
-        // SAFETY: INV-14: the copy is in a `ManuallyDrop` from here on, and beside `shared`.
+        // SAFETY: INV-14: from here on, the copy is in a `ManuallyDrop` and stays beside `shared`.
         let core = CoreOfShared(ManuallyDrop::new(unsafe { std::ptr::read(&raw const shared.core) }));
         Self { core, shared }
     }

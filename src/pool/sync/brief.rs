@@ -59,7 +59,7 @@ use super::{Backoff, UnsafeCell, made_progress, spin_loop, unless_mutant};
 pub struct BriefLock<T> {
     held: AtomicBool,
     value: UnsafeCell<T>,
-    /// The last request, which leads to the earlier ones, or null.
+    /// The last request, which leads to the earlier requests, or null.
     requests: AtomicPtr<Request<T>>,
 }
 
@@ -133,7 +133,7 @@ impl<T, F: FnOnce(&mut T) -> R, R> Errand<T, F, R> {
     ///
     /// # Safety
     ///
-    /// `request` belongs to an `Errand` of this type, and the caller holds the lock that the request was left at
+    /// `request` belongs to an `Errand` of this type, and the caller holds the lock whose list contains the request
     /// (INV-13).
     unsafe fn run(request: *const Request<T>, value: &mut T) {
         // SAFETY: the caller guarantees it. The request is the first field.
@@ -288,7 +288,7 @@ impl<T> BriefLock<T> {
         // Relaxed: the earlier requests are only pointed to. The holder acquires them.
         let mut before = self.requests.load(Ordering::Relaxed);
         loop {
-            // SAFETY: INV-13: not in the list yet.
+            // SAFETY: INV-13: the request is not in the list yet.
             request.next.with_mut(|next| unsafe { *next = before });
             // ORD: Release; pairs with the Acquire in `take_requests`; publishes the request. Later requests continue
             // the release sequence.
@@ -362,7 +362,7 @@ impl<T> BriefLock<T> {
         }
     }
 
-    /// Takes all requests, and returns the first one. Called by the holder.
+    /// Takes all requests, and returns the first. Called by the holder.
     #[allow(unsafe_code)]
     fn take_requests(&self) -> *const Request<T> {
         let mut first = ptr::null();
@@ -454,7 +454,8 @@ mod tests {
         assert_eq!(*lock.lock(), [THREADS * EACH; 2]);
     }
 
-    /// Starts a thread that runs `section`, and returns once its request is the last one. The caller holds the lock.
+    /// Starts a thread that runs `section`, and returns once its request is the last in the list. The caller holds the
+    /// lock.
     fn leave_request<'s, T: Send + 's, R: Send + 's>(
         scope: &'s std::thread::Scope<'s, '_>,
         lock: &'s BriefLock<T>,

@@ -147,7 +147,7 @@ impl SlotStack {
 
     /// Returns whether the stack was empty a moment ago.
     pub fn is_empty(&self) -> bool {
-        // ORD: Relaxed; a hint, which publishes nothing.
+        // ORD: Relaxed; only a hint, which does not publish anything.
         StackHead::unpack(self.head.load(Ordering::Relaxed)).top == NONE
     }
 

@@ -173,8 +173,8 @@ impl Floor {
             let top = seen.top()?;
             // ORD: Relaxed; acquired with the head. If the link is stale by now, so is the tag, and the CAS fails.
             let below = self.below[top as usize].load(Ordering::Relaxed);
-            // ORD: Acquire in both outcomes, as for the load. A pop publishes nothing: it continues the release
-            // sequences of the pushes below it.
+            // ORD: Acquire in both outcomes, as for the load. A pop does not publish anything, but continues the
+            // release sequences of the pushes below it.
             match head.compare_exchange_weak(seen.0, seen.next(below).0, Ordering::Acquire, Ordering::Acquire) {
                 Ok(_) => return Some(top),
                 Err(now) => seen = Head(now),

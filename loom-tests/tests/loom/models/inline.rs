@@ -84,7 +84,7 @@ fn inline_event_is_delivered_before_its_caller_goes_on() {
                 events.deliver_inline(1);
                 assert_eq!(events.seen.numbers(), [1], "the event is not delivered yet");
                 hands_over.send(()).unwrap();
-                // Another event, whose deliverer may also deliver the next one.
+                // Publishes another event, whose deliverer may also deliver the next event.
                 events.delivery.publish(10, on_event);
             })
         };

@@ -1,4 +1,4 @@
-//! Models of orderings 3 and 4: no wake-up and no grant is lost, and no check-out overtakes a waiter.
+//! Models of orderings 3 and 4: wake-ups and grants are never lost, and check-outs never overtake a waiter.
 
 use std::future::{Future, poll_fn};
 use std::sync::atomic::{AtomicBool, Ordering as StatisticOrdering};

@@ -385,7 +385,8 @@ pub fn make_use(pool: &Arc<Pool>, grant: Granted) {
     }
 }
 
-/// Closes the pool at the end of a model. Asserts that no count, no connection and no reference to the pool is left.
+/// Closes the pool at the end of a model. Asserts that all counts are zero and that no connections or references to the
+/// pool are left.
 pub fn wind_up(pool: Arc<Pool>) {
     pool.close();
     assert_empty(&pool);

@@ -108,7 +108,8 @@ impl<G> Cell<G> {
     pub(super) unsafe fn park(this: NonNull<Self>, ticket: Ticket, parked: &mut WaiterSide, waker: Waker) -> Option<G> {
         // SAFETY: the caller guarantees it.
         let cell = unsafe { this.as_ref() };
-        // SAFETY: INV-4: not parked yet, and no granter looks here before it sees that the waiter waits.
+        // SAFETY: INV-4: the waiter is not parked yet, and a granter does not look here before it sees that the waiter
+        // is waiting.
         unsafe { cell.parking.park(parked, waker) };
         // ORD: Release; pairs with the Acquire in `grant`; publishes the waker. Acquire; pairs with the Release in
         // `grant`; makes an early grant visible.
@@ -166,7 +167,7 @@ impl<G> Cell<G> {
 
     /// Replaces the waker, and returns the old one. Called under the list's lock, by the waiter of a withheld ticket.
     pub(super) fn renew(&self, parked: &mut WaiterSide, waker: Waker) -> Withdrawn {
-        // SAFETY: INV-4: waits, and not claimed.
+        // SAFETY: INV-4: the waiter is waiting and is not claimed.
         unsafe {
             let old = self.parking.withdraw(parked);
             self.parking.park(parked, waker);
@@ -176,7 +177,7 @@ impl<G> Cell<G> {
 
     /// Marks the ticket as left. Called under the list's lock, by the waiter of a withheld ticket.
     pub(super) fn leave(&self, ticket: Ticket, parked: &mut WaiterSide) -> Withdrawn {
-        // SAFETY: INV-4: waits, and not claimed.
+        // SAFETY: INV-4: the waiter is waiting and is not claimed.
         let withdrawn = unsafe { self.parking.withdraw(parked) };
         // Relaxed: this and the next use of the cell are under the lock.
         self.state.store(tag_of(ticket) | LEFT, Ordering::Relaxed);

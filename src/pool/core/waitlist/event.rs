@@ -16,7 +16,7 @@ use event_listener::IntoNotification;
 
 use crate::pool::sync::{Contained, Event, EventListener, made_progress};
 
-/// The cell's means to wake its waiter.
+/// What the cell needs to wake its waiter.
 pub(super) struct Parking {
     event: Event<()>,
 }

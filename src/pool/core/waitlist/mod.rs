@@ -24,7 +24,7 @@
 //! granters change them with or without it, so the holder also changes them by compare-and-swap. The lock is needed
 //! when
 //!
-//! - the first waiter joins, or the last one is claimed: the pool's flags change in the same section;
+//! - the first waiter joins or the last waiter is claimed: the pool's flags change in the same section;
 //! - an unclaimed waiter leaves: its ticket becomes part of a gap, and the mark `by_lock` in the word sends all
 //!   granters, but no newcomers, to the lock until no gap is left;
 //! - a waiter changes its waker: the mark keeps granters away in the meantime;
@@ -235,8 +235,8 @@ struct LaneQueue<G> {
 }
 
 impl<G> LaneQueue<G> {
-    /// The most segments beyond those full of waiting tickets: two that are partly used, the next one, and two that are
-    /// about to be removed.
+    /// The most segments beyond those full of waiting tickets: two partly used segments, the next segment, and two that
+    /// are about to be removed.
     const FEW: u32 = 5;
 
     fn new() -> Self {

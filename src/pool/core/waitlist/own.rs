@@ -5,7 +5,7 @@ use std::task::Waker;
 
 use crate::pool::sync::{UnsafeCell, discard};
 
-/// The cell's means to wake its waiter.
+/// What the cell needs to wake its waiter.
 pub(super) struct Parking {
     /// The waker's bits, once the waiter has parked. The thread that moves the waker out leaves the bits.
     waker: UnsafeCell<MaybeUninit<Waker>>,

@@ -313,8 +313,8 @@ impl<G> Directory<G> {
     pub(super) fn remove(&self, segment: NonNull<Segment<G>>, chain: &mut Chain<G>) -> Parts<G> {
         chain.unlink(segment);
         let mut parts = Parts::NONE;
-        // SAFETY: INV-12: a branch in the directory exists, and no thread looks through one without children. Each part
-        // came from a `Box`.
+        // SAFETY: INV-12: a branch in the directory exists, and no thread looks through a branch without children. Each
+        // part came from a `Box`.
         unsafe {
             let [root, upper, lower] = path(segment.as_ref().start());
             let branch: *mut Upper<G> = published!(self.root[root]);

@@ -181,7 +181,7 @@ impl Tickets {
     }
 }
 
-/// The ticket after the last one that has a cell, and the number of segments.
+/// The ticket after the last ticket that has a cell, and the number of segments.
 #[derive(Debug)]
 pub(super) struct Limit {
     next: AtomicU32,
