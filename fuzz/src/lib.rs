@@ -40,7 +40,7 @@ mod targets;
 
 pub use targets::TARGETS;
 
-/// A function of wharf that reads external input.
+/// A function in wharf that reads external input.
 #[derive(Debug, Clone, Copy)]
 pub struct Target {
     /// The target's name, on the command line and in `regressions/`.

@@ -35,7 +35,7 @@ fn commands_are_measured_on_both_servers() {
         ("client-command-frugal", &["client", "client-busy-polling", "pool", "official-raw"]),
     ] {
         for subject in subjects {
-            // Two turns for each of two numbers of tasks.
+            // There are two turns for each of two numbers of tasks.
             assert_eq!(count(&lines, measured, subject), 4, "{measured} {subject}: {printed}");
         }
     }

@@ -68,7 +68,7 @@ cases! {
     Apart: "apart", 20, 60;
     /// One connection exists. A random core takes it, another returns it.
     Cold: "cold", 20, 200;
-    /// As hit, while core 0 clears the pool after each 200 of its operations.
+    /// As hit, while core 0 clears the pool after every 200 of its operations.
     Clear: "clear", 20, 100;
     /// A task on each core opens a connection and closes it.
     Create: "create-and-close", 20, 100;

@@ -77,7 +77,7 @@ const OUTCOME: &str = "wharf.check_out.outcome";
 ///
 /// # Cost
 ///
-/// Between collections it costs nothing. A collection takes one snapshot of each pool
+/// Between collections, it costs nothing. A collection takes one snapshot of each pool
 /// ([`Pool::metrics`](crate::Pool::metrics)) for all instruments, on the thread of the collection.
 ///
 /// ```no_run

@@ -23,8 +23,8 @@
 //!
 //! All others had queued up before the check-out in question, and did not have a connection when it did: they were
 //! passed over. So a check-out counts as an overtake if more than `size - 1 + workers - 1` older check-outs are without
-//! a place. A pool that serves first come, first served has exactly none, however its tasks are scheduled. A pool that
-//! does not may have more overtakes than are counted.
+//! a place. A pool that serves first come, first served has exactly none, however its tasks are scheduled. Any other
+//! pool may have more overtakes than are counted.
 //!
 //! # Lost waiters
 //!
@@ -114,7 +114,7 @@ pub fn throughput_on<S: Source>(runtime: Runtime, load: Load, length: Length) ->
     }
 }
 
-/// Measures what remains without a pool: see [`Turns`].
+/// Measures what remains of the case without a pool; see [`Turns`].
 pub fn floor_on(runtime: Runtime, load: Load, length: Length) -> Throughput {
     assert_eq!(load.tasks, TASKS_IN_A_CIRCLE * load.size, "BUG: the circles do not have room for this load");
     throughput_on::<Turns>(runtime, load, length)

@@ -43,7 +43,7 @@ const BURSTING: u64 = 2;
 const POOLS: u64 = 3;
 /// The most check-outs that are leaked. Each keeps its pool in memory.
 const MOST_LEAKED: usize = 500;
-/// How long the last connections may take to close, and a rare occurrence to happen.
+/// How long the last connections may take to close, and a rare occurrence may take to happen.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The number of connections that exist in memory.

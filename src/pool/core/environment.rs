@@ -47,7 +47,8 @@ pub unsafe trait Environment: Send + Sync + 'static {
     fn now(&self) -> Instant;
 
     /// Returns the time in nanoseconds since an instant of the environment's choice, for frequent measurements. The
-    /// difference between two readings is exact to a few nanoseconds, or counts as 0 if the later reading is smaller.
+    /// difference between two readings is exact to within a few nanoseconds, or counts as 0 if the later reading is
+    /// smaller.
     ///
     /// Tests do not pause this clock. Limits and idle times use [`now`](Self::now).
     fn stopwatch(&self) -> u64;
@@ -57,9 +58,9 @@ pub unsafe trait Environment: Send + Sync + 'static {
     fn shard_hint(&self) -> usize;
 
     /// Calls `f` with the calling thread's note of the shard that it used last, and returns what `f` returns. Returns
-    /// `None` if threads keep no notes here. In a forked child, [`Nearby::forget`] must be called before anything uses
-    /// a pool. It does not take `&self`, because a check-in calls it while other threads may already be freeing the
-    /// core and its environment.
+    /// `None` if threads do not keep notes here. In a forked child, [`Nearby::forget`] must be called before anything
+    /// uses a pool. It does not take `&self`, because a check-in calls it while other threads may already be freeing
+    /// the core and its environment.
     #[inline]
     fn with_nearby<R>(f: impl FnOnce(&Nearby) -> R) -> Option<R> {
         let _ = f;

@@ -247,7 +247,7 @@ impl<C> Interruption<'_, C> {
 }
 
 impl<C> Drop for Interruption<'_, C> {
-    /// Takes back the waker.
+    /// Takes the waker back.
     #[inline]
     fn drop(&mut self) {
         if self.waits {

@@ -99,9 +99,9 @@
 //! 2. A connection that was opened in the background is available before it stops counting as pending: it is made
 //!    available first, and then its [`Opening`] is dropped. A check-out that wants to open a connection reads the
 //!    capacity word, searches the shards, and swaps the word that it read (`Core::seek`).
-//! 3. No wake-up and no connection is lost: a check-out that queues up raises each shard's flag in the step that
+//! 3. Wake-ups and connections are never lost: a check-out that queues up raises each shard's flag in the step that
 //!    finds the shard empty (`Shard::pop_or_flag`).
-//! 4. Each lane is served first come, first served, and no check-out barges: INV-5, and one queue.
+//! 4. Each lane is served first come, first served, and check-outs never barge: INV-5, and one queue.
 //! 5. Both limits hold at every instant: their counts are in one word.
 //! 6. A check-in that races with a clear or a close either is detached with the others or notices the change:
 //!    `Shard::push` and `Shard::put_back`.

@@ -39,10 +39,10 @@ use super::slab::{Link, Slot, Stamp};
 ///
 /// INV-17 (what a noted head says): if the head of the noted shard is `with`, this thread made it by pushing `slot`,
 /// and `slot` is on top. If the head is `without`, this thread made it by taking `slot`, the link of `slot` was `link`,
-/// and the stack below is unchanged. No clear of the pool has reached this shard since, because a clear changes the
-/// heads of all shards. Clearing a service does not change them, but then connections are vetted, and check-ins do not
-/// put slots back. If another thread has pushed `slot` elsewhere in the meantime, its link differs, or nothing is below
-/// it on either stack. About a head that the shard no longer has, the note says nothing, and its fields may belong to
+/// and the stack below is unchanged. A clear of the pool has not reached this shard since, because it would have
+/// changed the head. Clearing a service does not change them, but then connections are vetted, and check-ins do not put
+/// slots back. If another thread has pushed `slot` elsewhere in the meantime, its link differs, or nothing is below it
+/// on either stack. About a head that the shard no longer has, the note says nothing, and its fields may belong to
 /// different slots, or to another core.
 #[derive(Debug)]
 pub struct Nearby {

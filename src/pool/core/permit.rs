@@ -82,8 +82,8 @@ impl<E: Environment> Drop for Permit<E> {
 /// A [`Permit`] that a check-out shares with the task that will open the connection. Whichever takes it first owns it.
 ///
 /// The task takes the permit to open a connection. The check-out takes it when it has received a different connection,
-/// and drops it, so that the next check-out in the queue gets the permit. A permit that neither takes is dropped with
-/// the last reference.
+/// and drops it, so that the next check-out in the queue gets the permit. If neither takes it, the permit is dropped
+/// with the last reference.
 pub struct SharedPermit<E: Environment>(Mutex<Option<Permit<E>>>);
 
 impl<E: Environment> SharedPermit<E> {

@@ -65,7 +65,7 @@ pub(super) struct Slot<C> {
     hold: OnceLock<Box<Hold>>,
 }
 
-/// A pointer to the core, whose type the slot does not know.
+/// A pointer to the core. The slot does not know the core's type.
 #[derive(Clone, Copy)]
 struct CorePointer(*const ());
 
@@ -421,7 +421,7 @@ impl<C> Slot<C> {
 pub(super) struct Slab<C> {
     /// The first slots. Most pools do not need any others, and a single comparison identifies a first slot.
     first: Box<[Slot<C>]>,
-    /// Segment `k` has `2^k` times as many slots as `first`, which is as many as all segments before it together.
+    /// Segment `k` has `2^k` times as many slots as `first`, which is as many as all slots before it together.
     segments: [OnceLock<Box<[Slot<C>]>>; Slab::<()>::SEGMENTS],
     /// The number of slots that were ever handed out.
     len: AtomicU32,

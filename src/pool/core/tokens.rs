@@ -1,4 +1,4 @@
-//! Rights as tokens: the right to open a connection, to hold an available connection, to use a connection.
+//! Tokens that stand for rights: to open a connection, to hold an available connection, to use a connection.
 //!
 //! Each token is `#[must_use]` and undoes itself when it is dropped. No other code adjusts the counts.
 //!

@@ -10,7 +10,7 @@ pub(super) enum Verdict {
     Deliver,
 }
 
-/// A verdict that one thread waits for and another thread gives, once.
+/// A verdict that one thread waits for and another thread gives. It is given only once.
 ///
 /// The waiter first checks a number of times, because a deliverer with a quick subscriber finishes within a
 /// microsecond. Then it sleeps.

@@ -230,7 +230,7 @@ pub struct WaitQueueTimeoutError {
     pub waited: Duration,
     /// The limit that ended the check-out.
     pub limit: TimeLimit,
-    /// What held the connections in use, in load-balanced mode.
+    /// What the connections in use were held for, in load-balanced mode.
     pub holders: Option<Holders>,
     /// The connections that had been in use longest, at most five, longest first. `None` unless the pool accounts for
     /// holders (`Pool::account_for_holders`).
@@ -263,7 +263,7 @@ impl fmt::Display for TimeLimit {
     }
 }
 
-/// What holds connections in use (load balancer specification, "Connection Tracking").
+/// What connections in use are held for (load balancer specification, "Connection Tracking").
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holders {

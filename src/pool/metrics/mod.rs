@@ -11,8 +11,8 @@
 //! | wait times, creation times | exact: each check-out that waits and each establishment is timed |
 //! | use times | sampled: about one use in 128 is timed, exactly |
 //!
-//! Times are measured in nanoseconds, with a clock that is exact to some tens of nanoseconds. [`Histogram`] sorts them
-//! into buckets, and states the precision of its quantiles. Unless
+//! Times are measured in nanoseconds, with a clock that is exact to within tens of nanoseconds. [`Histogram`] sorts
+//! them into buckets, and states the precision of its quantiles. Unless
 //! [`PoolBuilder::tokio_clock`](crate::PoolBuilder::tokio_clock) is set, the clock is not tokio's, and keeps running
 //! while a test has tokio's time paused.
 //!

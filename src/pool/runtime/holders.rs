@@ -47,7 +47,7 @@ impl fmt::Display for LongHold {
     }
 }
 
-/// The sinks of a pool's reports, and the requests for a look at the connections in use.
+/// The sinks for a pool's reports, and the pending requests to check the connections in use.
 #[derive(Default)]
 pub(super) struct HoldReports {
     sinks: List<HoldSink>,

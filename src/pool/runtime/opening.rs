@@ -22,7 +22,7 @@ use crate::pool::sync::contain;
 type SharedCore<E> = Arc<Core<TokioEnvironment<E>>>;
 pub(super) type Acquired<E> = Result<Idle<TokioEnvironment<E>>, CheckOutError>;
 
-/// The error for an establisher that panicked.
+/// The error for a check-out whose establisher panicked.
 #[derive(Debug, Error)]
 #[error("the establisher panicked while it opened the connection")]
 pub(super) struct TaskEnded;

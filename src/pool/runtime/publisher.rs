@@ -184,7 +184,7 @@ impl<T> FromIterator<T> for List<T> {
 impl<T> List<T> {
     pub(super) fn add(&self, item: T) {
         let (mut end, mut entry) = (self, Box::new(Entry { item, others: Self::default() }));
-        // Fails if another thread has just added an entry here.
+        // Fails if another thread just added an entry here.
         while let Err(refused) = end.0.set(entry) {
             entry = refused;
             end = &end.0.get().expect("BUG: a list has neither an end nor an entry").others;

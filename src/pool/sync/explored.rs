@@ -1,7 +1,7 @@
 //! Wrappers of loom's atomics that make loom explore all orders of their accesses.
 //!
 //! loom decides which orders to try by the *last* access to each object, and a load overwrites the record of an earlier
-//! load. When A loads, then B loads and then B stores, loom compares B's store with B's own load, and never tries B's
+//! load. If A loads, then B loads and then B stores, loom compares B's store with B's own load, and never tries B's
 //! store before A's load. Every compare-and-swap loop begins with a load. Models on plain loom atomics therefore pass
 //! after a handful of executions that do not include the interesting ones (seen with loom 0.7.2).
 //!

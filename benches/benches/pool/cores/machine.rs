@@ -100,7 +100,7 @@ mod system {
         Some(name.trim().to_owned())
     }
 
-    /// Keeps the calling thread on a core.
+    /// Pins the calling thread to a core.
     pub fn pin(core: usize) {
         let mut mask = CpuSet::new();
         mask.set(core).and_then(|()| sched_setaffinity(THIS_THREAD, &mask)).expect("the core was this process's");

@@ -56,7 +56,7 @@ pub struct World {
     changed: Option<Event>,
     opened: AtomicU32,
     disposed: AtomicU32,
-    /// The connections whose drains have not been begun by a model yet.
+    /// The drains that a model has yet to begin.
     drains: Mutex<Vec<Drain>>,
     /// The time that has passed, in nanoseconds.
     passed: AtomicU64,

@@ -218,7 +218,7 @@ impl<G> Cell<G> {
                 made_progress();
                 return None;
             }
-            // The waiter has come.
+            // The waiter has parked in the meantime.
         }
         // SAFETY: INV-4: the waiter waits, and is claimed.
         unsafe {

@@ -7,8 +7,8 @@
 //! INV-12 (segments stay): a ticket's segment enters the directory before the ticket is given out, and stays until the
 //! ticket is over: its waiter has taken the grant, or has left and the ticket was skipped. A segment is removed earlier
 //! only if all its tickets have left and lie inside a gap, where no thread looks. So a thread may look up its own
-//! ticket, or a ticket that it has claimed, and no other. It needs no protection from the threads that free memory,
-//! because its ticket keeps the segment alive.
+//! ticket, or a ticket that it has claimed, and no other. It does not need protection from the threads that free
+//! memory, because its ticket keeps the segment alive.
 
 use std::ptr::{self, NonNull};
 
