@@ -80,7 +80,7 @@ pub mod client;
 #[cfg(feature = "mongodb")]
 pub mod endpoint;
 mod pool;
-// Part of the directory `client`, but users name it `wharf::single`.
+// Part of the wing `client`, although users name it `wharf::single`.
 #[cfg(feature = "mongodb")]
 #[path = "client/single/mod.rs"]
 pub mod single;

@@ -1,6 +1,6 @@
 //! The pool: connections of any type, without MongoDB.
 //!
-//! The layers, from lowest to highest; each uses only the layers below it:
+//! The floors, from lowest to highest; each uses only the floors below it:
 //!
 //! - `sync`: the facade for shared memory. `options`, `error`, `event`, `condition`, `holder`, `service_id` and
 //!   `by_stage`: the pool's vocabulary. `delivery`: events on their way to subscribers.

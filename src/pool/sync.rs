@@ -177,8 +177,8 @@ pub(crate) fn follow() {
 pub(crate) fn fetch_to_write<T>(at: *const T) {
     #[cfg(simulated)]
     simulated::fetch_to_write(at);
-    // For the intrinsic, the compiler emits a prefetch to read, unless it knows that the processor has this
-    // instruction. All x86-64 processors accept it, some without any effect.
+    // For the intrinsic, the compiler emits a read prefetch, unless it knows that the processor has this instruction.
+    // All x86-64 processors accept it, some without any effect.
     #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle, simulated, miri))))]
     // SAFETY: a prefetch is only a hint, which does not change anything and accepts any address.
     unsafe {

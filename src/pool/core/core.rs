@@ -553,7 +553,7 @@ impl<E: Environment> Core<E> {
             Phase::Closed => Refusal::Closed,
             Phase::Paused | Phase::Ready => Refusal::Paused {
                 cause: registry.cause.clone(),
-                // Each clear counts a generation, so this pool is paused because it was never made ready.
+                // Each clear increments the generation, so this pool is paused because it was never made ready.
                 never_ready: phase == Phase::Paused && generation == 0,
             },
         }
