@@ -55,7 +55,7 @@
 //!   and clears its pools, as the specifications require.
 //! - A pool's tasks and sockets belong to one tokio runtime. When that runtime ends, the pool moves to the next runtime
 //!   that uses it: see ["Runtimes"](Pool#runtimes).
-//! - Dropping the last handle of a pool closes it. [`Pool::closed`] waits for its last connection to close.
+//! - Dropping the last handle to a pool closes it. [`Pool::closed`] waits for its last connection to close.
 //!
 //! # Features
 //!

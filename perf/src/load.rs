@@ -26,7 +26,7 @@ pub struct Outcome {
     pub cpu: Duration,
     /// The number of connections that the server accepted during the turn.
     pub opened: i64,
-    /// The server's CPU time for each command in seconds, if the server reports it.
+    /// The server's CPU time per command in seconds, if the server reports it.
     pub server_cpu: Option<f64>,
 }
 

@@ -18,8 +18,8 @@
 //!   the check-out in question, so there are at most `size - 1` of them.
 //! - Check-outs with a ticket that had not queued up yet when the check-out in question queued up (or was served at once),
 //!   so they are rightly behind it. No task is suspended between its ticket and its place in the queue, so each of them
-//!   occupied a worker thread then, as did the check-out in question: there are at most `workers
-//!   - 1`.
+//!   occupied a worker thread then, as did the check-out in question: there are at most
+//!   `workers - 1` of them.
 //!
 //! All others had queued up before the check-out in question, and did not have a connection when it did: they were
 //! passed over. So a check-out counts as an overtake if more than `size - 1 + workers - 1` older check-outs are without

@@ -1,7 +1,7 @@
 //! The client, compared with the pool that it uses and with the official driver.
 //!
-//! Each section is a separate measurement. All subjects have the same connection string, and use the cheapest calls that
-//! they offer: raw commands, raw documents, batches of the same size.
+//! Each section is a separate measurement. All subjects are given the same connection string, and use the cheapest
+//! calls that they offer: raw commands, raw documents, batches of the same size.
 
 mod commands;
 mod documents;

@@ -49,7 +49,7 @@ mod kernel {
     use tokio::io::Interest;
     use tokio::io::unix::AsyncFd;
 
-    /// Waits for a timer of the kernel.
+    /// Waits for a kernel timer.
     ///
     /// # Errors
     ///
