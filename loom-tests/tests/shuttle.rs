@@ -464,7 +464,7 @@ fn crowd_on_two_unheard_connections_in_schedules_with_few_preemptions() {
     run(10_000, with_few_changes_of_priority, (2, 2, 1), CROWD, false);
 }
 
-/// The check-outs in the queue of the tests with 16 threads. Another thread holds the connection, and the last thread
+/// How many check-outs queue in the tests with 16 threads. Another thread holds the connection, and the last thread
 /// waits for all the others.
 const QUEUE: u32 = 14;
 

@@ -130,7 +130,7 @@ pub struct Client {
     inner: Arc<Inner>,
 }
 
-/// The state that all clones of a client share. Dropping it ends the deployment.
+/// The state that all clones of a client share. Dropping it closes the client's monitors and pools.
 struct Inner {
     deployment: Present,
     command_events: CommandEvents,

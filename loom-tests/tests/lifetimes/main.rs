@@ -271,7 +271,7 @@ impl World {
         Occurrence::Replaced.note();
         if dice.roll(2) == 0 {
             close(&old);
-            // Waits only a while, because other threads may hold its connections.
+            // Waits only briefly, because other threads may hold its connections.
             let _ =
                 self.runtime.block_on(async { timeout(Duration::from_micros(dice.roll(1_000)), old.closed()).await });
         }

@@ -54,7 +54,7 @@ fn on_frugal(arguments: &Client) -> Result<Vec<Claim>, Failure> {
     let mut claims = Vec::new();
     for &tasks in &arguments.tasks {
         // With one task, server and client wait for each other. Without busy polling, both sleep after each message,
-        // and the client's share of the round trip is too small for such a difference. The table shows the difference,
+        // and the client's share of the round trip is too small for a difference of the claimed size. The table shows the difference,
         // but there is no claim about it.
         let judged = match tasks {
             1 => &[Kind::ClientBusyPolling][..],

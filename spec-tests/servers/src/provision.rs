@@ -213,7 +213,7 @@ impl ProvisionError {
     }
 }
 
-/// The variables of the module documentation. They are read once, so that tests can replace them without `set_var`.
+/// The environment variables that the module documentation lists. They are read once, so that tests can replace them without `set_var`.
 #[derive(Debug, Default)]
 struct Environment {
     cache: Option<OsString>,

@@ -507,7 +507,7 @@ impl Deployment {
     }
 }
 
-/// Returns whether one time is less than 5 s before another.
+/// Returns whether `time` is less than 5 s before `now`.
 fn is_recent(time: Option<Instant>, now: Instant) -> bool {
     time.is_some_and(|time| now < time + COOLDOWN)
 }

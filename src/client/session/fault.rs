@@ -101,7 +101,7 @@ impl Fault {
         }
     }
 
-    /// Reads an error of an attempt that had a server. `is_connection_reusable` says whether the connection is reusable
+    /// Classifies the error of an attempt for which a server had been selected. `is_connection_reusable` says whether the connection is reusable
     /// afterwards. If so, a command that broke the protocol was not sent.
     pub fn of_error(error: &OperationError, is_connection_reusable: bool) -> Self {
         let kind = match error {

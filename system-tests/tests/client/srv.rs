@@ -53,7 +53,7 @@ fn at(ports: &[u16]) -> Vec<String> {
     ports.iter().map(|port| format!("a.wharf.test:{port}")).collect()
 }
 
-/// Waits until the topology has changed, other than by a server's error.
+/// Waits until a server has joined or left the topology.
 async fn members_change(events: &Events, mark: usize) {
     let is_member = |event: &TopologyEvent| matches!(event.name(), "ServerOpening" | "ServerClosed");
     events.after(mark, is_member).await;

@@ -102,7 +102,7 @@ async fn work(pool: Pool<Moody>, number: u64, end: Instant) -> u64 {
     served
 }
 
-/// Clears the pool and marks it ready again until the end.
+/// Keeps clearing the pool and marking it ready until the end.
 async fn disturb(pool: Pool<Moody>, end: Instant) {
     let mut dice = Dice(1);
     while Instant::now() < end {

@@ -35,7 +35,7 @@ thread_local! {
     static DELIVERED: Cell<(u64, Duration)> = const { Cell::new((0, Duration::ZERO)) };
 }
 
-/// The observations of the tasks.
+/// What the tasks measured.
 pub struct Held {
     measured: Duration,
     check_outs: u64,

@@ -25,7 +25,7 @@ pub(in crate::client::deployment) enum Failure {
 }
 
 impl Failure {
-    /// Ends the check's events, and returns the failure.
+    /// Emits the event that ends the heartbeat, and returns the failure.
     pub(in crate::client::deployment) fn reported(self, heartbeat: Heartbeat<'_>) -> Self {
         match &self {
             // A heartbeat that is dropped was cancelled.
