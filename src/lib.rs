@@ -93,6 +93,9 @@ mod text;
 #[cfg(feature = "mongodb")]
 #[doc(no_inline)]
 pub use bson;
+#[cfg(feature = "gridfs")]
+#[doc(inline)]
+pub use client::gridfs;
 #[cfg(feature = "mongodb")]
 #[doc(inline)]
 pub use client::{Client, ClientBuilder, ClientError, Collection, Database, Operation};

@@ -4,6 +4,7 @@ mod answers;
 #[cfg(test)]
 mod answers_tests;
 mod body;
+mod file_problem;
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -94,6 +95,15 @@ pub enum ClientError {
         /// The time limit of the whole call.
         limit: Duration,
     },
+    /// A file of a GridFS bucket does not exist, or its chunks are not what its document says. Needs the feature `gridfs`.
+    #[error("the file with {file} {problem}", file = Printable(file))]
+    #[non_exhaustive]
+    GridFs {
+        /// The `_id` or the name of the file, and the name of its bucket.
+        file: Arc<str>,
+        /// What is wrong with it.
+        problem: GridFsProblem,
+    },
     /// The server's reply, or a document in it, does not have the form that the operation requires.
     #[error("the reply to {command} cannot be read: {reason}", reason = Printable(reason))]
     #[non_exhaustive]
@@ -107,10 +117,11 @@ pub enum ClientError {
 
 crate::pool::error::debug_as_sentence!(enum ClientError {
     Selection(_), Operation(_), InvalidOption(_), Session(_), Write(_), BulkWrite(_); TransactionTimeout, Other, Argument,
-    OnRuntime, EventLoop, InUse, Reply
+    OnRuntime, EventLoop, InUse, GridFs, Reply
 });
 
 pub use body::BodyError;
+pub use file_problem::GridFsProblem;
 
 impl ClientError {
     /// Wraps an error of the application, so that the body of a transaction can return it.

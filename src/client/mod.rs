@@ -26,6 +26,8 @@ mod engine;
 mod error;
 #[cfg(test)]
 mod error_tests;
+#[cfg(feature = "gridfs")]
+pub mod gridfs;
 mod held;
 mod in_flight;
 mod in_session;

@@ -137,6 +137,9 @@ pub(crate) mod sealed {
     pub trait Client: Clone + Send + Sync + 'static {
         /// Returns the client that runs the operations.
         fn running(&self) -> &super::Client;
+
+        /// Does the work that a dropped value has left, if nothing does it in the background.
+        fn finish_dropped(&self) {}
     }
 
     pub trait Session {

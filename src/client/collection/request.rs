@@ -79,12 +79,15 @@ impl<'c, C> Request<'c, C> {
 }
 
 impl<'c, C: AnyClient> Request<'c, C> {
-    /// Returns the time limit unchanged.
+    /// Returns the time limit that has started, or else the call's limit unchanged.
     ///
     /// # Errors
     ///
     /// [`SessionError::TimeoutInTransaction`].
     pub fn limit(&self) -> Result<Limit, SessionError> {
+        if let Some(started) = self.started {
+            return Ok(started);
+        }
         self.client.running().limit_in(self.session.as_ref().map(|session| &**session.explicit()), self.timeout)
     }
 

@@ -37,6 +37,7 @@ impl<'e> Told<'e> {
             ClientError::Other(other) => Self::find_in(&**other).unwrap_or(Self::Alone(error)),
             ClientError::InvalidOption(_)
             | ClientError::Argument { .. }
+            | ClientError::GridFs { .. }
             | ClientError::Reply { .. }
             | ClientError::OnRuntime
             | ClientError::EventLoop { .. }

@@ -387,6 +387,7 @@ fn table() -> Vec<(ClientError, Answers<'static>)> {
             Answers { labels: lost, is_timeout: true, ..by_server(112, "WriteConflict") },
         ),
         (ClientError::other("there is too little on the account"), NOTHING),
+        (ClientError::GridFs { file: "_id 5".into(), problem: GridFsProblem::NotFound }, NOTHING),
         (in_application(of_operation(server(refusal(11_000, "DuplicateKey")))), duplicate_key()),
         (
             in_application(FailedOperation::operation(network(io::ErrorKind::BrokenPipe).into(), lost).into()),
@@ -412,12 +413,13 @@ fn place(error: &ClientError) -> usize {
         ClientError::InUse { .. } => 10,
         ClientError::Reply { .. } => 11,
         ClientError::BulkWrite(_) => 12,
+        ClientError::GridFs { .. } => 13,
     }
 }
 
 #[test]
 fn every_error_answers_what_a_service_asks() {
-    let mut rows = [0; 13];
+    let mut rows = [0; 14];
     for (error, expected) in table() {
         assert_eq!(answers(&error), expected, "{error}");
         rows[place(&error)] += 1;

@@ -30,6 +30,12 @@ impl sealed::Client for Client {
     fn running(&self) -> &client::Client {
         self.client()
     }
+
+    fn finish_dropped(&self) {
+        if self.client().has_kept() {
+            self.finish_kept();
+        }
+    }
 }
 
 impl sealed::Session for Session {
@@ -167,4 +173,20 @@ calls! {
     RunCursorCommand<T> => Cursor<T>,
     Update => UpdateResult,
     Watch => ChangeStream,
+}
+
+#[cfg(feature = "gridfs")]
+mod files {
+    use super::*;
+    use crate::client::gridfs::{
+        ChangeFiles, GridFsDownloadStream, GridFsUploadStream, OpenDownloadStream, OpenDownloadStreamByName,
+        OpenUploadStream,
+    };
+
+    calls! {
+        ChangeFiles => (),
+        OpenDownloadStream => GridFsDownloadStream<Client>,
+        OpenDownloadStreamByName => GridFsDownloadStream<Client>,
+        OpenUploadStream => GridFsUploadStream<Client>,
+    }
 }

@@ -83,6 +83,8 @@ mod cursor;
 #[cfg(test)]
 mod cursor_tests;
 mod driver;
+#[cfg(feature = "gridfs")]
+mod gridfs;
 mod handles;
 #[cfg(test)]
 mod limit_tests;
@@ -106,6 +108,8 @@ use serde::de::DeserializeOwned;
 
 pub use change_stream::ChangeStream;
 pub use cursor::Cursor;
+#[cfg(feature = "gridfs")]
+pub use gridfs::{GridFsBucket, GridFsDownloadStream, GridFsUploadStream};
 pub use handles::{Collection, Database};
 pub use prepared::Prepared;
 pub use session::Session;

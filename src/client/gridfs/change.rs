@@ -1,0 +1,106 @@
+//! Files that are deleted or renamed, and buckets that are dropped.
+
+use bson::{Bson, Document, doc};
+
+use super::super::collection::Call;
+use super::super::error::ClientError;
+use super::super::session::SessionError;
+use super::super::{AnyClient, Client};
+use super::{GridFsBucket, GridFsProblem, call, with_id, with_name};
+use crate::endpoint::Limit;
+
+impl<C: AnyClient> GridFsBucket<C> {
+    /// Prepares the deletion of a file with its chunks. [`ClientError::GridFs`] if there is no file with this `_id`: chunks that an
+    /// upload has left behind are deleted all the same.
+    pub fn delete(&self, id: impl Into<Bson>) -> ChangeFiles<'_, C> {
+        self.change(Change::Delete(id.into()))
+    }
+
+    /// Prepares the deletion of all files with this name. [`ClientError::GridFs`] if there is none.
+    pub fn delete_by_name(&self, filename: impl Into<String>) -> ChangeFiles<'_, C> {
+        self.change(Change::DeleteByName(filename.into()))
+    }
+
+    /// Prepares a new name for a file. [`ClientError::GridFs`] if there is no file with this `_id`.
+    pub fn rename(&self, id: impl Into<Bson>, new_filename: impl Into<String>) -> ChangeFiles<'_, C> {
+        self.change(Change::Rename(id.into(), new_filename.into()))
+    }
+
+    /// Prepares a new name for all files with this name. [`ClientError::GridFs`] if there is none.
+    pub fn rename_by_name(&self, filename: impl Into<String>, new_filename: impl Into<String>) -> ChangeFiles<'_, C> {
+        self.change(Change::RenameByName(filename.into(), new_filename.into()))
+    }
+
+    /// Prepares the removal of the bucket's two collections, with all files.
+    pub fn drop(&self) -> ChangeFiles<'_, C> {
+        self.change(Change::Drop)
+    }
+
+    fn change(&self, change: Change) -> ChangeFiles<'_, C> {
+        ChangeFiles { bucket: self, change, timeout: Limit::Unset }
+    }
+}
+
+enum Change {
+    Delete(Bson),
+    DeleteByName(String),
+    Rename(Bson, String),
+    RenameByName(String, String),
+    Drop,
+}
+
+/// A deletion or a new name: [`GridFsBucket::delete`], [`GridFsBucket::rename`] and others.
+#[must_use = "it is sent when it is awaited or run"]
+pub struct ChangeFiles<'b, C = Client> {
+    bucket: &'b GridFsBucket<C>,
+    change: Change,
+    timeout: Limit,
+}
+
+impl<C: AnyClient> ChangeFiles<'_, C> {
+    async fn send(self, limit: Limit) -> Result<(), ClientError> {
+        let (bucket, files, chunks) = (self.bucket, self.bucket.files(), self.bucket.chunks());
+        let set_name = |name: String| doc! { "$set": { "filename": name } };
+        // A write without acknowledgement does not tell.
+        let (found, file) = match self.change {
+            Change::Delete(id) => {
+                let deleted = files.delete_one(doc! { "_id": &id }).begin(limit).await?;
+                chunks.delete_many(doc! { "files_id": &id }).begin(limit).await?;
+                (deleted.deleted_count > 0 || !deleted.acknowledged, with_id(&id))
+            }
+            Change::DeleteByName(name) => {
+                let named = files.find(doc! { "filename": &name }).projection(doc! { "_id": 1 });
+                let mut named = named.typed::<Document>().begin(limit).await?;
+                let mut ids = Vec::new();
+                while let Some(mut file) = named.next().await? {
+                    ids.extend(file.remove("_id"));
+                }
+                let found = !ids.is_empty();
+                if found {
+                    let all = doc! { "$in": ids };
+                    files.delete_many(doc! { "_id": &all }).begin(limit).await?;
+                    chunks.delete_many(doc! { "files_id": all }).begin(limit).await?;
+                }
+                (found, with_name(&name))
+            }
+            Change::Rename(id, name) => {
+                let renamed = files.update_one(doc! { "_id": &id }, set_name(name)).begin(limit).await?;
+                (renamed.matched_count > 0 || !renamed.acknowledged, with_id(&id))
+            }
+            Change::RenameByName(old, name) => {
+                let renamed = files.update_many(doc! { "filename": &old }, set_name(name)).begin(limit).await?;
+                (renamed.matched_count > 0 || !renamed.acknowledged, with_name(&old))
+            }
+            Change::Drop => {
+                files.drop().begin(limit).await?;
+                return chunks.drop().begin(limit).await;
+            }
+        };
+        if found { Ok(()) } else { Err(bucket.error(file, GridFsProblem::NotFound)) }
+    }
+}
+
+call!(ChangeFiles => (), ():
+    "Sets `timeoutMS`: how long the call may take in total, with all its commands. The default is"
+    "[`Options::timeout`](crate::Options::timeout). Zero means no limit."
+);

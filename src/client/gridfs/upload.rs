@@ -1,0 +1,414 @@
+//! Uploads.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::io;
+use std::mem;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bson::{Bson, DateTime, RawDocumentBuf, doc};
+use serde::ser::{Serialize, Serializer};
+use tokio::io::AsyncWrite;
+
+use super::super::collection::Call;
+use super::super::error::ClientError;
+use super::super::object_id::object_id;
+use super::super::session::SessionError;
+use super::super::typed::encode;
+use super::super::{AnyClient, Client};
+use super::{GridFsBucket, GridFsProblem, call, check_chunk_size, io_error, with_id};
+use crate::endpoint::Limit;
+use crate::pool::runtime::forks;
+
+impl<C: AnyClient> GridFsBucket<C> {
+    /// Prepares the upload of a file with this name. Await it for a [`GridFsUploadStream`]; that sends nothing yet. Several files can
+    /// have the same name: they are its revisions.
+    pub fn open_upload_stream(&self, filename: impl Into<String>) -> OpenUploadStream<'_, C> {
+        let chunk_size = self.shared.chunk_size;
+        let (id, metadata) = (None, Ok(None));
+        OpenUploadStream { bucket: self, filename: filename.into(), id, metadata, chunk_size, timeout: Limit::Unset }
+    }
+}
+
+/// An upload that begins when it is awaited: [`GridFsBucket::open_upload_stream`].
+#[must_use = "it begins when it is awaited or run"]
+pub struct OpenUploadStream<'b, C = Client> {
+    bucket: &'b GridFsBucket<C>,
+    filename: String,
+    id: Option<Bson>,
+    metadata: Result<Option<RawDocumentBuf>, ClientError>,
+    chunk_size: u32,
+    timeout: Limit,
+}
+
+impl<C: AnyClient> OpenUploadStream<'_, C> {
+    /// Sets the file's `_id`, which can be of any type. By default the client generates an [`ObjectId`](bson::oid::ObjectId).
+    pub fn id(mut self, id: impl Into<Bson>) -> Self {
+        self.id = Some(id.into());
+        self
+    }
+
+    /// Stores data of the application with the file (`metadata`): anything that serde writes as a document.
+    pub fn metadata(mut self, metadata: impl Serialize) -> Self {
+        self.metadata = encode("metadata", &metadata).map(Some);
+        self
+    }
+
+    /// Sets the length of each chunk of this file in bytes (`chunkSizeBytes`), instead of the bucket's.
+    pub fn chunk_size_bytes(mut self, size: u32) -> Self {
+        self.chunk_size = size;
+        self
+    }
+
+    async fn send(self, limit: Limit) -> Result<GridFsUploadStream<C>, ClientError> {
+        check_chunk_size(self.chunk_size)?;
+        Ok(GridFsUploadStream {
+            bucket: self.bucket.clone(),
+            id: self.id.unwrap_or_else(|| Bson::ObjectId(object_id())),
+            filename: self.filename,
+            metadata: self.metadata?,
+            chunk_size: self.chunk_size,
+            limit,
+            buffer: Vec::new(),
+            n: 0,
+            length: 0,
+            state: State::Open,
+            sending: None,
+            forks: forks(),
+        })
+    }
+}
+
+call!(OpenUploadStream => GridFsUploadStream<C>, GridFsUploadStream:
+    "Sets `timeoutMS`: how long the whole upload may take, from its opening to its end. The default is"
+    "[`Options::timeout`](crate::Options::timeout). Zero means no limit."
+);
+
+/// An upload, which is an [`AsyncWrite`]: [`GridFsBucket::open_upload_stream`]. With [`single::Client`](crate::single::Client) it is a
+/// [`Write`](io::Write).
+///
+/// It holds the bytes of one chunk, and sends them when a write has no room. The file exists from the moment when
+/// [`finish`](Self::finish) or a shutdown has stored its document, after all chunks. A flush cannot send a part of a chunk.
+///
+/// # Errors
+///
+/// A write fails with an [`io::Error`] whose inner error is the [`ClientError`]. After an error, everything fails with it, and the
+/// chunks that were sent stay on the server, as the specification requires. [`GridFsBucket::delete`] removes them.
+///
+/// # Drop
+///
+/// If an upload is dropped before its end, its chunks are deleted: by a task in the background, or with
+/// [`single::Client`](crate::single::Client) before the drop returns. If the runtime ends first, or the client is
+/// [shut down](Client::shutdown), chunks stay on the server: [`abort`](Self::abort) waits for the deletion. In a forked child, the
+/// drop deletes nothing.
+///
+/// # Cancel safety
+///
+/// Nothing is lost if a write, a flush or a shutdown is dropped: the next one continues to wait for the same chunk. An upload whose
+/// shutdown or [`finish`](Self::finish) has begun ends in the background.
+pub struct GridFsUploadStream<C: AnyClient = Client> {
+    bucket: GridFsBucket<C>,
+    id: Bson,
+    filename: String,
+    metadata: Option<RawDocumentBuf>,
+    chunk_size: u32,
+    limit: Limit,
+    /// The bytes of the next chunk.
+    buffer: Vec<u8>,
+    /// The number of chunks before it.
+    n: u64,
+    length: u64,
+    state: State,
+    sending: Option<Sending>,
+    /// The number of forks before the upload was opened.
+    forks: u32,
+}
+
+/// A chunk or the last commands of the upload, while they are sent. Returns the emptied buffer.
+type Sending = Pin<Box<dyn Future<Output = (Vec<u8>, Result<(), ClientError>)> + Send>>;
+
+enum State {
+    Open,
+    /// The last chunk and the document of the file are sent.
+    Finishing,
+    Stored,
+    Aborted,
+    Failed(ClientError),
+}
+
+impl<C: AnyClient> GridFsUploadStream<C> {
+    /// Returns the `_id` of the file.
+    #[must_use]
+    pub fn id(&self) -> &Bson {
+        &self.id
+    }
+
+    /// Returns the time limit, which has started.
+    pub(crate) fn limit(&self) -> Limit {
+        self.limit
+    }
+
+    pub(crate) fn client(&self) -> &C {
+        self.bucket.client()
+    }
+
+    /// Waits until the buffer has room, and adds bytes to it.
+    pub(crate) fn poll_add(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<Result<usize, ClientError>> {
+        ready!(self.poll_room(context))?;
+        let count = bytes.len().min(self.chunk_size as usize - self.buffer.len());
+        self.buffer.extend_from_slice(&bytes[..count]);
+        self.length += count as u64;
+        Poll::Ready(Ok(count))
+    }
+
+    /// Returns how many bytes the buffer takes without waiting.
+    pub(crate) fn has_room(&self) -> bool {
+        matches!(self.state, State::Open) && self.sending.is_none() && self.buffer.len() < self.chunk_size as usize
+    }
+
+    /// Waits until the buffer has room: a full one is sent.
+    pub(crate) fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<Result<(), ClientError>> {
+        loop {
+            match &self.state {
+                State::Open => {}
+                State::Failed(error) => return Poll::Ready(Err(error.clone())),
+                State::Finishing | State::Stored | State::Aborted => return Poll::Ready(Err(self.ended())),
+            }
+            ready!(self.poll_sending(context))?;
+            if self.has_room() {
+                return Poll::Ready(Ok(()));
+            }
+            let (bucket, id, limit) = (self.bucket.clone(), self.id.clone(), self.limit);
+            let (n, data) = (self.n, mem::take(&mut self.buffer));
+            self.n += 1;
+            self.sending = Some(Box::pin(async move {
+                let sent = bucket.insert_chunk(&id, n, &data, limit).await;
+                (data, sent)
+            }));
+        }
+    }
+
+    /// Sends what is left, and then the file's document.
+    pub(crate) fn poll_finish(&mut self, context: &mut Context<'_>) -> Poll<Result<(), ClientError>> {
+        loop {
+            match &self.state {
+                State::Open | State::Finishing => {}
+                State::Stored => return Poll::Ready(Ok(())),
+                State::Aborted => return Poll::Ready(Err(self.ended())),
+                State::Failed(error) => return Poll::Ready(Err(error.clone())),
+            }
+            ready!(self.poll_sending(context))?;
+            if !matches!(self.state, State::Open) {
+                continue;
+            }
+            let (bucket, limit, data, n) = (self.bucket.clone(), self.limit, mem::take(&mut self.buffer), self.n);
+            let (id, filename) = (self.id.clone(), mem::take(&mut self.filename));
+            let (metadata, length, chunk_size) = (self.metadata.take(), self.length, self.chunk_size);
+            self.state = State::Finishing;
+            self.sending = Some(Box::pin(async move {
+                let sent = async {
+                    if !data.is_empty() {
+                        bucket.insert_chunk(&id, n, &data, limit).await?;
+                    }
+                    bucket.insert_file(id, filename, metadata, length, chunk_size, limit).await
+                };
+                (Vec::new(), sent.await)
+            }));
+        }
+    }
+
+    /// Waits for what is being sent.
+    fn poll_sending(&mut self, context: &mut Context<'_>) -> Poll<Result<(), ClientError>> {
+        let Some(sending) = &mut self.sending else { return Poll::Ready(Ok(())) };
+        let (mut buffer, sent) = ready!(sending.as_mut().poll(context));
+        buffer.clear();
+        (self.buffer, self.sending) = (buffer, None);
+        match &sent {
+            Ok(()) if matches!(self.state, State::Finishing) => self.state = State::Stored,
+            Ok(()) => {}
+            Err(error) => self.state = State::Failed(error.clone()),
+        }
+        Poll::Ready(sent)
+    }
+
+    /// Deletes the chunks that were sent.
+    pub(crate) async fn abort_within(mut self, limit: Limit) -> Result<(), ClientError> {
+        // A document of the file that is on its way may arrive.
+        let sent = poll_fn(|context| self.poll_sending(context)).await;
+        if matches!(self.state, State::Stored) {
+            return Err(self.ended());
+        }
+        let (bucket, id) = (self.bucket.clone(), self.id.clone());
+        let deleted = match self.n {
+            0 if sent.is_ok() => Ok(()),
+            _ => bucket.delete_chunks(&id, limit).await,
+        };
+        // Before that, dropping this future leaves the deletion to the background.
+        self.state = State::Aborted;
+        deleted
+    }
+
+    /// The stream takes no more bytes.
+    fn ended(&self) -> ClientError {
+        self.bucket.error(with_id(&self.id), GridFsProblem::Stored)
+    }
+
+    /// Returns what deletes the chunks of an upload that was given up, or ends one whose end has begun.
+    fn give_up(&mut self) -> Option<impl Future<Output = ()> + Send + 'static> {
+        let sending = self.sending.take();
+        let deletes = matches!(self.state, State::Open) && self.n > 0;
+        if sending.is_none() && !deletes {
+            return None;
+        }
+        // The limit of the upload is that of its calls.
+        let (bucket, id, limit) = (self.bucket.clone(), self.id.clone(), self.limit.refreshed());
+        Some(async move {
+            if let Some(sending) = sending {
+                _ = sending.await;
+            }
+            if deletes && let Err(error) = bucket.delete_chunks(&id, limit).await {
+                tracing::debug!(target: "wharf::command", %error, "The chunks of an upload could not be deleted");
+            }
+        })
+    }
+}
+
+impl<C: AnyClient> GridFsBucket<C> {
+    async fn insert_chunk(&self, files_id: &Bson, n: u64, data: &[u8], limit: Limit) -> Result<(), ClientError> {
+        let Ok(n) = i32::try_from(n) else {
+            return Err(self.error(with_id(files_id), GridFsProblem::TooManyChunks));
+        };
+        self.ensure_indexes(limit).await?;
+        let chunk = Chunk { files_id, n, data: Bytes(data) };
+        let chunks = self.chunks().clone_with_type::<Chunk<'_>>();
+        chunks.insert_one(chunk).begin(limit).await.map(drop)
+    }
+
+    async fn insert_file(
+        &self,
+        id: Bson,
+        filename: String,
+        metadata: Option<RawDocumentBuf>,
+        length: u64,
+        chunk_size: u32,
+        limit: Limit,
+    ) -> Result<(), ClientError> {
+        self.ensure_indexes(limit).await?;
+        let length = i64::try_from(length).unwrap_or(i64::MAX);
+        let chunk_size = i32::try_from(chunk_size).unwrap_or(i32::MAX);
+        let (upload_date, files) = (DateTime::now(), self.files().clone_with_type::<NewFile>());
+        let file = NewFile { id, length, chunk_size, upload_date, filename, metadata };
+        files.insert_one(file).begin(limit).await.map(drop)
+    }
+
+    async fn delete_chunks(&self, id: &Bson, limit: Limit) -> Result<(), ClientError> {
+        self.chunks().delete_many(doc! { "files_id": id }).begin(limit).await.map(drop)
+    }
+}
+
+/// A chunk that is inserted. The client gives it its `_id`.
+#[derive(serde::Serialize)]
+struct Chunk<'d> {
+    files_id: &'d Bson,
+    n: i32,
+    data: Bytes<'d>,
+}
+
+struct Bytes<'d>(&'d [u8]);
+
+impl Serialize for Bytes<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(self.0)
+    }
+}
+
+/// The document of a file that is inserted.
+#[derive(serde::Serialize)]
+#[serde(rename_all = "camelCase")]
+struct NewFile {
+    #[serde(rename = "_id")]
+    id: Bson,
+    length: i64,
+    chunk_size: i32,
+    upload_date: DateTime,
+    filename: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    metadata: Option<RawDocumentBuf>,
+}
+
+impl GridFsUploadStream {
+    /// Sends the last chunk, stores the file's document, and returns the file's `_id`. A stream that was shut down is finished.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`] of the first command that has failed.
+    ///
+    /// # Cancel safety
+    ///
+    /// The upload ends in the background.
+    pub async fn finish(mut self) -> Result<Bson, ClientError> {
+        poll_fn(|context| self.poll_finish(context)).await?;
+        Ok(self.id.clone())
+    }
+
+    /// Ends the upload without storing the file, and deletes the chunks that were sent.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`] if the chunks could not be deleted. [`ClientError::GridFs`] if the file is already stored.
+    ///
+    /// # Cancel safety
+    ///
+    /// The chunks are deleted in the background.
+    pub async fn abort(self) -> Result<(), ClientError> {
+        let limit = self.limit;
+        self.abort_within(limit).await
+    }
+}
+
+impl AsyncWrite for GridFsUploadStream {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.get_mut().poll_add(context, bytes).map_err(io_error)
+    }
+
+    /// Sends a full chunk.
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if matches!(this.state, State::Stored) {
+            return Poll::Ready(Ok(()));
+        }
+        this.poll_room(context).map_err(io_error)
+    }
+
+    /// Finishes the upload: see [`finish`](GridFsUploadStream::finish).
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.get_mut().poll_finish(context).map_err(io_error)
+    }
+}
+
+impl<C: AnyClient> Drop for GridFsUploadStream<C> {
+    fn drop(&mut self) {
+        if self.forks != forks() {
+            // The upload is the parent's.
+            return mem::forget(self.sending.take());
+        }
+        if let Some(rest) = self.give_up()
+            && let Some(background) = self.bucket.client().running().deployment().background()
+        {
+            background.take(rest);
+            self.bucket.client().finish_dropped();
+        }
+    }
+}
+
+impl<C: AnyClient> fmt::Debug for GridFsUploadStream<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { bucket, id, length, .. } = self;
+        f.debug_struct("GridFsUploadStream")
+            .field("bucket", bucket)
+            .field("id", id)
+            .field("length", length)
+            .finish_non_exhaustive()
+    }
+}

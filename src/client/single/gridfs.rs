@@ -1,0 +1,93 @@
+//! Uploads and downloads as `Write` and `Read`.
+
+use std::future::poll_fn;
+use std::io::{self, BufRead, Read, Write};
+use std::task::{Context, Poll, Waker};
+
+use bson::Bson;
+
+use super::Client;
+use crate::client::ClientError;
+use crate::client::gridfs::{self, io_error};
+
+/// A bucket of a [`single::Client`](Client): see [`gridfs::GridFsBucket`](crate::gridfs::GridFsBucket). The builders of its methods
+/// are run by `run`.
+pub type GridFsBucket = gridfs::GridFsBucket<Client>;
+
+/// An upload of a [`single::Client`](Client): see [`gridfs::GridFsUploadStream`](crate::gridfs::GridFsUploadStream).
+pub type GridFsUploadStream = gridfs::GridFsUploadStream<Client>;
+
+/// A download of a [`single::Client`](Client): see [`gridfs::GridFsDownloadStream`](crate::gridfs::GridFsDownloadStream).
+pub type GridFsDownloadStream = gridfs::GridFsDownloadStream<Client>;
+
+impl GridFsUploadStream {
+    /// Drives a step of the upload.
+    fn drive<T>(
+        &mut self,
+        mut poll: impl FnMut(&mut Self, &mut Context<'_>) -> Poll<Result<T, ClientError>>,
+    ) -> Result<T, ClientError> {
+        let client = self.client().clone();
+        client.drive_within(self.limit(), |_| poll_fn(|context| poll(self, context)))?
+    }
+
+    /// Sends the last chunk, stores the file's document, and returns the file's `_id`. Without it, the drop deletes the chunks.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`] of the first command that has failed, [`ClientError::OnRuntime`], [`ClientError::EventLoop`] and
+    /// [`ClientError::InUse`].
+    pub fn finish(mut self) -> Result<Bson, ClientError> {
+        self.drive(Self::poll_finish)?;
+        Ok(self.id().clone())
+    }
+
+    /// Ends the upload without storing the file, and deletes the chunks that were sent.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`] if the chunks could not be deleted, and as for [`finish`](Self::finish).
+    pub fn abort(self) -> Result<(), ClientError> {
+        let client = self.client().clone();
+        client.drive_within(self.limit(), |limit| self.abort_within(limit))?
+    }
+}
+
+impl Write for GridFsUploadStream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if !self.has_room() {
+            self.drive(Self::poll_room).map_err(io_error)?;
+        }
+        match self.poll_add(&mut Context::from_waker(Waker::noop()), bytes) {
+            Poll::Ready(added) => added.map_err(io_error),
+            Poll::Pending => unreachable!("BUG: an upload waits although its buffer has room"),
+        }
+    }
+
+    /// Sends a full chunk. A part of a chunk cannot be sent before the end.
+    fn flush(&mut self) -> io::Result<()> {
+        if self.has_room() { Ok(()) } else { self.drive(Self::poll_room).map_err(io_error) }
+    }
+}
+
+impl BufRead for GridFsDownloadStream {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        if !self.is_ready() {
+            let client = self.client().clone();
+            let ready = client.drive_within(self.limit(), |_| poll_fn(|context| self.poll_ready(context)));
+            ready.and_then(|ready| ready).map_err(io_error)?;
+        }
+        self.unread().map_err(io_error)
+    }
+
+    fn consume(&mut self, count: usize) {
+        self.consume_bytes(count);
+    }
+}
+
+impl Read for GridFsDownloadStream {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let count = self.fill_buf()?.read(into)?;
+        self.consume_bytes(count);
+        Ok(count)
+    }
+}
