@@ -17,6 +17,7 @@ use wharf_testbed::edition::Edition;
 use crate::changes::SharedChanges;
 use crate::clients::{Changes, Client, Cursor, Session, Which};
 use crate::environment::Environment;
+use crate::files::Bucket;
 use crate::format::{
     CommonOptions, Component, Entity, EventType, ExpectedEvents, ExpectedLogMessage, ExpectedLogMessages, Level,
     Operation, Test, TestFile,
@@ -77,8 +78,7 @@ pub enum Held {
     Topology(ClientStatus),
     Thread(Arc<Thread>),
     Session(HeldSession),
-    /// A bucket, which cases may create without using it. Its operations are not supported.
-    Bucket,
+    Bucket(Bucket),
 }
 
 /// A session, which is absent after its end.
@@ -322,8 +322,13 @@ impl Case {
                 self.add(&entity.id, Held::Thread(Arc::new(thread)))
             }
             Entity::Bucket(entity) => {
-                self.get(&entity.database)?;
-                self.add(&entity.id, Held::Bucket)
+                let Held::Database(database) = self.get(&entity.database)? else {
+                    return Err(Stop::Broken(format!("{} is not a database", entity.database)));
+                };
+                if !entity.options.is_empty() {
+                    return Err(Stop::Broken("the runner knows no bucketOptions".to_owned()));
+                }
+                self.add(&entity.id, Held::Bucket(Bucket::of(&database)))
             }
             Entity::ClientEncryption(_) => Err(Stop::Lacks("client-side encryption")),
         }

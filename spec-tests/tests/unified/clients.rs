@@ -24,7 +24,7 @@ pub enum Which {
 }
 
 /// Runs a blocking function on a thread outside the runtime. Its log messages go where this task's messages go.
-fn apart<T: Send>(run: impl FnOnce() -> T + Send) -> T {
+pub fn apart<T: Send>(run: impl FnOnce() -> T + Send) -> T {
     let messages = dispatcher::get_default(Clone::clone);
     let run = || dispatcher::with_default(&messages, run);
     let joined = block_in_place(|| thread::scope(|scope| scope.spawn(run).join()));

@@ -352,7 +352,7 @@ pub struct BucketEntity {
     pub id: String,
     pub database: String,
     #[serde(default, rename = "bucketOptions")]
-    _options: Object,
+    pub options: Object,
 }
 
 #[derive(Debug, Clone, Deserialize)]

@@ -267,7 +267,6 @@ pub const LEDGER: &[Entry] = &[
 
 /// The features that wharf or the runner lacks, in the words of `Stop::Lacks`, with the reasons.
 const LACKS: &[(&str, &str)] = &[
-    ("GridFS", "wharf has commands, cursors and sessions, and no interface of files above them"),
     (
         "a bulkWrite of a client, which needs a server of version 8.0",
         "the runner has no models for it: system-tests/tests/handles/client_bulk.rs has its tests, on a scripted server",

@@ -19,6 +19,7 @@ mod clients;
 mod commands;
 mod crud;
 mod environment;
+mod files;
 mod format;
 mod kms;
 mod ledger;

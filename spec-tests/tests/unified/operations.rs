@@ -13,7 +13,7 @@ use crate::format::{CommonOptions, Entity, ExpectedEvent, Filled, Operation};
 use crate::matching::{bson, document};
 use crate::observed::{PATIENCE, until};
 use crate::stop::Stop;
-use crate::{commands, crud, sessions};
+use crate::{commands, crud, files, sessions};
 
 /// Runs an operation.
 pub async fn run(case: &Arc<Case>, operation: &Operation) -> Result<Returned, Stop> {
@@ -60,7 +60,7 @@ pub async fn run(case: &Arc<Case>, operation: &Operation) -> Result<Returned, St
         Held::Cursor(cursor) => on_cursor(&cursor, operation).await,
         Held::Changes(changes) => crate::changes::on_changes(&changes, operation).await,
         Held::Session(held) => sessions::on_session(case, &held, operation).await,
-        Held::Bucket => Err(Stop::Lacks("GridFS")),
+        Held::Bucket(bucket) => files::on_bucket(&bucket, operation).await,
         Held::Bson(_) | Held::Topology(_) | Held::Thread(_) => {
             Err(Stop::Broken(format!("{} has no operations", operation.object)))
         }
