@@ -30,6 +30,7 @@
 //! - [`Client`]: monitors the servers, selects one for each operation, and retries. It has a pool for each server.
 //! - [`Database`] and [`Collection`]: the client's handles, with the operations on documents of your own types.
 //! - [`single::Client`]: the same client, but blocking, without threads or background tasks.
+//! - `gridfs`: files of any length, in buckets of a database.
 //! - [`Options`]: what to connect to and how, from a connection string or in code.
 //! - [`Endpoint`]: one server, and how to open connections to it. [`Command`]: a command on one connection.
 //!
@@ -61,8 +62,8 @@
 //!
 //! On by default: `mongodb`, for everything that connects to MongoDB. Without the default features, wharf is the pool
 //! for connections of any type, without BSON or TLS. These are also on by default, and each implies `mongodb`:
-//! `snappy`, `zlib` and `zstd`, one for each [`Compressor`]; `srv`, for `mongodb+srv://`; `aws` and `oidc`, for the
-//! mechanisms `MONGODB-AWS` and `MONGODB-OIDC`; `ocsp`, which asks responders about revoked certificates. Off by
+//! `gridfs`, for files of any length; `snappy`, `zlib` and `zstd`, one for each [`Compressor`]; `srv`, for
+//! `mongodb+srv://`; `aws` and `oidc`, for the mechanisms `MONGODB-AWS` and `MONGODB-OIDC`; `ocsp`, which asks responders about revoked certificates. Off by
 //! default: `serde`, which implements its traits for [`PoolStatus`], [`ServiceStatus`], [`metrics`], [`Holder`],
 //! [`PoolOptions`] and [`Options`], without secrets; `opentelemetry` and `metrics-facade`, which export a pool's
 //! metrics (see [`telemetry`]); `log`, which also sends log messages to the `log` crate when `tracing` has no

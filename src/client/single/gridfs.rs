@@ -10,14 +10,14 @@ use super::Client;
 use crate::client::ClientError;
 use crate::client::gridfs::{self, io_error};
 
-/// A bucket of a [`single::Client`](Client): see [`gridfs::GridFsBucket`](crate::gridfs::GridFsBucket). The builders of its methods
+/// A bucket of a [`single::Client`](Client): see [`gridfs::GridFsBucket`]. The builders of its methods
 /// are run by `run`.
 pub type GridFsBucket = gridfs::GridFsBucket<Client>;
 
-/// An upload of a [`single::Client`](Client): see [`gridfs::GridFsUploadStream`](crate::gridfs::GridFsUploadStream).
+/// An upload of a [`single::Client`](Client): see [`gridfs::GridFsUploadStream`].
 pub type GridFsUploadStream = gridfs::GridFsUploadStream<Client>;
 
-/// A download of a [`single::Client`](Client): see [`gridfs::GridFsDownloadStream`](crate::gridfs::GridFsDownloadStream).
+/// A download of a [`single::Client`](Client): see [`gridfs::GridFsDownloadStream`].
 pub type GridFsDownloadStream = gridfs::GridFsDownloadStream<Client>;
 
 impl GridFsUploadStream {

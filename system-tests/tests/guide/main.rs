@@ -16,6 +16,7 @@ use wharf_testbed::mongod::{self, Mongod, MongodOptions};
 mod changes;
 mod credential;
 mod cursor;
+mod files;
 mod logs;
 mod metrics;
 mod pool;
@@ -33,6 +34,7 @@ fn guide_contains_the_code_that_is_tested_here() {
         ("typed.rs", include_str!("typed.rs")),
         ("cursor.rs", include_str!("cursor.rs")),
         ("changes.rs", include_str!("changes.rs")),
+        ("files.rs", include_str!("files.rs")),
         ("transaction.rs", include_str!("transaction.rs")),
         ("single.rs", include_str!("single.rs")),
         ("pool.rs", include_str!("pool.rs")),
@@ -310,6 +312,16 @@ async fn structs_are_written_and_read() {
     let total = |customer: &str, total| typed::Total { customer: customer.to_owned(), total };
     assert_eq!(typed::highest(&client, &orders, 2).await.unwrap(), [total("b", 150), total("a", 100)]);
     client.run_command("shop", &rawdoc! { "dropDatabase": 1 }).await.unwrap();
+}
+
+#[tokio::test]
+async fn photo_is_stored_and_read() {
+    let server = wharf_testbed::mongod::shared().unwrap();
+    let client = wharf::Client::from_uri(&format!("mongodb://{}", server.address())).unwrap();
+    let photo = vec![7; 300_000];
+    let id = files::store(&client, "cat.jpg", &*photo).await.unwrap();
+    assert_eq!(files::latest(&client, "cat.jpg").await.unwrap(), photo);
+    client.database("shop").gridfs_bucket(None).delete(id).await.unwrap();
 }
 
 #[tokio::test]
