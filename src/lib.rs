@@ -63,11 +63,12 @@
 //! On by default: `mongodb`, for everything that connects to MongoDB. Without the default features, wharf is the pool
 //! for connections of any type, without BSON or TLS. These are also on by default, and each implies `mongodb`:
 //! `gridfs`, for files of any length; `snappy`, `zlib` and `zstd`, one for each [`Compressor`]; `srv`, for
-//! `mongodb+srv://`; `aws` and `oidc`, for the mechanisms `MONGODB-AWS` and `MONGODB-OIDC`; `ocsp`, which asks responders about revoked certificates. Off by
-//! default: `serde`, which implements its traits for [`PoolStatus`], [`ServiceStatus`], [`metrics`], [`Holder`],
-//! [`PoolOptions`] and [`Options`], without secrets; `opentelemetry` and `metrics-facade`, which export a pool's
-//! metrics (see [`telemetry`]); `log`, which also sends log messages to the `log` crate when `tracing` has no
-//! subscriber; `event-listener-queue`, which makes waiters park on event-listener events, for comparison.
+//! `mongodb+srv://`; `aws` and `oidc`, for the mechanisms `MONGODB-AWS` and `MONGODB-OIDC`; `ocsp`, which asks
+//! responders about revoked certificates. Off by default: `serde`, which implements its traits for [`PoolStatus`],
+//! [`ServiceStatus`], [`metrics`], [`Holder`], [`PoolOptions`] and [`Options`], without secrets; `opentelemetry` and
+//! `metrics-facade`, which export a pool's metrics (see [`telemetry`]); `log`, which also sends log messages to the
+//! `log` crate when `tracing` has no subscriber; `event-listener-queue`, which makes waiters park on event-listener
+//! events, for comparison.
 // Show which feature an item needs. Works only with nightly rustdoc, which builds the published documentation.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(docsrs, doc(auto_cfg(hide(loom, shuttle, simulated))))]
