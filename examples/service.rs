@@ -102,8 +102,7 @@ async fn open_account(State(accounts): Accounts, Json(account): Json<Account>) -
     Ok((StatusCode::CREATED, Json(account)).into_response())
 }
 
-/// Reads all batches in a transaction: at one point in time, and again from the start if the cursor is lost with its
-/// server.
+/// Reads all batches in one transaction, as of one point in time, and starts again if the server of the cursor is lost.
 async fn accounts_of(State(accounts): Accounts, Path(owner): Path<String>) -> Result<Json<Vec<Account>>, Failure> {
     let query = || accounts.find(doc! { "owner": &owner }).sort(doc! { "_id": 1 }).batch_size(100);
     let read = async |mut session: Session| query().session(&mut session).await?.try_collect().await;

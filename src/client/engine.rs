@@ -188,6 +188,15 @@ enum Failure<S> {
     Unmet(Reached<S>, UnmetConcern),
 }
 
+impl<S> Failure<S> {
+    fn without_connection(self) -> Self {
+        match self {
+            Self::Unmet(reached, unmet) => Self::Unmet(Reached { connection: None, ..reached }, unmet),
+            error => error,
+        }
+    }
+}
+
 /// Makes the first attempt, and further attempts while the specifications allow them.
 pub(super) async fn run<A: Attempted>(of: &mut A) -> Ended<A::Server> {
     match attempt(of, &[]).await {
@@ -214,7 +223,8 @@ pub(super) async fn go_on_after<A: Attempted>(of: &mut A, mut failed: Box<Failed
                 }
             };
         }
-        to_report = Some(report);
+        // The next attempt may need the capacity of this connection.
+        to_report = Some(report.map(Failure::without_connection));
         failed = match attempt(of, attempts.avoided()).await {
             Ok(reached) => return Ok((reached, None)),
             Err(failed) => failed,
@@ -328,7 +338,7 @@ fn succeeded<A: Attempted>(
     let connection = of.keep(&server, connection);
     match fault {
         None => Ok(Reached { reply, connection, server }),
-        Some(fault) => Err(concern_unmet(of, reply, server, known, fault)),
+        Some(fault) => Err(concern_unmet(of, Reached { reply, connection, server }, known, fault)),
     }
 }
 
@@ -343,16 +353,15 @@ fn replied<'r>(of: &mut impl Attempted, reply: &'r RawDocument) -> ReplyTimes<'r
 #[cold]
 fn concern_unmet<A: Attempted>(
     of: &mut A,
-    reply: RawDocumentBuf,
-    server: A::Server,
+    reached: Reached<A::Server>,
     known: SessionServer,
     fault: Fault,
 ) -> Box<Failed<A::Server>> {
     let labels = of.note(&fault, Some(known));
     let is_timeout = of.common().limit.is_set() && fault.is_max_time_expired();
-    let address = server.address.clone();
+    let address = reached.server.address.clone();
     let unmet = UnmetConcern { labels, is_timeout, is_late: false };
-    let failure = Failure::Unmet(Reached { reply, connection: None, server }, unmet);
+    let failure = Failure::Unmet(reached, unmet);
     Box::new(Failed { failure, fault, labels, server: Some(address) })
 }
 

@@ -329,7 +329,7 @@ impl Done {
         }
         if let Some(unmet) = unmet {
             self.labels = self.labels.with(unmet.labels);
-            self.is_timeout |= unmet.is_timeout;
+            self.is_timeout |= unmet.is_timeout || unmet.is_late;
         }
         self.is_timeout |= limit.is_set() && reply::has_max_time_expired(reply);
         let failed_before = self.write_errors.len();
@@ -342,7 +342,8 @@ impl Done {
                 // Bulk Write, "Handling the `bulkWrite` Server Response".
                 let has_succeeded = match (ordered, self.write_errors.first_key_value()) {
                     (true, Some((first, _))) if self.write_errors.len() > failed_before => *first > start,
-                    (true, _) => counted.errors == 0,
+                    // The outcome that tells of the error may not have been fetched.
+                    (true, _) => counted.errors == 0 || counted.has_changes(),
                     (false, _) => counted.errors < batch.len() as u64,
                 };
                 if has_succeeded {
@@ -439,6 +440,10 @@ struct Counted {
 }
 
 impl Counted {
+    fn has_changes(&self) -> bool {
+        self.inserted + self.upserted + self.matched + self.deleted > 0
+    }
+
     fn read(reply: &RawDocument) -> Result<Self, ClientError> {
         let count = |field| Ok::<_, ClientError>(number(reply, field)?.unwrap_or(0));
         Ok(Self {

@@ -206,6 +206,12 @@ impl<E> ErrorToReport<E> {
         }
     }
 
+    /// Changes the error.
+    #[must_use]
+    pub fn map(self, change: impl FnOnce(E) -> E) -> Self {
+        Self { error: change(self.error) }
+    }
+
     /// Returns the error to report.
     pub fn into_error(self) -> E {
         self.error

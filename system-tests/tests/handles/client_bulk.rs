@@ -1,8 +1,12 @@
 //! `Client::bulk_write`, on a server that follows a script: it needs MongoDB 8.0.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bson::oid::ObjectId;
 use bson::{Bson, Document, doc};
 use wharf::client::{ClientBulkWriteFailure, NamespaceWriteModel, SessionOptions, TransactionOptions, WriteModel};
-use wharf::{Client, ClientError, Collection};
+use wharf::{Client, ClientError, Collection, Options, PoolEvent};
 use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
 use super::{Order, arrived, scripted, scripted_as};
@@ -239,6 +243,61 @@ async fn error_of_a_get_more_keeps_what_was_learnt_and_closes_the_cursor() {
         tokio::task::yield_now().await;
     }
     assert!(arrived(&server).iter().filter(|command| name(command) == "bulkWrite").count() == 1);
+}
+
+/// The outcome that tells of the error is in the batch that cannot be fetched.
+#[tokio::test(start_paused = true)]
+async fn writes_before_an_error_that_was_not_fetched_are_in_the_partial_result() {
+    let answers = |command: &str, _| match command {
+        "bulkWrite" => open(doc! { "nErrors": 1, "nInserted": 1 }, vec![doc! { "ok": 1, "idx": 0, "n": 1 }]),
+        "getMore" => doc! { "ok": 0, "code": 43, "errmsg": "cursor not found" },
+        _ => doc! { "ok": 1 },
+    };
+    let (_server, client) = start("", answers).await;
+    let failure = failure(client.bulk_write(inserts(&client, 2)).verbose_results(true).await.unwrap_err());
+    assert_eq!(failure.partial_result.unwrap().inserted_count, 1);
+    assert!(failure.cause.is_some() && failure.write_errors.is_empty());
+}
+
+/// Behind a load balancer, the cursor is on the server of its connection (Load Balancers, "Cursors").
+#[tokio::test(start_paused = true)]
+async fn unmet_write_concern_leaves_the_cursor_of_results_on_its_connection() {
+    let server = ScriptedServer::start(|| {
+        Box::new(|command: &Document| {
+            Answer::Reply(match name(command).as_str() {
+                "bulkWrite" => {
+                    let mut reply = open(doc! { "nInserted": 1 }, vec![doc! { "ok": 1, "idx": 0, "n": 1 }]);
+                    reply.insert(
+                        "writeConcernError",
+                        doc! { "code": 64, "errmsg": "waiting for replication timed out" },
+                    );
+                    reply
+                }
+                "getMore" => {
+                    let cursor = doc! { "id": 0_i64, "ns": "admin.$cmd.bulkWrite", "nextBatch": [] };
+                    doc! { "ok": 1, "cursor": cursor }
+                }
+                _ => doc! {
+                    "ok": 1, "isWritablePrimary": true, "helloOk": true, "msg": "isdbgrid", "minWireVersion": 0,
+                    "maxWireVersion": 25, "logicalSessionTimeoutMinutes": 30, "serviceId": ObjectId::from_bytes([1; 12]),
+                },
+            })
+        })
+    });
+    let server = server.await.unwrap();
+    let options = Options::parse(&format!("mongodb://{}/?loadBalanced=true", server.address())).unwrap();
+    let check_outs = Arc::new(AtomicUsize::new(0));
+    let counted = check_outs.clone();
+    let count = move |event: &PoolEvent| {
+        if let PoolEvent::ConnectionCheckedOut { .. } = event {
+            counted.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    let client = Client::builder(options).subscriber(count).build().unwrap();
+    let failure = failure(client.bulk_write(inserts(&client, 1)).verbose_results(true).await.unwrap_err());
+    assert_eq!(failure.write_concern_errors.len(), 1);
+    assert!(failure.cause.is_none(), "{failure}");
+    assert_eq!(check_outs.load(Ordering::Relaxed), 1, "the getMore checked a connection out");
 }
 
 #[tokio::test(start_paused = true)]
