@@ -22,6 +22,7 @@ pub struct Entry {
 }
 
 const EITHER: &[Edition] = &[Edition::Fetched, Edition::Newest];
+const FETCHED: &[Edition] = &[Edition::Fetched];
 const NEWEST: &[Edition] = &[Edition::Newest];
 
 /// Returns the entries for the current edition.
@@ -67,6 +68,9 @@ const TRY_ONCE: &str =
     "the single client fails after one scan instead of waiting, and asks a server again only after 5 s";
 const ONE_BY_ONE: &str = "the calls of a single client run one after the other, and the case needs two at a time";
 
+const FILTER_BY_EQ: &str =
+    "PyMongo's copy expects the filter of GridFS to compare `_id` by `$eq`, which means the same";
+
 /// The descriptions of the two cases that a file contains for each operation.
 macro_rules! handshakes {
     ($($operation:literal),* $(,)?) => {
@@ -107,6 +111,41 @@ pub const LEDGER: &[Entry] = &[
         clients: BOTH,
         timeout_by_chance: false,
         editions: EITHER,
+    },
+    Entry {
+        file: "retryable_reads/unified/gridfs-download",
+        cases: &[
+            "Download fails on first attempt",
+            "Download fails on second attempt",
+            "Download succeeds on first attempt",
+            "Download succeeds on second attempt",
+        ],
+        reason: FILTER_BY_EQ,
+        clients: BOTH,
+        timeout_by_chance: false,
+        editions: FETCHED,
+    },
+    Entry {
+        file: "retryable_reads/unified/gridfs-download-serverErrors",
+        cases: &[
+            "Download fails after NotWritablePrimary when retryReads is false",
+            "Download fails after two NotWritablePrimary errors",
+            "Download succeeds after HostNotFound",
+            "Download succeeds after HostUnreachable",
+            "Download succeeds after InterruptedAtShutdown",
+            "Download succeeds after InterruptedDueToReplStateChange",
+            "Download succeeds after NetworkTimeout",
+            "Download succeeds after NotPrimaryNoSecondaryOk",
+            "Download succeeds after NotPrimaryOrSecondary",
+            "Download succeeds after NotWritablePrimary",
+            "Download succeeds after PrimarySteppedDown",
+            "Download succeeds after ShutdownInProgress",
+            "Download succeeds after SocketException",
+        ],
+        reason: FILTER_BY_EQ,
+        clients: BOTH,
+        timeout_by_chance: false,
+        editions: FETCHED,
     },
     Entry {
         file: "transactions/unified/mongos-recovery-token",
