@@ -75,6 +75,7 @@ impl<C: AnyClient> OpenUploadStream<'_, C> {
             length: 0,
             state: State::Open,
             sending: None,
+            stored: Stored::default(),
             forks: forks(),
         })
     }
@@ -121,12 +122,22 @@ pub struct GridFsUploadStream<C: AnyClient = Client> {
     length: u64,
     state: State,
     sending: Option<Sending>,
+    /// What was on the server before `sending`.
+    stored: Stored,
     /// The number of forks before the upload was opened.
     forks: u32,
 }
 
-/// A chunk or the last commands of the upload, while they are sent. Returns the emptied buffer.
-type Sending = Pin<Box<dyn Future<Output = (Vec<u8>, Result<(), ClientError>)> + Send>>;
+/// A chunk or the last commands of the upload, while they are sent. Returns the emptied buffer and what is on the server.
+type Sending = Pin<Box<dyn Future<Output = (Vec<u8>, Stored, Result<(), ClientError>)> + Send>>;
+
+/// What this upload has, or may have, on the server. If an insert was refused as a duplicate, another file has the same `_id`.
+#[derive(Clone, Copy, Default)]
+struct Stored {
+    chunks: bool,
+    /// The `uploadDate` of the file's document.
+    document: Option<DateTime>,
+}
 
 enum State {
     Open,
@@ -180,11 +191,11 @@ impl<C: AnyClient> GridFsUploadStream<C> {
                 return Poll::Ready(Ok(()));
             }
             let (bucket, id, limit) = (self.bucket.clone(), self.id.clone(), self.limit);
-            let (n, data) = (self.n, mem::take(&mut self.buffer));
+            let (n, data, mut stored) = (self.n, mem::take(&mut self.buffer), self.stored);
             self.n += 1;
             self.sending = Some(Box::pin(async move {
-                let sent = bucket.insert_chunk(&id, n, &data, limit).await;
-                (data, sent)
+                let sent = bucket.insert_chunk(&id, n, &data, &mut stored, limit).await;
+                (data, stored, sent)
             }));
         }
     }
@@ -205,15 +216,21 @@ impl<C: AnyClient> GridFsUploadStream<C> {
             let (bucket, limit, data, n) = (self.bucket.clone(), self.limit, mem::take(&mut self.buffer), self.n);
             let (id, filename) = (self.id.clone(), mem::take(&mut self.filename));
             let (metadata, length, chunk_size) = (self.metadata.take(), self.length, self.chunk_size);
+            let mut stored = self.stored;
             self.state = State::Finishing;
             self.sending = Some(Box::pin(async move {
                 let sent = async {
                     if !data.is_empty() {
-                        bucket.insert_chunk(&id, n, &data, limit).await?;
+                        bucket.insert_chunk(&id, n, &data, &mut stored, limit).await?;
                     }
-                    bucket.insert_file(id, filename, metadata, length, chunk_size, limit).await
-                };
-                (Vec::new(), sent.await)
+                    let length = i64::try_from(length).unwrap_or(i64::MAX);
+                    let chunk_size = i32::try_from(chunk_size).unwrap_or(i32::MAX);
+                    let upload_date = DateTime::now();
+                    let file = NewFile { id, length, chunk_size, upload_date, filename, metadata };
+                    bucket.insert_file(file, &mut stored, limit).await
+                }
+                .await;
+                (Vec::new(), stored, sent)
             }));
         }
     }
@@ -221,9 +238,9 @@ impl<C: AnyClient> GridFsUploadStream<C> {
     /// Waits for what is being sent.
     fn poll_sending(&mut self, context: &mut Context<'_>) -> Poll<Result<(), ClientError>> {
         let Some(sending) = &mut self.sending else { return Poll::Ready(Ok(())) };
-        let (mut buffer, sent) = ready!(sending.as_mut().poll(context));
+        let (mut buffer, stored, sent) = ready!(sending.as_mut().poll(context));
         buffer.clear();
-        (self.buffer, self.sending) = (buffer, None);
+        (self.buffer, self.stored, self.sending) = (buffer, stored, None);
         match &sent {
             Ok(()) if matches!(self.state, State::Finishing) => self.state = State::Stored,
             Ok(()) => {}
@@ -232,18 +249,14 @@ impl<C: AnyClient> GridFsUploadStream<C> {
         Poll::Ready(sent)
     }
 
-    /// Deletes the chunks that were sent.
+    /// Deletes what was sent.
     pub(crate) async fn abort_within(mut self, limit: Limit) -> Result<(), ClientError> {
         // A document of the file that is on its way may arrive.
-        let sent = poll_fn(|context| self.poll_sending(context)).await;
+        _ = poll_fn(|context| self.poll_sending(context)).await;
         if matches!(self.state, State::Stored) {
             return Err(self.ended());
         }
-        let (bucket, id) = (self.bucket.clone(), self.id.clone());
-        let deleted = match self.n {
-            0 if sent.is_ok() => Ok(()),
-            _ => bucket.delete_chunks(&id, limit).await,
-        };
+        let deleted = self.bucket.delete_stored(&self.id, self.stored, limit).await;
         // Before that, dropping this future leaves the deletion to the background.
         self.state = State::Aborted;
         deleted
@@ -257,17 +270,18 @@ impl<C: AnyClient> GridFsUploadStream<C> {
     /// Returns what deletes the chunks of an upload that was given up, or ends one whose end has begun.
     fn give_up(&mut self) -> Option<impl Future<Output = ()> + Send + 'static> {
         let sending = self.sending.take();
-        let deletes = matches!(self.state, State::Open) && self.n > 0;
-        if sending.is_none() && !deletes {
+        let deletes = matches!(self.state, State::Open);
+        let mut stored = self.stored;
+        if sending.is_none() && !(deletes && stored.chunks) {
             return None;
         }
         // The limit of the upload is that of its calls.
         let (bucket, id, limit) = (self.bucket.clone(), self.id.clone(), self.limit.refreshed());
         Some(async move {
             if let Some(sending) = sending {
-                _ = sending.await;
+                (_, stored, _) = sending.await;
             }
-            if deletes && let Err(error) = bucket.delete_chunks(&id, limit).await {
+            if deletes && let Err(error) = bucket.delete_stored(&id, stored, limit).await {
                 tracing::debug!(target: "wharf::command", %error, "The chunks of an upload could not be deleted");
             }
         })
@@ -275,36 +289,49 @@ impl<C: AnyClient> GridFsUploadStream<C> {
 }
 
 impl<C: AnyClient> GridFsBucket<C> {
-    async fn insert_chunk(&self, files_id: &Bson, n: u64, data: &[u8], limit: Limit) -> Result<(), ClientError> {
+    async fn insert_chunk(
+        &self,
+        files_id: &Bson,
+        n: u64,
+        data: &[u8],
+        stored: &mut Stored,
+        limit: Limit,
+    ) -> Result<(), ClientError> {
         let Ok(n) = i32::try_from(n) else {
             return Err(self.error(with_id(files_id), GridFsProblem::TooManyChunks));
         };
         self.ensure_indexes(limit).await?;
         let chunk = Chunk { files_id, n, data: Bytes(data) };
         let chunks = self.chunks().clone_with_type::<Chunk<'_>>();
-        chunks.insert_one(chunk).begin(limit).await.map(drop)
+        let inserted = chunks.insert_one(chunk).begin(limit).await;
+        stored.chunks |= may_be_stored(&inserted);
+        inserted.map(drop)
     }
 
-    async fn insert_file(
-        &self,
-        id: Bson,
-        filename: String,
-        metadata: Option<RawDocumentBuf>,
-        length: u64,
-        chunk_size: u32,
-        limit: Limit,
-    ) -> Result<(), ClientError> {
+    async fn insert_file(&self, file: NewFile, stored: &mut Stored, limit: Limit) -> Result<(), ClientError> {
         self.ensure_indexes(limit).await?;
-        let length = i64::try_from(length).unwrap_or(i64::MAX);
-        let chunk_size = i32::try_from(chunk_size).unwrap_or(i32::MAX);
-        let (upload_date, files) = (DateTime::now(), self.files().clone_with_type::<NewFile>());
-        let file = NewFile { id, length, chunk_size, upload_date, filename, metadata };
-        files.insert_one(file).begin(limit).await.map(drop)
+        let (upload_date, files) = (file.upload_date, self.files().clone_with_type::<NewFile>());
+        let inserted = files.insert_one(file).begin(limit).await;
+        stored.document = may_be_stored(&inserted).then_some(upload_date);
+        inserted.map(drop)
     }
 
-    async fn delete_chunks(&self, id: &Bson, limit: Limit) -> Result<(), ClientError> {
-        self.chunks().delete_many(doc! { "files_id": id }).begin(limit).await.map(drop)
+    /// Deletes what an upload has stored: the document first, so that a file always has its chunks.
+    async fn delete_stored(&self, id: &Bson, stored: Stored, limit: Limit) -> Result<(), ClientError> {
+        if let Some(upload_date) = stored.document {
+            // The date excludes another file with the same `_id`, if it is unknown whether the insert has arrived.
+            self.files().delete_one(doc! { "_id": id, "uploadDate": upload_date }).begin(limit).await?;
+        }
+        if stored.chunks {
+            self.chunks().delete_many(doc! { "files_id": id }).begin(limit).await?;
+        }
+        Ok(())
     }
+}
+
+/// Returns whether a document may be on the server after its insert.
+fn may_be_stored<T>(inserted: &Result<T, ClientError>) -> bool {
+    !inserted.as_ref().is_err_and(ClientError::is_duplicate_key)
 }
 
 /// A chunk that is inserted. The client gives it its `_id`.

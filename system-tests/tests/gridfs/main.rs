@@ -3,6 +3,7 @@
 
 mod blocking;
 mod files;
+mod given_up;
 mod limits;
 mod wire;
 

@@ -1,0 +1,122 @@
+//! Uploads that are aborted or dropped after something has failed or was cancelled, on a server that follows a script.
+
+use std::time::Duration;
+
+use bson::{Document, doc};
+use tokio::io::AsyncWriteExt;
+use tokio::time::{sleep, timeout};
+use wharf::gridfs::{GridFsBucket, GridFsBucketOptions};
+use wharf_testbed::scripted::{Answer, ScriptedServer, name};
+
+use super::{answer, arrived, scripted};
+
+const SOON: Duration = Duration::from_millis(100);
+
+/// Returns a bucket with chunks of two bytes.
+async fn bucket(answer: fn(&Document) -> Answer) -> (ScriptedServer, GridFsBucket) {
+    let (server, client) = scripted("", answer).await;
+    (server, client.database("db").gridfs_bucket(GridFsBucketOptions::default().chunk_size_bytes(2)))
+}
+
+fn later(answer: Answer) -> Answer {
+    Answer::After(Duration::from_secs(1), Box::new(answer))
+}
+
+fn duplicate() -> Answer {
+    let error = doc! { "index": 0, "code": 11000, "errmsg": "E11000 duplicate key error" };
+    Answer::Reply(doc! { "ok": 1, "n": 0, "writeErrors": [error] })
+}
+
+fn full() -> Answer {
+    Answer::Reply(doc! { "ok": 0, "code": 14031, "errmsg": "the disk is full" })
+}
+
+#[tokio::test(start_paused = true)]
+async fn abort_keeps_the_chunks_of_another_file_with_the_same_id() {
+    let (server, bucket) = bucket(|command| match command.get_str("insert") {
+        Ok("fs.chunks") => duplicate(),
+        _ => answer(command),
+    })
+    .await;
+    for fails_at_its_end in [false, true] {
+        let mut upload = bucket.open_upload_stream("file").id(5).await.unwrap();
+        match fails_at_its_end {
+            false => assert!(upload.write_all(b"0123").await.is_err()),
+            true => {
+                upload.write_all(b"0").await.unwrap();
+                assert!(upload.shutdown().await.is_err());
+            }
+        }
+        upload.abort().await.unwrap();
+    }
+    assert_eq!(arrived(&server), ["find fs.files", "insert fs.chunks", "insert fs.chunks"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn drop_keeps_the_chunks_of_another_file_with_the_same_id() {
+    let (server, bucket) = bucket(|command| match command.get_str("insert") {
+        Ok("fs.chunks") => later(duplicate()),
+        _ => answer(command),
+    })
+    .await;
+    let mut upload = bucket.open_upload_stream("file").id(5).await.unwrap();
+    assert!(timeout(SOON, upload.write_all(b"0123")).await.is_err());
+    drop(upload);
+    // The insert is answered meanwhile.
+    sleep(Duration::from_secs(10)).await;
+    assert_eq!(arrived(&server), ["find fs.files", "insert fs.chunks"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn abort_deletes_nothing_if_no_chunk_was_sent() {
+    let (server, bucket) = bucket(|command| match name(command).as_str() {
+        "find" => full(),
+        _ => answer(command),
+    })
+    .await;
+    let mut upload = bucket.open_upload_stream("file").id(5).await.unwrap();
+    assert!(upload.write_all(b"0123").await.is_err());
+    upload.abort().await.unwrap();
+    assert_eq!(arrived(&server), ["find fs.files"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn abort_after_a_failed_shutdown_deletes_the_last_chunk() {
+    let (server, bucket) = bucket(|command| match command.get_str("insert") {
+        Ok("fs.files") => duplicate(),
+        _ => answer(command),
+    })
+    .await;
+    let mut upload = bucket.open_upload_stream("file").id(5).await.unwrap();
+    upload.write_all(b"0").await.unwrap();
+    assert!(upload.shutdown().await.is_err());
+    upload.abort().await.unwrap();
+    // The document is the other file's.
+    assert_eq!(arrived(&server), ["find fs.files", "insert fs.chunks", "insert fs.files", "delete fs.chunks"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn abort_deletes_a_document_that_may_have_been_stored() {
+    let (server, bucket) = bucket(|command| match command.get_str("insert") {
+        Ok("fs.files") => {
+            let unmet = doc! { "code": 64, "errmsg": "waiting for replication timed out" };
+            Answer::Reply(doc! { "ok": 1, "n": 1, "writeConcernError": unmet })
+        }
+        _ => answer(command),
+    })
+    .await;
+    let mut upload = bucket.open_upload_stream("file").id(5).await.unwrap();
+    upload.write_all(b"0").await.unwrap();
+    assert!(upload.shutdown().await.is_err());
+    upload.abort().await.unwrap();
+    let expected = ["find fs.files", "insert fs.chunks", "insert fs.files", "delete fs.files", "delete fs.chunks"];
+    assert_eq!(arrived(&server), expected);
+    let commands = server.commands();
+    let of_files =
+        |key: &str| commands.iter().find(|command| command.get_str(key).is_ok_and(|of| of == "fs.files")).unwrap();
+    let file = of_files("insert").get_array("documents").unwrap()[0].as_document().unwrap();
+    let deletion = of_files("delete").get_array("deletes").unwrap()[0].as_document().unwrap();
+    // Another file with the same `_id` has another date.
+    let filter = doc! { "_id": 5, "uploadDate": file.get("uploadDate").unwrap() };
+    assert_eq!(deletion.get_document("q").unwrap(), &filter);
+}
