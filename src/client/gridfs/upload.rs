@@ -76,6 +76,7 @@ impl<C: AnyClient> OpenUploadStream<'_, C> {
             state: State::Open,
             sending: None,
             stored: Stored::default(),
+            aborts: false,
             forks: forks(),
         })
     }
@@ -124,6 +125,8 @@ pub struct GridFsUploadStream<C: AnyClient = Client> {
     sending: Option<Sending>,
     /// What was on the server before `sending`.
     stored: Stored,
+    /// Whether [`abort_within`](Self::abort_within) has begun.
+    aborts: bool,
     /// The number of forks before the upload was opened.
     forks: u32,
 }
@@ -251,13 +254,14 @@ impl<C: AnyClient> GridFsUploadStream<C> {
 
     /// Deletes what was sent.
     pub(crate) async fn abort_within(mut self, limit: Limit) -> Result<(), ClientError> {
+        // From here on, dropping this future leaves the deletion to the background.
+        self.aborts = true;
         // A document of the file that is on its way may arrive.
         _ = poll_fn(|context| self.poll_sending(context)).await;
         if matches!(self.state, State::Stored) {
             return Err(self.ended());
         }
         let deleted = self.bucket.delete_stored(&self.id, self.stored, limit).await;
-        // Before that, dropping this future leaves the deletion to the background.
         self.state = State::Aborted;
         deleted
     }
@@ -267,12 +271,17 @@ impl<C: AnyClient> GridFsUploadStream<C> {
         self.bucket.error(with_id(&self.id), GridFsProblem::Stored)
     }
 
-    /// Returns what deletes the chunks of an upload that was given up, or ends one whose end has begun.
+    /// Returns what deletes an upload that was given up, or ends one whose end has begun.
     fn give_up(&mut self) -> Option<impl Future<Output = ()> + Send + 'static> {
         let sending = self.sending.take();
-        let deletes = matches!(self.state, State::Open);
+        let deletes = match self.state {
+            State::Open => true,
+            State::Finishing | State::Failed(_) => self.aborts,
+            State::Stored | State::Aborted => false,
+        };
         let mut stored = self.stored;
-        if sending.is_none() && !(deletes && stored.chunks) {
+        let is_stored = stored.chunks || stored.document.is_some();
+        if sending.is_none() && !(deletes && is_stored) {
             return None;
         }
         // The limit of the upload is that of its calls.

@@ -18,6 +18,17 @@ async fn bucket(answer: fn(&Document) -> Answer) -> (ScriptedServer, GridFsBucke
     (server, client.database("db").gridfs_bucket(GridFsBucketOptions::default().chunk_size_bytes(2)))
 }
 
+/// Waits until these commands have arrived.
+async fn expect(server: &ScriptedServer, expected: &[&str]) {
+    let arrives = async {
+        while arrived(server).len() < expected.len() {
+            server.until(server.commands().len() + 1).await;
+        }
+    };
+    _ = timeout(Duration::from_secs(60), arrives).await;
+    assert_eq!(arrived(server), expected);
+}
+
 fn later(answer: Answer) -> Answer {
     Answer::After(Duration::from_secs(1), Box::new(answer))
 }
@@ -119,4 +130,33 @@ async fn abort_deletes_a_document_that_may_have_been_stored() {
     // Another file with the same `_id` has another date.
     let filter = doc! { "_id": 5, "uploadDate": file.get("uploadDate").unwrap() };
     assert_eq!(deletion.get_document("q").unwrap(), &filter);
+}
+
+#[tokio::test(start_paused = true)]
+async fn abort_that_was_cancelled_deletes_in_the_background_after_a_failure() {
+    let (server, bucket) = bucket(|command| match name(command).as_str() {
+        "insert" => full(),
+        "delete" => later(answer(command)),
+        _ => answer(command),
+    })
+    .await;
+    let mut upload = bucket.open_upload_stream("file").await.unwrap();
+    assert!(upload.write_all(b"0123").await.is_err());
+    assert!(timeout(SOON, upload.abort()).await.is_err());
+    expect(&server, &["find fs.files", "insert fs.chunks", "delete fs.chunks", "delete fs.chunks"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn abort_that_was_cancelled_deletes_a_file_whose_end_had_begun() {
+    let (server, bucket) = bucket(|command| match command.get_str("insert") {
+        Ok("fs.chunks") => later(answer(command)),
+        _ => answer(command),
+    })
+    .await;
+    let mut upload = bucket.open_upload_stream("file").await.unwrap();
+    upload.write_all(b"0").await.unwrap();
+    assert!(timeout(SOON, upload.shutdown()).await.is_err());
+    assert!(timeout(SOON, upload.abort()).await.is_err());
+    let expected = ["find fs.files", "insert fs.chunks", "insert fs.files", "delete fs.files", "delete fs.chunks"];
+    expect(&server, &expected).await;
 }
