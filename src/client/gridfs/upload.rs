@@ -205,37 +205,44 @@ impl<C: AnyClient> GridFsUploadStream<C> {
 
     /// Sends what is left, and then the file's document.
     pub(crate) fn poll_finish(&mut self, context: &mut Context<'_>) -> Poll<Result<(), ClientError>> {
-        loop {
-            match &self.state {
-                State::Open | State::Finishing => {}
-                State::Stored => return Poll::Ready(Ok(())),
-                State::Aborted => return Poll::Ready(Err(self.ended())),
-                State::Failed(error) => return Poll::Ready(Err(error.clone())),
-            }
-            ready!(self.poll_sending(context))?;
-            if !matches!(self.state, State::Open) {
-                continue;
-            }
-            let (bucket, limit, data, n) = (self.bucket.clone(), self.limit, mem::take(&mut self.buffer), self.n);
-            let (id, filename) = (self.id.clone(), mem::take(&mut self.filename));
-            let (metadata, length, chunk_size) = (self.metadata.take(), self.length, self.chunk_size);
-            let mut stored = self.stored;
-            self.state = State::Finishing;
-            self.sending = Some(Box::pin(async move {
-                let sent = async {
-                    if !data.is_empty() {
-                        bucket.insert_chunk(&id, n, &data, &mut stored, limit).await?;
-                    }
-                    let length = i64::try_from(length).unwrap_or(i64::MAX);
-                    let chunk_size = i32::try_from(chunk_size).unwrap_or(i32::MAX);
-                    let upload_date = DateTime::now();
-                    let file = NewFile { id, length, chunk_size, upload_date, filename, metadata };
-                    bucket.insert_file(file, &mut stored, limit).await
-                }
-                .await;
-                (Vec::new(), stored, sent)
-            }));
+        match &self.state {
+            State::Open => self.begin_end(),
+            State::Finishing => {}
+            State::Stored => return Poll::Ready(Ok(())),
+            State::Aborted => return Poll::Ready(Err(self.ended())),
+            State::Failed(error) => return Poll::Ready(Err(error.clone())),
         }
+        self.poll_sending(context)
+    }
+
+    /// Begins to send what is left. If it is not waited for, it ends in the background.
+    fn begin_end(&mut self) {
+        // While a chunk is on its way, the buffer is empty.
+        let earlier = self.sending.take();
+        let (bucket, limit, data, n) = (self.bucket.clone(), self.limit, mem::take(&mut self.buffer), self.n);
+        let (id, filename) = (self.id.clone(), mem::take(&mut self.filename));
+        let (metadata, length, chunk_size) = (self.metadata.take(), self.length, self.chunk_size);
+        let mut stored = self.stored;
+        self.state = State::Finishing;
+        self.sending = Some(Box::pin(async move {
+            let sent = async {
+                if let Some(earlier) = earlier {
+                    let sent;
+                    (_, stored, sent) = earlier.await;
+                    sent?;
+                }
+                if !data.is_empty() {
+                    bucket.insert_chunk(&id, n, &data, &mut stored, limit).await?;
+                }
+                let length = i64::try_from(length).unwrap_or(i64::MAX);
+                let chunk_size = i32::try_from(chunk_size).unwrap_or(i32::MAX);
+                let upload_date = DateTime::now();
+                let file = NewFile { id, length, chunk_size, upload_date, filename, metadata };
+                bucket.insert_file(file, &mut stored, limit).await
+            }
+            .await;
+            (Vec::new(), stored, sent)
+        }));
     }
 
     /// Waits for what is being sent.

@@ -160,3 +160,17 @@ async fn abort_that_was_cancelled_deletes_a_file_whose_end_had_begun() {
     let expected = ["find fs.files", "insert fs.chunks", "insert fs.files", "delete fs.files", "delete fs.chunks"];
     expect(&server, &expected).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn end_that_was_cancelled_while_a_chunk_was_on_its_way_goes_on_in_the_background() {
+    let (server, bucket) = bucket(|command| match command.get_str("insert") {
+        Ok("fs.chunks") => later(answer(command)),
+        _ => answer(command),
+    })
+    .await;
+    let mut upload = bucket.open_upload_stream("file").await.unwrap();
+    upload.write_all(b"01").await.unwrap();
+    assert!(timeout(SOON, upload.write_all(b"23")).await.is_err());
+    assert!(timeout(SOON, upload.finish()).await.is_err());
+    expect(&server, &["find fs.files", "insert fs.chunks", "insert fs.files"]).await;
+}
