@@ -1,5 +1,7 @@
 //! Files that are deleted or renamed, and buckets that are dropped.
 
+use std::sync::atomic::Ordering;
+
 use bson::{Bson, Document, doc};
 
 use super::super::collection::Call;
@@ -92,8 +94,15 @@ impl<C: AnyClient> ChangeFiles<'_, C> {
                 (renamed.matched_count > 0 || !renamed.acknowledged, with_name(&old))
             }
             Change::Drop => {
-                files.drop().begin(limit).await?;
-                return chunks.drop().begin(limit).await;
+                let dropped = async {
+                    files.drop().begin(limit).await?;
+                    chunks.drop().begin(limit).await
+                }
+                .await;
+                // A drop that has failed may have taken effect.
+                // ORD: Relaxed; nothing is published. The next upload looks for the indexes.
+                bucket.shared.has_indexes.store(false, Ordering::Relaxed);
+                return dropped;
             }
         };
         if found { Ok(()) } else { Err(bucket.error(file, GridFsProblem::NotFound)) }

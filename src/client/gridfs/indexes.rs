@@ -1,5 +1,7 @@
 //! The indexes of a bucket.
 
+use std::sync::atomic::Ordering;
+
 use bson::{Bson, Document, doc};
 
 use super::super::collection::{Call, IndexModel};
@@ -15,7 +17,8 @@ const NAMESPACE_NOT_FOUND: i32 = 26;
 impl<C: AnyClient> GridFsBucket<C> {
     /// Creates the indexes before the first write, if the bucket has no file (GridFS, "Before write operations").
     pub(super) async fn ensure_indexes(&self, limit: Limit) -> Result<(), ClientError> {
-        if self.shared.has_indexes.get().is_some() {
+        // ORD: Relaxed; nothing is published, and looking for the indexes twice does no harm.
+        if self.shared.has_indexes.load(Ordering::Relaxed) {
             return Ok(());
         }
         let any = self.files().find_one(doc! {}).projection(doc! { "_id": 1 }).read_preference(&PRIMARY);
@@ -25,8 +28,8 @@ impl<C: AnyClient> GridFsBucket<C> {
             let by_number = doc! { "files_id": 1, "n": 1 };
             ensure(self.chunks(), by_number.clone(), IndexModel::new(&by_number).unique(true), limit).await?;
         }
-        // Another upload may have done the same meanwhile.
-        let _ = self.shared.has_indexes.set(());
+        // ORD: Relaxed; as above.
+        self.shared.has_indexes.store(true, Ordering::Relaxed);
         Ok(())
     }
 }

@@ -31,7 +31,8 @@ mod upload;
 
 use std::fmt;
 use std::io;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use bson::{Bson, Document};
 use serde::Serialize;
@@ -131,7 +132,7 @@ impl<C: AnyClient> Database<C> {
             chunks: options.collection(self, format!("{name}.chunks")),
             chunk_size: options.chunk_size_bytes.unwrap_or(CHUNK_SIZE),
             name: name.into(),
-            has_indexes: OnceLock::new(),
+            has_indexes: AtomicBool::new(false),
         };
         GridFsBucket { shared: Arc::new(shared) }
     }
@@ -139,7 +140,7 @@ impl<C: AnyClient> Database<C> {
 
 /// A bucket for files: [`Database::gridfs_bucket`].
 ///
-/// It is cheap to clone. The first upload through a bucket or its clones looks whether the bucket has a file. If it has none, the
+/// It is cheap to clone. The first upload through a bucket or its clones, and the first after [`drop`](Self::drop), looks whether the bucket has a file. If it has none, the
 /// upload creates the indexes that GridFS needs, unless they exist.
 pub struct GridFsBucket<C = Client> {
     shared: Arc<Shared<C>>,
@@ -151,8 +152,8 @@ struct Shared<C> {
     chunk_size: u32,
     files: Collection<FilesCollectionDocument, C>,
     chunks: Collection<Document, C>,
-    /// Set when the indexes were looked for.
-    has_indexes: OnceLock<()>,
+    /// Whether the indexes were looked for since the bucket was dropped.
+    has_indexes: AtomicBool,
 }
 
 impl<C: AnyClient> GridFsBucket<C> {

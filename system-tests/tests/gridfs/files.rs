@@ -70,6 +70,11 @@ async fn first_write_creates_the_indexes_of_an_empty_bucket() {
     let chunks = database.collection::<Document>("indexes.chunks");
     chunks.insert_one(doc! { "files_id": 1, "n": 0 }).await.unwrap();
     assert!(chunks.insert_one(doc! { "files_id": 1, "n": 0 }).await.unwrap_err().is_duplicate_key());
+
+    bucket.drop().await.unwrap();
+    upload(&bucket, "a", b"0").await;
+    assert_eq!(names("indexes.files").await, ["_id_", "filename_1_uploadDate_1"], "after the bucket was dropped");
+    assert_eq!(names("indexes.chunks").await, ["_id_", "files_id_1_n_1"]);
 }
 
 #[tokio::test]
