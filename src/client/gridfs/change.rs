@@ -10,6 +10,7 @@ use super::super::session::SessionError;
 use super::super::{AnyClient, Client};
 use super::{GridFsBucket, GridFsProblem, call, with_id, with_name};
 use crate::endpoint::Limit;
+use crate::endpoint::options::PRIMARY;
 
 impl<C: AnyClient> GridFsBucket<C> {
     /// Prepares the deletion of a file with its chunks. [`ClientError::GridFs`] if there is no file with this `_id`: chunks that an
@@ -72,7 +73,8 @@ impl<C: AnyClient> ChangeFiles<'_, C> {
             }
             Change::DeleteByName(name) => {
                 let named = files.find(doc! { "filename": &name }).projection(doc! { "_id": 1 });
-                let mut named = named.typed::<Document>().begin(limit).await?;
+                // A secondary may lack a file that was just stored.
+                let mut named = named.read_preference(&PRIMARY).typed::<Document>().begin(limit).await?;
                 let mut ids = Vec::new();
                 while let Some(mut file) = named.next().await? {
                     ids.extend(file.remove("_id"));

@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 use wharf::gridfs::GridFsBucketOptions;
 use wharf::{ReadPreference, ReadPreferenceMode, WriteConcern};
-use wharf_testbed::scripted::{Answer, name};
+use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
 use super::{answer, arrived, scripted};
 
@@ -50,6 +50,19 @@ async fn only_the_first_upload_looks_for_a_file_on_the_primary() {
         bucket.clone().open_upload_stream("file").await.unwrap().finish().await.unwrap();
     }
     assert_eq!(arrived(&server), ["find fs.files", "insert fs.files", "insert fs.files"]);
+    assert_finds_ids_on_the_primary(&server);
+}
+
+#[tokio::test(start_paused = true)]
+async fn deletion_by_name_chooses_its_files_on_the_primary() {
+    let (server, client) = scripted("readPreference=secondaryPreferred", answer).await;
+    client.database("db").gridfs_bucket(None).delete_by_name("file").await.unwrap();
+    assert_eq!(arrived(&server), ["find fs.files", "delete fs.files", "delete fs.chunks"]);
+    assert_finds_ids_on_the_primary(&server);
+}
+
+#[track_caller]
+fn assert_finds_ids_on_the_primary(server: &ScriptedServer) {
     let find = server.commands().into_iter().find(|command| name(command) == "find").unwrap();
     assert_eq!(find.get_document("projection").unwrap(), &doc! { "_id": 1 });
     let mode = find.get_document("$readPreference").ok().and_then(|preference| preference.get_str("mode").ok());
