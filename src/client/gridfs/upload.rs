@@ -7,6 +7,7 @@ use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use bson::oid::ObjectId;
 use bson::{Bson, DateTime, RawDocumentBuf, doc};
 use serde::ser::{Serialize, Serializer};
 use tokio::io::AsyncWrite;
@@ -137,9 +138,19 @@ type Sending = Pin<Box<dyn Future<Output = (Vec<u8>, Stored, Result<(), ClientEr
 /// What this upload has, or may have, on the server. If an insert was refused as a duplicate, another file has the same `_id`.
 #[derive(Clone, Copy, Default)]
 struct Stored {
-    chunks: bool,
+    chunks: Chunks,
     /// The `uploadDate` of the file's document.
     document: Option<DateTime>,
+}
+
+#[derive(Clone, Copy, Default)]
+enum Chunks {
+    #[default]
+    None,
+    /// It is unknown whether the first chunk, with this `_id`, is stored. The others may be another file's.
+    First(ObjectId),
+    /// The first one is stored, so all chunks with the file's `_id` are this upload's.
+    All,
 }
 
 enum State {
@@ -287,7 +298,7 @@ impl<C: AnyClient> GridFsUploadStream<C> {
             State::Stored | State::Aborted => false,
         };
         let mut stored = self.stored;
-        let is_stored = stored.chunks || stored.document.is_some();
+        let is_stored = !matches!(stored.chunks, Chunks::None) || stored.document.is_some();
         if sending.is_none() && !(deletes && is_stored) {
             return None;
         }
@@ -317,10 +328,15 @@ impl<C: AnyClient> GridFsBucket<C> {
             return Err(self.error(with_id(files_id), GridFsProblem::TooManyChunks));
         };
         self.ensure_indexes(limit).await?;
-        let chunk = Chunk { files_id, n, data: Bytes(data) };
+        let id = object_id();
+        let chunk = Chunk { id, files_id, n, data: Bytes(data) };
         let chunks = self.chunks().clone_with_type::<Chunk<'_>>();
         let inserted = chunks.insert_one(chunk).begin(limit).await;
-        stored.chunks |= may_be_stored(&inserted);
+        match stored.chunks {
+            _ if inserted.is_ok() => stored.chunks = Chunks::All,
+            Chunks::None if may_be_stored(&inserted) => stored.chunks = Chunks::First(id),
+            _ => {}
+        }
         inserted.map(drop)
     }
 
@@ -338,10 +354,12 @@ impl<C: AnyClient> GridFsBucket<C> {
             // The date excludes another file with the same `_id`, if it is unknown whether the insert has arrived.
             self.files().delete_one(doc! { "_id": id, "uploadDate": upload_date }).begin(limit).await?;
         }
-        if stored.chunks {
-            self.chunks().delete_many(doc! { "files_id": id }).begin(limit).await?;
-        }
-        Ok(())
+        let chunks = match stored.chunks {
+            Chunks::None => return Ok(()),
+            Chunks::First(chunk) => doc! { "_id": chunk, "files_id": id },
+            Chunks::All => doc! { "files_id": id },
+        };
+        self.chunks().delete_many(chunks).begin(limit).await.map(drop)
     }
 }
 
@@ -350,9 +368,11 @@ fn may_be_stored<T>(inserted: &Result<T, ClientError>) -> bool {
     !inserted.as_ref().is_err_and(ClientError::is_duplicate_key)
 }
 
-/// A chunk that is inserted. The client gives it its `_id`.
+/// A chunk that is inserted.
 #[derive(serde::Serialize)]
 struct Chunk<'d> {
+    #[serde(rename = "_id")]
+    id: ObjectId,
     files_id: &'d Bson,
     n: i32,
     data: Bytes<'d>,

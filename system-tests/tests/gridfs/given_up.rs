@@ -92,6 +92,27 @@ async fn abort_deletes_nothing_if_no_chunk_was_sent() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn abort_deletes_only_the_first_chunk_if_its_insert_has_failed() {
+    let (server, bucket) = bucket(|command| match name(command).as_str() {
+        "insert" => full(),
+        _ => answer(command),
+    })
+    .await;
+    let mut upload = bucket.open_upload_stream("file").id(5).await.unwrap();
+    assert!(upload.write_all(b"0123").await.is_err());
+    upload.abort().await.unwrap();
+    assert_eq!(arrived(&server), ["find fs.files", "insert fs.chunks", "delete fs.chunks"]);
+    let commands = server.commands();
+    let of_chunks = |key: &str, list: &str| {
+        let command = commands.iter().find(|command| name(command) == key).unwrap();
+        command.get_array(list).unwrap()[0].as_document().unwrap().clone()
+    };
+    // Other chunks may be another file's.
+    let filter = doc! { "_id": of_chunks("insert", "documents").get("_id").unwrap(), "files_id": 5 };
+    assert_eq!(of_chunks("delete", "deletes").get_document("q").unwrap(), &filter);
+}
+
+#[tokio::test(start_paused = true)]
 async fn abort_after_a_failed_shutdown_deletes_the_last_chunk() {
     let (server, bucket) = bucket(|command| match command.get_str("insert") {
         Ok("fs.files") => duplicate(),
