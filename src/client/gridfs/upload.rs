@@ -44,7 +44,7 @@ pub struct OpenUploadStream<'b, C = Client> {
 }
 
 impl<C: AnyClient> OpenUploadStream<'_, C> {
-    /// Sets the file's `_id`, which can be of any type. By default the client generates an [`ObjectId`](bson::oid::ObjectId).
+    /// Sets the file's `_id`, which can be of any type. By default the client generates an [`ObjectId`].
     pub fn id(mut self, id: impl Into<Bson>) -> Self {
         self.id = Some(id.into());
         self

@@ -8,7 +8,7 @@ pub async fn store(
     name: &str,
     mut photo: impl AsyncRead + Unpin,
 ) -> Result<Bson, Box<dyn std::error::Error>> {
-    let photos = client.database("shop").gridfs_bucket(None);
+    let photos = client.database("album").gridfs_bucket(None);
     let mut upload = photos.open_upload_stream(name).metadata(doc! { "reviewed": false }).await?;
     copy(&mut photo, &mut upload).await?;
     Ok(upload.finish().await?)
@@ -16,7 +16,7 @@ pub async fn store(
 
 /// Reads the latest photo with this name.
 pub async fn latest(client: &Client, name: &str) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
-    let photos = client.database("shop").gridfs_bucket(None);
+    let photos = client.database("album").gridfs_bucket(None);
     let mut photo = Vec::new();
     photos.open_download_stream_by_name(name).await?.read_to_end(&mut photo).await?;
     Ok(photo)

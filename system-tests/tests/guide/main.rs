@@ -321,7 +321,7 @@ async fn photo_is_stored_and_read() {
     let photo = vec![7; 300_000];
     let id = files::store(&client, "cat.jpg", &*photo).await.unwrap();
     assert_eq!(files::latest(&client, "cat.jpg").await.unwrap(), photo);
-    client.database("shop").gridfs_bucket(None).delete(id).await.unwrap();
+    client.database("album").gridfs_bucket(None).delete(id).await.unwrap();
 }
 
 #[tokio::test]
