@@ -470,7 +470,7 @@ impl<T> Cursor<T> {
         self.batch.document(place)
     }
 
-    /// Returns whether the current batch has no more documents.
+    /// Returns whether the current batch is used up.
     pub(super) fn has_no_document(&self) -> bool {
         self.batch.is_empty()
     }

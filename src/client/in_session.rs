@@ -32,7 +32,7 @@ pub(super) enum Pinned {
 pub(super) struct Explicit {
     client: Client,
     state: Mutex<State<Pinned>>,
-    /// Whether the client started the session for one of its own operations: a change stream.
+    /// Whether the client itself started the session, for a change stream.
     is_implicit: bool,
     /// The time limit of the call to `with_transaction` in progress, if any.
     repeating_until: Mutex<Option<Limit>>,

@@ -76,14 +76,14 @@ impl SharedClusterTime {
     }
 
     /// Stores the `$clusterTime` of a server's reply if it is newer. Returns the time to keep in the session: the
-    /// reply's, or `None` if that is no newer, malformed or too long.
+    /// reply's, or `None` if that is not newer, is malformed or is too long.
     ///
     /// Only a time that comes directly from a server may be passed: with an invalid time, servers would refuse all
     /// commands.
     #[inline]
     pub fn advance(&self, received: &RawDocument) -> Option<Arc<ClusterTime>> {
         let time = ClusterTime::time_of(received)?;
-        // ORD: Acquire; pairs with the Release in `replace_by`; a thread that sees a bound sends a time that is no older.
+        // ORD: Acquire; pairs with the Release in `replace_by`; a thread that sees a bound sends that time or a newer one.
         // The bound only grows, so a stale value is still a bound. A time of zero means that there is no time.
         if ordinal(time) <= self.at_least.load(Ordering::Acquire) {
             return None;
