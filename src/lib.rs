@@ -81,6 +81,8 @@
 pub mod client;
 #[cfg(feature = "mongodb")]
 pub mod endpoint;
+#[cfg(feature = "mongodb")]
+pub mod guide;
 mod pool;
 // Part of the wing `client`, although users name it `wharf::single`.
 #[cfg(feature = "mongodb")]
@@ -197,18 +199,3 @@ pub mod unstable {
 #[cfg(all(doctest, feature = "mongodb"))]
 #[doc = include_str!("../README.md")]
 struct Readme;
-
-// If a link is defined twice, the first definition counts. These links are for readers of the documentation. The guide's
-// own links name files, for readers of the repository.
-//
-/// [readme]: crate
-/// [monitor]: guide::monitor
-///
-#[cfg(feature = "mongodb")]
-#[doc = include_str!("guide.md")]
-pub mod guide {
-    /// The monitor from the example, ready to copy.
-    ///
-    #[doc = concat!("```rust,no_run\n", include_str!("../examples/monitor/monitor.rs"), "\n# fn main() {}\n```")]
-    pub mod monitor {}
-}

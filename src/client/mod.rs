@@ -180,7 +180,7 @@ impl ClientBuilder {
     ///
     /// Commands are logged through [`tracing`] at level `DEBUG` with the target `wharf::command`. Server selection uses
     /// the target `wharf::serverSelection`, at level `DEBUG`, and at `INFO` if an operation has to wait for a server.
-    /// [The guide](crate::guide#logs) lists all targets, and explains how environment variables set their levels.
+    /// [The guide](crate::guide::metrics_and_traces#logs) lists all targets, and explains how environment variables set their levels.
     pub fn max_logged_document_length(mut self, characters: usize) -> Self {
         self.most_logged = Some(characters);
         self

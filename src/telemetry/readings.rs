@@ -70,7 +70,7 @@ pub struct Reading<'m> {
 
 /// Returns all readings of a pool's metrics, in the order of [`METRICS`]. Readings of the same metric are adjacent.
 ///
-/// An exporter adds a label that names the pool, and passes the readings on: see the [guide](crate::guide#exporters-and-traces).
+/// An exporter adds a label that names the pool, and passes the readings on: see the [guide](crate::guide::metrics_and_traces#exporters-and-traces).
 pub fn readings(metrics: &PoolMetrics) -> impl Iterator<Item = Reading<'_>> {
     let values = values(metrics);
     debug_assert_eq!(values.len(), METRICS.len());
@@ -214,12 +214,12 @@ mod tests {
 
     #[test]
     fn guide_lists_every_metric() {
-        let guide = include_str!("../guide.md");
+        let guide = include_str!("../guide/metrics_and_traces.md");
         for Metric { name, kind, unit, label, help } in METRICS {
             let kind = format!("{kind:?}").to_lowercase();
             let label = label.map(|label| format!("`{label}`")).unwrap_or_default();
             let row = format!("| `{name}` | {kind} | {unit} | {label} | {help} |");
-            assert!(guide.contains(&row), "src/guide.md lacks\n{row}");
+            assert!(guide.contains(&row), "src/guide/metrics_and_traces.md lacks\n{row}");
         }
     }
 

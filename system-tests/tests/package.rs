@@ -149,17 +149,34 @@ fn anchor(heading: &str) -> String {
     kept.collect::<String>().to_lowercase().replace(' ', "-")
 }
 
+/// Returns the guide's pages: the list of its chapters, and the chapters.
+fn guide() -> Vec<String> {
+    let chapters = files_below("src/guide").into_iter().filter(|path| path.ends_with(".md"));
+    ["src/guide.md".to_owned()].into_iter().chain(chapters).collect()
+}
+
+/// Returns the path of a file that a page names, from the root.
+fn resolved(page: &str, link: &str) -> String {
+    let mut folders: Vec<&str> = page.split('/').collect();
+    folders.pop();
+    for part in link.split('/') {
+        match part {
+            ".." => _ = folders.pop().expect("a link leads out of the repository"),
+            name => folders.push(name),
+        }
+    }
+    folders.join("/")
+}
+
 #[test]
 fn links_of_the_pages_for_users_lead_into_the_package() {
     let packaged = packaged();
-    for (path, folder) in [("README.md", ""), ("src/guide.md", "src/"), ("docs/from-mongodb.md", "docs/")] {
+    let docs = files_below("docs").into_iter().filter(|path| path.ends_with(".md"));
+    let pages: Vec<String> = ["README.md".to_owned()].into_iter().chain(docs).chain(guide()).collect();
+    for path in &pages {
         for link in links(&read(path)).into_iter().filter(|link| !link.contains("://")) {
             let (file, heading) = link.split_once('#').unwrap_or((link, ""));
-            let file = match (file, file.strip_prefix("../")) {
-                ("", _) => path.to_owned(),
-                (_, Some(above)) => above.to_owned(),
-                (_, None) => format!("{folder}{file}"),
-            };
+            let file = if file.is_empty() { path.clone() } else { resolved(path, file) };
             assert!(packaged.contains(&file), "{path} links to {link}, which the package does not contain");
             let headings: Vec<_> = read(&file)
                 .lines()
@@ -174,7 +191,7 @@ fn links_of_the_pages_for_users_lead_into_the_package() {
 /// Paths in code font are not links, but they go stale in the same way.
 #[test]
 fn files_named_by_the_readme_and_the_guide_exist() {
-    for text in ["README.md", "src/guide.md"].map(read) {
+    for text in guide().iter().map(String::as_str).chain(["README.md"]).map(read) {
         let quoted = text.split('`').skip(1).step_by(2);
         let is_path = |name: &&str| {
             ["src/", "docs/", "examples/", "spec-tests/", "system-tests/", "loom-tests/", "benches/"]
@@ -189,13 +206,27 @@ fn files_named_by_the_readme_and_the_guide_exist() {
 /// The documentation that rustdoc generates contains no files, so the library defines these links itself.
 #[test]
 fn guides_links_to_files_have_other_targets_in_rustdoc() {
-    let (guide, library) = (read("src/guide.md"), read("src/lib.rs"));
-    let (before, _) =
-        library.split_once("#[doc = include_str!(\"guide.md\")]").expect("the guide is not a module of the library");
-    assert_ne!(definitions(&guide).count(), 0);
-    for (name, _) in definitions(&guide) {
-        assert!(before.contains(&format!("/// [{name}]: ")), "rustdoc would link {name} to a file");
+    let (links, module) = (read("src/guide/links.txt"), read("src/guide.rs"));
+    let includes: Vec<_> = module.lines().filter(|line| line.contains("doc = include_str!(")).collect();
+    assert!(includes.iter().step_by(2).take(2).all(|line| line.contains("guide/links.txt")), "{includes:?}");
+    let names: BTreeSet<_> = definitions(&links).map(|(name, _)| name).collect();
+    for page in guide() {
+        let text = read(&page);
+        for (name, _) in definitions(&text) {
+            assert!(names.contains(name), "rustdoc would link {name} in {page} to a file: name it in links.txt");
+        }
+        let inline = text.split("](").skip(1).any(|rest| !rest.starts_with('#'));
+        assert!(!inline, "{page} is also read as a file: write items in code font, and define links to files by name");
     }
-    let inline = guide.split("](").skip(1).any(|rest| !rest.starts_with('#'));
-    assert!(!inline, "the guide is also read as a file: write items in code font, and define links to files by name");
+}
+
+#[test]
+fn guide_lists_every_chapter() {
+    let (list, module) = (read("src/guide.md"), read("src/guide.rs"));
+    let declared = module.split_once("\nchapters! {").and_then(|(_, rest)| rest.split_once('}')).unwrap().0;
+    for path in guide().iter().filter_map(|path| path.strip_prefix("src/")) {
+        let Some(name) = path.strip_prefix("guide/").and_then(|file| file.strip_suffix(".md")) else { continue };
+        assert!(list.contains(&format!("[{name}]: {path}")), "src/guide.md does not list {path}");
+        assert!(declared.split_whitespace().any(|chapter| chapter == name), "src/guide.rs does not declare {name}");
+    }
 }

@@ -76,7 +76,7 @@ pub struct Options {
     /// connection that is opened towards `minPoolSize` it is [`timeout`](Self#structfield.timeout), or else
     /// [`socket_timeout`](Self#structfield.socket_timeout). `timeout` does not limit the opening for a check-out: the
     /// connection serves the pool rather than one operation, so it is opened even if the operation runs out of time. The
-    /// [guide](crate::guide#time-limits) has a table of all limits.
+    /// [guide](crate::guide::time_limits) has a table of all limits.
     pub connect_timeout: Duration,
     /// `socketTimeoutMS`: how long each read and each write of a command may take. Deprecated in favour of
     /// [`timeout`](Self#structfield.timeout), which replaces it. Default zero, which means no limit.

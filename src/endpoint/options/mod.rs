@@ -1,7 +1,7 @@
 //! The options of a deployment, and the connection strings that carry them.
 //!
 //! Each option is documented at its field, with its name in connection strings, its unit and its default. A method of
-//! the same name sets it. The [guide](crate::guide#options) lists all options.
+//! the same name sets it. The [guide](crate::guide::options) lists all options.
 //!
 //! Options from code and from connection strings pass the same validation. An invalid value is an [`InvalidOption`],
 //! which names the option, the value and what is allowed. Where the specification asks for it, a connection string's

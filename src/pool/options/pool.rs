@@ -155,7 +155,7 @@ pool_options! {
     ///
     /// Deprecated in favour of `timeoutMS`, and ignored where that is set, for the pool or for the operation. The time
     /// for establishing a connection does not count; an endpoint limits it by `connectTimeoutMS`. The
-    /// [guide](crate::guide#time-limits) has a table of all limits.
+    /// [guide](crate::guide::time_limits) has a table of all limits.
     wait_queue_timeout: Duration {
         uri: "waitQueueTimeoutMS",
         default: 0,

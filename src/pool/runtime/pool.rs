@@ -179,7 +179,7 @@ impl<E: Establish> Pool<E> {
     ///
     /// `timeoutMS` ([`PoolBuilder::timeout`]) limits the whole check-out. Without it, `waitQueueTimeoutMS` limits the
     /// time in the queue (by default there is no limit), and only the establisher limits how long opening a connection
-    /// may take. [`Pool::check_out_until`] limits both. The [guide](crate::guide#time-limits) has a table of all
+    /// may take. [`Pool::check_out_until`] limits both. The [guide](crate::guide::time_limits) has a table of all
     /// limits.
     ///
     /// If the connection cannot be opened, only the check-out that it was opened for fails. The check-outs in the queue

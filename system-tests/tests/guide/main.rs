@@ -1,4 +1,4 @@
-//! The guide's examples, run against a real mongod. Their source is in `guide/`, the guide contains copies, and a test
+//! The guide's examples, run against a real mongod. Their source is in `guide/`, the chapters contain copies, and a test
 //! compares them.
 #![cfg(not(loom))]
 
@@ -17,6 +17,7 @@ mod changes;
 mod credential;
 mod cursor;
 mod files;
+mod first_steps;
 mod logs;
 mod metrics;
 mod pool;
@@ -29,26 +30,38 @@ use transaction::transfer;
 
 #[test]
 fn guide_contains_the_code_that_is_tested_here() {
-    let guide = include_str!("../../../src/guide.md");
-    let files = [
-        ("typed.rs", include_str!("typed.rs")),
-        ("cursor.rs", include_str!("cursor.rs")),
-        ("changes.rs", include_str!("changes.rs")),
-        ("files.rs", include_str!("files.rs")),
-        ("transaction.rs", include_str!("transaction.rs")),
-        ("single.rs", include_str!("single.rs")),
-        ("pool.rs", include_str!("pool.rs")),
-        ("metrics.rs", include_str!("metrics.rs")),
-        ("logs.rs", include_str!("logs.rs")),
-        ("credential.rs", include_str!("credential.rs")),
-        ("renewal.rs", include_str!("renewal.rs")),
-    ];
-    let blocks: Vec<_> = guide.split("```").skip(1).step_by(2).collect();
-    assert_eq!(blocks.len(), files.len(), "number of code blocks in the guide (left) and of files (right)");
-    for (block, (name, text)) in blocks.iter().zip(files) {
-        let block = block.strip_prefix("rust,no_run\n").expect("a code block is not a doctest that is compiled");
-        assert_eq!(block, text, "src/guide.md and system-tests/tests/guide/{name} differ");
+    /// The code that a chapter contains, in its order.
+    macro_rules! chapters {
+        ($($chapter:ident: $($file:ident)*;)*) => {[$((
+            stringify!($chapter),
+            include_str!(concat!("../../../src/guide/", stringify!($chapter), ".md")),
+            &[$((stringify!($file), include_str!(concat!(stringify!($file), ".rs")))),*][..],
+        )),*]};
     }
+    let chapters = chapters! {
+        first_steps: first_steps;
+        documents: typed cursor;
+        transactions: transaction;
+        change_streams: changes;
+        files: files;
+        pools: pool;
+        metrics_and_traces: metrics logs;
+        tls_and_credentials: credential renewal;
+        blocking: single;
+    };
+    for (chapter, text, files) in chapters {
+        let blocks: Vec<_> = text.split("```").skip(1).step_by(2).filter(|block| !block.starts_with("toml")).collect();
+        assert_eq!(blocks.len(), files.len(), "number of code blocks in {chapter}.md (left) and of files (right)");
+        for (block, (name, text)) in blocks.iter().zip(files) {
+            let block = block.strip_prefix("rust,no_run\n").expect("a code block is not a doctest that is compiled");
+            assert_eq!(block, *text, "src/guide/{chapter}.md and system-tests/tests/guide/{name}.rs differ");
+        }
+    }
+    let folder = wharf_system_tests::root().join("src/guide");
+    let with_code = std::fs::read_dir(folder)
+        .unwrap()
+        .filter(|chapter| std::fs::read_to_string(chapter.as_ref().unwrap().path()).unwrap().contains("```rust"));
+    assert_eq!(with_code.count(), chapters.len(), "number of chapters with code (left) and of chapters here (right)");
 }
 
 #[test]
@@ -301,6 +314,19 @@ async fn cursor_that_is_not_read_to_its_end_is_closed() {
         cursor::orders(&bank.client, |_| Ok(())).await.unwrap_err();
         bank.no_cursor_is_open().await;
     }
+}
+
+#[tokio::test]
+async fn first_order_is_inserted_and_found() {
+    let bank = Bank::open().await;
+    let client = first_steps::start(&format!("mongodb://{}/", bank.mongod.address())).await.unwrap();
+    let new = first_steps::Order { customer: "first steps".to_owned(), price: 20 };
+    let found = first_steps::order(&client, &new).await.unwrap();
+    assert!(found.iter().any(|order| order.customer == new.customer && order.price == new.price), "{found:?}");
+    first_steps::stop(client).await;
+
+    let misspelt = first_steps::start(&format!("mongodb://{}/?maxPolSize=3", bank.mongod.address())).await.unwrap_err();
+    assert!(misspelt.to_string().contains("maxPolSize"), "{misspelt}");
 }
 
 #[tokio::test]

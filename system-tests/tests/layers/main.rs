@@ -37,6 +37,8 @@ const FLOORS: &[&[&str]] = &[
     &["client::deployment"],
     &["client"],
     &["client::single"],
+    // What the documentation tells, without code.
+    &["guide"],
 ];
 
 /// Where modules use each other: the module that contains them, their maximum number, and the reason.

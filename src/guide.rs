@@ -1,0 +1,27 @@
+// The guide's own links name files, for readers of the repository. If a link is defined twice, the first definition counts. So
+// `links.txt` stands first, whose links are for readers of the documentation.
+#![doc = include_str!("guide/links.txt")]
+#![doc = include_str!("guide.md")]
+
+/// Declares the chapters, each with the text of the file of the same name in `guide/`.
+macro_rules! chapters {
+    ($($chapter:ident)*) => {$(
+        #[doc = include_str!("guide/links.txt")]
+        #[doc = include_str!(concat!("guide/", stringify!($chapter), ".md"))]
+        pub mod $chapter {}
+    )*};
+}
+
+chapters! {
+    first_steps documents transactions change_streams files failures time_limits options sizes pools metrics_and_traces
+    tls_and_credentials blocking coming_from_elsewhere
+}
+
+/// The monitor from the example, ready to copy.
+///
+#[doc = concat!("```rust,no_run\n", include_str!("../examples/monitor/monitor.rs"), "\n# fn main() {}\n```")]
+pub mod monitor {}
+
+// Its examples need the crate `mongodb`: `perf/src/shop.rs` compiles them.
+#[cfg_attr(not(doctest), doc = include_str!("../docs/from-mongodb.md"))]
+pub mod from_mongodb {}
