@@ -21,7 +21,10 @@ const PICTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/pictures");
 #[serde(deny_unknown_fields)]
 struct Chart {
     title: String,
-    /// The heading in BENCHMARKS.md whose first table has the figures, unless they were measured elsewhere.
+    /// The page with the figures, unless they were measured elsewhere.
+    #[serde(default = "benchmarks")]
+    page: String,
+    /// The page's heading whose first table has the figures.
     section: Option<String>,
     /// The subjects that are wharf's.
     own: BTreeSet<String>,
@@ -53,9 +56,9 @@ struct Panel {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Row {
-    /// What the picture shows instead of the label in BENCHMARKS.md.
+    /// What the picture shows instead of the label in the table.
     label: Option<String>,
-    /// The label in BENCHMARKS.md. If it is only a number there, the text of an earlier row stands before it here.
+    /// The label in the table. If it is only a number there, the text of an earlier row stands before it here.
     table: String,
     /// The name of the case in a benchmark's result.
     case: Option<String>,
@@ -152,10 +155,14 @@ impl Chart {
         let mut lines = vec![format!("{} {}; {}.", self.notes, self.samples, self.machine), self.command.clone()];
         if let Some(heading) = &self.section {
             let heading = heading.trim_start_matches(['#', ' ']);
-            lines.push(format!("{}, table of \"{heading}\" in BENCHMARKS.md", self.date));
+            lines.push(format!("{}, table of \"{heading}\" in {}", self.date, self.page));
         }
         lines
     }
+}
+
+fn benchmarks() -> String {
+    "BENCHMARKS.md".to_owned()
 }
 
 impl Row {

@@ -111,6 +111,7 @@ fn package_contains_the_library_and_its_examples_but_no_tests() {
         "README.md",
         "SECURITY.md",
         "docs/from-mongodb.md",
+        "docs/how-it-became-fast.md",
         "docs/pictures/pools.svg",
         "examples/monitor/main.rs",
         "examples/monitor/monitor.rs",
@@ -168,23 +169,33 @@ fn resolved(page: &str, link: &str) -> String {
     folders.join("/")
 }
 
+/// Calls `check` with each file that the page links to, and fails if a heading does not exist.
+fn check_links(page: &str, check: impl Fn(&str) -> bool) {
+    for link in links(&read(page)).into_iter().filter(|link| !link.contains("://")) {
+        let (file, heading) = link.split_once('#').unwrap_or((link, ""));
+        let file = if file.is_empty() { page.to_owned() } else { resolved(page, file) };
+        assert!(check(&file), "{page} links to {link}, which is not there");
+        let is_heading =
+            |line: &str| line.strip_prefix('#').is_some_and(|line| anchor(line.trim_start_matches('#')) == heading);
+        let found = heading.is_empty() || read(&file).lines().any(is_heading);
+        assert!(found, "{page} links to {link}, but {file} has no such heading");
+    }
+}
+
 #[test]
 fn links_of_the_pages_for_users_lead_into_the_package() {
     let packaged = packaged();
     let docs = files_below("docs").into_iter().filter(|path| path.ends_with(".md"));
-    let pages: Vec<String> = ["README.md".to_owned()].into_iter().chain(docs).chain(guide()).collect();
-    for path in &pages {
-        for link in links(&read(path)).into_iter().filter(|link| !link.contains("://")) {
-            let (file, heading) = link.split_once('#').unwrap_or((link, ""));
-            let file = if file.is_empty() { path.clone() } else { resolved(path, file) };
-            assert!(packaged.contains(&file), "{path} links to {link}, which the package does not contain");
-            let headings: Vec<_> = read(&file)
-                .lines()
-                .filter_map(|line| Some(line.strip_prefix('#')?.trim_start_matches('#').to_owned()))
-                .collect();
-            let found = heading.is_empty() || headings.iter().any(|line| anchor(line) == heading);
-            assert!(found, "{path} links to {link}, but {file} has no such heading");
-        }
+    for page in ["README.md".to_owned()].into_iter().chain(docs).chain(guide()) {
+        check_links(&page, |file| packaged.contains(file));
+    }
+}
+
+#[test]
+fn links_of_the_pages_for_contributors_lead_to_files() {
+    for page in ["ARCHITECTURE.md", "BENCHMARKS.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "perf/README.md"]
+    {
+        check_links(page, |file| root().join(file).exists());
     }
 }
 
