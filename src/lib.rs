@@ -25,32 +25,28 @@
 //! }
 //! ```
 //!
-//! For a MongoDB deployment:
-//!
-//! - [`Client`]: monitors the servers, selects one for each operation, and retries. It has a pool for each server.
-//! - [`Database`] and [`Collection`]: the client's handles, with the operations on documents of your own types.
-//! - [`single::Client`]: the same client, but blocking, without threads or background tasks.
-//! - `gridfs`: files of any length, in buckets of a database.
-//! - [`Options`]: what to connect to and how, from a connection string or in code.
-//! - [`Endpoint`]: one server, and how to open connections to it. [`Command`]: a command on one connection.
-//!
-//! For connections of any type:
-//!
-//! - [`Establish`]: opens connections of your own type.
-//! - [`Pool`]: the connections to one address. A client marks its pools ready and clears them; for a pool that you
-//!   build yourself, your application does so.
-//!
-//! [`telemetry`] and [`metrics`] show what a pool does. The [`guide`] shows what a service does with a client:
-//! documents, cursors, transactions, failures, time limits. It also covers a pool without a client: a monitor, retries,
-//! sizes, certificate renewal.
+//! | to do this | begin here |
+//! | --- | --- |
+//! | use a MongoDB deployment | [`Client`], which monitors the servers, selects one for each operation, and retries |
+//! | read and write documents of your own types | [`Collection`], from [`Client::database`] and [`Database::collection`] |
+//! | run transactions | [`client::Session::with_transaction`] |
+//! | learn of changes | [`Collection::watch`] |
+//! | store files of any length | `gridfs` |
+//! | call it from plain threads | [`single::Client`], the same client without tasks or threads |
+//! | set options, TLS, credentials | [`Options`], from a connection string or in code |
+//! | pool connections of your own type | [`Establish`] and [`Pool`] |
+//! | pool connections to one MongoDB server | [`Endpoint`] and [`Command`] |
+//! | see what a pool does | [`Pool::metrics`] and [`metrics`]; [`telemetry`] for exporters, events and logs |
+//! | learn how, one subject at a time | the [`guide`]: [first steps](guide::first_steps), [documents](guide::documents), [transactions](guide::transactions), [failures](guide::failures), [time limits](guide::time_limits), [metrics and traces](guide::metrics_and_traces), … |
+//! | move from another crate | [`guide::coming_from_elsewhere`] |
 //!
 //! # Before you start
 //!
-//! - A pool that you build yourself starts paused: call [`Pool::ready`].
-//! - A pool connects to one server. [`Options::endpoints`] returns an [`Endpoint`] for each of several servers.
+//! - Set `timeoutMS` ([`Options::timeout`](Options#structfield.timeout)) in a service: it limits each operation as a whole.
+//!   Without it, a command waits for its reply without a limit.
 //! - Connections use TLS only if the options say so: see [`Options::tls`](Options#structfield.tls).
-//! - A command waits for its reply without a limit, unless [`Options::timeout`](Options#structfield.timeout) or
-//!   [`Command::timeout`] sets one.
+//! - A pool that you build yourself starts paused: call [`Pool::ready`]. It connects to one server. [`Options::endpoints`]
+//!   returns an [`Endpoint`] for each of several servers.
 //! - [`OperationError`] and [`CheckOutError`] tell you whether to retry. A pool sends a command twice only if the
 //!   server refused it and demanded reauthentication (error 391), and it never clears itself. A client retries commands
 //!   and clears its pools, as the specifications require.

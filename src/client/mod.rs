@@ -112,6 +112,40 @@ const DEFAULT_SESSION_TIMEOUT_MINUTES: i64 = 30;
 /// A client of a MongoDB deployment: a standalone server, a replica set, a sharded cluster, or servers behind a load
 /// balancer.
 ///
+/// ```no_run
+/// use bson::doc;
+/// use serde::{Deserialize, Serialize};
+/// use wharf::{Client, Collection};
+///
+/// #[derive(Serialize, Deserialize)]
+/// struct Order {
+///     customer: String,
+///     price: i64,
+/// }
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let client = Client::from_uri("mongodb://app:secret@localhost/?timeoutMS=15000")?;
+/// let orders: Collection<Order> = client.database("shop").collection("orders");
+/// orders.insert_one(Order { customer: "Ada".into(), price: 20 }).await?;
+/// let expensive: Vec<Order> = orders.find(doc! { "price": { "$gte": 10 } }).await?.try_collect().await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// | to do this | call that |
+/// | --- | --- |
+/// | create a client | [`from_uri`](Self::from_uri), [`new`](Self::new), or [`builder`](Self::builder) for subscribers |
+/// | read and write documents | [`database`](Self::database), then [`Database::collection`](crate::Database::collection) and the methods of [`Collection`](crate::Collection) |
+/// | run a transaction | [`start_session`](Self::start_session), then [`Session::with_transaction`] |
+/// | learn of changes | [`Collection::watch`](crate::Collection::watch), or [`watch`](Self::watch) for the whole cluster |
+/// | store a file | [`Database::gridfs_bucket`](crate::Database::gridfs_bucket) |
+/// | write to several collections at once | [`bulk_write`](Self::bulk_write) |
+/// | run any command | [`run_command`](Self::run_command), or [`run`](Self::run) with an [`Operation`] |
+/// | wait for a server, or open connections before they are needed | [`connect`](Self::connect), [`warm_up`](Self::warm_up) |
+/// | see the servers and their pools | [`status`](Self::status), [`metrics`](Self::metrics) |
+/// | find what holds connections | [`account_for_holders`](Self::account_for_holders) |
+/// | end | [`shutdown`](Self::shutdown) |
+///
 /// It is created without a runtime, and does not connect until it is first used. Clones are cheap, and share
 /// everything. Dropping the last clone closes all pools and ends the monitors. A cancelled operation of a [`Session`]
 /// counts as a clone until the rest of its reply has been read, for at most

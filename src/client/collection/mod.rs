@@ -211,6 +211,38 @@ impl<C> fmt::Debug for Database<C> {
 
 /// A collection of a client, whose documents are values of type `T`: [`Database::collection`].
 ///
+/// ```no_run
+/// use bson::doc;
+/// use serde::{Deserialize, Serialize};
+/// use wharf::{ClientError, Collection};
+///
+/// #[derive(Serialize, Deserialize)]
+/// struct Order {
+///     #[serde(rename = "_id")]
+///     id: i32,
+///     price: i64,
+/// }
+///
+/// async fn reduce(orders: &Collection<Order>) -> Result<Vec<Order>, ClientError> {
+///     orders.insert_one(Order { id: 1, price: 20 }).await?;
+///     orders.update_many(doc! { "price": { "$gte": 10 } }, doc! { "$inc": { "price": -1_i64 } }).await?;
+///     orders.find(doc! {}).sort(doc! { "price": -1 }).limit(10).await?.try_collect().await
+/// }
+/// ```
+///
+/// | to do this | call that |
+/// | --- | --- |
+/// | insert | [`insert_one`](Self::insert_one), [`insert_many`](Self::insert_many) |
+/// | read | [`find_one`](Self::find_one), [`find`](Self::find), [`aggregate`](Self::aggregate), [`distinct`](Self::distinct) |
+/// | count | [`count_documents`](Self::count_documents), [`estimated_document_count`](Self::estimated_document_count) |
+/// | change | [`update_one`](Self::update_one), [`update_many`](Self::update_many), [`replace_one`](Self::replace_one) |
+/// | delete | [`delete_one`](Self::delete_one), [`delete_many`](Self::delete_many) |
+/// | change or delete a document, and return it | [`find_one_and_update`](Self::find_one_and_update), [`find_one_and_replace`](Self::find_one_and_replace), [`find_one_and_delete`](Self::find_one_and_delete) |
+/// | do many writes at once | [`bulk_write`](Self::bulk_write) |
+/// | learn of changes | [`watch`](Self::watch) |
+/// | manage indexes | [`create_index`](Self::create_index), [`list_indexes`](Self::list_indexes), [`drop_index`](Self::drop_index) |
+/// | read documents as another type | `typed` of a call, [`clone_with_type`](Self::clone_with_type) |
+///
 /// It is cheap to clone, and can be created at any time. Each method returns a builder: set options with its methods,
 /// then await it to send the command. Filters, updates and the values of options can be anything that serde writes as a
 /// document: `doc!`, `rawdoc!`, or a struct.

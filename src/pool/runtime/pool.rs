@@ -32,6 +32,45 @@ use crate::pool::sync::Contained;
 
 /// A pool of connections to one address.
 ///
+/// ```
+/// use wharf::{Establish, EstablishError, Establishing, Pool};
+///
+/// /// Opens connections to a server that needs none.
+/// struct Nothing;
+///
+/// impl Establish for Nothing {
+///     type Connection = Vec<u8>;
+///
+///     async fn establish(&self, _: Establishing) -> Result<Vec<u8>, EstablishError> {
+///         Ok(Vec::new())
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let pool = Pool::builder("nowhere", Nothing).build()?;
+/// pool.ready();
+/// let mut connection = pool.check_out().await?;
+/// connection.push(1);
+/// drop(connection); // checks it in
+/// assert_eq!(pool.check_out().await?[..], [1]);
+/// pool.close();
+/// pool.closed().await;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// | to do this | call that |
+/// | --- | --- |
+/// | create a pool | [`builder`](Self::builder), or [`Endpoint::pool`](crate::Endpoint::pool) for a MongoDB server |
+/// | let it serve check-outs | [`ready`](Self::ready): a pool starts paused |
+/// | get a connection | [`check_out`](Self::check_out), [`check_out_until`](Self::check_out_until) |
+/// | give it back | drop it, or [`check_in`](Self::check_in) |
+/// | run one command on a MongoDB server | [`run_command`](Pool::run_command), [`run`](Pool::run) |
+/// | discard all connections | [`clear`](Self::clear) |
+/// | see what it does | [`status`](Self::status), [`metrics`](Self::metrics), [`subscribe`](Self::subscribe), [`holders`](Self::holders) |
+/// | end | [`close`](Self::close), then [`closed`](Self::closed) |
+///
 /// A pool starts paused. [`Pool::ready`] makes it serve check-outs, and [`Pool::clear`] pauses it again. The monitors
 /// of a [`Client`](crate::Client) do both for the client's pools. If you build a pool yourself, your application must
 /// do so. A pool that is never cleared stays ready: its check-outs fail while the server cannot be reached, and succeed
@@ -110,23 +149,6 @@ use crate::pool::sync::Contained;
 /// the names of hosts, on the blocking threads of the child's runtime. So fork before the parent has threads, or while
 /// no thread is beginning or ending; [`single::Client`](crate::single::Client) does not start any threads. Use `fork`:
 /// `_Fork` and a raw `clone` do not run fork handlers, so a pool does not notice their children.
-///
-/// # Example
-///
-/// ```no_run
-/// use wharf::{Endpoint, Pool};
-///
-/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// let pool: Pool<Endpoint> = Endpoint::new("localhost")?.pool().build()?;
-/// pool.ready();
-/// let connection = pool.check_out().await?;
-/// assert_eq!(pool.status().in_use, 1);
-/// drop(connection); // checks it in
-/// pool.close();
-/// pool.closed().await;
-/// # Ok(())
-/// # }
-/// ```
 pub struct Pool<E: Establish> {
     /// The core of `shared`. With this copy of its pointer, a check-out loads one pointer instead of two.
     pub(super) core: CoreOfShared<E>,
