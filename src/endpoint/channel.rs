@@ -76,7 +76,7 @@ pub(super) struct Channel {
     /// Whether waits for replies keep their thread awake.
     busy_poll: BusyPoll,
     /// The error that broke the channel.
-    fault: Option<Cause>,
+    broken_by: Option<Cause>,
 }
 
 /// The state of the exchange.
@@ -195,7 +195,7 @@ impl Channel {
             is_decompressed: false,
             decompressing: None,
             busy_poll: BusyPoll::new(Duration::ZERO),
-            fault: None,
+            broken_by: None,
         }
     }
 
@@ -512,8 +512,8 @@ impl Channel {
     }
 
     /// Returns the error that broke the channel, if any.
-    pub(super) fn fault(&self) -> Option<&Cause> {
-        self.fault.as_ref()
+    pub(super) fn broken_by(&self) -> Option<&Cause> {
+        self.broken_by.as_ref()
     }
 
     /// Breaks the channel because the stream failed.
@@ -521,7 +521,7 @@ impl Channel {
     pub(super) fn network(&mut self, error: io::Error) -> ExchangeError {
         self.state = ExchangeState::Broken;
         // The caller of the command gets the error itself.
-        self.fault = Some(Arc::new(io::Error::new(error.kind(), error.to_string())));
+        self.broken_by = Some(Arc::new(io::Error::new(error.kind(), error.to_string())));
         ExchangeError::Network(error)
     }
 
@@ -529,7 +529,7 @@ impl Channel {
     #[cold]
     pub(super) fn wire(&mut self, error: WireError) -> ExchangeError {
         self.state = ExchangeState::Broken;
-        self.fault = Some(Arc::new(error.clone()));
+        self.broken_by = Some(Arc::new(error.clone()));
         ExchangeError::Wire(error)
     }
 }

@@ -249,9 +249,9 @@ impl EndpointConnection {
     }
 
     /// Returns why the connection cannot run another command, for the event that reports its closing.
-    pub(super) fn fault(&self) -> Cause {
-        match self.channel.fault() {
-            Some(fault) => Arc::clone(fault),
+    pub(super) fn broken_by(&self) -> Cause {
+        match self.channel.broken_by() {
+            Some(error) => Arc::clone(error),
             None if self.reauthenticating => Arc::new(LeftUndone::Authentication),
             None => Arc::new(LeftUndone::Command),
         }

@@ -483,8 +483,8 @@ impl Establish for Endpoint {
         connection.condition_at_check_in()
     }
 
-    fn fault(&self, connection: &EndpointConnection) -> Option<Cause> {
-        Some(connection.fault())
+    fn broken_by(&self, connection: &EndpointConnection) -> Option<Cause> {
+        Some(connection.broken_by())
     }
 
     async fn drain(&self, connection: &mut EndpointConnection) {

@@ -128,7 +128,7 @@
 //! deliverer is waiting for this thread. So a subscriber's own calls emit all their events into the queue, where they
 //! may exceed `room`; only the subscriber itself limits them.
 
-mod place;
+mod inside;
 mod queue;
 mod signal;
 
@@ -138,7 +138,7 @@ use event_listener::Event;
 
 use crate::pool::sync::atomic::{AtomicBool, Ordering};
 use crate::pool::sync::{BriefLock, Watch, contain, unless_mutant};
-use place::Inside;
+use inside::Inside;
 use queue::{Caller, Next, Queue};
 use signal::Verdict;
 
@@ -184,7 +184,7 @@ impl<T> Delivery<T> {
     /// Inside an inline delivery, leaves them until it ends, so that a subscriber is not called again inside its own
     /// call.
     pub fn deliver(&self, on_event: impl Fn(&T)) {
-        if !place::is_inline_in(self.address()) {
+        if !inside::is_inline_in(self.address()) {
             let (next, caller) = self.locked(|queue| queue.arrive(self.share.room));
             self.take_steps(next, caller, &on_event);
         }
@@ -192,7 +192,7 @@ impl<T> Delivery<T> {
 
     /// Queues an event and delivers: [`Delivery::emit`] and [`Delivery::deliver`] in one call.
     pub fn publish(&self, event: T, on_event: impl Fn(&T)) {
-        if place::is_inline_in(self.address()) {
+        if inside::is_inline_in(self.address()) {
             return self.emit(event);
         }
         let (next, caller) = self.locked(|queue| {
@@ -219,7 +219,7 @@ impl<T> Delivery<T> {
             self.catch_up(&on_event);
         }
         // A subscriber's panic must not affect the pool.
-        match place::inline(self.address(), || _ = contain(|| on_event(event))) {
+        match inside::inline(self.address(), || _ = contain(|| on_event(event))) {
             Some(NO_EMBARGO) => {}
             Some(embargo) => self.lift(embargo, on_event),
             None => self.publish_inside(event, on_event),
@@ -230,7 +230,7 @@ impl<T> Delivery<T> {
     /// subscriber.
     #[cold]
     fn catch_up(&self, on_event: &impl Fn(&T)) {
-        if !place::is_inside() {
+        if !inside::is_inside() {
             let (next, caller) = self.locked(|queue| queue.arrive(0));
             self.take_steps(next, caller, on_event);
         }

@@ -70,7 +70,7 @@ pub const MUTANTS: &[Mutant] = &[
         name: "subscribers_wait_too",
         does: "A thread inside a subscriber waits for a subscriber.",
         file: "pool/delivery/queue.rs",
-        edits: &[Edit { within: "fn arrive", right: "!place::is_inside()", wrong: "true" }],
+        edits: &[Edit { within: "fn arrive", right: "!inside::is_inside()", wrong: "true" }],
     },
     Mutant {
         name: "role_is_freed_for_the_successor",
@@ -119,7 +119,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "subscribers_deliver_inline",
         does: "An event that is emitted inside a subscriber is delivered inside the present delivery.",
-        file: "pool/delivery/place.rs",
+        file: "pool/delivery/inside.rs",
         edits: &[Edit {
             within: "fn inline",
             right: "if nesting.outermost.get() != OUTSIDE { return None; }",
@@ -131,8 +131,8 @@ pub const MUTANTS: &[Mutant] = &[
         does: "A subscriber that emits an event inside an inline delivery is called for queued events meanwhile.",
         file: "pool/delivery.rs",
         edits: &[
-            Edit { within: "fn deliver(", right: "!place::is_inline_in(self.address())", wrong: "true" },
-            Edit { within: "fn publish(", right: "place::is_inline_in(self.address())", wrong: "false" },
+            Edit { within: "fn deliver(", right: "!inside::is_inline_in(self.address())", wrong: "true" },
+            Edit { within: "fn publish(", right: "inside::is_inline_in(self.address())", wrong: "false" },
         ],
     },
     Mutant {

@@ -6,10 +6,10 @@ use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use super::close_error::CloseError;
 use super::core::Core;
 use super::drain_queue::{DrainNumber, Left};
 use super::environment::Environment;
-use super::fault::CloseError;
 use super::held::{ClosedOnPanic, Held};
 use crate::pool::condition::Condition;
 

@@ -132,7 +132,7 @@ pub unsafe trait Environment: Send + Sync + 'static {
 
     /// Returns why a connection is not [`Condition::Reusable`], for its `ConnectionClosed` event. Called only if a
     /// subscriber is listening.
-    fn fault(&self, connection: &Self::Connection) -> Option<Cause> {
+    fn broken_by(&self, connection: &Self::Connection) -> Option<Cause> {
         let _ = connection;
         None
     }

@@ -6,9 +6,9 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::acquire::Grant;
+use super::close_error::CloseError;
 use super::core::Core;
 use super::environment::Environment;
-use super::fault::CloseError;
 use super::shard::{PushError, Shard};
 use super::slab::{Record, Slot, Stamp};
 use super::state::Phase;
@@ -106,10 +106,10 @@ impl<E: Environment> Held<E> {
     }
 
     /// Returns the environment's reason why the connection cannot be used again.
-    pub(super) fn fault(&self) -> Option<Cause> {
+    pub(super) fn broken_by(&self) -> Option<Cause> {
         // SAFETY: INV-1: we own the slot, and the borrow ends here.
         let connection = unsafe { self.slot().value_ref() }?;
-        self.core().environment.fault(connection)
+        self.core().environment.broken_by(connection)
     }
 
     pub(super) fn id(&self) -> u64 {

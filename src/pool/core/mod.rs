@@ -133,12 +133,12 @@ mod acquire;
 mod attention;
 mod capacity;
 mod check_out;
+mod close_error;
 #[allow(clippy::module_inception, reason = "the core, in the room of its parts")]
 mod core;
 mod drain_queue;
 mod draining;
 mod environment;
-mod fault;
 mod held;
 mod hold;
 mod holding;

@@ -19,9 +19,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::check_out::Started;
+use super::close_error::CloseError;
 use super::core::Core;
 use super::environment::Environment;
-use super::fault::CloseError;
 use super::held::Held;
 use super::lease::Lease;
 use super::waitlist::Lane;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::NO_EMBARGO;
-use super::place;
+use super::inside;
 use super::signal::{Signal, Verdict};
 
 pub(super) struct Queue<T> {
@@ -108,7 +108,7 @@ impl<T> Queue<T> {
 
     /// Queues an event of a thread that may be in an inline delivery of the delivery at this address.
     pub(super) fn push(&mut self, event: T, address: usize) {
-        let embargo = place::embargo_of(address, || {
+        let embargo = inside::embargo_of(address, || {
             self.last_embargo += 1;
             self.embargoes.push(self.last_embargo);
             self.last_embargo
@@ -121,7 +121,7 @@ impl<T> Queue<T> {
     pub(super) fn arrive(&mut self, room: u32) -> (Next<T>, Caller) {
         // A thread inside a subscriber must not wait, because another caller, or its own delivery, may be waiting for
         // it.
-        let caller = Caller { mine: self.emitted, room, left: 0, may_wait: !place::is_inside() };
+        let caller = Caller { mine: self.emitted, room, left: 0, may_wait: !inside::is_inside() };
         if self.role == Role::Free {
             return (if self.events.is_empty() { Next::Leave } else { self.go_on(caller) }, caller);
         }

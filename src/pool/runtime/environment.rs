@@ -203,8 +203,8 @@ unsafe impl<E: Establish> Environment for TokioEnvironment<E> {
         contain(|| self.establish.condition(connection)).unwrap_or(Condition::Broken)
     }
 
-    fn fault(&self, connection: &E::Connection) -> Option<Cause> {
-        contain(|| self.establish.fault(connection)).flatten()
+    fn broken_by(&self, connection: &E::Connection) -> Option<Cause> {
+        contain(|| self.establish.broken_by(connection)).flatten()
     }
 
     fn drain(&self, draining: Draining<Self>) {

@@ -89,7 +89,7 @@ pub trait Establish: Send + Sync + 'static {
 
     /// Returns why a connection is not [reusable](Condition::Reusable), for its `ConnectionClosed` event and for the
     /// log. Called only if the pool has a subscriber. The default is `None`.
-    fn fault(&self, connection: &Self::Connection) -> Option<Cause> {
+    fn broken_by(&self, connection: &Self::Connection) -> Option<Cause> {
         let _ = connection;
         None
     }

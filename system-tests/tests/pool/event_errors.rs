@@ -29,7 +29,7 @@ impl Establish for Faulty {
         if connection.is_some() { Condition::Broken } else { Condition::Reusable }
     }
 
-    fn fault(&self, connection: &Self::Connection) -> Option<Cause> {
+    fn broken_by(&self, connection: &Self::Connection) -> Option<Cause> {
         connection.filter(|fault| !fault.is_empty()).map(|fault| Arc::new(io::Error::other(fault)) as Cause)
     }
 }

@@ -28,7 +28,7 @@ impl CloseError {
     pub(super) fn into_event_error<E: Environment>(self, held: Held<E>) -> EventError {
         match self {
             Self::Failed(error) => EventError::new(error),
-            Self::Unusable => held.fault().map_or_else(|| EventError::new(self), EventError::from),
+            Self::Unusable => held.broken_by().map_or_else(|| EventError::new(self), EventError::from),
             error => EventError::new(error),
         }
     }
