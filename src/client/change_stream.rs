@@ -20,7 +20,7 @@ use serde::de::DeserializeOwned;
 pub use self::opening::{Watch, WatchTarget};
 
 use self::opening::{Opening, Plan, Start};
-use super::cursor::{Cursor, Place, read};
+use super::cursor::{Advanced, Cursor, DocumentRange, read};
 use super::error::ClientError;
 use crate::endpoint::{CommandError, Limit};
 use crate::pool::runtime::random_fraction;
@@ -81,9 +81,6 @@ pub struct ChangeStream<T = RawDocumentBuf> {
     resumptions: u32,
     events: PhantomData<fn() -> T>,
 }
-
-/// The place of the event that the stream has advanced to, if any.
-type Advanced = Poll<Result<Option<Place>, ClientError>>;
 
 enum State {
     Open(Box<Cursor>),
@@ -160,11 +157,7 @@ impl<T> ChangeStream<T> {
     }
 
     /// Advances in a call with its own time limit.
-    async fn call(
-        &mut self,
-        limit: Limit,
-        poll: fn(&mut Self, &mut Context<'_>) -> Advanced,
-    ) -> Result<Option<Place>, ClientError> {
+    async fn call(&mut self, limit: Limit, poll: fn(&mut Self, &mut Context<'_>) -> Poll<Advanced>) -> Advanced {
         let call = Call::begin(self);
         call.0.running = Some(limit);
         let advanced = poll_fn(|context| poll(call.0, context)).await;
@@ -172,10 +165,10 @@ impl<T> ChangeStream<T> {
         advanced
     }
 
-    /// Returns the event at a place in the current batch.
-    pub(crate) fn document(&self, advanced: Option<Place>) -> Result<Option<&RawDocument>, ClientError> {
+    /// Returns the event at a range in the current batch.
+    pub(crate) fn document(&self, advanced: Option<DocumentRange>) -> Result<Option<&RawDocument>, ClientError> {
         match (advanced, &self.state) {
-            (Some(place), State::Open(cursor)) => cursor.document(place).map(Some),
+            (Some(range), State::Open(cursor)) => cursor.document(range).map(Some),
             _ => Ok(None),
         }
     }
@@ -255,7 +248,7 @@ impl<T> ChangeStream<T> {
 
     /// Fetches one batch at most, and advances to the next event, unless the server has none at the moment. The time
     /// limit applies to the next event, and keeps running across batches without events.
-    pub(crate) fn poll_step(&mut self, context: &mut Context<'_>) -> Advanced {
+    pub(crate) fn poll_step(&mut self, context: &mut Context<'_>) -> Poll<Advanced> {
         let advanced = ready!(self.poll_advance(context));
         if !matches!(advanced, Ok(None)) || self.is_over() {
             self.running = None;
@@ -264,7 +257,7 @@ impl<T> ChangeStream<T> {
     }
 
     /// Advances to the next event, waiting if necessary.
-    fn poll_event(&mut self, context: &mut Context<'_>) -> Advanced {
+    fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Advanced> {
         loop {
             match ready!(self.poll_step(context)) {
                 // The server waits before it replies, so this is no busy loop.
@@ -274,8 +267,8 @@ impl<T> ChangeStream<T> {
         }
     }
 
-    /// Advances to the next event, and returns its place in the batch.
-    fn poll_advance(&mut self, context: &mut Context<'_>) -> Advanced {
+    /// Advances to the next event, and returns its range in the batch.
+    fn poll_advance(&mut self, context: &mut Context<'_>) -> Poll<Advanced> {
         let limit = *self.running.get_or_insert_with(|| self.plan.timeout().start());
         loop {
             match &mut self.state {
@@ -294,9 +287,9 @@ impl<T> ChangeStream<T> {
                     let advanced = ready!(cursor.poll_advance(context));
                     let is_left_over = std::mem::take(&mut self.is_left_over);
                     match advanced {
-                        Ok(Some(place)) => {
+                        Ok(Some(range)) => {
                             self.resumptions = 0;
-                            return Poll::Ready(self.returns(place).map(|()| Some(place)));
+                            return Poll::Ready(self.returns(range).map(|()| Some(range)));
                         }
                         Ok(None) => {
                             self.resumptions = 0;
@@ -342,10 +335,10 @@ impl<T> ChangeStream<T> {
         self.state = State::Resuming(self.plan.open(&self.start, limit, pause));
     }
 
-    /// Records the token of the event at `place`, which is about to be returned ("Updating the Cached Resume Token").
-    fn returns(&mut self, place: Place) -> Result<(), ClientError> {
+    /// Records the token of the event at `range`, which is about to be returned ("Updating the Cached Resume Token").
+    fn returns(&mut self, range: DocumentRange) -> Result<(), ClientError> {
         let State::Open(cursor) = &self.state else { return Ok(()) };
-        let id = cursor.document(place)?.get_document("_id");
+        let id = cursor.document(range)?.get_document("_id");
         let Ok(id) = id else {
             // The stream could not resume after an event without a token.
             self.state = State::Over;
@@ -366,7 +359,7 @@ impl<T: DeserializeOwned> Stream for ChangeStream<T> {
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.get_mut();
         let advanced = ready!(this.poll_event(context));
-        let event = advanced.and_then(|place| this.document(place));
+        let event = advanced.and_then(|range| this.document(range));
         Poll::Ready(event.and_then(|event| event.map(read).transpose()).transpose())
     }
 }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use bson::raw::CString;
 use bson::{RawArrayBuf, RawDocument, RawDocumentBuf};
 
-use crate::client::deployment::{Purpose, logs_selections};
+use crate::client::deployment::{LoggedOperation, logs_selections};
 use crate::endpoint::{Command, Endpoint, OperationError, OutgoingDocuments};
 use crate::pool::error::Labels;
 use crate::pool::runtime::Connection;
@@ -184,14 +184,14 @@ impl OperationId {
         self.0.is_some()
     }
 
-    /// Returns the purpose of a server selection: this operation, with this command.
-    pub(super) fn purpose(self, command: &RawDocument) -> Purpose<'_> {
-        Purpose::Command(command, self.0)
+    /// Returns this operation, with this command, for the log of a server selection.
+    pub(super) fn logged(self, command: &RawDocument) -> LoggedOperation<'_> {
+        LoggedOperation::Command(command, self.0)
     }
 
-    /// Returns the purpose of a server selection: this operation, with a command of this name.
-    pub(super) fn named(self, command: &'static str) -> Purpose<'static> {
-        Purpose::Named(command, self.0)
+    /// Returns this operation, with a command of this name, for the log of a server selection.
+    pub(super) fn named(self, command: &'static str) -> LoggedOperation<'static> {
+        LoggedOperation::Named(command, self.0)
     }
 }
 

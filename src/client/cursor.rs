@@ -4,8 +4,8 @@ mod batch;
 mod closing;
 mod command;
 mod kinds;
-mod query;
 mod reading;
+mod server_cursor;
 mod timed;
 
 use crate::pool::core::Purpose;
@@ -22,15 +22,15 @@ use bson::{RawBsonRef, RawDocument, RawDocumentBuf};
 use futures_core::Stream;
 use serde::de::DeserializeOwned;
 
-pub(crate) use self::batch::Place;
-use self::batch::{Batch, OnServer, unreadable};
+pub(crate) use self::batch::{Advanced, DocumentRange};
+use self::batch::{Batch, CursorReply, unreadable};
 pub use self::kinds::{CursorType, TimeoutMode};
-use self::query::{CursorTime, Query};
+use self::server_cursor::{CursorTime, ServerCursor};
 use super::Client;
+use super::closing_queue::QueueNumber;
 use super::engine::{GivenUp, Reached, UnmetConcern};
 use super::error::{ClientError, FailedOperation};
 use super::in_session::{InSession, has_sessions};
-use super::line::Ticket;
 use super::operation::{Kind, Operation};
 use super::run::Answer;
 use crate::client::session::{name, writes_its_result};
@@ -215,15 +215,16 @@ impl OpenCursor<'_> {
         if time.mode == TimeoutMode::CursorLifetime {
             time.running = Some(limit);
         }
-        let (OnServer { id, collection }, named) = OnServer::read(&reply, body);
+        let (CursorReply { id, collection }, named) = CursorReply::read(&reply, body);
         let batch = named.and_then(|()| Batch::read(reply, "firstBatch"));
         let session = match session {
             // The change stream's own comment, which was not sent with the command.
             InSession::Explicit(explicit) if explicit.is_implicit() && !has_sessions => InSession::Never,
             session => session,
         };
-        let (opened_in, ticket) = if is_beside_transaction { (None, None) } else { transaction_of(&client, &session) };
-        let mut query = Query {
+        let (opened_in, queue_number) =
+            if is_beside_transaction { (None, None) } else { transaction_of(&client, &session) };
+        let mut server_cursor = ServerCursor {
             server: server.server().clone(),
             database,
             collection,
@@ -237,28 +238,28 @@ impl OpenCursor<'_> {
             pinned: None,
             session,
             opened_in,
-            ticket: ticket.clone(),
+            queue_number: queue_number.clone(),
             client,
         };
         if id == 0 {
-            query.end_on(connection.as_ref());
+            server_cursor.end_on(connection.as_ref());
         } else if let Some(mut connection) = connection
             && connection.service_id().is_some()
         {
             // Behind a load balancer, only this connection leads to the cursor (Load Balancers, "Connection Pinning").
             connection.pin_to(Purpose::Cursor);
-            query.pinned = Some(connection);
+            server_cursor.pinned = Some(connection);
         }
-        let client = query.client.clone();
+        let client = server_cursor.client.clone();
         let mut cursor = Cursor {
             id,
             batch: Batch::default(),
-            query: Some(query),
+            server_cursor: Some(server_cursor),
             fetching: None,
             closer: None,
             unclosed: 0,
             pause: Duration::ZERO,
-            ticket,
+            queue_number,
             client,
             forks: forks(),
             max_wire_version,
@@ -315,17 +316,17 @@ pub struct Cursor<T = RawDocumentBuf> {
     id: i64,
     batch: Batch,
     /// `None` while a batch is being fetched.
-    query: Option<Query>,
+    server_cursor: Option<ServerCursor>,
     fetching: Option<Fetching>,
     /// What closes the cursor while the server waits for documents.
-    closer: Option<Query>,
+    closer: Option<ServerCursor>,
     /// The server's id of a cursor that failed and is to be closed when the value drops; 0 for none. Behind a load
     /// balancer, the cursor keeps its connection until then (Load Balancers, "Behaviour With Cursors").
     unclosed: i64,
     /// The pause before the next batch is fetched.
     pause: Duration,
     /// Only for a cursor of a transaction behind a load balancer.
-    ticket: Option<Ticket>,
+    queue_number: Option<QueueNumber>,
     client: Client,
     /// The number of forks before the cursor was opened.
     forks: u32,
@@ -335,7 +336,7 @@ pub struct Cursor<T = RawDocumentBuf> {
     documents: PhantomData<fn() -> T>,
 }
 
-type Fetching = Pin<Box<dyn Future<Output = (Query, Result<Batch, GivenUp>)> + Send>>;
+type Fetching = Pin<Box<dyn Future<Output = (ServerCursor, Result<Batch, GivenUp>)> + Send>>;
 
 impl<T> Cursor<T> {
     /// Returns the next document as serde reads it, or `None` at the end of the results. A tailable cursor waits for a
@@ -390,17 +391,17 @@ impl<T> Cursor<T> {
     }
 
     /// Ends the iteration, and lends out the document that the cursor has advanced to.
-    fn lend(&mut self, advanced: Result<Option<Place>, ClientError>) -> Result<Option<&RawDocument>, ClientError> {
+    fn lend(&mut self, advanced: Advanced) -> Result<Option<&RawDocument>, ClientError> {
         self.end_iteration();
         match advanced? {
-            Some(place) => self.batch.document(place).map(Some),
+            Some(range) => self.batch.document(range).map(Some),
             None => Ok(None),
         }
     }
 
-    /// Advances to the next document, and returns its place, or `None` if there is none at the moment, or at all.
+    /// Advances to the next document, and returns its range, or `None` if there is none at the moment, or at all.
     /// Fetches at most one empty batch. The time limit of the iteration keeps running after `None`.
-    pub(crate) async fn step(&mut self) -> Result<Option<Place>, ClientError> {
+    pub(crate) async fn step(&mut self) -> Advanced {
         let advanced = poll_fn(|context| self.poll_advance(context)).await;
         if !matches!(advanced, Ok(None)) {
             self.end_iteration();
@@ -415,8 +416,8 @@ impl<T> Cursor<T> {
     ///
     /// The cursor may stay open on the server, which closes it after ten minutes.
     pub async fn close(mut self) {
-        let place = self.line_up();
-        if let Some(closing) = self.closing(None, place) {
+        let guard = self.queue_up();
+        if let Some(closing) = self.closing(None, guard) {
             closing.await;
         }
     }
@@ -451,12 +452,12 @@ impl<T> Cursor<T> {
         Cursor {
             id: std::mem::take(&mut self.id),
             batch: std::mem::take(&mut self.batch),
-            query: self.query.take(),
+            server_cursor: self.server_cursor.take(),
             fetching: self.fetching.take(),
             closer: self.closer.take(),
             unclosed: std::mem::take(&mut self.unclosed),
             pause: self.pause,
-            ticket: self.ticket.take(),
+            queue_number: self.queue_number.take(),
             client: self.client.clone(),
             forks: self.forks,
             max_wire_version: self.max_wire_version,
@@ -465,9 +466,9 @@ impl<T> Cursor<T> {
         }
     }
 
-    /// Returns the document at a place in the current batch.
-    pub(crate) fn document(&self, place: Place) -> Result<&RawDocument, ClientError> {
-        self.batch.document(place)
+    /// Returns the document at a range of the current batch.
+    pub(crate) fn document(&self, range: DocumentRange) -> Result<&RawDocument, ClientError> {
+        self.batch.document(range)
     }
 
     /// Returns whether the current batch is used up.
@@ -493,19 +494,19 @@ impl<T> Cursor<T> {
 
     /// Sets the time limit of the iteration in progress.
     pub(crate) fn limit_iteration(&mut self, limit: Limit) {
-        if let Some(query) = &mut self.query {
-            query.time.running = Some(limit);
+        if let Some(server_cursor) = &mut self.server_cursor {
+            server_cursor.time.running = Some(limit);
         }
     }
 
-    /// Advances to the next document, fetching batches as necessary, and returns its place in the batch.
-    pub(super) fn poll_advance(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Place>, ClientError>> {
+    /// Advances to the next document, fetching batches as necessary, and returns its range in the batch.
+    pub(super) fn poll_advance(&mut self, context: &mut Context<'_>) -> Poll<Advanced> {
         loop {
             if let Some(fetching) = &mut self.fetching {
-                let (query, fetched) = ready!(fetching.as_mut().poll(context));
+                let (server_cursor, fetched) = ready!(fetching.as_mut().poll(context));
                 self.fetching = None;
                 self.closer = None;
-                self.query = Some(query);
+                self.server_cursor = Some(server_cursor);
                 match fetched {
                     Ok(batch) => {
                         self.id = batch.id;
@@ -526,7 +527,7 @@ impl<T> Cursor<T> {
                 }
             }
             match self.batch.advance() {
-                Ok(Some(place)) => return Poll::Ready(Ok(Some(place))),
+                Ok(Some(range)) => return Poll::Ready(Ok(Some(range))),
                 Ok(None) if self.id == 0 => return Poll::Ready(Ok(None)),
                 Ok(None) => {}
                 Err(error) => {
@@ -535,14 +536,14 @@ impl<T> Cursor<T> {
                     return Poll::Ready(Err(error));
                 }
             }
-            let Some(query) = self.query.take() else { return Poll::Ready(Ok(None)) };
-            self.closer = query.closer();
-            self.fetching = Some(Box::pin(query.fetch(self.id, std::mem::take(&mut self.pause))));
+            let Some(server_cursor) = self.server_cursor.take() else { return Poll::Ready(Ok(None)) };
+            self.closer = server_cursor.closer();
+            self.fetching = Some(Box::pin(server_cursor.fetch(self.id, std::mem::take(&mut self.pause))));
         }
     }
 
     /// Advances to the next document, waiting for it at the end of a tailable cursor.
-    fn poll_document(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Place>, ClientError>> {
+    fn poll_document(&mut self, context: &mut Context<'_>) -> Poll<Advanced> {
         match ready!(self.poll_advance(context)) {
             Ok(None) if self.id != 0 => {
                 self.pause = if self.awaits_data() { Duration::ZERO } else { PAUSE };
@@ -555,20 +556,20 @@ impl<T> Cursor<T> {
 
     /// Returns whether the server waits a while for new documents before it replies that there are none.
     pub(crate) fn awaits_data(&self) -> bool {
-        self.query.as_ref().is_some_and(|query| query.awaits_data)
+        self.server_cursor.as_ref().is_some_and(|server_cursor| server_cursor.awaits_data)
     }
 
     fn is_tailable(&self) -> bool {
-        self.query.as_ref().is_some_and(|query| query.is_tailable)
+        self.server_cursor.as_ref().is_some_and(|server_cursor| server_cursor.is_tailable)
     }
 
     /// Ends the cursor after an error. A cursor that the server ended, or that was lost with its connection, needs no
     /// closing. A cursor with its own connection keeps it, and is closed when the value drops.
     fn fail(&mut self, error: &ClientError) {
         self.batch = Batch::default();
-        let Some(query) = &self.query else { return };
-        let may_be_open = query.may_be_open_after(error);
-        if query.pinned.is_some() {
+        let Some(server_cursor) = &self.server_cursor else { return };
+        let may_be_open = server_cursor.may_be_open_after(error);
+        if server_cursor.pinned.is_some() {
             let id = std::mem::take(&mut self.id);
             self.unclosed = if may_be_open { id } else { 0 };
         } else if may_be_open {
@@ -581,15 +582,15 @@ impl<T> Cursor<T> {
 
     /// Gives the next iteration a new limit, if limits apply to iterations.
     pub(crate) fn end_iteration(&mut self) {
-        if let Some(query) = &mut self.query {
-            query.time.end_iteration();
+        if let Some(server_cursor) = &mut self.server_cursor {
+            server_cursor.time.end_iteration();
         }
     }
 
     /// Gives back what an ended cursor no longer needs.
     fn end(&mut self) {
-        if let Some(query) = &mut self.query {
-            query.end();
+        if let Some(server_cursor) = &mut self.server_cursor {
+            server_cursor.end();
         }
     }
 }
@@ -610,12 +611,12 @@ impl<T> fmt::Debug for Cursor<T> {
     }
 }
 
-/// Returns the number of the session's transaction, and behind a load balancer a ticket for its line.
-fn transaction_of(client: &Client, session: &InSession) -> (Option<i64>, Option<Ticket>) {
+/// Returns the number of the session's transaction, and behind a load balancer a number for its queue.
+fn transaction_of(client: &Client, session: &InSession) -> (Option<i64>, Option<QueueNumber>) {
     let InSession::Explicit(explicit) = session else { return (None, None) };
     let opened_in = explicit.lock().open_transaction();
-    let has_line = opened_in.is_some() && client.options().is_load_balanced();
-    (opened_in, has_line.then(|| explicit.line().ticket()))
+    let has_queue = opened_in.is_some() && client.options().is_load_balanced();
+    (opened_in, has_queue.then(|| explicit.closing().number()))
 }
 
 /// Reads a document as a value of the application's type.

@@ -1,7 +1,7 @@
 //! The engine: it runs each command of a client, and repeats it where the specifications allow.
 //!
 //! One attempt selects a server, checks a connection out, appends what the session calls for, runs the command, and takes
-//! note of the outcome. Operations (`run.rs`), commands of cursors (`cursor/query.rs`), and commits and aborts
+//! note of the outcome. Operations (`run.rs`), commands of cursors (`cursor/server_cursor.rs`), and commits and aborts
 //! (`session/ending.rs`) fill in what differs: they implement [`Attempted`]. A blocking client runs the same futures.
 //!
 //! # What is repeated
@@ -17,7 +17,7 @@
 //! | write without `txnNumber`: many documents, `w: 0`, a standalone; `aggregate` with `$out` or `$merge` | `OtherWrite` | no | it may have been executed (Retryable Writes, "Unsupported Write Operations"; Retryable Reads, "Unsupported Read Operations") |
 //! | read or write in a transaction | `OtherRead`, `OtherWrite` | no | the application repeats the whole transaction (Transactions, "Interaction with Retryable Writes") |
 //! | `getMore` | `OtherRead` | no | documents would be skipped (Retryable Reads, "Unsupported Read Operations") |
-//! | `killCursors` | `Command` | no, but for a cleared pool: `cursor/query.rs` repeats it once the server is known again | the server closes an idle cursor after ten minutes |
+//! | `killCursors` | `Command` | no, but for a cleared pool: `cursor/server_cursor.rs` repeats it once the server is known again | the server closes an idle cursor after ten minutes |
 //! | commit | `Commit` | once after an error with `RetryableWriteError` | the server knows the transaction (Transactions, "commitTransaction") |
 //! | abort | `Abort` | the same, but at most twice with `timeoutMS` | the server aborts a transaction itself when its time is up (Transactions, "abortTransaction") |
 //! | any command (`runCommand`) | `Command` | no | the client does not know what it does (Run Command, "Retryability") |

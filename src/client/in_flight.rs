@@ -124,8 +124,7 @@ impl Client {
                 if let Some((_server, mut connection)) = connection {
                     // An unresponsive server must not keep the connection occupied.
                     let ended = task.client.end_sessions(&sessions, &mut connection);
-                    let _ =
-                        within(Instant::now() + LONGEST_REPLY, || task.client.deployment().residence(), ended).await;
+                    let _ = within(Instant::now() + LONGEST_REPLY, || task.client.deployment().home(), ended).await;
                 }
             });
         }

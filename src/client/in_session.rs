@@ -7,7 +7,7 @@ use std::time::Duration;
 use bson::RawDocument;
 
 use super::Client;
-use super::line::Line;
+use super::closing_queue::ClosingQueue;
 use crate::client::deployment::Selected;
 use crate::client::session::{Consequence, FaultKind, SessionServer};
 use crate::client::session::{
@@ -37,13 +37,13 @@ pub(super) struct Explicit {
     /// The time limit of the call to `with_transaction` in progress, if any.
     repeating_until: Mutex<Option<Limit>>,
     /// The cursors of the current transaction that are closing.
-    line: Mutex<Arc<Line>>,
+    closing: Mutex<Arc<ClosingQueue>>,
 }
 
 impl Explicit {
     pub(super) fn new(client: Client, state: State<Pinned>, is_implicit: bool) -> Arc<Self> {
         let (state, repeating_until) = (Mutex::new(state), Mutex::new(None));
-        Arc::new(Self { client, state, is_implicit, repeating_until, line: Mutex::default() })
+        Arc::new(Self { client, state, is_implicit, repeating_until, closing: Mutex::default() })
     }
 
     /// Returns whether the session is left out if the server does not support sessions. Otherwise that is an error.
@@ -111,17 +111,17 @@ impl Explicit {
     pub(super) fn start_transaction(&self, options: TransactionOptions) -> Result<Option<Pinned>, SessionError> {
         let last = self.lock().start_transaction(options)?;
         // The cursors of the last transaction do not delay this one.
-        *self.locked_line() = Arc::default();
+        *self.locked_closing() = Arc::default();
         Ok(last)
     }
 
     /// Returns the cursors of the current transaction that are closing.
-    pub(super) fn line(&self) -> Arc<Line> {
-        self.locked_line().clone()
+    pub(super) fn closing(&self) -> Arc<ClosingQueue> {
+        self.locked_closing().clone()
     }
 
-    fn locked_line(&self) -> MutexGuard<'_, Arc<Line>> {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    fn locked_closing(&self) -> MutexGuard<'_, Arc<ClosingQueue>> {
+        self.closing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until the transaction's dropped cursors have closed. Only behind a load balancer do they need its
@@ -131,12 +131,12 @@ impl Explicit {
     ///
     /// [`SessionError::CursorClosing`] if the running limit expires first.
     pub(super) async fn cursors_closed(&self, limit: Limit) -> Result<(), SessionError> {
-        let line = self.line();
+        let closing = self.closing();
         // The usual case, without a timer.
-        if line.is_empty() {
+        if closing.is_empty() {
             return Ok(());
         }
-        self.in_time(limit, line.empty()).await
+        self.in_time(limit, closing.empty()).await
     }
 
     /// Waits for a cursor that is closing.
@@ -146,9 +146,9 @@ impl Explicit {
     /// [`SessionError::CursorClosing`] if the running limit expires first.
     pub(super) async fn in_time<F: Future>(&self, limit: Limit, closed: F) -> Result<F::Output, SessionError> {
         match limit.deadline() {
-            Some((at, _)) => within(at, || self.client.deployment().residence(), closed)
-                .await
-                .map_err(|_| SessionError::CursorClosing),
+            Some((at, _)) => {
+                within(at, || self.client.deployment().home(), closed).await.map_err(|_| SessionError::CursorClosing)
+            }
             None => Ok(closed.await),
         }
     }

@@ -59,7 +59,7 @@ impl Client {
     /// As for [`warm_up`](Self::warm_up).
     pub async fn warm_up_with(&self, connections: u32, mut progress: impl FnMut(u32, u32)) -> Result<(), ClientError> {
         self.connect().await?;
-        let Some(runtime) = self.deployment().residence() else { return Err(ServerSelectionError::NoRuntime.into()) };
+        let Some(runtime) = self.deployment().home() else { return Err(ServerSelectionError::NoRuntime.into()) };
         let mut opening = JoinSet::new();
         // The number of wanted connections for each server, and the open ones.
         let mut servers = Vec::new();
@@ -112,7 +112,7 @@ impl Client {
             closing.await;
             return true;
         };
-        let all_closed = within(at, || self.deployment().residence(), closing).await.is_ok();
+        let all_closed = within(at, || self.deployment().home(), closing).await.is_ok();
         // In case the time was already up.
         self.deployment().close();
         all_closed
@@ -149,13 +149,13 @@ impl Client {
             connection
         });
         let moment = Instant::now() + LONGEST_REPLY;
-        let ended = within(moment, || self.deployment().residence(), ending.as_mut()).await;
+        let ended = within(moment, || self.deployment().home(), ending.as_mut()).await;
         let ended = match ended {
             // The connection comes back before its pool is closed.
             Ok(mut connection) if self.is_idle() => {
                 // The operations that just ended have given theirs back.
                 let rest = async { self.end_sessions(&idle_sessions(), &mut connection).await };
-                let _ = within(moment, || self.deployment().residence(), rest).await;
+                let _ = within(moment, || self.deployment().home(), rest).await;
                 return;
             }
             ended => ended,
@@ -228,7 +228,7 @@ impl Client {
     /// Waits before a repetition. Works on every executor, because the runtime of the monitors has the timer. Without a
     /// runtime, there is no timer and no pause, and the repetition fails for the same reason.
     pub(super) async fn pause(&self, pause: Duration) {
-        let _ = within(Instant::now() + pause, || self.deployment().residence(), pending::<()>()).await;
+        let _ = within(Instant::now() + pause, || self.deployment().home(), pending::<()>()).await;
     }
 
     /// Returns whether no operation is under way.

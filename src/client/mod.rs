@@ -18,6 +18,7 @@
 
 mod appending;
 mod change_stream;
+mod closing_queue;
 mod collection;
 mod command_events;
 mod cursor;
@@ -32,7 +33,6 @@ mod held;
 mod in_flight;
 mod in_session;
 mod lifecycle;
-mod line;
 mod object_id;
 mod operation;
 mod query;
@@ -88,8 +88,8 @@ pub mod action {
 }
 
 pub(crate) use collection::{Call, sealed};
-pub(crate) use cursor::{PAUSE, Place, read};
-pub(crate) use repeating::{Repeating, Turn};
+pub(crate) use cursor::{Advanced, PAUSE, read};
+pub(crate) use repeating::Repeating;
 pub(crate) use timed::Limited;
 
 use command_events::CommandEvents;
@@ -101,7 +101,9 @@ use crate::pool::metrics::PoolMetrics;
 use crate::pool::runtime::boxed;
 use crate::pool::runtime::{Connection, Subscriber};
 use crate::text::shortened::MostLogged;
-use deployment::{Checks, Demand, Deployment, Present, Publisher, Purpose, Selected, WaitLogged, logs_selections};
+use deployment::{
+    Checks, Demand, Deployment, LoggedOperation, Present, Publisher, Selected, WaitLogged, logs_selections,
+};
 use selection::Access;
 use session::{Moment, ServerSessionPool, SharedClusterTime};
 pub use session::{SessionError, SessionOptions, TransactionOptions, TransactionState};
@@ -382,13 +384,13 @@ impl Client {
     pub async fn connect(&self) -> Result<(), ServerSelectionError> {
         let preference = &self.options().read_preference;
         let wait_logged = WaitLogged::new();
-        self.select(preference, Purpose::Named("connect", None), Limit::Unset, &wait_logged).await.map(drop)
+        self.select(preference, LoggedOperation::Named("connect", None), Limit::Unset, &wait_logged).await.map(drop)
     }
 
     async fn select(
         &self,
         preference: &ReadPreference,
-        purpose: Purpose<'_>,
+        operation: LoggedOperation<'_>,
         limit: Limit,
         wait_logged: &WaitLogged,
     ) -> Result<Selected, ServerSelectionError> {
@@ -398,7 +400,7 @@ impl Client {
         {
             return Ok(server);
         }
-        let demand = Demand { access, deprioritized: &[], only: None, purpose, wait_logged };
+        let demand = Demand { access, deprioritized: &[], only: None, operation, wait_logged };
         boxed(|| self.deployment().select(demand, limit.deadline())).await
     }
 
@@ -439,8 +441,8 @@ impl Client {
             let wait_logged = WaitLogged::new();
             loop {
                 let selection_end = self.selection_end(limit);
-                let purpose = Purpose::Named("checkOut", None);
-                let server = self.select(preference, purpose, limit, &wait_logged).await?;
+                let operation = LoggedOperation::Named("checkOut", None);
+                let server = self.select(preference, operation, limit, &wait_logged).await?;
                 match server.pool.check_out_for(limit, selection_end, site).await {
                     // The selected server has since left the deployment.
                     Err(OperationError::CheckOut(CheckOutError::PoolClosed(_)))

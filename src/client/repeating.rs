@@ -1,5 +1,6 @@
 //! Running the body of a transaction, and its commit, again and again (Convenient API for Transactions).
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use tokio::time::Instant;
@@ -14,7 +15,7 @@ use crate::pool::runtime::{forks, random_fraction};
 
 /// A transaction that is repeated as its errors allow, without the calls to its body.
 ///
-/// The caller calls [`turn`](Self::turn), runs the body if told to, and passes the outcome to the next call.
+/// The caller calls [`advance`](Self::advance), runs the body if told to, and passes the outcome to the next call.
 pub(crate) struct Repeating<T, E> {
     options: TransactionOptions,
     repetitions: Repetitions,
@@ -74,13 +75,9 @@ impl<E: From<ClientError>> LastError<E> {
     }
 }
 
-/// What the caller of [`Repeating::turn`] does next.
-pub(crate) enum Turn<T, E> {
-    /// Runs the body, with this value for the session.
-    Body(Session),
-    /// Returns the outcome.
-    End(Result<T, E>),
-}
+/// What the caller of [`Repeating::advance`] does next: run the body with this value for the session, or return the
+/// outcome.
+type Next<T, E> = ControlFlow<Result<T, E>, Session>;
 
 impl<T, E> Repeating<T, E> {
     pub(crate) fn begin(session: &Session, options: TransactionOptions) -> Self {
@@ -94,16 +91,16 @@ impl<T, E> Repeating<T, E> {
 
     /// Goes on until the body is to run, or the transaction is over. `outcome` is the result of the body, if it has
     /// run.
-    pub(crate) async fn turn<K>(&mut self, session: &mut Session, outcome: Option<Result<T, E>>) -> Turn<T, E>
+    pub(crate) async fn advance<K>(&mut self, session: &mut Session, outcome: Option<Result<T, E>>) -> Next<T, E>
     where
         E: BodyError<K>,
     {
-        let turn = self.go_on(session, outcome).await;
-        self.open.has_ended = matches!(turn, Turn::End(_));
-        turn
+        let next = self.go_on(session, outcome).await;
+        self.open.has_ended = next.is_break();
+        next
     }
 
-    async fn go_on<K>(&mut self, session: &mut Session, outcome: Option<Result<T, E>>) -> Turn<T, E>
+    async fn go_on<K>(&mut self, session: &mut Session, outcome: Option<Result<T, E>>) -> Next<T, E>
     where
         E: BodyError<K>,
     {
@@ -130,8 +127,8 @@ impl<T, E> Repeating<T, E> {
                         session.client().pause(after).await;
                     }
                     return match session.start_transaction(self.options.clone()) {
-                        Ok(()) => Turn::Body(session.for_body()),
-                        Err(error) => Turn::End(Err(error.into())),
+                        Ok(()) => ControlFlow::Continue(session.for_body()),
+                        Err(error) => ControlFlow::Break(Err(error.into())),
                     };
                 }
                 (NextStep::Commit, last_commit) => match session.commit_transaction().await {
@@ -152,11 +149,11 @@ impl<T, E> Repeating<T, E> {
                     }
                 },
                 (NextStep::Return, _) => match self.value.take() {
-                    Some(value) => return Turn::End(Ok(value)),
+                    Some(value) => return ControlFlow::Break(Ok(value)),
                     None => unreachable!("the transaction ended without a value"),
                 },
-                (NextStep::Report, Some(error)) => return Turn::End(Err(error.into_error())),
-                (NextStep::ReportTimeout, Some(error)) => return Turn::End(Err(error.into_timeout())),
+                (NextStep::Report, Some(error)) => return ControlFlow::Break(Err(error.into_error())),
+                (NextStep::ReportTimeout, Some(error)) => return ControlFlow::Break(Err(error.into_timeout())),
                 (NextStep::Report | NextStep::ReportTimeout, None) => unreachable!("there is an error to report"),
             }
         }

@@ -4,6 +4,7 @@ mod ending;
 mod timed;
 
 use std::fmt;
+use std::ops::ControlFlow;
 use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use self::ending::{End, end_transaction};
 use super::Client;
 use super::error::{BodyError, ClientError};
 use super::in_session::Explicit;
-use super::repeating::{Repeating, Turn};
+use super::repeating::Repeating;
 use crate::client::session::{Moment, Session as State, SessionOptions, TransactionOptions, TransactionState};
 use crate::endpoint::Limit;
 use crate::endpoint::options::InvalidOption;
@@ -280,9 +281,9 @@ impl Session {
         let mut repeating = Repeating::begin(self, options);
         let mut outcome = None;
         loop {
-            match repeating.turn(self, outcome.take()).await {
-                Turn::Body(session) => outcome = Some(body(session).await),
-                Turn::End(ended) => return ended,
+            match repeating.advance(self, outcome.take()).await {
+                ControlFlow::Continue(session) => outcome = Some(body(session).await),
+                ControlFlow::Break(ended) => return ended,
             }
         }
     }
@@ -330,9 +331,9 @@ impl Session {
         let mut repeating = Repeating::begin(self, options);
         let mut outcome = None;
         loop {
-            match repeating.turn(self, outcome.take()).await {
-                Turn::Body(session) => outcome = Some(body(session).await),
-                Turn::End(ended) => return ended,
+            match repeating.advance(self, outcome.take()).await {
+                ControlFlow::Continue(session) => outcome = Some(body(session).await),
+                ControlFlow::Break(ended) => return ended,
             }
         }
     }

@@ -111,8 +111,8 @@ impl Client {
         if matches!(self.deployment().try_select_now(Access::Write), Ok(Some(_))) {
             return Ok(());
         }
-        let (purpose, wait_logged) = (whole.id.named(command), &whole.wait_logged);
-        let demand = Demand { access: Access::Write, deprioritized: &[], only: None, purpose, wait_logged };
+        let (operation, wait_logged) = (whole.id.named(command), &whole.wait_logged);
+        let demand = Demand { access: Access::Write, deprioritized: &[], only: None, operation, wait_logged };
         let Err(error) = self.deployment().select(demand, limit.deadline()).await else { return Ok(()) };
         let fault = fault_of_selection(&error);
         // In a transaction, the label allows the whole transaction to be repeated.

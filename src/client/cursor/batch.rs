@@ -25,9 +25,12 @@ impl Default for Batch {
     }
 }
 
+/// The range of the document that the cursor advanced to, if there was one.
+pub(crate) type Advanced = Result<Option<DocumentRange>, ClientError>;
+
 /// The start of a document in the reply, and its length.
 #[derive(Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct DocumentRange {
     start: usize,
     length: usize,
 }
@@ -50,8 +53,8 @@ impl Batch {
         self.reply.as_bytes().get(self.next).is_none_or(|&kind| kind == 0)
     }
 
-    /// Returns the place of the next document and steps over it, or `None` at the end of the array.
-    pub(super) fn advance(&mut self) -> Result<Option<Place>, ClientError> {
+    /// Returns the range of the next document and steps over it, or `None` at the end of the array.
+    pub(super) fn advance(&mut self) -> Advanced {
         self.current = 0;
         if self.is_empty() {
             return Ok(None);
@@ -66,7 +69,7 @@ impl Batch {
             Some(length) if kind == ElementType::EmbeddedDocument as u8 && length >= 5 && length <= value.len() => {
                 let start = self.next + 1 + name + 1;
                 (self.next, self.current) = (start + length, start);
-                Ok(Some(Place { start, length }))
+                Ok(Some(DocumentRange { start, length }))
             }
             _ => Err(malformed()),
         }
@@ -80,7 +83,7 @@ impl Batch {
         RawDocument::from_bytes(&self.reply.as_bytes()[self.current..self.next]).ok()
     }
 
-    pub(super) fn document(&self, Place { start, length }: Place) -> Result<&RawDocument, ClientError> {
+    pub(super) fn document(&self, DocumentRange { start, length }: DocumentRange) -> Result<&RawDocument, ClientError> {
         let bytes = &self.reply.as_bytes()[start..start + length];
         RawDocument::from_bytes(bytes).map_err(|error| unreadable(error.to_string()))
     }
@@ -91,12 +94,12 @@ pub(super) fn unreadable(reason: String) -> ClientError {
 }
 
 /// A cursor on the server, as described by the reply to a query.
-pub(super) struct OnServer {
+pub(super) struct CursorReply {
     pub(super) id: i64,
     pub(super) collection: String,
 }
 
-impl OnServer {
+impl CursorReply {
     /// Reads the cursor in a reply to a query. What cannot be read becomes an error beside the rest, so that the cursor
     /// can still be closed: its collection is then taken from `query`.
     pub(super) fn read(reply: &RawDocument, query: &RawDocument) -> (Self, Result<(), ClientError>) {
@@ -154,9 +157,9 @@ mod tests {
             (rawdoc! {}, false),
             (rawdoc! { "id": 0_i64, "ns": "t" }, false),
         ] {
-            let (on_server, outcome) = OnServer::read(&rawdoc! { "cursor": cursor.clone() }, &query);
+            let (found, outcome) = CursorReply::read(&rawdoc! { "cursor": cursor.clone() }, &query);
             assert_eq!(outcome.is_ok(), is_read, "{cursor:?}");
-            assert_eq!(on_server.collection, "c");
+            assert_eq!(found.collection, "c");
         }
     }
 }

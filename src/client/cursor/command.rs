@@ -11,7 +11,7 @@ use super::super::appending::append_elements;
 use super::super::command_events::OperationId;
 use super::super::engine::{self, Attempted, Common, GivenUp, Target, Tried, refused};
 use super::super::in_session::{InSession, Pinned};
-use super::query::Query;
+use super::server_cursor::ServerCursor;
 use crate::client::deployment::{Selected, Server};
 use crate::client::session::SessionError;
 use crate::client::session::{Fault, Moment, ReplyTimes, Retryability, SessionServer};
@@ -22,7 +22,7 @@ use crate::pool::runtime::{Connection, within};
 
 /// A command of a cursor in progress.
 pub(super) struct OfCursor<'a> {
-    query: &'a mut Query,
+    cursor: &'a mut ServerCursor,
     id: OperationId,
     body: &'a RawDocument,
     limit: Limit,
@@ -41,9 +41,9 @@ enum TakenFrom {
 }
 
 impl<'a> OfCursor<'a> {
-    pub(super) fn new(query: &'a mut Query, body: &'a RawDocument, limit: Limit, closes: bool) -> Self {
-        let id = query.client.command_events().operation();
-        Self { query, id, body, limit, closes, from: TakenFrom::Pool }
+    pub(super) fn new(cursor: &'a mut ServerCursor, body: &'a RawDocument, limit: Limit, closes: bool) -> Self {
+        let id = cursor.client.command_events().operation();
+        Self { cursor, id, body, limit, closes, from: TakenFrom::Pool }
     }
 
     /// Runs the command, and returns the server's successful reply.
@@ -57,43 +57,43 @@ impl Attempted for OfCursor<'_> {
     type Server = Arc<Server>;
 
     fn common(&self) -> Common<'_> {
-        Common { client: &self.query.client, id: self.id, limit: self.limit, site: self.query.site }
+        Common { client: &self.cursor.client, id: self.id, limit: self.limit, site: self.cursor.site }
     }
 
     fn session(&mut self) -> (&mut InSession, &Client) {
-        (&mut self.query.session, &self.query.client)
+        (&mut self.cursor.session, &self.cursor.client)
     }
 
     fn select_at_once(&self, _avoid: &[ServerAddress]) -> Option<Arc<Server>> {
-        let is_free = self.query.pinned.is_none() && self.query.opened_in.is_none();
-        (is_free && !self.query.client.deployment().scans()).then(|| self.query.server.clone())
+        let is_free = self.cursor.pinned.is_none() && self.cursor.opened_in.is_none();
+        (is_free && !self.cursor.client.deployment().scans()).then(|| self.cursor.server.clone())
     }
 
     async fn select(&mut self, _avoid: &[ServerAddress]) -> Tried<Target<Arc<Server>>, Self> {
-        let server = self.query.server.clone();
+        let server = self.cursor.server.clone();
         // Checked first: the session may be in a later transaction, on a different connection.
-        if let Some(own) = self.query.pinned.take() {
+        if let Some(own) = self.cursor.pinned.take() {
             self.from = TakenFrom::Cursor;
             return Ok((server, Some(own)));
         }
-        if let InSession::Explicit(explicit) = &self.query.session
-            && self.query.opened_in.is_some()
+        if let InSession::Explicit(explicit) = &self.cursor.session
+            && self.cursor.opened_in.is_some()
         {
-            if let Some(ticket) = self.query.ticket.as_ref().filter(|_| !self.closes)
-                && !explicit.in_time(self.limit, ticket.is_alone()).await.map_err(refused)?
+            if let Some(queue_number) = self.cursor.queue_number.as_ref().filter(|_| !self.closes)
+                && !explicit.in_time(self.limit, queue_number.is_alone()).await.map_err(refused)?
             {
                 // The cursor was dropped. Its batch is no longer needed.
                 return Err(refused(SessionError::CursorClosing));
             }
             // Taken if the transaction is still open.
             if let Some(Pinned::Connection(selected, connection)) =
-                explicit.take_pin(self.query.opened_in).map_err(refused)?
+                explicit.take_pin(self.cursor.opened_in).map_err(refused)?
             {
                 self.from = TakenFrom::Transaction(selected);
                 return Ok((server, Some(*connection)));
             }
         }
-        if let Some(check) = self.query.client.deployment().check_if_idle(&server) {
+        if let Some(check) = self.cursor.client.deployment().check_if_idle(&server) {
             // Even if the time has run out, the reason is the missing connection.
             match self.limit.deadline() {
                 Some((at, _)) => drop(within(at, || None, check).await),
@@ -113,7 +113,7 @@ impl Attempted for OfCursor<'_> {
         _connection: &Connection<Endpoint>,
         _known: SessionServer,
     ) -> Tried<(), Self> {
-        let Query { client, server, session, comment, max_await_time, opened_in, .. } = &mut *self.query;
+        let ServerCursor { client, server, session, comment, max_await_time, opened_in, .. } = &mut *self.cursor;
         if let Some(comment) = comment.as_deref().filter(|_| !self.closes) {
             append_elements(to, comment);
         }
@@ -140,13 +140,13 @@ impl Attempted for OfCursor<'_> {
     }
 
     fn command(&self) -> Command<'_> {
-        let command = Command::new(&self.query.database, self.body).within(self.limit);
+        let command = Command::new(&self.cursor.database, self.body).within(self.limit);
         if self.closes { command } else { command.without_max_time() }
     }
 
     fn replied(&self, times: &ReplyTimes<'_>) {
-        if let InSession::Explicit(explicit) = &self.query.session {
-            explicit.lock().cursor_succeeded(times, self.query.opened_in);
+        if let InSession::Explicit(explicit) = &self.cursor.session {
+            explicit.lock().cursor_succeeded(times, self.cursor.opened_in);
         }
     }
 
@@ -156,19 +156,19 @@ impl Attempted for OfCursor<'_> {
 
     /// Pins the connection to the cursor, or to the transaction that it came from, on this server.
     fn keep(&mut self, _server: &Arc<Server>, connection: Connection<Endpoint>) -> Option<Connection<Endpoint>> {
-        match (mem::replace(&mut self.from, TakenFrom::Pool), &self.query.session, self.query.opened_in) {
+        match (mem::replace(&mut self.from, TakenFrom::Pool), &self.cursor.session, self.cursor.opened_in) {
             (TakenFrom::Pool, ..) => return Some(connection),
             (TakenFrom::Transaction(server), InSession::Explicit(explicit), Some(number)) => {
                 explicit.pin_again(number, &server, connection)
             }
-            (TakenFrom::Transaction(_) | TakenFrom::Cursor, ..) => self.query.pinned = Some(connection),
+            (TakenFrom::Transaction(_) | TakenFrom::Cursor, ..) => self.cursor.pinned = Some(connection),
         }
         None
     }
 
     fn note(&mut self, fault: &Fault, _known: Option<SessionServer>) -> Labels {
-        let opened_in = self.query.opened_in;
-        match &mut self.query.session {
+        let opened_in = self.cursor.opened_in;
+        match &mut self.cursor.session {
             InSession::Explicit(explicit) => explicit.note(|state| state.cursor_failed(fault, opened_in)),
             session => {
                 session.mark_dirty_after(fault);

@@ -26,14 +26,14 @@ impl Limited for OpenCursor<'_> {
 impl<T> Cursor<T> {
     /// Returns the time limit of the iteration in progress, or of the next one.
     pub(crate) fn limit(&self) -> Limit {
-        let time = self.query.as_ref().map(|query| &query.time);
+        let time = self.server_cursor.as_ref().map(|server_cursor| &server_cursor.time);
         time.map_or(Limit::Unset, |time| time.running.unwrap_or(time.timeout))
     }
 
     /// Closes the cursor as [`close_within`](Self::close_within) does, with a limit that may already be running.
     pub(crate) async fn close_by(mut self, limit: Limit) {
-        let place = self.line_up();
-        if let Some(closing) = self.closing(Some(limit), place) {
+        let guard = self.queue_up();
+        if let Some(closing) = self.closing(Some(limit), guard) {
             closing.await;
         }
     }

@@ -10,7 +10,7 @@ use super::monitor;
 use super::rescan::{self, servers_after};
 use super::server::{Member, Server};
 use super::snapshot::Snapshot;
-use super::state::{Deployment, Resident, SrvResident, State, now};
+use super::state::{Deployment, Monitored, SrvPolling, State, now};
 use crate::client::topology::{
     ApplicationError, Effect, ErrorKind, Progress, ServerDescription, TopologyVersion, Transition, events_of_change,
 };
@@ -35,11 +35,11 @@ struct Reason {
 pub(super) struct Afterwards {
     pub(super) created: Vec<Arc<Server>>,
     pub(super) changes: Vec<(Arc<Server>, PoolChange)>,
-    pub(super) to_monitor: Vec<Resident>,
+    pub(super) to_monitor: Vec<Monitored>,
     /// The servers that the options cannot work with, and why.
     pub(super) unusable: Vec<(ServerAddress, Cause)>,
     /// The SRV look-up of the servers.
-    pub(super) to_resolve: Option<SrvResident>,
+    pub(super) to_resolve: Option<SrvPolling>,
     removed: Vec<Arc<Member>>,
     /// Whether the last server has left the topology, and why, if the reason is known.
     is_emptied: Option<Option<Arc<str>>>,
@@ -62,15 +62,15 @@ impl Afterwards {
         for (server, change) in self.changes {
             server.pool.conclude(change);
         }
-        for resident in self.to_monitor {
+        for monitored in self.to_monitor {
             // Load balancers are not probed.
-            match (&self.runtime, &resident.server.probe) {
-                (Some(runtime), Some(_)) => drop(runtime.spawn(own(monitor::run(resident)))),
-                _ => resident.forget(),
+            match (&self.runtime, &monitored.server.probe) {
+                (Some(runtime), Some(_)) => drop(runtime.spawn(own(monitor::run(monitored)))),
+                _ => monitored.forget(),
             }
         }
-        if let (Some(runtime), Some(resident)) = (&self.runtime, self.to_resolve) {
-            runtime.spawn(own(rescan::run(resident)));
+        if let (Some(runtime), Some(polling)) = (&self.runtime, self.to_resolve) {
+            runtime.spawn(own(rescan::run(polling)));
         }
         for member in self.removed {
             member.server.control.end();
@@ -153,7 +153,7 @@ impl Deployment {
                 }
             }
             drop(members);
-            after.runtime.clone_from(&state.residence);
+            after.runtime.clone_from(&state.home);
             after.before = Some(before);
         }
         after.conclude(self);
@@ -164,12 +164,12 @@ impl Deployment {
     /// a check had no effect while this check was in progress.
     fn apply_check(
         self: &Arc<Self>,
-        resident: &Resident,
+        monitored: &Monitored,
         reason: Option<&Reason>,
         step: impl FnOnce(&Snapshot) -> Option<Transition>,
     ) {
-        resident.server.control.set_checking(false);
-        let is_applied = self.apply(reason, |state, before| match resident.counts(state, before) {
+        monitored.server.control.set_checking(false);
+        let is_applied = self.apply(reason, |state, before| match monitored.counts(state, before) {
             true => step(before),
             false => None,
         });
@@ -179,20 +179,20 @@ impl Deployment {
     }
 
     /// Records that a check was cancelled.
-    pub(super) fn check_cancelled(self: &Arc<Self>, resident: &Resident) {
-        self.apply_check(resident, None, |_| None);
+    pub(super) fn check_cancelled(self: &Arc<Self>, monitored: &Monitored) {
+        self.apply_check(monitored, None, |_| None);
     }
 
     /// Applies a successful check of a server. `round_trip` is the time that the reply took, or `None` if the server
     /// delayed the reply.
     pub(super) fn checked(
         self: &Arc<Self>,
-        resident: &Resident,
+        monitored: &Monitored,
         description: ServerDescription,
         round_trip: Option<Duration>,
     ) {
-        let server = &resident.server;
-        self.apply_check(resident, None, |before| {
+        let server = &monitored.server;
+        self.apply_check(monitored, None, |before| {
             if let Some(took) = round_trip {
                 server.add_round_trip(took);
             }
@@ -206,10 +206,10 @@ impl Deployment {
     }
 
     /// Adds a round trip that was measured separately from the checks. Ignored unless the server is known.
-    pub(super) fn measured(self: &Arc<Self>, resident: &Resident, round_trip: Duration) {
-        let server = &resident.server;
+    pub(super) fn measured(self: &Arc<Self>, monitored: &Monitored, round_trip: Duration) {
+        let server = &monitored.server;
         self.apply(None, |state, before| {
-            let present = before.topology.server(&server.address).filter(|_| resident.counts(state, before))?;
+            let present = before.topology.server(&server.address).filter(|_| monitored.counts(state, before))?;
             if present.server_type.is_unknown() {
                 return None;
             }
@@ -221,10 +221,10 @@ impl Deployment {
     }
 
     /// Applies a check that failed: the server becomes unknown, and its pool is cleared in the same step.
-    pub(super) fn check_failed(self: &Arc<Self>, resident: &Resident, cause: Cause, interrupts: bool) {
+    pub(super) fn check_failed(self: &Arc<Self>, monitored: &Monitored, cause: Cause, interrupts: bool) {
         let reason = Reason { cause: cause.clone(), generation: None, service_id: None, interrupts };
-        let address = resident.server.address.clone();
-        self.apply_check(resident, Some(&reason), |before| {
+        let address = monitored.server.address.clone();
+        self.apply_check(monitored, Some(&reason), |before| {
             let mut transition = before.topology.after_check(ServerDescription::failed(address.clone(), cause))?;
             transition.effects.push(Effect::Clear(address));
             Some(transition)
@@ -232,9 +232,9 @@ impl Deployment {
     }
 
     /// Applies a check that an overloaded server refused: the server becomes unknown, and its connections stay.
-    pub(super) fn check_refused(self: &Arc<Self>, resident: &Resident, cause: Cause) {
-        let failed = ServerDescription::failed(resident.server.address.clone(), cause);
-        self.apply_check(resident, None, |before| before.topology.after_check(failed));
+    pub(super) fn check_refused(self: &Arc<Self>, monitored: &Monitored, cause: Cause) {
+        let failed = ServerDescription::failed(monitored.server.address.clone(), cause);
+        self.apply_check(monitored, None, |before| before.topology.after_check(failed));
     }
 
     /// Applies the reply to the hello of a connection that the server's pool opens, if it brings news ("Clients update

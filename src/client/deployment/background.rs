@@ -73,7 +73,7 @@ impl Deployment {
     pub(crate) fn background(&self) -> Option<Background> {
         match self.scanning() {
             Some(scanning) => Some(Background::Kept(scanning.kept.clone())),
-            None => self.residence().map(Background::Spawned),
+            None => self.home().map(Background::Spawned),
         }
     }
 

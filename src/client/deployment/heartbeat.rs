@@ -46,7 +46,7 @@ impl Current {
 }
 
 /// The connection used by a check.
-pub(super) enum Line<'l> {
+pub(super) enum CheckConnection<'l> {
     /// A new connection to this address.
     New(&'l Arc<str>),
     /// The latest connection, to which the server gave this number.
@@ -65,7 +65,12 @@ impl Heartbeats {
     }
 
     /// Starts a check, and delivers its events.
-    pub(super) fn start<'h>(&'h self, publisher: &'h Publisher, line: &Line<'_>, awaited: bool) -> Heartbeat<'h> {
+    pub(super) fn start<'h>(
+        &'h self,
+        publisher: &'h Publisher,
+        over: &CheckConnection<'_>,
+        awaited: bool,
+    ) -> Heartbeat<'h> {
         let mut check = 0;
         if publisher.is_listened_to() {
             let mut state = self.lock();
@@ -75,12 +80,12 @@ impl Heartbeats {
             if !state.is_over {
                 state.checks += 1;
                 check = state.checks;
-                let (address, server_connection_id) = match *line {
-                    Line::New(address) => {
+                let (address, server_connection_id) = match *over {
+                    CheckConnection::New(address) => {
                         state.connections += 1;
                         (address, None)
                     }
-                    Line::Latest(address, number) => (address, number),
+                    CheckConnection::Latest(address, number) => (address, number),
                 };
                 let connection = HeartbeatConnection {
                     address: address.clone(),

@@ -12,7 +12,7 @@
 //! | snapshot | the topology description and the servers that belong to it, at one moment; never changed, only replaced |
 //! | check | one exchange of hello by which a monitor learns the state of a server |
 //! | selected server | a server that an operation uses; it counts the operations in progress |
-//! | residence | the runtime on which the monitors run |
+//! | home | the runtime on which the monitors run |
 //!
 //! # Invariants
 //!
@@ -66,7 +66,7 @@ pub(crate) use publisher::Publisher;
 pub use publisher::TopologySubscriber;
 pub(crate) use selecting::Demand;
 pub use selecting::{ServerSelectionError, TopologySummary};
-pub(crate) use selection_log::{Purpose, WaitLogged, is_enabled as logs_selections};
+pub(crate) use selection_log::{LoggedOperation, WaitLogged, is_enabled as logs_selections};
 pub(crate) use server::{Selected, Server};
 pub(crate) use snapshot::Snapshot;
 pub(crate) use state::{Checks, Deployment};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-use super::state::{Deployment, SrvResident};
+use super::state::{Deployment, SrvPolling};
 use crate::client::topology::TopologyDescription;
 use crate::endpoint::options::{Options, SHORTEST_HEARTBEAT, ServerAddress};
 use crate::endpoint::{SHORTEST_RESCAN, choose, resolve_again, resolve_first};
@@ -18,15 +18,15 @@ use crate::text::printable::PrintableError;
 ///
 /// # Cancel safety
 ///
-/// Dropping the future cancels the look-up. The [`SrvResident`] then restarts the deployment.
-pub(super) async fn run(resident: SrvResident) {
-    let deployment = &resident.deployment;
+/// Dropping the future cancels the look-up. The [`SrvPolling`] then restarts the deployment.
+pub(super) async fn run(polling: SrvPolling) {
+    let deployment = &polling.deployment;
     tokio::select! {
         biased;
         () = deployment.srv_control.ended() => {}
         () = keep_scanning(deployment) => {}
     }
-    resident.forget();
+    polling.forget();
 }
 
 async fn keep_scanning(deployment: &Arc<Deployment>) {

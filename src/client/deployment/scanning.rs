@@ -47,12 +47,12 @@ use thiserror::Error;
 use tokio::time::{Instant, sleep_until};
 
 use super::background::Kept;
-use super::heartbeat::{Heartbeat, Line};
+use super::heartbeat::{CheckConnection, Heartbeat};
 use super::monitor::failure::{CheckTimeoutError, Failure};
 use super::selecting::{Demand, ServerSelectionError};
 use super::selection_log::SelectionLog;
 use super::server::{Selected, Server};
-use super::state::{Deployment, Resident, now};
+use super::state::{Deployment, Monitored, now};
 use crate::client::topology::{ServerDescription, ServerType, TopologyType};
 use crate::endpoint::options::{PoolOptions, SHORTEST_HEARTBEAT};
 use crate::endpoint::wire::reply::whole_number;
@@ -140,7 +140,7 @@ impl Drop for InProgress<'_> {
 /// A check of one server. Dropping it before [`completed`](Self::completed) means that the check was cut off.
 struct Checking {
     /// `None` when it is completed.
-    resident: Option<Resident>,
+    monitored: Option<Monitored>,
     begun: Instant,
 }
 
@@ -153,23 +153,23 @@ struct CutOffError {
 
 impl Checking {
     fn completed(mut self) {
-        if let Some(resident) = self.resident.take() {
-            resident.forget();
+        if let Some(monitored) = self.monitored.take() {
+            monitored.forget();
         }
     }
 }
 
 impl Drop for Checking {
     fn drop(&mut self) {
-        let Some(resident) = self.resident.take() else { return };
+        let Some(monitored) = self.monitored.take() else { return };
         {
-            let mut times = resident.server.uses.lock();
+            let mut times = monitored.server.uses.lock();
             times.used = Some(Instant::now());
             times.cut_off = times.used;
         }
         let cause = Arc::new(CutOffError { after: self.begun.elapsed() });
-        resident.deployment.check_failed(&resident, cause, true);
-        resident.forget();
+        monitored.deployment.check_failed(&monitored, cause, true);
+        monitored.forget();
     }
 }
 
@@ -418,15 +418,15 @@ impl Deployment {
     ///
     /// Dropping the future means that the operation's time is up: the server is then unknown.
     async fn check(self: Arc<Self>, server: Arc<Server>) {
-        let checking = Checking { resident: Some(self.resident_of(&server)), begun: Instant::now() };
-        let Some(resident) = &checking.resident else { return };
+        let checking = Checking { monitored: Some(self.monitored_of(&server)), begun: Instant::now() };
+        let Some(monitored) = &checking.monitored else { return };
         let had_connection = server.pool.status().available > 0;
-        let mut checked = self.try_check(resident).await;
+        let mut checked = self.try_check(monitored).await;
         if let Err(Failure::Check { cause, is_network_error: true, is_timeout }) = &checked
             && had_connection
         {
-            self.check_failed(resident, cause.clone(), *is_timeout);
-            checked = self.try_check(resident).await;
+            self.check_failed(monitored, cause.clone(), *is_timeout);
+            checked = self.try_check(monitored).await;
         }
         let authentication = checked.as_ref().map_or(Authentication::NotFailed, |checked| checked.authentication);
         {
@@ -440,18 +440,18 @@ impl Deployment {
             };
         }
         match checked {
-            Ok(Checked { description, took, .. }) => self.checked(resident, description, Some(took)),
+            Ok(Checked { description, took, .. }) => self.checked(monitored, description, Some(took)),
             // The server has answered, so the connection stays ("Handling of backpressure labels").
-            Err(Failure::Check { cause, .. }) if is_overload(&cause) => self.check_refused(resident, cause),
-            Err(Failure::Check { cause, is_timeout, .. }) => self.check_failed(resident, cause, is_timeout),
-            Err(Failure::Cancelled) => self.check_cancelled(resident),
+            Err(Failure::Check { cause, .. }) if is_overload(&cause) => self.check_refused(monitored, cause),
+            Err(Failure::Check { cause, is_timeout, .. }) => self.check_failed(monitored, cause, is_timeout),
+            Err(Failure::Cancelled) => self.check_cancelled(monitored),
         }
         checking.completed();
     }
 
     /// Makes one attempt to check a server.
-    async fn try_check(&self, resident: &Resident) -> Result<Checked, Failure> {
-        let server = &*resident.server;
+    async fn try_check(&self, monitored: &Monitored) -> Result<Checked, Failure> {
+        let server = &*monitored.server;
         let (pool, endpoint) = (&server.pool, server.pool.establisher());
         // Without monitors, only the connection itself shows whether the server is there.
         pool.ready();
@@ -461,19 +461,19 @@ impl Deployment {
                 Ok(connection) => connection,
                 Err(error) => {
                     // The connection was lost, and so was the one that replaced it.
-                    let heartbeat = resident.heartbeat(&Line::New(&server.address.text), false);
+                    let heartbeat = monitored.heartbeat(&CheckConnection::New(&server.address.text), false);
                     return Err(failure_of(error).reported(heartbeat));
                 }
             };
             let number = connection.hello().server_connection_id;
-            let heartbeat = resident.heartbeat(&Line::Latest(&server.address.text, number), false);
+            let heartbeat = monitored.heartbeat(&CheckConnection::Latest(&server.address.text, number), false);
             let begun = Instant::now();
             let limit = endpoint.options().connect_timeout;
             let checked = match run_hello(&mut connection, limit).await {
                 Ok(reply) if has_to_authenticate(&connection, &reply) => {
                     Err(Failure::Check { cause: Arc::new(ArbiterNoMore), is_network_error: true, is_timeout: false })
                 }
-                Ok(reply) => return understood(resident, heartbeat, &reply, number, begun.elapsed()),
+                Ok(reply) => return understood(monitored, heartbeat, &reply, number, begun.elapsed()),
                 Err(failure) => Err(failure),
             };
             return checked.map_err(|failure: Failure| failure.reported(heartbeat));
@@ -483,7 +483,7 @@ impl Deployment {
         if let Some(scanned) = scanned {
             scanned.allow_arbiter(!is_single);
         }
-        let heartbeat = resident.heartbeat(&Line::New(&server.address.text), false);
+        let heartbeat = monitored.heartbeat(&CheckConnection::New(&server.address.text), false);
         let opened = {
             let _opening = scanned.map(Scanned::begin_check);
             pool.check_out_for(Limit::Infinite, None, site).await
@@ -492,14 +492,14 @@ impl Deployment {
         match opened {
             Ok(connection) => {
                 let hello = connection.hello();
-                understood(resident, heartbeat, &hello.document, hello.server_connection_id, took)
+                understood(monitored, heartbeat, &hello.document, hello.server_connection_id, took)
             }
             Err(error) => {
                 let Some(reply) = scanned.and_then(Scanned::take_reply) else {
                     return Err(failure_of(error).reported(heartbeat));
                 };
                 let number = whole_number(&reply, "connectionId").ok().flatten();
-                let checked = understood(resident, heartbeat, &reply, number, took)?;
+                let checked = understood(monitored, heartbeat, &reply, number, took)?;
                 let authentication = if error.is_timeout() { Authentication::TooSlow } else { Authentication::Failed };
                 Ok(Checked { authentication, ..checked })
             }
@@ -530,13 +530,13 @@ enum Authentication {
 
 /// Reads a reply to a check, and ends the events of the check.
 fn understood(
-    resident: &Resident,
+    monitored: &Monitored,
     heartbeat: Heartbeat<'_>,
     reply: &RawDocument,
     number: Option<i64>,
     took: Duration,
 ) -> Result<Checked, Failure> {
-    let server = &resident.server;
+    let server = &monitored.server;
     let description = ServerDescription::of_reply(server.address.clone(), reply, now());
     if let Some(cause) = description.error {
         return Err(Failure::Check { cause, is_network_error: false, is_timeout: false }.reported(heartbeat));

@@ -8,7 +8,7 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio::time::Instant;
 
-use super::selection_log::{self, Purpose, SelectionLog, WaitLogged};
+use super::selection_log::{self, LoggedOperation, SelectionLog, WaitLogged};
 use super::server::{Member, Selected};
 use super::snapshot::Snapshot;
 use super::state::Deployment;
@@ -29,7 +29,7 @@ pub(crate) struct Demand<'a> {
     /// The server of a sharded cluster that the operation is pinned to.
     pub(crate) only: Option<&'a ServerAddress>,
     /// For log messages.
-    pub(crate) purpose: Purpose<'a>,
+    pub(crate) operation: LoggedOperation<'a>,
     /// Shared by all selections of the operation.
     pub(crate) wait_logged: &'a WaitLogged,
 }
@@ -243,9 +243,9 @@ impl Deployment {
     ///
     /// [`ServerSelectionError`] as for [`select`](Self::select), but never a timeout.
     pub(crate) fn try_select_now(&self, access: Access<'_>) -> Result<Option<Selected>, ServerSelectionError> {
-        let purpose = Purpose::Named("", None);
+        let operation = LoggedOperation::Named("", None);
         let wait_logged = &WaitLogged::new();
-        self.try_select(&self.snapshot(), Demand { access, deprioritized: &[], only: None, purpose, wait_logged })
+        self.try_select(&self.snapshot(), Demand { access, deprioritized: &[], only: None, operation, wait_logged })
     }
 
     /// Selects a server from a snapshot, if one is suitable.
@@ -292,7 +292,7 @@ impl Deployment {
                 changed.await;
                 continue;
             };
-            if within(at, || self.residence(), changed).await.is_err() {
+            if within(at, || self.home(), changed).await.is_err() {
                 // A change may have arrived at the last moment.
                 return match self.try_select(&self.snapshot(), demand)? {
                     Some(selected) => Ok(selected),

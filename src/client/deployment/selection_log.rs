@@ -19,9 +19,9 @@ use crate::text::printable::PrintableError;
 /// The target of the messages: the component `serverSelection` of the logging specification.
 const TARGET: &str = "wharf::serverSelection";
 
-/// The purpose of a selection.
+/// The operation that a server is selected for, as the log names it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Purpose<'a> {
+pub(crate) enum LoggedOperation<'a> {
     /// A command, with the number of its operation.
     Command(&'a RawDocument, Option<i64>),
     /// A command with this name, or a method of the client, with the operation's number.
@@ -67,9 +67,9 @@ pub(super) struct SelectionLog<'a> {
 #[allow(non_snake_case)] // The specification's keys.
 impl<'a> SelectionLog<'a> {
     pub(super) fn new(demand: Demand<'a>) -> Self {
-        let (operation, operation_id) = match demand.purpose {
-            Purpose::Command(command, id) => (name(command).unwrap_or_default(), id),
-            Purpose::Named(name, id) => (name, id),
+        let (operation, operation_id) = match demand.operation {
+            LoggedOperation::Command(command, id) => (name(command).unwrap_or_default(), id),
+            LoggedOperation::Named(name, id) => (name, id),
         };
         Self { selector: selector(demand), operation, operation_id, demand }
     }
@@ -164,8 +164,8 @@ mod tests {
 
     fn demand(access: Access<'_>) -> Demand<'_> {
         static WAIT_LOGGED: WaitLogged = WaitLogged::new();
-        let purpose = Purpose::Named("ping", None);
-        Demand { access, deprioritized: &[], only: None, purpose, wait_logged: &WAIT_LOGGED }
+        let operation = LoggedOperation::Named("ping", None);
+        Demand { access, deprioritized: &[], only: None, operation, wait_logged: &WAIT_LOGGED }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use event_listener::Event;
 use tokio::runtime::Handle;
 
 use super::applying::Afterwards;
-use super::heartbeat::{Heartbeat, Line};
+use super::heartbeat::{CheckConnection, Heartbeat};
 use super::publisher::Publisher;
 use super::scanning::Scanning;
 use super::selecting::ServerSelectionError;
@@ -80,7 +80,7 @@ pub(crate) enum Checks {
 #[derive(Default)]
 pub(super) struct State {
     /// The runtime of the monitors. `None` before the first operation.
-    pub(super) residence: Option<Handle>,
+    pub(super) home: Option<Handle>,
     /// The number of times that the monitors were started.
     starts: u64,
     pub(super) is_closed: bool,
@@ -90,16 +90,16 @@ pub(super) struct State {
     closed: Vec<Arc<Server>>,
 }
 
-/// A value held by a monitor's task. If the task is dropped while the server still belongs to the deployment, the
-/// runtime has ended.
-pub(super) struct Resident {
+/// A server, as the task of its monitor or a scan holds it. If the task is dropped while the server still belongs to
+/// the deployment, the runtime has ended.
+pub(super) struct Monitored {
     pub(super) deployment: Arc<Deployment>,
     pub(super) server: Arc<Server>,
     /// The number of the start of the monitors that this task belongs to.
     start: u64,
 }
 
-impl Resident {
+impl Monitored {
     /// Drops this value without concluding that the runtime has ended.
     pub(super) fn forget(mut self) {
         self.start = NEVER;
@@ -112,8 +112,8 @@ impl Resident {
     }
 
     /// Starts the events of a check.
-    pub(super) fn heartbeat(&self, line: &Line<'_>, awaited: bool) -> Heartbeat<'_> {
-        self.server.heartbeats.start(&self.deployment.publisher, line, awaited)
+    pub(super) fn heartbeat(&self, over: &CheckConnection<'_>, awaited: bool) -> Heartbeat<'_> {
+        self.server.heartbeats.start(&self.deployment.publisher, over, awaited)
     }
 
     /// Returns whether a result of the monitor counts: it does if the monitors were not restarted since and the server
@@ -126,7 +126,7 @@ impl Resident {
 /// The number of a start that never happens.
 const NEVER: u64 = u64::MAX;
 
-impl Drop for Resident {
+impl Drop for Monitored {
     fn drop(&mut self) {
         if !self.server.control.has_ended() {
             self.deployment.has_stopped(self.start);
@@ -134,20 +134,21 @@ impl Drop for Resident {
     }
 }
 
-/// A value held by the task that looks up an SRV name's servers. Dropping it has the same meaning as for [`Resident`].
-pub(super) struct SrvResident {
+/// The deployment, as the task that looks up an SRV name's servers holds it. Dropping it has the same meaning as for
+/// [`Monitored`].
+pub(super) struct SrvPolling {
     pub(super) deployment: Arc<Deployment>,
     start: u64,
 }
 
-impl SrvResident {
+impl SrvPolling {
     /// Drops this value without concluding that the runtime has ended.
     pub(super) fn forget(mut self) {
         self.start = NEVER;
     }
 }
 
-impl Drop for SrvResident {
+impl Drop for SrvPolling {
     fn drop(&mut self) {
         if !self.deployment.srv_control.has_ended() {
             self.deployment.has_stopped(self.start);
@@ -324,7 +325,7 @@ impl Deployment {
                 self.publisher.emit(|topology_id| events_of_opening(topology_id, &topology).into_iter().skip(1));
             }
             self.inhabit(&state, topology, &before, &mut after);
-            after.runtime.clone_from(&state.residence);
+            after.runtime.clone_from(&state.home);
             after.before = Some(before);
         }
         after.conclude(self);
@@ -342,7 +343,7 @@ impl Deployment {
         let present = before.by_address();
         let members = topology.servers().map(|server| match present.get(&server.address) {
             Some(member) => {
-                after.to_monitor.push(self.resident(state, &member.server));
+                after.to_monitor.push(self.monitored(state, &member.server));
                 Some(member.clone())
             }
             None => self.admit(state, &server.address, after),
@@ -368,8 +369,8 @@ impl Deployment {
     }
 
     /// Returns the runtime of the monitors, once there is one.
-    pub(crate) fn residence(&self) -> Option<Handle> {
-        self.lock().residence.clone()
+    pub(crate) fn home(&self) -> Option<Handle> {
+        self.lock().home.clone()
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -415,7 +416,7 @@ impl Deployment {
             if state.starts > 0 {
                 return Ok(());
             }
-            state.residence = Some(Handle::try_current().map_err(|_| ServerSelectionError::NoRuntime)?);
+            state.home = Some(Handle::try_current().map_err(|_| ServerSelectionError::NoRuntime)?);
             state.starts = 1;
             let before = self.snapshot.load_full();
             if is_listened_to {
@@ -429,8 +430,8 @@ impl Deployment {
     }
 
     /// Returns the value for an operation to hold while it checks the server.
-    pub(super) fn resident_of(self: &Arc<Self>, server: &Arc<Server>) -> Resident {
-        self.resident(&self.lock(), server)
+    pub(super) fn monitored_of(self: &Arc<Self>, server: &Arc<Server>) -> Monitored {
+        self.monitored(&self.lock(), server)
     }
 
     #[cold]
@@ -446,7 +447,7 @@ impl Deployment {
             if state.is_closed {
                 return Err(ServerSelectionError::Closed);
             }
-            state.residence = Some(Handle::try_current().map_err(|_| ServerSelectionError::NoRuntime)?);
+            state.home = Some(Handle::try_current().map_err(|_| ServerSelectionError::NoRuntime)?);
             state.starts += 1;
             let before = self.snapshot.load_full();
             if is_listened_to && state.starts == 1 {
@@ -456,11 +457,11 @@ impl Deployment {
             if self.given.srv.is_some() {
                 // The task begins with a look-up.
                 self.srv_control.set_checking(true);
-                after.to_resolve = Some(SrvResident { deployment: self.clone(), start: state.starts });
+                after.to_resolve = Some(SrvPolling { deployment: self.clone(), start: state.starts });
             }
             // ORD: Release; pairs with the Acquire in `start`, so that the caller finds the servers.
             self.running.store(state.starts, Ordering::Release);
-            after.runtime.clone_from(&state.residence);
+            after.runtime.clone_from(&state.home);
             after.before = Some(before);
         }
         after.conclude(self);
@@ -479,7 +480,7 @@ impl Deployment {
         address: &ServerAddress,
         after: &mut Afterwards,
     ) -> Option<Arc<Member>> {
-        let (runtime, settled) = (state.residence.clone()?, self.settled.get()?);
+        let (runtime, settled) = (state.home.clone()?, self.settled.get()?);
         let make = || -> Result<Arc<Server>, Cause> {
             let endpoint = settled.endpoints.at(address).map_err(|error| Arc::new(error) as Cause)?;
             let identity = Arc::new(OnceLock::<Weak<Server>>::new());
@@ -526,7 +527,7 @@ impl Deployment {
         match make() {
             Ok(server) => {
                 after.created.push(server.clone());
-                after.to_monitor.push(self.resident(state, &server));
+                after.to_monitor.push(self.monitored(state, &server));
                 Some(Arc::new(Member::new(server)))
             }
             Err(error) => {
@@ -537,10 +538,10 @@ impl Deployment {
     }
 
     /// Returns the value for the server's monitor to hold.
-    fn resident(self: &Arc<Self>, state: &State, server: &Arc<Server>) -> Resident {
+    fn monitored(self: &Arc<Self>, state: &State, server: &Arc<Server>) -> Monitored {
         // A monitor begins with a check.
         server.begin_checks();
-        Resident { deployment: self.clone(), server: server.clone(), start: state.starts }
+        Monitored { deployment: self.clone(), server: server.clone(), start: state.starts }
     }
 
     /// Returns whether the server has left a deployment that has, or may get, other servers.

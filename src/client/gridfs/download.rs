@@ -10,7 +10,7 @@ use bson::{Bson, Document, doc};
 use tokio::io::{AsyncBufRead, AsyncRead, ReadBuf};
 
 use super::super::collection::Call;
-use super::super::cursor::{Cursor, Place};
+use super::super::cursor::{Cursor, DocumentRange};
 use super::super::error::ClientError;
 use super::super::session::SessionError;
 use super::super::{AnyClient, Client};
@@ -114,7 +114,7 @@ pub struct GridFsDownloadStream<C: AnyClient = Client> {
     /// The number of the next chunk, or of the present one.
     n: u64,
     /// The chunk that is read at present, and how many of its bytes were read.
-    chunk: Option<(Place, usize)>,
+    chunk: Option<(DocumentRange, usize)>,
     /// The number of forks before the download was opened.
     forks: u32,
 }
@@ -182,10 +182,10 @@ impl<C: AnyClient> GridFsDownloadStream<C> {
                     self.source = Source::Open(Box::new(cursor));
                 }
                 Source::Open(cursor) => {
-                    let place = ready!(cursor.poll_advance(context))?;
-                    let place = place.ok_or_else(|| self.damaged(GridFsProblem::MissingChunk { n: self.n }))?;
-                    self.check(place)?;
-                    self.chunk = Some((place, 0));
+                    let range = ready!(cursor.poll_advance(context))?;
+                    let range = range.ok_or_else(|| self.damaged(GridFsProblem::MissingChunk { n: self.n }))?;
+                    self.check(range)?;
+                    self.chunk = Some((range, 0));
                 }
                 Source::Failed(error) => return Poll::Ready(Err(error.clone())),
             }
@@ -194,13 +194,13 @@ impl<C: AnyClient> GridFsDownloadStream<C> {
     }
 
     /// Checks that a chunk is the next one, and has its length (GridFS, "File Download").
-    fn check(&self, place: Place) -> Result<(), ClientError> {
+    fn check(&self, range: DocumentRange) -> Result<(), ClientError> {
         let Source::Open(cursor) = &self.source else { return Ok(()) };
-        let number = whole_number(cursor.document(place)?, "n").ok().flatten();
+        let number = whole_number(cursor.document(range)?, "n").ok().flatten();
         if number.and_then(|number| u64::try_from(number).ok()) != Some(self.n) {
             return Err(self.damaged(GridFsProblem::MissingChunk { n: self.n }));
         }
-        let (expected, actual) = (self.file.chunk_length(self.n), self.data(place)?.len() as u64);
+        let (expected, actual) = (self.file.chunk_length(self.n), self.data(range)?.len() as u64);
         match actual == expected {
             true => Ok(()),
             false => Err(self.damaged(GridFsProblem::ChunkLength { n: self.n, expected, actual })),
@@ -208,25 +208,25 @@ impl<C: AnyClient> GridFsDownloadStream<C> {
     }
 
     /// Returns the bytes of a chunk.
-    fn data(&self, place: Place) -> Result<&[u8], ClientError> {
+    fn data(&self, range: DocumentRange) -> Result<&[u8], ClientError> {
         let Source::Open(cursor) = &self.source else { return Ok(&[]) };
-        let data = cursor.document(place)?.get_binary("data");
+        let data = cursor.document(range)?.get_binary("data");
         Ok(data.map_err(|error| ClientError::unreadable("find", error.to_string()))?.bytes)
     }
 
     /// Returns the bytes of the present chunk that were not read, or none at the file's end.
     pub(crate) fn unread(&self) -> Result<&[u8], ClientError> {
         match self.chunk {
-            Some((place, read)) => Ok(&self.data(place)?[read..]),
+            Some((range, read)) => Ok(&self.data(range)?[read..]),
             None => Ok(&[]),
         }
     }
 
     /// Counts bytes of the present chunk as read.
     pub(crate) fn consume_bytes(&mut self, count: usize) {
-        let Some((place, read)) = self.chunk else { return };
+        let Some((range, read)) = self.chunk else { return };
         let read = read + count;
-        self.chunk = Some((place, read));
+        self.chunk = Some((range, read));
         if read as u64 >= self.file.chunk_length(self.n) {
             (self.chunk, self.n) = (None, self.n + 1);
         }

@@ -46,10 +46,10 @@ impl Attempted for Running<'_> {
                 None => {}
             }
         }
-        let purpose = self.id.purpose(self.operation.command.body());
+        let operation = self.id.logged(self.operation.command.body());
         let (access, only_at) = (self.access(), only.as_ref());
         let wait_logged = self.operation.part_of.map_or(&self.wait_logged, |whole| &whole.wait_logged);
-        let demand = Demand { access, deprioritized: avoid, only: only_at, purpose, wait_logged };
+        let demand = Demand { access, deprioritized: avoid, only: only_at, operation, wait_logged };
         let selected = self.client.deployment().select(demand, self.limit().deadline()).await;
         let server = selected.map_err(|error| found_no_server(self, error))?;
         if self.is_in_transaction && only.is_none() {

@@ -107,12 +107,12 @@ impl Attempted for Ending<'_> {
             Some(Pinned::Server(address)) => Some(address),
             None => None,
         };
-        let purpose = self.id.named(match self.end {
+        let operation = self.id.named(match self.end {
             End::Commit => "commitTransaction",
             End::Abort => "abortTransaction",
         });
         let (only, wait_logged) = (only.as_ref(), &self.wait_logged);
-        let demand = Demand { access: Access::Write, deprioritized: avoid, only, purpose, wait_logged };
+        let demand = Demand { access: Access::Write, deprioritized: avoid, only, operation, wait_logged };
         let selected = explicit.client().deployment().select(demand, limit.deadline()).await;
         selected.map(|server| (server, None)).map_err(|error| found_no_server(self, error))
     }

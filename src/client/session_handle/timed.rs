@@ -44,9 +44,9 @@ impl Session {
         self.end(End::Abort, Some(limit), Location::caller())
     }
 
-    /// Returns the time limit of the next [turn](super::super::repeating::Repeating::turn) unchanged. `fails` says that
-    /// the body failed, so the turn begins with an abort.
-    pub(crate) fn limit_of_turn(&self, fails: bool) -> Limit {
+    /// Returns the time limit of the next [`advance`](super::super::repeating::Repeating::advance) unchanged. `fails`
+    /// says that the body failed, so the call begins with an abort.
+    pub(crate) fn limit_of_advance(&self, fails: bool) -> Limit {
         match self.explicit().limit() {
             Some(limit) if fails => limit.unstarted(),
             limit => limit.unwrap_or(Limit::Unset),

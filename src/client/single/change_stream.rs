@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 
 use super::Client;
 use super::cursor::{SHORT_PAUSE, at_once};
-use crate::client::{self, ClientError, Place, read};
+use crate::client::{self, Advanced, ClientError, read};
 
 /// The changes to a collection, a database or the whole cluster, in order.
 ///
@@ -69,7 +69,7 @@ impl<T> ChangeStream<T> {
     }
 
     /// Advances to the next event, waiting if necessary.
-    fn advance(&mut self) -> Result<Option<Place>, ClientError> {
+    fn advance(&mut self) -> Advanced {
         let Self { client, stream } = self;
         if stream.has_event() {
             return at_once(poll_fn(|context| stream.poll_step(context)));

@@ -10,7 +10,7 @@ use bson::{RawDocument, RawDocumentBuf};
 use serde::de::DeserializeOwned;
 
 use super::Client;
-use crate::client::{self, ClientError, PAUSE, Place, read};
+use crate::client::{self, Advanced, ClientError, PAUSE, read};
 use crate::endpoint::Limit;
 
 /// How long an iterator pauses between two empty batches, if the server waits for documents. This is long enough for a
@@ -46,7 +46,7 @@ impl<T> Cursor<T> {
     /// and [`ClientError::InUse`] it continues.
     pub fn next_document(&mut self) -> Result<Option<&RawDocument>, ClientError> {
         match self.advance()? {
-            Some(place) => self.cursor.document(place).map(Some),
+            Some(range) => self.cursor.document(range).map(Some),
             None => Ok(None),
         }
     }
@@ -72,7 +72,7 @@ impl<T> Cursor<T> {
     }
 
     /// Advances to the next document, waiting for it at the end of a tailable cursor.
-    fn advance(&mut self) -> Result<Option<Place>, ClientError> {
+    fn advance(&mut self) -> Advanced {
         let Self { client, cursor } = self;
         if cursor.has_document() {
             return at_once(cursor.step());

@@ -1,6 +1,7 @@
 //! Sessions and transactions.
 
 use std::fmt;
+use std::ops::ControlFlow;
 
 use bson::{RawDocument, RawDocumentBuf, Timestamp};
 use serde::Serialize;
@@ -8,7 +9,7 @@ use serde::de::DeserializeOwned;
 
 use super::{Client, Prepared};
 use crate::client::{
-    self, BodyError, ClientError, OpenCursor, Operation, Query, Repeating, TransactionOptions, TransactionState, Turn,
+    self, BodyError, ClientError, OpenCursor, Operation, Query, Repeating, TransactionOptions, TransactionState,
     TypedCommand, Watch, WatchTarget, Write,
 };
 
@@ -262,10 +263,10 @@ impl Session {
         let mut outcome = None;
         loop {
             let (session, last) = (&mut self.session, outcome.take());
-            let limit = session.limit_of_turn(matches!(last, Some(Err(_))));
-            match self.client.drive_within(limit, |_| repeating.turn(session, last))? {
-                Turn::Body(_) => outcome = Some(body(self)),
-                Turn::End(ended) => return ended,
+            let limit = session.limit_of_advance(matches!(last, Some(Err(_))));
+            match self.client.drive_within(limit, |_| repeating.advance(session, last))? {
+                ControlFlow::Continue(_) => outcome = Some(body(self)),
+                ControlFlow::Break(ended) => return ended,
             }
         }
     }

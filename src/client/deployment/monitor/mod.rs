@@ -26,8 +26,8 @@ use bson::{RawDocument, RawDocumentBuf, rawdoc};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::heartbeat::{Heartbeat, Line};
-use super::state::{Resident, now};
+use super::heartbeat::{CheckConnection, Heartbeat};
+use super::state::{Monitored, now};
 use crate::client::topology::{ServerDescription, TopologyVersion};
 use crate::endpoint::options::{Options, SHORTEST_HEARTBEAT, ServerMonitoringMode};
 use crate::endpoint::{Command, DirectConnection, Endpoint, is_function};
@@ -45,9 +45,9 @@ const BURST: u32 = 10;
 ///
 /// # Cancel safety
 ///
-/// Dropping the future closes its connections. The [`Resident`] then restarts the deployment's monitors.
-pub(super) async fn run(resident: Resident) {
-    let server = &*resident.server;
+/// Dropping the future closes its connections. The [`Monitored`] then restarts the deployment's monitors.
+pub(super) async fn run(monitored: Monitored) {
+    let server = &*monitored.server;
     let Some(probe) = &server.probe else { return };
     let streams = match probe.options().server_monitoring_mode {
         ServerMonitoringMode::Stream => true,
@@ -56,7 +56,7 @@ pub(super) async fn run(resident: Resident) {
     };
     let (streaming, is_streaming) = watch::channel(false);
     let mut monitor = Monitor {
-        resident: &resident,
+        monitored: &monitored,
         probe,
         streams,
         streaming,
@@ -70,13 +70,13 @@ pub(super) async fn run(resident: Resident) {
         biased;
         () = server.control.ended() => {}
         () = monitor.keep_checking() => {}
-        () = round_trips::keep_measuring(&resident, probe, is_streaming) => {}
+        () = round_trips::keep_measuring(&monitored, probe, is_streaming) => {}
     }
 }
 
 /// A monitor at work.
 struct Monitor<'m> {
-    resident: &'m Resident,
+    monitored: &'m Monitored,
     probe: &'m Endpoint,
     /// Whether to stream from servers that support it.
     streams: bool,
@@ -97,21 +97,21 @@ struct Monitor<'m> {
 impl Monitor<'_> {
     /// Checks the server until the monitors are restarted.
     async fn keep_checking(&mut self) {
-        while self.resident.is_current() {
+        while self.monitored.is_current() {
             let Err(failure) = self.check_on_one_connection().await;
-            if !self.resident.is_current() {
+            if !self.monitored.is_current() {
                 break;
             }
             self.streaming.send_replace(false);
             let was_known = std::mem::replace(&mut self.known, false);
             match failure {
-                Failure::Cancelled => self.resident.deployment.check_cancelled(self.resident),
+                Failure::Cancelled => self.monitored.deployment.check_cancelled(self.monitored),
                 Failure::Check { cause, is_network_error, is_timeout } => {
-                    self.resident.deployment.check_failed(self.resident, cause, is_timeout);
+                    self.monitored.deployment.check_failed(self.monitored, cause, is_timeout);
                     // A restart of the server, or a device on the path, may have cost only the connection.
                     if is_network_error && was_known {
                         // An operation may have failed together with the check.
-                        self.resident.server.control.forget_cancellation();
+                        self.monitored.server.control.forget_cancellation();
                         continue;
                     }
                 }
@@ -125,8 +125,8 @@ impl Monitor<'_> {
     /// Opens a connection, and checks the server on it until a check fails or is cancelled.
     async fn check_on_one_connection(&mut self) -> Result<std::convert::Infallible, Failure> {
         self.keep_pace().await;
-        let resident = self.resident;
-        let heartbeat = resident.heartbeat(&Line::New(&resident.server.address.text), false);
+        let monitored = self.monitored;
+        let heartbeat = monitored.heartbeat(&CheckConnection::New(&monitored.server.address.text), false);
         let probe = self.probe;
         let opened = self.unless_cancelled(async { Ok(probe.probe().await?) }).await;
         // With a server API, the handshake is a `hello` already.
@@ -156,8 +156,8 @@ impl Monitor<'_> {
         let hello = self.hello();
         let limit = self.probe.options().connect_timeout;
         let number = connection.hello().server_connection_id;
-        let resident = self.resident;
-        let heartbeat = resident.heartbeat(&Line::Latest(&resident.server.address.text, number), false);
+        let monitored = self.monitored;
+        let heartbeat = monitored.heartbeat(&CheckConnection::Latest(&monitored.server.address.text, number), false);
         let start = Instant::now();
         match self.unless_cancelled(run_hello(connection, &hello, limit)).await {
             Ok(reply) => self.checked(heartbeat, &reply, number, Some(start.elapsed())),
@@ -181,10 +181,10 @@ impl Monitor<'_> {
         // `before_alarm` sets the limit. A limit on the command would keep a timer in the runtime the whole time.
         let command = Command::new("admin", &hello).timeout(Duration::ZERO);
         let number = connection.hello().server_connection_id;
-        let resident = self.resident;
-        let line = Line::Latest(&resident.server.address.text, number);
+        let monitored = self.monitored;
+        let over = CheckConnection::Latest(&monitored.server.address.text, number);
         self.keep_pace().await;
-        let mut heartbeat = resident.heartbeat(&line, true);
+        let mut heartbeat = monitored.heartbeat(&over, true);
         // The connection may have been lost since the last reply.
         let mut replies = match connection.exhaust(command) {
             Ok(replies) => replies,
@@ -209,7 +209,7 @@ impl Monitor<'_> {
                 return Ok(());
             }
             self.keep_pace().await;
-            heartbeat = resident.heartbeat(&line, true);
+            heartbeat = monitored.heartbeat(&over, true);
         }
     }
 
@@ -233,7 +233,7 @@ impl Monitor<'_> {
 
     /// Runs a check unless it is cancelled.
     async fn unless_cancelled<T>(&mut self, check: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-        let control = &self.resident.server.control;
+        let control = &self.monitored.server.control;
         control.set_checking(true);
         let outcome = tokio::select! {
             biased;
@@ -253,7 +253,7 @@ impl Monitor<'_> {
         number: Option<i64>,
         round_trip: Option<Duration>,
     ) -> Result<(), Failure> {
-        let server = &self.resident.server;
+        let server = &self.monitored.server;
         let description = ServerDescription::of_reply(server.address.clone(), reply, now());
         if let Some(cause) = description.error {
             let failure = Failure::Check { cause, is_network_error: false, is_timeout: false };
@@ -263,8 +263,8 @@ impl Monitor<'_> {
         self.known = true;
         self.version = description.topology_version;
         self.hello_ok |= description.hello_ok;
-        self.resident.deployment.checked(self.resident, description, round_trip);
-        match self.resident.is_current() {
+        self.monitored.deployment.checked(self.monitored, description, round_trip);
+        match self.monitored.is_current() {
             true => Ok(()),
             // Another monitor checks the server now.
             false => Err(Failure::Cancelled),
@@ -276,7 +276,7 @@ impl Monitor<'_> {
     async fn pause(&self, on_cancel: OnCancel) -> bool {
         let floor = self.ended + SHORTEST_HEARTBEAT;
         let rest = self.probe.options().heartbeat_frequency.saturating_sub(self.ended.elapsed());
-        let control = &self.resident.server.control;
+        let control = &self.monitored.server.control;
         let mut is_requested = false;
         let wait = async {
             tokio::select! {

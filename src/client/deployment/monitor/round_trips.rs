@@ -6,7 +6,7 @@ use bson::rawdoc;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::super::state::Resident;
+use super::super::state::Monitored;
 use super::failure::Failure;
 use super::run_hello;
 use crate::endpoint::{DirectConnection, Endpoint};
@@ -14,28 +14,28 @@ use crate::pool::runtime::alarm;
 
 /// Measures a round trip every `heartbeatFrequencyMS` while the monitor streams, and at once if the server becomes known
 /// without one. Failures change nothing: the monitor notices them as well.
-pub(super) async fn keep_measuring(resident: &Resident, probe: &Endpoint, mut streaming: watch::Receiver<bool>) {
+pub(super) async fn keep_measuring(monitored: &Monitored, probe: &Endpoint, mut streaming: watch::Receiver<bool>) {
     // The sender belongs to the monitor, which ends together with this future.
     while streaming.wait_for(|on| *on).await.is_ok() {
         tokio::select! {
             // First, because a failed check ends the streaming.
             biased;
             _ = streaming.wait_for(|on| !*on) => {}
-            () = measure(resident, probe) => {}
+            () = measure(monitored, probe) => {}
         }
     }
 }
 
-async fn measure(resident: &Resident, probe: &Endpoint) {
+async fn measure(monitored: &Monitored, probe: &Endpoint) {
     let mut connection = None;
     loop {
         match ping(probe, &mut connection).await {
-            Ok(round_trip) => resident.deployment.measured(resident, round_trip),
+            Ok(round_trip) => monitored.deployment.measured(monitored, round_trip),
             Err(_) => connection = None,
         }
         tokio::select! {
             () = alarm(probe.options().heartbeat_frequency) => {}
-            () = resident.server.control.measure.notified() => {}
+            () = monitored.server.control.measure.notified() => {}
         }
     }
 }

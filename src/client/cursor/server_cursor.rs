@@ -8,14 +8,14 @@ use bson::raw::cstr;
 use bson::{RawDocumentBuf, rawdoc};
 
 use super::super::Client;
+use super::super::closing_queue::{QueueGuard, QueueNumber};
 use super::super::engine::GivenUp;
 use super::super::error::ClientError;
 use super::super::in_session::InSession;
-use super::super::line::{Place, Ticket};
 use super::TimeoutMode;
 use super::batch::{Batch, collection_of};
 use super::command::OfCursor;
-use crate::client::deployment::{Background, Demand, Purpose, Server, WaitLogged};
+use crate::client::deployment::{Background, Demand, LoggedOperation, Server, WaitLogged};
 use crate::client::selection::Access;
 use crate::client::session::FaultKind;
 use crate::endpoint::options::{ReadPreference, ReadPreferenceMode};
@@ -29,8 +29,8 @@ const ENDED: [i32; 3] = [43, 175, 237];
 /// For selecting a server that is already determined.
 static ANY: ReadPreference = ReadPreference::new(ReadPreferenceMode::Nearest);
 
-/// What a cursor needs for its later commands.
-pub(super) struct Query {
+/// A cursor on its server: what its later commands need.
+pub(super) struct ServerCursor {
     pub(super) client: Client,
     pub(super) server: Arc<Server>,
     pub(super) database: String,
@@ -49,7 +49,7 @@ pub(super) struct Query {
     /// The number of the transaction that the cursor was opened in. The session may have begun a new one since.
     pub(super) opened_in: Option<i64>,
     /// Only for a cursor of a transaction behind a load balancer.
-    pub(super) ticket: Option<Ticket>,
+    pub(super) queue_number: Option<QueueNumber>,
 }
 
 /// The time limits of a cursor (Client Side Operations Timeout, "Cursors").
@@ -76,7 +76,7 @@ impl CursorTime {
     }
 }
 
-impl Query {
+impl ServerCursor {
     /// Fetches the next batch, after a pause.
     pub(super) async fn fetch(mut self, id: i64, pause: Duration) -> (Self, Result<Batch, GivenUp>) {
         if !pause.is_zero() {
@@ -128,21 +128,22 @@ impl Query {
             comment: None,
             pinned: None,
             session,
-            ticket: self.ticket.clone(),
+            queue_number: self.queue_number.clone(),
             ..*self
         })
     }
 
     /// Closes the cursor on the server (`killCursors`), and gives back what the cursor holds. `timeout` replaces the
-    /// `timeoutMS` of the query, which otherwise starts afresh. `place` is the cursor's place in line, if it has one.
-    pub(super) async fn close(mut self, id: i64, timeout: Option<Limit>, place: Option<Place>) {
+    /// `timeoutMS` of the query, which otherwise starts afresh. `guard` keeps the cursor in its
+    /// transaction's queue, if it is there already.
+    pub(super) async fn close(mut self, id: i64, timeout: Option<Limit>, guard: Option<QueueGuard>) {
         let limit = timeout.map_or_else(|| self.time.timeout.refreshed(), Limit::start);
         if self.has_ended_with_transaction() {
             return self.end();
         }
-        let place = place.or_else(|| self.ticket.as_ref().map(Ticket::line_up));
-        if let (InSession::Explicit(explicit), Some(place)) = (&self.session, &place) {
-            if let Err(error) = boxed(|| explicit.in_time(limit, place.first())).await {
+        let guard = guard.or_else(|| self.queue_number.as_ref().map(QueueNumber::queue_up));
+        if let (InSession::Explicit(explicit), Some(guard)) = (&self.session, &guard) {
+            if let Err(error) = boxed(|| explicit.in_time(limit, guard.first())).await {
                 tracing::debug!(target: "wharf::command", %error, "A cursor could not be closed");
                 return self.end();
             }
@@ -167,7 +168,7 @@ impl Query {
     /// Returns whether the cursor can no longer be reached. Behind a load balancer, only the connection to which its
     /// transaction was pinned led to it.
     fn has_ended_with_transaction(&self) -> bool {
-        let (InSession::Explicit(explicit), Some(_)) = (&self.session, &self.ticket) else { return false };
+        let (InSession::Explicit(explicit), Some(_)) = (&self.session, &self.queue_number) else { return false };
         let state = explicit.lock();
         state.open_transaction() != self.opened_in || !state.is_pinned()
     }
@@ -178,13 +179,13 @@ impl Query {
         id: i64,
         fetched: Result<Batch, ClientError>,
         timeout: Option<Limit>,
-        place: Option<Place>,
+        guard: Option<QueueGuard>,
     ) {
         let is_open = match fetched {
             Ok(batch) => batch.id != 0,
             Err(error) => self.may_be_open_after(&error),
         };
-        if is_open { self.close(id, timeout, place).await } else { self.end() }
+        if is_open { self.close(id, timeout, guard).await } else { self.end() }
     }
 
     /// Returns whether the server may still have the cursor after this error, and can be told to close it.
@@ -203,10 +204,10 @@ impl Query {
         if matches!(self.client.deployment().background(), Some(Background::Kept(_))) {
             return false;
         }
-        let purpose = Purpose::Named("killCursors", None);
+        let operation = LoggedOperation::Named("killCursors", None);
         let only = Some(&self.server.address);
         let wait_logged = &WaitLogged::new();
-        let demand = Demand { access: Access::Read(&ANY), deprioritized: &[], only, purpose, wait_logged };
+        let demand = Demand { access: Access::Read(&ANY), deprioritized: &[], only, operation, wait_logged };
         match self.client.deployment().select(demand, limit.deadline()).await {
             Ok(selected) => Arc::ptr_eq(selected.server(), &self.server),
             Err(_) => false,
@@ -227,7 +228,7 @@ impl Query {
 }
 
 /// A cursor that is dropped without being closed gives back what it holds.
-impl Drop for Query {
+impl Drop for ServerCursor {
     fn drop(&mut self) {
         self.end();
     }

@@ -1,0 +1,111 @@
+//! The queue of closing cursors, for a transaction behind a load balancer.
+//!
+//! Only the connection of the transaction leads to its cursors. A cursor that is dropped closes in the background, and
+//! the next operation of the transaction would get the connection first. So the cursor queues up in its transaction's
+//! queue as soon as it is dropped. The cursors in the queue close one after the other, and operations wait until it is
+//! empty.
+//!
+//! Operations and `getMore` commands do not queue up, because a cursor in the queue holds up all others: a cancelled
+//! call to [`Cursor::next`](super::Cursor::next) stays in its cursor and is not polled.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+/// The cursors of one transaction that are closing.
+#[derive(Default)]
+pub(super) struct ClosingQueue {
+    /// Their numbers. The first cursor is closing now.
+    queued: Mutex<VecDeque<u64>>,
+    /// Notified whenever a cursor leaves the queue.
+    left: Notify,
+    /// How many numbers were given out.
+    numbers: AtomicU64,
+}
+
+impl ClosingQueue {
+    /// Returns a number for one more cursor.
+    pub(super) fn number(self: &Arc<Self>) -> QueueNumber {
+        // Relaxed: the numbers only have to differ.
+        QueueNumber { queue: self.clone(), number: self.numbers.fetch_add(1, Ordering::Relaxed) }
+    }
+
+    /// Returns whether no cursor is closing.
+    pub(super) fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
+    /// Waits until no cursor is closing.
+    pub(super) async fn empty(&self) {
+        self.until(|queued| queued.is_empty().then_some(())).await;
+    }
+
+    /// Waits until `find` returns something for the numbers in the queue.
+    async fn until<T>(&self, find: impl Fn(&VecDeque<u64>) -> Option<T>) -> T {
+        loop {
+            // Created before the numbers are read, so that it does not miss a later change.
+            let left = self.left.notified();
+            let found = find(&self.lock());
+            if let Some(found) = found {
+                return found;
+            }
+            left.await;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<u64>> {
+        // Each change is a single method call, so the state is always valid.
+        self.queued.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The number with which a cursor may queue up in its transaction's queue.
+#[derive(Clone)]
+pub(super) struct QueueNumber {
+    queue: Arc<ClosingQueue>,
+    number: u64,
+}
+
+impl QueueNumber {
+    /// Queues up behind the cursors that are closing.
+    pub(super) fn queue_up(&self) -> QueueGuard {
+        self.queue.lock().push_back(self.number);
+        QueueGuard(self.clone())
+    }
+
+    /// Waits until no other cursor is closing. Returns false if this one is in the queue by then.
+    pub(super) async fn is_alone(&self) -> bool {
+        let is_alone = |queued: &VecDeque<u64>| match queued.is_empty() {
+            true => Some(true),
+            false => queued.contains(&self.number).then_some(false),
+        };
+        self.queue.until(is_alone).await
+    }
+}
+
+/// A cursor in the queue. It leaves the queue when the value drops.
+#[must_use = "dropping the guard leaves the queue"]
+pub(super) struct QueueGuard(QueueNumber);
+
+impl QueueGuard {
+    /// Waits until the cursor is the first in the queue.
+    pub(super) async fn first(&self) {
+        let QueueNumber { queue, number } = &self.0;
+        queue.until(|queued| (queued.front() == Some(number)).then_some(())).await;
+    }
+}
+
+impl Drop for QueueGuard {
+    fn drop(&mut self) {
+        let QueueNumber { queue, number } = &self.0;
+        {
+            let mut queued = queue.lock();
+            if let Some(at) = queued.iter().position(|other| other == number) {
+                queued.remove(at);
+            }
+        }
+        queue.left.notify_waiters();
+    }
+}
