@@ -52,7 +52,7 @@ impl Monitor {
             self.pool.ready();
             return;
         }
-        let heartbeat = self.endpoint.options().heartbeat_frequency;
+        let heartbeat = self.endpoint.options().heartbeat_frequency.unwrap_or(Duration::from_secs(10));
         let mut connection = None;
         while self.pool.status().phase != Phase::Closed {
             match self.check(&mut connection).await {

@@ -27,7 +27,7 @@ pub fn value_of(options: &Options, name: &str) -> Option<Value> {
         "connecttimeoutms" => Some(millis(options.connect_timeout)),
         "directconnection" => options.direct_connection.map(Value::from),
         "enableoverloadretargeting" => Some(json!(options.enable_overload_retargeting)),
-        "heartbeatfrequencyms" => Some(millis(options.heartbeat_frequency)),
+        "heartbeatfrequencyms" => options.heartbeat_frequency.map(millis),
         "journal" => options.write_concern.journal.map(Value::from),
         "loadbalanced" => {
             assert_eq!(options.is_load_balanced(), options.load_balanced == Some(true));

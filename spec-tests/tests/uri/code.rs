@@ -86,7 +86,7 @@ fn defaults_are_those_of_the_specification() {
     assert_eq!(options, parse("mongodb://localhost"));
     assert_eq!(options.connect_timeout, Duration::from_secs(10));
     assert_eq!((options.socket_timeout, options.timeout), (Duration::ZERO, None));
-    assert_eq!(options.heartbeat_frequency, Duration::from_secs(10));
+    assert_eq!(options.heartbeat_frequency, None, "10 s with monitors, 60 s without");
     assert_eq!(options.local_threshold, Duration::from_millis(15));
     assert_eq!(options.server_selection_timeout, Duration::from_secs(30));
     assert_eq!(options.max_adaptive_retries, 2);

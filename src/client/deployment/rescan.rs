@@ -50,7 +50,7 @@ async fn keep_scanning(deployment: &Arc<Deployment>) {
             Err(error) => {
                 let error = PrintableError(&error);
                 tracing::warn!(target: "wharf::topology", %error, "SRV records could not be read again");
-                options.heartbeat_frequency
+                options.heartbeat_interval()
             }
         };
     }
@@ -59,7 +59,7 @@ async fn keep_scanning(deployment: &Arc<Deployment>) {
 /// Looks the servers up for the first time, and returns the time until the next look-up.
 async fn resolve(deployment: &Arc<Deployment>) -> Duration {
     let given: &Options = deployment.options();
-    let pause = given.heartbeat_frequency;
+    let pause = given.heartbeat_interval();
     let control = &deployment.srv_control;
     loop {
         control.set_checking(true);

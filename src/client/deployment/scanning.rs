@@ -278,7 +278,7 @@ impl Deployment {
             return false;
         }
         let state = scanning.lock();
-        let due = state.last.map(|last| last.checked_add(self.options().heartbeat_frequency));
+        let due = state.last.map(|last| last.checked_add(self.options().heartbeat_interval()));
         // A time beyond the clock's range never comes.
         state.is_stale || due.is_none_or(|due| due.is_some_and(|due| due <= Instant::now()))
     }
@@ -400,7 +400,7 @@ impl Deployment {
                 Err(error) => {
                     let error = PrintableError(&error);
                     tracing::warn!(target: "wharf::topology", %error, "SRV records could not be read again");
-                    self.options().heartbeat_frequency
+                    self.options().heartbeat_interval()
                 }
             }
         } else {

@@ -262,7 +262,7 @@ impl Deployment {
         if let Some(only) = only {
             return Ok(snapshot.select_at(only));
         }
-        Ok(snapshot.select(access, deprioritized, options.local_threshold, options.heartbeat_frequency)?)
+        Ok(snapshot.select(access, deprioritized, options.local_threshold, options.heartbeat_interval())?)
     }
 
     async fn wait_for(

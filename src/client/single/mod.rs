@@ -216,9 +216,7 @@ impl Client {
 
     /// Creates a client with these options. Does not connect.
     ///
-    /// If `heartbeatFrequencyMS` is not set, it becomes 60 s. Assigning 10 s to the field
-    /// [`Options::heartbeat_frequency`](Options#structfield.heartbeat_frequency) does not count as setting it: use the
-    /// method of this name.
+    /// If `heartbeatFrequencyMS` is not set, it becomes 60 s.
     ///
     /// # Errors
     ///

@@ -56,13 +56,11 @@ pub struct Options {
     ///
     /// With a connection string, connections use TLS if it says `tls=true`, or begins with `mongodb+srv://`, or has any
     /// option that begins with `tls`; never if it says `tls=false`. A value of `tls` that is neither true nor false is
-    /// refused. An invalid value of `tlsInsecure`, `tlsAllowInvalidCertificates` or `tlsAllowInvalidHostnames` is
-    /// ignored
+    /// refused. An invalid value of `tlsInsecure`, `tlsAllowInvalidCertificates` or `tlsAllowInvalidHostnames` is ignored
     /// with a [warning](Self::warnings); then connections use TLS, and everything is checked.
     pub tls: Option<TlsOptions>,
     /// `proxyHost`, `proxyPort`, `proxyUsername`, `proxyPassword`: the proxy for all TCP connections to servers.
-    /// Default
-    /// none.
+    /// Default none.
     pub proxy: Option<ProxyOptions>,
     /// `compressors`, the preferred first, with `zlibCompressionLevel`. A connection uses the first one that the server
     /// also supports. Default none.
@@ -120,9 +118,8 @@ pub struct Options {
     /// `loadBalanced`, if it was given: whether the one host is a load balancer. Default `false`.
     ///
     /// [`PoolOptions::load_balanced`] of [`pool`](Self#structfield.pool) has the same effect.
-    /// [`is_load_balanced`](Self::is_load_balanced) counts both. `Some(false)` contradicts a pool that is
-    /// load-balanced,
-    /// and is refused.
+    /// [`is_load_balanced`](Self::is_load_balanced) counts both. `Some(false)` contradicts a pool that is load-balanced, and
+    /// is refused.
     pub load_balanced: Option<bool>,
     /// `replicaSet`: the name of the replica set that the hosts are members of. For a [`Client`](crate::Client).
     /// Default none.
@@ -140,8 +137,7 @@ pub struct Options {
     /// `retryReads`: whether the client retries a read after a network error. For a [`Client`](crate::Client). Default
     /// `true`.
     pub retry_reads: bool,
-    /// `retryWrites`: whether the client retries a write after a network error. For a [`Client`](crate::Client).
-    /// Default
+    /// `retryWrites`: whether the client retries a write after a network error. For a [`Client`](crate::Client). Default
     /// `true`.
     pub retry_writes: bool,
     /// `maxAdaptiveRetries`: how often the client retries an operation that an overloaded server refused (client
@@ -151,13 +147,10 @@ pub struct Options {
     /// Default `false`.
     pub enable_overload_retargeting: bool,
     /// `heartbeatFrequencyMS`: the time between two checks of a server by its monitor, at least 500 milliseconds. For a
-    /// [`Client`](crate::Client). Default 10 seconds. For a [`single::Client`](crate::single::Client), the time between two
-    /// scans of all servers, by default 60 seconds. To set 10 seconds for it, use the
-    /// [method](method@Self::heartbeat_frequency) or the connection string: in this field alone, 10 seconds count as the
-    /// default.
-    pub heartbeat_frequency: Duration,
-    /// Whether the method or the connection string set `heartbeat_frequency`.
-    pub(super) is_heartbeat_set: WasSet,
+    /// [`Client`](crate::Client). Default not set, which means 10 seconds. For a
+    /// [`single::Client`](crate::single::Client), the time between two scans of all servers. If it is not set, that client
+    /// sets it to 60 seconds.
+    pub heartbeat_frequency: Option<Duration>,
     /// `localThresholdMS`: how much slower than the nearest server another server may be and still be selected. For a
     /// [`Client`](crate::Client). Default 15 milliseconds.
     pub local_threshold: Duration,
@@ -174,18 +167,6 @@ pub struct Options {
     /// Whether warnings about a TXT record, which come later, are errors.
     pub(crate) is_strict: bool,
 }
-
-/// Whether an option was set. Options with the same values are equal, however the values were set.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct WasSet(pub(super) bool);
-
-impl PartialEq for WasSet {
-    fn eq(&self, _: &Self) -> bool {
-        true
-    }
-}
-
-impl Eq for WasSet {}
 
 /// The default of `heartbeatFrequencyMS` with monitors.
 const HEARTBEAT_OF_MONITORS: Duration = Duration::from_secs(10);
@@ -221,11 +202,13 @@ impl Options {
     /// Returns the options for a client without monitors. Unless the heartbeat was set, it gets the default for scans
     /// (Server Monitoring, "heartbeatFrequencyMS").
     pub(crate) fn without_monitors(mut self) -> Self {
-        // The field is public, so it may differ from the default even if the method was not called.
-        if !self.is_heartbeat_set.0 && self.heartbeat_frequency == HEARTBEAT_OF_MONITORS {
-            self.heartbeat_frequency = HEARTBEAT_OF_SCANS;
-        }
+        self.heartbeat_frequency.get_or_insert(HEARTBEAT_OF_SCANS);
         self
+    }
+
+    /// Returns [`heartbeat_frequency`](Self#structfield.heartbeat_frequency), or its default with monitors.
+    pub(crate) fn heartbeat_interval(&self) -> Duration {
+        self.heartbeat_frequency.unwrap_or(HEARTBEAT_OF_MONITORS)
     }
 
     /// The default options, without servers.
@@ -259,8 +242,7 @@ impl Options {
             retry_writes: true,
             max_adaptive_retries: 2,
             enable_overload_retargeting: false,
-            heartbeat_frequency: HEARTBEAT_OF_MONITORS,
-            is_heartbeat_set: WasSet(false),
+            heartbeat_frequency: None,
             local_threshold: Duration::from_millis(15),
             server_selection_timeout: Duration::from_secs(30),
             server_selection_try_once: true,
@@ -466,8 +448,7 @@ impl Options {
 
     /// Sets [`heartbeat_frequency`](Self#structfield.heartbeat_frequency).
     pub fn heartbeat_frequency(mut self, limit: Duration) -> Self {
-        self.heartbeat_frequency = limit;
-        self.is_heartbeat_set = WasSet(true);
+        self.heartbeat_frequency = Some(limit);
         self
     }
 

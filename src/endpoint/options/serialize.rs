@@ -75,13 +75,12 @@ impl Serialize for Options {
             retry_writes,
             max_adaptive_retries,
             enable_overload_retargeting,
-            heartbeat_frequency,
+            heartbeat_frequency: _,
             local_threshold,
             server_selection_timeout,
             server_selection_try_once,
             server_monitoring_mode,
             // Not options.
-            is_heartbeat_set: _,
             warnings: _,
             is_strict: _,
         } = self;
@@ -124,7 +123,7 @@ impl Serialize for Options {
         written.put("retryWrites", *retry_writes);
         written.put("maxAdaptiveRetries", *max_adaptive_retries);
         written.put("enableOverloadRetargeting", *enable_overload_retargeting);
-        written.put_millis("heartbeatFrequencyMS", *heartbeat_frequency);
+        written.put_millis("heartbeatFrequencyMS", self.heartbeat_interval());
         written.put_millis("localThresholdMS", *local_threshold);
         written.put_millis("serverSelectionTimeoutMS", *server_selection_timeout);
         written.put("serverSelectionTryOnce", *server_selection_try_once);

@@ -58,8 +58,8 @@ impl Options {
         if self.auth_source.as_deref() == Some("") {
             return refuse_text("authSource");
         }
-        if self.heartbeat_frequency < SHORTEST_HEARTBEAT {
-            let value = Milliseconds(self.heartbeat_frequency).to_string();
+        if self.heartbeat_interval() < SHORTEST_HEARTBEAT {
+            let value = Milliseconds(self.heartbeat_interval()).to_string();
             return Err(InvalidOption::new("heartbeatFrequencyMS", "at least 500 ms", value));
         }
         if self.busy_poll > LONGEST_BUSY_POLL {

@@ -12,6 +12,9 @@ use super::events::Events;
 use super::load::{Load, Outcome, Regained};
 use super::{blocking, turn, within};
 
+/// `heartbeatFrequencyMS` by default.
+const HEARTBEAT: Duration = Duration::from_secs(10);
+
 /// Starts a set, and a client with fewer connections than the load has tasks.
 async fn start(change: impl FnOnce(Options) -> Options) -> (Arc<ReplicaSet>, Client, Events) {
     let set = Arc::new(blocking(|| ReplicaSet::start(ReplicaSetOptions::default()).unwrap()).await);
@@ -70,7 +73,7 @@ async fn step_down_fails_no_operation() {
         let mark = events.mark();
         on(&set, |set| set.step_down().unwrap()).await;
         events.after(mark, is_new_primary).await;
-        let back = load.regains(usual, client.options().heartbeat_frequency).await;
+        let back = load.regains(usual, HEARTBEAT).await;
         let outcome = load.stop().await;
         let further = throughput(usual, back);
         outcome.print("step-down of the primary", &further);
@@ -95,7 +98,7 @@ async fn kill_of_the_primary_fails_no_operation() {
         on(&set, |set| set.kill(set.primary().unwrap().unwrap()).unwrap()).await;
         events.after(mark, is_new_primary).await;
         let elected = format!(", new primary after {:.2} s", killed.elapsed().as_secs_f64());
-        let back = load.regains(usual, client.options().heartbeat_frequency).await;
+        let back = load.regains(usual, HEARTBEAT).await;
         let outcome = load.stop().await;
         let further = elected + &throughput(usual, back);
         outcome.print("kill -9 of the primary", &further);

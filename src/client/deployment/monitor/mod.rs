@@ -29,7 +29,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::heartbeat::{CheckConnection, Heartbeat};
 use super::state::{Monitored, now};
 use crate::client::topology::{ServerDescription, TopologyVersion};
-use crate::endpoint::options::{Options, SHORTEST_HEARTBEAT, ServerMonitoringMode};
+use crate::endpoint::options::{SHORTEST_HEARTBEAT, ServerMonitoringMode};
 use crate::endpoint::{Command, DirectConnection, Endpoint, is_function};
 use crate::pool::runtime::{alarm, before_alarm};
 use failure::{CheckTimeoutError, Failure};
@@ -167,16 +167,16 @@ impl Monitor<'_> {
 
     /// Checks the server by the replies to one awaitable hello, which arrive when its state changes.
     async fn stream(&mut self, connection: &mut DirectConnection, version: TopologyVersion) -> Result<(), Failure> {
-        let Options { connect_timeout, heartbeat_frequency, .. } = *self.probe.options();
-        let limit = match connect_timeout {
+        let options = self.probe.options();
+        let limit = match options.connect_timeout {
             // No limit.
             Duration::ZERO => Duration::MAX,
-            limit => limit.saturating_add(heartbeat_frequency),
+            limit => limit.saturating_add(options.heartbeat_interval()),
         };
         let mut hello = self.hello();
         let version = rawdoc! { "processId": version.process_id, "counter": version.counter };
         hello.append(bson::raw::cstr!("topologyVersion"), version);
-        let most = i64::try_from(heartbeat_frequency.as_millis()).unwrap_or(i64::MAX);
+        let most = i64::try_from(options.heartbeat_interval().as_millis()).unwrap_or(i64::MAX);
         hello.append(bson::raw::cstr!("maxAwaitTimeMS"), most);
         // `before_alarm` sets the limit. A limit on the command would keep a timer in the runtime the whole time.
         let command = Command::new("admin", &hello).timeout(Duration::ZERO);
@@ -275,7 +275,7 @@ impl Monitor<'_> {
     /// until 500 ms after that end. Returns whether a cancellation cut the pause short.
     async fn pause(&self, on_cancel: OnCancel) -> bool {
         let floor = self.ended + SHORTEST_HEARTBEAT;
-        let rest = self.probe.options().heartbeat_frequency.saturating_sub(self.ended.elapsed());
+        let rest = self.probe.options().heartbeat_interval().saturating_sub(self.ended.elapsed());
         let control = &self.monitored.server.control;
         let mut is_requested = false;
         let wait = async {

@@ -34,7 +34,7 @@ async fn measure(monitored: &Monitored, probe: &Endpoint) {
             Err(_) => connection = None,
         }
         tokio::select! {
-            () = alarm(probe.options().heartbeat_frequency) => {}
+            () = alarm(probe.options().heartbeat_interval()) => {}
             () = monitored.server.control.measure.notified() => {}
         }
     }

@@ -7,7 +7,6 @@
 
 use std::time::Duration;
 
-use super::super::deployment::WasSet;
 use super::super::{PoolOptions, ReadPreferenceMode, Secret, ServerMonitoringMode};
 use super::draft::{Draft, Rejection, put};
 use super::value::Value;
@@ -412,8 +411,7 @@ const SERVERS: [Row; 9] = [
         put(&mut draft.options.local_threshold, value.millis(MAX_INT))
     }),
     row("heartbeatFrequencyMS", "10000", "500 to 2147483647", "The time between two checks", |draft, value| {
-        put(&mut draft.options.heartbeat_frequency, value.millis_from(500, MAX_INT))?;
-        put(&mut draft.options.is_heartbeat_set, Ok(WasSet(true)))
+        put(&mut draft.options.heartbeat_frequency, value.millis_from(500, MAX_INT).map(Some))
     }),
     row("serverMonitoringMode", "auto", "auto, stream or poll", "How a monitor learns of changes", |draft, value| {
         let mode = value.word(&ServerMonitoringMode::ALL, ServerMonitoringMode::name);
