@@ -12,7 +12,7 @@ use futures_util::FutureExt;
 use serde::{Deserialize, Serialize};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::filter::LevelFilter;
-use wharf::client::{Session, SessionOptions, TransactionOptions};
+use wharf::client::{Session, TransactionOptions};
 use wharf::telemetry::prometheus_text;
 use wharf::{Client, ClientError, Collection, Options, WriteConcern, bson::doc};
 use wharf_service::pools::PoolRow;
@@ -106,7 +106,7 @@ async fn open_account(State(accounts): Accounts, Json(account): Json<Account>) -
 async fn accounts_of(State(accounts): Accounts, Path(owner): Path<String>) -> Result<Json<Vec<Account>>, Failure> {
     let query = || accounts.find(doc! { "owner": &owner }).sort(doc! { "_id": 1 }).batch_size(100);
     let read = async |mut session: Session| query().session(&mut session).await?.try_collect().await;
-    let mut session = accounts.client().start_session(&SessionOptions::default()).map_err(ClientError::from)?;
+    let mut session = accounts.client().start_session().await?;
     Ok(Json(session.with_transaction_in_task(TransactionOptions::default(), read).await?))
 }
 
@@ -115,7 +115,7 @@ async fn totals(State(accounts): Accounts) -> Result<Json<Vec<Total>>, Failure> 
     let pipeline = [doc! { "$group": group }, doc! { "$sort": { "_id": 1 } }];
     let query = || accounts.aggregate(&pipeline).typed().batch_size(100);
     let read = async |mut session: Session| query().session(&mut session).await?.try_collect().await;
-    let mut session = accounts.client().start_session(&SessionOptions::default()).map_err(ClientError::from)?;
+    let mut session = accounts.client().start_session().await?;
     Ok(Json(session.with_transaction_in_task(TransactionOptions::default(), read).await?))
 }
 
@@ -132,7 +132,7 @@ async fn transfer(State(accounts): Accounts, Json(transfer): Json<Transfer>) -> 
         let changed = taken.matched_count + given.matched_count;
         (changed == 2).then_some(()).ok_or(Failure::Refused("there is no such account, or not enough money in it"))
     };
-    let mut session = accounts.client().start_session(&SessionOptions::default()).map_err(ClientError::from)?;
+    let mut session = accounts.client().start_session().await?;
     session.with_transaction_in_task_as(TransactionOptions::default(), move_money).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -70,7 +70,7 @@ pub use deployment::{ServerSelectionError, TopologySubscriber, TopologySummary};
 pub use error::{BodyError, ClientError};
 pub use operation::Operation;
 pub use query::Query;
-pub use session_handle::Session;
+pub use session_handle::{Session, StartSession};
 pub use status::{ClientStatus, ServerStatus};
 pub use topology::{HeartbeatConnection, ServerType, ServerView, TopologyEvent, TopologyType, TopologyView};
 pub use typed::TypedCommand;
@@ -106,7 +106,7 @@ use deployment::{
 };
 use selection::Access;
 use session::{Moment, ServerSessionPool, SharedClusterTime};
-pub use session::{SessionError, SessionOptions, TransactionOptions, TransactionState};
+pub use session::{SessionError, TransactionOptions, TransactionState};
 
 /// `logicalSessionTimeoutMinutes` of a server with the default setting.
 const DEFAULT_SESSION_TIMEOUT_MINUTES: i64 = 30;

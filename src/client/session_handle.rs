@@ -1,6 +1,7 @@
 //! Sessions and transactions of the application.
 
 mod ending;
+mod starting;
 mod timed;
 
 use std::fmt;
@@ -12,6 +13,7 @@ use std::time::Duration;
 use bson::{RawDocument, RawDocumentBuf, Timestamp};
 
 use self::ending::{End, end_transaction};
+pub use self::starting::StartSession;
 use super::Client;
 use super::error::{BodyError, ClientError};
 use super::in_session::Explicit;
@@ -22,16 +24,6 @@ use crate::endpoint::options::InvalidOption;
 use crate::pool::runtime::forks;
 
 impl Client {
-    /// Starts a session with these options. Sends nothing: the server learns of the session from the first command.
-    ///
-    /// # Errors
-    ///
-    /// [`InvalidOption`] if options exclude each other.
-    pub fn start_session(&self, options: &SessionOptions) -> Result<Session, InvalidOption> {
-        let explicit = self.start_session_as(options, false)?;
-        Ok(Session { client: self.clone(), explicit, ends: true, forks: forks() })
-    }
-
     /// Starts a session for the application, or for an operation that needs one for several commands.
     pub(super) fn start_session_as(
         &self,
@@ -65,11 +57,10 @@ impl Client {
 /// ```no_run
 /// # async fn example(client: wharf::Client) -> Result<(), Box<dyn std::error::Error>> {
 /// use bson::doc;
-/// use wharf::client::SessionOptions;
 ///
 /// let take = doc! { "q": { "_id": 1 }, "u": { "$inc": { "n": -5 } } };
 /// let give = doc! { "q": { "_id": 2 }, "u": { "$inc": { "n": 5 } } };
-/// let mut session = client.start_session(&SessionOptions::default())?;
+/// let mut session = client.start_session().await?;
 /// session
 ///     .with_transaction(async |mut session| {
 ///         client.update("bank", "accounts", [&take]).session(&mut session).await?;
@@ -80,6 +71,7 @@ impl Client {
 /// # Ok(())
 /// # }
 /// ```
+#[doc(alias = "ClientSession")]
 pub struct Session {
     client: Client,
     explicit: Arc<Explicit>,

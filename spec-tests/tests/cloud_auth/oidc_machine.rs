@@ -2,7 +2,6 @@
 
 use std::sync::{Arc, Mutex};
 
-use wharf::client::SessionOptions;
 use wharf::{CallbackError, Client, Endpoint, Operation};
 
 use super::*;
@@ -228,7 +227,7 @@ async fn p4_5_reauthentication_succeeds_in_a_session() {
     let (server, callback) = (Server::of_tokens(&["token-a"]).await, Callback::new(&["token-a"]));
     let credential = Credential::of(Mechanism::MongoDbOidc).oidc_callback(callback.function());
     let client = Client::new(options(&server, credential)).unwrap();
-    let mut session = client.start_session(&SessionOptions::default()).unwrap();
+    let mut session = client.start_session().await.unwrap();
     server.state().failures.push_back(("find", 391));
     client.run(Operation::read("test", &find()).session(&mut session)).await.unwrap();
     assert_eq!((callback.calls(), server.state().count("find")), (2, 2));

@@ -24,8 +24,8 @@ use crate::format::{
 };
 use crate::matching::{Entities, all_match, bson, document, matches};
 use crate::observed::{Kept, Message, Observed, ObservedClient, PATIENCE, TOPOLOGY, until};
+use crate::operations;
 use crate::stop::Stop;
-use crate::{operations, sessions};
 
 /// How long a case may take.
 const CASE_LIMIT: Duration = Duration::from_secs(60);
@@ -302,9 +302,7 @@ impl Case {
             }
             Entity::Session(entity) => {
                 let client = self.client(&entity.client)?;
-                let options = sessions::session_options(&entity.session_options, &**self)?;
-                let started = client.client.start_session(&options);
-                let session = started.map_err(|error| Stop::Refused(error.to_string()))?;
+                let session = client.client.start_session(&entity.session_options, &**self)?;
                 let id = session.id();
                 let session = Arc::new(tokio::sync::Mutex::new(Some(session)));
                 self.add(&entity.id, Held::Session(HeldSession { id, session }))

@@ -9,12 +9,16 @@ use bson::{Bson, Document, RawDocument, RawDocumentBuf, Timestamp};
 use tokio::task::block_in_place;
 use tracing::dispatcher;
 use wharf::client::{
-    self, ClientStatus, CommandEvent, OpenCursor, SessionOptions, TopologyEvent, TransactionOptions, TransactionState,
-    Watch, WatchTarget, Write, Written,
+    self, ClientStatus, CommandEvent, OpenCursor, TopologyEvent, TransactionOptions, TransactionState, Watch,
+    WatchTarget, Write, Written,
 };
 use wharf::{ClientError, DriverInfo, InvalidOption, Operation, Options, PoolEvent, single};
 
 use crate::environment::owned;
+use crate::format::Object;
+use crate::matching::Entities;
+use crate::sessions::session_options;
+use crate::stop::Stop;
 
 /// Which client runs a case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -150,11 +154,17 @@ impl Client {
         }
     }
 
-    pub fn start_session(&self, options: &SessionOptions) -> Result<Session, InvalidOption> {
-        Ok(match self {
-            Self::Pooled(client) => Session::Pooled(client.start_session(options)?),
-            Self::Single(client) => Session::single(client.start_session(options)?),
-        })
+    pub fn start_session(&self, options: &Object, entities: &dyn Entities) -> Result<Session, Stop> {
+        let started = match self {
+            Self::Pooled(client) => {
+                let start = session_options(client.start_session(), options, entities)?;
+                start.into_future().into_inner().map(Session::Pooled)
+            }
+            Self::Single(client) => {
+                session_options(client.start_session(), options, entities)?.run().map(Session::single)
+            }
+        };
+        started.map_err(|error| Stop::Refused(error.to_string()))
     }
 
     pub async fn run_command(&self, database: &str, command: &RawDocument) -> Result<RawDocumentBuf, ClientError> {
@@ -313,7 +323,7 @@ impl Session {
                 apart(|| {
                     session.value().with_transaction_options(options, |lent| {
                         // The operations of the body look the session up by its name, so the session moves.
-                        let stand_in = lent.client().start_session(&SessionOptions::default())?;
+                        let stand_in = lent.client().start_session().run()?;
                         let moved = Session::single(std::mem::replace(lent, stand_in));
                         let (ended, back) = runtime.block_on(body(moved));
                         if let Some(Session::Single(back)) = back {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bson::Bson;
 use serde_json::Value;
-use wharf::client::{ClientError, SessionOptions, TransactionOptions, TransactionState};
+use wharf::client::{AnyClient, ClientError, StartSession, TransactionOptions, TransactionState};
 use wharf::{Acknowledgement, WriteConcern};
 
 use crate::case::{Case, HeldSession, Returned};
@@ -15,8 +15,11 @@ use crate::format::{Object, Operation};
 use crate::matching::Entities;
 use crate::stop::Stop;
 
-pub fn session_options(options: &Object, entities: &dyn Entities) -> Result<SessionOptions, Stop> {
-    let mut session = SessionOptions::default();
+pub fn session_options<'c, C: AnyClient>(
+    mut session: StartSession<'c, C>,
+    options: &Object,
+    entities: &dyn Entities,
+) -> Result<StartSession<'c, C>, Stop> {
     for (name, value) in options {
         session = match (name.as_str(), value) {
             ("causalConsistency", Value::Bool(value)) => session.causal_consistency(*value),

@@ -7,18 +7,7 @@ use bson::Timestamp;
 use crate::endpoint::options::{InvalidOption, Options, ReadPreference, WriteConcern};
 
 /// The options of an explicit session.
-///
-/// ```
-/// use wharf::client::{SessionOptions, TransactionOptions};
-///
-/// let snapshot = SessionOptions::default().snapshot(true);
-/// let transactions = TransactionOptions::default().read_concern("snapshot");
-/// let consistent = SessionOptions::default().default_transaction_options(transactions);
-/// ```
-///
-/// If more than a minute passes between two operations of a session, the server may have ended it in the meantime.
-#[derive(Clone, Debug, Default, PartialEq)]
-#[non_exhaustive]
+#[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct SessionOptions {
     /// `causalConsistency`: whether each operation sees what earlier ones in the session read and wrote (Causal
@@ -91,7 +80,7 @@ impl SessionOptions {
 }
 
 /// The options of a transaction. Options that are not set come from the session's
-/// [`default_transaction_options`](SessionOptions#structfield.default_transaction_options), or else from the client.
+/// [`default_transaction_options`](crate::client::StartSession::default_transaction_options), or else from the client.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 #[must_use]
@@ -103,7 +92,7 @@ pub struct TransactionOptions {
     /// `readPreference`: must be the primary if the transaction reads.
     pub read_preference: Option<ReadPreference>,
     /// `maxCommitTimeMS`: how long the server may take to commit. Deprecated in favour of
-    /// [`SessionOptions::default_timeout`](SessionOptions#structfield.default_timeout), with which it is not sent.
+    /// [`default_timeout`](crate::client::StartSession::default_timeout) of the session, with which it is not sent.
     pub max_commit_time: Option<Duration>,
 }
 

@@ -11,7 +11,7 @@ use wharf_testbed::scripted::{Answer, name};
 
 use super::tests::{Server, World, answer, close, ping};
 use super::{Client, Cursor};
-use crate::client::{ClientError, Operation, SessionOptions, TransactionOptions, WatchTarget};
+use crate::client::{ClientError, Operation, TransactionOptions, WatchTarget};
 
 /// The target of the change streams.
 const THINGS: WatchTarget<'static> = WatchTarget::Collection("test", "things");
@@ -171,7 +171,7 @@ fn call_waits_for_those_of_other_threads_only_until_its_time_is_up() {
     stream.next_event().unwrap();
     refused("the next event", &mut || stream.next_event().map(drop));
     refused("the next event of an iterator", &mut || stream.next().unwrap().map(drop));
-    let mut session = client.start_session(&SessionOptions::default()).unwrap();
+    let mut session = client.start_session().run().unwrap();
     refused("with_transaction", &mut || session.with_transaction(|_| Ok(())));
     session.start_transaction(TransactionOptions::default()).unwrap();
     refused("a commit", &mut || session.commit_transaction());

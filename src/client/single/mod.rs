@@ -116,7 +116,7 @@ pub use session::Session;
 
 use crate::client::deployment::Checks;
 use crate::client::{
-    self, ClientError, ClientStatus, CommandSubscriber, Limited, OpenCursor, Operation, Query, SessionOptions,
+    self, ClientError, ClientStatus, CommandSubscriber, Limited, OpenCursor, Operation, Query, StartSession,
     TopologySubscriber, TypedCommand, Watch, WatchTarget, Write,
 };
 use crate::endpoint::Limit;
@@ -367,13 +367,10 @@ impl Client {
         Prepared::new(self.clone(), self.client().watch(target, pipeline))
     }
 
-    /// Starts a session with these options. Sends nothing: the server learns of the session from the first command.
-    ///
-    /// # Errors
-    ///
-    /// [`InvalidOption`] if options exclude each other.
-    pub fn start_session(&self, options: &SessionOptions) -> Result<Session, InvalidOption> {
-        Ok(Session::new(self.clone(), self.client().start_session(options)?))
+    /// Prepares a session. It starts with [`run`](StartSession::run), which sends nothing: the server learns of the session
+    /// from its first command.
+    pub fn start_session(&self) -> StartSession<'_, Self> {
+        StartSession::of(self)
     }
 
     /// Connects before use: scans the servers if a scan is due, waits for a server that the read preference of the

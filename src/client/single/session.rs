@@ -9,8 +9,8 @@ use serde::de::DeserializeOwned;
 
 use super::{Client, Prepared};
 use crate::client::{
-    self, BodyError, ClientError, OpenCursor, Operation, Query, Repeating, TransactionOptions, TransactionState,
-    TypedCommand, Watch, WatchTarget, Write,
+    self, BodyError, ClientError, OpenCursor, Operation, Query, Repeating, StartSession, TransactionOptions,
+    TransactionState, TypedCommand, Watch, WatchTarget, Write,
 };
 
 /// A session: operations that see the effects of earlier ones in the session (causal consistency), that read the same
@@ -22,11 +22,10 @@ use crate::client::{
 /// ```no_run
 /// # fn example(client: wharf::single::Client) -> Result<(), Box<dyn std::error::Error>> {
 /// use bson::doc;
-/// use wharf::client::SessionOptions;
 ///
 /// let take = doc! { "q": { "_id": 1 }, "u": { "$inc": { "n": -5 } } };
 /// let give = doc! { "q": { "_id": 2 }, "u": { "$inc": { "n": 5 } } };
-/// let mut session = client.start_session(&SessionOptions::default())?;
+/// let mut session = client.start_session().run()?;
 /// session.with_transaction(|session| {
 ///     session.update("bank", "accounts", [&take]).run()?;
 ///     session.update("bank", "accounts", [&give]).run()
@@ -34,6 +33,7 @@ use crate::client::{
 /// # Ok(())
 /// # }
 /// ```
+#[doc(alias = "ClientSession")]
 pub struct Session {
     client: Client,
     pub(super) session: client::Session,
@@ -277,6 +277,17 @@ impl Drop for Session {
         if self.session.abandon() {
             self.client.finish_kept();
         }
+    }
+}
+
+impl StartSession<'_, Client> {
+    /// Starts the session. Sends nothing, and does not block.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::InvalidOption`] if options exclude each other.
+    pub fn run(self) -> Result<Session, ClientError> {
+        Ok(Session::new(self.client.clone(), self.start()?))
     }
 }
 

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use bson::{Document, doc};
-use wharf::client::SessionOptions;
 use wharf::{ReadPreference, ReadPreferenceMode};
 
 use wharf_testbed::replica_set::{ReplicaSet, ReplicaSetOptions};
@@ -58,7 +57,7 @@ async fn stream_resumes_with_the_same_command_but_for_the_token() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stream_resumes_in_the_session_of_the_application() {
     let watched = Watched::new("session").await;
-    let mut session = watched.client.start_session(&SessionOptions::default()).unwrap();
+    let mut session = watched.client.start_session().await.unwrap();
     let lsid = Document::try_from(session.id()).unwrap();
     let mut changes = watched.client.watch(watched.target(), ()).session(&mut session).await.unwrap();
     watched.fail(["getMore"], 1, resumable()).await;

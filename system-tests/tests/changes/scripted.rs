@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bson::{Bson, Document, Timestamp, doc, rawdoc};
 use tokio::time::{Instant, timeout};
-use wharf::client::{ChangeStream, SessionOptions, TransactionOptions, WatchTarget};
+use wharf::client::{ChangeStream, TransactionOptions, WatchTarget};
 use wharf::{Client, ReadPreference};
 use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
@@ -310,7 +310,7 @@ async fn stream_that_resumes_leaves_the_transaction_of_its_session_alone() {
         });
         let server = server.await.unwrap();
         let client = Client::from_uri(&format!("mongodb://{}", server.address())).unwrap();
-        let mut session = client.start_session(&SessionOptions::default()).unwrap();
+        let mut session = client.start_session().await.unwrap();
         let target = WatchTarget::Collection("test", "c");
         let mut changes = client.watch(target, ()).session(&mut session).await.unwrap();
         session.start_transaction(TransactionOptions::default()).unwrap();

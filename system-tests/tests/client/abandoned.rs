@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bson::{Document, doc, rawdoc};
 use tokio::time::{sleep, timeout};
-use wharf::client::{SessionError, SessionOptions, TransactionOptions, TransactionState};
+use wharf::client::{SessionError, TransactionOptions, TransactionState};
 use wharf::{Client, ClientError, ReadPreference};
 use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
@@ -32,7 +32,7 @@ async fn dropped_call_aborts_its_transaction_and_the_session_refuses_all_until_t
     })
     .await;
     let client = client(&server, "directConnection=true");
-    let mut session = client.start_session(&SessionOptions::default()).unwrap();
+    let mut session = client.start_session().await.unwrap();
     let call = session.with_transaction(async |mut session| {
         insert(&client, &mut session).await?;
         pending::<Result<(), ClientError>>().await
@@ -56,7 +56,7 @@ async fn dropped_call_aborts_its_transaction_and_the_session_refuses_all_until_t
 async fn dropped_call_that_has_sent_nothing_leaves_no_transaction() {
     let (server, arrived) = start(primary(), |_, _| ok()).await;
     let client = client(&server, "directConnection=true");
-    let mut session = client.start_session(&SessionOptions::default()).unwrap();
+    let mut session = client.start_session().await.unwrap();
     let call = session.with_transaction(async |_| pending::<Result<(), ClientError>>().await);
     timeout(Duration::from_millis(50), call).await.unwrap_err();
     insert(&client, &mut session).await.unwrap();
@@ -94,7 +94,7 @@ async fn sessions_of_cancelled_operations_come_back_when_their_connections_are_d
     assert_eq!(sessions(&server).len(), 1, "{:?}", server.commands());
     // The application's session too.
     for _ in 0..20 {
-        let mut session = client.start_session(&SessionOptions::default()).unwrap();
+        let mut session = client.start_session().await.unwrap();
         let find = async { client.find("test", "c", doc! {}).session(&mut session).await };
         timeout(Duration::from_millis(5), find).await.unwrap_err();
         drop(session);
@@ -138,7 +138,7 @@ async fn session_of_a_cancelled_operation_whose_connection_is_closed_is_ended() 
         client.connect().await.unwrap();
         match is_explicit {
             true => {
-                let mut session = client.start_session(&SessionOptions::default()).unwrap();
+                let mut session = client.start_session().await.unwrap();
                 let find = async { client.find("test", "c", doc! {}).session(&mut session).await };
                 timeout(Duration::from_millis(5), find).await.unwrap_err();
                 assert!(!server.command_names().contains(&"endSessions".to_owned()), "it is in use");

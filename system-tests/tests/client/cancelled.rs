@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bson::{Document, doc, rawdoc};
 use tokio::time::{Instant, sleep, timeout};
-use wharf::client::{Session, SessionOptions, TransactionState, WatchTarget};
+use wharf::client::{Session, TransactionState, WatchTarget};
 use wharf::{Client, ClientError, Options, PoolEvent, ReadPreference};
 use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
@@ -133,7 +133,7 @@ async fn each_cancelled_transaction_is_ended_and_leaves_its_only_connection_free
         let (server, client) = server(hello).await;
         for polls in 1.. {
             server.forget();
-            let mut session = client.start_session(&SessionOptions::default()).unwrap();
+            let mut session = client.start_session().await.unwrap();
             let done = cancel_after(polls, transact(&client, &mut session)).await;
             let is_open = session.transaction_state() == TransactionState::InProgress;
             drop(session);
@@ -272,7 +272,7 @@ async fn cancelled_shutdown_can_be_repeated() {
 async fn transaction_whose_commit_was_never_sent_is_aborted_with_its_session() {
     let (server, client) = server(primary()).await;
     let (preference, holder) = (ReadPreference::default(), std::sync::Mutex::new(None));
-    let mut session = client.start_session(&SessionOptions::default()).unwrap();
+    let mut session = client.start_session().await.unwrap();
     let committing = session.with_transaction(async |mut session| {
         client.insert("test", "c", [doc! {}]).session(&mut session).await?;
         // The commit is waiting for the only connection.

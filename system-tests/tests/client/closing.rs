@@ -43,7 +43,7 @@ async fn dropped_cursors_close_before_the_next_command_of_the_transaction() {
         for dropped in [1, 3] {
             let balancer = answering("killCursors", slow).await;
             let client = balanced(&balancer.server);
-            let mut session = session_of(&client);
+            let mut session = session_of(&client).await;
             let mut kept = find(&client, &mut session).await;
             let mut cursors = Vec::new();
             for _ in 0..dropped {
@@ -68,7 +68,7 @@ async fn dropped_cursors_close_before_the_next_command_of_the_transaction() {
 async fn dropped_cursors_close_in_time_on_several_threads() {
     let balancer = Balancer::start(usual).await;
     let client = balanced(&balancer.server);
-    let mut session = session_of(&client);
+    let mut session = session_of(&client).await;
     for _ in 0..50 {
         drop(find(&client, &mut session).await);
         insert(&client, &mut session).await.unwrap();
@@ -90,7 +90,7 @@ async fn cursor_dropped_while_it_fetches_closes_before_the_next_operation() {
     };
     let balancer = answering("getMore", slow).await;
     let client = balanced(&balancer.server);
-    let mut session = session_of(&client);
+    let mut session = session_of(&client).await;
     let mut cursor = find(&client, &mut session).await;
     assert!(cancel_after(1, cursor.next()).await.is_none());
     drop(cursor);
@@ -106,7 +106,7 @@ async fn fetch_that_would_be_repeated_ends_when_its_cursor_is_dropped() {
     };
     let balancer = answering("getMore", overloaded).await;
     let client = balanced(&balancer.server);
-    let mut session = session_of(&client);
+    let mut session = session_of(&client).await;
     let mut cursor = find(&client, &mut session).await;
     // In the pause before the next attempt.
     let paused = async {
@@ -128,7 +128,7 @@ async fn cancelled_calls_that_wait_for_a_closing_cursor_hold_nothing_up() {
     let slow = || Answer::After(Duration::from_secs(1), Box::new(Answer::Reply(doc! { "ok": 1 })));
     let balancer = answering("killCursors", slow).await;
     let client = balanced(&balancer.server);
-    let mut session = session_of(&client);
+    let mut session = session_of(&client).await;
     let mut kept = find(&client, &mut session).await;
     drop(find(&client, &mut session).await);
     assert!(cancel_after(1, insert(&client, &mut session)).await.is_none());
@@ -145,7 +145,7 @@ async fn operation_waits_for_a_closing_cursor_within_its_time_limit() {
     const LIMIT: Duration = Duration::from_millis(100);
     let balancer = answering("killCursors", || Answer::Hang).await;
     let client = balanced(&balancer.server);
-    let mut session = session_of(&client);
+    let mut session = session_of(&client).await;
     let mut second = find(&client, &mut session).await;
     let mut third = client.find("test", "c", doc! {}).session(&mut session).timeout(LIMIT).await.unwrap();
     assert!(third.next().await.unwrap().is_some());
@@ -169,7 +169,7 @@ async fn abort_waits_for_a_closing_cursor_only_for_a_time() {
         let uri =
             format!("mongodb://{}/?loadBalanced=true&serverSelectionTimeoutMS={selection}", balancer.server.address());
         let client = Client::from_uri(&uri).unwrap();
-        let mut session = session_of(&client);
+        let mut session = session_of(&client).await;
         drop(find(&client, &mut session).await);
         until("the cursor is closing", || balancer.count("killCursors") == 1).await;
         let begun = Instant::now();
@@ -191,7 +191,7 @@ async fn abort_waits_for_a_closing_cursor_only_for_a_time() {
 async fn cursor_dropped_right_before_the_abort_ends_with_it() {
     let balancer = Balancer::start(usual).await;
     let client = balanced(&balancer.server);
-    let mut session = session_of(&client);
+    let mut session = session_of(&client).await;
     let cursors = (find(&client, &mut session).await, find(&client, &mut session).await);
     drop(cursors);
     session.abort_transaction().await.unwrap();
@@ -204,7 +204,7 @@ async fn cursor_dropped_right_before_the_abort_ends_with_it() {
 async fn cursor_whose_connection_has_failed_is_not_closed_on_another_one() {
     let balancer = answering("insert", || Answer::Close).await;
     let client = balanced(&balancer.server);
-    let mut session = session_of(&client);
+    let mut session = session_of(&client).await;
     let cursors = (find(&client, &mut session).await, find(&client, &mut session).await);
     let error = insert(&client, &mut session).await.unwrap_err();
     assert!(error.has_label("TransientTransactionError"), "{error}");
@@ -219,7 +219,7 @@ async fn cursors_after_one_that_loses_the_connection_are_not_closed_on_another_o
     for next in ["insert", "commitTransaction"] {
         let balancer = answering("killCursors", || Answer::Close).await;
         let client = balanced(&balancer.server);
-        let mut session = session_of(&client);
+        let mut session = session_of(&client).await;
         let cursors = (find(&client, &mut session).await, find(&client, &mut session).await);
         drop(cursors);
         // The application is not told about the loss. A real server would then not know the transaction.
@@ -240,7 +240,7 @@ fn cursor_whose_runtime_ends_holds_nothing_up() {
     let client = balanced(&balancer.server);
     let first = runtime();
     let mut session = first.block_on(async {
-        let mut session = session_of(&client);
+        let mut session = session_of(&client).await;
         drop(find(&client, &mut session).await);
         session
     });
@@ -255,7 +255,7 @@ fn cursor_whose_runtime_ends_holds_nothing_up() {
 async fn fetch_that_was_cancelled_still_cuts_the_transaction_off() {
     let balancer = Balancer::start(usual).await;
     let client = balanced(&balancer.server);
-    let mut session = session_of(&client);
+    let mut session = session_of(&client).await;
     let mut cursor = find(&client, &mut session).await;
     let other = find(&client, &mut session).await;
     assert!(cancel_after(1, cursor.next()).await.is_none());

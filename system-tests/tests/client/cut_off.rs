@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bson::{Document, doc};
-use wharf::client::{Session, SessionError, SessionOptions, TransactionOptions, TransactionState};
+use wharf::client::{Session, SessionError, TransactionOptions, TransactionState};
 use wharf::{Client, ClientError};
 use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
@@ -57,8 +57,8 @@ pub(super) fn usual(command: &Document) -> Answer {
     })
 }
 
-pub(super) fn session_of(client: &Client) -> Session {
-    let mut session = client.start_session(&SessionOptions::default()).unwrap();
+pub(super) async fn session_of(client: &Client) -> Session {
+    let mut session = client.start_session().await.unwrap();
     session.start_transaction(TransactionOptions::default()).unwrap();
     session
 }
@@ -93,7 +93,7 @@ async fn cancelled_at_each_point<F: Future>(
         for polls in 1.. {
             let balancer = Arc::new(Balancer::start(usual).await);
             let client = balanced(&balancer.server);
-            let mut session = session_of(&client);
+            let mut session = session_of(&client).await;
             if !is_first {
                 insert(&client, &mut session).await.unwrap();
             }
@@ -162,7 +162,7 @@ async fn transaction_with_a_cancelled_operation_is_aborted_by_its_owner_or_with_
 async fn body_with_a_cancelled_operation_is_repeated_as_a_whole() {
     let balancer = Balancer::start(usual).await;
     let client = balanced(&balancer.server);
-    let mut session = client.start_session(&SessionOptions::default()).unwrap();
+    let mut session = client.start_session().await.unwrap();
     let runs = AtomicUsize::new(0);
     let body = async |mut session: Session| {
         insert(&client, &mut session).await?;
@@ -183,7 +183,7 @@ async fn operation_that_times_out_takes_its_connection_along_and_unpins_the_tran
     })
     .await;
     let client = balanced(&balancer.server);
-    let mut session = session_of(&client);
+    let mut session = session_of(&client).await;
     insert(&client, &mut session).await.unwrap();
     let slow = client.insert("test", "c", [doc! {}]).session(&mut session).timeout(Duration::from_millis(100)).await;
     let error = slow.unwrap_err();
@@ -203,7 +203,7 @@ async fn cancelled_commit_can_be_repeated_on_another_connection() {
     })
     .await;
     let client = balanced(&balancer.server);
-    let mut session = session_of(&client);
+    let mut session = session_of(&client).await;
     insert(&client, &mut session).await.unwrap();
     assert!(cancel_after(1, session.commit_transaction()).await.is_none());
     session.commit_transaction().await.unwrap();
@@ -216,7 +216,7 @@ async fn cancelled_commit_can_be_repeated_on_another_connection() {
 async fn transaction_is_cut_off_as_long_as_a_cancelled_fetch_has_its_connection() {
     let balancer = Balancer::start(usual).await;
     let client = balanced(&balancer.server);
-    let mut session = session_of(&client);
+    let mut session = session_of(&client).await;
     let mut cursor = client.find("test", "c", doc! {}).session(&mut session).await.unwrap();
     cursor.next().await.unwrap().unwrap();
     assert!(cancel_after(1, cursor.next()).await.is_none());
@@ -237,7 +237,7 @@ async fn cursor_that_closes_late_leaves_the_next_transaction_alone() {
         })
         .await;
         let client = balanced(&balancer.server);
-        let mut session = session_of(&client);
+        let mut session = session_of(&client).await;
         let mut cursor = client.find("test", "c", doc! {}).session(&mut session).await.unwrap();
         cursor.next().await.unwrap().unwrap();
         assert!(cancel_after(1, cursor.next()).await.is_none());

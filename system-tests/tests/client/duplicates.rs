@@ -1,7 +1,6 @@
 //! A duplicate key and a wrong password: the error is the same on every path.
 
 use bson::{Document, doc, rawdoc};
-use wharf::client::SessionOptions;
 use wharf::{ClientError, Operation};
 use wharf_testbed::scripted::{Answer, name};
 
@@ -49,7 +48,7 @@ async fn duplicate_key_has_one_shape_on_every_path() {
     is_duplicate(&bulk.await.unwrap_err(), &address);
     is_duplicate(&client.run(Operation::write("db", &insert)).await.unwrap_err(), &address);
     is_duplicate(&client.run(Operation::write("db", &modify)).await.unwrap_err(), &address);
-    let mut session = client.start_session(&SessionOptions::default()).unwrap();
+    let mut session = client.start_session().await.unwrap();
     for command in [&insert, &modify] {
         let body = async |mut session| client.run(Operation::write("db", command).session(&mut session)).await;
         is_duplicate(&session.with_transaction(body).await.unwrap_err(), &address);

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bson::{Document, doc, rawdoc};
-use wharf::client::{ServerSelectionError, Session, SessionError, SessionOptions};
+use wharf::client::{ServerSelectionError, Session, SessionError};
 use wharf::{Client, ClientError, CommandError, Operation};
 use wharf_testbed::executor::drive;
 use wharf_testbed::scripted::Answer;
@@ -14,7 +14,8 @@ use super::repetitions::{client, count, lost_with_a_commit, primary, start};
 
 /// Starts a session whose transactions are repeated only briefly, so that a client that repeats them soon fails.
 fn session(client: &Client) -> Session {
-    client.start_session(&SessionOptions::default().default_timeout(Duration::from_secs(1))).unwrap()
+    let started = client.start_session().default_timeout(Duration::from_secs(1)).into_future();
+    started.into_inner().unwrap()
 }
 
 async fn insert(client: &Client, session: &mut Session) -> Result<(), ClientError> {
@@ -47,7 +48,7 @@ async fn transaction_of_a_client_that_is_shut_down_is_not_committed_again() {
 async fn commit_that_was_sent_before_the_shutdown_is_reported() {
     let (server, has_committed) = lost_with_a_commit().await;
     let client = client(&server, "directConnection=true");
-    let mut session = client.start_session(&SessionOptions::default()).unwrap();
+    let mut session = client.start_session().await.unwrap();
     let transaction = session.with_transaction(async |mut session| insert(&client, &mut session).await);
     let shutdown = async {
         until("the commit is sent", || has_committed.load(Ordering::SeqCst)).await;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bson::{Document, Timestamp, doc};
 use futures_core::Stream;
 use tokio::time::timeout;
-use wharf::client::{SessionOptions, TransactionOptions};
+use wharf::client::TransactionOptions;
 use wharf::{Client, ClientError};
 use wharf_testbed::scripted::{Answer, name};
 
@@ -147,7 +147,7 @@ async fn times_of_a_fetched_batch_are_those_of_the_client_and_of_the_session() {
     })
     .await;
     let client = client(&server, "directConnection=true");
-    let mut session = client.start_session(&SessionOptions::default()).unwrap();
+    let mut session = client.start_session().await.unwrap();
     let mut cursor = client.find("test", "c", doc! {}).session(&mut session).await.unwrap();
     cursor.next().await.unwrap();
     assert_eq!(session.operation_time(), Some(time(5)));
@@ -199,7 +199,7 @@ async fn retried_write_has_its_number_and_its_session_and_the_session_is_not_use
 async fn get_more_of_a_transaction_is_a_part_of_it() {
     let (server, arrived) = start(primary(), |command, _| answer(command)).await;
     let client = client(&server, "directConnection=true");
-    let mut session = client.start_session(&SessionOptions::default()).unwrap();
+    let mut session = client.start_session().await.unwrap();
     for number in [1_i64, 2] {
         session.start_transaction(TransactionOptions::default()).unwrap();
         let mut cursor = client.find("test", "c", doc! {}).session(&mut session).await.unwrap();
@@ -226,7 +226,7 @@ async fn recovery_tokens_of_batches_and_commits_are_kept() {
     })
     .await;
     let (client, told) = cluster.client("").await;
-    let mut session = client.start_session(&SessionOptions::default()).unwrap();
+    let mut session = client.start_session().await.unwrap();
     session.start_transaction(TransactionOptions::default()).unwrap();
     let mut cursor = client.find("test", "c", doc! {}).session(&mut session).await.unwrap();
     for _ in 0..2 {
@@ -260,7 +260,7 @@ async fn repeated_commit_avoids_the_mongos_that_has_failed() {
         })
         .await;
         let (client, _) = cluster.client("localThresholdMS=1000").await;
-        let mut session = client.start_session(&SessionOptions::default()).unwrap();
+        let mut session = client.start_session().await.unwrap();
         session.start_transaction(TransactionOptions::default()).unwrap();
         client.insert("test", "c", [doc! {}]).session(&mut session).await.unwrap();
         let (first, _) = cluster.arrived("insert").pop().unwrap();
@@ -280,7 +280,7 @@ async fn commit_keeps_its_connection_until_it_fails_or_the_session_goes_on() {
         })
         .await;
         let client = balanced(&balancer.server);
-        let mut session = client.start_session(&SessionOptions::default()).unwrap();
+        let mut session = client.start_session().await.unwrap();
         session.start_transaction(TransactionOptions::default()).unwrap();
         client.insert("test", "c", [doc! {}]).session(&mut session).await.unwrap();
         assert_eq!(in_use(&client), 1);

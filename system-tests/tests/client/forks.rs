@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use bson::rawdoc;
-use wharf::client::{CommandEvent, SessionOptions, TransactionOptions};
+use wharf::client::{CommandEvent, TransactionOptions};
 use wharf::{Client, Operation, Options};
 use wharf_testbed::{mongod, replica_set};
 
@@ -94,7 +94,7 @@ fn child_that_drops_its_parents_session_leaves_the_transaction_alone() {
         let _ = client.run(Operation::write("sessions", &rawdoc! { "drop": "inherited" })).await;
         client.run(Operation::write("sessions", &rawdoc! { "create": "inherited" })).await.unwrap();
     });
-    let mut session = client.start_session(&SessionOptions::default()).unwrap();
+    let mut session = client.start_session().into_future().into_inner().unwrap();
     session.start_transaction(TransactionOptions::default()).unwrap();
     runtime.block_on(client.run(Operation::write("sessions", &insert).session(&mut session))).unwrap();
     let mut session = Some(session);

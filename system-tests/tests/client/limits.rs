@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bson::{Document, doc, rawdoc};
 use tokio::time::{Instant, sleep};
-use wharf::client::{CursorType, SessionOptions, TimeoutMode, TransactionOptions};
+use wharf::client::{CursorType, TimeoutMode, TransactionOptions};
 use wharf::{Client, ClientError, Operation, ReadPreference};
 use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
@@ -129,7 +129,7 @@ async fn cursor_that_ends_after_it_was_dropped_gives_its_session_back() {
 async fn failed_get_more_of_a_transaction_is_transient() {
     let server = with_cursor(primary(), || Answer::Close).await;
     let client = client(&server, "directConnection=true");
-    let mut session = client.start_session(&SessionOptions::default()).unwrap();
+    let mut session = client.start_session().await.unwrap();
     session.start_transaction(TransactionOptions::default()).unwrap();
     let find = find();
     let mut cursor = client.cursor(Operation::read("test", &find).session(&mut session)).await.unwrap();
@@ -172,8 +172,7 @@ async fn operations_of_a_callback_share_the_limit_of_the_transaction() {
     })
     .await;
     let client = client(&server, "directConnection=true");
-    let mut session =
-        client.start_session(&SessionOptions::default().default_timeout(Duration::from_millis(100))).unwrap();
+    let mut session = client.start_session().default_timeout(Duration::from_millis(100)).await.unwrap();
     let insert = rawdoc! { "insert": "c", "documents": [{ "_id": 1 }] };
     let outcome = session
         .with_transaction(async |mut session| {
@@ -212,8 +211,7 @@ async fn nested_transaction_leaves_the_limit_of_the_outer_one() {
     })
     .await;
     let client = client(&server, "directConnection=true");
-    let mut session =
-        client.start_session(&SessionOptions::default().default_timeout(Duration::from_millis(100))).unwrap();
+    let mut session = client.start_session().default_timeout(Duration::from_millis(100)).await.unwrap();
     let insert = rawdoc! { "insert": "c", "documents": [{ "_id": 1 }] };
     let outcome = session
         .with_transaction(async |mut session| {
@@ -340,7 +338,7 @@ async fn check_out_ends_with_the_server_selection_timeout_if_timeout_is_set() {
         let (client, _) = set.client(&format!("{limits}&{parameters}")).await;
         let mut cursor = client.find("test", "c", doc! {}).await.unwrap();
         assert!(cursor.next().await.unwrap().is_some());
-        let mut session = client.start_session(&SessionOptions::default()).unwrap();
+        let mut session = client.start_session().await.unwrap();
         session.start_transaction(TransactionOptions::default()).unwrap();
         client.insert("test", "c", [doc! {}]).session(&mut session).await.unwrap();
         let preference = ReadPreference::default();
@@ -390,7 +388,7 @@ async fn shortest_round_trip_is_left_out_of_the_time_of_the_server() {
         told.forget();
         let ping = rawdoc! { "ping": 1 };
         let pinged = client.run(Operation::new("admin", &ping).timeout(limit)).await;
-        let mut session = client.start_session(&SessionOptions::default().default_timeout(limit)).unwrap();
+        let mut session = client.start_session().default_timeout(limit).await.unwrap();
         session.start_transaction(TransactionOptions::default()).unwrap();
         client.insert("test", "c", [doc! {}]).session(&mut session).await.unwrap();
         let committed = session.commit_transaction().await;
@@ -420,7 +418,7 @@ async fn writes_without_statements_are_an_error() {
 #[tokio::test(start_paused = true)]
 async fn selection_that_fails_in_a_transaction_lets_it_be_repeated() {
     let client = Client::from_uri("mongodb://127.0.0.1:1/?replicaSet=rs&serverSelectionTimeoutMS=50").unwrap();
-    let mut session = client.start_session(&SessionOptions::default()).unwrap();
+    let mut session = client.start_session().await.unwrap();
     for is_in_transaction in [false, true] {
         if is_in_transaction {
             session.start_transaction(TransactionOptions::default()).unwrap();

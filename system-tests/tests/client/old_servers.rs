@@ -102,7 +102,7 @@ async fn change_stream_without_sessions_has_none() {
         assert!(sent.len() == 1 && !sent[0].contains_key("lsid"), "{sent:?}");
     }
     // The application's session is an error.
-    let mut session = client.start_session(&wharf::client::SessionOptions::default()).unwrap();
+    let mut session = client.start_session().await.unwrap();
     let refused = client.watch(WatchTarget::Collection("test", "c"), ()).session(&mut session).await.unwrap_err();
     assert!(matches!(refused, wharf::ClientError::Session(_)), "{refused}");
 }

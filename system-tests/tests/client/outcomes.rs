@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bson::{Document, doc, rawdoc};
 use tokio::time::Instant;
-use wharf::client::{CommandEvent, CommandFailure, SessionOptions, TimeoutMode, TransactionOptions};
+use wharf::client::{CommandEvent, CommandFailure, TimeoutMode, TransactionOptions};
 use wharf::{Client, ClientError, Operation, Options};
 use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
@@ -71,7 +71,7 @@ async fn commit_is_repeated_at_a_distance_and_an_abort_a_few_times() {
     for (wanted, allowed) in [("commitTransaction", 70..=210), ("abortTransaction", 3..=3)] {
         let (server, arrived) = start(primary(), refusing(wanted, 6)).await;
         let client = client(&server, "directConnection=true");
-        let mut session = client.start_session(&SessionOptions::default().default_timeout(1_000 * MS)).unwrap();
+        let mut session = client.start_session().default_timeout(1_000 * MS).await.unwrap();
         session.start_transaction(TransactionOptions::default()).unwrap();
         let insert = rawdoc! { "insert": "c", "documents": [{}] };
         client.run(Operation::write("t", &insert).session(&mut session)).await.unwrap();

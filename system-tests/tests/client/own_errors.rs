@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bson::{Document, rawdoc};
-use wharf::client::{Session, SessionOptions, TransactionOptions};
+use wharf::client::{Session, TransactionOptions};
 use wharf::{ClientError, Operation};
 use wharf_testbed::scripted::{Answer, name};
 
@@ -71,7 +71,7 @@ async fn transaction_returns_the_error_type_of_its_body_and_is_repeated() {
     let answer = refusing("insert", TRANSIENT, 2);
     let set = Cluster::replica_set(1, move |_, command, number| answer(command, number)).await;
     let (client, told) = set.client("").await;
-    let mut session = client.start_session(&SessionOptions::default()).unwrap();
+    let mut session = client.start_session().await.unwrap();
     let mut runs = 0;
     let ended = session.with_transaction_as(TransactionOptions::default(), async |session| {
         runs += 1;
@@ -91,7 +91,7 @@ async fn body_in_a_task_may_return_boxed_errors() {
     let answer = refusing("insert", "TransientTransactionError", 1);
     let set = Cluster::replica_set(1, move |_, command, number| answer(command, number)).await;
     let (client, _) = set.client("").await;
-    let mut session = client.start_session(&SessionOptions::default()).unwrap();
+    let mut session = client.start_session().await.unwrap();
     let task = tokio::spawn(async move {
         let runs = AtomicUsize::new(0);
         let body = |session| {
@@ -119,7 +119,7 @@ async fn errors_of_the_client_are_converted() {
             let answer = refusing(command, label, if is_timeout { 1 } else { 0 });
             let set = Cluster::replica_set(1, move |_, command, number| answer(command, number)).await;
             let (client, _) = set.client("").await;
-            let mut session = client.start_session(&SessionOptions::default()).unwrap();
+            let mut session = client.start_session().await.unwrap();
             let ended = session.with_transaction_as::<OrderError, _, _>(Default::default(), async |session| {
                 tokio::time::sleep(Duration::from_secs(pause)).await;
                 Ok(insert(session).await?)
@@ -144,7 +144,7 @@ async fn wrapped_error_of_the_client_lets_the_transaction_be_repeated() {
     let answer = refusing("insert", "TransientTransactionError", 1);
     let set = Cluster::replica_set(1, move |_, command, number| answer(command, number)).await;
     let (client, told) = set.client("").await;
-    let mut session = client.start_session(&SessionOptions::default()).unwrap();
+    let mut session = client.start_session().await.unwrap();
     let ended = session.with_transaction(async |session| {
         insert(session).await.map_err(|error| ClientError::other(OrderError::Database(error)))?;
         Ok(())

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bson::{Document, RawDocument, RawDocumentBuf, doc, rawdoc};
 use tokio::time::sleep;
-use wharf::client::{SessionOptions, TransactionOptions};
+use wharf::client::TransactionOptions;
 use wharf::{Client, ClientError, Operation, ReadPreference, ReadPreferenceMode};
 use wharf_testbed::scripted::{Answer, name};
 
@@ -104,7 +104,7 @@ async fn session_leaves_its_mongos_with_the_next_transaction_or_another_operatio
     for in_transactions in [true, false] {
         let cluster = Cluster::of_mongos(2, |_, command, _| answer(command)).await;
         let (client, told) = cluster.client("localThresholdMS=1000").await;
-        let mut session = client.start_session(&SessionOptions::default()).unwrap();
+        let mut session = client.start_session().await.unwrap();
         session.start_transaction(TransactionOptions::default()).unwrap();
         client.run(Operation::write("test", &insert()).session(&mut session)).await.unwrap();
         session.commit_transaction().await.unwrap();

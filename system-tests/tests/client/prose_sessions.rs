@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use bson::{Bson, Document, Timestamp, doc, rawdoc};
-use wharf::client::{Session, SessionError, SessionOptions, TopologyEvent, WatchTarget};
+use wharf::client::{Session, SessionError, TopologyEvent, WatchTarget};
 use wharf::{Client, ClientError, Operation};
 use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
@@ -36,12 +36,12 @@ fn answer(command: &Document) -> Answer {
 async fn server_session_that_was_returned_last_is_taken_first() {
     let set = Cluster::replica_set(1, |_, command, _| answer(command)).await;
     let (client, _) = set.client("").await;
-    let start = || client.start_session(&SessionOptions::default()).unwrap();
-    let (a, b) = (start(), start());
+    let start = async || client.start_session().await.unwrap();
+    let (a, b) = (start().await, start().await);
     let ids = [a.id(), b.id()];
     drop(a);
     drop(b);
-    let (first, second) = (start(), start());
+    let (first, second) = (start().await, start().await);
     assert_eq!([second.id(), first.id()], ids);
 }
 
@@ -114,7 +114,7 @@ async fn call_all(client: &Client, mut session: Option<&mut Session>) -> Vec<Res
 async fn every_method_sends_the_session_that_it_is_given_or_one_of_its_own() {
     let set = Cluster::replica_set(1, |_, command, _| answer(command)).await;
     let (client, told) = set.client("").await;
-    let mut session = client.start_session(&SessionOptions::default()).unwrap();
+    let mut session = client.start_session().await.unwrap();
     let id = Document::try_from(session.id()).unwrap();
     for is_explicit in [true, false] {
         told.forget();
@@ -136,7 +136,7 @@ async fn every_method_refuses_the_session_of_another_client() {
     let set = Cluster::replica_set(1, |_, command, _| answer(command)).await;
     let (client, told) = set.client("").await;
     let (other, _) = set.client("").await;
-    let mut session = other.start_session(&SessionOptions::default()).unwrap();
+    let mut session = other.start_session().await.unwrap();
     for outcome in call_all(&client, Some(&mut session)).await {
         let error = outcome.unwrap_err();
         assert!(matches!(error, ClientError::Session(SessionError::OtherClient)), "{error:?}");
@@ -193,7 +193,7 @@ async fn implicit_session_is_left_out_for_a_server_without_sessions() {
 #[tokio::test(start_paused = true)]
 async fn explicit_session_is_an_error_on_a_server_without_sessions() {
     let (_server, client, told) = without_sessions().await;
-    let mut session = client.start_session(&SessionOptions::default()).unwrap();
+    let mut session = client.start_session().await.unwrap();
     for outcome in call_all(&client, Some(&mut session)).await {
         let error = outcome.unwrap_err();
         let cause = match &error {
@@ -261,8 +261,7 @@ fn concern(command: &Document) -> Option<&Document> {
 async fn operation_time_is_that_of_the_last_reply_even_of_an_error() {
     let (_set, client, told) = with_operation_times().await;
     for is_consistent in [true, false] {
-        let options = SessionOptions::default().causal_consistency(is_consistent);
-        let mut session = client.start_session(&options).unwrap();
+        let mut session = client.start_session().causal_consistency(is_consistent).await.unwrap();
         assert_eq!(session.operation_time(), None);
         told.forget();
         client.run(Operation::read("test", &rawdoc! { "count": "c" }).session(&mut session)).await.unwrap();
@@ -293,8 +292,7 @@ async fn read_comes_after_the_operation_before_it_if_the_session_is_consistent()
     for (is_consistent, level) in [(true, None), (true, Some("majority")), (false, None), (false, Some("majority"))] {
         for before in reads.iter().chain(&writes) {
             for read in &reads {
-                let options = SessionOptions::default().causal_consistency(is_consistent);
-                let mut session = client.start_session(&options).unwrap();
+                let mut session = client.start_session().causal_consistency(is_consistent).await.unwrap();
                 let _ = match writes.contains(before) {
                     true => client.run(Operation::write("test", before).session(&mut session)).await,
                     false => client.run(Operation::read("test", before).session(&mut session)).await,
@@ -326,7 +324,7 @@ async fn read_comes_after_the_operation_before_it_if_the_session_is_consistent()
 async fn standalone_server_gets_no_times() {
     let (server, _) = start(standalone(), |command, _| answer(command)).await;
     let (client, told, _) = cluster::client(&format!("mongodb://{}", server.address()));
-    let mut session = client.start_session(&SessionOptions::default()).unwrap();
+    let mut session = client.start_session().await.unwrap();
     for _ in 0..2 {
         client.run(Operation::read("test", &rawdoc! { "count": "c" }).session(&mut session)).await.unwrap();
         drop(client.find("test", "c", doc! {}).await.unwrap());

@@ -9,7 +9,7 @@ use bson::{Bson, Document, doc, rawdoc};
 use futures_core::Stream;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
-use wharf::client::{CommandEvent, CursorType, SessionOptions, WatchTarget};
+use wharf::client::{CommandEvent, CursorType, WatchTarget};
 use wharf::{Client, ClientError, Operation, Options, PoolEvent};
 use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
@@ -164,7 +164,7 @@ async fn abort_after_a_callback_has_the_whole_time_limit_again() {
     })
     .await;
     let (client, told) = set.client("timeoutMS=150").await;
-    let mut session = client.start_session(&SessionOptions::default()).unwrap();
+    let mut session = client.start_session().await.unwrap();
     let begun = Instant::now();
     let insert = rawdoc! { "insert": "coll", "documents": [{ "_id": 1 }] };
     let outcome = session
@@ -193,17 +193,18 @@ async fn abort_after_a_callback_has_the_whole_time_limit_again() {
 ///    limit.
 #[tokio::test(start_paused = true)]
 async fn abort_of_a_dropped_session_has_the_time_limit() {
-    for (parameters, options) in [
-        ("timeoutMS=150", SessionOptions::default()),
-        ("", SessionOptions::default().default_timeout(Duration::from_millis(150))),
-    ] {
+    for (parameters, session_has_limit) in [("timeoutMS=150", false), ("", true)] {
         let set = Cluster::replica_set(1, |_, command, _| match name(command).as_str() {
             "abortTransaction" => after(200, ok()),
             _ => ok(),
         })
         .await;
         let (client, told) = set.client(parameters).await;
-        let mut session = client.start_session(&options).unwrap();
+        let start = client.start_session();
+        let mut session = match session_has_limit {
+            true => start.default_timeout(Duration::from_millis(150)).await.unwrap(),
+            false => start.await.unwrap(),
+        };
         session.start_transaction(wharf::client::TransactionOptions::default()).unwrap();
         client.insert("db", "coll", [doc! { "x": 1 }]).session(&mut session).await.unwrap();
         let begun = Instant::now();

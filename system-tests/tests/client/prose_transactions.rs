@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bson::{Document, RawDocumentBuf, doc, rawdoc};
 use tokio::time::{Instant, sleep};
-use wharf::client::{SessionOptions, TransactionOptions};
+use wharf::client::TransactionOptions;
 
 use wharf::{Acknowledgement, CheckOutError, Client, ClientError, Operation, OperationError, WriteConcern};
 use wharf_testbed::scripted::{Answer, name};
@@ -25,7 +25,7 @@ async fn cleared_pool_is_a_transient_error_of_a_transaction() {
     })
     .await;
     let (client, _) = set.client("maxPoolSize=1").await;
-    let mut session = client.start_session(&SessionOptions::default()).unwrap();
+    let mut session = client.start_session().await.unwrap();
     session.start_transaction(TransactionOptions::default()).unwrap();
     let (ping, insert) = (rawdoc! { "ping": 1 }, insert());
     let (lost, cleared) = tokio::join!(
@@ -44,7 +44,7 @@ async fn cleared_pool_is_a_transient_error_of_a_transaction() {
 async fn write_concern_of_the_client_does_not_reach_into_a_transaction() {
     let set = Cluster::replica_set(1, |_, _, _| ok()).await;
     let (client, told) = set.client("w=0").await;
-    let mut session = client.start_session(&SessionOptions::default()).unwrap();
+    let mut session = client.start_session().await.unwrap();
     let majority = WriteConcern::default().w(Acknowledgement::Mode("majority".to_owned()));
     let options = TransactionOptions::default().write_concern(majority);
     session.start_transaction(options).unwrap();
@@ -60,7 +60,7 @@ async fn write_concern_of_the_client_does_not_reach_into_a_transaction() {
 
 /// Runs a transaction of one insert, which begins after a pause.
 async fn transaction(client: &Client, pause: Duration) -> Result<&'static str, ClientError> {
-    let mut session = client.start_session(&SessionOptions::default()).unwrap();
+    let mut session = client.start_session().await.unwrap();
     session
         .with_transaction(async |mut session| {
             sleep(pause).await;
@@ -77,7 +77,7 @@ async fn callback_returns_its_value_or_its_own_error_at_once() {
     let set = Cluster::replica_set(1, |_, _, _| ok()).await;
     let (client, told) = set.client("").await;
     assert_eq!(transaction(&client, Duration::ZERO).await.unwrap(), "the value");
-    let mut session = client.start_session(&SessionOptions::default()).unwrap();
+    let mut session = client.start_session().await.unwrap();
     let mut runs = 0;
     let ended = session.with_transaction(async |_| {
         runs += 1;

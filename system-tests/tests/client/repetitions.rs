@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bson::{Document, doc, rawdoc};
 use tokio::time::{Instant, timeout};
-use wharf::client::{SessionError, SessionOptions, TransactionOptions};
+use wharf::client::{SessionError, TransactionOptions};
 use wharf::{Client, ClientError, CommandError, Operation, ReadPreference};
 use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
@@ -162,7 +162,7 @@ async fn transient_error_unpins_the_connection_of_a_transaction() {
     })
     .await;
     let client = balanced(&server);
-    let mut session = client.start_session(&SessionOptions::default()).unwrap();
+    let mut session = client.start_session().await.unwrap();
     session.start_transaction(TransactionOptions::default()).unwrap();
     let find = rawdoc! { "count": "c" };
     client.run(Operation::read("test", &find).session(&mut session)).await.unwrap();
@@ -182,7 +182,7 @@ async fn identifier_of_a_cancelled_operations_session_is_not_used_again() {
     })
     .await;
     let client = client(&server, "directConnection=true");
-    let mut session = client.start_session(&SessionOptions::default()).unwrap();
+    let mut session = client.start_session().await.unwrap();
     let id = session.id();
     let insert = rawdoc! { "insert": "c", "documents": [{ "_id": 1 }] };
     let cancelled =
@@ -190,7 +190,7 @@ async fn identifier_of_a_cancelled_operations_session_is_not_used_again() {
     assert!(cancelled.await.is_err());
     assert_eq!(count(&arrived, "insert"), 1);
     drop(session);
-    let next = client.start_session(&SessionOptions::default()).unwrap();
+    let next = client.start_session().await.unwrap();
     assert_ne!(next.id(), id, "the server may still execute the write");
 }
 
@@ -200,7 +200,7 @@ async fn own_read_concern_of_an_operation_gets_the_time_of_its_session() {
     let (server, arrived) =
         start(primary(), move |_, _| Answer::Reply(doc! { "ok": 1, "n": 1, "operationTime": time })).await;
     let client = client(&server, "directConnection=true");
-    let mut session = client.start_session(&SessionOptions::default()).unwrap();
+    let mut session = client.start_session().await.unwrap();
     let insert = rawdoc! { "insert": "c", "documents": [{ "_id": 1 }] };
     client.run(Operation::write("test", &insert).session(&mut session)).await.unwrap();
     let count = rawdoc! { "count": "c", "readConcern": { "level": "majority" }, "limit": 3 };
@@ -256,7 +256,7 @@ async fn repeated_commits_go_to_the_mongos_of_the_transaction() {
     let (second, of_second) = start(mongos, answer).await;
     let uri = format!("mongodb://{},{}/", first.address(), second.address());
     let client = Client::from_uri(&uri).unwrap();
-    let mut session = client.start_session(&SessionOptions::default()).unwrap();
+    let mut session = client.start_session().await.unwrap();
     session.start_transaction(TransactionOptions::default()).unwrap();
     let insert = rawdoc! { "insert": "c", "documents": [{ "_id": 1 }] };
     client.run(Operation::write("test", &insert).session(&mut session)).await.unwrap();
@@ -321,7 +321,7 @@ async fn commit_whose_retry_finds_no_server_reports_the_attempt_before() {
     for (parameters, is_timeout) in [("serverSelectionTimeoutMS=1000", false), ("timeoutMS=1000", true)] {
         let (server, _) = lost_with_a_commit().await;
         let client = client(&server, &format!("directConnection=true&{parameters}"));
-        let mut session = client.start_session(&SessionOptions::default()).unwrap();
+        let mut session = client.start_session().await.unwrap();
         session.start_transaction(TransactionOptions::default()).unwrap();
         let insert = rawdoc! { "insert": "c", "documents": [{ "_id": 1 }] };
         client.run(Operation::write("test", &insert).session(&mut session)).await.unwrap();
@@ -456,7 +456,7 @@ async fn label_that_the_client_gives_an_unmet_write_concern_is_that_of_the_write
 async fn own_read_concern_in_a_snapshot_session_is_refused() {
     let (server, arrived) = start(primary(), |_, _| Answer::Reply(doc! { "ok": 1 })).await;
     let client = client(&server, "directConnection=true&readConcernLevel=majority");
-    let mut session = client.start_session(&SessionOptions::default().snapshot(true)).unwrap();
+    let mut session = client.start_session().snapshot(true).await.unwrap();
     let own = rawdoc! { "count": "c", "readConcern": { "level": "local" } };
     for operation in [Operation::read("test", &own), Operation::new("test", &own)] {
         let error = client.run(operation.session(&mut session)).await.unwrap_err();

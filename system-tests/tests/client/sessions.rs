@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bson::{RawDocumentBuf, rawdoc};
-use wharf::client::{SessionError, SessionOptions, TransactionOptions, TransactionState};
+use wharf::client::{SessionError, TransactionOptions, TransactionState};
 use wharf::{Client, ClientError, Operation};
 use wharf_testbed::replica_set::{self, ReplicaSet};
 
@@ -34,7 +34,7 @@ fn insert(name: &str, id: i32) -> RawDocumentBuf {
 async fn committed_transaction_is_seen_and_aborted_one_is_not() {
     let (_set, client) = client().await;
     empty(&client, "transactions").await;
-    let mut session = client.start_session(&SessionOptions::default()).unwrap();
+    let mut session = client.start_session().await.unwrap();
     session.start_transaction(TransactionOptions::default()).unwrap();
     for id in 0..3 {
         client.run(Operation::write("sessions", &insert("transactions", id)).session(&mut session)).await.unwrap();
@@ -63,7 +63,7 @@ async fn with_transaction_repeats_after_a_conflict() {
     let mut tasks = Vec::new();
     for _ in 0..8 {
         let (client, runs) = (client.clone(), runs.clone());
-        let mut session = client.start_session(&SessionOptions::default()).unwrap();
+        let mut session = client.start_session().await.unwrap();
         tasks.push(tokio::spawn(async move {
             session
                 .with_transaction(async move |mut session| {
@@ -90,7 +90,7 @@ async fn with_transaction_repeats_after_a_conflict() {
 async fn error_of_the_body_aborts_the_transaction() {
     let (_set, client) = client().await;
     empty(&client, "bodies").await;
-    let mut session = client.start_session(&SessionOptions::default()).unwrap();
+    let mut session = client.start_session().await.unwrap();
     let failed = session
         .with_transaction(async |mut session| {
             client.run(Operation::write("sessions", &insert("bodies", 1)).session(&mut session)).await?;
@@ -140,7 +140,7 @@ async fn causally_consistent_session_reads_its_own_write_from_a_secondary() {
     empty(&client, "causal").await;
     let secondary = wharf::ReadPreference::new(wharf::ReadPreferenceMode::Secondary);
     for id in 0..20 {
-        let mut session = client.start_session(&SessionOptions::default()).unwrap();
+        let mut session = client.start_session().await.unwrap();
         client.run(Operation::write("sessions", &insert("causal", id)).session(&mut session)).await.unwrap();
         let find = rawdoc! { "find": "causal", "filter": { "_id": id } };
         let read = Operation::read("sessions", &find).read_preference(&secondary).session(&mut session);
@@ -158,7 +158,7 @@ async fn implicit_sessions_are_reused() {
     let ids: std::collections::HashSet<Vec<u8>> = {
         let mut ids = std::collections::HashSet::new();
         for _ in 0..20 {
-            let session = client.start_session(&SessionOptions::default()).unwrap();
+            let session = client.start_session().await.unwrap();
             ids.insert(session.id().into_bytes());
             drop(session);
             count(&client, "implicit").await;
@@ -172,7 +172,7 @@ async fn implicit_sessions_are_reused() {
 async fn bulk_write_belongs_to_the_transaction_of_its_session() {
     let (_set, client) = client().await;
     empty(&client, "bulk").await;
-    let mut session = client.start_session(&SessionOptions::default()).unwrap();
+    let mut session = client.start_session().await.unwrap();
     session.start_transaction(TransactionOptions::default()).unwrap();
     let documents = [rawdoc! { "_id": 1 }, rawdoc! { "_id": 2 }];
     let written = client.insert("sessions", "bulk", &documents).session(&mut session).await.unwrap();
@@ -186,7 +186,7 @@ async fn bulk_write_belongs_to_the_transaction_of_its_session() {
 async fn session_of_another_client_is_refused() {
     let (set, client) = client().await;
     let other = Client::from_uri(&set.uri()).unwrap();
-    let mut session = other.start_session(&SessionOptions::default()).unwrap();
+    let mut session = other.start_session().await.unwrap();
     let ping = rawdoc! { "ping": 1 };
     let refused = client.run(Operation::new("admin", &ping).session(&mut session)).await.unwrap_err();
     assert!(matches!(refused, ClientError::Session(SessionError::OtherClient)), "{refused}");

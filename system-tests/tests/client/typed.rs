@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bson::{Document, RawDocumentBuf, doc, rawdoc};
 use serde::{Deserialize, Serialize, Serializer};
-use wharf::client::{SessionOptions, TimeoutMode, WatchTarget};
+use wharf::client::{TimeoutMode, WatchTarget};
 use wharf::{Client, ClientError, Operation, ReadPreference, ReadPreferenceMode};
 use wharf_testbed::mongod::{self, Mongod};
 
@@ -107,7 +107,7 @@ async fn typed_command_returns_the_type_that_is_asked_for() {
     let counted: Counted = client.run_typed("typed", &count).await.unwrap();
     assert_eq!(counted.n, 4);
     let nearest = ReadPreference::new(ReadPreferenceMode::Nearest);
-    let mut session = client.start_session(&SessionOptions::default()).unwrap();
+    let mut session = client.start_session().await.unwrap();
     let limit = Duration::from_secs(10);
     let reply = client.run_typed::<Document>("typed", &count).read_preference(&nearest).timeout(limit);
     assert_eq!(reply.session(&mut session).await.unwrap().get_i32("n").unwrap(), 4);

@@ -1,6 +1,5 @@
 use bson::{Document, doc};
 use wharf::ClientError;
-use wharf::client::SessionOptions;
 use wharf::single::Client;
 
 /// Prints all unpaid orders, and pays one.
@@ -10,7 +9,7 @@ pub fn pay(client: &Client, id: i32) -> Result<(), ClientError> {
         println!("{}", order?);
     }
     let pay = doc! { "$set": { "paid": true } };
-    let mut session = client.start_session(&SessionOptions::default())?;
+    let mut session = client.start_session().run()?;
     session.with_transaction(|session| orders.update_one(doc! { "_id": id }, &pay).session(session).run())?;
     Ok(())
 }

@@ -1,5 +1,5 @@
 use bson::doc;
-use wharf::client::{Session, SessionOptions, TransactionOptions};
+use wharf::client::{Session, TransactionOptions};
 use wharf::{Client, ClientError, Collection, WriteConcern};
 
 /// Moves money from one account to another. Either both change, or neither.
@@ -21,6 +21,6 @@ pub async fn transfer(client: &Client, from: &str, to: &str, amount: i64) -> Res
         Ok(())
     };
     let options = TransactionOptions::default().write_concern(WriteConcern::majority());
-    let mut session = client.start_session(&SessionOptions::default())?;
+    let mut session = client.start_session().await?;
     session.with_transaction_options(options, move_money).await
 }

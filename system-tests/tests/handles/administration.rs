@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bson::{Document, doc};
-use wharf::client::{CursorType, IndexModel, IndexSpecification, SearchIndexModel, SessionOptions};
+use wharf::client::{CursorType, IndexModel, IndexSpecification, SearchIndexModel};
 use wharf::{Acknowledgement, Client, ReadPreference, ReadPreferenceMode, WriteConcern};
 use wharf_testbed::scripted::{Answer, name};
 
@@ -92,7 +92,7 @@ async fn collections_are_created_listed_renamed_and_dropped() {
     assert_eq!(shop.collection::<Order>("log").count_documents(doc! {}).await.unwrap(), 11);
     orders.drop().await.unwrap();
 
-    let mut session = shop.client().start_session(&SessionOptions::default()).unwrap();
+    let mut session = shop.client().start_session().await.unwrap();
     let reply = shop.run_command(doc! { "count": "log" }).session(&mut session).await.unwrap();
     assert_eq!(reply.get_i32("n").unwrap(), 11);
     let databases = shop.client().list_databases().filter(doc! { "name": "administration" }).await.unwrap();

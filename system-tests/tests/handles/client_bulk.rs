@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bson::oid::ObjectId;
 use bson::{Bson, Document, doc};
-use wharf::client::{ClientBulkWriteFailure, NamespaceWriteModel, SessionOptions, TransactionOptions, WriteModel};
+use wharf::client::{ClientBulkWriteFailure, NamespaceWriteModel, TransactionOptions, WriteModel};
 use wharf::{Client, ClientError, Collection, Options, PoolEvent};
 use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
@@ -414,7 +414,7 @@ async fn bulk_of_a_transaction_has_no_concern_of_its_own() {
         _ => reply(doc! { "nInserted": 1 }, vec![]),
     };
     let (server, client) = start("w=1", answers).await;
-    let mut session = client.start_session(&SessionOptions::default()).unwrap();
+    let mut session = client.start_session().await.unwrap();
     session.start_transaction(TransactionOptions::default()).unwrap();
     client.bulk_write(inserts(&client, 1)).session(&mut session).await.unwrap();
     let concern = wharf::WriteConcern::majority();

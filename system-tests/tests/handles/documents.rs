@@ -5,7 +5,7 @@ use std::time::Duration;
 use bson::oid::ObjectId;
 use bson::{Bson, Document, doc};
 use serde::{Deserialize, Serialize};
-use wharf::client::{SessionOptions, TimeoutMode};
+use wharf::client::TimeoutMode;
 use wharf::{Acknowledgement, ClientError, Collection, WriteConcern};
 
 use super::{Order, collection};
@@ -117,7 +117,7 @@ async fn unacknowledged_write_has_no_counts() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_of_a_session_belong_to_it() {
     let (_server, orders) = filled("sessions").await;
-    let mut session = orders.client().start_session(&SessionOptions::default()).unwrap();
+    let mut session = orders.client().start_session().await.unwrap();
     let mut found = orders.find(doc! {}).batch_size(2).session(&mut session).await.unwrap();
     assert!(found.next().await.unwrap().is_some());
     drop(found);

@@ -2,7 +2,7 @@
 
 use bson::{Bson, Document, doc};
 use serde::Deserialize;
-use wharf::client::{ReturnDocument, SessionOptions, TransactionOptions, WriteModel};
+use wharf::client::{ReturnDocument, TransactionOptions, WriteModel};
 use wharf::{Client, ClientError, ReadPreference, ReadPreferenceMode};
 use wharf_testbed::replica_set;
 
@@ -99,7 +99,7 @@ async fn transaction_of_handles_is_committed_as_a_whole() {
     orders.delete_many(doc! {}).await.unwrap();
     orders.insert_many((0..4).map(Order::new)).await.unwrap();
     let orders = orders.read_concern("local").write_concern(wharf::WriteConcern::majority());
-    let mut session = client.start_session(&SessionOptions::default()).unwrap();
+    let mut session = client.start_session().await.unwrap();
     let options = TransactionOptions::default();
     let body = async |mut session: wharf::client::Session| {
         orders.insert_one(Order::new(5)).session(&mut session).await?;

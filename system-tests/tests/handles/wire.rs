@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bson::{Bson, Document, doc};
-use wharf::client::{CursorType, ReturnDocument, SessionOptions, TransactionOptions, WriteModel};
+use wharf::client::{CursorType, ReturnDocument, TransactionOptions, WriteModel};
 use wharf::{Acknowledgement, Client, Database, ReadPreference, ReadPreferenceMode, WriteConcern};
 use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
@@ -163,7 +163,7 @@ async fn transaction_has_its_own_concerns() {
     let shop = shop.read_concern("local").write_concern(WriteConcern::majority());
     let orders =
         shop.collection::<Document>("orders").read_preference(ReadPreference::new(ReadPreferenceMode::Secondary));
-    let mut session = client.start_session(&SessionOptions::default()).unwrap();
+    let mut session = client.start_session().await.unwrap();
     session.start_transaction(TransactionOptions::default().read_concern("snapshot")).unwrap();
     orders.find_one(doc! {}).session(&mut session).await.unwrap();
     orders.delete_one(doc! {}).session(&mut session).await.unwrap();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bson::{Bson, Document, RawDocument, RawDocumentBuf, doc, rawdoc};
 use serde::Deserialize;
-use wharf::client::{CommandEvent, SessionOptions, WatchTarget};
+use wharf::client::{CommandEvent, WatchTarget};
 use wharf::single::{ChangeStream, Client};
 use wharf::{ClientError, Operation};
 use wharf_testbed::replica_set::{self, ReplicaSet, ReplicaSetOptions};
@@ -183,7 +183,7 @@ fn stream_that_is_dropped_is_closed_before_the_drop_returns() {
 #[test]
 fn stream_of_a_session_has_its_identifier() {
     let watched = Watched::new("session");
-    let mut session = watched.client.start_session(&SessionOptions::default()).unwrap();
+    let mut session = watched.client.start_session().run().unwrap();
     let lsid = Document::try_from(session.id()).unwrap();
     let mut changes = session.watch(watched.target(), ()).run().unwrap();
     watched.lose_connection();

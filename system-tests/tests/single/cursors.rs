@@ -6,7 +6,7 @@ use bson::{RawDocumentBuf, doc, rawdoc};
 use serde::Deserialize;
 use tokio::runtime::Builder;
 use wharf::Operation;
-use wharf::client::{SessionOptions, TransactionOptions};
+use wharf::client::TransactionOptions;
 use wharf::single::Client;
 use wharf_testbed::mongod::{self, Mongod};
 use wharf_testbed::scripted::{Answer, ScriptedServer, name};
@@ -104,7 +104,7 @@ fn dropped_cursor_of_a_transaction_behind_a_load_balancer_is_closed_and_holds_no
     }));
     let server = server.unwrap();
     let (client, sent) = Sent::client(&format!("mongodb://{}/?loadBalanced=true", server.address()));
-    let mut session = client.start_session(&SessionOptions::default()).unwrap();
+    let mut session = client.start_session().run().unwrap();
     session.start_transaction(TransactionOptions::default()).unwrap();
     drop(session.find("test", "c", doc! {}).run().unwrap());
     session.insert("test", "c", [doc! {}]).run().unwrap();

@@ -3,7 +3,7 @@
 use bson::{Bson, Document, doc};
 use serde::{Deserialize, Serialize};
 use wharf::ClientError;
-use wharf::client::{IndexModel, ReturnDocument, SessionOptions, WriteModel};
+use wharf::client::{IndexModel, ReturnDocument, WriteModel};
 use wharf::single::{Client, Collection};
 use wharf_testbed::{mongod, replica_set};
 
@@ -70,7 +70,7 @@ fn handles_take_part_in_a_transaction_and_see_changes() {
     orders.insert_one(order(1)).run().unwrap();
     let inserts = [doc! { "$match": { "operationType": "insert" } }];
     let mut changes = orders.watch(inserts).full_document("updateLookup").run().unwrap();
-    let mut session = client.start_session(&SessionOptions::default()).unwrap();
+    let mut session = client.start_session().run().unwrap();
     let count = session.with_transaction(|session| {
         orders.insert_one(order(2)).session(session).run()?;
         orders.find(doc! {}).batch_size(1).session(session).run()?.map(|order| order.map(|_| 1)).sum()

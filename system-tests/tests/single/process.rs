@@ -7,7 +7,7 @@ use std::fs;
 use std::time::Duration;
 
 use bson::rawdoc;
-use wharf::client::{SessionOptions, TransactionOptions};
+use wharf::client::TransactionOptions;
 use wharf::single::Client;
 use wharf::{Operation, ReadPreference, ReadPreferenceMode};
 use wharf_testbed::mongod::{self, Mongod, MongodOptions};
@@ -73,7 +73,7 @@ fn client_has_one_socket_for_each_server_and_no_thread() {
             let list = rawdoc! { "listCollections": 1 };
             client.run(Operation::read("admin", &list).read_preference(&preference)).unwrap();
         }
-        let mut session = client.start_session(&SessionOptions::default()).unwrap();
+        let mut session = client.start_session().run().unwrap();
         let touch = rawdoc! { "find": "nothing" };
         session.with_transaction(|session| session.run(Operation::read("single", &touch)).map(drop)).unwrap();
         drop(session);
@@ -156,7 +156,7 @@ fn child_that_drops_its_parents_session_leaves_the_transaction_alone() {
     let client = Client::from_uri(&set.uri()).unwrap();
     let _ = client.run(Operation::write("single", &rawdoc! { "drop": "inherited" }));
     client.run(Operation::write("single", &rawdoc! { "create": "inherited" })).unwrap();
-    let mut session = client.start_session(&SessionOptions::default()).unwrap();
+    let mut session = client.start_session().run().unwrap();
     session.start_transaction(TransactionOptions::default()).unwrap();
     let insert = rawdoc! { "insert": "inherited", "documents": [{ "n": 1 }] };
     session.run(Operation::write("single", &insert)).unwrap();

@@ -1,7 +1,7 @@
 //! Sessions, transactions and elections, on replica sets.
 
 use bson::{RawDocumentBuf, rawdoc};
-use wharf::client::{SessionError, SessionOptions, TransactionOptions, TransactionState};
+use wharf::client::{SessionError, TransactionOptions, TransactionState};
 use wharf::single::Client;
 use wharf::{ClientError, Operation, ReadPreference, ReadPreferenceMode};
 use wharf_testbed::replica_set::{self, ReplicaSet, ReplicaSetOptions};
@@ -27,7 +27,7 @@ fn session_reads_its_own_writes_on_a_secondary() {
     let set = ReplicaSet::start(ReplicaSetOptions::default()).unwrap();
     let client = Client::from_uri(&set.uri()).unwrap();
     empty(&client, "causal");
-    let mut session = client.start_session(&SessionOptions::default()).unwrap();
+    let mut session = client.start_session().run().unwrap();
     let preference = ReadPreference::new(ReadPreferenceMode::Secondary);
     for id in 0..20 {
         session.run(Operation::write("single", &insert("causal", id))).unwrap();
@@ -53,7 +53,7 @@ fn transactions_are_committed_aborted_and_repeated() {
     let set = replica_set::shared().unwrap();
     let (client, sent) = Sent::client(&set.uri());
     empty(&client, "transactions");
-    let mut session = client.start_session(&SessionOptions::default()).unwrap();
+    let mut session = client.start_session().run().unwrap();
     let inserted = session
         .with_transaction(|session| {
             session.run(Operation::write("single", &insert("transactions", 1)))?;
@@ -108,7 +108,7 @@ fn transactions_are_committed_aborted_and_repeated() {
 fn session_of_another_client_is_refused() {
     let set = replica_set::shared().unwrap();
     let (one, other) = (Client::from_uri(&set.uri()).unwrap(), wharf::Client::from_uri(&set.uri()).unwrap());
-    let mut session = other.start_session(&SessionOptions::default()).unwrap();
+    let mut session = other.start_session().into_future().into_inner().unwrap();
     let refused = one.run(Operation::new("admin", &rawdoc! { "ping": 1 }).session(&mut session)).unwrap_err();
     assert!(matches!(refused, ClientError::Session(SessionError::OtherClient)), "{refused}");
 }
