@@ -3,6 +3,7 @@
 //! A [`ChangeStream`] reads from a cursor. When the cursor fails with an error that the specification calls resumable,
 //! the stream opens a new one at its current position (Change Streams, "Resume Process").
 
+mod event;
 mod opening;
 
 use std::fmt;
@@ -17,6 +18,7 @@ use bson::{RawDocument, RawDocumentBuf};
 use futures_core::Stream;
 use serde::de::DeserializeOwned;
 
+pub use self::event::{ChangeNamespace, ChangeStreamEvent, OperationType, TruncatedArray, UpdateDescription};
 pub use self::opening::{Watch, WatchTarget};
 
 use self::opening::{Opening, Plan, Start};

@@ -55,7 +55,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 pub use crate::endpoint::WriteConcernError;
-pub use change_stream::{ChangeStream, Watch, WatchTarget};
+pub use change_stream::{
+    ChangeNamespace, ChangeStream, ChangeStreamEvent, OperationType, TruncatedArray, UpdateDescription, Watch,
+    WatchTarget,
+};
 pub use collection::{
     AnyClient, BulkWriteResult, ClientBulkWriteFailure, ClientBulkWriteResult, ClientDeleteResult,
     ClientInsertOneResult, ClientUpdateResult, Collection, CollectionSpecification, Database, DatabaseSpecification,

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::{Future, IntoFuture};
+use std::marker::PhantomData;
 use std::panic::Location;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -72,7 +73,7 @@ pub enum WatchTarget<'c> {
 
 /// A change stream that is opened when the value is awaited.
 #[must_use = "the change stream is opened when the value is awaited or run"]
-pub struct Watch<'c, C = Client> {
+pub struct Watch<'c, T = RawDocumentBuf, C = Client> {
     client: C,
     target: WatchTarget<'c>,
     pipeline: Result<RawArrayBuf, ClientError>,
@@ -87,12 +88,13 @@ pub struct Watch<'c, C = Client> {
     started: Option<Limit>,
     batch_size: Option<i32>,
     max_await_time: Option<Duration>,
+    events: PhantomData<fn() -> T>,
     /// A session runs one operation at a time.
-    exclusive: std::marker::PhantomData<&'c mut Session>,
+    exclusive: PhantomData<&'c mut Session>,
     site: &'static Location<'static>,
 }
 
-impl<'c, C: AnyClient> Watch<'c, C> {
+impl<'c, T, C: AnyClient> Watch<'c, T, C> {
     #[track_caller]
     pub(in crate::client) fn of(client: C, target: WatchTarget<'c>, pipeline: &impl Serialize) -> Self {
         Self {
@@ -107,8 +109,29 @@ impl<'c, C: AnyClient> Watch<'c, C> {
             started: None,
             batch_size: None,
             max_await_time: None,
-            exclusive: std::marker::PhantomData,
+            events: PhantomData,
+            exclusive: PhantomData,
             site: Location::caller(),
+        }
+    }
+
+    /// Returns the same change stream with events of another type, which serde reads: `RawDocumentBuf` for raw documents.
+    pub fn typed<U>(self) -> Watch<'c, U, C> {
+        Watch {
+            client: self.client,
+            target: self.target,
+            pipeline: self.pipeline,
+            stage: self.stage,
+            options: self.options,
+            read_preference: self.read_preference,
+            session: self.session,
+            timeout: self.timeout,
+            started: self.started,
+            batch_size: self.batch_size,
+            max_await_time: self.max_await_time,
+            events: PhantomData,
+            exclusive: PhantomData,
+            site: self.site,
         }
     }
 
@@ -159,7 +182,7 @@ impl<'c, C: AnyClient> Watch<'c, C> {
         self
     }
 
-    async fn open(self) -> Result<ChangeStream, ClientError> {
+    async fn open(self) -> Result<ChangeStream<T>, ClientError> {
         let Self { client, target, pipeline, stage, options, read_preference, session, .. } = self;
         let client = client.running().clone();
         let documents = Documents { stage: stage.finish()?, pipeline: pipeline?, options: options.finish()? };
@@ -199,8 +222,8 @@ impl<'c, C: AnyClient> Watch<'c, C> {
     }
 }
 
-impl<'c> IntoFuture for Watch<'c> {
-    type Output = Result<ChangeStream, ClientError>;
+impl<'c, T: 'c> IntoFuture for Watch<'c, T> {
+    type Output = Result<ChangeStream<T>, ClientError>;
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'c>>;
 
     /// Opens the change stream.
@@ -231,9 +254,9 @@ impl Limited for Watch<'_> {
     }
 }
 
-impl<C: AnyClient> Call for Watch<'_, C> {
+impl<T, C: AnyClient> Call for Watch<'_, T, C> {
     type Client = C;
-    type Output = ChangeStream;
+    type Output = ChangeStream<T>;
 
     fn client(&self) -> C {
         self.client.clone()
@@ -243,13 +266,13 @@ impl<C: AnyClient> Call for Watch<'_, C> {
         Ok(self.timeout.or(self.client.running().options().timeout))
     }
 
-    fn begin(mut self, limit: Limit) -> impl Future<Output = Result<ChangeStream, ClientError>> + Send {
+    fn begin(mut self, limit: Limit) -> impl Future<Output = Result<ChangeStream<T>, ClientError>> + Send {
         self.started = Some(limit);
         self.open()
     }
 }
 
-impl<C> fmt::Debug for Watch<'_, C> {
+impl<T, C> fmt::Debug for Watch<'_, T, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Watch").field("target", &self.target).finish_non_exhaustive()
     }

@@ -1,33 +1,35 @@
 //! `watch`: change streams of collections and databases, and their options.
 
-use bson::rawdoc;
+use bson::{Document, rawdoc};
 use serde::Serialize;
 
-use super::super::change_stream::{Watch, WatchTarget};
+use super::super::change_stream::{ChangeStreamEvent, Watch, WatchTarget};
 use super::fields::Shape;
 use super::{AnyClient, Collection, Database, Namespace};
 
 impl<T, C: AnyClient> Collection<T, C> {
-    /// Prepares a change stream of the collection: see [`Client::watch`](crate::Client::watch). `pipeline` holds the
-    /// stages that the changes pass through, or is `()` for none.
+    /// Prepares a change stream of the collection, which returns each [`ChangeStreamEvent`]: see
+    /// [`Client::watch`](crate::Client::watch). `pipeline` holds the stages that the changes pass through, or is `()` for
+    /// none.
     #[track_caller]
-    pub fn watch(&self, pipeline: impl Serialize) -> Watch<'_, C> {
+    pub fn watch(&self, pipeline: impl Serialize) -> Watch<'_, ChangeStreamEvent<T>, C> {
         self.namespace.watch(WatchTarget::Collection(self.database(), self.name()), pipeline)
     }
 }
 
 impl<C: AnyClient> Database<C> {
-    /// Prepares a change stream of all collections of the database: see [`Client::watch`](crate::Client::watch).
-    /// `pipeline` holds the stages that the changes pass through, or is `()` for none.
+    /// Prepares a change stream of all collections of the database, which returns each [`ChangeStreamEvent`]: see
+    /// [`Client::watch`](crate::Client::watch). `pipeline` holds the stages that the changes pass through, or is `()` for
+    /// none.
     #[track_caller]
-    pub fn watch(&self, pipeline: impl Serialize) -> Watch<'_, C> {
+    pub fn watch(&self, pipeline: impl Serialize) -> Watch<'_, ChangeStreamEvent<Document>, C> {
         self.namespace.watch(WatchTarget::Database(self.name()), pipeline)
     }
 }
 
 impl<C: AnyClient> Namespace<C> {
     #[track_caller]
-    fn watch<'c>(&'c self, target: WatchTarget<'c>, pipeline: impl Serialize) -> Watch<'c, C> {
+    fn watch<'c, E>(&'c self, target: WatchTarget<'c>, pipeline: impl Serialize) -> Watch<'c, E, C> {
         let mut watch = Watch::of(self.client.clone(), target, &pipeline);
         watch.read_preference = self.settings.read_preference.as_ref();
         if let Some(level) = &self.settings.read_concern {
@@ -37,7 +39,7 @@ impl<C: AnyClient> Namespace<C> {
     }
 }
 
-impl<C: AnyClient> Watch<'_, C> {
+impl<T, C: AnyClient> Watch<'_, T, C> {
     options!([stage]
         full_document, full_document_before_change, resume_after, show_expanded_events, start_after,
         start_at_operation_time,

@@ -108,8 +108,8 @@ impl<T> Returned<client::Cursor<T>> for Cursor<T> {
     }
 }
 
-impl Returned<client::ChangeStream> for ChangeStream {
-    fn of(client: Client, stream: client::ChangeStream) -> Self {
+impl<T> Returned<client::ChangeStream<T>> for ChangeStream<T> {
+    fn of(client: Client, stream: client::ChangeStream<T>) -> Self {
         Self::new(client, stream)
     }
 }
@@ -172,7 +172,7 @@ calls! {
     RunCommand<T> => T,
     RunCursorCommand<T> => Cursor<T>,
     Update => UpdateResult,
-    Watch => ChangeStream,
+    Watch<T> => ChangeStream<T>,
 }
 
 #[cfg(feature = "gridfs")]

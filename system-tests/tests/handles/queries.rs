@@ -2,7 +2,7 @@
 
 use bson::{Bson, Document, doc};
 use serde::Deserialize;
-use wharf::client::{ReturnDocument, TransactionOptions, WriteModel};
+use wharf::client::{OperationType, ReturnDocument, TransactionOptions, WriteModel};
 use wharf::{Client, ClientError, ReadPreference, ReadPreferenceMode};
 use wharf_testbed::replica_set;
 
@@ -129,9 +129,24 @@ async fn changes_of_a_collection_are_watched() {
     let orders = client.database("handles").collection::<Order>("watched");
     let _ = orders.find_one_and_delete(doc! { "_id": 7 }).await.unwrap();
     let inserts = [doc! { "$match": { "operationType": "insert" } }];
-    let mut changes = orders.watch(inserts).full_document("updateLookup").await.unwrap().typed::<Change>();
+    let mut inserted = orders.watch(inserts).typed::<Change>().await.unwrap();
+    let mut changes = orders.watch(()).full_document("updateLookup").await.unwrap();
     orders.insert_one(Order::new(7)).await.unwrap();
-    assert_eq!(changes.next().await.unwrap().unwrap().full_document, Order::new(7));
+    orders.update_one(doc! { "_id": 7 }, doc! { "$set": { "price": 8_i64 } }).await.unwrap();
+    assert_eq!(inserted.next().await.unwrap().unwrap().full_document, Order::new(7));
+
+    let insert = changes.next().await.unwrap().unwrap();
+    assert_eq!((insert.operation_type, insert.document_key), (OperationType::Insert, Some(doc! { "_id": 7 })));
+    assert_eq!((insert.full_document.unwrap().id, insert.update_description), (7, None));
+    let namespace = insert.ns.unwrap();
+    assert_eq!((namespace.db.as_str(), namespace.coll.as_deref()), ("handles", Some("watched")));
+    let update = changes.next().await.unwrap().unwrap();
+    assert_eq!(update.operation_type, OperationType::Update);
+    assert_eq!(update.full_document.map(|order| order.price), Some(8));
+    assert_eq!(update.update_description.unwrap().updated_fields, doc! { "price": 8_i64 });
+    assert!(update.cluster_time.unwrap() > insert.cluster_time.unwrap());
+    let mut resumed = orders.watch(()).resume_after(&insert.id).await.unwrap();
+    assert_eq!(resumed.next().await.unwrap().unwrap().id, update.id);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
