@@ -13,7 +13,6 @@ mod ended;
 mod events;
 mod faas;
 mod fetching;
-mod forks;
 mod held;
 mod lifecycle;
 mod limits;

@@ -92,7 +92,8 @@ async fn events_tell_of_a_standalone_from_the_first_use_to_the_end() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn step_down_is_known_as_soon_as_it_happens_while_streaming() {
-    let set = replica_set::shared().unwrap();
+    // A step-down interrupts the operations of other tests.
+    let set = Arc::new(blocking(|| ReplicaSet::start(ReplicaSetOptions::default()).unwrap()).await);
     // The monitors' pauses are too long for them to notice this.
     let (client, events) = client_of(&set.uri(), |options| options.heartbeat_frequency(Duration::from_secs(300)));
     client.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap();

@@ -1,6 +1,12 @@
 //! A client in a forked child of a process that used it.
+//!
+//! A child inherits every open socket of its process, so no other test may close a port and bind it again at that time.
 #![cfg(unix)]
 #![allow(unsafe_code, reason = "only the operating system's interface forks")]
+
+#[path = "client/events.rs"]
+#[allow(dead_code, reason = "the tests of monitoring use the rest")]
+mod events;
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -12,7 +18,7 @@ use wharf::client::{CommandEvent, TransactionOptions};
 use wharf::{Client, Operation, Options};
 use wharf_testbed::{mongod, replica_set};
 
-use super::events::Events;
+use self::events::Events;
 
 /// A child is ended after this many seconds.
 const DEADLINE: libc::c_uint = 30;
