@@ -36,6 +36,8 @@ fn described() -> PathBuf {
         .arg(target)
         .args(["--", "-Z", "unstable-options", "--output-format", "json", "--cap-lints", "allow"])
         .env("RUSTDOC", &rustdoc)
+        // For build scripts it is another toolchain, for which they would run again.
+        .env_remove("RUSTC_BOOTSTRAP")
         .current_dir(root())
         .output()
         .unwrap();
