@@ -44,13 +44,14 @@ impl<T, C: AnyClient> Collection<T, C> {
         ListIndexNames { request: self.request("listIndexes") }
     }
 
-    /// Prepares dropping the index with this name. It also succeeds if the collection does not exist.
+    /// Prepares dropping the index with this name, such as `"price_1"`, or with these keys, such as `doc! { "price": 1
+    /// }`. A text index can only be dropped by its name. It also succeeds if the collection does not exist.
     #[track_caller]
-    pub fn drop_index(&self, name: impl AsRef<str>) -> DropIndexes<'_, C> {
+    pub fn drop_index(&self, index: impl Serialize) -> DropIndexes<'_, C> {
         let mut request = self.request("dropIndexes");
-        match name.as_ref() {
-            "*" => request.body.refuse(refused("name", "* stands for all indexes, which drop_indexes removes")),
-            name => request.body.add("index", name),
+        request.body.put("index", "index", Shape::Hint, &index);
+        if request.body.document().is_ok_and(|body| body.get_str("index").is_ok_and(|name| name == "*")) {
+            request.body.refuse(refused("index", "* stands for all indexes, which drop_indexes removes"));
         }
         DropIndexes { request }
     }
@@ -202,6 +203,7 @@ impl<'c, T, C: AnyClient> ListIndexes<'c, T, C> {
     cursor_options!();
 
     /// Returns the same query for descriptions of another type, such as [`Document`].
+    #[doc(alias = "with_type")]
     pub fn typed<U>(self) -> ListIndexes<'c, U, C> {
         ListIndexes { request: self.request, cursor: self.cursor, indexes: PhantomData }
     }

@@ -38,7 +38,11 @@ async fn indexes_are_created_listed_and_dropped() {
     let error = orders.drop_index("words").await.unwrap_err();
     assert_eq!(error.server_error().unwrap().code_name, "IndexNotFound");
     let error = orders.drop_index("*").await.unwrap_err();
-    assert!(error.to_string().starts_with("the argument name cannot be sent: * stands for all indexes"), "{error}");
+    assert!(error.to_string().starts_with("the argument index cannot be sent: * stands for all indexes"), "{error}");
+    let error = orders.drop_index(7).await.unwrap_err().to_string();
+    assert!(error.contains("it must be the name of an index or a document of its keys"), "{error}");
+    orders.drop_index(doc! { "at": "2d" }).await.unwrap();
+    assert_eq!(orders.list_index_names().await.unwrap().len(), 2);
     orders.drop_indexes().await.unwrap();
     assert_eq!(orders.list_index_names().await.unwrap(), ["_id_"]);
     orders.drop().await.unwrap();
@@ -127,6 +131,7 @@ async fn administration_sends_the_commands_of_the_specifications() {
     let index = index.language_override("l").text_index_version(3).sphere_2d_index_version(3).storage_engine(&engine);
     orders.create_index(index.partial_filter_expression(doc! { "b": 1 })).commit_quorum("majority").await.unwrap();
     orders.drop_index("a_1").comment("c").await.unwrap();
+    orders.drop_index(doc! { "a": 1 }).await.unwrap();
     orders.rename("done").drop_target(true).await.unwrap();
     assert_eq!(shop.list_collection_names().comment("c").await.unwrap(), ["a", "b"]);
     shop.list_collection_names().filter(doc! { "options.capped": true }).authorized_collections(true).await.unwrap();
@@ -146,6 +151,7 @@ async fn administration_sends_the_commands_of_the_specifications() {
                 }],
             },
             doc! { "dropIndexes": "orders", "index": "a_1", "comment": "c", "writeConcern": &w },
+            doc! { "dropIndexes": "orders", "index": { "a": 1 }, "writeConcern": &w },
             doc! { "renameCollection": "shop.orders", "to": "shop.done", "dropTarget": true, "writeConcern": &w },
             doc! { "listCollections": 1, "comment": "c", "nameOnly": true, "cursor": {} },
             // The server itself passes the comment on.
@@ -167,7 +173,7 @@ async fn administration_sends_the_commands_of_the_specifications() {
     let databases: Vec<_> =
         server.commands().iter().filter_map(|command| Some(command.get_str("$db").ok()?.to_owned())).collect();
     assert!(databases.contains(&"admin".to_owned()) && databases.contains(&"shop".to_owned()));
-    assert_eq!(arrived(&server).len(), 11);
+    assert_eq!(arrived(&server).len(), 12);
 }
 
 #[tokio::test(start_paused = true)]
