@@ -13,8 +13,8 @@ use crate::endpoint::Limit;
 use crate::endpoint::options::PRIMARY;
 
 impl<C: AnyClient> GridFsBucket<C> {
-    /// Prepares the deletion of a file with its chunks. [`ClientError::GridFs`] if there is no file with this `_id`: chunks that an
-    /// upload has left behind are deleted all the same.
+    /// Prepares the deletion of a file with its chunks. [`ClientError::GridFs`] if there is no file with this `_id`:
+    /// chunks that an upload has left behind are deleted all the same.
     pub fn delete(&self, id: impl Into<Bson>) -> ChangeFiles<'_, C> {
         self.change(Change::Delete(id.into()))
     }

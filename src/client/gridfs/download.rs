@@ -20,14 +20,15 @@ use crate::endpoint::wire::reply::whole_number;
 use crate::pool::runtime::forks;
 
 impl<C: AnyClient> GridFsBucket<C> {
-    /// Prepares the download of a file. Await it for a [`GridFsDownloadStream`], or [`ClientError::GridFs`] if there is no file with
-    /// this `_id`.
+    /// Prepares the download of a file. Await it for a [`GridFsDownloadStream`], or [`ClientError::GridFs`] if there is
+    /// no file with this `_id`.
     pub fn open_download_stream(&self, id: impl Into<Bson>) -> OpenDownloadStream<'_, C> {
         OpenDownloadStream { bucket: self, id: id.into(), timeout: Limit::Unset }
     }
 
-    /// Prepares the download of the latest file with this name, or after [`revision`](OpenDownloadStreamByName::revision) of
-    /// another one. [`ClientError::GridFs`] tells whether the name or its revision does not exist.
+    /// Prepares the download of the latest file with this name, or after
+    /// [`revision`](OpenDownloadStreamByName::revision) of another one. [`ClientError::GridFs`] tells whether the name
+    /// or its revision does not exist.
     pub fn open_download_stream_by_name(&self, filename: impl Into<String>) -> OpenDownloadStreamByName<'_, C> {
         OpenDownloadStreamByName { bucket: self, filename: filename.into(), revision: -1, timeout: Limit::Unset }
     }
@@ -66,8 +67,8 @@ pub struct OpenDownloadStreamByName<'b, C = Client> {
 }
 
 impl<C: AnyClient> OpenDownloadStreamByName<'_, C> {
-    /// Sets which of the files with this name to read, in the order of their uploads: 0 is the first one, 1 the second one, -1
-    /// the latest one (the default), -2 the one before it.
+    /// Sets which of the files with this name to read, in the order of their uploads: 0 is the first one, 1 the second
+    /// one, -1 the latest one (the default), -2 the one before it.
     pub fn revision(mut self, revision: i32) -> Self {
         self.revision = revision;
         self
@@ -95,13 +96,15 @@ call!(OpenDownloadStreamByName => GridFsDownloadStream<C>, GridFsDownloadStream:
 /// A download, which is an [`AsyncRead`] and an [`AsyncBufRead`]: [`GridFsBucket::open_download_stream`]. With
 /// [`single::Client`](crate::single::Client) it is a [`Read`](io::Read) and a [`BufRead`](io::BufRead).
 ///
-/// The first read queries the chunks. The download holds one batch of them, and lends the bytes out from there. Each chunk must have
-/// the number and the length that the file's document calls for. Chunks beyond the file's end are not read.
+/// The first read queries the chunks. The download holds one batch of them, and lends the bytes out from there. Each
+/// chunk must have the number and the length that the file's document calls for. Chunks beyond the file's end are not
+/// read.
 ///
 /// # Errors
 ///
 /// A read fails with an [`io::Error`] whose inner error is the [`ClientError`]: [`ClientError::GridFs`] with the kind
-/// [`InvalidData`](io::ErrorKind::InvalidData) if a chunk is missing or has another length. After an error, all reads fail.
+/// [`InvalidData`](io::ErrorKind::InvalidData) if a chunk is missing or has another length. After an error, all reads
+/// fail.
 ///
 /// # Cancel safety
 ///

@@ -1,9 +1,9 @@
 //! Files of any length, stored as documents: GridFS.
 //!
-//! A bucket is two collections. Each file has a document in `fs.files`, and its content is cut into chunks in `fs.chunks`.
-//! [`Database::gridfs_bucket`] returns a bucket, an upload is an [`AsyncWrite`](tokio::io::AsyncWrite), and a download is an
-//! [`AsyncRead`](tokio::io::AsyncRead). With [`single::Client`](crate::single::Client) they are a [`Write`](std::io::Write) and a
-//! [`Read`](std::io::Read).
+//! A bucket is two collections. Each file has a document in `fs.files`, and its content is cut into chunks in
+//! `fs.chunks`. [`Database::gridfs_bucket`] returns a bucket, an upload is an [`AsyncWrite`](tokio::io::AsyncWrite),
+//! and a download is an [`AsyncRead`](tokio::io::AsyncRead). With [`single::Client`](crate::single::Client) they are a
+//! [`Write`](std::io::Write) and a [`Read`](std::io::Read).
 //!
 //! ```no_run
 //! use bson::doc;
@@ -140,8 +140,9 @@ impl<C: AnyClient> Database<C> {
 
 /// A bucket for files: [`Database::gridfs_bucket`].
 ///
-/// It is cheap to clone. The first upload through a bucket or its clones, and the first after [`drop`](Self::drop), looks whether the bucket has a file. If it has none, the
-/// upload creates the indexes that GridFS needs, unless they exist.
+/// It is cheap to clone. The first upload through a bucket or its clones, and the first after [`drop`](Self::drop),
+/// looks whether the bucket has a file. If it has none, the upload creates the indexes that GridFS needs, unless they
+/// exist.
 pub struct GridFsBucket<C = Client> {
     shared: Arc<Shared<C>>,
 }
@@ -171,8 +172,8 @@ impl<C: AnyClient> GridFsBucket<C> {
 
     /// Prepares a query for the documents of the files that match `filter`. Await it for a [`Cursor`](super::Cursor).
     ///
-    /// The fields have the names that they have on the server: `filename`, `uploadDate`, `length`, and what the application has
-    /// stored as `metadata`.
+    /// The fields have the names that they have on the server: `filename`, `uploadDate`, `length`, and what the
+    /// application has stored as `metadata`.
     ///
     /// ```no_run
     /// # async fn example(photos: wharf::gridfs::GridFsBucket) -> Result<(), wharf::ClientError> {
@@ -249,8 +250,8 @@ pub(crate) fn io_error(error: ClientError) -> io::Error {
     io::Error::new(kind, error)
 }
 
-/// Gives a builder its time limit and its future: what it returns with any client, and with the asynchronous one. The builder has a
-/// method `send`.
+/// Gives a builder its time limit and its future: what it returns with any client, and with the asynchronous one. The
+/// builder has a method `send`.
 macro_rules! call {
     ($name:ident => $output:ty, $awaited:ty: $($timeout:literal)*) => {
         impl<C: AnyClient> $name<'_, C> {

@@ -23,8 +23,8 @@ use crate::endpoint::Limit;
 use crate::pool::runtime::forks;
 
 impl<C: AnyClient> GridFsBucket<C> {
-    /// Prepares the upload of a file with this name. Await it for a [`GridFsUploadStream`]; that sends nothing yet. Several files can
-    /// have the same name: they are its revisions.
+    /// Prepares the upload of a file with this name. Await it for a [`GridFsUploadStream`]; that sends nothing yet.
+    /// Several files can have the same name: they are its revisions.
     pub fn open_upload_stream(&self, filename: impl Into<String>) -> OpenUploadStream<'_, C> {
         let chunk_size = self.shared.chunk_size;
         let (id, metadata) = (None, Ok(None));
@@ -88,28 +88,30 @@ call!(OpenUploadStream => GridFsUploadStream<C>, GridFsUploadStream:
     "[`Options::timeout`](crate::Options::timeout). Zero means no limit."
 );
 
-/// An upload, which is an [`AsyncWrite`]: [`GridFsBucket::open_upload_stream`]. With [`single::Client`](crate::single::Client) it is a
-/// [`Write`](io::Write).
+/// An upload, which is an [`AsyncWrite`]: [`GridFsBucket::open_upload_stream`]. With
+/// [`single::Client`](crate::single::Client) it is a [`Write`](io::Write).
 ///
 /// It holds the bytes of one chunk, and sends them when a write has no room. The file exists from the moment when
-/// [`finish`](Self::finish) or a shutdown has stored its document, after all chunks. A flush cannot send a part of a chunk.
+/// [`finish`](Self::finish) or a shutdown has stored its document, after all chunks. A flush cannot send a part of a
+/// chunk.
 ///
 /// # Errors
 ///
-/// A write fails with an [`io::Error`] whose inner error is the [`ClientError`]. After an error, everything fails with it, and the
-/// chunks that were sent stay on the server, as the specification requires. [`GridFsBucket::delete`] removes them.
+/// A write fails with an [`io::Error`] whose inner error is the [`ClientError`]. After an error, everything fails with
+/// it, and the chunks that were sent stay on the server, as the specification requires. [`GridFsBucket::delete`]
+/// removes them.
 ///
 /// # Drop
 ///
 /// If an upload is dropped before its end, its chunks are deleted: by a task in the background, or with
-/// [`single::Client`](crate::single::Client) before the drop returns. If the runtime ends first, or the client is
-/// [shut down](Client::shutdown), chunks stay on the server: [`abort`](Self::abort) waits for the deletion. In a forked child, the
-/// drop deletes nothing.
+/// [`single::Client`](crate::single::Client) before the drop returns. If the runtime ends first, or the client is [shut
+/// down](Client::shutdown), chunks stay on the server: [`abort`](Self::abort) waits for the deletion. In a forked
+/// child, the drop deletes nothing.
 ///
 /// # Cancel safety
 ///
-/// Nothing is lost if a write, a flush or a shutdown is dropped: the next one continues to wait for the same chunk. An upload whose
-/// shutdown or [`finish`](Self::finish) has begun ends in the background.
+/// Nothing is lost if a write, a flush or a shutdown is dropped: the next one continues to wait for the same chunk. An
+/// upload whose shutdown or [`finish`](Self::finish) has begun ends in the background.
 pub struct GridFsUploadStream<C: AnyClient = Client> {
     bucket: GridFsBucket<C>,
     id: Bson,
@@ -132,10 +134,12 @@ pub struct GridFsUploadStream<C: AnyClient = Client> {
     forks: u32,
 }
 
-/// A chunk or the last commands of the upload, while they are sent. Returns the emptied buffer and what is on the server.
+/// A chunk or the last commands of the upload, while they are sent. Returns the emptied buffer and what is on the
+/// server.
 type Sending = Pin<Box<dyn Future<Output = (Vec<u8>, Stored, Result<(), ClientError>)> + Send>>;
 
-/// What this upload has, or may have, on the server. If an insert was refused as a duplicate, another file has the same `_id`.
+/// What this upload has, or may have, on the server. If an insert was refused as a duplicate, another file has the same
+/// `_id`.
 #[derive(Clone, Copy, Default)]
 struct Stored {
     chunks: Chunks,
@@ -401,7 +405,8 @@ struct NewFile {
 }
 
 impl GridFsUploadStream {
-    /// Sends the last chunk, stores the file's document, and returns the file's `_id`. A stream that was shut down is finished.
+    /// Sends the last chunk, stores the file's document, and returns the file's `_id`. A stream that was shut down is
+    /// finished.
     ///
     /// # Errors
     ///

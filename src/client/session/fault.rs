@@ -21,8 +21,8 @@ const LABELLING_WIRE_VERSION: i32 = 9;
 /// How far a failed attempt got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
-    /// The client refused: the command is invalid or too large, the client was shut down, or there is no runtime. Nothing
-    /// was sent, and the same would happen again.
+    /// The client refused: the command is invalid or too large, the client was shut down, or there is no runtime.
+    /// Nothing was sent, and the same would happen again.
     Client,
     /// No server was suitable in time. Nothing was sent.
     Selection,
@@ -101,8 +101,8 @@ impl Fault {
         }
     }
 
-    /// Classifies the error of an attempt for which a server had been selected. `is_connection_reusable` says whether the connection is reusable
-    /// afterwards. If so, a command that broke the protocol was not sent.
+    /// Classifies the error of an attempt for which a server had been selected. `is_connection_reusable` says whether
+    /// the connection is reusable afterwards. If so, a command that broke the protocol was not sent.
     pub fn of_error(error: &OperationError, is_connection_reusable: bool) -> Self {
         let kind = match error {
             OperationError::Command(failure) => match failure {
@@ -224,8 +224,8 @@ impl Fault {
         self.reached_a_server() && !self.has(Labels::NO_WRITES_PERFORMED)
     }
 
-    /// Returns whether the error shows that an attempt reached a server, as errors of reads should (Retryable Reads, "If a
-    /// retry attempt fails").
+    /// Returns whether the error shows that an attempt reached a server, as errors of reads should (Retryable Reads,
+    /// "If a retry attempt fails").
     pub fn reached_a_server(&self) -> bool {
         match self.kind {
             FaultKind::Network | FaultKind::Malformed | FaultKind::Server | FaultKind::WriteConcern => true,
