@@ -409,30 +409,9 @@ impl<T> Cursor<T> {
         advanced
     }
 
-    /// Closes the cursor on the server, and waits for it. Errors are ignored: the server closes an idle cursor after
-    /// ten minutes. The `timeoutMS` of the query starts afresh.
-    ///
-    /// # Cancel safety
-    ///
-    /// The cursor may stay open on the server, which closes it after ten minutes.
-    pub async fn close(mut self) {
-        let guard = self.queue_up();
-        if let Some(closing) = self.closing(None, guard) {
-            closing.await;
-        }
-    }
-
-    /// Like [`close`](Self::close), with a different `timeoutMS`. Zero means no limit.
-    ///
-    /// # Cancel safety
-    ///
-    /// As for [`close`](Self::close).
-    pub async fn close_within(self, timeout: Duration) {
-        self.close_by(Limit::of(timeout)).await;
-    }
-
     /// Returns whether there are no more documents, neither here nor on the server.
     #[must_use]
+    #[doc(alias = "is_alive")]
     pub fn is_over(&self) -> bool {
         self.id == 0 && self.fetching.is_none() && self.batch.is_empty()
     }
@@ -443,6 +422,7 @@ impl<T> Cursor<T> {
     }
 
     /// Returns the same cursor as a stream of values of another type.
+    #[doc(alias = "with_type")]
     pub fn typed<U: DeserializeOwned>(mut self) -> Cursor<U> {
         self.take_typed()
     }

@@ -2,6 +2,7 @@
 
 use std::mem;
 use std::pin::Pin;
+use std::time::Duration;
 
 use super::super::closing_queue::{QueueGuard, QueueNumber};
 use super::Cursor;
@@ -12,6 +13,28 @@ use crate::pool::runtime::forks;
 type Closing = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl<T> Cursor<T> {
+    /// Closes the cursor on the server, and waits for it. Errors are ignored: the server closes an idle cursor after
+    /// ten minutes. The `timeoutMS` of the query starts afresh.
+    ///
+    /// # Cancel safety
+    ///
+    /// The cursor may stay open on the server, which closes it after ten minutes.
+    pub async fn close(mut self) {
+        let guard = self.queue_up();
+        if let Some(closing) = self.closing(None, guard) {
+            closing.await;
+        }
+    }
+
+    /// Like [`close`](Self::close), with a different `timeoutMS`. Zero means no limit.
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`close`](Self::close).
+    pub async fn close_within(self, timeout: Duration) {
+        self.close_by(Limit::of(timeout)).await;
+    }
+
     /// Ends the cursor, and closes it on the server in the background. A failed cursor must not go on: if the server
     /// executed the command, the documents of its reply would be missing.
     ///
