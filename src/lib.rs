@@ -82,6 +82,7 @@ pub mod guide;
 mod pool;
 // Part of the wing `client`, although users name it `wharf::single`.
 #[cfg(feature = "mongodb")]
+#[doc(alias = "sync")]
 #[path = "client/single/mod.rs"]
 pub mod single;
 #[cfg(not(loom))]
@@ -98,7 +99,7 @@ pub use bson;
 pub use client::gridfs;
 #[cfg(feature = "mongodb")]
 #[doc(inline)]
-pub use client::{Client, ClientBuilder, ClientError, Collection, Database, Operation};
+pub use client::{Client, ClientBuilder, ClientError, Collection, Database, Operation, Result};
 #[cfg(feature = "mongodb")]
 #[doc(inline)]
 pub use endpoint::options::{

@@ -184,6 +184,7 @@ impl<T> ChangeStream<T> {
 
     /// Returns whether there will be no more events.
     #[must_use]
+    #[doc(alias = "is_alive")]
     pub fn is_over(&self) -> bool {
         match &self.state {
             State::Open(cursor) => cursor.is_over(),
@@ -193,6 +194,7 @@ impl<T> ChangeStream<T> {
     }
 
     /// Returns the same change stream as a stream of values of another type.
+    #[doc(alias = "with_type")]
     pub fn typed<U: DeserializeOwned>(mut self) -> ChangeStream<U> {
         self.take_typed()
     }
@@ -415,8 +417,8 @@ fn token_of(cursor: &Cursor) -> Option<&RawDocument> {
     cursor.reply().get_document("cursor").ok()?.get_document("postBatchResumeToken").ok()
 }
 
-/// Returns the pause before a resumption, after this number of resumptions without a batch. `random` is a number from 0 up
-/// to 1.
+/// Returns the pause before a resumption, after this number of resumptions without a batch. `random` is a number from 0
+/// up to 1.
 fn pause_before(resumptions: u32, random: f64) -> Duration {
     match resumptions {
         0 => Duration::ZERO,

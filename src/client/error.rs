@@ -120,6 +120,17 @@ crate::pool::error::debug_as_sentence!(enum ClientError {
     OnRuntime, EventLoop, InUse, GridFs, Reply
 });
 
+/// The result of an operation of a client.
+///
+/// ```
+/// use wharf::{Collection, Result};
+///
+/// async fn count(orders: &Collection) -> Result<u64> {
+///     orders.estimated_document_count().await
+/// }
+/// ```
+pub type Result<T, E = ClientError> = std::result::Result<T, E>;
+
 pub use body::BodyError;
 pub use file_problem::GridFsProblem;
 
@@ -129,6 +140,7 @@ impl ClientError {
     /// If one of the error's sources is a client's error, the methods of this type answer for that error. So its labels
     /// are kept, and the transaction is repeated. [`with_transaction_as`](crate::client::Session::with_transaction_as)
     /// returns errors of other types unchanged.
+    #[doc(alias = "custom")]
     pub fn other(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         Self::Other(Arc::from(error.into()))
     }

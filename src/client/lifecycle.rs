@@ -43,6 +43,7 @@ impl Client {
     /// # Cancel safety
     ///
     /// The connections that are open or are being opened stay in the pools.
+    #[doc(alias = "warm_connection_pool")]
     pub async fn warm_up(&self, connections: u32) -> Result<(), ClientError> {
         self.warm_up_with(connections, |_, _| {}).await
     }

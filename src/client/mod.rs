@@ -70,7 +70,7 @@ pub use command_events::{
 };
 pub use cursor::{Cursor, CursorType, OpenCursor, TimeoutMode};
 pub use deployment::{ServerSelectionError, TopologySubscriber, TopologySummary};
-pub use error::{BodyError, ClientError};
+pub use error::{BodyError, ClientError, Result};
 pub use operation::Operation;
 pub use query::Query;
 pub use session_handle::{Session, StartSession};
@@ -202,12 +202,14 @@ impl ClientBuilder {
     ///
     /// The pools also log them through [`tracing`] at level `DEBUG`, with the target `wharf::connection`, as
     /// [`PoolBuilder::log`](crate::PoolBuilder::log) describes.
+    #[doc(alias = "cmap_event_handler")]
     pub fn subscriber(mut self, subscriber: impl Subscriber) -> Self {
         self.subscribers.push(Arc::new(subscriber));
         self
     }
 
     /// Adds a subscriber to the events of all commands that the client runs.
+    #[doc(alias = "command_event_handler")]
     pub fn command_subscriber(mut self, subscriber: impl CommandSubscriber) -> Self {
         self.command_subscribers.push(Arc::new(subscriber));
         self
@@ -228,6 +230,7 @@ impl ClientBuilder {
     /// Adds a subscriber to the events of monitoring (SDAM Logging and Monitoring).
     ///
     /// The client also logs them through [`tracing`] at level `DEBUG`, with the target `wharf::topology`.
+    #[doc(alias = "sdam_event_handler")]
     pub fn topology_subscriber(mut self, subscriber: impl TopologySubscriber) -> Self {
         self.topology_subscribers.push(Arc::new(subscriber));
         self
@@ -236,6 +239,7 @@ impl ClientBuilder {
     /// Sets the resolver for an SRV name (`mongodb+srv://`), instead of the system's configuration. It caches according
     /// to its own settings.
     #[cfg(feature = "srv")]
+    #[doc(alias = "resolver_config")]
     pub fn resolver(mut self, resolver: crate::endpoint::hickory_resolver::TokioResolver) -> Self {
         self.resolver = Some(resolver);
         self
@@ -285,6 +289,7 @@ impl Client {
     /// # Errors
     ///
     /// [`InvalidOption`] as for [`Options::parse`] and [`Client::new`].
+    #[doc(alias = "with_uri_str")]
     pub fn from_uri(uri: &str) -> Result<Self, InvalidOption> {
         Self::new(Options::parse(uri)?)
     }
@@ -304,6 +309,7 @@ impl Client {
     /// # Errors
     ///
     /// [`InvalidOption`] names the first option that is invalid, its value and what is allowed.
+    #[doc(alias = "with_options")]
     pub fn new(options: Options) -> Result<Self, InvalidOption> {
         Self::builder(options).build()
     }

@@ -228,6 +228,7 @@ impl Session {
     ///
     /// The transaction is aborted in the background. Until then, the session refuses operations with
     /// [`SessionError::AbortInProgress`](super::SessionError). If the commit was in progress, its outcome is unknown.
+    #[doc(alias("and_run", "and_run2"))]
     pub async fn with_transaction<T>(
         &mut self,
         body: impl AsyncFnMut(Session) -> Result<T, ClientError>,

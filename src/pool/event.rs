@@ -18,6 +18,7 @@ use crate::pool::service_id::ServiceId;
 /// [`Subscriber`](crate::Subscriber) states the order of the events.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
+#[doc(alias = "CmapEvent")]
 pub enum PoolEvent {
     /// `PoolCreatedEvent`: a pool was built. It is paused.
     #[non_exhaustive]

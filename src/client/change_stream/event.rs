@@ -35,8 +35,8 @@ pub struct ChangeStreamEvent<T> {
     pub operation_type: OperationType,
     /// The collection or the database that changed. `None` if the stream was invalidated.
     pub ns: Option<ChangeNamespace>,
-    /// The type of a new collection: `collection`, `timeseries` or `view`. Only with `show_expanded_events`, from MongoDB
-    /// 8.1.
+    /// The type of a new collection: `collection`, `timeseries` or `view`. Only with `show_expanded_events`, from
+    /// MongoDB 8.1.
     pub ns_type: Option<String>,
     /// The new namespace of a renamed collection.
     pub to: Option<ChangeNamespace>,
@@ -46,8 +46,8 @@ pub struct ChangeStreamEvent<T> {
     pub document_key: Option<Document>,
     /// What an update changed.
     pub update_description: Option<UpdateDescription>,
-    /// The document, after an insert or a replacement. After an update only with the option `full_document`, and `None` if
-    /// the document has been deleted since.
+    /// The document, after an insert or a replacement. After an update only with the option `full_document`, and `None`
+    /// if the document has been deleted since.
     pub full_document: Option<T>,
     /// The document before the change. Only with the option `full_document_before_change`.
     pub full_document_before_change: Option<T>,
@@ -124,8 +124,8 @@ pub struct UpdateDescription {
     /// The arrays that were truncated. From MongoDB 4.7.
     #[serde(default)]
     pub truncated_arrays: Vec<TruncatedArray>,
-    /// The parts of each path whose text alone is ambiguous, such as `a.0`. Only with `show_expanded_events`, from MongoDB
-    /// 6.1.
+    /// The parts of each path whose text alone is ambiguous, such as `a.0`. Only with `show_expanded_events`, from
+    /// MongoDB 6.1.
     pub disambiguated_paths: Option<Document>,
 }
 

@@ -116,6 +116,7 @@ impl<'c, T, C: AnyClient> Watch<'c, T, C> {
     }
 
     /// Returns the same change stream with events of another type, which serde reads: `RawDocumentBuf` for raw documents.
+    #[doc(alias = "with_type")]
     pub fn typed<U>(self) -> Watch<'c, U, C> {
         Watch {
             client: self.client,

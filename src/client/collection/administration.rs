@@ -158,6 +158,7 @@ impl<'c, T, C: AnyClient> ListCollections<'c, T, C> {
     cursor_options!();
 
     /// Returns the same query for descriptions of another type, such as [`Document`].
+    #[doc(alias = "with_type")]
     pub fn typed<U>(self) -> ListCollections<'c, U, C> {
         ListCollections { request: self.request, cursor: self.cursor, collections: PhantomData }
     }

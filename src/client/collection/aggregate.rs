@@ -96,6 +96,7 @@ impl<'c, T, C: AnyClient> Aggregate<'c, T, C> {
     cursor_options!();
 
     /// Returns the same aggregation for values of another type.
+    #[doc(alias = "with_type")]
     pub fn typed<U>(self) -> Aggregate<'c, U, C> {
         Aggregate { request: self.request, cursor: self.cursor, documents: PhantomData }
     }

@@ -22,6 +22,7 @@ impl<C: AnyClient> Database<C> {
     /// it for the reply, or, after [`typed`](RunCommand::typed), for the reply as any type. The client adds no concern
     /// to it.
     #[track_caller]
+    #[doc(alias = "run_raw_command")]
     pub fn run_command(&self, command: impl Serialize) -> RunCommand<'_, Document, C> {
         RunCommand { request: self.request_of_any(&command), reply: PhantomData }
     }
@@ -70,6 +71,7 @@ pub struct RunCommand<'c, T = Document, C = Client> {
 
 impl<'c, T, C: AnyClient> RunCommand<'c, T, C> {
     /// Returns the same command with a reply of another type, which serde reads.
+    #[doc(alias = "with_type")]
     pub fn typed<U>(self) -> RunCommand<'c, U, C> {
         RunCommand { request: self.request, reply: PhantomData }
     }
@@ -133,6 +135,7 @@ impl<'c, T, C: AnyClient> RunCursorCommand<'c, T, C> {
     }
 
     /// Returns the same command, for documents of another type.
+    #[doc(alias = "with_type")]
     pub fn typed<U>(self) -> RunCursorCommand<'c, U, C> {
         let Self { request, more, batch_size, max_time, cursor_type, timeout_mode, .. } = self;
         RunCursorCommand { request, more, batch_size, max_time, cursor_type, timeout_mode, documents: PhantomData }

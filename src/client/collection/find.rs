@@ -75,6 +75,7 @@ impl<'c, T, C: AnyClient> Find<'c, T, C> {
     }
 
     /// Returns the same query for values of another type.
+    #[doc(alias = "with_type")]
     pub fn typed<U>(self) -> Find<'c, U, C> {
         Find { request: self.request, cursor: self.cursor, documents: PhantomData }
     }
@@ -103,6 +104,7 @@ impl<'c, T, C: AnyClient> FindOne<'c, T, C> {
     );
 
     /// Returns the same query for a value of another type.
+    #[doc(alias = "with_type")]
     pub fn typed<U>(self) -> FindOne<'c, U, C> {
         FindOne { request: self.request, document: PhantomData }
     }

@@ -267,6 +267,12 @@ impl<T, C: AnyClient> Collection<T, C> {
         &self.namespace.database
     }
 
+    /// Returns the collection's namespace: the name of its database, a dot, and its own name.
+    #[must_use]
+    pub fn namespace(&self) -> String {
+        format!("{}.{}", self.database(), self.name())
+    }
+
     /// Returns the client.
     #[must_use]
     pub fn client(&self) -> &C {

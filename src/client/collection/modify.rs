@@ -92,6 +92,7 @@ macro_rules! modifies {
             )?
 
             /// Returns the same call with a document of another type.
+            #[doc(alias = "with_type")]
             pub fn typed<U>(self) -> $name<'c, U, C> {
                 $name { request: self.request, document: PhantomData }
             }

@@ -191,6 +191,7 @@ impl<'c, T, C: AnyClient> ListSearchIndexes<'c, T, C> {
     }
 
     /// Returns the same query for descriptions of another type.
+    #[doc(alias = "with_type")]
     pub fn typed<U>(self) -> ListSearchIndexes<'c, U, C> {
         let Self { request, stage, batch_size, .. } = self;
         ListSearchIndexes { request, stage, batch_size, indexes: PhantomData }

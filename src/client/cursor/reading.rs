@@ -46,6 +46,7 @@ impl<T> Cursor<T> {
     /// # Errors
     ///
     /// [`ClientError::Reply`] if serde cannot read the document, or if there is none: the cursor has not advanced, or has ended.
+    #[doc(alias = "deserialize_current")]
     pub fn current<'b, U: Deserialize<'b>>(&'b self) -> Result<U, ClientError> {
         let document = self.batch.current();
         let document = document.ok_or_else(|| unreadable("the cursor is at no document".to_owned()))?;

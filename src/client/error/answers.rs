@@ -141,6 +141,7 @@ impl ClientError {
 
     /// Returns whether the error has this label, which need not be one that the specifications define.
     #[must_use]
+    #[doc(alias = "contains_label")]
     pub fn has_label(&self, label: &str) -> bool {
         self.labels().has(label) || self.operation_error().is_some_and(|error| error.has_label(label))
     }

@@ -14,8 +14,8 @@ use crate::client::session::{SessionOptions, TransactionOptions};
 use crate::pool::runtime::forks;
 
 impl Client {
-    /// Prepares a session. Await it to start the session, which sends nothing: the server learns of the session from its
-    /// first command.
+    /// Prepares a session. Await it to start the session, which sends nothing: the server learns of the session from
+    /// its first command.
     ///
     /// ```no_run
     /// # async fn example(client: wharf::Client) -> Result<(), wharf::ClientError> {
@@ -54,15 +54,15 @@ impl<'c, C: AnyClient> StartSession<'c, C> {
         self
     }
 
-    /// Sets `snapshot`: whether all reads of the session see the same point in time (Snapshot Reads). Needs MongoDB 5.0.
-    /// Default: false.
+    /// Sets `snapshot`: whether all reads of the session see the same point in time (Snapshot Reads). Needs MongoDB
+    /// 5.0. Default: false.
     pub fn snapshot(mut self, value: bool) -> Self {
         self.options = self.options.snapshot(value);
         self
     }
 
-    /// Sets `snapshotTime`: the point in time, from [`Session::snapshot_time`] of another session. Default: the point in
-    /// time of the first read.
+    /// Sets `snapshotTime`: the point in time, from [`Session::snapshot_time`] of another session. Default: the point
+    /// in time of the first read.
     pub fn snapshot_time(mut self, time: Timestamp) -> Self {
         self.options = self.options.snapshot_time(time);
         self
@@ -74,8 +74,8 @@ impl<'c, C: AnyClient> StartSession<'c, C> {
         self
     }
 
-    /// Sets `defaultTimeoutMS`: how long a commit, an abort or a whole `with_transaction` may take. Zero means no limit.
-    /// Default: [`Options::timeout`](crate::Options#structfield.timeout).
+    /// Sets `defaultTimeoutMS`: how long a commit, an abort or a whole `with_transaction` may take. Zero means no
+    /// limit. Default: [`Options::timeout`](crate::Options#structfield.timeout).
     pub fn default_timeout(mut self, limit: Duration) -> Self {
         self.options = self.options.default_timeout(limit);
         self

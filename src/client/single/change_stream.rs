@@ -103,11 +103,13 @@ impl<T> ChangeStream<T> {
 
     /// Returns whether there will be no more events.
     #[must_use]
+    #[doc(alias = "is_alive")]
     pub fn is_over(&self) -> bool {
         self.stream.is_over()
     }
 
     /// Returns the same change stream as an iterator of values of another type.
+    #[doc(alias = "with_type")]
     pub fn typed<U: DeserializeOwned>(mut self) -> ChangeStream<U> {
         ChangeStream { client: self.client.clone(), stream: self.stream.take_typed() }
     }

@@ -98,6 +98,7 @@ impl<T> Cursor<T> {
 
     /// Returns whether there are no more documents, neither here nor on the server.
     #[must_use]
+    #[doc(alias = "is_alive")]
     pub fn is_over(&self) -> bool {
         self.cursor.is_over()
     }
@@ -111,6 +112,7 @@ impl<T> Cursor<T> {
     }
 
     /// Returns the same cursor as an iterator of values of another type.
+    #[doc(alias = "with_type")]
     pub fn typed<U: DeserializeOwned>(mut self) -> Cursor<U> {
         Cursor { client: self.client.clone(), cursor: self.cursor.take_typed() }
     }

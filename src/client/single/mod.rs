@@ -165,16 +165,19 @@ impl fmt::Debug for ClientBuilder {
 impl ClientBuilder {
     /// Adds a subscriber to the events of all connections, which the client also [logs](crate::ClientBuilder::subscriber). It
     /// must not use the client: see [the module](self#inside-of-a-tokio-runtime).
+    #[doc(alias = "cmap_event_handler")]
     pub fn subscriber(self, subscriber: impl Subscriber) -> Self {
         Self { builder: self.builder.subscriber(subscriber) }
     }
 
     /// Adds a subscriber to the events of all commands that the client runs.
+    #[doc(alias = "command_event_handler")]
     pub fn command_subscriber(self, subscriber: impl CommandSubscriber) -> Self {
         Self { builder: self.builder.command_subscriber(subscriber) }
     }
 
     /// Adds a subscriber to the events of checks, and of what the client learns from them.
+    #[doc(alias = "sdam_event_handler")]
     pub fn topology_subscriber(self, subscriber: impl TopologySubscriber) -> Self {
         Self { builder: self.builder.topology_subscriber(subscriber) }
     }
@@ -187,6 +190,7 @@ impl ClientBuilder {
 
     /// Sets the resolver for an SRV name (`mongodb+srv://`), instead of the system's configuration.
     #[cfg(feature = "srv")]
+    #[doc(alias = "resolver_config")]
     pub fn resolver(self, resolver: crate::endpoint::hickory_resolver::TokioResolver) -> Self {
         Self { builder: self.builder.resolver(resolver) }
     }
@@ -210,6 +214,7 @@ impl Client {
     /// # Errors
     ///
     /// [`InvalidOption`] as for [`Options::parse`] and [`Client::new`].
+    #[doc(alias = "with_uri_str")]
     pub fn from_uri(uri: &str) -> Result<Self, InvalidOption> {
         Self::new(Options::parse(uri)?)
     }
@@ -221,6 +226,7 @@ impl Client {
     /// # Errors
     ///
     /// [`InvalidOption`] names the first option that is invalid, its value and what is allowed.
+    #[doc(alias = "with_options")]
     pub fn new(options: Options) -> Result<Self, InvalidOption> {
         Self::builder(options).build()
     }
@@ -379,6 +385,7 @@ impl Client {
     /// # Errors
     ///
     /// [`ClientError`]: no server was found, or a connection could not be opened. The other connections stay open.
+    #[doc(alias = "warm_connection_pool")]
     pub fn warm_up(&self) -> Result<(), ClientError> {
         self.drive(self.client().warm_up(1))?
     }

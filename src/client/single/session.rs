@@ -228,6 +228,7 @@ impl Session {
     /// # Errors
     ///
     /// The error of `body`, of the start, or of the commit.
+    #[doc(alias = "and_run")]
     pub fn with_transaction<T>(
         &mut self,
         body: impl FnMut(&mut Self) -> Result<T, ClientError>,

@@ -21,6 +21,7 @@ use crate::pool::error::Cause;
 /// followed by a success or a failure for the same server.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
+#[doc(alias = "SdamEvent")]
 pub enum TopologyEvent {
     /// `TopologyOpeningEvent`: the client is used for the first time.
     #[non_exhaustive]

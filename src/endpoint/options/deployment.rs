@@ -32,6 +32,7 @@ use super::{
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 #[must_use]
+#[doc(alias = "ClientOptions")]
 pub struct Options {
     /// The servers, without duplicates. Empty while an [`srv`](Self#structfield.srv) name is not resolved.
     pub hosts: Vec<ServerAddress>,
@@ -56,8 +57,8 @@ pub struct Options {
     ///
     /// With a connection string, connections use TLS if it says `tls=true`, or begins with `mongodb+srv://`, or has any
     /// option that begins with `tls`; never if it says `tls=false`. A value of `tls` that is neither true nor false is
-    /// refused. An invalid value of `tlsInsecure`, `tlsAllowInvalidCertificates` or `tlsAllowInvalidHostnames` is ignored
-    /// with a [warning](Self::warnings); then connections use TLS, and everything is checked.
+    /// refused. An invalid value of `tlsInsecure`, `tlsAllowInvalidCertificates` or `tlsAllowInvalidHostnames` is
+    /// ignored with a [warning](Self::warnings); then connections use TLS, and everything is checked.
     pub tls: Option<TlsOptions>,
     /// `proxyHost`, `proxyPort`, `proxyUsername`, `proxyPassword`: the proxy for all TCP connections to servers.
     /// Default none.
@@ -70,11 +71,11 @@ pub struct Options {
     /// `connectTimeoutMS`: how long opening a connection may take, from resolving the server's name to the end of
     /// authentication, and how long [`resolve`](Self::resolve) may take. Default 10 seconds; zero means no limit.
     ///
-    /// Each command of the handshake and of authentication also has a limit (CSOT, "Background Connection Pooling"). For a
-    /// connection that is opened towards `minPoolSize` it is [`timeout`](Self#structfield.timeout), or else
+    /// Each command of the handshake and of authentication also has a limit (CSOT, "Background Connection Pooling").
+    /// For a connection that is opened towards `minPoolSize` it is [`timeout`](Self#structfield.timeout), or else
     /// [`socket_timeout`](Self#structfield.socket_timeout). `timeout` does not limit the opening for a check-out: the
-    /// connection serves the pool rather than one operation, so it is opened even if the operation runs out of time. The
-    /// [guide](crate::guide::time_limits) has a table of all limits.
+    /// connection serves the pool rather than one operation, so it is opened even if the operation runs out of time.
+    /// The [guide](crate::guide::time_limits) has a table of all limits.
     pub connect_timeout: Duration,
     /// `socketTimeoutMS`: how long each read and each write of a command may take. Deprecated in favour of
     /// [`timeout`](Self#structfield.timeout), which replaces it. Default zero, which means no limit.
@@ -82,8 +83,8 @@ pub struct Options {
     /// `timeoutMS`: how long an operation may take, altogether. Zero means no limit. Default not set.
     ///
     /// If it is not set, the older limits apply: [`socket_timeout`](Self#structfield.socket_timeout), and
-    /// `waitQueueTimeoutMS` of [`pool`](Self#structfield.pool). The default of both is no limit. Without any of the three,
-    /// a command waits for a hanging server as long as the network holds the connection.
+    /// `waitQueueTimeoutMS` of [`pool`](Self#structfield.pool). The default of both is no limit. Without any of the
+    /// three, a command waits for a hanging server as long as the network holds the connection.
     ///
     /// For [`Pool::run`](crate::Pool::run) and [`Pool::run_command`](crate::Pool::run_command) the operation includes
     /// the check-out. On a checked-out connection, the operation is only the command;
@@ -97,14 +98,15 @@ pub struct Options {
     /// needs its permit. If the command turns out to have opened a cursor, the cursor is closed on the server. If the
     /// command belongs to a [`Session`](crate::client::Session), the client stays alive until the drain ends.
     pub drain_timeout: Duration,
-    /// How many bytes of a reply, or of the rest of a request, a drained connection may still transfer. A connection with
-    /// more left is closed instead. Default 4 MiB, about as much work as a new connection. Not part of connection strings.
+    /// How many bytes of a reply, or of the rest of a request, a drained connection may still transfer. A connection
+    /// with more left is closed instead. Default 4 MiB, about as much work as a new connection. Not part of connection
+    /// strings.
     ///
     /// While it is drained, a reply of more than 64 KiB takes 64 KiB of memory, or up to 1 MiB if it may name a cursor
     /// that must be closed.
     pub drain_limit: u64,
-    /// How long, at most, a command that waits for its reply keeps its thread awake instead of letting it sleep. At most 10
-    /// milliseconds. Default zero, which means not at all. Not part of connection strings.
+    /// How long, at most, a command that waits for its reply keeps its thread awake instead of letting it sleep. At
+    /// most 10 milliseconds. Default zero, which means not at all. Not part of connection strings.
     ///
     /// It suits threads that have little else to do, and servers that answer within a few tens of microseconds. Falling
     /// asleep and waking up costs a thread 10 to 20 µs, and the reply waits that long. 50 µs is a good limit. Other
@@ -118,8 +120,8 @@ pub struct Options {
     /// `loadBalanced`, if it was given: whether the one host is a load balancer. Default `false`.
     ///
     /// [`PoolOptions::load_balanced`] of [`pool`](Self#structfield.pool) has the same effect.
-    /// [`is_load_balanced`](Self::is_load_balanced) counts both. `Some(false)` contradicts a pool that is load-balanced, and
-    /// is refused.
+    /// [`is_load_balanced`](Self::is_load_balanced) counts both. `Some(false)` contradicts a pool that is
+    /// load-balanced, and is refused.
     pub load_balanced: Option<bool>,
     /// `replicaSet`: the name of the replica set that the hosts are members of. For a [`Client`](crate::Client).
     /// Default none.
@@ -137,8 +139,8 @@ pub struct Options {
     /// `retryReads`: whether the client retries a read after a network error. For a [`Client`](crate::Client). Default
     /// `true`.
     pub retry_reads: bool,
-    /// `retryWrites`: whether the client retries a write after a network error. For a [`Client`](crate::Client). Default
-    /// `true`.
+    /// `retryWrites`: whether the client retries a write after a network error. For a [`Client`](crate::Client).
+    /// Default `true`.
     pub retry_writes: bool,
     /// `maxAdaptiveRetries`: how often the client retries an operation that an overloaded server refused (client
     /// backpressure specification). For a [`Client`](crate::Client). Default 2.
@@ -148,8 +150,8 @@ pub struct Options {
     pub enable_overload_retargeting: bool,
     /// `heartbeatFrequencyMS`: the time between two checks of a server by its monitor, at least 500 milliseconds. For a
     /// [`Client`](crate::Client). Default not set, which means 10 seconds. For a
-    /// [`single::Client`](crate::single::Client), the time between two scans of all servers. If it is not set, that client
-    /// sets it to 60 seconds.
+    /// [`single::Client`](crate::single::Client), the time between two scans of all servers. If it is not set, that
+    /// client sets it to 60 seconds.
     pub heartbeat_frequency: Option<Duration>,
     /// `localThresholdMS`: how much slower than the nearest server another server may be and still be selected. For a
     /// [`Client`](crate::Client). Default 15 milliseconds.
@@ -321,6 +323,7 @@ impl Options {
     }
 
     /// Sets [`proxy`](Self#structfield.proxy).
+    #[doc(alias = "socks5_proxy")]
     pub fn proxy(mut self, value: ProxyOptions) -> Self {
         self.proxy = Some(value);
         self
@@ -393,6 +396,7 @@ impl Options {
     }
 
     /// Sets [`replica_set`](Self#structfield.replica_set).
+    #[doc(alias = "repl_set_name")]
     pub fn replica_set(mut self, value: impl Into<String>) -> Self {
         self.replica_set = Some(value.into());
         self
@@ -405,6 +409,7 @@ impl Options {
     }
 
     /// Sets [`read_preference`](Self#structfield.read_preference).
+    #[doc(alias = "selection_criteria")]
     pub fn read_preference(mut self, value: ReadPreference) -> Self {
         self.read_preference = value;
         self
@@ -447,6 +452,7 @@ impl Options {
     }
 
     /// Sets [`heartbeat_frequency`](Self#structfield.heartbeat_frequency).
+    #[doc(alias = "heartbeat_freq")]
     pub fn heartbeat_frequency(mut self, limit: Duration) -> Self {
         self.heartbeat_frequency = Some(limit);
         self

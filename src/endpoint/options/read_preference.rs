@@ -28,6 +28,7 @@ const SMALLEST_MAX_STALENESS: Duration = Duration::from_secs(90);
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 #[must_use]
+#[doc(alias = "SelectionCriteria")]
 pub struct ReadPreference {
     /// `readPreference`. Default `primary`.
     pub mode: ReadPreferenceMode,

@@ -34,12 +34,14 @@ pub struct WriteConcern {
 /// `w`: which servers must acknowledge a write.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
+#[doc(alias = "Acknowledgment")]
 pub enum Acknowledgement {
     /// This number of servers.
     ///
     /// With 0, no server acknowledges the write, and the client does not wait for a reply: it succeeds as soon as it is
     /// sent, its counts are zero, and it is not repeated. It does not belong to a session, so in an application's
     /// session it is an error ([`SessionError::UnacknowledgedWrite`](crate::client::SessionError)).
+    #[doc(alias = "Nodes")]
     Servers(u32),
     /// `majority`, or a mode that the replica set's configuration defines.
     Mode(String),

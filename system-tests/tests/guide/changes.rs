@@ -2,12 +2,6 @@ use bson::{RawDocumentBuf, doc};
 use serde::Deserialize;
 use wharf::{Client, ClientError, Collection};
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Inserted {
-    full_document: Order,
-}
-
 #[derive(Debug, PartialEq, Deserialize)]
 pub struct Order {
     #[serde(rename = "_id")]
@@ -27,9 +21,9 @@ pub async fn new_orders(
     if let Some(token) = token {
         watch = watch.resume_after(&*token);
     }
-    let mut changes = watch.await?.typed::<Inserted>();
+    let mut changes = watch.await?;
     while let Some(inserted) = changes.next().await? {
-        let goes_on = each(inserted.full_document);
+        let goes_on = inserted.full_document.is_none_or(&mut each);
         *token = changes.resume_token().map(ToOwned::to_owned);
         if !goes_on {
             break;
