@@ -140,7 +140,7 @@ const DEFAULT_SESSION_TIMEOUT_MINUTES: i64 = 30;
 /// | to do this | call that |
 /// | --- | --- |
 /// | create a client | [`from_uri`](Self::from_uri), [`new`](Self::new), or [`builder`](Self::builder) for subscribers |
-/// | read and write documents | [`database`](Self::database), then [`Database::collection`](crate::Database::collection) and the methods of [`Collection`](crate::Collection) |
+/// | read and write documents | [`database`](Self::database), then [`Database::collection`](crate::Database::collection) and the methods of [`Collection`] |
 /// | run a transaction | [`start_session`](Self::start_session), then [`Session::with_transaction`] |
 /// | learn of changes | [`Collection::watch`](crate::Collection::watch), or [`watch`](Self::watch) for the whole cluster |
 /// | store a file | [`Database::gridfs_bucket`](crate::Database::gridfs_bucket) |
