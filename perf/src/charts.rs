@@ -2,6 +2,8 @@
 
 mod svg;
 #[cfg(test)]
+mod rendered;
+#[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};

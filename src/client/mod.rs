@@ -485,7 +485,7 @@ impl Client {
     #[must_use]
     pub fn metrics(&self) -> Vec<PoolMetrics> {
         let snapshot = self.deployment().snapshot();
-        snapshot.servers().filter_map(|(_, member)| Some(member?.server.pool.metrics())).collect()
+        snapshot.servers().filter_map(|(server, member)| Some(status::metrics(server, member?))).collect()
     }
 }
 

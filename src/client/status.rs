@@ -5,9 +5,11 @@ use std::time::Duration;
 
 #[cfg(any(feature = "metrics-facade", feature = "opentelemetry"))]
 use super::Client;
-use crate::client::deployment::Snapshot;
+use crate::client::deployment::{Member, Snapshot};
+use crate::client::topology::ServerDescription;
 use crate::pool::core::PoolStatus;
 use crate::pool::holder::Holder;
+use crate::pool::metrics::PoolMetrics;
 #[cfg(any(feature = "metrics-facade", feature = "opentelemetry"))]
 use crate::telemetry::{PoolSnapshot, Source, sealed};
 
@@ -63,6 +65,13 @@ impl ClientStatus {
     }
 }
 
+/// Returns the metrics of a server's pool.
+pub(super) fn metrics(server: &ServerDescription, member: &Member) -> PoolMetrics {
+    let mut metrics = member.server.pool.metrics();
+    metrics.accepts_writes &= server.server_type.accepts_writes();
+    metrics
+}
+
 #[cfg(any(feature = "metrics-facade", feature = "opentelemetry"))]
 impl sealed::Metered for Client {
     fn source(&self) -> Source {
@@ -76,10 +85,9 @@ impl Client {
     /// Returns the metrics of the pools of all current servers, for exporters.
     pub(crate) fn pool_snapshots(&self) -> Vec<PoolSnapshot> {
         let snapshot = self.deployment().snapshot();
-        let present = snapshot.servers().filter_map(|(_, member)| {
-            let server = member?.server.clone();
-            let metrics = server.pool.metrics();
-            let server: Arc<dyn std::any::Any + Send + Sync> = server;
+        let present = snapshot.servers().filter_map(|(description, member)| {
+            let metrics = metrics(description, member?);
+            let server: Arc<dyn std::any::Any + Send + Sync> = member?.server.clone();
             Some(PoolSnapshot { pool: Arc::downgrade(&server), metrics })
         });
         present.collect()

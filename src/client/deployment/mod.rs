@@ -67,6 +67,6 @@ pub use publisher::TopologySubscriber;
 pub(crate) use selecting::Demand;
 pub use selecting::{ServerSelectionError, TopologySummary};
 pub(crate) use selection_log::{LoggedOperation, WaitLogged, is_enabled as logs_selections};
-pub(crate) use server::{Selected, Server};
+pub(crate) use server::{Member, Selected, Server};
 pub(crate) use snapshot::Snapshot;
 pub(crate) use state::{Checks, Deployment};

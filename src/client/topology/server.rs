@@ -65,6 +65,11 @@ impl ServerType {
         matches!(self, Self::Mongos | Self::RsPrimary | Self::RsSecondary | Self::Standalone | Self::LoadBalancer)
     }
 
+    /// Returns whether servers of this type accept writes, if their deployment does.
+    pub(crate) fn accepts_writes(self) -> bool {
+        self.is_data_bearing() && self != Self::RsSecondary
+    }
+
     /// Returns whether the type says that nothing is known about the server.
     #[must_use]
     pub fn is_unknown(self) -> bool {

@@ -18,6 +18,7 @@ use super::check_out::Started;
 use super::core::Core;
 use super::environment::Environment;
 use super::held::Held;
+use super::state::Phase;
 use crate::pool::error::CheckOutError;
 use crate::pool::event::ConnectionClosedReason;
 use crate::pool::metrics::{
@@ -257,9 +258,11 @@ impl<E: Environment> Core<E> {
             // Relaxed: see `begin_after`.
             (self.last_id() - measures.ids_before.load(StatisticOrdering::Relaxed), registry.counts)
         };
+        let status = self.status();
         PoolMetrics {
             address: self.address.clone(),
-            status: self.status(),
+            accepts_writes: status.phase == Phase::Ready,
+            status,
             min_pool_size: self.options.min_pool_size,
             check_outs,
             use_time,

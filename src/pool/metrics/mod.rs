@@ -57,6 +57,9 @@ pub struct PoolMetrics {
     pub address: Arc<str>,
     /// The current numbers of connections and of waiting check-outs.
     pub status: PoolStatus,
+    /// Whether the pool is ready and its server accepts writes, as far as a client knows that: it is a primary, a mongos, a
+    /// standalone server, or behind a load balancer. A pool without a client only knows whether it is ready.
+    pub accepts_writes: bool,
     /// `minPoolSize`: how many connections the pool keeps open.
     pub min_pool_size: u32,
     /// The check-outs that have ended.

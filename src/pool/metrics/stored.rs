@@ -86,6 +86,7 @@ mod tests {
                 waiting: small(),
                 consistent: true,
             },
+            accepts_writes: true,
             min_pool_size: small(),
             check_outs: CheckOutMetrics {
                 hits: next(),

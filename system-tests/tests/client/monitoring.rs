@@ -1,14 +1,15 @@
-//! Monitoring on real servers.
+//! Monitoring, mostly on real servers.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bson::{Bson, Document, RawDocumentBuf, doc, rawdoc};
 use wharf::client::{ServerType, TopologyEvent};
-use wharf::{Client, Operation, Options, PoolEvent, ServerMonitoringMode};
+use wharf::{Client, Operation, Options, Phase, PoolEvent, ServerMonitoringMode};
 use wharf_testbed::mongod::{self, Mongod};
 use wharf_testbed::replica_set::{self, ReplicaSet, ReplicaSetOptions};
 
+use super::cluster::{Cluster, failure, ok};
 use super::events::Events;
 
 /// Returns a client of the set, and its events.
@@ -139,6 +140,24 @@ async fn two_connections_monitor_each_server_while_streaming_and_one_while_polli
         assert_eq!(counts.await, [each; 3], "{mode:?}");
         assert!(client.shutdown(Duration::from_secs(5)).await);
     }
+}
+
+#[tokio::test]
+async fn metrics_say_whose_server_accepts_writes() {
+    let set = Cluster::replica_set(2, |_, _, number| if number == 0 { ok() } else { failure(10_107, &[]) }).await;
+    let (client, _told) = set.client("").await;
+    let ping = rawdoc! { "ping": 1 };
+    client.run_command("admin", &ping).await.unwrap();
+    let accept_writes = || -> Vec<String> {
+        let pools = client.metrics().into_iter().filter(|pool| pool.accepts_writes);
+        pools.map(|pool| pool.address.to_string()).collect()
+    };
+    assert_eq!(accept_writes(), [set.servers[0].address()]);
+    assert_eq!(client.metrics().iter().filter(|pool| pool.status.phase == Phase::Ready).count(), 2);
+
+    // The server is no primary any more, and is not checked again at once.
+    client.run_command("admin", &ping).await.unwrap_err();
+    assert_eq!(accept_writes(), [""; 0]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -84,6 +84,21 @@ pub(super) static MYSQL_CONNECTOR: Artifact = Artifact {
     ]),
 };
 
+/// The Prometheus project's parser of its text format, in Python.
+pub(super) static PROMETHEUS_CLIENT: Artifact = Artifact {
+    requirement: "prometheus_client==0.26.0",
+    pip_flags: &["--only-binary=:all:"],
+    file: "prometheus_client-0.26.0-py3-none-any.whl",
+    sha256: "fa93d06737aa02bacd05794768508bb97d2fbee28cb3bca04eaae92f0ca953d6",
+    folder: "prometheus",
+    contents: Contents::WheelFiles(&[
+        WheelFile { entry: "prometheus_client/parser.py", name: "parser.py", executable: false },
+        WheelFile { entry: "prometheus_client/metrics_core.py", name: "metrics_core.py", executable: false },
+        WheelFile { entry: "prometheus_client/samples.py", name: "samples.py", executable: false },
+        WheelFile { entry: "prometheus_client/validation.py", name: "validation.py", executable: false },
+    ]),
+};
+
 /// The specifications' test suites.
 ///
 /// To get the metadata of a source package, pip runs the package's build backend in an environment that it creates for
