@@ -73,13 +73,15 @@
     allow(dead_code, unused_imports, reason = "used only through `unstable`, or by the wings that `mongodb` adds")
 )]
 
+// First, because rustdoc shows the methods of `Pool` in the order of the modules.
+mod pool;
+
 #[cfg(feature = "mongodb")]
 pub mod client;
 #[cfg(feature = "mongodb")]
 pub mod endpoint;
 #[cfg(feature = "mongodb")]
 pub mod guide;
-mod pool;
 // Part of the wing `client`, although users name it `wharf::single`.
 #[cfg(feature = "mongodb")]
 #[doc(alias = "sync")]

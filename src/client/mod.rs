@@ -16,10 +16,14 @@
 //! A [`Client`] monitors the servers of its deployment, keeps a [pool](crate::Pool) for each of them, selects a server
 //! for each [`Operation`], and retries operations where that is safe.
 
+// rustdoc shows a type's methods in the order of the modules: first how to get a client, and what leads to its collections.
+mod creation;
+
+mod collection;
+
 mod appending;
 mod change_stream;
 mod closing_queue;
-mod collection;
 mod command_events;
 mod cursor;
 pub(crate) mod deployment;
@@ -280,52 +284,6 @@ impl ClientBuilder {
 }
 
 impl Client {
-    /// Creates a client from a connection string. Does not look anything up or connect.
-    ///
-    /// If the string begins with `mongodb+srv://`, its name is looked up when the client is first used, and again while
-    /// the deployment is a sharded cluster or unknown (Polling SRV Records for mongos Discovery). A failed look-up is
-    /// repeated, and selection errors say why it failed.
-    ///
-    /// # Errors
-    ///
-    /// [`InvalidOption`] as for [`Options::parse`] and [`Client::new`].
-    #[doc(alias = "with_uri_str")]
-    pub fn from_uri(uri: &str) -> Result<Self, InvalidOption> {
-        Self::new(Options::parse(uri)?)
-    }
-
-    /// Creates a client from a connection string that must not cause any warnings: each warning of
-    /// [`from_uri`](Self::from_uri) is an error, for example about a misspelt option.
-    ///
-    /// # Errors
-    ///
-    /// [`InvalidOption`] as for [`Options::parse_strict`] and [`Client::new`].
-    pub fn from_uri_strict(uri: &str) -> Result<Self, InvalidOption> {
-        Self::new(Options::parse_strict(uri)?)
-    }
-
-    /// Creates a client with these options. Does not connect.
-    ///
-    /// # Errors
-    ///
-    /// [`InvalidOption`] names the first option that is invalid, its value and what is allowed.
-    #[doc(alias = "with_options")]
-    pub fn new(options: Options) -> Result<Self, InvalidOption> {
-        Self::builder(options).build()
-    }
-
-    /// Returns a builder for a client with these options.
-    pub fn builder(options: Options) -> ClientBuilder {
-        ClientBuilder {
-            options,
-            subscribers: Vec::new(),
-            topology_subscribers: Vec::new(),
-            resolver: None,
-            command_subscribers: Vec::new(),
-            most_logged: None,
-        }
-    }
-
     /// Returns the client's options.
     pub fn options(&self) -> &Options {
         self.deployment().options()

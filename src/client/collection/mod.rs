@@ -10,18 +10,27 @@ mod options;
 #[macro_use]
 mod request;
 
-mod administration;
+// rustdoc shows a type's methods in the order of the modules.
+mod handles;
+
+mod insert;
+
+mod find;
+
 mod aggregate;
+
+mod update;
+
+mod modify;
+
 mod bulk;
+
+mod administration;
 mod client_bulk;
 mod commands;
-mod find;
 mod indexes;
-mod insert;
-mod modify;
 mod results;
 mod search;
-mod update;
 mod watch;
 
 use super::session_handle::Session;
@@ -88,40 +97,6 @@ macro_rules! settings {
     };
 }
 
-impl Client {
-    /// Returns a handle to a database. Sends nothing: the server creates a database with its first document.
-    ///
-    /// ```no_run
-    /// # async fn example(client: wharf::Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// use bson::doc;
-    /// use serde::{Deserialize, Serialize};
-    ///
-    /// #[derive(Serialize, Deserialize)]
-    /// struct Order {
-    ///     #[serde(rename = "_id")]
-    ///     id: i32,
-    ///     paid: bool,
-    /// }
-    ///
-    /// let orders = client.database("shop").collection::<Order>("orders");
-    /// orders.insert_one(Order { id: 1, paid: false }).await?;
-    /// orders.update_one(doc! { "_id": 1 }, doc! { "$set": { "paid": true } }).await?;
-    /// let paid: Vec<Order> = orders.find(doc! { "paid": true }).sort(doc! { "_id": 1 }).await?.try_collect().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    #[must_use]
-    pub fn database(&self, name: impl Into<String>) -> Database {
-        Database::new(self.clone(), name.into())
-    }
-
-    /// Returns a handle to the database that the connection string names, or `None` if it names none.
-    #[must_use]
-    pub fn default_database(&self) -> Option<Database> {
-        self.options().default_database.as_ref().map(|name| self.database(name))
-    }
-}
-
 /// A client that handles belong to: [`Client`], or [`single::Client`](crate::single::Client).
 pub trait AnyClient: sealed::Client {
     /// The session of this client.
@@ -172,14 +147,6 @@ impl<C: AnyClient> Database<C> {
     pub(crate) fn new(client: C, database: String) -> Self {
         let (collection, settings) = (String::new(), Settings::default());
         Self { namespace: Arc::new(Namespace { client, database, collection, settings }) }
-    }
-
-    /// Returns a handle to a collection whose documents are values of type `T`. It inherits the read preference and the
-    /// concerns of the database. Sends nothing: the server creates a collection with its first document.
-    #[must_use]
-    pub fn collection<T>(&self, name: impl Into<String>) -> Collection<T, C> {
-        let namespace = Namespace { collection: name.into(), ..Namespace::clone(&self.namespace) };
-        Collection { namespace: Arc::new(namespace), documents: PhantomData }
     }
 
     /// Returns the database's name.

@@ -1,5 +1,8 @@
 //! The pool on tokio: the core with a clock, tasks and subscribers.
 
+// First, because rustdoc shows the methods of `Pool` in the order of the modules.
+mod pool;
+
 mod alarm;
 mod background;
 mod blocking;
@@ -18,7 +21,6 @@ mod holders;
 mod home;
 mod interest;
 mod opening;
-mod pool;
 mod publisher;
 mod random;
 mod stopwatch;
