@@ -22,6 +22,9 @@ chapters! {
 #[doc = concat!("```rust,no_run\n", include_str!("../examples/monitor/monitor.rs"), "\n# fn main() {}\n```")]
 pub mod monitor {}
 
-// Its examples need the crate `mongodb`: `perf/src/shop.rs` compiles them.
+// The examples of these pages need other crates: `perf/src/shop.rs` compiles them.
 #[cfg_attr(not(doctest), doc = include_str!("../docs/from-mongodb.md"))]
 pub mod from_mongodb {}
+
+#[cfg_attr(not(doctest), doc = include_str!("../docs/from-other-pools.md"))]
+pub mod from_other_pools {}

@@ -1,7 +1,11 @@
-//! Compiles the examples in `docs/from-mongodb.md`, which are code of a shop. They need both crates, and only this
-//! package depends on both.
+//! Compiles the examples in `docs/from-mongodb.md` and `docs/from-other-pools.md`, which are code of a shop. They need the crates
+//! that they come from, and only this package depends on those.
+
+use std::io;
 
 use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 /// The document used in the examples.
 #[derive(Debug, Serialize, Deserialize)]
@@ -11,7 +15,18 @@ pub struct Order {
     pub price: i64,
 }
 
+/// An exchange with a server that sends back what it gets.
+pub async fn ping(stream: &mut TcpStream) -> io::Result<()> {
+    stream.write_all(b"ping").await?;
+    stream.read_exact(&mut [0; 4]).await.map(drop)
+}
+
 /// Compiles the examples.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/from-mongodb.md")]
 struct Page;
+
+/// Compiles the examples.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/from-other-pools.md")]
+struct OtherPools;

@@ -112,6 +112,7 @@ fn package_contains_the_library_and_its_examples_but_no_tests() {
         "SECURITY.md",
         "docs/compare.md",
         "docs/from-mongodb.md",
+        "docs/from-other-pools.md",
         "docs/how-it-became-fast.md",
         "docs/pictures/pools.svg",
         "docs/stability.md",
@@ -213,6 +214,32 @@ fn files_named_by_the_readme_and_the_guide_exist() {
         };
         let missing: Vec<_> = quoted.filter(is_path).filter(|name| !root().join(name).exists()).collect();
         assert!(missing.is_empty(), "{missing:?}");
+    }
+}
+
+/// The right columns of the tables name what is in the library.
+#[test]
+fn names_in_the_pages_for_newcomers_exist() {
+    let sources: String =
+        files_below("src").iter().filter(|path| path.ends_with(".rs")).map(|path| read(path)).collect();
+    for page in ["docs/from-mongodb.md", "docs/from-other-pools.md"].map(read) {
+        let ours = page.lines().filter(|line| line.starts_with("| ")).filter_map(|row| row.split(" | ").nth(1));
+        let names = ours.flat_map(|cell| cell.split('`').skip(1).step_by(2));
+        let methods = names.filter_map(|name| {
+            let (of, method) = name.split('(').next()?.split_once("::")?;
+            ["Pool", "PoolBuilder", "PoolOptions", "Connection", "Establish", "Client", "Options"]
+                .contains(&of)
+                .then_some(method)
+        });
+        let mut checked = 0;
+        for method in methods {
+            let exists = ["fn ", "pub ", " "].iter().any(|before| {
+                ["(", "<", ":"].iter().any(|after| sources.contains(&format!("{before}{method}{after}")))
+            });
+            assert!(exists, "there is no {method}");
+            checked += 1;
+        }
+        assert!(checked >= 5, "{checked} methods");
     }
 }
 
