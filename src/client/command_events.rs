@@ -1,18 +1,23 @@
 //! Events and log messages of commands (Command Logging and Monitoring specification).
 //!
 //! [`CommandEvents::run`] is the only place where a client runs a command on a connection. If nothing observes the
-//! commands, it does no more than that.
+//! commands, it does no more than that. The [spans](super::spans) of commands begin and end with the events.
 
 mod log;
 
 use std::fmt;
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 use bson::raw::CString;
 use bson::{RawArrayBuf, RawDocument, RawDocumentBuf};
+use tracing::Level;
+use tracing::level_filters::LevelFilter;
 
+use super::spans::{CommandSpan, Described, Exception, OperationSpan, Spans};
 use crate::client::deployment::{LoggedOperation, logs_selections};
 use crate::endpoint::{Command, Endpoint, OperationError, OutgoingDocuments};
 use crate::pool::error::Labels;
@@ -20,6 +25,7 @@ use crate::pool::runtime::Connection;
 use crate::pool::runtime::boxed;
 use crate::pool::service_id::ServiceId;
 use crate::pool::sync::contain;
+use crate::text::logged::may_reach_logger;
 use crate::text::shortened::MostLogged;
 
 /// An event in the life of a client's command.
@@ -172,42 +178,107 @@ fn next_id() -> i64 {
 pub(super) struct CommandEvents {
     subscribers: Vec<Arc<dyn CommandSubscriber>>,
     log: log::Log,
+    spans: Spans,
+    /// Whether there are observers apart from those of `tracing` and the crate `log`.
+    has_own_observers: bool,
 }
 
-/// Identifies an operation in the events of its commands. It is numbered only if it is observed.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct OperationId(Option<i64>);
+/// What observes an operation. Without observers, the value is empty.
+#[derive(Clone, Default)]
+pub(super) struct Observation(Option<Arc<Observed>>);
 
-impl OperationId {
+struct Observed {
+    /// The operation's number in the events of its commands.
+    number: i64,
+    span: Option<OperationSpan>,
+}
+
+impl Observation {
     /// Returns whether the client was observed when the operation began.
-    pub(super) fn is_observed(self) -> bool {
+    #[inline]
+    pub(super) fn is_observed(&self) -> bool {
         self.0.is_some()
     }
 
     /// Returns this operation, with this command, for the log of a server selection.
-    pub(super) fn logged(self, command: &RawDocument) -> LoggedOperation<'_> {
-        LoggedOperation::Command(command, self.0)
+    pub(super) fn logged<'c>(&self, command: &'c RawDocument) -> LoggedOperation<'c> {
+        LoggedOperation::Command(command, self.number())
     }
 
     /// Returns this operation, with a command of this name, for the log of a server selection.
-    pub(super) fn named(self, command: &'static str) -> LoggedOperation<'static> {
-        LoggedOperation::Named(command, self.0)
+    pub(super) fn named(&self, command: &'static str) -> LoggedOperation<'static> {
+        LoggedOperation::Named(command, self.number())
+    }
+
+    fn number(&self) -> Option<i64> {
+        self.0.as_ref().map(|observed| observed.number)
+    }
+
+    fn span(&self) -> Option<&OperationSpan> {
+        self.0.as_ref()?.span.as_ref()
+    }
+
+    /// Runs the operation inside its span, and records its failure there.
+    ///
+    /// # Cancel safety
+    ///
+    /// As for `operation`.
+    pub(super) async fn within<T, E: Exception>(
+        &self,
+        mut operation: Pin<&mut impl Future<Output = Result<T, E>>>,
+    ) -> Result<T, E> {
+        let Some(span) = self.span() else { return operation.await };
+        let outcome = poll_fn(|context| span.current(|| operation.as_mut().poll(context))).await;
+        if let Err(error) = &outcome {
+            span.failed(error);
+        }
+        outcome
+    }
+}
+
+impl fmt::Debug for Observation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Observation").field(&self.number()).finish()
     }
 }
 
 impl CommandEvents {
-    pub(super) fn new(subscribers: Vec<Arc<dyn CommandSubscriber>>, most_logged: MostLogged) -> Self {
-        Self { subscribers, log: log::Log::new(most_logged) }
+    pub(super) fn new(subscribers: Vec<Arc<dyn CommandSubscriber>>, most_logged: MostLogged, spans: Spans) -> Self {
+        let has_own_observers = !subscribers.is_empty() || spans.has_tracer();
+        Self { subscribers, log: log::Log::new(most_logged), spans, has_own_observers }
     }
 
     /// Returns whether events are needed.
-    fn is_observed(&self) -> bool {
+    fn has_events(&self) -> bool {
         !self.subscribers.is_empty() || log::is_enabled()
     }
 
-    /// Returns the identity of a new operation.
-    pub(super) fn operation(&self) -> OperationId {
-        OperationId((self.is_observed() || logs_selections()).then(next_id))
+    /// Returns the settings for spans.
+    pub(super) fn spans(&self) -> &Spans {
+        &self.spans
+    }
+
+    /// Returns whether anything may read events, messages or spans. They have the same level.
+    #[inline]
+    pub(super) fn may_be_observed(&self) -> bool {
+        self.has_own_observers || LevelFilter::current() >= Level::DEBUG || may_reach_logger(Level::DEBUG)
+    }
+
+    /// Returns what observes a new operation. Describes it, and begins its span, only if something may.
+    #[inline]
+    pub(super) fn operation<'a>(&self, describe: impl FnOnce() -> Described<'a>) -> Observation {
+        if !self.may_be_observed() {
+            return Observation(None);
+        }
+        self.observe(describe)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn observe<'a>(&self, describe: impl FnOnce() -> Described<'a>) -> Observation {
+        let span = self.spans.operation(&describe());
+        let is_observed = span.is_some() || self.has_events() || logs_selections();
+        Observation(is_observed.then(|| Arc::new(Observed { number: next_id(), span })))
     }
 
     /// Runs a command on a connection, and notifies the observers.
@@ -223,13 +294,17 @@ impl CommandEvents {
         &self,
         connection: &mut Connection<Endpoint>,
         command: Command<'_>,
-        operation: OperationId,
+        operation: &Observation,
     ) -> Result<RawDocumentBuf, OperationError> {
-        // Without an observer, an operation has no number.
-        if !operation.is_observed() || !self.is_observed() {
+        if !self.observes(operation) {
             return connection.run(command).await;
         }
         boxed(|| self.run_observed(connection, command, operation)).await
+    }
+
+    /// Returns whether the commands of an operation have events or spans. Only its server selections may be observed.
+    fn observes(&self, operation: &Observation) -> bool {
+        operation.span().is_some() || (operation.is_observed() && self.has_events())
     }
 
     /// Sends a command that gets no reply, and notifies the observers.
@@ -245,10 +320,10 @@ impl CommandEvents {
         &self,
         connection: &mut Connection<Endpoint>,
         command: Command<'_>,
-        operation: OperationId,
+        operation: &Observation,
     ) -> Result<RawDocumentBuf, OperationError> {
         let reply = bson::rawdoc! { "ok": 1 };
-        if !self.is_observed() {
+        if !self.observes(operation) {
             return connection.send(command).await.map(|()| reply);
         }
         let prepared = connection.prepare(&command)?;
@@ -262,7 +337,7 @@ impl CommandEvents {
         &self,
         connection: &mut Connection<Endpoint>,
         command: Command<'_>,
-        operation: OperationId,
+        operation: &Observation,
     ) -> Result<RawDocumentBuf, OperationError> {
         let prepared = connection.prepare(&command)?;
         let outcome = self.attempt(connection, prepared.command(command), operation).await;
@@ -278,7 +353,7 @@ impl CommandEvents {
         &self,
         connection: &mut Connection<Endpoint>,
         command: Command<'_>,
-        operation: OperationId,
+        operation: &Observation,
     ) -> Result<RawDocumentBuf, OperationError> {
         let observed = self.start(connection, &command, operation);
         let outcome = connection.run_once(command).await;
@@ -291,27 +366,39 @@ impl CommandEvents {
         &'e self,
         connection: &Connection<Endpoint>,
         command: &Command<'_>,
-        OperationId(operation_id): OperationId,
-    ) -> Observed<'e> {
-        let command_name = command.name().to_owned();
-        let request_id = next_id();
-        let source = Arc::new(CommandSource {
-            is_sensitive: is_sensitive(command.body()),
-            command_name,
-            database_name: command.database().to_owned(),
-            request_id,
-            operation_id: operation_id.unwrap_or(request_id),
-            address: connection.address().into(),
-            connection_id: connection.id(),
-            server_connection_id: connection.hello().server_connection_id,
-            service_id: connection.service_id(),
+        operation: &'e Observation,
+    ) -> ObservedCommand<'e> {
+        let is_sensitive = is_sensitive(command.body());
+        let has_events = self.has_events();
+        let shown = (!is_sensitive && (has_events || self.spans.show_commands()))
+            .then(|| shown(command, &connection.declared_api()));
+        let span = operation.span().map(|span| match is_sensitive {
+            true => span.sensitive_command(),
+            false => {
+                let mut added = RawDocumentBuf::new();
+                append(&mut added, command.added());
+                span.command(&self.spans, connection, command, &added, shown.as_deref())
+            }
         });
-        let sent = match source.is_sensitive {
-            true => RawDocumentBuf::new(),
-            false => shown(command, &connection.declared_api()),
-        };
-        self.publish(&CommandEvent::Started(CommandStarted { source: source.clone(), command: sent }));
-        Observed { events: self, source, began: Instant::now(), has_ended: false }
+        let source = has_events.then(|| {
+            let request_id = next_id();
+            Arc::new(CommandSource {
+                is_sensitive,
+                command_name: command.name().to_owned(),
+                database_name: command.database().to_owned(),
+                request_id,
+                operation_id: operation.number().unwrap_or(request_id),
+                address: connection.address().into(),
+                connection_id: connection.id(),
+                server_connection_id: connection.hello().server_connection_id,
+                service_id: connection.service_id(),
+            })
+        });
+        if let Some(source) = &source {
+            let (source, command) = (source.clone(), shown.unwrap_or_default());
+            self.publish(&CommandEvent::Started(CommandStarted { source, command }));
+        }
+        ObservedCommand { events: self, source, span, is_sensitive, began: Instant::now(), has_ended: false }
     }
 
     fn publish(&self, event: &CommandEvent) {
@@ -324,25 +411,32 @@ impl CommandEvents {
 
 /// A command whose start was reported to the observers. Dropping it tells them that it was cancelled.
 #[must_use = "the observers wait for the end of the command"]
-struct Observed<'e> {
+struct ObservedCommand<'e> {
     events: &'e CommandEvents,
-    source: Arc<CommandSource>,
+    /// Set if there are events.
+    source: Option<Arc<CommandSource>>,
+    span: Option<CommandSpan<'e>>,
+    is_sensitive: bool,
     began: Instant,
     has_ended: bool,
 }
 
-impl Observed<'_> {
+impl ObservedCommand<'_> {
     /// Tells the observers how the command ended.
     fn end(mut self, outcome: &Result<RawDocumentBuf, OperationError>) {
         self.has_ended = true;
         match outcome {
             Ok(reply) => {
-                let reply = if self.source.is_sensitive { RawDocumentBuf::new() } else { reply.clone() };
-                let (source, duration) = (self.source.clone(), self.began.elapsed());
+                if let Some(span) = &self.span {
+                    span.replied(reply);
+                }
+                let Some(source) = self.source.clone() else { return };
+                let reply = if self.is_sensitive { RawDocumentBuf::new() } else { reply.clone() };
+                let duration = self.began.elapsed();
                 self.events.publish(&CommandEvent::Succeeded(CommandSucceeded { source, duration, reply }));
             }
             Err(error) => self.fail(match error.command_error().and_then(|error| error.server_error()) {
-                Some(error) if self.source.is_sensitive => CommandFailure::Redacted {
+                Some(error) if self.is_sensitive => CommandFailure::Redacted {
                     code: error.code,
                     code_name: error.code_name.clone(),
                     labels: error.labels,
@@ -353,12 +447,26 @@ impl Observed<'_> {
     }
 
     fn fail(&self, failure: CommandFailure) {
-        let (source, duration) = (self.source.clone(), self.began.elapsed());
+        if let Some(span) = &self.span {
+            let code = match &failure {
+                CommandFailure::Error(error) => error.server_error().map(|error| error.code),
+                CommandFailure::Redacted { code, .. } => Some(*code),
+                CommandFailure::Cancelled => None,
+            };
+            let of_type = match &failure {
+                CommandFailure::Cancelled => "wharf::client::CommandFailure::Cancelled",
+                _ if code.is_some() => "wharf::ServerError",
+                _ => "wharf::CommandError",
+            };
+            span.failed(&failure, of_type, code);
+        }
+        let Some(source) = self.source.clone() else { return };
+        let duration = self.began.elapsed();
         self.events.publish(&CommandEvent::Failed(CommandFailed { source, duration, failure }));
     }
 }
 
-impl Drop for Observed<'_> {
+impl Drop for ObservedCommand<'_> {
     fn drop(&mut self) {
         if !self.has_ended {
             self.fail(CommandFailure::Cancelled);

@@ -1,6 +1,6 @@
 //! How a client is created.
 
-use super::{Client, ClientBuilder};
+use super::{Client, ClientBuilder, TracingOptions};
 use crate::endpoint::options::{InvalidOption, Options};
 
 impl Client {
@@ -47,6 +47,7 @@ impl Client {
             resolver: None,
             command_subscribers: Vec::new(),
             most_logged: None,
+            tracing: TracingOptions::new(),
         }
     }
 }

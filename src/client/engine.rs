@@ -33,6 +33,7 @@
 
 mod attempts;
 
+use std::fmt;
 use std::mem;
 use std::ops::Deref;
 use std::panic::Location;
@@ -41,10 +42,11 @@ use bson::{RawDocument, RawDocumentBuf};
 
 use self::attempts::Attempts;
 use super::Client;
-use super::command_events::OperationId;
+use super::command_events::Observation;
 use super::error::{ClientError, FailedOperation, fault_of_selection};
 use super::in_flight::InFlight;
 use super::in_session::{InSession, known_of};
+use super::spans::Exception;
 use crate::client::deployment::{Server, ServerSelectionError};
 use crate::client::session::{ErrorToReport, Fault, FaultKind, ReplyTimes, Retryability, SessionServer};
 use crate::endpoint::options::ServerAddress;
@@ -127,8 +129,8 @@ pub(super) trait Attempted: Send + Sync {
 /// What all attempts share.
 pub(super) struct Common<'a> {
     pub(super) client: &'a Client,
-    /// The operation's identity in events.
-    pub(super) id: OperationId,
+    /// What observes the operation.
+    pub(super) observation: &'a Observation,
     /// The time limit, which is already running.
     pub(super) limit: Limit,
     /// The caller, for the record of connections in use.
@@ -170,6 +172,12 @@ pub(super) struct GivenUp {
     pub(super) kind: FaultKind,
     /// The labels of the last attempt's error.
     pub(super) labels: Labels,
+}
+
+impl Exception for GivenUp {
+    fn exception(&self) -> (&dyn fmt::Display, &'static str) {
+        self.error.exception()
+    }
 }
 
 /// An attempt that failed.
@@ -266,7 +274,7 @@ pub(super) async fn attempt<A: Attempted>(of: &mut A, avoid: &[ServerAddress]) -
         }
         let mut session = mem::replace(of.session().0, InSession::Never);
         let in_flight = InFlight::new(of.common().client, &mut connection, &mut session);
-        let outcome = match of.has_no_reply() || of.common().id.is_observed() {
+        let outcome = match of.has_no_reply() || of.common().observation.is_observed() {
             true => boxed(|| run_unusually(of, in_flight.connection, &server, &appended)).await,
             false => in_flight.connection.run(command(of, &server, &appended)).await,
         };
@@ -308,8 +316,8 @@ async fn run_unusually<A: Attempted>(
 ) -> Result<RawDocumentBuf, OperationError> {
     let (events, command) = (of.common().client.command_events(), command(of, server, appended));
     match of.has_no_reply() {
-        true => events.send(connection, command, of.common().id).await,
-        false => events.run(connection, command, of.common().id).await,
+        true => events.send(connection, command, of.common().observation).await,
+        false => events.run(connection, command, of.common().observation).await,
     }
 }
 

@@ -18,6 +18,7 @@ use thiserror::Error;
 
 use super::collection::ClientBulkWriteFailure;
 use super::engine::UnmetConcern;
+use super::spans::Exception;
 use super::write::WriteFailure;
 use crate::client::deployment::ServerSelectionError;
 use crate::client::session::{Fault, FaultKind, SessionError};
@@ -174,6 +175,26 @@ impl ClientError {
         Self::Reply { command, reason: reason.into() }
     }
 
+    /// Returns the name of the type, for spans.
+    fn type_name(&self) -> &'static str {
+        match self {
+            Self::Selection(_) => "wharf::ClientError::Selection",
+            Self::Operation(_) => "wharf::ClientError::Operation",
+            Self::InvalidOption(_) => "wharf::ClientError::InvalidOption",
+            Self::Session(_) => "wharf::ClientError::Session",
+            Self::TransactionTimeout { .. } => "wharf::ClientError::TransactionTimeout",
+            Self::Other(_) => "wharf::ClientError::Other",
+            Self::Write(_) => "wharf::ClientError::Write",
+            Self::BulkWrite(_) => "wharf::ClientError::BulkWrite",
+            Self::Argument { .. } => "wharf::ClientError::Argument",
+            Self::OnRuntime => "wharf::ClientError::OnRuntime",
+            Self::EventLoop { .. } => "wharf::ClientError::EventLoop",
+            Self::InUse { .. } => "wharf::ClientError::InUse",
+            Self::GridFs { .. } => "wharf::ClientError::GridFs",
+            Self::Reply { .. } => "wharf::ClientError::Reply",
+        }
+    }
+
     /// Marks this as a timeout too: another attempt might have succeeded, but the operation's time ran out (Client Side
     /// Operations Timeout, "Retryability").
     pub(super) fn late(mut self) -> Self {
@@ -189,6 +210,12 @@ impl ClientError {
             failed.labels = failed.labels.with(Labels::UNKNOWN_COMMIT_RESULT);
         }
         self
+    }
+}
+
+impl Exception for ClientError {
+    fn exception(&self) -> (&dyn fmt::Display, &'static str) {
+        (self, self.type_name())
     }
 }
 

@@ -1,11 +1,15 @@
 //! Commands on a connection that the application holds.
 
+use std::pin::pin;
+
 use bson::RawDocumentBuf;
 
 use super::Client;
+use super::command_events::Observation;
 use super::error::ClientError;
 use super::in_session::{InSession, known_of};
-use crate::endpoint::{Command, CommandError, Endpoint};
+use super::spans::{Described, RUN_COMMAND};
+use crate::endpoint::{Command, CommandError, Endpoint, OperationError};
 use crate::pool::runtime::Connection;
 
 impl Client {
@@ -33,7 +37,19 @@ impl Client {
     ) -> Result<RawDocumentBuf, ClientError> {
         let appended = self.elements_of_cluster_time(connection);
         let events = self.command_events();
-        let outcome = events.run(connection, command.appended(&appended), events.operation()).await;
+        let observation = events.operation(|| Described::named(RUN_COMMAND, command.database()));
+        let command = command.appended(&appended);
+        let run = pin!(async { Ok(self.run_observed_on(connection, command, &observation).await?) });
+        observation.within(run).await
+    }
+
+    async fn run_observed_on(
+        &self,
+        connection: &mut Connection<Endpoint>,
+        command: Command<'_>,
+        observation: &Observation,
+    ) -> Result<RawDocumentBuf, OperationError> {
+        let outcome = self.command_events().run(connection, command, observation).await;
         let reply = match &outcome {
             Ok(reply) => Some(reply),
             Err(error) => error.command_error().and_then(CommandError::server_error).map(|error| &error.reply),
@@ -52,7 +68,7 @@ impl Client {
                 }
             }
         }
-        Ok(outcome?)
+        outcome
     }
 
     /// Returns the elements for a command outside any session on this connection: `$clusterTime`, if the server accepts

@@ -8,6 +8,7 @@ use bson::RawDocument;
 
 use super::Client;
 use super::closing_queue::ClosingQueue;
+use super::spans::Span;
 use crate::client::deployment::Selected;
 use crate::client::session::{Consequence, FaultKind, SessionServer};
 use crate::client::session::{
@@ -38,12 +39,15 @@ pub(super) struct Explicit {
     repeating_until: Mutex<Option<Limit>>,
     /// The cursors of the current transaction that are closing.
     closing: Mutex<Arc<ClosingQueue>>,
+    /// The span of the current transaction, if it is observed.
+    span: Mutex<Option<Arc<Span>>>,
 }
 
 impl Explicit {
     pub(super) fn new(client: Client, state: State<Pinned>, is_implicit: bool) -> Arc<Self> {
         let (state, repeating_until) = (Mutex::new(state), Mutex::new(None));
-        Arc::new(Self { client, state, is_implicit, repeating_until, closing: Mutex::default() })
+        let (closing, span) = (Mutex::default(), Mutex::default());
+        Arc::new(Self { client, state, is_implicit, repeating_until, closing, span })
     }
 
     /// Returns whether the session is left out if the server does not support sessions. Otherwise that is an error.
@@ -112,7 +116,29 @@ impl Explicit {
         let last = self.lock().start_transaction(options)?;
         // The cursors of the last transaction do not delay this one.
         *self.locked_closing() = Arc::default();
+        let events = self.client.command_events();
+        if events.may_be_observed() {
+            self.replace_span(events.spans().transaction());
+        }
         Ok(last)
+    }
+
+    /// Returns the span of the transaction whose end was not seen yet.
+    pub(super) fn span(&self) -> Option<Arc<Span>> {
+        self.span.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Returns the span of the transaction, while the session is in one.
+    pub(super) fn span_in_transaction(&self) -> Option<Arc<Span>> {
+        let is_in_transaction = self.lock().is_in_transaction();
+        is_in_transaction.then(|| self.span())?
+    }
+
+    /// Replaces the span of the transaction, which ends.
+    pub(super) fn replace_span(&self, span: Option<Arc<Span>>) {
+        let last = std::mem::replace(&mut *self.span.lock().unwrap_or_else(PoisonError::into_inner), span);
+        // Ended outside the lock.
+        drop(last);
     }
 
     /// Returns the cursors of the current transaction that are closing.

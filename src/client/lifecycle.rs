@@ -12,6 +12,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::Client;
 use super::error::ClientError;
+use super::spans::Described;
 use crate::client::deployment::{Server, ServerSelectionError};
 use crate::client::selection::Access;
 use crate::client::session::{Moment, ServerSessionPool, SessionId};
@@ -264,14 +265,20 @@ impl Client {
 
     /// Tells a server that these sessions are no longer needed (`endSessions`).
     pub(super) async fn end_sessions(&self, ids: &[SessionId], connection: &mut Connection<Endpoint>) {
-        let id = self.command_events().operation();
-        for body in ServerSessionPool::end_sessions(ids) {
-            let appended = self.elements_of_cluster_time(connection);
-            let command = Command::new("admin", &body).appended(&appended);
-            if let Err(error) = self.command_events().run(connection, command, id).await {
-                tracing::debug!(target: "wharf::command", %error, "Sessions could not be ended");
-                return;
+        if ids.is_empty() {
+            return;
+        }
+        let observation = self.command_events().operation(|| Described::named("endSessions", "admin"));
+        let ended = pin!(async {
+            for body in ServerSessionPool::end_sessions(ids) {
+                let appended = self.elements_of_cluster_time(connection);
+                let command = Command::new("admin", &body).appended(&appended);
+                self.command_events().run(connection, command, &observation).await?;
             }
+            Ok::<_, ClientError>(())
+        });
+        if let Err(error) = observation.within(ended).await {
+            tracing::debug!(target: "wharf::command", %error, "Sessions could not be ended");
         }
     }
 }

@@ -45,6 +45,7 @@ mod run;
 pub(crate) mod selection;
 pub(crate) mod session;
 mod session_handle;
+mod spans;
 mod status;
 mod timed;
 pub(crate) mod topology;
@@ -78,6 +79,7 @@ pub use error::{BodyError, ClientError, Result};
 pub use operation::Operation;
 pub use query::Query;
 pub use session_handle::{Session, StartSession};
+pub use spans::TracingOptions;
 pub use status::{ClientStatus, ServerStatus};
 pub use topology::{HeartbeatConnection, ServerType, ServerView, TopologyEvent, TopologyType, TopologyView};
 pub use typed::TypedCommand;
@@ -100,6 +102,7 @@ pub(crate) use repeating::Repeating;
 pub(crate) use timed::Limited;
 
 use command_events::CommandEvents;
+use spans::Spans;
 
 use crate::endpoint::options::{DriverInfo, InvalidOption, Options, ReadPreference};
 use crate::endpoint::{Endpoint, Limit, OperationError, Resolver};
@@ -191,6 +194,7 @@ pub struct ClientBuilder {
     subscribers: Vec<Arc<dyn Subscriber>>,
     command_subscribers: Vec<Arc<dyn CommandSubscriber>>,
     most_logged: Option<usize>,
+    tracing: TracingOptions,
     topology_subscribers: Vec<Arc<dyn TopologySubscriber>>,
     resolver: Option<Resolver>,
 }
@@ -231,6 +235,13 @@ impl ClientBuilder {
         self
     }
 
+    /// Sets the options for spans of operations, commands and transactions. By default they go to a subscriber of
+    /// [`tracing`] that reads the target `wharf::operation` at level `DEBUG`.
+    pub fn tracing(mut self, options: TracingOptions) -> Self {
+        self.tracing = options;
+        self
+    }
+
     /// Adds a subscriber to the events of monitoring (SDAM Logging and Monitoring).
     ///
     /// The client also logs them through [`tracing`] at level `DEBUG`, with the target `wharf::topology`.
@@ -267,7 +278,7 @@ impl ClientBuilder {
         let most_logged = MostLogged::new(self.most_logged);
         let publisher = Publisher::new(self.topology_subscribers, most_logged);
         let deployment = Deployment::new(self.options, self.subscribers, publisher, self.resolver, checks)?;
-        let command_events = CommandEvents::new(self.command_subscribers, most_logged);
+        let command_events = CommandEvents::new(self.command_subscribers, most_logged, Spans::new(self.tracing));
         let sessions = ServerSessionPool::new(Moment::now());
         let cluster_time = SharedClusterTime::default();
         let deployment = Present::new(deployment);

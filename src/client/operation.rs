@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bson::RawDocument;
 
-use super::command_events::OperationId;
+use super::command_events::Observation;
 use super::in_session::Explicit;
 use super::session_handle::Session;
 use crate::client::deployment::WaitLogged;
@@ -36,13 +36,15 @@ pub struct Operation<'a> {
     pub(super) part_of: Option<&'a Whole>,
     /// Whether the operation uses the session, but is not part of its transaction. A change stream resumes this way.
     pub(super) is_beside_transaction: bool,
+    /// Whether its span is named like the command, and not `runCommand`.
+    pub(super) is_named_by_command: bool,
 }
 
 /// An operation of several commands.
 #[derive(Debug)]
 pub(super) struct Whole {
-    /// The number that all its commands share in events.
-    pub(super) id: OperationId,
+    /// What observes all its commands: they share a number in events, and a span.
+    pub(super) observation: Observation,
     pub(super) wait_logged: WaitLogged,
 }
 
@@ -90,7 +92,8 @@ impl<'a> Operation<'a> {
     }
 
     fn of(kind: Kind, database: &'a str, body: &'a RawDocument) -> Self {
-        Self { kind, ..Self::from(Command::new(database, body)) }
+        let is_named_by_command = kind != Kind::Command;
+        Self { kind, is_named_by_command, ..Self::from(Command::new(database, body)) }
     }
 
     /// Returns the session whose time limit applies to the operation.
@@ -138,6 +141,7 @@ impl<'a> From<Command<'a>> for Operation<'a> {
             exclusive: PhantomData,
             part_of: None,
             is_beside_transaction: false,
+            is_named_by_command: false,
         }
     }
 }

@@ -5,17 +5,19 @@ mod appended;
 mod attempted;
 
 use std::panic::Location;
+use std::pin::pin;
 use std::sync::Arc;
 
 use bson::{RawDocument, RawDocumentBuf};
 
 use super::Client;
 use super::appending::{SplitReadConcern, has_field, session_use, without};
-use super::command_events::OperationId;
+use super::command_events::Observation;
 use super::engine::{self, Failed, Reached, UnmetConcern};
 use super::error::{ClientError, FailedOperation};
 use super::in_session::{Explicit, InSession};
 use super::operation::{Kind, Operation};
+use super::spans::{Described, RUN_COMMAND};
 use super::write::WriteFailure;
 use crate::client::deployment::{Selected, Server, WaitLogged};
 use crate::client::session::{
@@ -89,12 +91,13 @@ impl Client {
         // Created here rather than in the future, which would otherwise hold the arguments too.
         let mut running = Running::new(self, operation, site);
         async move {
+            running.observe();
+            if running.observation.is_observed() {
+                return boxed(|| running.observed()).await;
+            }
             running.begin()?;
             match engine::attempt(&mut running, &[]).await {
-                Ok(Reached { reply, connection, server }) => {
-                    running.give_back(connection.as_ref());
-                    running.checked(reply, &server)
-                }
+                Ok(reached) => running.reply(reached),
                 Err(failed) => boxed(|| running.reply_after(failed)).await,
             }
         }
@@ -107,10 +110,17 @@ impl Client {
         site: &'static Location<'static>,
     ) -> Result<Answer, ClientError> {
         let mut running = Running::new(self, operation, site);
-        running.begin()?;
-        let (reached, unmet) = engine::run(&mut running).await.map_err(|given_up| given_up.error)?;
-        let session = std::mem::replace(&mut running.session, InSession::Never);
-        Ok(Answer { reached, session, unmet, is_acknowledged: !running.has_no_reply })
+        running.observe();
+        // The span of a larger operation is current already.
+        let own =
+            if running.operation.part_of.is_some() { Observation::default() } else { running.observation.clone() };
+        let answered = pin!(async {
+            running.begin()?;
+            let (reached, unmet) = engine::run(&mut running).await.map_err(|given_up| given_up.error)?;
+            let session = std::mem::replace(&mut running.session, InSession::Never);
+            Ok(Answer { reached, session, unmet, is_acknowledged: !running.has_no_reply })
+        });
+        own.within(answered).await
     }
 
     /// Returns the time limit of an operation, unchanged: its own, its session's, or the options'.
@@ -141,7 +151,7 @@ pub(super) struct Answer {
 struct Running<'a> {
     client: &'a Client,
     operation: Operation<'a>,
-    id: OperationId,
+    observation: Observation,
     site: &'static Location<'static>,
     session: InSession,
     /// Whether the write concern is `w: 0`.
@@ -166,7 +176,7 @@ impl<'a> Running<'a> {
         Self {
             client,
             operation,
-            id: OperationId::default(),
+            observation: Observation::default(),
             site,
             session: InSession::Implicit(None),
             is_unacknowledged: false,
@@ -178,6 +188,37 @@ impl<'a> Running<'a> {
             without_max_time: None,
             wait_logged: WaitLogged::new(),
         }
+    }
+
+    /// Finds out what observes the operation.
+    #[inline]
+    fn observe(&mut self) {
+        let Self { client, operation, site, .. } = self;
+        self.observation = match operation.part_of {
+            Some(whole) => whole.observation.clone(),
+            None => client.command_events().operation(|| {
+                let (database, command) = (operation.command.database(), operation.command.body());
+                // The specification names `mapReduce`, for which the client has no method.
+                let is_named = operation.is_named_by_command || operation.command.name() == "mapReduce";
+                let described =
+                    if is_named { Described::of(database, command) } else { Described::named(RUN_COMMAND, database) };
+                let transaction = operation.limiting_session().and_then(Explicit::span_in_transaction);
+                Described { transaction, site: Some(site), ..described }
+            }),
+        };
+    }
+
+    /// Runs the operation inside its span, if it has one.
+    async fn observed(mut self) -> Result<RawDocumentBuf, ClientError> {
+        let observation = self.observation.clone();
+        let replied = pin!(async {
+            self.begin()?;
+            match engine::attempt(&mut self, &[]).await {
+                Ok(reached) => self.reply(reached),
+                Err(failed) => self.reply_after(failed).await,
+            }
+        });
+        observation.within(replied).await
     }
 
     /// Starts the time limit, and works out what applies to all attempts.
@@ -192,7 +233,6 @@ impl<'a> Running<'a> {
                 self.without_max_time = without(operation.command.body(), "maxTimeMS").map(Box::new);
             }
         }
-        self.id = operation.part_of.map_or_else(|| client.command_events().operation(), |whole| whole.id);
         if matches!(operation.kind, Kind::Write { .. }) {
             self.is_unacknowledged = self.asks_for_no_acknowledgement()?;
             self.has_no_reply = self.is_unacknowledged && has_no_reply(self.operation.command.name());
@@ -250,6 +290,14 @@ impl<'a> Running<'a> {
         {
             self.client.give_back_of(session, connection);
         }
+    }
+
+    /// Returns the reply of the first attempt.
+    #[inline]
+    fn reply(&mut self, reached: Reached<Selected>) -> Result<RawDocumentBuf, ClientError> {
+        let Reached { reply, connection, server } = reached;
+        self.give_back(connection.as_ref());
+        self.checked(reply, &server)
     }
 
     /// Returns the reply, or its errors about failed statements of a write.

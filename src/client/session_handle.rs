@@ -7,6 +7,7 @@ mod timed;
 use std::fmt;
 use std::ops::ControlFlow;
 use std::panic::Location;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,12 +16,14 @@ use bson::{RawDocument, RawDocumentBuf, Timestamp};
 use self::ending::{End, end_transaction};
 pub use self::starting::StartSession;
 use super::Client;
+use super::command_events::Observation;
 use super::error::{BodyError, ClientError};
 use super::in_session::Explicit;
 use super::repeating::Repeating;
 use crate::client::session::{Moment, Session as State, SessionOptions, TransactionOptions, TransactionState};
 use crate::endpoint::Limit;
 use crate::endpoint::options::InvalidOption;
+use crate::pool::error::Labels;
 use crate::pool::runtime::forks;
 
 impl Client {
@@ -348,6 +351,24 @@ impl Session {
         limit: Option<Limit>,
         site: &'static Location<'static>,
     ) -> Result<(), ClientError> {
+        let observation = end.observe(&self.explicit, site);
+        let ended = observation.within(pin!(self.send_end(end, limit, site, &observation))).await;
+        let may_be_repeated = |error: &ClientError| error.labels().contains(Labels::UNKNOWN_COMMIT_RESULT);
+        if observation.is_observed() && !ended.as_ref().is_err_and(may_be_repeated) {
+            // The span of the commit ends first.
+            drop(observation);
+            self.explicit.replace_span(None);
+        }
+        ended
+    }
+
+    async fn send_end(
+        &self,
+        end: End,
+        limit: Option<Limit>,
+        site: &'static Location<'static>,
+        observation: &Observation,
+    ) -> Result<(), ClientError> {
         let must_send = {
             let mut state = self.explicit.lock();
             match end {
@@ -360,7 +381,7 @@ impl Session {
             drop(unpinned);
             return Ok(());
         }
-        let ended = end_transaction(&self.explicit, end, limit, site).await;
+        let ended = end_transaction(&self.explicit, end, limit, site, observation).await;
         match end {
             End::Commit => ended,
             // The server aborts the transaction when it expires.
@@ -399,7 +420,12 @@ pub(super) fn abandon(explicit: &Arc<Explicit>) -> bool {
         background.take(async move {
             let explicit = &aborting.0;
             // The server aborts it when it expires.
-            let _ = end_transaction(explicit, End::Abort, None, site).await;
+            let observation = End::Abort.observe(explicit, site);
+            let _ = observation.within(pin!(end_transaction(explicit, End::Abort, None, site, &observation))).await;
+            if observation.is_observed() {
+                drop(observation);
+                explicit.replace_span(None);
+            }
             drop(aborting);
         });
     }

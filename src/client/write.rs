@@ -7,7 +7,7 @@ use std::fmt;
 use std::future::{Future, IntoFuture};
 use std::marker::PhantomData;
 use std::panic::Location;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,6 +25,7 @@ use super::in_session::Explicit;
 use super::operation::{Operation, Whole};
 use super::run::Answer;
 use super::session_handle::Session;
+use super::spans::Described;
 use super::timed::Limited;
 use super::typed::{encode, encode_hinted, extend, refuse_second};
 use crate::client::deployment::{Demand, WaitLogged};
@@ -111,7 +112,7 @@ impl Client {
         if matches!(self.deployment().try_select_now(Access::Write), Ok(Some(_))) {
             return Ok(());
         }
-        let (operation, wait_logged) = (whole.id.named(command), &whole.wait_logged);
+        let (operation, wait_logged) = (whole.observation.named(command), &whole.wait_logged);
         let demand = Demand { access: Access::Write, deprioritized: &[], only: None, operation, wait_logged };
         let Err(error) = self.deployment().select(demand, limit.deadline()).await else { return Ok(()) };
         let fault = fault_of_selection(&error);
@@ -284,7 +285,28 @@ impl<'c> Write<'c> {
         self
     }
 
-    async fn run(mut self) -> Result<Written, ClientError> {
+    async fn run(self) -> Result<Written, ClientError> {
+        let observation = self.client.command_events().operation(|| Described {
+            collection: Some(self.collection),
+            transaction: self.session.as_deref().and_then(Explicit::span_in_transaction),
+            site: Some(self.site),
+            ..Described::named(self.name(), self.database)
+        });
+        let whole = Whole { observation, wait_logged: WaitLogged::new() };
+        whole.observation.within(pin!(self.run_as(&whole))).await
+    }
+
+    /// Returns the name of the operation: the command's, if there is one kind of statements.
+    fn name(&self) -> &'static str {
+        match self.statements.split_first() {
+            Some((first, others)) if others.iter().all(|statement| statement.kind == first.kind) => {
+                first.kind.command()
+            }
+            _ => "bulkWrite",
+        }
+    }
+
+    async fn run_as(mut self, whole: &Whole) -> Result<Written, ClientError> {
         if let Some(error) = self.refused.take() {
             return Err(error);
         }
@@ -303,9 +325,8 @@ impl<'c> Write<'c> {
         let client = self.client.clone();
         // All commands share one time limit.
         let limit = self.limit()?.start();
-        let whole = Whole { id: client.command_events().operation(), wait_logged: WaitLogged::new() };
         let first = self.statements.first().map_or("bulkWrite", |statement| statement.kind.command());
-        client.find_writable(first, self.session.as_deref(), limit, &whole).await?;
+        client.find_writable(first, self.session.as_deref(), limit, whole).await?;
         let mut failure = Failure::default();
         let order = self.order();
         let mut rest = &order[..];
@@ -314,8 +335,7 @@ impl<'c> Write<'c> {
             let (batch, later) = rest.split_at(self.fitting(rest));
             rest = later;
             // An unmet write concern is reported together with those of the other commands.
-            let Answer { reached, session, unmet, is_acknowledged } = match self.send(kind, batch, limit, &whole).await
-            {
+            let Answer { reached, session, unmet, is_acknowledged } = match self.send(kind, batch, limit, whole).await {
                 Ok(answer) => answer,
                 // A command that failed as a whole stops the rest, ordered or not.
                 Err(error) => {

@@ -70,7 +70,7 @@ pub struct Reading<'m> {
 
 /// Returns all readings of a pool's metrics, in the order of [`METRICS`]. Readings of the same metric are adjacent.
 ///
-/// An exporter adds a label that names the pool, and passes the readings on: see the [guide](crate::guide::metrics_and_traces#exporters-and-traces).
+/// An exporter adds a label that names the pool, and passes the readings on: see the [guide](crate::guide::metrics_and_traces#exporters).
 pub fn readings(metrics: &PoolMetrics) -> impl Iterator<Item = Reading<'_>> {
     let values = values(metrics);
     debug_assert_eq!(values.len(), METRICS.len());

@@ -25,6 +25,7 @@ use crate::format::{
 use crate::matching::{Entities, all_match, bson, document, matches};
 use crate::observed::{Kept, Message, Observed, ObservedClient, PATIENCE, TOPOLOGY, until};
 use crate::operations;
+use crate::spans::Collector;
 use crate::stop::Stop;
 
 /// How long a case may take.
@@ -40,6 +41,7 @@ pub struct Case {
     pub fail_points: Mutex<Vec<String>>,
     /// The messages of commands and of selections.
     messages: Kept,
+    spans: Collector,
     /// Whether an operation sets fail points, so that clients check their servers more often.
     has_fail_points: bool,
     /// Whether an operation starts a transaction, which may still be open at the end.
@@ -142,6 +144,7 @@ impl Case {
                 messages: Arc::default(),
                 targets: &["wharf::command", "wharf::serverSelection", TOPOLOGY],
             },
+            spans: Collector::default(),
             starts_transactions: test
                 .operations
                 .iter()
@@ -179,11 +182,13 @@ impl Case {
             }
             Ok(())
         };
-        let has_logs = test.expect_log_messages.is_some();
-        let ended = match has_logs {
-            // Only messages from this task are kept: the commands of the case, but not those of the runner's monitors.
-            true => tokio::time::timeout(CASE_LIMIT, whole.with_subscriber(case.messages.clone())).await,
-            false => tokio::time::timeout(CASE_LIMIT, whole).await,
+        // Only messages and spans from this task are kept: the commands of the case, but not those of the runner's monitors.
+        let ended = if test.expect_log_messages.is_some() {
+            tokio::time::timeout(CASE_LIMIT, whole.with_subscriber(case.messages.clone())).await
+        } else if test.expect_spans.is_some() {
+            tokio::time::timeout(CASE_LIMIT, whole.with_subscriber(case.spans.clone())).await
+        } else {
+            tokio::time::timeout(CASE_LIMIT, whole).await
         };
         let mut ended = ended.unwrap_or_else(|_| Err(Stop::Broken("the case hangs".to_owned())));
         if ended.is_ok() {
@@ -416,10 +421,11 @@ impl Case {
         for data in test.outcome.iter().flat_map(|data| &data.0) {
             self.environment.check(data).await?;
         }
-        match test.expect_spans {
-            Some(_) => Err(Stop::Lacks("spans of operations and commands")),
-            None => Ok(()),
+        for expected in test.expect_spans.iter().flat_map(|spans| &spans.0) {
+            self.spans.check(expected, self)?;
+            self.client(&expected.client)?.spans.check(expected, self)?;
         }
+        Ok(())
     }
 
     async fn check_events(&self, expected: &ExpectedEvents) -> Result<(), String> {

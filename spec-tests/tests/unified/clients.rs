@@ -9,8 +9,8 @@ use bson::{Bson, Document, RawDocument, RawDocumentBuf, Timestamp};
 use tokio::task::block_in_place;
 use tracing::dispatcher;
 use wharf::client::{
-    self, ClientStatus, CommandEvent, OpenCursor, TopologyEvent, TransactionOptions, TransactionState, Watch,
-    WatchTarget, Write, Written,
+    self, ClientStatus, CommandEvent, OpenCursor, TopologyEvent, TracingOptions, TransactionOptions, TransactionState,
+    Watch, WatchTarget, Write, Written,
 };
 use wharf::{ClientError, DriverInfo, InvalidOption, Operation, Options, PoolEvent, single};
 
@@ -89,13 +89,15 @@ pub struct Subscribers {
     pub commands: Option<Take<CommandEvent>>,
     pub pools: Option<Take<PoolEvent>>,
     pub topology: Option<Take<TopologyEvent>>,
+    pub tracing: TracingOptions,
 }
 
 /// Builds a client of either kind: the builders have the same methods.
 macro_rules! build {
     ($client:ty, $options:expr, $subscribers:expr) => {{
         // Log messages are compared in full.
-        let mut builder = <$client>::builder($options).max_logged_document_length(1_000_000);
+        let mut builder =
+            <$client>::builder($options).max_logged_document_length(1_000_000).tracing($subscribers.tracing);
         if let Some(take) = $subscribers.commands {
             builder = builder.command_subscriber(move |event: &CommandEvent| take(event));
         }

@@ -158,7 +158,7 @@ pub struct ClientEntity {
     #[serde(default, deserialize_with = "set")]
     pub observe_log_messages: Option<ObserveLogMessages>,
     #[serde(default, deserialize_with = "set", rename = "observeTracingMessages")]
-    _observe_tracing: Option<ObserveTracing>,
+    pub observe_tracing: Option<ObserveTracing>,
     #[serde(default, deserialize_with = "set")]
     pub server_api: Option<ServerApiEntity>,
     #[serde(default, deserialize_with = "set")]

@@ -323,21 +323,13 @@ const LACKS: &[(&str, &str)] = &[
     ("public view of what a session is pinned to", "it is not part of the public interface"),
 ];
 
-/// The features that only cases of the newest edition need.
-const NEWER_LACKS: &[(&str, &str)] =
-    &[("spans of operations and commands", "wharf counts, logs and has events, and makes no spans of OpenTelemetry")];
-
-fn lacking() -> impl Iterator<Item = &'static (&'static str, &'static str)> {
-    LACKS.iter().chain(Edition::present().pick(&[][..], NEWER_LACKS))
-}
-
 /// Returns the missing features, with the reasons.
 pub fn lack(what: &str) -> Option<String> {
-    let (_, reason) = lacking().find(|(listed, _)| *listed == what)?;
+    let (_, reason) = LACKS.iter().find(|(listed, _)| *listed == what)?;
     Some(format!("needs {what}: {reason}"))
 }
 
 /// Returns all features that are listed as missing.
 pub fn lacks() -> impl Iterator<Item = &'static str> {
-    lacking().map(|(what, _)| *what)
+    LACKS.iter().map(|(what, _)| *what)
 }

@@ -19,6 +19,7 @@ use crate::clients::{Client, Subscribers, Which};
 use crate::environment::{Environment, owned};
 use crate::format::{ClientEntity, Component, EventKind, ExpectedEvent, Topology};
 use crate::matching::{Entities, bson, matches};
+use crate::spans::Exported;
 use crate::stop::Stop;
 
 /// How long the runner waits for events and messages (the format's "waitForEvent").
@@ -38,6 +39,7 @@ pub struct ObservedClient {
     pub events: Arc<Mutex<Vec<Observed>>>,
     pub topology_id: Arc<Mutex<Option<ObjectId>>>,
     pub observes_logs_of: Vec<Component>,
+    pub spans: Exported,
     /// Whether a case may expect that creating the client leads to a check of the servers, although the client has no
     /// monitors for it.
     connects_late: bool,
@@ -204,13 +206,15 @@ impl ObservedClient {
                 }
             }));
         }
+        let (spans, tracing) = Exported::of(entity.observe_tracing.as_ref());
+        subscribers.tracing = tracing;
         let subscribes_to_topology = observed.iter().any(|kind| kind.is_sdam());
         let observed_kinds_are_of_commands = observed.iter().all(|kind| kind.is_command());
         let client = Client::new(which, options, subscribers);
         let client = client.map_err(|error| Stop::Broken(format!("{uri}: {error}")))?;
         let observes_topology = subscribes_to_topology || !observes_logs_of.is_empty();
         let connects_late = which == Which::Single && observes_topology;
-        let observed = Self { client, events, topology_id, observes_logs_of, connects_late };
+        let observed = Self { client, events, topology_id, observes_logs_of, spans, connects_late };
         // Creating a client of the specification starts its monitors. The first use starts wharf's.
         if which == Which::Pooled && (!observed_kinds_are_of_commands || observes_topology) {
             let client = observed.client.clone();
@@ -353,7 +357,7 @@ impl Subscriber for Kept {
 }
 
 #[derive(Default)]
-struct Values(BTreeMap<&'static str, Bson>);
+pub struct Values(pub BTreeMap<&'static str, Bson>);
 
 impl Visit for Values {
     fn record_u64(&mut self, field: &Field, value: u64) {

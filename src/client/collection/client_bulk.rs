@@ -1,6 +1,7 @@
 //! `Client::bulk_write`: writes of any kind to several collections, by the server's command `bulkWrite`.
 
 use std::collections::{BTreeMap, HashMap};
+use std::pin::pin;
 use std::sync::Arc;
 
 use bson::oid::ObjectId;
@@ -12,6 +13,7 @@ use super::super::Client;
 use super::super::cursor::{Cursor, Opened};
 use super::super::error::ClientError;
 use super::super::operation::{Operation, Whole};
+use super::super::spans::Described;
 use super::super::write::WriteError;
 use super::bulk::{Change, WriteModel, has_no_option};
 use super::fields::{Fields, Shape, refused};
@@ -107,6 +109,17 @@ impl<'c, C: AnyClient> ClientBulkWrite<'c, C> {
     }
 
     async fn send(self) -> Result<ClientBulkWriteResult, ClientError> {
+        let request = &self.request;
+        let observation = request.client.running().command_events().operation(|| Described {
+            transaction: request.session.as_ref().and_then(|session| session.explicit().span_in_transaction()),
+            site: Some(request.site),
+            ..Described::named(COMMAND, "admin")
+        });
+        let whole = Whole { observation, wait_logged: WaitLogged::new() };
+        whole.observation.within(pin!(self.send_as(&whole))).await
+    }
+
+    async fn send_as(self, whole: &Whole) -> Result<ClientBulkWriteResult, ClientError> {
         let Self { mut request, models, ordered, verbose_results } = self;
         if models.is_empty() {
             return Err(refused("models", "there are none"));
@@ -135,8 +148,7 @@ impl<'c, C: AnyClient> ClientBulkWrite<'c, C> {
             return Err(refused("ordered", "Cannot request unacknowledged write concern and ordered writes"));
         }
         let mut writes = Writes::of(models)?;
-        let whole = Whole { id: client.command_events().operation(), wait_logged: WaitLogged::new() };
-        client.find_writable(COMMAND, session.as_deref(), limit, &whole).await?;
+        client.find_writable(COMMAND, session.as_deref(), limit, whole).await?;
         let snapshot = client.deployment().snapshot();
         if let Some(version) = snapshot.write_wire_version()
             && version < HAS_COMMAND
@@ -163,7 +175,7 @@ impl<'c, C: AnyClient> ClientBulkWrite<'c, C> {
             let is_single = documents.iter().all(|document| is_single("ops", document));
             let operation = Operation::of_write("admin", &body, is_single).sequences(&sequences);
             let (command, session) = (operation.command.within(limit), session.clone());
-            let operation = Operation { command, session, part_of: Some(&whole), ..operation };
+            let operation = Operation { command, session, part_of: Some(whole), ..operation };
             match client.cursor_at(operation, site).opened().await {
                 Ok(Some(opened)) => done.read(opened, batch, start, ordered, limit).await,
                 Ok(None) => done.result.acknowledged = false,

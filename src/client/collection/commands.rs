@@ -80,7 +80,7 @@ impl<'c, T, C: AnyClient> RunCommand<'c, T, C> {
     where
         T: DeserializeOwned,
     {
-        let reply = self.request.ready(false)?.command().await?;
+        let reply = self.request.ready(false)?.command(false).await?;
         decode(&reply).map_err(|reason| ClientError::unreadable("a command", reason))
     }
 }
@@ -147,7 +147,7 @@ impl<'c, T, C: AnyClient> RunCursorCommand<'c, T, C> {
     {
         let Self { request, more, batch_size, max_time, cursor_type, timeout_mode, .. } = self;
         let more = more.finish()?;
-        let cursor = request.cursor(|opening| {
+        let cursor = request.cursor(false, |opening| {
             let mut opening = opening.batch_size(batch_size.unwrap_or(0)).comment(more);
             if let Some(limit) = max_time {
                 opening = opening.max_await_time(limit);

@@ -145,14 +145,16 @@ impl<'c, C: AnyClient> Request<'c, C> {
         Ok(query.await?.typed())
     }
 
-    /// Runs any command that opens a cursor, with the options in `set`.
+    /// Runs any command that opens a cursor, with the options in `set`. `is_named` as in [`Ready::command`].
     pub async fn cursor(
         self,
+        is_named: bool,
         set: impl for<'o> FnOnce(OpenCursor<'o>) -> OpenCursor<'o> + Send,
     ) -> Result<Cursor, ClientError> {
         let Self { client, database, session, read_preference, timeout, started, site, .. } = self;
         let body = self.body.finish()?;
-        let operation = with(Operation::new(database, &body), session, read_preference, timeout);
+        let operation = Operation { is_named_by_command: is_named, ..Operation::new(database, &body) };
+        let operation = with(operation, session, read_preference, timeout);
         set(client.running().cursor_at(operation, site).started(started)).await
     }
 
@@ -229,9 +231,9 @@ impl Ready<'_> {
         self.client.run_at(operation, self.site).await
     }
 
-    /// Runs any command.
-    pub async fn command(self) -> Result<RawDocumentBuf, ClientError> {
-        let operation = Operation::new(self.database, &self.body);
+    /// Runs any command. `is_named` says that its span has its name, and not `runCommand`.
+    pub async fn command(self, is_named: bool) -> Result<RawDocumentBuf, ClientError> {
+        let operation = Operation { is_named_by_command: is_named, ..Operation::new(self.database, &self.body) };
         self.client.run_at(with(operation, self.session, self.read_preference, self.limit), self.site).await
     }
 

@@ -117,7 +117,7 @@ async fn create<C: AnyClient>(
         indexes.push(model.fields.finish()?);
     }
     request.body.add("indexes", &indexes);
-    names(&request.ready(false)?.command().await?)
+    names(&request.ready(false)?.command(true).await?)
 }
 
 /// Returns the names in the reply.
@@ -205,7 +205,7 @@ impl<'c, T, C: AnyClient> ListSearchIndexes<'c, T, C> {
         request.body.add("pipeline", &[rawdoc! { "$listSearchIndexes": stage.finish()? }]);
         let cursor = batch_size.map_or(rawdoc! {}, |size| rawdoc! { "batchSize": size });
         request.body.add("cursor", &cursor);
-        Ok(request.cursor(|opening| opening).await?.typed())
+        Ok(request.cursor(true, |opening| opening).await?.typed())
     }
 }
 
@@ -220,7 +220,7 @@ pub struct ChangeSearchIndex<'c, C = Client> {
 
 impl<C: AnyClient> ChangeSearchIndex<'_, C> {
     async fn send(self) -> Result<(), ClientError> {
-        let outcome = self.request.ready(false)?.command().await;
+        let outcome = self.request.ready(false)?.command(true).await;
         if self.is_removal { found_or_not(outcome) } else { outcome.map(drop) }
     }
 }

@@ -1,6 +1,7 @@
 //! A later command of a cursor, as the engine runs it: on the cursor's server, in its session.
 
 use std::mem;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,9 +9,10 @@ use bson::{RawDocument, RawDocumentBuf, rawdoc};
 
 use super::super::Client;
 use super::super::appending::append_elements;
-use super::super::command_events::OperationId;
+use super::super::command_events::Observation;
 use super::super::engine::{self, Attempted, Common, GivenUp, Target, Tried, refused};
 use super::super::in_session::{InSession, Pinned};
+use super::super::spans::Described;
 use super::server_cursor::ServerCursor;
 use crate::client::deployment::{Selected, Server};
 use crate::client::session::SessionError;
@@ -23,7 +25,7 @@ use crate::pool::runtime::{Connection, within};
 /// A command of a cursor in progress.
 pub(super) struct OfCursor<'a> {
     cursor: &'a mut ServerCursor,
-    id: OperationId,
+    observation: Observation,
     body: &'a RawDocument,
     limit: Limit,
     /// Whether the command closes the cursor.
@@ -42,13 +44,19 @@ enum TakenFrom {
 
 impl<'a> OfCursor<'a> {
     pub(super) fn new(cursor: &'a mut ServerCursor, body: &'a RawDocument, limit: Limit, closes: bool) -> Self {
-        let id = cursor.client.command_events().operation();
-        Self { cursor, id, body, limit, closes, from: TakenFrom::Pool }
+        let observation = cursor.client.command_events().operation(|| Described {
+            transaction: cursor.transaction_span(),
+            site: Some(cursor.site),
+            ..Described::of(&cursor.database, body)
+        });
+        Self { cursor, observation, body, limit, closes, from: TakenFrom::Pool }
     }
 
     /// Runs the command, and returns the server's successful reply.
     pub(super) async fn run(mut self) -> Result<RawDocumentBuf, GivenUp> {
-        Ok(engine::run(&mut self).await?.0.reply)
+        let observation = self.observation.clone();
+        let replied = pin!(async { Ok(engine::run(&mut self).await?.0.reply) });
+        observation.within(replied).await
     }
 }
 
@@ -57,7 +65,8 @@ impl Attempted for OfCursor<'_> {
     type Server = Arc<Server>;
 
     fn common(&self) -> Common<'_> {
-        Common { client: &self.cursor.client, id: self.id, limit: self.limit, site: self.cursor.site }
+        let Self { cursor, observation, limit, .. } = self;
+        Common { client: &cursor.client, observation, limit: *limit, site: cursor.site }
     }
 
     fn session(&mut self) -> (&mut InSession, &Client) {

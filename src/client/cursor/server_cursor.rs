@@ -12,6 +12,7 @@ use super::super::closing_queue::{QueueGuard, QueueNumber};
 use super::super::engine::GivenUp;
 use super::super::error::ClientError;
 use super::super::in_session::InSession;
+use super::super::spans::Span;
 use super::TimeoutMode;
 use super::batch::{Batch, collection_of};
 use super::command::OfCursor;
@@ -211,6 +212,14 @@ impl ServerCursor {
         match self.client.deployment().select(demand, limit.deadline()).await {
             Ok(selected) => Arc::ptr_eq(selected.server(), &self.server),
             Err(_) => false,
+        }
+    }
+
+    /// Returns the span of the transaction that the cursor was opened in, while it is open.
+    pub(super) fn transaction_span(&self) -> Option<Arc<Span>> {
+        match &self.session {
+            InSession::Explicit(explicit) if self.opened_in.is_some() => explicit.span_in_transaction(),
+            _ => None,
         }
     }
 

@@ -19,7 +19,7 @@ impl Attempted for Running<'_> {
 
     #[inline]
     fn common(&self) -> Common<'_> {
-        Common { client: self.client, id: self.id, limit: self.limit(), site: self.site }
+        Common { client: self.client, observation: &self.observation, limit: self.limit(), site: self.site }
     }
 
     #[inline]
@@ -30,7 +30,7 @@ impl Attempted for Running<'_> {
     /// In the usual case, the server is known, nothing is pinned, and there is no observer.
     #[inline]
     fn select_at_once(&self, avoid: &[ServerAddress]) -> Option<Selected> {
-        let is_usual = avoid.is_empty() && !self.is_in_transaction && !self.id.is_observed();
+        let is_usual = avoid.is_empty() && !self.is_in_transaction && !self.observation.is_observed();
         is_usual.then(|| self.client.deployment().select_at_once(self.access()))?
     }
 
@@ -46,7 +46,7 @@ impl Attempted for Running<'_> {
                 None => {}
             }
         }
-        let operation = self.id.logged(self.operation.command.body());
+        let operation = self.observation.logged(self.operation.command.body());
         let (access, only_at) = (self.access(), only.as_ref());
         let wait_logged = self.operation.part_of.map_or(&self.wait_logged, |whole| &whole.wait_logged);
         let demand = Demand { access, deprioritized: avoid, only: only_at, operation, wait_logged };

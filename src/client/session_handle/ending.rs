@@ -6,10 +6,11 @@ use std::sync::Arc;
 use bson::RawDocumentBuf;
 
 use super::super::Client;
-use super::super::command_events::OperationId;
+use super::super::command_events::Observation;
 use super::super::engine::{self, Attempted, Common, Reached, Target, Tried, found_no_server, refused};
 use super::super::error::{ClientError, FailedOperation};
 use super::super::in_session::{Explicit, InSession, Pinned};
+use super::super::spans::Described;
 use crate::client::deployment::{Demand, Selected, WaitLogged};
 use crate::client::selection::Access;
 use crate::client::session::{Fault, Moment, ReplyTimes, Retryability, SessionServer};
@@ -25,12 +26,32 @@ pub(super) enum End {
     Abort,
 }
 
+impl End {
+    /// Returns the command's name.
+    fn command(self) -> &'static str {
+        match self {
+            Self::Commit => "commitTransaction",
+            Self::Abort => "abortTransaction",
+        }
+    }
+
+    /// Returns what observes the commit or the abort of a session's transaction.
+    pub(super) fn observe(self, explicit: &Explicit, site: &'static Location<'static>) -> Observation {
+        explicit.client().command_events().operation(|| Described {
+            transaction: explicit.span(),
+            site: Some(site),
+            ..Described::named(self.command(), "admin")
+        })
+    }
+}
+
 /// Sends a commit or an abort, and retries it. `limit` is already running.
 pub(super) async fn end_transaction(
     explicit: &Arc<Explicit>,
     end: End,
     limit: Option<Limit>,
     site: &'static Location<'static>,
+    observation: &Observation,
 ) -> Result<(), ClientError> {
     let mut ending = Ending {
         explicit,
@@ -38,7 +59,7 @@ pub(super) async fn end_transaction(
         end,
         limit: limit.unwrap_or_else(|| end.limit_in(explicit).start()),
         site,
-        id: explicit.client().command_events().operation(),
+        observation,
         wait_logged: WaitLogged::new(),
         is_pinned: false,
         body: RawDocumentBuf::new(),
@@ -64,7 +85,7 @@ struct Ending<'a> {
     end: End,
     limit: Limit,
     site: &'static Location<'static>,
-    id: OperationId,
+    observation: &'a Observation,
     wait_logged: WaitLogged,
     /// Whether the connection of the attempt was pinned before.
     is_pinned: bool,
@@ -76,7 +97,7 @@ impl Attempted for Ending<'_> {
     type Server = Selected;
 
     fn common(&self) -> Common<'_> {
-        Common { client: self.explicit.client(), id: self.id, limit: self.limit, site: self.site }
+        Common { client: self.explicit.client(), observation: self.observation, limit: self.limit, site: self.site }
     }
 
     fn session(&mut self) -> (&mut InSession, &Client) {
@@ -107,10 +128,7 @@ impl Attempted for Ending<'_> {
             Some(Pinned::Server(address)) => Some(address),
             None => None,
         };
-        let operation = self.id.named(match self.end {
-            End::Commit => "commitTransaction",
-            End::Abort => "abortTransaction",
-        });
+        let operation = self.observation.named(self.end.command());
         let (only, wait_logged) = (only.as_ref(), &self.wait_logged);
         let demand = Demand { access: Access::Write, deprioritized: avoid, only, operation, wait_logged };
         let selected = explicit.client().deployment().select(demand, limit.deadline()).await;

@@ -117,7 +117,7 @@ pub use session::Session;
 use crate::client::deployment::Checks;
 use crate::client::{
     self, ClientError, ClientStatus, CommandSubscriber, Limited, OpenCursor, Operation, Query, StartSession,
-    TopologySubscriber, TypedCommand, Watch, WatchTarget, Write,
+    TopologySubscriber, TracingOptions, TypedCommand, Watch, WatchTarget, Write,
 };
 use crate::endpoint::Limit;
 use crate::endpoint::options::{DriverInfo, InvalidOption, Options};
@@ -186,6 +186,11 @@ impl ClientBuilder {
     /// [`client::ClientBuilder::max_logged_document_length`](crate::ClientBuilder::max_logged_document_length).
     pub fn max_logged_document_length(self, characters: usize) -> Self {
         Self { builder: self.builder.max_logged_document_length(characters) }
+    }
+
+    /// Sets the options for spans: see [`client::ClientBuilder::tracing`](crate::ClientBuilder::tracing).
+    pub fn tracing(self, options: TracingOptions) -> Self {
+        Self { builder: self.builder.tracing(options) }
     }
 
     /// Sets the resolver for an SRV name (`mongodb+srv://`), instead of the system's configuration.

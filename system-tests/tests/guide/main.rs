@@ -23,6 +23,7 @@ mod metrics;
 mod pool;
 mod renewal;
 mod single;
+mod traces;
 mod transaction;
 mod typed;
 
@@ -45,7 +46,7 @@ fn guide_contains_the_code_that_is_tested_here() {
         change_streams: changes;
         files: files;
         pools: pool;
-        metrics_and_traces: metrics logs;
+        metrics_and_traces: metrics traces logs;
         tls_and_credentials: credential renewal;
         blocking: single;
     };
@@ -114,6 +115,30 @@ async fn logs_in_a_process_of_its_own() {
     let client = Client::from_uri(&format!("mongodb://{address}/")).unwrap();
     client.run_command("admin", &rawdoc! { "ping": 1, "comment": "a value that is long" }).await.unwrap();
     client.shutdown(Duration::from_secs(60)).await;
+}
+
+#[test]
+fn each_operation_is_written_with_its_commands() {
+    let server = mongod::shared().unwrap();
+    let mut child = process::Command::new(std::env::current_exe().unwrap());
+    child.args(["traces_in_a_process_of_its_own", "--exact", "--ignored", "--nocapture"]);
+    let output = child.env(SERVER, server.address().to_string()).output().unwrap();
+    let written = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{written}");
+    let lines: Vec<_> = written.lines().filter(|line| line.contains("wharf::operation: close")).collect();
+    assert_eq!(lines.len(), 2, "{written}");
+    assert!(lines[0].contains(r#"db.query.text="{\"find\":\"orders\""#), "{written}");
+    assert!(lines[1].contains(r#"operation{otel.name="find shop.orders" otel.kind="client" db.system.name="mongodb""#));
+}
+
+#[tokio::test]
+#[ignore = "runs in a process with its own subscriber, started by the test above"]
+async fn traces_in_a_process_of_its_own() {
+    let Ok(address) = std::env::var(SERVER) else { return };
+    traces::begin();
+    let client = traces::client(&format!("mongodb://{address}/")).unwrap();
+    let orders = client.database("shop").collection::<Document>("orders");
+    orders.find_one(doc! { "_id": 1 }).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,0 +1,146 @@
+//! The options of spans, and their environment variables.
+
+use std::env;
+use std::fmt;
+
+/// Switches the OpenTelemetry spans of a client on, with the feature `opentelemetry`.
+#[cfg(feature = "opentelemetry")]
+const ENABLED: &str = "OTEL_RUST_INSTRUMENTATION_MONGODB_ENABLED";
+
+/// The number of characters of `db.query.text`.
+const QUERY_TEXT: &str = "OTEL_RUST_INSTRUMENTATION_MONGODB_QUERY_TEXT_MAX_LENGTH";
+
+/// The provider of tracers that the application gives to a client.
+#[cfg(feature = "opentelemetry")]
+pub(super) type Provider = std::sync::Arc<dyn opentelemetry::global::ObjectSafeTracerProvider + Send + Sync>;
+
+/// Options for the spans of a client: [`ClientBuilder::tracing`](crate::ClientBuilder::tracing).
+///
+/// A client has a span for each operation, each command that it sends, and each transaction, with the names and attributes of
+/// MongoDB's OpenTelemetry specification. They go to two places, which do not depend on each other:
+///
+/// | | switched on by |
+/// | --- | --- |
+/// | a subscriber of [`tracing`](mod@tracing) | its filter: level `DEBUG`, target `wharf::operation` |
+/// | a tracer of OpenTelemetry, with the feature `opentelemetry` | `enabled`, or the environment variable `OTEL_RUST_INSTRUMENTATION_MONGODB_ENABLED` |
+///
+/// [The guide](crate::guide::metrics_and_traces#traces) lists the attributes, and has an example.
+#[derive(Clone, Default)]
+#[must_use]
+pub struct TracingOptions {
+    query_text_max_length: Option<usize>,
+    #[cfg(feature = "opentelemetry")]
+    enabled: Option<bool>,
+    #[cfg(feature = "opentelemetry")]
+    pub(super) provider: Option<Provider>,
+}
+
+impl TracingOptions {
+    /// Creates options that leave everything to the environment variables.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets whether the spans go to a tracer of OpenTelemetry. The default comes from the environment variable
+    /// `OTEL_RUST_INSTRUMENTATION_MONGODB_ENABLED` (`1`, `true` or `yes`), or else is false.
+    ///
+    /// An application whose `tracing` subscriber passes spans on to OpenTelemetry has them from there: with both, it
+    /// has each span twice.
+    #[cfg(feature = "opentelemetry")]
+    pub fn enabled(mut self, enabled: bool) -> Self {
+        self.enabled = Some(enabled);
+        self
+    }
+
+    /// Sets the provider of the client's tracer. The default is the global provider at the time of the first span.
+    #[cfg(feature = "opentelemetry")]
+    pub fn tracer_provider<P>(mut self, provider: P) -> Self
+    where
+        P: opentelemetry::trace::TracerProvider + Send + Sync + 'static,
+        P::Tracer: opentelemetry::trace::Tracer<Span: Send + Sync + 'static> + Send + Sync + 'static,
+    {
+        self.provider = Some(std::sync::Arc::new(provider));
+        self
+    }
+
+    /// Sets the number of characters after which the attribute `db.query.text` is cut: the command as extended JSON, which
+    /// may contain personal data. Zero leaves the attribute out. The default comes from the environment variable
+    /// `OTEL_RUST_INSTRUMENTATION_MONGODB_QUERY_TEXT_MAX_LENGTH`, or else is zero.
+    pub fn query_text_max_length(mut self, characters: usize) -> Self {
+        self.query_text_max_length = Some(characters);
+        self
+    }
+
+    /// Returns the options, completed by the environment.
+    pub(super) fn settings(&self) -> Settings {
+        self.settings_by(|variable| env::var(variable).ok())
+    }
+
+    fn settings_by(&self, value: impl Fn(&'static str) -> Option<String>) -> Settings {
+        let length = || value(QUERY_TEXT)?.trim().parse().ok();
+        Settings {
+            most: self.query_text_max_length.or_else(length).unwrap_or(0),
+            #[cfg(feature = "opentelemetry")]
+            is_enabled: self.enabled.unwrap_or_else(|| {
+                let is_on =
+                    |value: &String| ["1", "true", "yes"].iter().any(|on| value.trim().eq_ignore_ascii_case(on));
+                value(ENABLED).as_ref().is_some_and(is_on)
+            }),
+        }
+    }
+}
+
+impl fmt::Debug for TracingOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("TracingOptions");
+        debug.field("query_text_max_length", &self.query_text_max_length);
+        #[cfg(feature = "opentelemetry")]
+        debug.field("enabled", &self.enabled);
+        debug.finish_non_exhaustive()
+    }
+}
+
+/// The options, completed by the environment.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Settings {
+    /// The number of characters of `db.query.text`.
+    pub(super) most: usize,
+    #[cfg(feature = "opentelemetry")]
+    pub(super) is_enabled: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(options: &TracingOptions, variables: &[(&str, &str)]) -> Settings {
+        let value = |wanted| variables.iter().find(|(name, _)| *name == wanted).map(|(_, value)| (*value).to_owned());
+        options.settings_by(value)
+    }
+
+    #[test]
+    fn query_text_is_left_out_by_default_and_the_option_precedes_the_variable() {
+        let most = |options: TracingOptions, variables: &[(&str, &str)]| settings(&options, variables).most;
+        assert_eq!(most(TracingOptions::new(), &[]), 0);
+        for (value, length) in [("1024", 1024), (" 7 ", 7), ("0", 0), ("-1", 0), ("much", 0), ("", 0)] {
+            let variable = [("OTEL_RUST_INSTRUMENTATION_MONGODB_QUERY_TEXT_MAX_LENGTH", value)];
+            assert_eq!(most(TracingOptions::new(), &variable), length, "{value}");
+            assert_eq!(most(TracingOptions::new().query_text_max_length(5), &variable), 5);
+            assert_eq!(most(TracingOptions::new().query_text_max_length(0), &variable), 0);
+        }
+    }
+
+    #[cfg(feature = "opentelemetry")]
+    #[test]
+    fn tracer_is_off_by_default_and_the_option_precedes_the_variable() {
+        let enabled = |options: TracingOptions, variables: &[(&str, &str)]| settings(&options, variables).is_enabled;
+        assert!(!enabled(TracingOptions::new(), &[]));
+        let values = [("1", true), ("true", true), ("YES", true), ("0", false), ("false", false), ("on", false)];
+        for (value, is_on) in values {
+            let variable = [("OTEL_RUST_INSTRUMENTATION_MONGODB_ENABLED", value)];
+            assert_eq!(enabled(TracingOptions::new(), &variable), is_on, "{value}");
+            assert!(enabled(TracingOptions::new().enabled(true), &variable));
+            assert!(!enabled(TracingOptions::new().enabled(false), &variable));
+        }
+    }
+}
