@@ -33,8 +33,8 @@ pub enum Mode {
     /// options.
     #[command(disable_help_flag = true)]
     Scale(Scale),
-    /// Compares wharf's client with its pool and with the official driver: commands, cursors, inserts in bulk, failover
-    /// and memory.
+    /// Compares wharf's client with its pool and with the official driver: commands, operations on one document, cursors,
+    /// inserts in bulk, failover and memory.
     Client(client::Client),
     /// Draws the pictures of BENCHMARKS.md from the figures in docs/pictures/data. Needs no server.
     Report(Report),
@@ -53,6 +53,9 @@ pub enum Mode {
     /// Measures one subject under load. The comparison runs this.
     #[command(hide = true)]
     Cell(Cell),
+    /// Counts the allocations of one subject's operations. The comparison runs this.
+    #[command(hide = true)]
+    Allocations(Allocations),
     /// Measures one subject's cold starts. The comparison runs this.
     #[command(hide = true)]
     ColdStart(ColdStart),
@@ -198,6 +201,12 @@ pub struct Cell {
 
 #[derive(Debug, Args)]
 pub struct ColdStart {
+    #[command(flatten)]
+    pub child: Child,
+}
+
+#[derive(Debug, Args)]
+pub struct Allocations {
     #[command(flatten)]
     pub child: Child,
 }

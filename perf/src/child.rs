@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use wharf_testbed::counting;
 
-use crate::arguments::{Cell, ColdStart, Profile};
+use crate::arguments::{Allocations, Cell, ColdStart, Profile};
 use crate::cold_start;
 use crate::load::{self, Load, Outcome};
 use crate::server::Server;
@@ -70,6 +71,51 @@ fn measure<S: Subject>(Cell { child, turn, warm_up }: &Cell) -> Result<(), Failu
     load.warm_up(*warm_up)?;
     take_turns(|| CellResult::try_from(load.turn(*turn)?))?;
     load.end()?;
+    runtime.block_on(subject.close());
+    Ok(())
+}
+
+/// The allocations of a subject, as a child process reports them.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct AllocationsResult {
+    /// The mean for each operation.
+    pub allocations: f64,
+}
+
+/// The number of operations in a turn that counts allocations.
+const COUNTED: u32 = 1_000;
+
+/// Prepares a subject, then counts the allocations of its operations for each line of standard input, and prints an
+/// [`AllocationsResult`].
+pub fn allocations(arguments: &Allocations) -> Result<(), Failure> {
+    arguments.child.subject.accept(arguments)
+}
+
+impl Visitor for &Allocations {
+    type Output = Result<(), Failure>;
+
+    fn visit<S: Subject>(self) -> Self::Output {
+        count_allocations::<S>(self)
+    }
+}
+
+fn count_allocations<S: Subject>(Allocations { child }: &Allocations) -> Result<(), Failure> {
+    // All work is done by one thread, whose allocations are counted.
+    let runtime = load::runtime(1)?;
+    let subject = Arc::new(runtime.block_on(filled::<S>(&child.server, child.connections))?);
+    let count = || {
+        let subject = subject.clone();
+        runtime.block_on(runtime.spawn(async move {
+            let before = counting::so_far();
+            for _ in 0..COUNTED {
+                subject.run().await?;
+            }
+            Ok(AllocationsResult { allocations: (counting::so_far() - before) as f64 / f64::from(COUNTED) })
+        }))?
+    };
+    // The first operations open connections, and do not count.
+    count()?;
+    take_turns(count)?;
     runtime.block_on(subject.close());
     Ok(())
 }

@@ -40,7 +40,7 @@ pub async fn start<S: Subject>(server: String, tasks: u32, connections: u32) -> 
     let before = observer.at_rest().await?;
 
     let began = Instant::now();
-    let ping = |subject: Arc<S>| async move { subject.ping().await };
+    let ping = |subject: Arc<S>| async move { subject.run().await };
     join((0..tasks).map(|_| tokio::spawn(ping(subject.clone()))).collect()).await?;
     let seconds = began.elapsed().as_secs_f64();
 

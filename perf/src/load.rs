@@ -191,7 +191,7 @@ impl Gate {
 }
 
 async fn take_part<S: Subject>(subject: Arc<S>, gate: Arc<Gate>) -> Result<(), Failure> {
-    let outcome = ping_in_turns(&*subject, &gate).await;
+    let outcome = run_in_turns(&*subject, &gate).await;
     if outcome.is_err() {
         gate.has_failed.store(true, Ordering::Relaxed);
         gate.all_counted.notify_one();
@@ -199,14 +199,14 @@ async fn take_part<S: Subject>(subject: Arc<S>, gate: Arc<Gate>) -> Result<(), F
     outcome
 }
 
-async fn ping_in_turns<S: Subject>(subject: &S, gate: &Gate) -> Result<(), Failure> {
+async fn run_in_turns<S: Subject>(subject: &S, gate: &Gate) -> Result<(), Failure> {
     let mut announced = gate.announced.subscribe();
     let mut latencies = Vec::new();
     while *announced.wait_for(|phase| *phase != Phase::Resting).await? != Phase::Over {
         let mut began = Instant::now();
         let mut is_first = true;
         loop {
-            subject.ping().await?;
+            subject.run().await?;
             let ended = Instant::now();
             if gate.is(Phase::Measuring) {
                 latencies.push(u64::try_from((ended - began).as_nanos()).unwrap_or(u64::MAX));
@@ -228,7 +228,7 @@ async fn ping_in_turns<S: Subject>(subject: &S, gate: &Gate) -> Result<(), Failu
 pub fn run<S: Subject>(runtime: &Runtime, subject: &Arc<S>, tasks: u32, each: u64) -> Result<(), Failure> {
     let ping = |subject: Arc<S>| async move {
         for _ in 0..each {
-            subject.ping().await?;
+            subject.run().await?;
         }
         Ok(())
     };

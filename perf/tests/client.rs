@@ -53,11 +53,30 @@ fn commands_are_measured_on_both_servers() {
 }
 
 #[test]
+fn operations_on_one_document_are_measured_and_counted() {
+    let (printed, lines) = short(&["typed"]);
+    for operation in ["find-one", "insert-one", "update-one"] {
+        for subject in ["handle", "raw", "official"] {
+            let subject = format!("{subject}-{operation}");
+            // There are two turns for each of two numbers of tasks.
+            assert_eq!(count(&lines, &format!("client-{operation}"), &subject), 4, "{subject}: {printed}");
+            assert_eq!(count(&lines, &format!("client-{operation}-allocations"), &subject), 1, "{subject}: {printed}");
+        }
+    }
+    let counted: Vec<_> = lines.iter().filter_map(|line| line["allocations"].as_f64()).collect();
+    assert_eq!(counted.len(), 9);
+    assert!(counted.iter().all(|&allocations| allocations > 1.0), "{counted:?}");
+}
+
+#[test]
 fn cursors_and_inserts_transfer_all_documents() {
-    let (printed, lines) = short(&["cursor", "bulk"]);
+    let (printed, lines) = short(&["cursor", "typed-cursor", "borrowed-cursor", "bulk", "typed-bulk"]);
     for (measured, subjects) in [
         ("client-find-50", &["client", "official", "official-raw"][..]),
+        ("client-find-typed-50", &["client", "official"]),
+        ("client-find-borrowed-50", &["client", "official"]),
         ("client-insert-200", &["client", "official-raw"]),
+        ("client-insert-typed-200", &["client", "official"]),
     ] {
         for subject in subjects {
             assert_eq!(count(&lines, measured, subject), 2, "{measured} {subject}: {printed}");

@@ -71,7 +71,8 @@ fn on_frugal(arguments: &Client) -> Result<Vec<Claim>, Failure> {
     Ok(claims)
 }
 
-fn rounds(
+/// Measures all numbers of tasks in all rounds.
+pub(super) fn rounds(
     arguments: &Client,
     server: &Server,
     measured: &str,
@@ -92,7 +93,8 @@ fn rounds(
     Ok(measurements)
 }
 
-fn print(arguments: &Client, turns: &Turns<CellResult>, subjects: &[Kind], metrics: &[Metric], to: Kind) {
+/// Prints a table for each number of tasks.
+pub(super) fn print(arguments: &Client, turns: &Turns<CellResult>, subjects: &[Kind], metrics: &[Metric], to: Kind) {
     println!("Medians. In brackets: the ratio to {to} in the same turn, its median and its quartiles.");
     for &tasks in &arguments.tasks {
         println!();

@@ -1,6 +1,7 @@
 //! Many documents at once: a query in batches, and inserts in bulk.
 
 mod subjects;
+mod typed;
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,14 +10,19 @@ use std::time::{Duration, Instant};
 use bson::{RawDocumentBuf, rawdoc};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
+use wharf_testbed::counting;
 
 use self::subjects::{ClientFind, ClientInsert, OfficialBatches, OfficialFind, OfficialInsert, Transfer};
+use self::typed::{
+    HandleFind, HandleFindBorrowed, HandleInsert, OfficialFindBorrowed, OfficialFindTyped, OfficialInsertTyped,
+};
 use super::Client;
 use crate::Failure;
 use crate::alternation::{Alternation, Asked, Competitor, Turns};
 use crate::arguments::CONNECTIONS;
 use crate::child::take_turns;
 use crate::claims::{Claim, Limit};
+use crate::item;
 use crate::load::{self, cpu_time};
 use crate::report::{compared, print_row};
 use crate::server::Server;
@@ -37,15 +43,39 @@ const QUERIES: u32 = 4;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Work {
     Find,
+    FindTyped,
+    FindBorrowed,
     Insert,
+    InsertTyped,
+}
+
+impl Work {
+    fn is_find(self) -> bool {
+        matches!(self, Self::Find | Self::FindTyped | Self::FindBorrowed)
+    }
+
+    /// Returns the subjects, wharf's client first.
+    fn subjects(self) -> &'static [Kind] {
+        match self {
+            Self::Find => &[Kind::Client, Kind::Official, Kind::OfficialRaw],
+            Self::Insert => &[Kind::Client, Kind::OfficialRaw],
+            Self::FindTyped | Self::FindBorrowed | Self::InsertTyped => &[Kind::Client, Kind::Official],
+        }
+    }
+
+    /// Returns the claim about the client's CPU time, relative to each other subject.
+    fn limit(self) -> Limit {
+        Limit::AtMost(match self {
+            Self::Find | Self::Insert => 0.8,
+            Self::FindTyped | Self::InsertTyped => 0.6,
+            Self::FindBorrowed => 0.45,
+        })
+    }
 }
 
 impl fmt::Display for Work {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Find => "find",
-            Self::Insert => "insert",
-        })
+        f.pad(self.to_possible_value().as_ref().map_or("", |value| value.get_name()))
     }
 }
 
@@ -74,29 +104,39 @@ pub struct DocumentsResult {
     pub seconds: f64,
     /// CPU time in user space and in the kernel.
     pub cpu_seconds: f64,
+    /// The allocations of the thread that does all work, for all operations.
+    pub allocations: u64,
 }
 
 const CPU: fn(&DocumentsResult) -> f64 = |turn| turn.cpu_seconds * 1e9 / turn.documents as f64;
 const RATE: fn(&DocumentsResult) -> f64 = |turn| turn.documents as f64 / turn.seconds;
+const ALLOCATIONS: fn(&DocumentsResult) -> f64 = |turn| turn.allocations as f64 / turn.documents as f64;
 
 /// Measures, prints a table, and returns the claims.
 pub fn measure(arguments: &Client, work: Work) -> Result<Vec<Claim>, Failure> {
     let server = Server::provide(&arguments.machine)?;
-    let (batches, subjects, what) = match work {
-        Work::Find => (arguments.batches.clone(), vec![Kind::Client, Kind::Official, Kind::OfficialRaw], "A query of"),
-        Work::Insert => (vec![arguments.documents], vec![Kind::Client, Kind::OfficialRaw], "An insert of"),
+    let (batches, what) = match work.is_find() {
+        true => (arguments.batches.clone(), "A query of"),
+        false => (vec![arguments.documents], "An insert of"),
     };
-    let length = document(0).as_bytes().len();
+    let length = match work {
+        Work::Find | Work::Insert => document(0).as_bytes().len(),
+        _ => item::written(&item::item(0))?.as_bytes().len(),
+    };
     println!("{what} {} documents of {length} bytes: {}", arguments.documents, server.describe());
-    if work == Work::Find {
-        let runtime = load::runtime(1)?;
-        runtime.block_on(fill(&server.address, arguments.documents))?;
+    if work.is_find() {
+        let (runtime, address) = (load::runtime(1)?, &server.address);
+        match work {
+            Work::Find => runtime.block_on(fill(address, arguments.documents))?,
+            _ => runtime.block_on(item::fill(address, arguments.documents))?,
+        }
     }
-    let alternation = Alternation { subjects: subjects.clone(), json: arguments.json.as_deref() };
-    let (turns, operations) = match (work, arguments.short) {
+    let subjects = work.subjects();
+    let alternation = Alternation { subjects: subjects.to_vec(), json: arguments.json.as_deref() };
+    let (turns, operations) = match (work.is_find(), arguments.short) {
         (_, true) => (2, 1),
-        (Work::Find, false) => (TURNS, QUERIES),
-        (Work::Insert, false) => (TURNS, 1),
+        (true, false) => (TURNS, QUERIES),
+        (false, false) => (TURNS, 1),
     };
     let mut claims = Vec::new();
     for batch in batches {
@@ -113,7 +153,7 @@ pub fn measure(arguments: &Client, work: Work) -> Result<Vec<Claim>, Failure> {
                 Competitor::start(asked, command)
             })?);
         }
-        claims.extend(report(work, batch, &subjects, &measurements));
+        claims.extend(report(work, batch, subjects, &measurements));
     }
     Ok(claims)
 }
@@ -123,17 +163,21 @@ fn report(work: Work, batch: u32, subjects: &[Kind], turns: &Turns<DocumentsResu
         (_, Kind::Client) => "client",
         (Work::Find, Kind::OfficialRaw) => "official, raw batches",
         (Work::Find, _) => "official, raw documents",
-        (Work::Insert, _) => "official",
+        _ => "official",
     };
     println!();
-    let title = if work == Work::Find { format!("batches of {batch}") } else { "one call".to_owned() };
+    let title = if work.is_find() { format!("batches of {batch}") } else { "one call".to_owned() };
     print_row(&title, subjects.iter().map(|&kind| name(kind)));
-    for (metric, value) in [("client CPU per document, ns", CPU), ("documents per second", RATE)] {
+    for (metric, value) in [
+        ("client CPU per document, ns", CPU),
+        ("documents per second", RATE),
+        ("allocations per document", ALLOCATIONS),
+    ] {
         print_row(metric, subjects.iter().map(|&kind| compared(turns, 1, value, kind, Kind::Client)));
     }
     let others = subjects.iter().filter(|&&kind| kind != Kind::Client);
     let claim = |&other: &Kind| {
-        let limit = Limit::AtMost(0.8);
+        let limit = work.limit();
         let text = format!("{work}, {title}: the client's CPU per document is {limit} times that of {}", name(other));
         limit.judge(text, median(&turns.ratios(1, CPU, Kind::Client, other)))
     };
@@ -170,6 +214,12 @@ pub fn child(arguments: &Documents) -> Result<(), Failure> {
         (Work::Find, Kind::OfficialRaw) => transfer::<OfficialBatches>(arguments),
         (Work::Insert, Kind::Client) => transfer::<ClientInsert>(arguments),
         (Work::Insert, Kind::OfficialRaw) => transfer::<OfficialInsert>(arguments),
+        (Work::FindTyped, Kind::Client) => transfer::<HandleFind>(arguments),
+        (Work::FindTyped, Kind::Official) => transfer::<OfficialFindTyped>(arguments),
+        (Work::FindBorrowed, Kind::Client) => transfer::<HandleFindBorrowed>(arguments),
+        (Work::FindBorrowed, Kind::Official) => transfer::<OfficialFindBorrowed>(arguments),
+        (Work::InsertTyped, Kind::Client) => transfer::<HandleInsert>(arguments),
+        (Work::InsertTyped, Kind::Official) => transfer::<OfficialInsertTyped>(arguments),
         (work, subject) => Err(format!("{subject} has no way to {work}").into()),
     }
 }
@@ -184,20 +234,22 @@ fn transfer<T: Transfer>(arguments: &Documents) -> Result<(), Failure> {
         runtime.block_on(runtime.spawn(async move { of_part.prepare().await }))??;
         let of_part = subject.clone();
         let (began, cpu_before) = (Instant::now(), cpu_time()?);
-        runtime.block_on(runtime.spawn(async move {
+        let allocations = runtime.block_on(runtime.spawn(async move {
+            let before = counting::so_far();
             for _ in 0..operations {
                 let transferred = of_part.transfer().await?;
                 if transferred != documents {
                     return Err(Failure::from(format!("{transferred} documents instead of {documents}")));
                 }
             }
-            Ok(())
+            Ok(counting::so_far().saturating_sub(before))
         }))??;
         let (elapsed, cpu) = (began.elapsed(), cpu_time()?.saturating_sub(cpu_before));
         Ok(DocumentsResult {
             documents: documents * operations,
             seconds: elapsed.as_secs_f64(),
             cpu_seconds: cpu.as_secs_f64(),
+            allocations: allocations as u64,
         })
     };
     // The first turn opens the connection, and does not count.

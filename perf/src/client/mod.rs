@@ -1,12 +1,13 @@
 //! The client, compared with the pool that it uses and with the official driver.
 //!
-//! Each section is a separate measurement. All subjects are given the same connection string, and use the cheapest
-//! calls that they offer: raw commands, raw documents, batches of the same size.
+//! Each section is a separate measurement. All subjects are given the same connection string. They use the cheapest calls
+//! that they offer, which are raw commands, raw documents and batches of the same size, or all use one serde type.
 
 mod commands;
 mod documents;
 mod failover;
 mod memory;
+mod typed;
 
 pub use documents::{Documents, child as documents};
 pub use failover::{Failover, child as failover};
@@ -27,10 +28,18 @@ pub enum Section {
     /// `Client::run_command`, compared with the pool on a mongod and with the official driver on a server that costs less
     /// than a client.
     Commands,
+    /// `find_one`, `insert_one` and `update_one` of a serde type, compared with raw operations and with the official driver.
+    Typed,
     /// A query of many documents in batches.
     Cursor,
+    /// The same as owned values of a serde type.
+    TypedCursor,
+    /// The same as values that borrow their strings.
+    BorrowedCursor,
     /// Inserts in bulk.
     Bulk,
+    /// `insert_many` of values of a serde type.
+    TypedBulk,
     /// A replica set that loses its primary.
     Failover,
     /// The memory of idle clients.
@@ -120,8 +129,12 @@ pub fn run(arguments: &Client) -> Result<bool, Failure> {
     for section in &arguments.sections {
         let measure = || match section {
             Section::Commands => commands::measure(&arguments),
+            Section::Typed => typed::measure(&arguments),
             Section::Cursor => documents::measure(&arguments, documents::Work::Find),
+            Section::TypedCursor => documents::measure(&arguments, documents::Work::FindTyped),
+            Section::BorrowedCursor => documents::measure(&arguments, documents::Work::FindBorrowed),
             Section::Bulk => documents::measure(&arguments, documents::Work::Insert),
+            Section::TypedBulk => documents::measure(&arguments, documents::Work::InsertTyped),
             Section::Failover => failover::measure(&arguments),
             Section::Memory => memory::measure(&arguments),
         };

@@ -61,7 +61,7 @@ impl Subject for Floor {
         Ok(())
     }
 
-    async fn ping(&self) -> Result<(), Failure> {
+    async fn run(&self) -> Result<(), Failure> {
         // Released after the stream is given back, so that the next owner of the permit finds a stream.
         let _permit = self.permits.acquire().await?;
         let mut stream = match self.take() {

@@ -1,11 +1,13 @@
-//! The subjects: ways to send a `ping` and receive its reply.
+//! The subjects: ways to send a `ping` and receive its reply, or to run an operation on one document.
 
 mod floor;
 mod official;
+mod typed;
 mod wharf;
 
 pub use floor::Floor;
 pub use official::{Official, OfficialRaw};
+pub use typed::{FIND_ONE, Handle, INSERT_ONE, OfficialTyped, Raw, UPDATE_ONE};
 pub use wharf::{BusyPollingCommand, ClientCommand, PoolCommand, PoolInSession, Wharf};
 
 use std::fmt;
@@ -17,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Failure;
 
-/// A pool of connections that runs one command.
+/// A pool of connections that runs one operation.
 pub trait Subject: Send + Sync + Sized + 'static {
     /// Prepares everything, but does not open any of the pool's connections yet.
     fn open(server: &str, connections: u32) -> impl Future<Output = Result<Self, Failure>> + Send;
@@ -27,8 +29,8 @@ pub trait Subject: Send + Sync + Sized + 'static {
         async { Ok(()) }
     }
 
-    /// Sends a `ping` on a connection of the pool and waits for a successful reply.
-    fn ping(&self) -> impl Future<Output = Result<(), Failure>> + Send;
+    /// Runs the operation on a connection of the pool, and waits for a successful reply. Usually it is a `ping`.
+    fn run(&self) -> impl Future<Output = Result<(), Failure>> + Send;
 
     /// Closes everything.
     fn close(&self) -> impl Future<Output = ()> + Send;
@@ -42,7 +44,7 @@ pub trait Visitor {
 }
 
 /// How long a client may take to end.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Returns the connection string that both clients get.
 pub fn uri(server: &str, connections: u32) -> String {
@@ -69,6 +71,18 @@ pub enum Kind {
     ClientBusyPolling,
     /// The official driver with its cheapest calls: raw commands, raw documents, raw batches.
     OfficialRaw,
+    /// `find_one` by `_id`: with wharf's handles, with its raw operations and serde, and with the official driver.
+    HandleFindOne,
+    RawFindOne,
+    OfficialFindOne,
+    /// `insert_one`, likewise.
+    HandleInsertOne,
+    RawInsertOne,
+    OfficialInsertOne,
+    /// `update_one` by `_id`, likewise.
+    HandleUpdateOne,
+    RawUpdateOne,
+    OfficialUpdateOne,
 }
 
 impl Kind {
@@ -83,21 +97,22 @@ impl Kind {
             Self::Client => visitor.visit::<ClientCommand>(),
             Self::ClientBusyPolling => visitor.visit::<BusyPollingCommand>(),
             Self::OfficialRaw => visitor.visit::<OfficialRaw>(),
+            Self::HandleFindOne => visitor.visit::<Handle<FIND_ONE>>(),
+            Self::RawFindOne => visitor.visit::<Raw<FIND_ONE>>(),
+            Self::OfficialFindOne => visitor.visit::<OfficialTyped<FIND_ONE>>(),
+            Self::HandleInsertOne => visitor.visit::<Handle<INSERT_ONE>>(),
+            Self::RawInsertOne => visitor.visit::<Raw<INSERT_ONE>>(),
+            Self::OfficialInsertOne => visitor.visit::<OfficialTyped<INSERT_ONE>>(),
+            Self::HandleUpdateOne => visitor.visit::<Handle<UPDATE_ONE>>(),
+            Self::RawUpdateOne => visitor.visit::<Raw<UPDATE_ONE>>(),
+            Self::OfficialUpdateOne => visitor.visit::<OfficialTyped<UPDATE_ONE>>(),
         }
     }
 }
 
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Floor => "floor",
-            Self::Wharf => "wharf",
-            Self::Official => "official",
-            Self::Pool => "pool",
-            Self::PoolInSession => "pool-in-session",
-            Self::Client => "client",
-            Self::ClientBusyPolling => "client-busy-polling",
-            Self::OfficialRaw => "official-raw",
-        })
+        // None of them is hidden.
+        f.pad(self.to_possible_value().as_ref().map_or("", |value| value.get_name()))
     }
 }

@@ -41,7 +41,7 @@ impl Subject for Official {
         Ok(Self { admin: client.database("admin"), client })
     }
 
-    async fn ping(&self) -> Result<(), Failure> {
+    async fn run(&self) -> Result<(), Failure> {
         // Fails unless the reply reports success. The driver consumes the document, so it is built anew each time.
         self.admin.run_command(doc! { "ping": 1 }).await?;
         Ok(())
@@ -70,7 +70,7 @@ impl Subject for OfficialRaw {
         Ok(Self { admin, client, ping })
     }
 
-    async fn ping(&self) -> Result<(), Failure> {
+    async fn run(&self) -> Result<(), Failure> {
         // The driver consumes the command, so its bytes are copied each time.
         self.admin.run_raw_command(self.ping.clone()).await?;
         Ok(())

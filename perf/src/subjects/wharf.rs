@@ -23,7 +23,7 @@ impl Subject for Wharf {
         Ok(Self { pool, ping: rawdoc! { "ping": 1 } })
     }
 
-    async fn ping(&self) -> Result<(), Failure> {
+    async fn run(&self) -> Result<(), Failure> {
         let mut connection = self.pool.check_out().await?;
         // Fails unless the reply reports success.
         connection.run_command("admin", &self.ping).await?;
@@ -44,7 +44,7 @@ impl Subject for PoolCommand {
         Wharf::open(server, connections).await.map(Self)
     }
 
-    async fn ping(&self) -> Result<(), Failure> {
+    async fn run(&self) -> Result<(), Failure> {
         self.0.pool.run_command("admin", &self.0.ping).await?;
         Ok(())
     }
@@ -70,7 +70,7 @@ impl Subject for PoolInSession {
         Ok(Self { pool: PoolCommand::open(server, connections).await?, pings, next: AtomicUsize::new(0) })
     }
 
-    async fn ping(&self) -> Result<(), Failure> {
+    async fn run(&self) -> Result<(), Failure> {
         // Relaxed: any session will do.
         let ping = &self.pings[self.next.fetch_add(1, Ordering::Relaxed) % self.pings.len()];
         self.pool.0.pool.run_command("admin", ping).await?;
@@ -91,8 +91,8 @@ impl Subject for BusyPollingCommand {
         ClientCommand::with(options.busy_poll(Duration::from_micros(50))).await.map(Self)
     }
 
-    async fn ping(&self) -> Result<(), Failure> {
-        self.0.ping().await
+    async fn run(&self) -> Result<(), Failure> {
+        self.0.run().await
     }
 
     async fn close(&self) {
@@ -119,7 +119,7 @@ impl Subject for ClientCommand {
         Self::with(super::uri(server, connections).parse()?).await
     }
 
-    async fn ping(&self) -> Result<(), Failure> {
+    async fn run(&self) -> Result<(), Failure> {
         self.client.run_command("admin", &self.ping).await?;
         Ok(())
     }
