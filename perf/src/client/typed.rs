@@ -31,7 +31,10 @@ pub fn measure(arguments: &Client) -> Result<Vec<Claim>, Failure> {
         print(arguments, &turns, &subjects, &[CPU, THROUGHPUT, P99], official);
         print_allocations(arguments, &server, operation, &subjects)?;
         for &tasks in &arguments.tasks {
-            for (other, limit) in [(raw, Limit::AtMost(1.05)), (official, Limit::AtMost(0.6))] {
+            // With one task, server and client wait for each other, and the kernel takes most of the CPU time: even a `ping`
+            // without a client costs more than 0.6 times what it costs the official driver.
+            let limits = [(raw, Limit::AtMost(1.05)), (official, Limit::AtMost(0.6))];
+            for (other, limit) in limits.into_iter().take(if tasks == 1 { 1 } else { 2 }) {
                 let text = format!("{operation}, CPU with {tasks} tasks: the handle's is {limit} times that of {other}");
                 claims.push(limit.judge(text, median(&turns.ratios(tasks, CPU.value, handle, other))));
             }
