@@ -380,7 +380,7 @@ impl<'c> Write<'c> {
     /// Gives each inserted document an `_id`, as its first field, if it has none.
     fn add_ids(&mut self, written: &mut Written) {
         for (index, statement) in self.statements.iter_mut().enumerate() {
-            if statement.kind == Kind::Insert && matches!(statement.document.get("_id"), Ok(None)) {
+            if statement.kind == Kind::Insert && !reply::has_field(&statement.document, "_id") {
                 let id = object_id();
                 let mut document = RawDocumentBuf::new();
                 document.append(cstr!("_id"), id);

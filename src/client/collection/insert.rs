@@ -16,6 +16,7 @@ use super::fields::{Fields, Shape, refused};
 use super::request::Request;
 use super::results::{Counts, InsertManyResult, InsertOneResult};
 use super::{AnyClient, Collection};
+use crate::endpoint::wire::reply::has_field;
 use crate::endpoint::{Limit, OutgoingSequence};
 
 impl<T: Serialize, C: AnyClient> Collection<T, C> {
@@ -129,7 +130,7 @@ impl NewDocument {
         let start = if makes_room { ROOM_FOR_ID } else { 0 };
         let bytes = encode_after(argument, value, "; insert several documents with insert_many", start)?;
         let mut this = Self { bytes, start, generated: None };
-        if matches!(this.document()?.get("_id"), Ok(None)) {
+        if !has_field(this.document()?, "_id") {
             this.give_id(argument)?;
         }
         Ok(this)

@@ -50,13 +50,28 @@ pub(crate) fn walk<'d>(document: &'d RawDocument, mut visit: impl FnMut(&'d [u8]
     rest.is_empty()
 }
 
-/// An element's name, type and value.
-type Element<'d> = (&'d [u8], u8, &'d [u8]);
+/// Returns whether a document has an element with this name, stepping from one to the next like [`find`]. Returns `None`
+/// if it meets an element of a rare type or invalid bytes first.
+pub(crate) fn has(document: &RawDocument, name: &[u8]) -> Option<bool> {
+    let bytes = document.as_bytes();
+    let mut rest = bytes.get(4..bytes.len() - 1)?;
+    while !rest.is_empty() {
+        let ((other, _, _), further) = next(rest)?;
+        if other == name {
+            return Some(true);
+        }
+        rest = further;
+    }
+    Some(false)
+}
 
-/// Returns the first element, and what follows it. Returns `None` if there is none, if its type is rare, or if it is
-/// invalid.
+/// An element's name, type and value.
+pub(crate) type Element<'d> = (&'d [u8], u8, &'d [u8]);
+
+/// Returns the first element, and what follows it. Returns `None` if there is none, if its type is rare, if its name is
+/// not ASCII, or if it is invalid.
 #[inline]
-fn next(elements: &[u8]) -> Option<(Element<'_>, &[u8])> {
+pub(crate) fn next(elements: &[u8]) -> Option<(Element<'_>, &[u8])> {
     let (&kind, named) = elements.split_first()?;
     let end = end_of_name(named)?;
     let (name, ended) = named.split_at(end);

@@ -311,9 +311,10 @@ pub(crate) fn has_field(document: &RawDocument, field: &str) -> bool {
     if document.as_bytes().len() < 4 + 1 + 2 + field.len() {
         return false;
     }
-    let mut found = false;
-    let is_all = element::walk(document, |name, _, _| found |= name == field.as_bytes());
-    found || (!is_all && matches!(document.get(field), Ok(Some(_))))
+    match element::has(document, field.as_bytes()) {
+        Some(has_field) => has_field,
+        None => matches!(document.get(field), Ok(Some(_))),
+    }
 }
 
 /// Returns the whole number in a field, which may have any numeric type; `None` if the field is missing or null.
