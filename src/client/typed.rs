@@ -1,5 +1,7 @@
 //! Commands and replies as the application's own types, through serde.
 
+mod quick;
+
 use std::fmt;
 use std::future::{Future, IntoFuture};
 use std::marker::PhantomData;
@@ -243,6 +245,15 @@ pub(super) fn encode_after(
 
 /// Reads a server's document as a value of the application, or reports which field of which document serde cannot read.
 pub(super) fn decode<'d, T: Deserialize<'d>>(document: &'d RawDocument) -> Result<T, String> {
+    match quick::read(document) {
+        Ok(value) => Ok(value),
+        Err(quick::Unusual) => decode_unusual(document),
+    }
+}
+
+/// Reads any document with bson's deserializer.
+#[cold]
+fn decode_unusual<'d, T: Deserialize<'d>>(document: &'d RawDocument) -> Result<T, String> {
     if nesting::is_too_deep(document) {
         return Err(format!("it is nested in more than {} levels", nesting::MOST_LEVELS));
     }
