@@ -145,8 +145,8 @@ pub fn measure(arguments: &Client, work: Work) -> Result<Vec<Claim>, Failure> {
         for round in 0..arguments.rounds {
             eprintln!("{measured}: round {} of {}", round + 1, arguments.rounds);
             measurements.extend(alternation.take_turns(&measured, round, turns, |subject| {
-                let workers = server.workers();
-                let asked = Asked { round, tasks: 1, subject, connections: CONNECTIONS, workers };
+                // One worker, so that one thread does all work: each thread counts its own allocations.
+                let asked = Asked { round, tasks: 1, subject, connections: CONNECTIONS, workers: 1 };
                 let mut command = asked.command("documents", &server.address)?;
                 command.args(["--work", &work.to_string(), "--documents", &arguments.documents.to_string()]);
                 command.args(["--batch", &batch.to_string(), "--operations", &operations.to_string()]);
