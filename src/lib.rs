@@ -127,7 +127,7 @@ pub use endpoint::{
 #[doc(inline)]
 pub use pool::condition::Condition;
 #[doc(inline)]
-pub use pool::core::{Clear, Phase, PoolStatus, ServiceStatus};
+pub use pool::core::{Clear, Phase, PoolStatus, ServiceStatus, Usage};
 #[doc(inline)]
 pub use pool::error::{
     Cause, CheckInError, CheckOutError, ConnectTimeoutError, EstablishError, Holders, Labels, PoolClearedError,
@@ -144,7 +144,7 @@ pub use pool::options::{BackgroundInterval, InvalidOption, MAX_CONNECTIONS, Opti
 #[cfg(not(loom))]
 #[doc(inline)]
 pub use pool::runtime::{
-    Connection, Establish, Establishing, FailedConnection, LongHold, Pool, PoolBuilder, Subscriber,
+    Connection, Establish, Establishing, FailedConnection, LongHold, Pool, PoolBuilder, Subscriber, WeakPool,
 };
 #[doc(inline)]
 pub use pool::service_id::ServiceId;

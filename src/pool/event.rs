@@ -219,7 +219,8 @@ impl PoolEvent {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ConnectionClosedReason {
-    /// The pool was cleared after the connection was created.
+    /// The pool was cleared after the connection was created, or no longer wants the connection: it was
+    /// [detached](crate::Connection::detach), or [not retained](crate::Pool::retain).
     Stale,
     /// The connection was idle for longer than `maxIdleTimeMS`.
     Idle,

@@ -121,6 +121,21 @@ impl<E: Environment> Core<E> {
         }
     }
 
+    /// Takes an available connection from any shard, unless a check-out is waiting.
+    ///
+    /// # Race window
+    ///
+    /// As for [`Core::try_take`]. While another check-out is queuing up, this one may take a connection from a shard that
+    /// the other has yet to look at, and then counts as earlier.
+    pub fn try_take_any(self: &Arc<Self>) -> Option<Idle<E>> {
+        loop {
+            let Popped::Slot(slot) = self.take_any() else { return None };
+            if let Ok(idle) = self.vet(Held::new(self, slot)) {
+                return Some(idle);
+            }
+        }
+    }
+
     /// Checks out a connection in the most frequent case, in which the caller only has to take the top of its thread's
     /// stack. The caller [begins](Hit::begin) the use.
     ///

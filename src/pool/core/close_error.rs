@@ -19,6 +19,8 @@ pub(super) enum CloseError {
     Unusable,
     #[error("the code that judges or drains the connection panicked")]
     Panicked,
+    #[error("its user discarded the connection")]
+    Discarded,
     #[error("the drain after its last command was stopped because a check-out needed the connection's capacity")]
     Displaced,
 }

@@ -264,10 +264,15 @@ impl<E: Environment> Held<E> {
 
     /// Gives up the connection in a forked child, without touching anything else of the parent's pool.
     pub(super) fn abandon(self) {
-        // SAFETY: INV-1: the token is consumed, so nothing borrows the connection.
-        if let Some(connection) = unsafe { self.slot().replace(None) } {
+        if let Some(connection) = self.take() {
             self.core().environment.abandon(connection);
         }
+    }
+
+    /// Takes the connection out of its slot, for a caller whose token is consumed.
+    pub(super) fn take(self) -> Option<E::Connection> {
+        // SAFETY: INV-1: the token is consumed, so nothing borrows the connection.
+        unsafe { self.slot().replace(None) }
     }
 
     /// Returns the error for the event, if a subscriber is listening.
@@ -302,8 +307,7 @@ impl<E: Environment> Held<E> {
     ) -> (Option<E::Connection>, Closing<E>) {
         let core = self.shared_core();
         let connection_id = self.id();
-        // SAFETY: INV-1: the token is consumed, so nothing borrows the connection.
-        let connection = unsafe { self.slot().replace(None) };
+        let connection = self.take();
         let (reference, waker) = {
             let mut registry = core.registry.lock();
             // Emitted under the lock, so that subscribers never see a connection closed as stale before they see the
@@ -334,7 +338,7 @@ impl<E: Environment> Held<E> {
     #[inline]
     pub(super) fn touch(&self) {
         let core = self.core();
-        if core.vetting && !core.options.max_idle_time.is_zero() {
+        if core.notes_idle_times() {
             self.slot().set_since(core.nanos_since_epoch());
         }
     }

@@ -32,6 +32,11 @@ impl<E: Environment> Lease<E> {
         Self(held)
     }
 
+    #[inline]
+    pub(super) fn held(&self) -> Held<E> {
+        self.0
+    }
+
     /// Notes when a timed use begins.
     #[inline]
     pub(super) fn begin_timed_use(&self) {

@@ -149,6 +149,7 @@ impl<E: Environment> Held<E> {
         let (core, slot) = (self.core(), self.slot());
         let now = core.environment.stopwatch();
         let waited = started.until(now);
+        self.record_mut(|record| record.waits = record.waits.saturating_add(1));
         if is_opened {
             core.measures.opened.record(waited);
         } else {

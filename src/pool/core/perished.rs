@@ -31,6 +31,12 @@ impl<E: Environment> Core<E> {
         self.idle_for_too_long(held.slot().since()).then_some(ConnectionClosedReason::Idle)
     }
 
+    /// Returns whether check-ins note when they make a connection available.
+    #[inline]
+    pub(super) fn notes_idle_times(&self) -> bool {
+        self.vetting && !self.options.max_idle_time.is_zero()
+    }
+
     pub(super) fn idle_for_too_long(&self, since: u64) -> bool {
         let most = self.options.max_idle_time;
         !most.is_zero() && Duration::from_nanos(self.nanos_since_epoch().saturating_sub(since)) > most

@@ -49,7 +49,7 @@ impl<E: Environment> Permit<E> {
         let connection_id = core.next_id();
         let reference: Arc<Core<E>> = core.clone();
         slot.set_known_as(connection_id, false);
-        let record = Record { created, core: Some(reference), ..Record::default() };
+        let record = Record { created, hits_before: slot.tally().hits(), core: Some(reference), ..Record::default() };
         // SAFETY: INV-1: the slot did not have an owner, so it is ours.
         unsafe {
             slot.with_record_mut(|present| *present = record);

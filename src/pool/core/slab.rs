@@ -81,6 +81,10 @@ pub(super) struct Record {
     /// The service that the connection belongs to, in load-balanced mode.
     pub(super) membership: Option<Membership>,
     pub(super) purpose: Purpose,
+    /// How many times the connection was checked out otherwise than by a hit.
+    pub(super) waits: u32,
+    /// The slot's hits before the connection was created.
+    pub(super) hits_before: u64,
     /// INV-2 (a connection keeps its pool): an `Arc` of the core, from the connection's creation until the slot is
     /// released to the registry. Tokens hold plain pointers to the core and rely on it.
     pub(super) core: Option<Arc<dyn Any + Send + Sync>>,

@@ -316,6 +316,13 @@ impl<E: Environment> Idle<E> {
         self.0
     }
 
+    /// Returns the connection.
+    #[allow(unsafe_code)]
+    pub(super) fn connection(&mut self) -> &mut E::Connection {
+        // SAFETY: INV-1: we own the slot. The borrow is the token's, and exclusive.
+        unsafe { self.0.slot().value_mut() }.expect("BUG: an idle token without its connection")
+    }
+
     /// Returns the connection's number.
     pub fn id(&self) -> u64 {
         self.0.id()

@@ -176,7 +176,8 @@ pub struct ConnectionMetrics {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct Closes {
-    /// The pool or the connection's service was cleared, or the pool's runtime ended.
+    /// The pool or the connection's service was cleared, the pool's runtime ended, or the connection was detached or not
+    /// retained.
     pub stale: u64,
     /// The connection was available for longer than `maxIdleTimeMS`.
     pub idle: u64,

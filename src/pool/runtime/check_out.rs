@@ -22,7 +22,7 @@ use crate::pool::error::CheckOutError;
 use crate::pool::runtime::boxed;
 
 /// The line that called the check-out.
-type Site = &'static Location<'static>;
+pub(super) type Site = &'static Location<'static>;
 
 type Outcome<E> = Result<Connection<E>, CheckOutError>;
 
@@ -285,7 +285,11 @@ impl<'p, E: Establish> StartedCheckOut<'p, E> {
 
 /// Checks out a connection that was not a hit, and notes its holder.
 #[inline]
-fn checked_out<E: Establish>(idle: Idle<TokioEnvironment<E>>, started: Started, site: Site) -> Connection<E> {
+pub(super) fn checked_out<E: Establish>(
+    idle: Idle<TokioEnvironment<E>>,
+    started: Started,
+    site: Site,
+) -> Connection<E> {
     idle.note_holder(site);
     Connection::new(idle.check_out(started))
 }

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use super::environment::TokioEnvironment;
 use super::establish::Establish;
-use crate::pool::core::{Core, Lease, Purpose};
+use crate::pool::core::{Core, Lease, Purpose, Usage};
 use crate::pool::error::PoolClearedError;
 use crate::pool::service_id::ServiceId;
 
@@ -92,6 +92,38 @@ impl<E: Establish> Connection<E> {
     /// cursors, transactions and other operations hold.
     pub fn pin_to(&mut self, purpose: Purpose) {
         self.lease.pin_to(purpose);
+    }
+
+    /// Returns how long the connection has existed, and how often it was checked out.
+    #[must_use]
+    #[doc(alias = "metrics")]
+    pub fn usage(&self) -> Usage {
+        self.lease.usage()
+    }
+
+    /// Closes the connection instead of checking it in, for a user that knows that it is no longer good.
+    ///
+    /// `ConnectionCheckedIn` is emitted, then `ConnectionClosed` with the reason "error". [`Establish::close`] gets the
+    /// connection.
+    #[doc(alias = "evict")]
+    #[doc(alias = "close")]
+    pub fn discard(self) {
+        self.lease.discard();
+    }
+
+    /// Takes the connection out of the pool, to keep it for good. The pool may open another in its place.
+    ///
+    /// `ConnectionCheckedIn` is emitted, then `ConnectionClosed` with the reason "stale", so that counts made from the
+    /// events remain correct. [`Establish::close`] is not called.
+    ///
+    /// In a forked child, a connection that was checked out before the fork still belongs to the parent.
+    #[must_use = "to close the connection, call `discard`"]
+    #[doc(alias = "take")]
+    #[doc(alias = "leak")]
+    #[doc(alias = "hijack")]
+    #[doc(alias = "into_inner")]
+    pub fn detach(self) -> E::Connection {
+        self.lease.detach()
     }
 
     /// Runs an operation on the connection until it completes or the pool is cleared with

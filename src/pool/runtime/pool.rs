@@ -153,7 +153,7 @@ pub struct Pool<E: Establish> {
     /// The core of `shared`. With this copy of its pointer, a check-out loads one pointer instead of two.
     pub(super) core: CoreOfShared<E>,
     /// Always kept together with `core` (INV-14).
-    shared: Arc<Shared<E>>,
+    pub(super) shared: Arc<Shared<E>>,
 }
 
 /// A handle's copy of the pointer to its pool's core.
@@ -172,7 +172,7 @@ impl<E: Establish> Deref for CoreOfShared<E> {
 }
 
 /// The part that all handles to a pool share. Dropping the last handle closes the pool.
-struct Shared<E: Establish> {
+pub(super) struct Shared<E: Establish> {
     core: Arc<Core<TokioEnvironment<E>>>,
     /// The pool's successor in a forked child.
     after_fork: OnceLock<Pool<E>>,
@@ -405,8 +405,8 @@ impl<E: Establish> Pool<E> {
     /// Returns a function that returns the pool's metrics as long as the pool has a handle.
     #[cfg(any(feature = "metrics-facade", feature = "opentelemetry"))]
     pub(crate) fn weak_metrics(&self) -> impl Fn() -> Option<PoolMetrics> + Send + Sync + 'static {
-        let shared = Arc::downgrade(&self.shared);
-        move || shared.upgrade().map(|shared| Self::of(shared).metrics())
+        let pool = self.downgrade();
+        move || pool.upgrade().map(|pool| pool.metrics())
     }
 
     /// Returns the generation of a service and the number of connections to it, in load-balanced mode.
@@ -590,7 +590,7 @@ impl<E: Establish> Pool<E> {
 
     /// Returns a handle to the pool with this shared part.
     #[allow(unsafe_code)]
-    fn of(shared: Arc<Shared<E>>) -> Self {
+    pub(super) fn of(shared: Arc<Shared<E>>) -> Self {
         // SAFETY: INV-14: from here on, the copy is in a `ManuallyDrop` and stays beside `shared`.
         let core = CoreOfShared(ManuallyDrop::new(unsafe { std::ptr::read(&raw const shared.core) }));
         Self { core, shared }

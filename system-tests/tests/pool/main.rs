@@ -16,6 +16,7 @@
 
 mod cancellation;
 mod closing;
+mod control;
 mod errors;
 mod event_errors;
 mod events;

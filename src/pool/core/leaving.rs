@@ -1,0 +1,135 @@
+//! Connections that leave the pool because their user or the pool's owner wants it, and how much they were used.
+
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::close_error::CloseError;
+use super::core::Core;
+use super::environment::Environment;
+use super::held::Held;
+use super::lease::Lease;
+use super::tokens::{CountsAs, Idle};
+use crate::pool::event::ConnectionClosedReason;
+
+/// How long a connection has existed, and how much it was used.
+///
+/// ```
+/// use std::time::Duration;
+/// use wharf::Usage;
+///
+/// fn is_worn_out(usage: &Usage) -> bool {
+///     usage.age > Duration::from_secs(3_600) || usage.uses > 100_000
+/// }
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+#[doc(alias = "Metrics")]
+pub struct Usage {
+    /// The connection's number: 1, 2, 3 and so on within its pool.
+    pub connection_id: u64,
+    /// The time since the connection was created, which is when its establishment began.
+    pub age: Duration,
+    /// How many times it was checked out. This includes the current use.
+    #[doc(alias = "recycle_count")]
+    pub uses: u64,
+    /// The time since its last use ended. `None` while it is in use, and in a pool without `maxIdleTimeMS`, whose
+    /// check-ins do not read the clock.
+    #[doc(alias = "last_used")]
+    pub idle: Option<Duration>,
+}
+
+impl<E: Environment> Held<E> {
+    fn usage(self, is_idle: bool) -> Usage {
+        let (core, slot) = (self.core(), self.slot());
+        let (created, hits_before, waits) = self.record(|record| (record.created, record.hits_before, record.waits));
+        let since = |since| Duration::from_nanos(core.nanos_since_epoch().saturating_sub(since));
+        Usage {
+            connection_id: self.id(),
+            age: Duration::from_nanos(core.environment.stopwatch().saturating_sub(created)),
+            uses: slot.tally().hits() - hits_before + u64::from(waits),
+            idle: (is_idle && core.notes_idle_times()).then(|| since(slot.since())),
+        }
+    }
+}
+
+impl<E: Environment> Lease<E> {
+    /// Returns how long the connection has existed, and how much it was used.
+    pub fn usage(&self) -> Usage {
+        self.held().usage(false)
+    }
+
+    /// Checks the connection in and closes it, whatever its condition. In a forked child, gives up a connection of the
+    /// parent.
+    pub fn discard(self) {
+        match self.end() {
+            Ok(held) => held.retire_because(CloseError::Discarded),
+            Err(inherited) => inherited.abandon(),
+        }
+    }
+
+    /// Takes the connection out of the pool, which no longer counts it.
+    pub fn detach(self) -> E::Connection {
+        let taken = match self.end() {
+            Ok(held) => {
+                let core = Arc::clone(&held.shared_core());
+                held.end_use();
+                let (connection, closing) =
+                    held.begin_close(ConnectionClosedReason::Stale, None, CountsAs::Established);
+                drop(closing);
+                if core.environment.may_have_events() {
+                    core.environment.deliver();
+                }
+                connection
+            }
+            Err(inherited) => inherited.take(),
+        };
+        taken.expect("BUG: the lease has no connection")
+    }
+
+    /// Ends the use without making the connection available. Returns it as an error if it belongs to the parent of this
+    /// forked child, whose pool must not be touched.
+    fn end(self) -> Result<Held<E>, Held<E>> {
+        let held = ManuallyDrop::new(self).held();
+        if held.core().environment.is_inherited() {
+            return Err(held);
+        }
+        if E::METERED && held.slot().tally().is_timed() {
+            held.end_timed_use();
+        }
+        held.end_hold();
+        held.unpin();
+        Ok(held)
+    }
+}
+
+impl<E: Environment> Core<E> {
+    /// Closes the available connections that `keep` refuses. Returns how many it has closed.
+    ///
+    /// The connections of one shard are judged at a time, from the one that was used longest ago. If `keep` panics, the
+    /// connections that are left become available.
+    ///
+    /// # Race window
+    ///
+    /// While a connection is judged, a check-out does not find the connections of its shard, and may open one or queue
+    /// up. If it queues up, it gets the first connection that is kept.
+    pub fn retain(&self, mut keep: impl FnMut(&mut E::Connection, &Usage) -> bool) -> usize {
+        let mut closed = 0;
+        for shard in self.shards.iter() {
+            let idle = self.slab.chain(shard.detach()).map(|slot| Held::new(self, slot).into_idle());
+            let mut detached: Vec<Idle<E>> = idle.collect();
+            while let Some(mut idle) = detached.pop() {
+                let (usage, connection) = (idle.held().usage(true), idle.connection());
+                let is_kept = keep(connection, &usage);
+                let held = ManuallyDrop::new(idle).held();
+                if is_kept {
+                    held.make_available(shard);
+                } else {
+                    held.retire(ConnectionClosedReason::Stale);
+                    closed += 1;
+                }
+            }
+        }
+        closed
+    }
+}

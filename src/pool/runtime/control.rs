@@ -1,0 +1,103 @@
+//! What the owner of a pool does to it while it is in use.
+
+use std::fmt;
+use std::panic::Location;
+use std::sync::{Arc, Weak};
+
+use super::check_out::checked_out;
+use super::connection::Connection;
+use super::establish::Establish;
+use super::pool::{Pool, Shared};
+use crate::pool::core::Usage;
+
+impl<E: Establish> Pool<E> {
+    /// Checks out an available connection, if there is one and no check-out is waiting. Never waits, and opens nothing.
+    ///
+    /// Returns `None` otherwise, and if the pool is paused or closed. Then no event is emitted, and the metrics do not
+    /// count a check-out.
+    ///
+    /// ```no_run
+    /// # async fn example(pool: wharf::Pool<wharf::Endpoint>) -> Result<(), Box<dyn std::error::Error>> {
+    /// match pool.try_check_out() {
+    ///     Some(mut connection) => println!("{:?}", connection.run_command("admin", &bson::rawdoc! { "ping": 1 }).await?),
+    ///     None => println!("busy"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    #[track_caller]
+    #[doc(alias = "try_get")]
+    #[doc(alias = "try_acquire")]
+    pub fn try_check_out(&self) -> Option<Connection<E>> {
+        let core = &self.here().core;
+        if let Some(hit) = core.note_and_try_hit() {
+            return Some(Connection::new(hit.begin()));
+        }
+        let idle = core.try_take_any()?;
+        let started = core.check_out_started();
+        Some(checked_out(idle, started, Location::caller()))
+    }
+
+    /// Closes the available connections for which `keep` returns `false`. Returns how many it has closed.
+    ///
+    /// Connections in use are left alone. `ConnectionClosed` is emitted with the reason "stale".
+    ///
+    /// `keep` is called for one connection after another, outside of all locks. In the meantime no check-out gets the
+    /// connection, or one of those that wait beside it to be judged, so `keep` must be quick. If `keep` panics, the
+    /// remaining connections are kept.
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    ///
+    /// # fn example(pool: wharf::Pool<wharf::Endpoint>) {
+    /// let closed = pool.retain(|_connection, usage| usage.age < Duration::from_secs(3_600));
+    /// println!("closed {closed} connections of more than an hour");
+    /// # }
+    /// ```
+    pub fn retain(&self, keep: impl FnMut(&mut E::Connection, &Usage) -> bool) -> usize {
+        self.here().core.retain(keep)
+    }
+
+    /// Returns a handle that does not keep the pool open.
+    #[must_use]
+    #[doc(alias = "weak")]
+    pub fn downgrade(&self) -> WeakPool<E> {
+        WeakPool(Arc::downgrade(&self.shared))
+    }
+}
+
+/// A handle to a [`Pool`] that does not keep it open: the pool closes when its last [`Pool`] is dropped.
+///
+/// ```
+/// use wharf::{Establish, Pool, WeakPool};
+///
+/// async fn report<E: Establish>(pool: WeakPool<E>) {
+///     while let Some(pool) = pool.upgrade() {
+///         println!("{:?}", pool.status());
+///         drop(pool);
+///         tokio::time::sleep(std::time::Duration::from_secs(10)).await;
+///     }
+/// }
+/// ```
+pub struct WeakPool<E: Establish>(Weak<Shared<E>>);
+
+impl<E: Establish> WeakPool<E> {
+    /// Returns a handle that keeps the pool open. `None` if the pool has no other such handle left.
+    #[must_use]
+    pub fn upgrade(&self) -> Option<Pool<E>> {
+        self.0.upgrade().map(Pool::of)
+    }
+}
+
+impl<E: Establish> Clone for WeakPool<E> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<E: Establish> fmt::Debug for WeakPool<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("WeakPool")
+    }
+}
