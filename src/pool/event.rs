@@ -252,7 +252,7 @@ impl ConnectionClosedReason {
 pub enum CheckOutFailedReason {
     /// The pool is closed.
     PoolClosed,
-    /// The check-out waited longer than its limit.
+    /// The check-out waited longer than its limit, or would have had to wait behind as many others as may wait.
     Timeout,
     /// The connection could not be established, or the pool is paused because of such an error.
     ConnectionError,

@@ -136,6 +136,7 @@ metrics! { m;
         "Check-outs that got no connection, by reason."
         => [
             ("timeout", m.check_outs.failed.timeout),
+            ("queue_full", m.check_outs.failed.queue_full),
             ("pool_closed", m.check_outs.failed.pool_closed),
             ("pool_cleared", m.check_outs.failed.pool_cleared),
             ("establish", m.check_outs.failed.establish),

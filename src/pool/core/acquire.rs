@@ -94,6 +94,8 @@ enum Queued<E: Environment> {
     },
     Granted(Grant<E>),
     NotReady,
+    /// As many check-outs wait as may wait.
+    Full,
     /// The pool has changed in the meantime, so search again.
     Again,
 }
@@ -299,6 +301,10 @@ impl<E: Environment> Core<E> {
         // The first waiter displaces a drain (INV-8). The thread that releases its capacity looks for the next waiter.
         match queue.enqueue(lane) {
             Some(seat) => Queued::Waits { seat, for_drain: is_drain_wanted },
+            None if queue.is_full(lane) => {
+                self.settle(&queue);
+                Queued::Full
+            }
             // Other newcomers, which joined without the lock, took the cells.
             None => Queued::Again,
         }
@@ -319,6 +325,7 @@ impl<E: Environment> Core<E> {
             return match queued {
                 Queued::Granted(grant) => Some(Poll::Ready(grant)),
                 Queued::NotReady => Some(Poll::Ready(Grant::Refused(Box::new(self.refusal())))),
+                Queued::Full => Some(Poll::Ready(Grant::Refused(Box::new(Refusal::Full)))),
                 Queued::Waits { .. } | Queued::Again => None,
             };
         };

@@ -7,7 +7,8 @@ use super::core::Core;
 use super::environment::Environment;
 use super::status::PoolStatus;
 use crate::pool::error::{
-    Cause, CheckOutError, Holders, PoolClearedError, PoolClosedError, TimeLimit, WaitQueueTimeoutError,
+    Cause, CheckOutError, Holders, PoolClearedError, PoolClosedError, TimeLimit, WaitQueueFullError,
+    WaitQueueTimeoutError,
 };
 use crate::pool::event::{CheckOutFailedReason, EventError, PoolEvent};
 use crate::pool::sync::contain;
@@ -85,6 +86,8 @@ pub enum Refusal {
     },
     /// The pool is closed.
     Closed,
+    /// As many check-outs wait as may wait.
+    Full,
 }
 
 impl<E: Environment> Core<E> {
@@ -138,6 +141,12 @@ impl<E: Environment> Core<E> {
                 PoolClearedError { address, cause, interrupted: false, sent: false, never_ready }.into()
             }
             Refusal::Closed => PoolClosedError { address }.into(),
+            Refusal::Full => {
+                let PoolStatus { max_pool_size, total, in_use, available, pending, waiting, .. } = self.rough_status();
+                let max_waiting = self.environment.max_waiting().unwrap_or(u32::MAX);
+                WaitQueueFullError { address, max_waiting, max_pool_size, total, in_use, available, pending, waiting }
+                    .into()
+            }
         }
     }
 

@@ -242,7 +242,7 @@ impl<E: Environment> Core<E> {
             measures: Measures::new(shards.len()),
             shards,
             slab: Slab::new(capacity),
-            wait_list: CachePadded::new(WaitList::new()),
+            wait_list: CachePadded::new(WaitList::new(environment.max_waiting().unwrap_or(u32::MAX))),
             registry: Mutex::new(Registry::default()),
             last_id: UnmodelledU64::new(0),
             stale: AtomicU32::new(0),

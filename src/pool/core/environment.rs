@@ -67,6 +67,11 @@ pub unsafe trait Environment: Send + Sync + 'static {
         None
     }
 
+    /// Returns how many check-outs may wait at a time. Asked once. `None` is no limit.
+    fn max_waiting(&self) -> Option<u32> {
+        None
+    }
+
     /// Returns whether this is a forked child that has inherited the environment.
     #[inline]
     fn is_inherited(&self) -> bool {

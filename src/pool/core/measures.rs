@@ -58,6 +58,7 @@ impl Default for OfShard {
 #[derive(Default)]
 struct Failures {
     timeout: Counter,
+    queue_full: Counter,
     pool_closed: Counter,
     pool_cleared: Counter,
     establish: Counter,
@@ -187,6 +188,7 @@ impl<E: Environment> Core<E> {
         let failures = &self.measures.failures;
         match error {
             CheckOutError::WaitQueueTimeout(_) => &failures.timeout,
+            CheckOutError::WaitQueueFull(_) => &failures.queue_full,
             CheckOutError::PoolClosed(_) => &failures.pool_closed,
             CheckOutError::PoolCleared(_) => &failures.pool_cleared,
             CheckOutError::Establish(_) => &failures.establish,
@@ -235,6 +237,7 @@ impl<E: Environment> Core<E> {
             hits: self.slab.iter().map(|slot| slot.tally().hits()).sum(),
             failed: CheckOutFailures {
                 timeout: failures.timeout.get(),
+                queue_full: failures.queue_full.get(),
                 pool_closed: failures.pool_closed.get(),
                 pool_cleared: failures.pool_cleared.get(),
                 establish: failures.establish.get(),

@@ -13,9 +13,9 @@ use super::{Cause, EstablishError, debug_as_sentence};
 use crate::pool::event::CheckOutFailedReason;
 
 debug_as_sentence!(enum CheckOutError {
-    PoolClosed(_), PoolCleared(_), WaitQueueTimeout(_), Establish(_), NoRuntime(_);
+    PoolClosed(_), PoolCleared(_), WaitQueueTimeout(_), WaitQueueFull(_), Establish(_), NoRuntime(_);
 });
-debug_as_sentence!(PoolClosedError, PoolClearedError, WaitQueueTimeoutError, NoRuntimeError);
+debug_as_sentence!(PoolClosedError, PoolClearedError, WaitQueueTimeoutError, WaitQueueFullError, NoRuntimeError);
 
 /// A check-out did not yield a connection.
 ///
@@ -31,6 +31,7 @@ debug_as_sentence!(PoolClosedError, PoolClearedError, WaitQueueTimeoutError, NoR
 /// fn advice(error: &CheckOutError) -> &'static str {
 ///     match error {
 ///         CheckOutError::WaitQueueTimeout(_) => "shed load: all connections are in use",
+///         CheckOutError::WaitQueueFull(_) => "shed load: too many check-outs are waiting",
 ///         CheckOutError::PoolCleared(_) => "try again when the pool is ready",
 ///         CheckOutError::Establish(error) if error.is_retryable() => "try again after a pause",
 ///         CheckOutError::Establish(_) => "look at the address, the options and the credential",
@@ -51,6 +52,10 @@ pub enum CheckOutError {
     /// `WaitQueueTimeoutError`: no connection became available in time. Says nothing about the server's state.
     #[error(transparent)]
     WaitQueueTimeout(Box<WaitQueueTimeoutError>),
+    /// As many check-outs were waiting as may wait ([`PoolBuilder::max_waiting`](crate::PoolBuilder::max_waiting)). Says
+    /// nothing about the server's state.
+    #[error(transparent)]
+    WaitQueueFull(Box<WaitQueueFullError>),
     /// The connection that this check-out opened could not be established, or the check-out was waiting in the queue
     /// when opening a connection for an earlier check-out timed out.
     #[error(transparent)]
@@ -66,7 +71,7 @@ impl CheckOutError {
     pub fn reason(&self) -> CheckOutFailedReason {
         match self {
             Self::PoolClosed(_) => CheckOutFailedReason::PoolClosed,
-            Self::WaitQueueTimeout(_) => CheckOutFailedReason::Timeout,
+            Self::WaitQueueTimeout(_) | Self::WaitQueueFull(_) => CheckOutFailedReason::Timeout,
             Self::PoolCleared(_) | Self::Establish(_) | Self::NoRuntime(_) => CheckOutFailedReason::ConnectionError,
         }
     }
@@ -77,7 +82,7 @@ impl CheckOutError {
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::PoolClosed(_) | Self::WaitQueueTimeout(_) | Self::NoRuntime(_) => false,
+            Self::PoolClosed(_) | Self::WaitQueueTimeout(_) | Self::WaitQueueFull(_) | Self::NoRuntime(_) => false,
             Self::PoolCleared(error) => !error.sent,
             Self::Establish(error) => error.is_retryable(),
         }
@@ -90,6 +95,7 @@ impl CheckOutError {
             Self::PoolClosed(error) => &error.address,
             Self::PoolCleared(error) => &error.address,
             Self::WaitQueueTimeout(error) => &error.address,
+            Self::WaitQueueFull(error) => &error.address,
             Self::Establish(error) => error.address().unwrap_or_default(),
             Self::NoRuntime(error) => &error.address,
         }
@@ -111,6 +117,12 @@ impl From<PoolClearedError> for CheckOutError {
 impl From<WaitQueueTimeoutError> for CheckOutError {
     fn from(error: WaitQueueTimeoutError) -> Self {
         Self::WaitQueueTimeout(Box::new(error))
+    }
+}
+
+impl From<WaitQueueFullError> for CheckOutError {
+    fn from(error: WaitQueueFullError) -> Self {
+        Self::WaitQueueFull(Box::new(error))
     }
 }
 
@@ -322,6 +334,40 @@ impl WaitQueueTimeoutError {
 }
 
 impl StdError for WaitQueueTimeoutError {}
+
+/// A check-out failed at once because as many others were waiting as may wait.
+///
+/// ```
+/// use wharf::WaitQueueFullError;
+///
+/// fn advice(error: &WaitQueueFullError) -> String {
+///     format!("{} of {} connections are in use: try again later", error.in_use, error.max_pool_size)
+/// }
+/// ```
+#[derive(Clone, PartialEq, Eq, Error)]
+#[error(
+    "the queue of the connection pool for {address} is full: check-outs waiting: {waiting}, allowed: {max_waiting}, \
+     connections in use: {in_use}, being opened: {pending}, maxPoolSize: {max_pool_size}"
+)]
+#[non_exhaustive]
+pub struct WaitQueueFullError {
+    /// The pool's address.
+    pub address: Arc<str>,
+    /// How many check-outs may wait.
+    pub max_waiting: u32,
+    /// The pool's `maxPoolSize` (0 means no limit).
+    pub max_pool_size: u32,
+    /// How many connections existed in the pool.
+    pub total: u32,
+    /// How many of the connections were in use.
+    pub in_use: u32,
+    /// How many of the connections had just become available.
+    pub available: u32,
+    /// How many of the connections were pending.
+    pub pending: u32,
+    /// How many check-outs were waiting when the error was made, just after the refusal.
+    pub waiting: u32,
+}
 
 /// A check-out needs a tokio runtime to open a connection or to keep a time limit, and there is none.
 ///

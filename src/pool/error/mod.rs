@@ -14,7 +14,8 @@ mod labels;
 
 #[cfg_attr(loom, allow(unused_imports, reason = "loom builds no runtime, which alone makes `NoRuntimeError`"))]
 pub use check_out::{
-    CheckOutError, Holders, NoRuntimeError, PoolClearedError, PoolClosedError, TimeLimit, WaitQueueTimeoutError,
+    CheckOutError, Holders, NoRuntimeError, PoolClearedError, PoolClosedError, TimeLimit, WaitQueueFullError,
+    WaitQueueTimeoutError,
 };
 pub use establish::{ConnectTimeoutError, EstablishError, Stage};
 pub use labels::Labels;

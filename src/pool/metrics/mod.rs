@@ -128,6 +128,8 @@ impl CheckOutMetrics {
 pub struct CheckOutFailures {
     /// A time limit was reached: [`CheckOutError::WaitQueueTimeout`](crate::CheckOutError::WaitQueueTimeout).
     pub timeout: u64,
+    /// Too many check-outs were waiting: [`CheckOutError::WaitQueueFull`](crate::CheckOutError::WaitQueueFull).
+    pub queue_full: u64,
     /// The pool was closed: [`CheckOutError::PoolClosed`](crate::CheckOutError::PoolClosed).
     pub pool_closed: u64,
     /// The pool was paused or cleared: [`CheckOutError::PoolCleared`](crate::CheckOutError::PoolCleared).
@@ -144,8 +146,8 @@ impl CheckOutFailures {
     /// Returns the number of all check-outs that did not get a connection.
     #[must_use]
     pub fn total(&self) -> u64 {
-        let Self { timeout, pool_closed, pool_cleared, establish, no_runtime, cancelled } = self;
-        timeout + pool_closed + pool_cleared + establish + no_runtime + cancelled
+        let Self { timeout, queue_full, pool_closed, pool_cleared, establish, no_runtime, cancelled } = self;
+        timeout + queue_full + pool_closed + pool_cleared + establish + no_runtime + cancelled
     }
 }
 

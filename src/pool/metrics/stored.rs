@@ -94,6 +94,7 @@ mod tests {
                 opened: times(),
                 failed: CheckOutFailures {
                     timeout: next(),
+                    queue_full: next(),
                     pool_closed: next(),
                     pool_cleared: next(),
                     establish: next(),

@@ -20,8 +20,8 @@ use crate::pool::options::{InvalidOption, PoolOptions};
 
 /// Builds a [`Pool`].
 ///
-/// The finished pool returns its settings: [`Pool::options`], [`Pool::timeout`], [`Pool::slow_check_out`],
-/// [`Pool::accounts_for_holders`], [`Pool::holds_are_reported_after`], [`Pool::runtime`] and [`Pool::tokio_clock`]. It
+/// The finished pool returns its settings: [`Pool::options`], [`Pool::timeout`], [`Pool::max_waiting`],
+/// [`Pool::slow_check_out`], [`Pool::accounts_for_holders`], [`Pool::holds_are_reported_after`], [`Pool::runtime`] and [`Pool::tokio_clock`]. It
 /// does not return functions: only the pool calls subscribers, the log, the failure sink and the sinks of long holds.
 ///
 /// ```no_run
@@ -49,6 +49,7 @@ pub struct PoolBuilder<E: Establish> {
     log: Option<Arc<dyn Subscriber>>,
     on_failure: Option<Arc<FailureSink>>,
     timeout: Option<Duration>,
+    max_waiting: Option<u32>,
     slow_check_out: Option<Duration>,
     accounts_for_holders: bool,
     reports_holds_after: Option<Duration>,
@@ -79,6 +80,7 @@ impl<E: Establish> PoolBuilder<E> {
             log: None,
             on_failure: None,
             timeout: None,
+            max_waiting: None,
             slow_check_out: None,
             accounts_for_holders: false,
             reports_holds_after: None,
@@ -138,6 +140,22 @@ impl<E: Establish> PoolBuilder<E> {
     /// [`Endpoint::pool`](crate::Endpoint::pool) sets it to [`Options::timeout`](crate::Options::timeout).
     pub fn timeout(mut self, limit: Option<Duration>) -> Self {
         self.timeout = limit;
+        self
+    }
+
+    /// Sets how many check-outs may wait at a time. A check-out beyond it fails at once with
+    /// [`CheckOutError::WaitQueueFull`](crate::CheckOutError::WaitQueueFull), which has the pool's numbers. By default
+    /// (`None`) there is no limit.
+    ///
+    /// With a limit, a service sheds load that it cannot serve in time, instead of letting the queue grow. With zero, a
+    /// check-out fails unless it finds a connection or may open one. A check-out that opens a connection does not count
+    /// as waiting.
+    ///
+    /// `ConnectionCheckOutFailed` is emitted with the reason "timeout", the nearest of the specification's words.
+    #[doc(alias = "max_wait_queue_size")]
+    #[doc(alias = "waitQueueSize")]
+    pub fn max_waiting(mut self, limit: Option<u32>) -> Self {
+        self.max_waiting = limit;
         self
     }
 
@@ -228,6 +246,7 @@ impl<E: Establish> PoolBuilder<E> {
         let publisher = Publisher::new(self.subscribers).logged_by(self.log);
         let mut environment = TokioEnvironment::new(Arc::new(self.establish), publisher, self.on_failure, false);
         environment.timeout = self.timeout;
+        environment.max_waiting = self.max_waiting;
         environment.has_tasks = self.has_tasks;
         if self.tokio_clock {
             environment.stopwatch = Stopwatch::tokio();

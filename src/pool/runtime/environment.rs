@@ -68,6 +68,8 @@ pub struct TokioEnvironment<E: Establish> {
     /// `timeoutMS`: how long a check-out without its own limit may take. Zero means no limit. With `None`,
     /// `waitQueueTimeoutMS` applies instead.
     pub(super) timeout: Option<Duration>,
+    /// How many check-outs may wait at a time.
+    pub(super) max_waiting: Option<u32>,
     /// Decides which slow check-outs are reported. `None` reports none.
     pub(super) slow_check_outs: Option<SlowCheckOuts>,
     pub(super) residence: Residence,
@@ -100,6 +102,7 @@ impl<E: Establish> TokioEnvironment<E> {
             publisher,
             on_failure,
             timeout: None,
+            max_waiting: None,
             slow_check_outs: None,
             residence: Residence::default(),
             holds: HoldReports::default(),
@@ -151,6 +154,10 @@ unsafe impl<E: Establish> Environment for TokioEnvironment<E> {
     #[inline]
     fn with_nearby<R>(f: impl FnOnce(&Nearby) -> R) -> Option<R> {
         Some(NEARBY.with(f))
+    }
+
+    fn max_waiting(&self) -> Option<u32> {
+        self.max_waiting
     }
 
     #[inline]

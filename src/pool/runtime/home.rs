@@ -66,24 +66,37 @@ impl Home {
 
 /// Holds a pool's home. In a forked child, it is empty until the pool is first used on a runtime.
 #[derive(Default)]
-pub(super) struct Residence(Mutex<Option<Arc<Home>>>);
+pub(super) struct Residence(Mutex<Places>);
+
+#[derive(Default)]
+struct Places {
+    home: Option<Arc<Home>>,
+    /// The runtime, other than the home, on which a check-out last opened a connection. If the home ends, a check-out
+    /// without a runtime moves the pool there.
+    other: Option<Handle>,
+}
 
 impl Residence {
     /// Returns the home, unless it is known to have ended.
     pub(super) fn home(&self) -> Option<Arc<Home>> {
-        let home = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        home.as_ref().filter(|home| !home.has_ended()).cloned()
+        let places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        places.home.as_ref().filter(|home| !home.has_ended()).cloned()
     }
 
-    /// Returns the home. If there is no home, or it is known to have ended, makes a new home on `offered` and returns
-    /// it together with the old home.
-    fn home_or(&self, offered: impl FnOnce() -> Option<Handle>) -> Option<Settled> {
-        let mut present = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(home) = present.as_ref().filter(|home| !home.has_ended()) {
-            return Some(Settled::Already(home.clone()));
+    /// Returns the home. If there is no home, or it is known to have ended, makes a new home on `offered`, or failing
+    /// that on the other runtime that the pool knows, and returns it together with the old home.
+    fn home_or(&self, offered: Option<Handle>) -> Option<Settled> {
+        let mut places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(home) = places.home.clone().filter(|home| !home.has_ended()) {
+            let other = offered.filter(|offered| offered.id() != home.handle().id());
+            let before = other.and_then(|other| places.other.replace(other));
+            // Dropped without the lock, because the last handle drops a runtime's memory.
+            drop(places);
+            drop(before);
+            return Some(Settled::Already(home));
         }
-        let home = Arc::new(Home::new(offered()?));
-        let before = present.replace(home.clone());
+        let home = Arc::new(Home::new(offered.or_else(|| places.other.take())?));
+        let before = places.home.replace(home.clone());
         Some(Settled::Anew { home, before })
     }
 }
@@ -131,7 +144,7 @@ impl<E: Establish> Pool<E> {
     /// the background task starts there.
     pub(super) fn home(&self, offered: impl FnOnce() -> Option<Handle>) -> Option<Arc<Home>> {
         let core = &self.core;
-        match core.environment().residence.home_or(offered)? {
+        match core.environment().residence.home_or(offered())? {
             Settled::Already(home) => Some(home),
             Settled::Anew { home, before } => {
                 if let Some(before) = before {

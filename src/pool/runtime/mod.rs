@@ -22,6 +22,7 @@ mod holders;
 mod home;
 mod interest;
 mod opening;
+mod parked;
 mod publisher;
 mod random;
 mod stopwatch;

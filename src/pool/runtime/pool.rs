@@ -118,8 +118,9 @@ use crate::pool::sync::Contained;
 /// error. To rule that out for a pool in a `static`, give the pool a runtime that lives as long as the process.
 ///
 /// Check-outs may also be polled outside of tokio, by another executor. Then the pool's runtime opens the connections
-/// and keeps the time limits. After it has ended, such check-outs fail with [`CheckOutError::NoRuntime`] until the pool
-/// has moved.
+/// and keeps the time limits. After it has ended, the pool moves to another runtime on which a check-out has opened a
+/// connection. If there is none, such check-outs fail with [`CheckOutError::NoRuntime`] until the pool has moved.
+/// [`Pool::check_out_blocking`] is for threads without any executor.
 ///
 /// # Forking
 ///
@@ -433,6 +434,12 @@ impl<E: Establish> Pool<E> {
         self.core.environment().timeout
     }
 
+    /// Returns how many check-outs may wait at a time, as set by [`PoolBuilder::max_waiting`].
+    #[must_use]
+    pub fn max_waiting(&self) -> Option<u32> {
+        self.core.environment().max_waiting
+    }
+
     /// Returns how long a check-out may wait before the pool warns of it, as set by [`PoolBuilder::slow_check_out`].
     #[must_use]
     pub fn slow_check_out(&self) -> Option<Duration> {
@@ -570,6 +577,7 @@ impl<E: Establish> Pool<E> {
                 is_closed,
             );
             environment.timeout = before.timeout;
+            environment.max_waiting = before.max_waiting;
             environment.has_tasks = before.has_tasks;
             environment.stopwatch = before.stopwatch.clone();
             let slow = before.slow_check_outs.as_ref().map(SlowCheckOuts::threshold);

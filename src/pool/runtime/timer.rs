@@ -48,6 +48,17 @@ pub(crate) async fn within<F: Future>(
     .await
 }
 
+/// Waits for `future` until `at`, for a caller that polls again at that instant. Returns `None` when the time is up.
+pub(super) async fn polled_at<F: Future>(at: Instant, future: F) -> Option<F::Output> {
+    let mut future = pin!(future);
+    poll_fn(|context| match future.as_mut().poll(context) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending if Instant::now() >= at => Poll::Ready(None),
+        Poll::Pending => Poll::Pending,
+    })
+    .await
+}
+
 fn is_on_runtime() -> bool {
     // Most callers are in a task, and its id is cheap to read. Getting the handle increments a reference count, on a
     // cache line that all CPU cores of the runtime share.

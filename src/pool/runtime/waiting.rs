@@ -19,7 +19,7 @@ use super::fork::{self, Forked};
 use super::home::Home;
 use super::opening::{self, OpenRequest};
 use super::pool::Pool;
-use super::timer::{Lapse, within};
+use super::timer::{Lapse, polled_at, within};
 use crate::pool::core::{Grant, Idle, Permit};
 use crate::pool::error::{CheckOutError, NoRuntimeError, TimeLimit};
 
@@ -29,28 +29,45 @@ enum Opened<E: Establish> {
     RuntimeEnded,
 }
 
-struct TimeLimits {
+#[derive(Clone, Copy)]
+pub(super) struct TimeLimits {
     begun: Instant,
     /// When the whole check-out times out, and under which limit.
     whole: Option<(Instant, TimeLimit)>,
     /// When the check-out times out if it is still in the queue.
     queue: Option<Instant>,
+    /// Whether the caller polls the check-out at each of these instants, so that no timer is needed.
+    by_caller: bool,
 }
 
 impl TimeLimits {
     fn none() -> Self {
-        Self { begun: Instant::now(), whole: None, queue: None }
+        Self { begun: Instant::now(), whole: None, queue: None, by_caller: false }
     }
 
     /// Returns the limits of the pool's options: `timeoutMS` or, without it, `waitQueueTimeoutMS` (CSOT, "Server
     /// Selection"). A limit that the clock cannot represent is ignored.
-    fn of_options<E: Establish>(pool: &Pool<E>) -> Self {
+    pub(super) fn of_options<E: Establish>(pool: &Pool<E>) -> Self {
         let none = Self::none();
         let after = |time: Duration| if time.is_zero() { None } else { none.begun.checked_add(time) };
         match pool.core.environment().timeout {
             Some(timeout) => Self { whole: after(timeout).map(|at| (at, TimeLimit::Timeout)), ..none },
             None => Self { queue: after(pool.core.options().wait_queue_timeout), ..none },
         }
+    }
+
+    /// Returns the limits for a thread that keeps them itself, and whose check-out may take this long in total.
+    pub(super) fn kept_by_thread(self, limit: Option<Duration>) -> Self {
+        let whole = match limit {
+            Some(limit) => self.begun.checked_add(limit).map(|at| (at, TimeLimit::Deadline)),
+            None => self.whole,
+        };
+        Self { whole, by_caller: true, ..self }
+    }
+
+    /// Returns the instants at which the check-out may time out.
+    pub(super) fn instants(&self) -> [Option<Instant>; 2] {
+        [self.queue, self.whole.map(|(at, _)| at)]
     }
 
     /// Returns the limit that is reached first by a check-out in the queue.
@@ -83,6 +100,11 @@ impl<E: Establish> Pool<E> {
     /// Waits for a connection until the operation's time is up.
     pub(super) async fn obtain_within_operation(&self, end: Instant, limit: TimeLimit) -> opening::Acquired<E> {
         let limits = TimeLimits { whole: Some((end, limit)), ..TimeLimits::none() };
+        self.obtain(None, limits).await
+    }
+
+    /// Waits for a connection within these limits.
+    pub(super) async fn obtain_within(&self, limits: TimeLimits) -> opening::Acquired<E> {
         self.obtain(None, limits).await
     }
 
@@ -127,7 +149,7 @@ impl<E: Establish> Pool<E> {
             if let Poll::Ready(grant) = poll_fn(|context| Poll::Ready(acquire.as_mut().poll(context))).await {
                 return Ok(grant);
             }
-            match self.in_time(limits.in_queue(), acquire).await {
+            match self.in_time(limits.in_queue(), limits.by_caller, acquire).await {
                 Ok(grant) => return Ok(grant),
                 Err(lapsed) => lapsed,
             }
@@ -139,9 +161,13 @@ impl<E: Establish> Pool<E> {
     async fn in_time<T>(
         &self,
         limit: Option<(Instant, TimeLimit)>,
+        by_caller: bool,
         future: impl Future<Output = T>,
     ) -> Result<T, (Lapse, TimeLimit)> {
         let Some((at, limit)) = limit else { return Ok(future.await) };
+        if by_caller {
+            return polled_at(at, future).await.ok_or((Lapse::TimeUp, limit));
+        }
         within(at, || self.core.environment().living_runtime(), future).await.map_err(|lapse| (lapse, limit))
     }
 
@@ -189,7 +215,7 @@ impl<E: Establish> Pool<E> {
             }
         };
         let first = beside(opening, first);
-        match self.in_time(limits.whole, first).await {
+        match self.in_time(limits.whole, limits.by_caller, first).await {
             Ok(opened) => opened,
             Err(lapsed) => Opened::Ended(Err(self.error_of(lapsed, limits))),
         }

@@ -17,6 +17,7 @@ pub(in crate::pool::core) struct LockedWaitList<G> {
     away: Vec<Away>,
     era: u64,
     spares: Spares<G>,
+    most: u32,
 }
 
 struct Book<G> {
@@ -72,9 +73,9 @@ impl TicketRange {
 }
 
 impl<G> LockedWaitList<G> {
-    pub(super) fn new(lanes: Arc<Lanes<G>>) -> Self {
+    pub(super) fn new(lanes: Arc<Lanes<G>>, most: u32) -> Self {
         let books = [(); 3].map(|()| Book { chain: Chain::new(), gaps: 0 });
-        Self { lanes, books, away: Vec::with_capacity(Lane::OF_PERMITS.len()), era: 0, spares: Spares::new() }
+        Self { lanes, books, away: Vec::with_capacity(Lane::OF_PERMITS.len()), era: 0, spares: Spares::new(), most }
     }
 
     /// Returns the word of a lane. All words except that of `Waiters` change only under the lock.
@@ -133,14 +134,25 @@ impl<G> LockedWaitList<G> {
         self.spares.keep(parts)
     }
 
+    /// Returns whether a lane has as many waiters as it may have. Only `Waiters` is limited: the check-outs of the other
+    /// lanes have been waiters.
+    pub(in crate::pool::core) fn is_full(&self, lane: Lane) -> bool {
+        self.is_full_with(lane, self.word(lane))
+    }
+
+    fn is_full_with(&self, lane: Lane, word: Word) -> bool {
+        lane == Lane::Waiters && word.span() - self.books[lane as usize].gaps >= self.most
+    }
+
     /// Gives out the next ticket of a lane. The caller must take its seat
     /// ([`WaitList::sit_down`](super::WaitList::sit_down)) as soon as it has released the lock. Returns `None` if
-    /// others have taken the remaining cells in the meantime, which happens only in a lane that has waiters.
+    /// others have taken the remaining cells in the meantime, which happens only in a lane that has waiters, or if the
+    /// lane is full.
     pub(in crate::pool::core) fn enqueue(&mut self, lane: Lane) -> Option<Seat<G>> {
         let queue = self.lanes.queue(lane);
         let seen = loop {
             let seen = self.word(lane);
-            if !queue.has_room(seen.next) {
+            if self.is_full_with(lane, seen) || !queue.has_room(seen.next) {
                 return None;
             }
             if queue.tickets.swap(seen, seen.joined()) {

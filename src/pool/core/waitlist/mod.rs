@@ -269,6 +269,8 @@ impl<G> Lanes<G> {
 
 pub(super) struct WaitList<G> {
     lanes: Arc<Lanes<G>>,
+    /// The most waiters in the lane `Waiters`. A newcomer beyond it is turned down.
+    most: u32,
     /// Kept apart from `lanes`, which threads read without the lock.
     locked: CachePadded<BriefLock<LockedWaitList<G>>>,
 }
@@ -285,9 +287,9 @@ impl<G> WaitList<G> {
     #[cfg(loom)]
     const LOOKS: u32 = 1;
 
-    pub(super) fn new() -> Self {
+    pub(super) fn new(most: u32) -> Self {
         let lanes = Arc::new(Lanes([(); 3].map(|()| LaneQueue::new())));
-        Self { locked: CachePadded::new(BriefLock::new(LockedWaitList::new(lanes.clone()))), lanes }
+        Self { locked: CachePadded::new(BriefLock::new(LockedWaitList::new(lanes.clone(), most))), lanes, most }
     }
 
     #[inline]
@@ -415,7 +417,7 @@ impl<G> WaitList<G> {
     }
 
     /// Joins the waiters without the lock, and returns the result of [`sit_down`](Self::sit_down). Returns `None` if
-    /// there are no waiters.
+    /// there are no waiters, or so many that only the holder of the lock can tell whether there is room for another.
     #[inline]
     pub(super) fn try_join(&self, waiter: &mut Waiter<G>, waker: &Waker) -> Option<Poll<G>> {
         let queue = self.lanes.queue(Lane::Waiters);
@@ -423,7 +425,7 @@ impl<G> WaitList<G> {
         let waker = waker.clone();
         loop {
             let seen = queue.tickets.load_to_change();
-            if seen.span() == 0 {
+            if seen.span() == 0 || seen.span() >= self.most {
                 discard(waker);
                 return None;
             }

@@ -14,7 +14,7 @@ impl ModelledList {
     /// Creates an empty list.
     #[allow(clippy::new_without_default, reason = "only the models make one")]
     pub fn new() -> Self {
-        Self(WaitList::new())
+        Self(WaitList::new(u32::MAX))
     }
 
     /// Queues up, without the lock if others are waiting. Returns the grant if it has already come.

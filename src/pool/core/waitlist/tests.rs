@@ -73,7 +73,7 @@ const FEW: usize = LaneQueue::<u32>::FEW as usize;
 
 #[test]
 fn first_come_first_served() {
-    let (list, mut waiters) = (WaitList::new(), waiters(3));
+    let (list, mut waiters) = (WaitList::new(u32::MAX), waiters(3));
     all_wait(&list, &mut waiters);
     for (value, waiter) in (0..).zip(&mut waiters) {
         assert_eq!(look(&list, waiter), None);
@@ -85,7 +85,7 @@ fn first_come_first_served() {
 
 #[test]
 fn waiter_that_leaves_is_passed_over_or_returns_its_grant() {
-    let (list, mut waiters) = (WaitList::new(), waiters(3));
+    let (list, mut waiters) = (WaitList::new(u32::MAX), waiters(3));
     all_wait(&list, &mut waiters);
     leave(&list, &mut waiters[1]);
     assert!(grant(&list, 1));
@@ -97,7 +97,7 @@ fn waiter_that_leaves_is_passed_over_or_returns_its_grant() {
 
 #[test]
 fn leaving_reports_how_many_remain() {
-    let (list, mut waiters) = (WaitList::new(), waiters(2));
+    let (list, mut waiters) = (WaitList::new(u32::MAX), waiters(2));
     all_wait(&list, &mut waiters);
     let mut left = Vec::new();
     for waiter in &mut waiters {
@@ -108,7 +108,7 @@ fn leaving_reports_how_many_remain() {
 
 #[test]
 fn turning_away_refuses_all_waiters_but_later_ones() {
-    let (list, mut waiters) = (WaitList::new(), waiters(40));
+    let (list, mut waiters) = (WaitList::new(u32::MAX), waiters(40));
     all_wait(&list, &mut waiters[..39]);
     leave(&list, &mut waiters[0]);
     leave(&list, &mut waiters[20]);
@@ -129,7 +129,7 @@ fn turning_away_refuses_all_waiters_but_later_ones() {
 
 #[test]
 fn turnings_away_that_overlap_are_each_refused() {
-    let (list, mut waiters) = (WaitList::new(), waiters(20));
+    let (list, mut waiters) = (WaitList::new(u32::MAX), waiters(20));
     let mut away = Vec::new();
     for pair in waiters.chunks_mut(2) {
         all_wait(&list, pair);
@@ -145,7 +145,7 @@ fn turnings_away_that_overlap_are_each_refused() {
 
 #[test]
 fn storm_of_cancellations_keeps_the_order() {
-    let (list, mut waiters) = (WaitList::new(), waiters(1_000));
+    let (list, mut waiters) = (WaitList::new(u32::MAX), waiters(1_000));
     all_wait(&list, &mut waiters);
     let stays = |index: &usize| index.is_multiple_of(100);
     for index in (0..1_000).filter(|index| !stays(index)) {
@@ -161,7 +161,7 @@ fn storm_of_cancellations_keeps_the_order() {
 
 #[test]
 fn waiter_can_queue_up_again() {
-    let (list, mut waiters) = (WaitList::new(), waiters(1));
+    let (list, mut waiters) = (WaitList::new(u32::MAX), waiters(1));
     for round in 0..3 * SIZE {
         all_wait(&list, &mut waiters);
         assert!(grant(&list, round));
@@ -171,7 +171,7 @@ fn waiter_can_queue_up_again() {
 
 #[test]
 fn lanes_are_independent() {
-    let (list, mut waiters) = (WaitList::new(), waiters(4));
+    let (list, mut waiters) = (WaitList::new(u32::MAX), waiters(4));
     for (lane, waiter) in [Lane::Waiters, Lane::Openers, Lane::Waiters, Lane::Openers].into_iter().zip(&mut waiters) {
         wait(&list, lane, waiter);
     }
@@ -202,7 +202,7 @@ const MOST_STEPS_OF_A_BATCH: u32 = MOST_STEPS * (WaitList::<u32>::BATCH as u32 +
 #[test]
 fn no_section_depends_on_how_many_wait_or_leave() {
     const WAITERS: usize = 300_000;
-    let (list, mut waiters) = (WaitList::new(), waiters(WAITERS));
+    let (list, mut waiters) = (WaitList::new(u32::MAX), waiters(WAITERS));
     let assert_short = |what: &str, most: u32, run: &mut dyn FnMut()| {
         let (census, ()) = census::of(run);
         println!("{what}: {census:?}");
@@ -241,7 +241,7 @@ fn no_section_depends_on_how_many_wait_or_leave() {
 #[test]
 fn segments_are_given_back_on_the_way() {
     const WAITERS: usize = 10_000;
-    let (list, mut waiters) = (WaitList::new(), waiters(WAITERS));
+    let (list, mut waiters) = (WaitList::new(u32::MAX), waiters(WAITERS));
     for round in 0..4 {
         all_wait(&list, &mut waiters);
         assert!(segments(&list, Lane::Waiters) >= WAITERS / SIZE as usize);
@@ -266,7 +266,7 @@ fn segments_are_given_back_on_the_way() {
 #[test]
 fn grants_that_are_not_taken_keep_their_own_segments_only() {
     const KEPT: usize = 3;
-    let (list, mut waiters) = (WaitList::new(), waiters(KEPT + 1));
+    let (list, mut waiters) = (WaitList::new(u32::MAX), waiters(KEPT + 1));
     let (kept, rest) = waiters.split_at_mut(KEPT);
     let passes = &mut rest[0];
     let mut pass = |times: u32| {
@@ -292,7 +292,7 @@ fn grants_that_are_not_taken_keep_their_own_segments_only() {
 
 #[test]
 fn segments_come_and_go_behind_a_waiter_that_stays() {
-    let (list, mut waiters) = (WaitList::new(), waiters(101));
+    let (list, mut waiters) = (WaitList::new(u32::MAX), waiters(101));
     wait(&list, Lane::Waiters, &mut waiters[100]);
     for _ in 0..1_000 {
         all_wait(&list, &mut waiters[..100]);
@@ -306,7 +306,7 @@ fn segments_come_and_go_behind_a_waiter_that_stays() {
 /// By then, each remaining waiter has its own segment.
 #[test]
 fn waiters_that_stay_are_served_in_order_from_the_segments_of_all_that_left() {
-    let (list, mut waiters) = (WaitList::new(), waiters(5 + 4 * SIZE as usize));
+    let (list, mut waiters) = (WaitList::new(u32::MAX), waiters(5 + 4 * SIZE as usize));
     let (stay, left) = waiters.split_at_mut(5);
     for waiter in &mut *stay {
         wait(&list, Lane::Waiters, waiter);
@@ -332,7 +332,7 @@ fn hand_over_between_waiters_takes_no_lock_and_clones_one_waker() {
     }
     let (task, other) = (Arc::new(Task), Arc::new(Task));
     let waker = Waker::from(task.clone());
-    let (list, mut waiters) = (WaitList::new(), waiters(3));
+    let (list, mut waiters) = (WaitList::new(u32::MAX), waiters(3));
     let [first, second, third] = &mut waiters[..] else { unreachable!() };
     // Not with the first ticket of a segment, whose waiter also removes earlier segments.
     wait(&list, Lane::Waiters, first);
@@ -370,7 +370,7 @@ fn waker_is_dropped_once_however_its_waiter_ends() {
         fn wake(self: Arc<Self>) {}
     }
     let task = Arc::new(Task);
-    let (list, mut waiters) = (WaitList::new(), waiters(4));
+    let (list, mut waiters) = (WaitList::new(u32::MAX), waiters(4));
     for waiter in &mut waiters[..3] {
         wait_with(&list, Lane::Waiters, waiter, Waker::from(task.clone()));
     }
@@ -398,7 +398,7 @@ fn waker_is_dropped_once_however_its_waiter_ends() {
 #[test]
 fn claimed_waiter_does_not_leave_in_the_place_of_another() {
     for rounds in [1, 2 * SIZE] {
-        let (list, mut waiters) = (WaitList::new(), waiters(2));
+        let (list, mut waiters) = (WaitList::new(u32::MAX), waiters(2));
         let [early, late] = &mut waiters[..] else { unreachable!() };
         wait(&list, Lane::Waiters, early);
         let claimed = list.lock().claim_first(Lane::Waiters).expect("one waits");
@@ -539,7 +539,7 @@ proptest! {
     #[test]
     fn list_behaves_like_its_model(operations in prop::collection::vec(operation(), 1..300)) {
         let mut compared = Compared {
-            list: WaitList::new(),
+            list: WaitList::new(u32::MAX),
             waiters: waiters(WAITERS),
             queues: [(); 3].map(|()| VecDeque::new()),
             away: VecDeque::new(),

@@ -1,0 +1,88 @@
+//! Check-outs of threads that run no executor: the thread parks until it is woken or its time is up.
+
+use std::panic::Location;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::check_out::{CheckOut, Waiting};
+use super::connection::Connection;
+use super::establish::Establish;
+use super::pool::Pool;
+use super::waiting::TimeLimits;
+use crate::pool::error::CheckOutError;
+use crate::pool::runtime::boxed;
+
+impl<E: Establish> Pool<E> {
+    /// Checks out a connection as [`Pool::check_out`] does, and blocks the thread until it has one.
+    ///
+    /// It waits in the same queue as all other check-outs. `limit` is how long the check-out may take in total, and
+    /// replaces `timeoutMS`; with `None`, only the limits of the options apply. The thread keeps the time itself, so limits
+    /// hold even if the pool's runtime has ended or is not being driven. The connection is opened on the pool's runtime.
+    ///
+    /// Do not call it in an asynchronous task: the other tasks of its thread would not run in the meantime, and one of
+    /// them may hold the connection, or be the task that opens it. Call it in
+    /// [`spawn_blocking`](tokio::task::spawn_blocking) or on a thread of your own.
+    ///
+    /// ```no_run
+    /// use std::thread;
+    /// use std::time::Duration;
+    ///
+    /// # fn example(pool: wharf::Pool<wharf::Endpoint>) {
+    /// let worker = thread::spawn(move || {
+    ///     let connection = pool.check_out_blocking(Some(Duration::from_secs(1)))?;
+    ///     println!("{}", connection.id());
+    ///     Ok::<(), wharf::CheckOutError>(())
+    /// });
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`Pool::check_out`]. At the limit, [`CheckOutError::WaitQueueTimeout`]. [`CheckOutError::NoRuntime`] if the
+    /// pool's runtime has ended and a connection must be opened.
+    #[track_caller]
+    #[doc(alias = "get")]
+    #[doc(alias = "get_timeout")]
+    pub fn check_out_blocking(&self, limit: Option<Duration>) -> Result<Connection<E>, CheckOutError> {
+        if let Some(hit) = self.here().core.note_and_try_hit() {
+            return Ok(Connection::new(hit.begin()));
+        }
+        let limits = TimeLimits::of_options(self).kept_by_thread(limit);
+        let wait = move |pool| Waiting::Otherwise { future: boxed(|| Self::obtain_within(pool, limits)) };
+        run(CheckOut::new(self, Location::caller(), wait), &limits.instants())
+    }
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Runs a future to its end on this thread. Polls it when it is woken, and at these instants.
+fn run<F: Future>(future: F, instants: &[Option<Instant>]) -> F::Output {
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut future = pin!(future);
+    loop {
+        // Read before the poll: if an instant passes during the poll, there is another poll after it.
+        let now = Instant::now();
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return output;
+        }
+        match instants.iter().flatten().filter(|at| **at > now).min() {
+            Some(next) => thread::park_timeout(next.saturating_duration_since(Instant::now())),
+            None => thread::park(),
+        }
+    }
+}
