@@ -220,7 +220,8 @@ impl PoolEvent {
 #[non_exhaustive]
 pub enum ConnectionClosedReason {
     /// The pool was cleared after the connection was created, or no longer wants the connection: it was
-    /// [detached](crate::Connection::detach), or [not retained](crate::Pool::retain).
+    /// [detached](crate::Connection::detach) or [not retained](crate::Pool::retain), or one too many after a
+    /// [resize](crate::Pool::resize).
     Stale,
     /// The connection was idle for longer than `maxIdleTimeMS`.
     Idle,

@@ -125,7 +125,7 @@ async fn pool_shows_what_its_builder_has_set() {
     assert_eq!((plain.timeout(), plain.slow_check_out(), plain.holds_are_reported_after()), (None, None, None));
     assert!(!plain.tokio_clock() && !plain.accounts_for_holders());
     assert_eq!(plain.runtime().unwrap().id(), Handle::current().id());
-    assert_eq!(plain.options(), &PoolOptions::default());
+    assert_eq!(plain.options(), PoolOptions::default());
 
     let seconds = |seconds| Some(Duration::from_secs(seconds));
     let other = Runtime::new().unwrap();
@@ -143,7 +143,7 @@ async fn pool_shows_what_its_builder_has_set() {
         (seconds(1), seconds(2), seconds(3))
     );
     assert!(pool.tokio_clock() && pool.accounts_for_holders());
-    assert_eq!((pool.runtime().unwrap().id(), pool.options()), (other.handle().id(), &options));
+    assert_eq!((pool.runtime().unwrap().id(), pool.options()), (other.handle().id(), options));
     other.shutdown_background();
     // The pool moves when it is next used, to the runtime of its caller.
     pool.ready();

@@ -192,7 +192,7 @@ pub const MUTANTS: &[Mutant] = &[
         file: "pool/core/acquire.rs",
         edits: &[Edit {
             within: "fn queue_up",
-            right: "refused.is_some_and(|counts| counts.wants_a_drain_displaced(self.limits))",
+            right: "refused.is_some_and(|counts| counts.wants_a_drain_displaced(limits))",
             wrong: "false",
         }],
     },
@@ -202,7 +202,7 @@ pub const MUTANTS: &[Mutant] = &[
         file: "pool/core/permit.rs",
         edits: &[Edit {
             within: "fn serve_permits",
-            right: "counts.wants_a_drain_displaced(self.limits)",
+            right: "counts.wants_a_drain_displaced(limits)",
             wrong: "false",
         }],
     },

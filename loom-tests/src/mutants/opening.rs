@@ -141,6 +141,24 @@ pub const MUTANTS: &[Mutant] = &[
         edits: &[Edit { within: "fn serve_permits", right: "queue.first_waiting_lane()", wrong: "None" }],
     },
     Mutant {
+        name: "resize_outdates_no_reading",
+        does: "A resize does not make the admissions fail that have read the old limits.",
+        file: "pool/core/sizes.rs",
+        edits: &[Edit { within: "fn try_resize", right: "self.capacity.outdate_readings();", wrong: "" }],
+    },
+    Mutant {
+        name: "growth_is_not_served",
+        does: "A resize does not give the new capacity to the check-outs that wait.",
+        file: "pool/core/sizes.rs",
+        edits: &[Edit { within: "fn try_resize", right: "self.serve_permits();", wrong: "" }],
+    },
+    Mutant {
+        name: "maintenance_leaves_a_surplus",
+        does: "Maintenance does not close the connections that are too many after a resize.",
+        file: "pool/core/maintenance.rs",
+        edits: &[Edit { within: "fn maintain", right: "self.trim();", wrong: "" }],
+    },
+    Mutant {
         name: "background_task_ignores_waiters",
         does: "The background task takes a permit for which a check-out waits.",
         file: "pool/core/maintenance.rs",

@@ -35,7 +35,7 @@ pub const MUTANTS: &[Mutant] = &[
         edits: &[Edit {
             within: "fn seek",
             right: "
-                if counts.admits(self.limits) {
+                if counts.admits(self.limits()) {
                     match self.capacity.try_admit(counts) {
                         Ok(()) => return Sought::Granted(Grant::Permit(Permit::new(self.clone()))),
                         Err(()) => continue,
@@ -44,7 +44,7 @@ pub const MUTANTS: &[Mutant] = &[
             ",
             wrong: "
                 let counts = self.capacity.load();
-                if counts.admits(self.limits) {
+                if counts.admits(self.limits()) {
                     match self.capacity.try_admit(counts) {
                         Ok(()) => return Sought::Granted(Grant::Permit(Permit::new(self.clone()))),
                         Err(()) => continue,

@@ -59,6 +59,7 @@
 //! | *ready* | `Core::ready` | `PoolWord::store` |
 //! | *clear* | `Core::clear` | `Core::detach_all`, `Shard::detach`, `Core::claim_all`, `refuse` |
 //! | *renew* | `Core::renew` | `Core::begin_generation`, `detach_all` |
+//! | *resize* | `Core::try_resize` | `Capacity::outdate_readings`, `Core::serve_permits`, `trim`, `has_surplus` |
 //! | *clear service* | `Core::clear_service` | `Services::clear`, `Membership::is_stale` |
 //! | *close* | `Core::close` | as "clear", also `Capacity::order_releases`, `Core::interrupt_pending` |
 //! | *maintain* | `Core::maintain` | `Core::interrupt_cleared`, `Slab::iter`, `close_stale`, `reap` |
@@ -110,6 +111,12 @@
 //! | `end_of_the_last_connection_of_a_closed_pool_is_noticed` | close, drain | 4 | `close_leaves_the_counts_alone`, `capacity_publishes_nothing` |
 //! | `end_of_the_last_establishment_of_a_closed_pool_is_noticed` | close, permit | 4 | `close_leaves_the_counts_alone` |
 //! | `end_of_the_last_permit_of_a_closed_pool_is_noticed` | close, permit | 6 | `close_leaves_the_counts_alone`, `capacity_publishes_nothing` |
+//! | **resizing**: ordering 5 | | | |
+//! | `check_out_during_a_resize_is_not_admitted_by_the_old_maximum` | resize, acquire, permit | 4 | `resize_outdates_no_reading` |
+//! | `check_out_that_queues_up_while_the_pool_grows_is_served` | resize, acquire, permit | 4 | `growth_is_not_served` |
+//! | `connection_checked_in_while_the_pool_shrinks_is_no_surplus` | resize, return, maintain | 4 | `maintenance_leaves_a_surplus` |
+//! | `connection_opened_while_the_pool_shrinks_is_no_surplus` | resize, hand on, maintain | 4 | `maintenance_leaves_a_surplus` |
+//! | `pool_that_is_closed_while_it_shrinks_closes_each_connection_once` | resize, close | 4 | `detach_in_two_steps` |
 //! | **hits**: check-outs and check-ins on the fast path | | | |
 //! | `concurrent_hits_share_no_connection` | hit, hit, return | none | `hit_without_comparing`, `noted_slot_is_taken_without_comparing` |
 //! | `concurrent_returns_lose_no_connection` | return, return | none | `push_without_comparing`, `link_is_kept_at_another_height` |

@@ -225,7 +225,7 @@ impl<E: Environment> Core<E> {
             if counts.waiting {
                 return Sought::Behind;
             }
-            if counts.admits(self.limits) {
+            if counts.admits(self.limits()) {
                 match self.capacity.try_admit(counts) {
                     Ok(()) => return Sought::Granted(Grant::Permit(Permit::new(self.clone()))),
                     Err(()) => continue,
@@ -244,7 +244,7 @@ impl<E: Environment> Core<E> {
     /// different orders: 0, 1, 2, 3 … for the first thread, 1, 0, 3, 2 … for the second, 2, 3, 0, 1 … for the third. If
     /// each moved on to the neighbouring shard instead, all threads that pass the same empty shards would meet at the
     /// first shard with a connection.
-    fn take_any(&self) -> Popped<'_, E::Connection> {
+    pub(super) fn take_any(&self) -> Popped<'_, E::Connection> {
         let first = self.environment.shard_hint();
         for distance in 0..self.shards.len() {
             // The number of shards is a power of two, so this visits each shard once.
@@ -273,13 +273,13 @@ impl<E: Environment> Core<E> {
         if self.state.load().phase != Phase::Ready {
             return Queued::NotReady;
         }
-        let mut is_drain_wanted = false;
+        let (limits, mut is_drain_wanted) = (self.limits(), false);
         if queue.first_waiting_lane().is_none() {
             let found = self.look_for_the_first(&queue);
             // Relaxed: a hint, as in `seek`.
             let stale = self.stale.load(Ordering::Relaxed) > 0;
             // If a connection is stale, `settle` lowers the flag that this may raise.
-            let refused = found.is_none().then(|| self.capacity.admit_or_wait(self.limits).err()).flatten();
+            let refused = found.is_none().then(|| self.capacity.admit_or_wait(limits).err()).flatten();
             let admitted = found.is_none() && refused.is_none();
             if found.is_some() || stale || admitted {
                 self.settle(&queue);
@@ -296,7 +296,7 @@ impl<E: Environment> Core<E> {
                 self.close_stale(Self::CLOSED_ON_THE_WAY);
                 return queued;
             }
-            is_drain_wanted = refused.is_some_and(|counts| counts.wants_a_drain_displaced(self.limits));
+            is_drain_wanted = refused.is_some_and(|counts| counts.wants_a_drain_displaced(limits));
         }
         // The first waiter displaces a drain (INV-8). The thread that releases its capacity looks for the next waiter.
         match queue.enqueue(lane) {

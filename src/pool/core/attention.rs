@@ -20,6 +20,8 @@ pub(super) enum Reason {
     Holders = 1 << 2,
     /// The pool has noticed that a log is listening; see `Core::heed_log`.
     Log = 1 << 3,
+    /// A resize has left more connections than `maxPoolSize` allows. Changes under the registry's lock.
+    Surplus = 1 << 4,
 }
 
 impl Attention {

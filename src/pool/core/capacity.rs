@@ -190,6 +190,12 @@ impl Capacity {
         before.is_ok_and(|counts| counts.waiting)
     }
 
+    /// Counts a change of the word without another, so that no admission succeeds that has read the word before. The
+    /// limits have changed.
+    pub(super) fn outdate_readings(&self) {
+        let _ = self.update(|counts| Some(counts.next()));
+    }
+
     /// Writes the word without changing the counts, for [`Core::close`](super::Core::close).
     ///
     /// The order of this word's changes decides between this write and a release of capacity:

@@ -158,7 +158,7 @@ impl<E: Environment> Core<E> {
             let [cursors, transactions] = [0, 1].map(|of| self.pinned[of].load(StatisticOrdering::Relaxed));
             Holders { cursors, transactions, other_operations: in_use.saturating_sub(cursors + transactions) }
         });
-        let (address, max_pool_size) = (self.address.clone(), self.options.max_pool_size);
+        let (address, max_pool_size) = (self.address.clone(), self.max_pool_size());
         let longest_held = self.accounts_for_holders().then(|| {
             let mut longest = self.holders();
             longest.truncate(LONGEST_HELD);

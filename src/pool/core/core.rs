@@ -9,7 +9,7 @@ use crossbeam_utils::CachePadded;
 
 use super::acquire::Grant;
 use super::attention::{Attention, Reason};
-use super::capacity::{Capacity, CapacityLimits};
+use super::capacity::Capacity;
 use super::check_out::Refusal;
 use super::environment::{Environment, WentStale};
 use super::held::Held;
@@ -18,6 +18,7 @@ use super::measures::Measures;
 use super::nearby::Nearby;
 use super::registry::Registry;
 use super::shard::Shards;
+use super::sizes::SizesWord;
 use super::slab::Slab;
 use super::state::{Phase, PoolState, PoolWord};
 use super::status::ServiceStatus;
@@ -38,7 +39,7 @@ pub struct Core<E: Environment> {
     pub(super) address: Arc<str>,
     pub(super) options: PoolOptions,
     pub(super) environment: E,
-    pub(super) limits: CapacityLimits,
+    pub(super) sizes: SizesWord,
     /// Whether an available connection can perish, so that each must be vetted before use.
     pub(super) vetting: bool,
     pub(super) attention: Attention,
@@ -168,7 +169,7 @@ impl<E: Environment> Core<E> {
     pub fn after_fork(&self, environment: E, cause: Cause) -> Arc<Self> {
         let before = self.state.load();
         let (shards, generation) = (self.shards.len(), before.generation + 1);
-        let core = Self::paused(&self.address, self.options.clone(), shards, environment, generation, self.epoch)
+        let core = Self::paused(&self.address, self.present_options(), shards, environment, generation, self.epoch)
             .expect("BUG: options that were valid before the fork");
         core.last_id.store(self.last_id(), UnmodelledOrdering::Relaxed);
         core.measures.begin_after(self.last_id());
@@ -233,7 +234,7 @@ impl<E: Environment> Core<E> {
             // Relaxed: the numbers only have to differ.
             number: NUMBER.fetch_add(1, UnmodelledOrdering::Relaxed),
             address: address.into(),
-            limits: CapacityLimits { total: capacity, pending: options.max_connecting },
+            sizes: SizesWord::new(&options),
             vetting,
             attention,
             epoch,
@@ -259,7 +260,8 @@ impl<E: Environment> Core<E> {
         &self.address
     }
 
-    /// Returns the pool's options.
+    /// Returns the options that the pool was built with. Its sizes may have changed since; see
+    /// [`present_options`](Self::present_options).
     pub fn options(&self) -> &PoolOptions {
         &self.options
     }

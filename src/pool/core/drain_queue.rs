@@ -59,7 +59,7 @@ impl<E: Environment> Core<E> {
         let is_first = registry.drains.present.is_empty();
         registry.drains.present.insert(number, Drain { index: held.slot().index(), waker: None });
         // A waiting check-out has noticed any earlier drains.
-        (number, is_first && self.capacity.set_draining(true, self.limits))
+        (number, is_first && self.capacity.set_draining(true, self.limits()))
     }
 
     /// Takes a drain that is ending out of the queue, unless it was displaced.
@@ -80,7 +80,7 @@ impl<E: Environment> Core<E> {
     pub(super) fn displace_oldest_drain(&self) {
         let waker = {
             let mut registry = self.registry.lock();
-            if !self.capacity.begin_displacing(self.limits) {
+            if !self.capacity.begin_displacing(self.limits()) {
                 return;
             }
             let oldest = registry.drains.present.pop_first();
@@ -98,7 +98,7 @@ impl<E: Environment> Core<E> {
     fn note_drains(&self, registry: &Registry) {
         if registry.drains.present.is_empty() {
             // Lowering the flag does not keep a check-out waiting, so the result does not matter.
-            let _ = self.capacity.set_draining(false, self.limits);
+            let _ = self.capacity.set_draining(false, self.limits());
         }
     }
 

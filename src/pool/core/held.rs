@@ -134,9 +134,12 @@ impl<E: Environment> Held<E> {
     }
 
     /// Makes the connection available: pushes it onto this shard, hands it over to the first check-out in the queue, or
-    /// closes it if it is stale.
+    /// closes it if it is stale or one too many.
     #[inline(never)]
     pub(super) fn make_available(self, shard: &Shard) {
+        if self.core().has_surplus() {
+            return self.retire_stale();
+        }
         self.offer(shard, Lane::OF_RETURNED, || {});
     }
 

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::task::Waker;
 
+use super::attention::Reason;
 use super::capacity::CapacityLimits;
 use super::core::Core;
 use super::environment::Environment;
@@ -20,12 +21,13 @@ use crate::pool::sync::{unless_mutant, wake};
 impl<E: Environment> Core<E> {
     /// Does one background run, except for its last part, [`Core::populate`].
     ///
-    /// Notices whether a log is listening, interrupts the connections that a clear marked, closes stale connections,
-    /// and removes available connections that have perished. Does not wait for more work.
+    /// Notices whether a log is listening, interrupts the connections that a clear marked, closes stale connections and
+    /// those that are too many, and removes available connections that have perished. Does not wait for more work.
     pub fn maintain(self: &Arc<Self>) {
         self.heed_log();
         self.interrupt_cleared();
         self.close_stale(usize::MAX);
+        self.trim();
         self.wait_list.maintain();
         if self.vetting {
             self.reap();
@@ -53,10 +55,11 @@ impl<E: Environment> Core<E> {
                 return None;
             }
             let counts = self.capacity.load();
-            let is_last = counts.total + 1 == self.options.min_pool_size;
-            let pending = self.limits.pending - u32::from(is_last && self.limits.pending > 1);
-            let limits = CapacityLimits { pending, ..self.limits };
-            if counts.waiting || counts.total >= self.options.min_pool_size || !counts.admits(limits) {
+            let (limits, min) = (self.limits(), self.min_pool_size());
+            let is_last = counts.total + 1 == min;
+            let pending = limits.pending - u32::from(is_last && limits.pending > 1);
+            let limits = CapacityLimits { pending, ..limits };
+            if counts.waiting || counts.total >= min || !counts.admits(limits) {
                 return None;
             }
             if self.capacity.try_admit(counts).is_ok() {
@@ -136,7 +139,7 @@ impl<E: Environment> Core<E> {
     pub(super) fn slots_in_shards(&self) -> HashSet<u32> {
         let mut found = HashSet::new();
         for shard in self.shards.iter() {
-            shard.for_each_slot(&self.slab, self.limits.total, |index| {
+            shard.for_each_slot(&self.slab, |index| {
                 found.insert(index);
             });
         }
@@ -157,7 +160,7 @@ impl<E: Environment> Core<E> {
         let order = unless_mutant("service_cleared_acquires_nothing", Ordering::Acquire);
         let service_cleared = self.service_cleared.swap(0, order) == 1;
         for shard in self.shards.iter() {
-            let mut slots = shard.guessed_slots(&self.slab, self.limits.total);
+            let mut slots = shard.guessed_slots(&self.slab);
             if !service_cleared && !slots.any(|slot| self.idle_for_too_long(slot.since())) {
                 continue;
             }
@@ -172,9 +175,9 @@ impl<E: Environment> Core<E> {
     }
 
     /// Schedules maintenance after a close or the end of an establishment, because `minPoolSize` may require another
-    /// connection.
+    /// connection, or there may be too many.
     pub(super) fn schedule_population(&self) {
-        if self.options.min_pool_size > 0 {
+        if self.min_pool_size() > 0 || self.attention.includes(Reason::Surplus) {
             self.environment.schedule_maintenance();
         } else {
             self.schedule_if_closed();

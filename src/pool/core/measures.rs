@@ -267,7 +267,7 @@ impl<E: Environment> Core<E> {
             address: self.address.clone(),
             accepts_writes: status.phase == Phase::Ready,
             status,
-            min_pool_size: self.options.min_pool_size,
+            min_pool_size: self.min_pool_size(),
             check_outs,
             use_time,
             connections: ConnectionMetrics { created, establish_time, stage_times, failed, given_up, closed },

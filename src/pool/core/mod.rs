@@ -12,6 +12,7 @@
 //! | --- | --- | --- |
 //! | pool word (`state.rs`) | phase, generation | ready, clear, renew and close, under the registry's lock |
 //! | capacity word (`capacity.rs`) | total, pending, waiting flag, draining flag, displacing flag, version | creating, establishing and closing a connection; the first and the last waiter; the first and the last drain; displacing a drain |
+//! | sizes word (`sizes.rs`) | `maxPoolSize`, `minPoolSize`, `maxConnecting` | a resize, under the registry's lock and the wait list's |
 //! | a shard's head (`shard.rs`), about one for each CPU core | top of the stack, flag, tag | check-out and check-in; the first and the last check-out to wait |
 //! | wait list (`waitlist/`) | the check-outs that wait, in order | check-outs that wait, and the threads that serve them |
 //! | registry (`registry.rs`) | free slots, detached stacks, services, drains; connection numbers are given out under its lock | all operations that are rare |
@@ -102,7 +103,8 @@
 //! 3. Wake-ups and connections are never lost: a check-out that queues up raises each shard's flag in the step that
 //!    finds the shard empty (`Shard::pop_or_flag`).
 //! 4. Each lane is served first come, first served, and check-outs never barge: INV-5, and one queue.
-//! 5. Both limits hold at every instant: their counts are in one word.
+//! 5. Both limits hold at every instant: their counts are in one word. A resize changes that word as well, so no check-out
+//!    is admitted by a limit that no longer holds (`SizesWord`).
 //! 6. A check-in that races with a clear or a close either is detached with the others or notices the change:
 //!    `Shard::push` and `Shard::put_back`.
 //! 7. Ids are in the order of the `ConnectionCreated` events: ids are assigned and events emitted under the registry's
@@ -153,6 +155,7 @@ mod pinning;
 mod registry;
 mod services;
 mod shard;
+mod sizes;
 mod slab;
 mod state;
 mod status;

@@ -105,10 +105,11 @@ impl<E: Environment> Core<E> {
         loop {
             let claimed = {
                 let mut queue = self.wait_list.lock();
+                let limits = self.limits();
                 let Some(lane) = queue.first_waiting_lane() else { return };
-                if let Err(counts) = self.capacity.admit_first(self.limits) {
+                if let Err(counts) = self.capacity.admit_first(limits) {
                     drop(queue);
-                    if counts.wants_a_drain_displaced(self.limits) {
+                    if counts.wants_a_drain_displaced(limits) {
                         self.displace_oldest_drain();
                     }
                     return;

@@ -409,14 +409,13 @@ impl Shard {
 
     /// Calls `f` with the index of each slot, for a caller that does not own the stack. Starts again if the stack
     /// changes in the meantime, and gives up after some attempts: then `f` may have missed a slot. In any case, `f` may
-    /// have been called with slots that were in the stack only part of the time. `most` is the number of slots in the
-    /// pool.
-    pub(super) fn for_each_slot<C>(&self, slab: &Slab<C>, most: u32, mut f: impl FnMut(u32)) {
+    /// have been called with slots that were in the stack only part of the time.
+    pub(super) fn for_each_slot<C>(&self, slab: &Slab<C>, mut f: impl FnMut(u32)) {
         const ATTEMPTS: u32 = 64;
         for _ in 0..ATTEMPTS {
             let head = self.load();
             let chain = slab.visible_chain(head.top, Slot::link_between_heads);
-            chain.take(most as usize).for_each(|slot| f(slot.index()));
+            chain.take(slab.handed_out()).for_each(|slot| f(slot.index()));
             if self.load() == head {
                 return;
             }
@@ -425,8 +424,9 @@ impl Shard {
 
     /// Returns the slots from the top down, as a guess: other threads may be taking them, and the walk may then leave
     /// the stack.
-    pub(super) fn guessed_slots<'s, C>(&self, slab: &'s Slab<C>, most: u32) -> impl Iterator<Item = &'s Slot<C>> {
-        slab.visible_chain(self.load().top, Slot::link).take(most as usize)
+    pub(super) fn guessed_slots<'s, C>(&self, slab: &'s Slab<C>) -> impl Iterator<Item = &'s Slot<C>> {
+        let top = self.load().top;
+        slab.visible_chain(top, Slot::link).take(slab.handed_out())
     }
 }
 
@@ -572,7 +572,7 @@ mod tests {
         let top = slab.grow();
         put_on_top(&shard, &slab, top, true).unwrap();
         slab.slot(top).set_link(Link { next: Some(500), depth: 2 });
-        let seen: Vec<_> = shard.guessed_slots(&slab, 1_000).map(Slot::index).collect();
+        let seen: Vec<_> = shard.guessed_slots(&slab).map(Slot::index).collect();
         assert_eq!(seen, [top]);
     }
 

@@ -506,6 +506,13 @@ impl<C> Slab<C> {
         index
     }
 
+    /// Returns the number of slots that were ever handed out. At least the height of any stack whose head the caller has
+    /// acquired.
+    pub(super) fn handed_out(&self) -> usize {
+        // Relaxed: each slot of a stack was handed out before it was pushed, and the head publishes the push.
+        self.len.load(Ordering::Relaxed) as usize
+    }
+
     /// Returns the slots of a stack as [`Slab::chain`] does, for a caller that does not own the stack. The walk may
     /// leave the stack, so the result is only a guess, unless the caller reads the links with
     /// [`Slot::link_between_heads`] and compares the heads. It ends at a link to a slot that this thread does not see.

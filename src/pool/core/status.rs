@@ -102,7 +102,7 @@ impl<E: Environment> Core<E> {
             status: PoolStatus {
                 phase,
                 generation,
-                max_pool_size: self.options.max_pool_size,
+                max_pool_size: self.max_pool_size(),
                 total,
                 pending,
                 available,

@@ -291,19 +291,38 @@ impl PoolOptions {
         self.background_interval
     }
 
-    /// Returns whether the mere passing of time can create work for the background task.
+    /// Returns whether the mere passing of time can create work for the background task, whatever the pool's sizes.
     ///
-    /// Such work is closing connections that were idle for too long, and retrying to open connections towards
-    /// `minPoolSize`. All other work follows from a clear, a close or a call to `ready`, each of which requests
+    /// Such work is closing connections that were idle for too long. `minPoolSize` also creates such work: retrying to
+    /// open connections, and so does a resize (`Core::needs_intervals`). All other work follows from a clear, a close or a call to `ready`, each of which requests
     /// maintenance. In load-balanced mode, maintenance at intervals looks again for connections to cleared services.
     pub(crate) fn needs_intervals(&self) -> bool {
-        self.min_pool_size > 0 || !self.max_idle_time.is_zero() || self.load_balanced
+        !self.max_idle_time.is_zero() || self.load_balanced
     }
 
     /// Returns the number of connections that may exist: `maxPoolSize`, or [`MAX_CONNECTIONS`] without a limit.
     #[must_use]
     pub fn capacity(&self) -> u32 {
-        if self.max_pool_size == 0 { MAX_CONNECTIONS } else { self.max_pool_size }
+        Self::capacity_of(self.max_pool_size)
+    }
+
+    /// Returns the number of connections that may exist with this `maxPoolSize`.
+    pub(crate) fn capacity_of(max_pool_size: u32) -> u32 {
+        if max_pool_size == 0 { MAX_CONNECTIONS } else { max_pool_size }
+    }
+
+    /// Refuses options that differ from the pool's present options otherwise than in its sizes.
+    pub(crate) fn check_resize_from(&self, present: &Self) -> Result<(), InvalidOption> {
+        const SIZES: [&str; 3] = ["minPoolSize", "maxPoolSize", "maxConnecting"];
+        let differs = |option: &&PoolOption| (option.value)(self) != (option.value)(present);
+        let mut others = Self::TABLE.iter().filter(|option| !SIZES.contains(&option.name));
+        let other = match others.find(differs) {
+            Some(option) => option.name,
+            None if self.background_interval != present.background_interval => "backgroundInterval",
+            None if self.load_balanced != present.load_balanced => "loadBalanced",
+            None => return Ok(()),
+        };
+        Err(InvalidOption::because(other, "cannot change while the pool is in use"))
     }
 
     /// Returns the options that are logged when a pool is created: those that were set, even if to their default.

@@ -27,6 +27,8 @@ pub(super) async fn keep<E: Establish>(guard: HomeGuard<E>) {
         BackgroundInterval::Every(interval) => Some(interval),
         BackgroundInterval::Never => None,
     };
+    // Whether `rest` ends.
+    let mut rests = core.needs_intervals();
     let mut rest = pin!(rest_of(core, interval));
     loop {
         if interval.is_some() {
@@ -50,12 +52,14 @@ pub(super) async fn keep<E: Establish>(guard: HomeGuard<E>) {
             continue;
         }
         tokio::select! {
-            () = asked_for => {}
             // A request does not restart the interval, because restarting it for each connection that opens would cost
-            // more.
-            () = &mut rest => rest.set(rest_of(core, interval)),
-            () = &mut holds => {}
+            // more. But a resize may make intervals necessary.
+            () = asked_for => if rests || !core.needs_intervals() { continue },
+            () = &mut rest => {}
+            () = &mut holds => continue,
         }
+        rests = core.needs_intervals();
+        rest.set(rest_of(core, interval));
     }
 }
 
@@ -65,7 +69,7 @@ pub(super) async fn keep<E: Establish>(guard: HomeGuard<E>) {
 /// pool has a connection, the wait does not leave a timer in the runtime. Without a connection there are no commands to
 /// slow down, and the runtime may lack the I/O driver that an alarm needs.
 async fn rest_of<E: Establish>(core: &Core<TokioEnvironment<E>>, interval: Option<Duration>) {
-    let Some(interval) = interval.filter(|_| core.options().needs_intervals()) else {
+    let Some(interval) = interval.filter(|_| core.needs_intervals()) else {
         return std::future::pending().await;
     };
     let status = core.status();

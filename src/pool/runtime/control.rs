@@ -9,6 +9,7 @@ use super::connection::Connection;
 use super::establish::Establish;
 use super::pool::{Pool, Shared};
 use crate::pool::core::Usage;
+use crate::pool::options::{InvalidOption, PoolOptions};
 
 impl<E: Establish> Pool<E> {
     /// Checks out an available connection, if there is one and no check-out is waiting. Never waits, and opens nothing.
@@ -37,6 +38,42 @@ impl<E: Establish> Pool<E> {
         let idle = core.try_take_any()?;
         let started = core.check_out_started();
         Some(checked_out(idle, started, Location::caller()))
+    }
+
+    /// Changes `maxPoolSize`, `minPoolSize` and `maxConnecting` while the pool is in use. `change` gets the present
+    /// [`options`](Self::options), and is called again if another thread resizes the pool at the same time.
+    ///
+    /// If the pool grows, check-outs that wait open connections at once, and so does the background task towards
+    /// `minPoolSize`. If it shrinks, no connection is opened beyond the new maximum from now on. Available connections
+    /// that are too many are closed at once with the reason "stale", and connections in use when they come back, even if
+    /// check-outs are waiting. Until then, check-outs and check-ins take a longer path.
+    ///
+    /// The number of the pool's shards stays what [`PoolBuilder::build`](crate::PoolBuilder::build) made it, from the
+    /// `maxPoolSize` of that time.
+    ///
+    /// ```no_run
+    /// # fn example(pool: wharf::Pool<wharf::Endpoint>) -> Result<(), wharf::InvalidOption> {
+    /// pool.resize(|options| options.max_pool_size(20).min_pool_size(5))?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidOption`] if the sizes contradict each other, or another option was changed. Then nothing has changed.
+    #[doc(alias = "set_max_size")]
+    #[doc(alias = "set_maximum_pool_size")]
+    pub fn resize(&self, change: impl Fn(PoolOptions) -> PoolOptions) -> Result<(), InvalidOption> {
+        let core = &self.here().core;
+        loop {
+            let present = core.present_options();
+            let wanted = change(present.clone());
+            wanted.validate()?;
+            wanted.check_resize_from(&present)?;
+            if core.try_resize(&present, &wanted) {
+                return Ok(());
+            }
+        }
     }
 
     /// Closes the available connections for which `keep` returns `false`. Returns how many it has closed.

@@ -423,9 +423,9 @@ impl<E: Establish> Pool<E> {
         self.core.address()
     }
 
-    /// Returns the pool's options.
-    pub fn options(&self) -> &PoolOptions {
-        self.core.options()
+    /// Returns the pool's options, with its present sizes ([`resize`](Self::resize)).
+    pub fn options(&self) -> PoolOptions {
+        self.here().core.present_options()
     }
 
     /// Returns `timeoutMS`, as set by [`PoolBuilder::timeout`].

@@ -82,7 +82,7 @@ impl<E: Establish> Pool<E> {
     pub(super) fn limits_check_outs(&self) -> bool {
         match self.core.environment().timeout {
             Some(timeout) => !timeout.is_zero(),
-            None => !self.options().wait_queue_timeout.is_zero(),
+            None => !self.core.options().wait_queue_timeout.is_zero(),
         }
     }
 

@@ -30,6 +30,7 @@ mod nearby;
 mod openers;
 mod overload;
 mod panics;
+mod resizing;
 mod runtimes;
 mod soak;
 mod stages;

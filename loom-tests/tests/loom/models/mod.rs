@@ -14,6 +14,7 @@ mod openers;
 mod opening;
 mod primitives;
 mod renewal;
+mod resizing;
 mod services;
 mod shards;
 mod stack;
