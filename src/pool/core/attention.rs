@@ -2,6 +2,9 @@
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use super::core::Core;
+use super::environment::Environment;
+
 /// The reasons for which check-outs and check-ins leave the shortest path. The hot path asks one question,
 /// [`Attention::is_needed`]; the long path then looks at the reasons.
 ///
@@ -22,6 +25,8 @@ pub(super) enum Reason {
     Log = 1 << 3,
     /// A resize has left more connections than `maxPoolSize` allows. Changes under the registry's lock.
     Surplus = 1 << 4,
+    /// The pool is suspended: check-outs wait until it is resumed.
+    Suspended = 1 << 5,
 }
 
 impl Attention {
@@ -37,12 +42,34 @@ impl Attention {
         self.0.load(Ordering::Relaxed) & reason as u8 != 0
     }
 
-    pub(super) fn add(&self, reason: Reason) {
+    /// Adds a reason. Returns whether it was not there.
+    pub(super) fn add(&self, reason: Reason) -> bool {
         // Relaxed: see `is_needed`.
-        self.0.fetch_or(reason as u8, Ordering::Relaxed);
+        self.0.fetch_or(reason as u8, Ordering::Relaxed) & reason as u8 == 0
     }
-    pub(super) fn remove(&self, reason: Reason) {
+
+    /// Removes a reason. Returns whether it was there.
+    pub(super) fn remove(&self, reason: Reason) -> bool {
         // Relaxed: see `is_needed`.
-        self.0.fetch_and(!(reason as u8), Ordering::Relaxed);
+        self.0.fetch_and(!(reason as u8), Ordering::Relaxed) & reason as u8 != 0
+    }
+}
+
+impl<E: Environment> Core<E> {
+    /// Makes check-outs leave the shortest path, where they find that the pool is suspended. Returns whether it was not.
+    /// Making them wait is left to the caller of the core.
+    pub fn suspend(&self) -> bool {
+        self.attention.add(Reason::Suspended)
+    }
+
+    /// Ends a suspension. Returns whether the pool was suspended.
+    pub fn resume(&self) -> bool {
+        self.attention.remove(Reason::Suspended)
+    }
+
+    /// Returns whether the pool is suspended.
+    #[inline]
+    pub fn is_suspended(&self) -> bool {
+        self.attention.includes(Reason::Suspended)
     }
 }

@@ -174,6 +174,9 @@ impl<E: Environment> Core<E> {
         core.last_id.store(self.last_id(), UnmodelledOrdering::Relaxed);
         core.measures.begin_after(self.last_id());
         core.inherit_holding(&self.holding);
+        if self.is_suspended() {
+            core.suspend();
+        }
         let mut reason = ConnectionClosedReason::Stale;
         match before.phase {
             Phase::Ready => core.emit_locked(|| PoolEvent::PoolCleared {

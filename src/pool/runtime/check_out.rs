@@ -244,7 +244,9 @@ impl<'p, E: Establish> StartedCheckOut<'p, E> {
     fn begin(pool: &'p Pool<E>, site: Site) -> Result<Connection<E>, Started> {
         let core = &pool.core;
         let started = core.check_out_started();
-        if let Some(idle) = core.try_take() {
+        if !core.is_suspended()
+            && let Some(idle) = core.try_take()
+        {
             return Ok(checked_out(idle, started, site));
         }
         // Read before the other shards are searched, so that the time of a waiting check-out includes the search.

@@ -14,7 +14,7 @@ use crate::pool::options::{InvalidOption, PoolOptions};
 impl<E: Establish> Pool<E> {
     /// Checks out an available connection, if there is one and no check-out is waiting. Never waits, and opens nothing.
     ///
-    /// Returns `None` otherwise, and if the pool is paused or closed. Then no event is emitted, and the metrics do not
+    /// Returns `None` otherwise, and if the pool is paused, suspended or closed. Then no event is emitted, and the metrics do not
     /// count a check-out.
     ///
     /// ```no_run
@@ -32,12 +32,56 @@ impl<E: Establish> Pool<E> {
     #[doc(alias = "try_acquire")]
     pub fn try_check_out(&self) -> Option<Connection<E>> {
         let core = &self.here().core;
+        if core.is_suspended() {
+            return None;
+        }
         if let Some(hit) = core.note_and_try_hit() {
             return Some(Connection::new(hit.begin()));
         }
         let idle = core.try_take_any()?;
         let started = core.check_out_started();
         Some(checked_out(idle, started, Location::caller()))
+    }
+
+    /// Makes check-outs wait until [`resume`](Self::resume), even while the pool is paused, in which they would otherwise
+    /// fail. Returns whether the pool was not suspended.
+    ///
+    /// Connections in use stay in use, and available ones stay open. Check-outs that wait already, or open a connection,
+    /// go on as before. A check-out that waits for the resumption fails at its time limit, or when the pool is closed. It
+    /// is not in the queue, so [`PoolStatus::waiting`](crate::PoolStatus::waiting) does not count it.
+    ///
+    /// Use it where a pause is better than an error, for example around a planned switch to another server:
+    ///
+    /// ```no_run
+    /// # fn example(pool: wharf::Pool<wharf::Endpoint>) -> Result<(), wharf::InvalidOption> {
+    /// pool.suspend();
+    /// pool.clear(wharf::Clear::new())?; // connections in use are closed when they come back
+    /// // Switch.
+    /// pool.ready();
+    /// pool.resume();
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "suspend_pool")]
+    pub fn suspend(&self) -> bool {
+        self.here().core.suspend()
+    }
+
+    /// Ends a [suspension](Self::suspend). Returns whether the pool was suspended.
+    ///
+    /// The check-outs that waited for it go on in the order in which their tasks are polled.
+    #[doc(alias = "resume_pool")]
+    pub fn resume(&self) -> bool {
+        let core = &self.here().core;
+        let was_suspended = core.resume();
+        core.environment().changed.notify(usize::MAX);
+        was_suspended
+    }
+
+    /// Returns whether the pool is [suspended](Self::suspend).
+    #[must_use]
+    pub fn is_suspended(&self) -> bool {
+        self.here().core.is_suspended()
     }
 
     /// Changes `maxPoolSize`, `minPoolSize` and `maxConnecting` while the pool is in use. `change` gets the present

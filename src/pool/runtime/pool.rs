@@ -22,6 +22,7 @@ use super::holders::HoldReports;
 use super::publisher::Subscriber;
 use super::stopwatch::Stopwatch;
 use super::traced::SlowCheckOuts;
+use super::waiting::TimeLimits;
 use crate::pool::core::{Change, Clear, Core, Environment, Phase, PoolState, PoolStatus, ServiceStatus};
 use crate::pool::error::{CheckInError, CheckOutError, TimeLimit};
 use crate::pool::metrics::PoolMetrics;
@@ -539,6 +540,9 @@ impl<E: Establish> Pool<E> {
     ) -> impl Future<Output = Result<Connection<E>, CheckOutError>> + Send + '_ {
         CheckOut::new(self, site, |pool| match LIMITED && pool.limits_check_outs() {
             true => Waiting::Otherwise { future: boxed(|| pool.obtain_in_options_time()) },
+            false if pool.core.is_suspended() => {
+                Waiting::Otherwise { future: boxed(|| pool.obtain_within(TimeLimits::none())) }
+            }
             false => Waiting::Queue { acquire: pool.core.acquire() },
         })
     }

@@ -4,7 +4,7 @@
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -20,8 +20,9 @@ use super::home::Home;
 use super::opening::{self, OpenRequest};
 use super::pool::Pool;
 use super::timer::{Lapse, polled_at, within};
-use crate::pool::core::{Grant, Idle, Permit};
+use crate::pool::core::{Grant, Idle, Permit, Phase};
 use crate::pool::error::{CheckOutError, NoRuntimeError, TimeLimit};
+use crate::pool::sync::{Contained, Watch};
 
 enum Opened<E: Establish> {
     Ended(opening::Acquired<E>),
@@ -41,7 +42,7 @@ pub(super) struct TimeLimits {
 }
 
 impl TimeLimits {
-    fn none() -> Self {
+    pub(super) fn none() -> Self {
         Self { begun: Instant::now(), whole: None, queue: None, by_caller: false }
     }
 
@@ -116,6 +117,9 @@ impl<E: Establish> Pool<E> {
     /// Waits for a grant, unless there already is one, and returns the connection that it leads to.
     async fn obtain(&self, mut grant: Option<Grant<TokioEnvironment<E>>>, limits: TimeLimits) -> opening::Acquired<E> {
         let core = &self.core;
+        if grant.is_none() {
+            self.resumed(&limits).await?;
+        }
         loop {
             let granted = match grant.take() {
                 Some(granted) => granted,
@@ -136,6 +140,24 @@ impl<E: Establish> Pool<E> {
                 Grant::Refused(refusal) => return Err(core.refused(*refusal)),
             }
         }
+    }
+
+    /// Waits while the pool is suspended, unless it is closed.
+    async fn resumed(&self, limits: &TimeLimits) -> Result<(), CheckOutError> {
+        let core = &self.core;
+        if !core.is_suspended() {
+            return Ok(());
+        }
+        let is_over = || !core.is_suspended() || core.state().phase == Phase::Closed;
+        // A forked child drops a waiting check-out without this future.
+        let mut change = Watch::new(&core.environment().changed);
+        let over = poll_fn(|context| {
+            // event-listener cannot handle a panicking waker.
+            let waker = Contained::new(context.waker().clone()).into();
+            change.poll(&mut Context::from_waker(&waker), is_over)
+        });
+        let waited = self.in_time(limits.in_queue(), limits.by_caller, over).await;
+        waited.map_err(|lapsed| self.error_of(lapsed, limits))
     }
 
     async fn granted_in_time(

@@ -34,4 +34,5 @@ mod resizing;
 mod runtimes;
 mod soak;
 mod stages;
+mod suspension;
 mod threads;
