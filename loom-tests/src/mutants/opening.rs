@@ -162,6 +162,6 @@ pub const MUTANTS: &[Mutant] = &[
         name: "background_task_ignores_waiters",
         does: "The background task takes a permit for which a check-out waits.",
         file: "pool/core/maintenance.rs",
-        edits: &[Edit { within: "fn populate", right: "counts.waiting", wrong: "false" }],
+        edits: &[Edit { within: "fn create_towards", right: "counts.waiting", wrong: "false" }],
     },
 ];

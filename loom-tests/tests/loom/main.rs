@@ -112,7 +112,7 @@
 //! | `end_of_the_last_establishment_of_a_closed_pool_is_noticed` | close, permit | 4 | `close_leaves_the_counts_alone` |
 //! | `end_of_the_last_permit_of_a_closed_pool_is_noticed` | close, permit | 6 | `close_leaves_the_counts_alone`, `capacity_publishes_nothing` |
 //! | **resizing**: ordering 5 | | | |
-//! | `check_out_during_a_resize_is_not_admitted_by_the_old_maximum` | resize, acquire, permit | 4 | `resize_outdates_no_reading` |
+//! | `check_out_during_a_resize_is_not_admitted_by_the_old_maximum` | resize, acquire, permit | 3 | `resize_outdates_no_reading` |
 //! | `check_out_that_queues_up_while_the_pool_grows_is_served` | resize, acquire, permit | 4 | `growth_is_not_served` |
 //! | `connection_checked_in_while_the_pool_shrinks_is_no_surplus` | resize, return, maintain | 4 | `maintenance_leaves_a_surplus` |
 //! | `connection_opened_while_the_pool_shrinks_is_no_surplus` | resize, hand on, maintain | 4 | `maintenance_leaves_a_surplus` |

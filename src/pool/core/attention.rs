@@ -42,14 +42,22 @@ impl Attention {
         self.0.load(Ordering::Relaxed) & reason as u8 != 0
     }
 
+    pub(super) fn add(&self, reason: Reason) {
+        self.put(reason);
+    }
+
+    pub(super) fn remove(&self, reason: Reason) {
+        self.take(reason);
+    }
+
     /// Adds a reason. Returns whether it was not there.
-    pub(super) fn add(&self, reason: Reason) -> bool {
+    fn put(&self, reason: Reason) -> bool {
         // Relaxed: see `is_needed`.
         self.0.fetch_or(reason as u8, Ordering::Relaxed) & reason as u8 == 0
     }
 
     /// Removes a reason. Returns whether it was there.
-    pub(super) fn remove(&self, reason: Reason) -> bool {
+    fn take(&self, reason: Reason) -> bool {
         // Relaxed: see `is_needed`.
         self.0.fetch_and(!(reason as u8), Ordering::Relaxed) & reason as u8 != 0
     }
@@ -59,12 +67,12 @@ impl<E: Environment> Core<E> {
     /// Makes check-outs leave the shortest path, where they find that the pool is suspended. Returns whether it was not.
     /// Making them wait is left to the caller of the core.
     pub fn suspend(&self) -> bool {
-        self.attention.add(Reason::Suspended)
+        self.attention.put(Reason::Suspended)
     }
 
     /// Ends a suspension. Returns whether the pool was suspended.
     pub fn resume(&self) -> bool {
-        self.attention.remove(Reason::Suspended)
+        self.attention.take(Reason::Suspended)
     }
 
     /// Returns whether the pool is suspended.

@@ -196,7 +196,7 @@ impl Capacity {
         let _ = self.update(|counts| Some(counts.next()));
     }
 
-    /// Writes the word without changing the counts, for [`Core::close`](super::Core::close).
+    /// Writes the word without changing the counts, for [`Core::close`](super::Core::close), and likewise for a warm-up.
     ///
     /// The order of this word's changes decides between this write and a release of capacity:
     ///

@@ -61,6 +61,8 @@ pub struct Core<E: Environment> {
     /// The numbers of connections in use that are pinned to a cursor or to a transaction: statistics for an error
     /// message.
     pub(super) pinned: [StatisticU32; 2],
+    /// The number of warm-ups in progress.
+    pub(super) warm_ups: StatisticU32,
     pub(super) measures: Measures,
     pub(super) holding: Holding,
 }
@@ -252,6 +254,7 @@ impl<E: Environment> Core<E> {
             stale: AtomicU32::new(0),
             service_cleared: AtomicU32::new(0),
             pinned: Default::default(),
+            warm_ups: StatisticU32::new(0),
             holding: Holding::default(),
             options,
             environment,

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering as UnmodelledOrdering;
 use std::task::Waker;
 
 use super::attention::Reason;
@@ -18,7 +19,27 @@ use crate::pool::metrics::Counter;
 use crate::pool::sync::atomic::Ordering;
 use crate::pool::sync::{unless_mutant, wake};
 
+/// A warm-up in progress, during which every change of the number of connections asks for maintenance.
+#[must_use]
+pub struct WarmUp<'c, E: Environment>(&'c Core<E>);
+
+impl<E: Environment> Drop for WarmUp<'_, E> {
+    fn drop(&mut self) {
+        // Relaxed: see `begin_warm_up`.
+        self.0.warm_ups.fetch_sub(1, UnmodelledOrdering::Relaxed);
+    }
+}
+
 impl<E: Environment> Core<E> {
+    /// Begins a warm-up. The caller then listens for maintenance, and looks at the pool after that.
+    pub fn begin_warm_up(&self) -> WarmUp<'_, E> {
+        // Relaxed: the write to the capacity word publishes it. A thread that changes the counts after that finds it, and
+        // the caller's look finds the earlier changes (`Capacity::order_releases`).
+        self.warm_ups.fetch_add(1, UnmodelledOrdering::Relaxed);
+        self.capacity.order_releases();
+        WarmUp(self)
+    }
+
     /// Does one background run, except for its last part, [`Core::populate`].
     ///
     /// Notices whether a log is listening, interrupts the connections that a clear marked, closes stale connections and
@@ -50,16 +71,30 @@ impl<E: Environment> Core<E> {
     /// permit, the second check-out must create a connection ("Checking Out a Connection") before the other connection
     /// is ready. If more connections are missing, the third is needed anyway.
     pub fn populate(self: &Arc<Self>) -> Option<Pending<E>> {
+        let min = self.min_pool_size();
+        self.create_towards(min, |total| total + 1 == min)
+    }
+
+    /// Creates a connection towards this number, for a caller that warms the pool up.
+    ///
+    /// Returns `None` if there are enough connections, if the pool is not ready, if a waiter is waiting, or if no permit
+    /// is free. While a [`WarmUp`] exists, the environment is asked for maintenance whenever that may have changed.
+    pub fn create_to_warm_up(self: &Arc<Self>, wanted: u32) -> Option<Pending<E>> {
+        self.create_towards(wanted, |_| false)
+    }
+
+    /// Creates a connection towards this number. Leaves the last permit to check-outs if `spares_a_permit` says so of the
+    /// number of connections.
+    fn create_towards(self: &Arc<Self>, wanted: u32, spares_a_permit: impl Fn(u32) -> bool) -> Option<Pending<E>> {
         loop {
             if self.state.load().phase != Phase::Ready {
                 return None;
             }
             let counts = self.capacity.load();
-            let (limits, min) = (self.limits(), self.min_pool_size());
-            let is_last = counts.total + 1 == min;
-            let pending = limits.pending - u32::from(is_last && limits.pending > 1);
+            let limits = self.limits();
+            let pending = limits.pending - u32::from(spares_a_permit(counts.total) && limits.pending > 1);
             let limits = CapacityLimits { pending, ..limits };
-            if counts.waiting || counts.total >= min || !counts.admits(limits) {
+            if counts.waiting || counts.total >= wanted || !counts.admits(limits) {
                 return None;
             }
             if self.capacity.try_admit(counts).is_ok() {
@@ -184,10 +219,12 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// Schedules maintenance in a closed pool after closing a connection that may be the last. Called after the
+    /// Schedules maintenance in a closed pool after closing a connection that may be the last, and for a warm-up. Called after the
     /// connection's capacity was given back. `Capacity::order_releases` explains why this never reads an old phase.
     pub(super) fn schedule_if_closed(&self) {
-        if self.state.load().phase == Phase::Closed {
+        // Relaxed: see `begin_warm_up`.
+        let warms_up = self.warm_ups.load(UnmodelledOrdering::Relaxed) > 0;
+        if warms_up || self.state.load().phase == Phase::Closed {
             self.environment.schedule_maintenance();
         }
     }

@@ -171,6 +171,7 @@ pub use environment::{Environment, WentStale};
 pub use holding::HoldReview;
 pub use lease::{Interruption, Lease};
 pub use leaving::Usage;
+pub use maintenance::WarmUp;
 pub use nearby::Nearby;
 pub use permit::{Permit, SharedPermit};
 pub use pinning::Purpose;

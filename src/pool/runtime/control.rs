@@ -1,15 +1,24 @@
 //! What the owner of a pool does to it while it is in use.
 
 use std::fmt;
+use std::future::{Future, poll_fn};
 use std::panic::Location;
+use std::pin::Pin;
 use std::sync::{Arc, Weak};
+use std::task::{Context, Poll};
+
+use tokio::runtime::Handle;
 
 use super::check_out::checked_out;
 use super::connection::Connection;
 use super::establish::Establish;
+use super::fork::{self, Forked};
+use super::opening::open;
 use super::pool::{Pool, Shared};
-use crate::pool::core::Usage;
+use crate::pool::core::{Phase, Usage};
+use crate::pool::error::{CheckOutError, NoRuntimeError};
 use crate::pool::options::{InvalidOption, PoolOptions};
+use crate::pool::sync::Contained;
 
 impl<E: Establish> Pool<E> {
     /// Checks out an available connection, if there is one and no check-out is waiting. Never waits, and opens nothing.
@@ -138,6 +147,82 @@ impl<E: Establish> Pool<E> {
     /// ```
     pub fn retain(&self, keep: impl FnMut(&mut E::Connection, &Usage) -> bool) -> usize {
         self.here().core.retain(keep)
+    }
+
+    /// Opens connections until this many are open, or `maxPoolSize`, and calls `progress` with their number at the start
+    /// and whenever it has changed.
+    ///
+    /// As many are opened at a time as `maxConnecting` allows. Connections in use count, and so do those that check-outs
+    /// open in the meantime, which come first. The pool does not keep the connections open: `minPoolSize` does.
+    ///
+    /// ```no_run
+    /// # async fn example(pool: wharf::Pool<wharf::Endpoint>) -> Result<(), wharf::CheckOutError> {
+    /// pool.warm_up(20, |open| println!("{open} of 20 connections are open")).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`Pool::check_out`], if the pool is not ready or is cleared, or if one of these connections cannot be
+    /// opened. The connections that are open stay open.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost. Connections that are being opened become available.
+    #[doc(alias = "prefill")]
+    #[doc(alias = "min_idle")]
+    pub async fn warm_up(&self, connections: u32, progress: impl FnMut(u32)) -> Result<(), CheckOutError> {
+        let pool = self.here();
+        match fork::own(pool.warm_up_here(connections, progress)).await {
+            Ok(outcome) => outcome,
+            Err(Forked) => Err(self.here().core.refused(self.here().core.refusal())),
+        }
+    }
+
+    async fn warm_up_here(&self, connections: u32, mut progress: impl FnMut(u32)) -> Result<(), CheckOutError> {
+        let core = &self.core;
+        let _warm_up = core.begin_warm_up();
+        let (mut openings, mut told) = (Vec::new(), None);
+        loop {
+            // Before the look: a change after it is announced.
+            let mut change = core.environment().population.listen();
+            let wanted = connections.min(self.options().capacity());
+            while let Some(pending) = core.create_to_warm_up(wanted) {
+                let home = self.home(|| Handle::try_current().ok());
+                let home = home.ok_or_else(|| NoRuntimeError::of(core.address()))?;
+                openings.push(home.handle().spawn(fork::own(open(Arc::clone(core), pending, None))));
+            }
+            let status = core.status();
+            let open = status.total - status.pending;
+            if told.replace(open) != Some(open) {
+                progress(open);
+            }
+            if open >= wanted {
+                return Ok(());
+            }
+            if status.phase != Phase::Ready {
+                return Err(core.refused(core.refusal()));
+            }
+            poll_fn(|context| {
+                // event-listener cannot handle a panicking waker.
+                let waker = Contained::new(context.waker().clone()).into();
+                let mut failed = None;
+                openings.retain_mut(|opening| match Pin::new(opening).poll(context) {
+                    Poll::Ready(Ok(Ok(Err(error)))) => {
+                        failed = Some(error);
+                        false
+                    }
+                    Poll::Ready(_) => false,
+                    Poll::Pending => true,
+                });
+                match failed {
+                    Some(error) => Poll::Ready(Err(error)),
+                    None => Pin::new(&mut change).poll(&mut Context::from_waker(&waker)).map(Ok),
+                }
+            })
+            .await?;
+        }
     }
 
     /// Returns a handle that does not keep the pool open.

@@ -75,6 +75,8 @@ pub struct TokioEnvironment<E: Establish> {
     pub(super) residence: Residence,
     pub(super) holds: HoldReports,
     pub(super) maintenance: tokio::sync::Notify,
+    /// Tells warm-ups that the number of connections may have changed.
+    pub(super) population: Event,
     pub(super) failures: Failures,
     /// Tells draining tasks that the pool was cleared or closed, and openings that are backing off that the back-off
     /// has ended.
@@ -107,6 +109,7 @@ impl<E: Establish> TokioEnvironment<E> {
             residence: Residence::default(),
             holds: HoldReports::default(),
             maintenance: tokio::sync::Notify::new(),
+            population: Event::new(),
             failures: Failures::default(),
             changed: Event::new(),
             stopwatch: Stopwatch::fast(),
@@ -240,6 +243,7 @@ unsafe impl<E: Establish> Environment for TokioEnvironment<E> {
 
     fn schedule_maintenance(&self) {
         self.maintenance.notify_one();
+        self.population.notify(usize::MAX);
         self.publisher.delivery().look_again();
     }
 }

@@ -95,7 +95,8 @@ pub(super) async fn open_for<E: Establish>(
             let created = Created { id: pending.id(), generation: pending.generation() };
             request.created.get_or_init(|| created);
             let requester = Requester { outcome: requester, request: request.clone(), cause };
-            open(core.clone(), pending, Some(requester)).await;
+            // The requester gets the error.
+            let _ = open(core.clone(), pending, Some(requester)).await;
         }
         // The receiver may be gone.
         Err(refusal) => drop(requester.send(Err(core.refused(refusal)))),
@@ -110,14 +111,14 @@ pub(super) struct Requester<E: Establish> {
 }
 
 /// Opens the connection and sends it to the check-out that requested it. If that check-out is gone, the connection goes
-/// to the next waiter or becomes available.
+/// to the next waiter or becomes available. Without a requester, returns the error.
 ///
 /// Dropping this future closes the connection.
 pub(super) async fn open<E: Establish>(
     core: SharedCore<E>,
     pending: Pending<TokioEnvironment<E>>,
     requester: Option<Requester<E>>,
-) {
+) -> Result<(), CheckOutError> {
     let (requester, cause) = requester.map(|Requester { outcome, request, cause }| ((outcome, request), cause)).unzip();
     let span = traced::establishment(core.address(), pending.id(), cause.as_ref());
     // The check-out's span must not be kept open after the check-out has ended.
@@ -134,7 +135,7 @@ pub(super) async fn open<E: Establish>(
         traced::failed(&span, error);
     }
     drop(span);
-    match (requester, outcome) {
+    let outcome = match (requester, outcome) {
         (Some((requester, request)), Ok((idle, opening))) => {
             request.opening.share(opening);
             match requester.send(Ok(idle)) {
@@ -145,12 +146,19 @@ pub(super) async fn open<E: Establish>(
                     }
                 }
             }
+            Ok(())
         }
-        (None, Ok((idle, opening))) => opening.hand_on(Some(idle)),
+        (None, Ok((idle, opening))) => {
+            opening.hand_on(Some(idle));
+            Ok(())
+        }
         // The receiver may be gone. The failure sink was already called.
-        (Some((requester, _)), Err(error)) => drop(requester.send(Err(error))),
-        (None, Err(_)) => {}
-    }
+        (Some((requester, _)), Err(error)) => {
+            drop(requester.send(Err(error)));
+            Ok(())
+        }
+        (None, Err(error)) => Err(error),
+    };
     let failures = &core.environment().failures;
     match failed {
         None if has_succeeded => failures.end(&core.environment().changed),
@@ -164,6 +172,7 @@ pub(super) async fn open<E: Establish>(
         }
         None => {}
     }
+    outcome
 }
 
 /// The error of an establishment, and the connection's capacity unless the establishment was given up.

@@ -36,3 +36,4 @@ mod soak;
 mod stages;
 mod suspension;
 mod threads;
+mod warm_up;

@@ -25,7 +25,7 @@ fn assert_only_one_is_left(pool: &Arc<Pool>, held: Leased) {
 
 #[test]
 fn check_out_during_a_resize_is_not_admitted_by_the_old_maximum() {
-    model("check_out_during_a_resize_is_not_admitted_by_the_old_maximum", Some(4), || {
+    model("check_out_during_a_resize_is_not_admitted_by_the_old_maximum", Some(3), || {
         let pool = unheard(options(2, 2));
         let held = leased(&pool);
         let admits = thread::spawn({
