@@ -143,13 +143,13 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "resize_outdates_no_reading",
         does: "A resize does not make the admissions fail that have read the old limits.",
-        file: "pool/core/sizes.rs",
+        file: "pool/core/control.rs",
         edits: &[Edit { within: "fn try_resize", right: "self.capacity.outdate_readings();", wrong: "" }],
     },
     Mutant {
         name: "growth_is_not_served",
         does: "A resize does not give the new capacity to the check-outs that wait.",
-        file: "pool/core/sizes.rs",
+        file: "pool/core/control.rs",
         edits: &[Edit { within: "fn try_resize", right: "self.serve_permits();", wrong: "" }],
     },
     Mutant {

@@ -2,9 +2,6 @@
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use super::core::Core;
-use super::environment::Environment;
-
 /// The reasons for which check-outs and check-ins leave the shortest path. The hot path asks one question,
 /// [`Attention::is_needed`]; the long path then looks at the reasons.
 ///
@@ -42,42 +39,15 @@ impl Attention {
         self.0.load(Ordering::Relaxed) & reason as u8 != 0
     }
 
-    pub(super) fn add(&self, reason: Reason) {
-        self.put(reason);
-    }
-
-    pub(super) fn remove(&self, reason: Reason) {
-        self.take(reason);
-    }
-
     /// Adds a reason. Returns whether it was not there.
-    fn put(&self, reason: Reason) -> bool {
+    pub(super) fn add(&self, reason: Reason) -> bool {
         // Relaxed: see `is_needed`.
         self.0.fetch_or(reason as u8, Ordering::Relaxed) & reason as u8 == 0
     }
 
     /// Removes a reason. Returns whether it was there.
-    fn take(&self, reason: Reason) -> bool {
+    pub(super) fn remove(&self, reason: Reason) -> bool {
         // Relaxed: see `is_needed`.
         self.0.fetch_and(!(reason as u8), Ordering::Relaxed) & reason as u8 != 0
-    }
-}
-
-impl<E: Environment> Core<E> {
-    /// Makes check-outs leave the shortest path, where they find that the pool is suspended. Returns whether it was not.
-    /// Making them wait is left to the caller of the core.
-    pub fn suspend(&self) -> bool {
-        self.attention.put(Reason::Suspended)
-    }
-
-    /// Ends a suspension. Returns whether the pool was suspended.
-    pub fn resume(&self) -> bool {
-        self.attention.take(Reason::Suspended)
-    }
-
-    /// Returns whether the pool is suspended.
-    #[inline]
-    pub fn is_suspended(&self) -> bool {
-        self.attention.includes(Reason::Suspended)
     }
 }

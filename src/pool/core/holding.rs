@@ -143,11 +143,15 @@ impl<E: Environment> Core<E> {
         match (holding.switch().is_some(), on) {
             (false, true) => {
                 holding.on_since.store(self.nanos_since_epoch(), Ordering::Relaxed);
-                holding.turn_on(|| self.attention.add(Reason::Holders));
+                holding.turn_on(|| {
+                    self.attention.add(Reason::Holders);
+                });
                 turned_on = holding.switch();
             }
             (true, false) => {
-                holding.turn_off(|| self.attention.remove(Reason::Holders));
+                holding.turn_off(|| {
+                    self.attention.remove(Reason::Holders);
+                });
                 *holding.reports.lock() = Reports::default();
             }
             _ => {}

@@ -136,6 +136,7 @@ mod attention;
 mod capacity;
 mod check_out;
 mod close_error;
+mod control;
 #[allow(clippy::module_inception, reason = "the core, in the room of its parts")]
 mod core;
 mod drain_queue;

@@ -1,0 +1,107 @@
+//! What the owner of a pool does to it while it is in use: resize, suspend and resume.
+
+use std::sync::Arc;
+
+use super::attention::Reason;
+use super::capacity::CapacityLimits;
+use super::core::Core;
+use super::environment::Environment;
+use super::held::Held;
+use super::shard::Popped;
+use super::sizes::Sizes;
+use crate::pool::options::PoolOptions;
+
+impl<E: Environment> Core<E> {
+    /// Returns the limits of the capacity word.
+    pub(super) fn limits(&self) -> CapacityLimits {
+        self.sizes.load().limits()
+    }
+
+    pub(super) fn max_pool_size(&self) -> u32 {
+        self.sizes.load().max
+    }
+
+    pub(super) fn min_pool_size(&self) -> u32 {
+        self.sizes.load().min
+    }
+
+    /// Returns whether the mere passing of time can create work for maintenance.
+    pub fn needs_intervals(&self) -> bool {
+        self.options.needs_intervals() || self.min_pool_size() > 0 || self.attention.includes(Reason::Surplus)
+    }
+
+    /// Returns the pool's options, with its present sizes.
+    pub fn present_options(&self) -> PoolOptions {
+        let Sizes { max, min, connecting } = self.sizes.load();
+        let mut options = self.options.clone();
+        (options.max_pool_size, options.min_pool_size, options.max_connecting) = (max, min, connecting);
+        options
+    }
+
+    /// Changes the pool's sizes to those of `wanted`, if they are still those of `seen`. Returns whether they were.
+    ///
+    /// If the pool grows, waiters are granted permits. If it shrinks, available connections that are too many are closed
+    /// at once, and others when they come back.
+    pub fn try_resize(self: &Arc<Self>, seen: &PoolOptions, wanted: &PoolOptions) -> bool {
+        {
+            let _registry = self.registry.lock();
+            let _queue = self.wait_list.lock();
+            if self.sizes.load() != Sizes::of(seen) {
+                return false;
+            }
+            self.sizes.store(Sizes::of(wanted));
+            self.capacity.outdate_readings();
+            if self.capacity.load().total > self.limits().total {
+                self.attention.add(Reason::Surplus);
+            }
+        }
+        self.serve_permits();
+        self.trim();
+        self.environment.schedule_maintenance();
+        true
+    }
+
+    /// Returns whether more connections exist than `maxPoolSize` allows, as after a resize.
+    pub(super) fn has_surplus(&self) -> bool {
+        self.attention.includes(Reason::Surplus) && self.has_surplus_still()
+    }
+
+    #[cold]
+    fn has_surplus_still(&self) -> bool {
+        // The sizes change under this lock. While they stay, a number that is within the limit remains so.
+        let _registry = self.registry.lock();
+        let is_surplus = self.capacity.load().total > self.limits().total;
+        if !is_surplus {
+            self.attention.remove(Reason::Surplus);
+        }
+        is_surplus
+    }
+
+    /// Closes available connections while there are more connections than `maxPoolSize` allows.
+    ///
+    /// A check-in that has not noticed the resize yet may make another available. The next maintenance closes it.
+    pub(super) fn trim(&self) {
+        while self.has_surplus() {
+            let Popped::Slot(slot) = self.take_any() else { return };
+            let held = Held::new(self, slot);
+            held.retire(held.stale_reason());
+        }
+    }
+
+    /// Makes check-outs leave the shortest path, where they find that the pool is suspended. Returns whether it was not.
+    /// Making them wait is left to the caller of the core.
+    pub fn suspend(&self) -> bool {
+        self.attention.add(Reason::Suspended)
+    }
+
+    /// Ends a suspension. Returns whether the pool was suspended.
+    pub fn resume(&self) -> bool {
+        self.attention.remove(Reason::Suspended)
+    }
+
+    /// Returns whether the pool is suspended.
+    #[inline]
+    pub fn is_suspended(&self) -> bool {
+        self.attention.includes(Reason::Suspended)
+    }
+}
