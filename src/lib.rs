@@ -140,11 +140,11 @@ pub use pool::holder::{Holder, Purpose};
 #[doc(inline)]
 pub use pool::metrics;
 #[doc(inline)]
-pub use pool::options::{BackgroundInterval, InvalidOption, MAX_CONNECTIONS, OptionValue, PoolOptions};
+pub use pool::options::{BackgroundInterval, CheckBeforeUse, InvalidOption, MAX_CONNECTIONS, OptionValue, PoolOptions};
 #[cfg(not(loom))]
 #[doc(inline)]
 pub use pool::runtime::{
-    Connection, Establish, Establishing, FailedConnection, LongHold, Pool, PoolBuilder, Subscriber, WeakPool,
+    CheckResult, Connection, Establish, Establishing, FailedConnection, LongHold, Pool, PoolBuilder, Subscriber, WeakPool,
 };
 #[doc(inline)]
 pub use pool::service_id::ServiceId;

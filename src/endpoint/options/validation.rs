@@ -77,6 +77,7 @@ impl Options {
         self.compressors.iter().try_for_each(|compressor| compressor.check())?;
         self.read_preference.check()?;
         self.write_concern.check()?;
+        self.pool.refuse_check()?;
         self.pool.check()
     }
 

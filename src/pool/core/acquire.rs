@@ -113,12 +113,15 @@ impl<E: Environment> Core<E> {
     /// If a concurrent [`Core::clear`] has not reached this shard yet, the connection may be of the generation that is
     /// being cleared. The check-out then counts as earlier than the clear. This cannot happen after `clear` has
     /// returned.
+    ///
+    /// Leaves a connection that must be checked before its use to [`Core::acquire`].
     pub fn try_take(self: &Arc<Self>) -> Option<Idle<E>> {
         let shard = self.own_shard();
         loop {
             let Popped::Slot(slot) = shard.pop(&self.slab) else { return None };
             if let Ok(idle) = self.vet(Held::new(self, slot)) {
-                return Some(idle);
+                // Otherwise dropped, which makes the connection available again.
+                return (!idle.needs_check()).then_some(idle);
             }
         }
     }
@@ -142,7 +145,8 @@ impl<E: Environment> Core<E> {
     /// stack. The caller [begins](Hit::begin) the use.
     ///
     /// Returns `None` otherwise: if the thread has used another pool since, if the stack is empty, if a subscriber is
-    /// listening, if the pool accounts for holders, or if connections must be vetted. May also return `None` if another
+    /// listening, if the pool accounts for holders, if connections must be vetted, or if this connection must be checked
+    /// before its use. May also return `None` if another
     /// thread changes the stack at the same time, or if the top is neither the thread's last slot nor one of the slab's
     /// first slots. Does the work of [`Core::try_take`] and [`Idle::check_out`] in one step.
     ///
@@ -157,9 +161,20 @@ impl<E: Environment> Core<E> {
             return None;
         }
         let slot = self.pop_nearby()?;
+        if Held::new(self, slot).needs_check() {
+            return Self::leave(Held::new(self, slot));
+        }
         // First, while the slot's cache line is at hand.
         let is_timed = E::METERED && slot.tally().count_hit();
         Some(Hit { lease: Lease::of(Held::new(self, slot)), is_timed })
+    }
+
+    /// Makes a connection available again.
+    #[cold]
+    #[inline(never)]
+    fn leave(held: Held<E>) -> Option<Hit<E>> {
+        drop(held.into_idle());
+        None
     }
 
     /// Acquires a connection or a permit to open one, in the order of arrival.
@@ -188,15 +203,16 @@ impl<E: Environment> Core<E> {
         OpenerWait(self.acquire())
     }
 
-    /// Acquires again for a check-out whose granted connection has gone stale. Unless something is available at once,
-    /// the check-out waits in front of all waiters that were never granted anything. Closes the stale connection, but
-    /// only once its capacity can go to this check-out.
+    /// Acquires again for a check-out whose granted connection cannot be used: an [`Idle`] that has gone stale, or a
+    /// [`Checking`](super::Checking) that has failed. Unless something is available at once, the check-out waits in front
+    /// of all waiters that were never granted anything. Drops the token, which closes the connection, but only once its
+    /// capacity can go to this check-out.
     ///
     /// # Cancel safety
     ///
     /// As for [`Core::acquire`].
-    pub fn reacquire(self: &Arc<Self>, stale: Idle<E>) -> Reacquire<'_, E> {
-        Reacquire { acquire: self.acquire(), stale: Some(stale) }
+    pub fn reacquire<T: Unpin>(self: &Arc<Self>, useless: T) -> Reacquire<'_, E, T> {
+        Reacquire { acquire: self.acquire(), useless: Some(useless) }
     }
 
     /// Searches the shards, then asks for a permit. If neither succeeds, the caller has to queue up.
@@ -440,16 +456,16 @@ impl<E: Environment> Acquire<'_, E> {
 }
 
 /// The future of [`Core::reacquire`].
-pub struct Reacquire<'p, E: Environment> {
+pub struct Reacquire<'p, E: Environment, T> {
     acquire: Acquire<'p, E>,
-    stale: Option<Idle<E>>,
+    useless: Option<T>,
 }
 
-impl<E: Environment> Future for Reacquire<'_, E> {
+impl<E: Environment, T: Unpin> Future for Reacquire<'_, E, T> {
     type Output = Grant<E>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { acquire, stale } = self.get_mut();
+        let Self { acquire, useless } = self.get_mut();
         if acquire.is_queued() {
             return Pin::new(acquire).poll_again(context);
         }
@@ -459,7 +475,7 @@ impl<E: Environment> Future for Reacquire<'_, E> {
             }
         };
         // The capacity goes to the first waiter, which may be this check-out.
-        drop(stale.take());
+        drop(useless.take());
         polled
     }
 }

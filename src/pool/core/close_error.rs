@@ -4,7 +4,7 @@ use thiserror::Error;
 
 use super::environment::Environment;
 use super::held::Held;
-use crate::pool::error::EstablishError;
+use crate::pool::error::{Cause, EstablishError};
 use crate::pool::event::EventError;
 
 /// Why a connection is closed with the reason "error". The message is for the event, if no better explanation is known.
@@ -17,7 +17,11 @@ pub(super) enum CloseError {
     /// The environment may know why.
     #[error("the connection was left in a state in which it cannot be reused")]
     Unusable,
-    #[error("the code that judges or drains the connection panicked")]
+    #[error("the connection failed the check before its use: {0}")]
+    CheckFailed(#[source] Cause),
+    #[error("the check before its use ended early, because its check-out gave up")]
+    CheckGivenUp,
+    #[error("the code that judges, checks or drains the connection panicked")]
     Panicked,
     #[error("its user discarded the connection")]
     Discarded,

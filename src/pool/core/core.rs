@@ -42,6 +42,8 @@ pub struct Core<E: Environment> {
     pub(super) sizes: SizesWord,
     /// Whether an available connection can perish, so that each must be vetted before use.
     pub(super) vetting: bool,
+    /// After how many ticks of the coarse clock an available connection is due for a check.
+    pub(super) check_after: u32,
     pub(super) attention: Attention,
     /// The instant that `Slot::since` counts from.
     pub(super) epoch: Instant,
@@ -241,6 +243,7 @@ impl<E: Environment> Core<E> {
             address: address.into(),
             sizes: SizesWord::new(&options),
             vetting,
+            check_after: Self::ticks_before_check(options.check_before_use),
             attention,
             epoch,
             state: CachePadded::new(PoolWord::new(PoolState { phase: Phase::Paused, generation })),

@@ -1,6 +1,6 @@
 //! What the core requires of its surroundings.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::draining::Draining;
 use super::nearby::Nearby;
@@ -8,6 +8,9 @@ use super::tokens::Closing;
 use crate::pool::condition::Condition;
 use crate::pool::error::Cause;
 use crate::pool::event::PoolEvent;
+
+/// The unit of the coarse clock, which tells for how long a connection was idle before it is checked.
+pub const COARSE_TICK: Duration = Duration::from_millis(100);
 
 /// Which connections have become stale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +46,9 @@ pub unsafe trait Environment: Send + Sync + 'static {
     /// pool without metrics.
     const METERED: bool = true;
 
+    /// Whether connections can be checked before use. If not, check-outs and check-ins have no code for it.
+    const CHECKS: bool = false;
+
     /// Returns the current instant of a monotonic clock. Called only if `maxIdleTimeMS` needs it.
     fn now(&self) -> Instant;
 
@@ -52,6 +58,13 @@ pub unsafe trait Environment: Send + Sync + 'static {
     ///
     /// Tests do not pause this clock. Limits and idle times use [`now`](Self::now).
     fn stopwatch(&self) -> u64;
+
+    /// Returns the reading of the coarse clock, in [`COARSE_TICK`]s. Called at each check-out and check-in if
+    /// connections can be [checked](Self::CHECKS), so it must be cheap.
+    #[inline]
+    fn coarse(&self) -> u32 {
+        0
+    }
 
     /// Returns the calling thread's preferred shard: always the same number for one thread, and different numbers for
     /// different threads.

@@ -337,10 +337,11 @@ impl<E: Environment> Held<E> {
         (connection, closing)
     }
 
-    /// Records when the connection became available, if `maxIdleTimeMS` needs it.
+    /// Records when the connection became available, if `maxIdleTimeMS` or a check before use needs it.
     #[inline]
     pub(super) fn touch(&self) {
         let core = self.core();
+        self.note_idle();
         if core.notes_idle_times() {
             self.slot().set_since(core.nanos_since_epoch());
         }

@@ -165,6 +165,7 @@ impl<E: Environment> Lease<E> {
         if !condition.is_reusable() {
             return held.drain_or_retire(condition);
         }
+        held.note_idle();
         if !held.put_back(shard) {
             held.push(shard);
         }

@@ -3,8 +3,8 @@
 //! [`Core`] is generic over its connections and its surroundings ([`Environment`]). Work that the core leaves to its
 //! caller, such as opening a connection, is returned as a token. A [`Permit`] is the right to open a connection. A
 //! [`Pending`] is a connection in establishment, an [`Idle`] is an established connection without a user, a [`Lease`]
-//! is a connection in use, and a [`Draining`] is a connection whose user left work unfinished. [`Pool`](crate::Pool) is
-//! a core on tokio.
+//! is a connection in use, and a [`Draining`] is a connection whose user left work unfinished. A [`Checking`] is an idle
+//! connection that its check-out checks first. [`Pool`](crate::Pool) is a core on tokio.
 //!
 //! # Shared state
 //!
@@ -135,6 +135,7 @@ mod acquire;
 mod attention;
 mod capacity;
 mod check_out;
+mod checking;
 mod close_error;
 mod control;
 #[allow(clippy::module_inception, reason = "the core, in the room of its parts")]
@@ -167,8 +168,9 @@ mod waitlist;
 pub use self::core::{Change, Clear, Core};
 pub use acquire::{Acquire, Grant, Hit, OpenerWait, Reacquire};
 pub use check_out::{Refusal, Started};
+pub use checking::Checking;
 pub use draining::{Draining, Revocation};
-pub use environment::{Environment, WentStale};
+pub use environment::{COARSE_TICK, Environment, WentStale};
 pub use holding::HoldReview;
 pub use lease::{Interruption, Lease};
 pub use leaving::Usage;

@@ -7,7 +7,10 @@ mod words;
 
 use std::any::Any;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool as UnmodelledBool, AtomicU64 as UnmodelledU64, Ordering as UnmodelledOrdering};
+use std::sync::atomic::{
+    AtomicBool as UnmodelledBool, AtomicU32 as UnmodelledU32, AtomicU64 as UnmodelledU64,
+    Ordering as UnmodelledOrdering,
+};
 use std::task::{Context, Poll, Waker};
 
 use super::check_out::Started;
@@ -43,6 +46,9 @@ pub(super) struct Slot<C> {
     in_use: UnmodelledBool,
     /// Whether the connection was opened for the check-out that is about to take it. Written by the owner.
     opened: UnmodelledBool,
+    /// When the connection last became available, on the environment's coarse clock. Written by the owner, if
+    /// connections can be checked before use.
+    idle_since: UnmodelledU32,
     /// The connection's number. Written by the owner, before the connection is live.
     id: UnmodelledU64,
     /// When the connection was last checked out ([`Started::word`]). Written by the owner, if a subscriber is
@@ -106,6 +112,7 @@ impl<C> Slot<C> {
             index,
             in_use: UnmodelledBool::new(false),
             opened: UnmodelledBool::new(false),
+            idle_since: UnmodelledU32::new(0),
             id: UnmodelledU64::new(0),
             started: UnmodelledU64::new(0),
             core: UnsafeCell::new(CorePointer(std::ptr::null())),
@@ -343,6 +350,24 @@ impl<C> Slot<C> {
     pub(super) fn set_since(&self, since: u64) {
         // Relaxed: see `since`.
         self.since.store(since, Ordering::Relaxed);
+    }
+
+    /// Returns when the connection became available, on the environment's coarse clock. Called by the owner.
+    #[inline]
+    pub(super) fn idle_since(&self) -> u32 {
+        // Relaxed: see `known_as`.
+        self.idle_since.load(UnmodelledOrdering::Relaxed)
+    }
+
+    /// Sets the instant that [`Slot::idle_since`] returns. Called by the owner.
+    ///
+    /// Within one tick there is nothing to store: see `set_link`.
+    #[inline]
+    pub(super) fn set_idle_since(&self, tick: u32) {
+        // Relaxed: see `known_as`.
+        if self.idle_since.load(UnmodelledOrdering::Relaxed) != tick {
+            self.idle_since.store(tick, UnmodelledOrdering::Relaxed);
+        }
     }
 
     #[inline]

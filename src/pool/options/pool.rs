@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::InvalidOption;
+use super::{CheckBeforeUse, InvalidOption};
 
 /// The largest `maxPoolSize`, and the number of connections at which an unlimited pool stops growing: 1,048,575.
 ///
@@ -63,6 +63,13 @@ macro_rules! pool_options {
             /// If so, each connection belongs to one of several services behind it, and generations are kept for each
             /// service. `loadBalanced` in connection strings. Default `false`.
             pub load_balanced: bool,
+            /// When an available connection is [checked](crate::Establish::check) before a check-out returns it.
+            ///
+            /// `None`, the default, means [`IdleLongerThan`](CheckBeforeUse::IdleLongerThan) one second if the
+            /// establisher [has a check](crate::Establish::HAS_CHECK), and [`Never`](CheckBeforeUse::Never) otherwise. An
+            /// [`Endpoint`](crate::Endpoint) has no check, because its connections notice that the server has closed
+            /// them. Not part of connection strings.
+            pub check_before_use: Option<CheckBeforeUse>,
             specified: Specified,
         }
 
@@ -78,6 +85,7 @@ macro_rules! pool_options {
                     $($field: <$type>::from_number($default),)*
                     background_interval: BackgroundInterval::Every(Duration::from_secs(10)),
                     load_balanced: false,
+                    check_before_use: None,
                     specified: Specified::default(),
                 }
             }
@@ -247,6 +255,23 @@ impl PoolOptions {
     pub fn load_balanced(mut self, load_balanced: bool) -> Self {
         self.load_balanced = load_balanced;
         self
+    }
+
+    /// Sets [`check_before_use`](Self#structfield.check_before_use).
+    pub fn check_before_use(mut self, policy: CheckBeforeUse) -> Self {
+        self.check_before_use = Some(policy);
+        self
+    }
+
+    /// Refuses a check before use, for connections that have no check.
+    pub(crate) fn refuse_check(&self) -> Result<(), InvalidOption> {
+        match self.check_before_use {
+            None | Some(CheckBeforeUse::Never) => Ok(()),
+            Some(policy) => {
+                let must = "Never for connections without a check (Establish::HAS_CHECK)";
+                Err(InvalidOption::new("checkBeforeUse", must, format!("{policy:?}")))
+            }
+        }
     }
 
     /// Checks that the options can work.

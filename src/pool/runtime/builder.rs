@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
+use super::coarse::Coarse;
 use super::environment::TokioEnvironment;
 use super::establish::Establish;
 use super::failure::{FailedConnection, FailureSink};
@@ -16,7 +17,7 @@ use super::publisher::{Publisher, Subscriber};
 use super::stopwatch::Stopwatch;
 use super::traced::SlowCheckOuts;
 use crate::pool::core::Core;
-use crate::pool::options::{InvalidOption, PoolOptions};
+use crate::pool::options::{CheckBeforeUse, InvalidOption, PoolOptions};
 
 /// Builds a [`Pool`].
 ///
@@ -204,7 +205,7 @@ impl<E: Establish> PoolBuilder<E> {
     /// Sets whether the durations of events and metrics are measured with tokio's clock, which tests can pause. By
     /// default, the pool reads a clock that is never paused and that takes a third of the time to read.
     ///
-    /// Idle times and time limits are measured with tokio's clock in any case.
+    /// The time after which a connection is [checked](Establish::check) follows. Idle times and time limits are measured with tokio's clock in any case.
     pub fn tokio_clock(mut self, on: bool) -> Self {
         self.tokio_clock = on;
         self
@@ -250,6 +251,13 @@ impl<E: Establish> PoolBuilder<E> {
         environment.has_tasks = self.has_tasks;
         if self.tokio_clock {
             environment.stopwatch = Stopwatch::tokio();
+        }
+        if !E::HAS_CHECK {
+            self.options.refuse_check()?;
+        } else if let CheckBeforeUse::IdleLongerThan(_) =
+            self.options.check_before_use.unwrap_or(CheckBeforeUse::DEFAULT)
+        {
+            environment.coarse = if self.tokio_clock { Coarse::tokio() } else { Coarse::shared() };
         }
         environment.slow_check_outs = self.slow_check_out.map(SlowCheckOuts::new);
         environment.holds = HoldReports::new(self.on_long_hold);

@@ -196,7 +196,7 @@ impl<'p, E: Establish> Waiting<'p, E> {
     ) -> Poll<Acquired<E>> {
         if let Way::Queue { acquire } = self.as_mut().project() {
             match ready!(poll(acquire, context)) {
-                Grant::Connection(idle) if !idle.is_stale() => return Poll::Ready(Ok(idle)),
+                Grant::Connection(idle) if !idle.is_stale() && !idle.needs_check() => return Poll::Ready(Ok(idle)),
                 other => self.set(Self::Otherwise { future: boxed(|| pool.obtain_unlimited(other)) }),
             }
         }

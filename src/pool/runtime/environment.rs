@@ -9,6 +9,7 @@ use event_listener::Event;
 use tokio::runtime::Handle;
 
 use super::closing;
+use super::coarse::Coarse;
 use super::draining;
 use super::establish::Establish;
 use super::failure::FailureSink;
@@ -82,6 +83,7 @@ pub struct TokioEnvironment<E: Establish> {
     /// has ended.
     pub(super) changed: Event,
     pub(super) stopwatch: Stopwatch,
+    pub(super) coarse: Coarse,
     /// Whether the pool spawns tasks. Without them, a check-out opens its connection itself.
     pub(super) has_tasks: bool,
     /// The value of `fork::forks()` when the pool was built.
@@ -113,6 +115,7 @@ impl<E: Establish> TokioEnvironment<E> {
             failures: Failures::default(),
             changed: Event::new(),
             stopwatch: Stopwatch::fast(),
+            coarse: Coarse::Still,
             has_tasks: true,
             forks: fork::forks(),
         }
@@ -139,6 +142,8 @@ unsafe impl<E: Establish> Environment for TokioEnvironment<E> {
     #[cfg(feature = "unstable")]
     const METERED: bool = E::METERED;
 
+    const CHECKS: bool = E::HAS_CHECK;
+
     fn now(&self) -> Instant {
         // tokio's clock, because tests can pause it.
         tokio::time::Instant::now().into_std()
@@ -147,6 +152,11 @@ unsafe impl<E: Establish> Environment for TokioEnvironment<E> {
     #[inline]
     fn stopwatch(&self) -> u64 {
         self.stopwatch.read()
+    }
+
+    #[inline]
+    fn coarse(&self) -> u32 {
+        self.coarse.read()
     }
 
     #[inline]

@@ -1,5 +1,6 @@
 //! The extension point: how a pool's connections are opened, checked and closed.
 
+use std::error::Error as StdError;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
@@ -13,6 +14,9 @@ use crate::pool::error::{Cause, EstablishError, Stage};
 use crate::pool::metrics::StageTimes;
 use crate::pool::service_id::ServiceId;
 
+/// The outcome of a [check](Establish::check).
+pub type CheckResult = Result<(), Box<dyn StdError + Send + Sync>>;
+
 /// Opens, checks and closes the connections of a pool.
 ///
 /// Implement it to pool your own connection type. [`Endpoint`](crate::Endpoint) is the implementation for MongoDB
@@ -20,8 +24,8 @@ use crate::pool::service_id::ServiceId;
 ///
 /// # Panics
 ///
-/// The pool catches panics. If [`condition`](Self::condition) or [`drain`](Self::drain) panics, the connection is
-/// closed. If [`close`](Self::close) panics, the connection has already left the pool. A panic in
+/// The pool catches panics. If [`condition`](Self::condition), [`check`](Self::check) or [`drain`](Self::drain) panics,
+/// the connection is closed. If [`close`](Self::close) panics, the connection has already left the pool. A panic in
 /// [`establish`](Self::establish) ends only that attempt: the check-out fails, and the failure sink is not called.
 ///
 /// # Example
@@ -53,6 +57,10 @@ pub trait Establish: Send + Sync + 'static {
     #[doc(hidden)]
     const HAS_SOCKETS: bool = false;
 
+    /// Whether [`check`](Self::check) is implemented. Set it together with `check`: without it, the pool never calls
+    /// `check`, and its check-outs and check-ins have no code for it.
+    const HAS_CHECK: bool = false;
+
     /// Opens one connection completely: transport, handshake and authentication.
     ///
     /// The pool limits how many of these futures run at the same time (`maxConnecting`), but not how long each takes.
@@ -72,6 +80,29 @@ pub trait Establish: Send + Sync + 'static {
         connecting: Establishing,
     ) -> impl Future<Output = Result<Self::Connection, EstablishError>> + Send;
 
+    /// Checks an idle connection before a check-out returns it, usually by an exchange with the server. An error means
+    /// that the connection cannot be used.
+    ///
+    /// Called if [`HAS_CHECK`](Self::HAS_CHECK) is `true`, as often as
+    /// [`PoolOptions::check_before_use`](crate::PoolOptions::check_before_use) says: by default for a connection that was
+    /// idle for longer than a second.
+    ///
+    /// A connection that fails is closed with the reason "error". The check-out goes on to the next connection, or opens
+    /// one, and keeps its turn. The check counts towards the time limit of the check-out, if there is one. The pool does
+    /// not otherwise limit it, so an implementation needs its own timeout, for a server that is silent.
+    ///
+    /// This is `recycle` of deadpool, and `is_valid` of bb8 and r2d2.
+    ///
+    /// # Cancel safety
+    ///
+    /// The future is dropped, and the connection closed, when the check-out is dropped or its time is up, or when the pool
+    /// is cleared or closed.
+    #[doc(alias("recycle", "is_valid", "ping", "test_before_acquire", "before_acquire"))]
+    fn check(&self, connection: &mut Self::Connection) -> impl Future<Output = CheckResult> + Send {
+        let _ = connection;
+        std::future::ready(Ok(()))
+    }
+
     /// Returns the condition of a connection that comes back: whether it can be checked out again.
     ///
     /// The pool calls this at check-in, and again after [`drain`](Self::drain). It must be quick, and must not block.
@@ -82,6 +113,9 @@ pub trait Establish: Send + Sync + 'static {
     ///
     /// A reusable connection may stay idle for a long time, so an implementation should also free memory here that only
     /// the last user needed.
+    ///
+    /// This is `has_broken` of bb8 and r2d2.
+    #[doc(alias("has_broken", "after_release"))]
     fn condition(&self, connection: &mut Self::Connection) -> Condition {
         let _ = connection;
         Condition::Reusable
@@ -94,8 +128,8 @@ pub trait Establish: Send + Sync + 'static {
         None
     }
 
-    /// Completes the unfinished work of a connection's last user, for example by reading a reply that no caller is
-    /// waiting for. Called for a connection that [needs a drain](Condition::NeedsDrain). By default it does nothing.
+    /// Completes the unfinished work of a connection's last user, or undoes it: for example reads a reply that no caller is
+    /// waiting for, or ends a transaction and resets the session. Called for a connection that [needs a drain](Condition::NeedsDrain). By default it does nothing.
     ///
     /// The drain runs in a separate task on the pool's runtime. In the meantime, the connection counts as in use. At
     /// the end, `ConnectionCheckedIn` is emitted and [`condition`](Self::condition) is called again: a reusable
@@ -110,6 +144,7 @@ pub trait Establish: Send + Sync + 'static {
     ///
     /// The future is dropped, and the connection closed, when a check-out needs its capacity, when the pool is cleared
     /// or closed, or when its runtime shuts down.
+    #[doc(alias("reset", "recycle", "after_release"))]
     fn drain(&self, connection: &mut Self::Connection) -> impl Future<Output = ()> + Send {
         let _ = connection;
         std::future::ready(())

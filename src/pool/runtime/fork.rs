@@ -39,9 +39,10 @@ pub(crate) fn watch() {
         // Relaxed: the child has a single thread here.
         FORKS.fetch_add(1, Ordering::Relaxed);
         super::environment::forget_nearby();
+        super::coarse::stop_in_child();
     }
     static ONCE: Once = Once::new();
-    // SAFETY: the handler only changes an atomic and a thread-local, which is allowed in a forked child. It is a
+    // SAFETY: the handler only changes atomics and a thread-local, which is allowed in a forked child. It is a
     // function in this crate, so it lives as long as the crate's code.
     ONCE.call_once(|| unsafe {
         // If this fails (out of memory), forks go unnoticed.

@@ -9,7 +9,9 @@ mod blocking;
 mod boxed;
 mod builder;
 mod check_out;
+mod checking;
 mod closing;
+mod coarse;
 mod connection;
 mod control;
 mod draining;
@@ -39,7 +41,7 @@ pub use builder::PoolBuilder;
 pub use connection::Connection;
 pub use control::WeakPool;
 pub(crate) use environment::thread_number;
-pub use establish::{Establish, Establishing};
+pub use establish::{CheckResult, Establish, Establishing};
 pub use failure::FailedConnection;
 #[cfg(all(test, unix))]
 pub(crate) use fork::tests::in_child;

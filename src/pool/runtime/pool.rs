@@ -584,6 +584,7 @@ impl<E: Establish> Pool<E> {
             environment.max_waiting = before.max_waiting;
             environment.has_tasks = before.has_tasks;
             environment.stopwatch = before.stopwatch.clone();
+            environment.coarse = before.coarse.successor();
             let slow = before.slow_check_outs.as_ref().map(SlowCheckOuts::threshold);
             environment.slow_check_outs = slow.map(SlowCheckOuts::new);
             environment.holds = HoldReports::new(before.holds.sinks());

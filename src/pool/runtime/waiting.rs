@@ -26,6 +26,8 @@ use crate::pool::sync::{Contained, Watch};
 
 enum Opened<E: Establish> {
     Ended(opening::Acquired<E>),
+    /// Another connection came back first.
+    Returned(Idle<TokioEnvironment<E>>),
     /// The runtime of the opening task has ended, and the permit is gone with the task.
     RuntimeEnded,
 }
@@ -132,9 +134,18 @@ impl<E: Establish> Pool<E> {
                 Grant::Connection(idle) if idle.is_stale() => {
                     grant = Some(self.granted_in_time(core.reacquire(idle), &limits).await?);
                 }
+                Grant::Connection(idle) if idle.needs_check() => {
+                    let checked = self.in_time(limits.in_queue(), self.check(idle)).await;
+                    grant = Some(match checked.map_err(|lapsed| self.error_of(lapsed, &limits))? {
+                        Ok(idle) if idle.is_stale() => self.granted_in_time(core.reacquire(idle), &limits).await?,
+                        Ok(idle) => return Ok(idle),
+                        Err(useless) => self.granted_in_time(core.reacquire(useless), &limits).await?,
+                    });
+                }
                 Grant::Connection(idle) => return Ok(idle),
                 Grant::Permit(permit) => match self.open(permit, &limits).await {
                     Opened::Ended(outcome) => return outcome,
+                    Opened::Returned(idle) => grant = Some(Grant::Connection(idle)),
                     Opened::RuntimeEnded => {}
                 },
                 Grant::Refused(refusal) => return Err(core.refused(*refusal)),
@@ -213,7 +224,7 @@ impl<E: Establish> Pool<E> {
         let mut returned = pin!(self.returned());
         // A connection may have come back between the grant of the permit and this poll.
         if let Poll::Ready(idle) = poll_fn(|context| Poll::Ready(returned.as_mut().poll(context))).await {
-            return Opened::Ended(Ok(idle));
+            return Opened::Returned(idle);
         }
         // If the pool does not have a living runtime, it moves to the runtime that is polling the caller.
         let Some(home) = self.home(|| Handle::try_current().ok()) else {
@@ -231,7 +242,7 @@ impl<E: Establish> Pool<E> {
                 biased;
                 idle = returned => {
                     drop(request.take_permit());
-                    Opened::Ended(Ok(idle))
+                    Opened::Returned(idle)
                 }
                 opened = self.opened(&request, outcome, task, &home) => opened,
             }

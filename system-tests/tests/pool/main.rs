@@ -15,6 +15,7 @@
 #![cfg(not(loom))]
 
 mod cancellation;
+mod checks;
 mod closing;
 mod control;
 mod errors;

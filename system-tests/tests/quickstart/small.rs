@@ -13,12 +13,13 @@ async fn ping_prints_a_readable_reply() {
 }
 
 #[tokio::test]
-async fn own_connections_are_pooled_and_closed() {
+async fn own_connections_survive_a_restart_of_their_server_and_are_closed() {
     let output = run(example("own_connections")).await;
     let stdout = text(&output.stdout);
     assert!(output.status.success(), "{stdout}\n{}", text(&output.stderr));
     let count = |event: &str| stdout.lines().filter(|line| line.split_whitespace().next() == Some(event)).count();
-    assert_eq!(count("ConnectionCheckedOut"), 4, "{stdout}");
+    assert_eq!(count("ConnectionCheckedOut"), 8, "{stdout}");
     assert_eq!((count("ConnectionCreated"), count("PoolClosed")), (count("ConnectionClosed"), 1), "{stdout}");
-    assert!((1..=2).contains(&count("ConnectionCreated")), "{stdout}");
+    // The check-outs that wait may displace a reset, which closes the connection.
+    assert!((2..=10).contains(&count("ConnectionCreated")), "{stdout}");
 }

@@ -1,0 +1,27 @@
+//! When a pool checks a connection before its use.
+
+use std::time::Duration;
+
+/// When a pool [checks](crate::Establish::check) an available connection before a check-out returns it.
+///
+/// It needs an establisher that [has a check](crate::Establish::HAS_CHECK); any other allows only `Never`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+#[doc(alias("test_on_check_out", "test_before_acquire", "before_acquire", "recycle", "is_valid"))]
+pub enum CheckBeforeUse {
+    /// The pool does not check connections. A check-out may return a connection that the server has closed.
+    Never,
+    /// The pool checks a connection that was available for longer than this, or for almost as long: from 0.2 seconds
+    /// less on.
+    ///
+    /// A connection that was used more recently costs its check-out and check-in about two nanoseconds, not a reading of
+    /// the system's clock: while such a pool lives, a thread of this process advances a coarse clock ten times a second.
+    IdleLongerThan(Duration),
+    /// The pool checks every connection, except one that was opened for the check-out itself.
+    Always,
+}
+
+impl CheckBeforeUse {
+    /// The policy of a pool whose establisher has a check: after one second.
+    pub(crate) const DEFAULT: Self = Self::IdleLongerThan(Duration::from_secs(1));
+}
