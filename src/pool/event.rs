@@ -223,7 +223,8 @@ pub enum ConnectionClosedReason {
     /// [detached](crate::Connection::detach) or [not retained](crate::Pool::retain), or one too many after a
     /// [resize](crate::Pool::resize).
     Stale,
-    /// The connection was idle for longer than `maxIdleTimeMS`.
+    /// The connection was idle for longer than `maxIdleTimeMS`, or its lifetime
+    /// ([`PoolOptions::max_lifetime`](crate::PoolOptions::max_lifetime)) is over.
     Idle,
     /// The connection failed while it was pending or in use.
     Error,

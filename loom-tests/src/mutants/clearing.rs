@@ -197,6 +197,36 @@ pub const MUTANTS: &[Mutant] = &[
         }],
     },
     Mutant {
+        name: "connection_that_fails_its_check_is_available",
+        does: "A connection that has not passed its check becomes available again.",
+        file: "pool/core/checking.rs",
+        edits: &[Edit {
+            within: "Drop for Checking",
+            right: "held.close(ConnectionClosedReason::Error, error, CountsAs::Established);",
+            wrong: "drop((error, ConnectionClosedReason::Error, CountsAs::Established)); drop(held.into_idle());",
+        }],
+    },
+    Mutant {
+        name: "connection_that_fails_its_check_is_kept",
+        does: "A connection that has not passed its check is not closed.",
+        file: "pool/core/checking.rs",
+        edits: &[Edit {
+            within: "Drop for Checking",
+            right: "held.close(ConnectionClosedReason::Error, error, CountsAs::Established);",
+            wrong: "drop((error, ConnectionClosedReason::Error, CountsAs::Established));",
+        }],
+    },
+    Mutant {
+        name: "connection_that_is_given_up_still_counts",
+        does: "Two worn connections are closed because the pool can spare one.",
+        file: "pool/core/perished.rs",
+        edits: &[Edit {
+            within: "fn give_up",
+            right: "held.slot().set_stamp(Stamp { live: false, ..held.slot().stamp() });",
+            wrong: "let _ = held;",
+        }],
+    },
+    Mutant {
         name: "drains_are_not_displaced",
         does: "A freed permit does not displace a drain for a waiting check-out.",
         file: "pool/core/permit.rs",

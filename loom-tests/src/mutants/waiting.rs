@@ -91,16 +91,16 @@ pub const MUTANTS: &[Mutant] = &[
         name: "check_out_is_queued_again_behind_waiters",
         does: "A check-out whose connection went stale queues up as a newcomer does.",
         file: "pool/core/acquire.rs",
-        edits: &[Edit { within: "for Reacquire<'_, E>", right: "Lane::Requeued", wrong: "Lane::Waiters" }],
+        edits: &[Edit { within: "for Reacquire<'_, E, T>", right: "Lane::Requeued", wrong: "Lane::Waiters" }],
     },
     Mutant {
         name: "stale_connection_is_closed_first",
         does: "A check-out closes its stale connection before it is in the queue, and so passes on the capacity.",
         file: "pool/core/acquire.rs",
         edits: &[Edit {
-            within: "for Reacquire<'_, E>",
+            within: "for Reacquire<'_, E, T>",
             right: "acquire.is_queued()",
-            wrong: "{ drop(stale.take()); acquire.is_queued() }",
+            wrong: "{ drop(useless.take()); acquire.is_queued() }",
         }],
     },
     Mutant {

@@ -48,7 +48,7 @@
 //! | *heard return* | the drop of a `Lease` if the environment listens | `check_in_at_length`, then as "return" after a failed push |
 //! | *take* | `Core::try_take`, the drop of an `Idle` | `Shard::pop`, `Core::vet`, `Held::end_hold` |
 //! | *acquire* | `Core::acquire` | `Core::seek`, `take_any`, `Capacity::try_admit`; `Core::queue_up`, `look_for_the_first`, `Capacity::admit_or_wait`, the wait list |
-//! | *acquire again* | `Core::reacquire` | `Core::enter`, `queue_up`, the wait list; the drop of the stale `Idle` |
+//! | *acquire again* | `Core::reacquire` | `Core::enter`, `queue_up`, the wait list; the drop of the stale `Idle` or the failed `Checking` |
 //! | *opener* | `Core::acquire_as_opener` | `Core::queue_up_as_opener`, the wait list |
 //! | *cancel* | the drop of either future | `WaitList::leave`, `Core::settle` |
 //! | *permit* | the drop of a `Permit` or a `Pending` | `Capacity::release`, `Core::serve_permits`, `Capacity::admit_first` |
@@ -65,6 +65,8 @@
 //! | *maintain* | `Core::maintain` | `Core::interrupt_cleared`, `Slab::iter`, `close_stale`, `reap` |
 //! | *populate* | `Core::populate` | `Capacity::try_admit` |
 //! | *watch* | `Interruption::poll`, `Pending::poll_interrupted` | `Slot::poll_interrupted`, `watch`, `take_waker`, `interrupt` |
+//! | *check* | `Idle::begin_check`, `Checking::pass`, the drop of a `Checking` | `Held::make_available` or `Held::close` |
+//! | *worn return* | the drop of a `Lease` whose lifetime is over | `Core::give_up`, then as "heard return" or `Held::retire` |
 //! | *drain* | `Draining::revocable` and its drop | `Core::leave_drains`, `displace_oldest_drain`, `Held::make_available` or `Held::close` |
 //! | *status* | `Core::status` | `Shard::len`, `Slot::link_between_heads` |
 //! | *wait for change* | `Watch::poll` | the listeners of event-listener |
@@ -190,6 +192,10 @@
 //! | `pending_connection_interrupted_by_a_close_is_closed_with_the_pool` | close, watch, permit | 4 | `stamp_acquires_nothing` |
 //! | `interruption_during_growth_of_the_slab_finds_every_slot` | maintain, open | 4 | `growth_publishes_nothing`, `growth_acquires_nothing` |
 //! | `waiters_fail_after_pool_cleared_is_emitted` | clear, acquire | 3 | `refused_before_announced` |
+//! | **checking**: connections that are checked before use | | | |
+//! | `connection_that_fails_its_check_gives_a_permit_to_a_waiter` | check, acquire | 4 | `connection_that_fails_its_check_is_available` |
+//! | `check_out_whose_connection_fails_its_check_is_granted_its_capacity` | check, acquire again, acquire | 3 | `connection_that_fails_its_check_is_kept` |
+//! | `connection_whose_check_ends_during_a_clear_is_closed_once` | check, clear, maintain | 4 | `connection_that_fails_its_check_is_kept` |
 //! | **draining**: connections that are drained | | | |
 //! | `connection_drained_during_a_clear_is_closed_once_as_stale` | drain, clear, maintain | none | `generation_is_read_before_the_head`, `drained_connection_is_not_made_available` |
 //! | `connection_drained_during_a_close_is_closed_once_with_the_pool` | drain, close | 6 | `close_detaches_first` |
@@ -257,10 +263,12 @@
 //! | `taker_of_a_slot_sees_what_its_last_owner_stored` | take slot, put slot | 4 | `slot_stack_publishes_nothing`, `slot_stack_acquires_nothing` |
 //! | `slots_pushed_while_others_are_detached_are_not_lost` | take slot, put slot, detach slots | 4 | `slots_are_detached_in_two_steps` |
 //! | `front_gives_each_value_once_and_whole` | take front, put front | 4 | `front_publishes_nothing`, `front_acquires_nothing`, `front_is_held_by_two` |
-//! | **renewal**: the end of a pool's runtime | | | |
+//! | **renewal**: the end of a pool's runtime, and worn connections | | | |
 //! | `connection_checked_in_during_a_renewal_is_closed_once_as_stale` | heard return, renew, maintain | none | `generation_is_read_before_the_head`, `clear_detaches_first` |
 //! | `check_out_that_queues_up_during_a_renewal_is_served` | renew, acquire, maintain | 2 | `permits_are_not_served` |
 //! | `waiter_is_served_despite_a_renewal` | return, renew, acquire, maintain | 2 | `permits_are_not_served` |
+//! | `two_worn_connections_that_come_back_leave_one_open` | worn return, worn return | 3 | `connection_that_is_given_up_still_counts` |
+//! | `worn_connection_that_comes_back_during_maintenance_leaves_one_open` | worn return, maintain | 3 | `connection_that_is_given_up_still_counts` |
 #![cfg(loom)]
 
 mod models;

@@ -162,7 +162,7 @@ impl<E: Environment> Core<E> {
         }
         let slot = self.pop_nearby()?;
         if Held::new(self, slot).needs_check() {
-            return Self::leave(Held::new(self, slot));
+            return Self::put_aside(Held::new(self, slot));
         }
         // First, while the slot's cache line is at hand.
         let is_timed = E::METERED && slot.tally().count_hit();
@@ -172,7 +172,7 @@ impl<E: Environment> Core<E> {
     /// Makes a connection available again.
     #[cold]
     #[inline(never)]
-    fn leave(held: Held<E>) -> Option<Hit<E>> {
+    fn put_aside(held: Held<E>) -> Option<Hit<E>> {
         drop(held.into_idle());
         None
     }

@@ -3,7 +3,7 @@
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32 as StatisticU32, AtomicU64 as UnmodelledU64, Ordering as UnmodelledOrdering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crossbeam_utils::CachePadded;
 
@@ -40,8 +40,10 @@ pub struct Core<E: Environment> {
     pub(super) options: PoolOptions,
     pub(super) environment: E,
     pub(super) sizes: SizesWord,
-    /// Whether an available connection can perish, so that each must be vetted before use.
+    /// Whether a connection can perish, so that each must be vetted before and after use.
     pub(super) vetting: bool,
+    /// How many connections [`Core::populate`] is to keep open, if more than `minPoolSize`.
+    pub(super) wanted: StatisticU32,
     /// After how many ticks of the coarse clock an available connection is due for a check.
     pub(super) check_after: u32,
     pub(super) attention: Attention,
@@ -227,8 +229,7 @@ impl<E: Environment> Core<E> {
     ) -> Result<Arc<Self>, InvalidOption> {
         options.validate()?;
         let capacity = options.capacity();
-        let (vetting, attention) =
-            (options.load_balanced || options.max_idle_time > Duration::ZERO, Attention::default());
+        let (vetting, attention) = (options.load_balanced || options.has_expiry(), Attention::default());
         if vetting {
             attention.add(Reason::Vetting);
         }
@@ -243,6 +244,7 @@ impl<E: Environment> Core<E> {
             address: address.into(),
             sizes: SizesWord::new(&options),
             vetting,
+            wanted: StatisticU32::new(0),
             check_after: Self::ticks_before_check(options.check_before_use),
             attention,
             epoch,
@@ -572,8 +574,8 @@ impl<E: Environment> Core<E> {
 
     /// Makes all connections stale and leaves the phase and the queue as they are.
     ///
-    /// This is for a pool whose connections no longer work, for a reason that says nothing about the server. It does
-    /// not emit an event or close anything: [`Core::maintain`] closes the connections that were available. Connections
+    /// This is for a pool whose connections no longer work or are to be replaced, for a reason that says nothing about the
+    /// server. It does not emit an event or close anything: [`Core::maintain`] closes the connections that were available. Connections
     /// to services become stale as well. Does nothing to a closed pool.
     pub fn renew(&self) {
         let mut registry = self.registry.lock();

@@ -14,6 +14,7 @@ use super::shard::Shard;
 use super::slab::Slot;
 use crate::pool::condition::Condition;
 use crate::pool::error::PoolClearedError;
+use crate::pool::event::ConnectionClosedReason;
 use crate::pool::service_id::ServiceId;
 use crate::pool::sync::discard;
 
@@ -219,6 +220,9 @@ fn check_in_at_length<E: Environment>(held: Held<E>) {
     held.unpin();
     if held.slot().stamp().interrupted {
         return held.retire_stale();
+    }
+    if held.core().is_expired(held.slot()) && held.core().give_up(held) {
+        return held.retire(ConnectionClosedReason::Idle);
     }
     held.touch();
     held.make_available(shard);

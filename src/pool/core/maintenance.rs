@@ -55,7 +55,7 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// Creates a connection towards `minPoolSize`.
+    /// Creates a connection towards `minPoolSize`, or the replacement of a worn connection (`perished.rs`).
     ///
     /// Returns `None` if there are enough connections, if the pool is not ready, if a waiter is waiting (it opens a
     /// connection itself), or if the last missing connection would take the last permit.
@@ -71,8 +71,9 @@ impl<E: Environment> Core<E> {
     /// permit, the second check-out must create a connection ("Checking Out a Connection") before the other connection
     /// is ready. If more connections are missing, the third is needed anyway.
     pub fn populate(self: &Arc<Self>) -> Option<Pending<E>> {
-        let min = self.min_pool_size();
-        self.create_towards(min, |total| total + 1 == min)
+        // Relaxed: a hint. The same task sets it and populates the pool.
+        let wanted = self.wanted.load(UnmodelledOrdering::Relaxed).max(self.min_pool_size());
+        self.create_towards(wanted, |total| total + 1 == wanted)
     }
 
     /// Creates a connection towards this number, for a caller that warms the pool up.
@@ -181,9 +182,9 @@ impl<E: Environment> Core<E> {
         found
     }
 
-    /// Removes perished connections from the shards.
+    /// Removes perished connections from the shards, and worn connections that the pool can spare (`perished.rs`).
     ///
-    /// A shard is left alone unless a scan finds a perished connection in it. If one is found, the stack is detached,
+    /// A shard is left alone unless a scan finds such a connection in it. If one is found, the stack is detached,
     /// and the good connections are pushed back, oldest first.
     ///
     /// # Race window
@@ -194,19 +195,29 @@ impl<E: Environment> Core<E> {
         // ORD: Acquire; pairs with the Release in `clear_service`, so the service's new generation is visible.
         let order = unless_mutant("service_cleared_acquires_nothing", Ordering::Acquire);
         let service_cleared = self.service_cleared.swap(0, order) == 1;
+        let mut kept = 0;
         for shard in self.shards.iter() {
-            let mut slots = shard.guessed_slots(&self.slab);
-            if !service_cleared && !slots.any(|slot| self.idle_for_too_long(slot.since())) {
+            let slots = shard.guessed_slots(&self.slab);
+            let worn = slots.filter(|slot| self.is_worn(slot)).count() as u32;
+            if !service_cleared && (worn == 0 || !self.can_spare_one()) {
+                kept += worn;
                 continue;
             }
             let detached: Vec<_> = self.slab.chain(shard.detach()).map(|slot| Held::new(self, slot)).collect();
             for held in detached.into_iter().rev() {
-                match self.perished(&held) {
-                    Some(reason) => held.retire(reason),
-                    None => held.make_available(shard),
+                let is_worn = self.is_worn(held.slot());
+                if held.is_stale_member() {
+                    held.retire(ConnectionClosedReason::Stale);
+                } else if is_worn && self.give_up(held) {
+                    held.retire(ConnectionClosedReason::Idle);
+                } else {
+                    kept += u32::from(is_worn);
+                    held.make_available(shard);
                 }
             }
         }
+        // Relaxed: see `populate`.
+        self.wanted.store(self.wanted_size(kept), UnmodelledOrdering::Relaxed);
     }
 
     /// Schedules maintenance after a close or the end of an establishment, because `minPoolSize` may require another

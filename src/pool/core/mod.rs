@@ -43,6 +43,7 @@
 //!   (`pool/sync/brief.rs`).
 //! - INV-14 (a handle's core is lent): `crate::pool::runtime`, in `pool.rs`.
 //! - INV-16 (a note leads to a living shard of this process) and INV-17 (what a noted head says): `nearby.rs`.
+//! - INV-18 (establishers stay): `crate::pool::runtime`, in `establishers.rs`.
 //!
 //! # Waiting
 //!

@@ -1,10 +1,32 @@
-//! Available connections that perish in their shard: idle for too long, or of a cleared service.
+//! Connections that perish: idle for too long, too old, or of a cleared service.
+//!
+//! # Make before break
+//!
+//! A connection that was idle for too long, or whose lifetime is over, is *worn*. Closing it would leave the pool below
+//! `minPoolSize` until a new connection is open. So a worn connection that the pool cannot spare stays where it is, and
+//! maintenance opens its replacement first:
+//!
+//! 1. [`Core::reap`](Core::maintain) leaves the worn connection in its shard, and raises the target of
+//!    [`Core::populate`].
+//! 2. The replacement becomes available, which requests maintenance.
+//! 3. The next [`Core::reap`](Core::maintain), or the check-in of the worn connection, finds a connection to spare and
+//!    closes the worn one.
+//!
+//! [`Core::give_up`] decides under the registry's lock, one connection at a time, so two threads cannot both close the
+//! one connection that the pool can spare. With as many connections as `maxPoolSize` allows, none of them pending, there
+//! is no capacity for a replacement. Then the worn connection is closed first.
+//!
+//! A check-out still closes a connection that was idle for too long, as the specification requires. Until it is replaced, a
+//! connection whose lifetime is over can be checked out.
 
 use std::time::Duration;
 
 use super::core::Core;
-use super::environment::Environment;
+use super::environment::{COARSE_TICK, Environment};
 use super::held::Held;
+use super::slab::{Slot, Stamp};
+use super::state::Phase;
+use super::tally::scattered;
 use super::tokens::Idle;
 use crate::pool::event::ConnectionClosedReason;
 
@@ -28,7 +50,7 @@ impl<E: Environment> Core<E> {
         if held.is_stale_member() {
             return Some(ConnectionClosedReason::Stale);
         }
-        self.idle_for_too_long(held.slot().since()).then_some(ConnectionClosedReason::Idle)
+        self.idle_for_too_long(held.slot()).then_some(ConnectionClosedReason::Idle)
     }
 
     /// Returns whether check-ins note when they make a connection available.
@@ -37,8 +59,86 @@ impl<E: Environment> Core<E> {
         self.vetting && !self.options.max_idle_time.is_zero()
     }
 
-    pub(super) fn idle_for_too_long(&self, since: u64) -> bool {
+    fn idle_for_too_long(&self, slot: &Slot<E::Connection>) -> bool {
         let most = self.options.max_idle_time;
-        !most.is_zero() && Duration::from_nanos(self.nanos_since_epoch().saturating_sub(since)) > most
+        !most.is_zero()
+            && Duration::from_nanos(self.nanos_since_epoch().saturating_sub(slot.since()))
+                > self.jittered(most, slot.known_as().0)
+    }
+
+    /// Returns whether the connection's lifetime is over. Any thread may ask.
+    pub(super) fn is_expired(&self, slot: &Slot<E::Connection>) -> bool {
+        !self.options.max_lifetime.is_zero() && self.ticks_since_epoch() >= u128::from(slot.expires_at())
+    }
+
+    /// Returns whether an available connection was idle for too long, or its lifetime is over.
+    pub(super) fn is_worn(&self, slot: &Slot<E::Connection>) -> bool {
+        self.idle_for_too_long(slot) || self.is_expired(slot)
+    }
+
+    /// Returns when the lifetime of a connection that is created now will be over, in ticks since the pool's epoch.
+    pub(super) fn expiry(&self, id: u64) -> u32 {
+        let most = self.options.max_lifetime;
+        if most.is_zero() {
+            return u32::MAX;
+        }
+        let ticks = self.jittered(most, id).as_millis().div_ceil(COARSE_TICK.as_millis());
+        u32::try_from(self.ticks_since_epoch() + ticks).unwrap_or(u32::MAX)
+    }
+
+    fn ticks_since_epoch(&self) -> u128 {
+        u128::from(self.nanos_since_epoch()) / COARSE_TICK.as_nanos()
+    }
+
+    /// Shortens the time limit of a connection by its share of the jitter.
+    fn jittered(&self, limit: Duration, id: u64) -> Duration {
+        match self.options.jitter_percent {
+            0 => limit,
+            percent => {
+                let share = scattered(id ^ self.number << 32) as f64 / u64::MAX as f64;
+                limit.mul_f64(1.0 - share * f64::from(percent) / 100.0)
+            }
+        }
+    }
+
+    /// Returns whether the pool can do without one of its established connections, or has no capacity to replace it
+    /// first. The caller holds the registry's lock, or asks for a guess.
+    pub(super) fn can_spare_one(&self) -> bool {
+        let counts = self.capacity.load();
+        self.min_pool_size() == 0
+            || self.state.load().phase != Phase::Ready
+            || self.established() > self.min_pool_size()
+            || (counts.pending == 0 && counts.total >= self.limits().total)
+    }
+
+    /// Counts the established connections that are not about to be closed. Looks at all slots.
+    fn established(&self) -> u32 {
+        let generation = self.state.load().generation;
+        let is_established = |stamp: Stamp| stamp.live && !stamp.pending && stamp.generation == generation;
+        self.slab.iter().filter(|slot| is_established(slot.stamp())).count() as u32
+    }
+
+    /// Gives up a worn connection, which the caller then closes, unless the pool cannot spare it yet.
+    pub(super) fn give_up(&self, held: Held<E>) -> bool {
+        let _registry = self.registry.lock();
+        let can_spare = self.can_spare_one();
+        if can_spare {
+            // No longer counts as established, for the next thread that asks.
+            held.slot().set_stamp(Stamp { live: false, ..held.slot().stamp() });
+        }
+        can_spare
+    }
+
+    /// Returns how many connections [`Core::populate`] is to keep open: `minPoolSize`, and a replacement for each
+    /// connection that is worn and cannot be spared. `kept` is the number of worn connections in the shards.
+    pub(super) fn wanted_size(&self, kept: u32) -> u32 {
+        let least = self.min_pool_size();
+        if least == 0 {
+            return least;
+        }
+        let lives = |slot: &&Slot<E::Connection>| slot.stamp().live && !slot.stamp().pending;
+        let expired = self.slab.iter().filter(lives).filter(|slot| self.is_expired(slot)).count() as u32;
+        let spare = self.established().saturating_sub(least);
+        least + spare + kept.max(expired).saturating_sub(spare)
     }
 }

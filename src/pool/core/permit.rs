@@ -49,6 +49,7 @@ impl<E: Environment> Permit<E> {
         let connection_id = core.next_id();
         let reference: Arc<Core<E>> = core.clone();
         slot.set_known_as(connection_id, false);
+        slot.set_expires_at(core.expiry(connection_id));
         let record = Record { created, hits_before: slot.tally().hits(), core: Some(reference), ..Record::default() };
         // SAFETY: INV-1: the slot did not have an owner, so it is ours.
         unsafe {

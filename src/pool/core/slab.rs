@@ -49,6 +49,9 @@ pub(super) struct Slot<C> {
     /// When the connection last became available, on the environment's coarse clock. Written by the owner, if
     /// connections can be checked before use.
     idle_since: UnmodelledU32,
+    /// When the connection's lifetime is over, in ticks of the coarse clock since the pool's epoch. Written by the owner before
+    /// the connection is live; any thread may read it.
+    expires_at: UnmodelledU32,
     /// The connection's number. Written by the owner, before the connection is live.
     id: UnmodelledU64,
     /// When the connection was last checked out ([`Started::word`]). Written by the owner, if a subscriber is
@@ -113,6 +116,7 @@ impl<C> Slot<C> {
             in_use: UnmodelledBool::new(false),
             opened: UnmodelledBool::new(false),
             idle_since: UnmodelledU32::new(0),
+            expires_at: UnmodelledU32::new(u32::MAX),
             id: UnmodelledU64::new(0),
             started: UnmodelledU64::new(0),
             core: UnsafeCell::new(CorePointer(std::ptr::null())),
@@ -368,6 +372,18 @@ impl<C> Slot<C> {
         if self.idle_since.load(UnmodelledOrdering::Relaxed) != tick {
             self.idle_since.store(tick, UnmodelledOrdering::Relaxed);
         }
+    }
+
+    /// Returns when the connection's lifetime is over, for any thread. `u32::MAX` means never.
+    pub(super) fn expires_at(&self) -> u32 {
+        // Relaxed: see `since`.
+        self.expires_at.load(UnmodelledOrdering::Relaxed)
+    }
+
+    /// Sets the instant that [`Slot::expires_at`] returns. Called by the owner.
+    pub(super) fn set_expires_at(&self, tick: u32) {
+        // Relaxed: see `since`.
+        self.expires_at.store(tick, UnmodelledOrdering::Relaxed);
     }
 
     #[inline]

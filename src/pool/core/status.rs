@@ -14,7 +14,7 @@ use crate::pool::sync::atomic::Ordering;
 pub struct PoolStatus {
     /// The pool's phase.
     pub phase: Phase,
-    /// How many times the pool was cleared. Closing counts as a clear. So does the end of the runtime that the
+    /// How many times the pool was cleared or [renewed](crate::Pool::renew). Closing counts as a clear. So does the end of the runtime that the
     /// connections were registered with, although it does not emit an event.
     pub generation: u64,
     /// The largest number of connections that may exist (`maxPoolSize`). 0 means no limit.

@@ -70,6 +70,17 @@ macro_rules! pool_options {
             /// [`Endpoint`](crate::Endpoint) has no check, because its connections notice that the server has closed
             /// them. Not part of connection strings.
             pub check_before_use: Option<CheckBeforeUse>,
+            /// How long a connection may exist, to the tenth of a second. Zero, the default, means no limit.
+            ///
+            /// A connection in use is not disturbed: it is closed when it comes back. Up to `minPoolSize` connections
+            /// are replaced before they are closed, and can be checked out until then, unless the pool already has
+            /// `maxPoolSize` connections. The reason in the event is "idle". Not part of connection strings.
+            pub max_lifetime: Duration,
+            /// By how much each connection's idle time and lifetime are shortened at most, in percent. Default 0.
+            ///
+            /// Each connection's share is random, so connections that were opened together do not expire together. Not
+            /// part of connection strings.
+            pub jitter_percent: u8,
             specified: Specified,
         }
 
@@ -86,6 +97,8 @@ macro_rules! pool_options {
                     background_interval: BackgroundInterval::Every(Duration::from_secs(10)),
                     load_balanced: false,
                     check_before_use: None,
+                    max_lifetime: Duration::ZERO,
+                    jitter_percent: 0,
                     specified: Specified::default(),
                 }
             }
@@ -236,7 +249,7 @@ impl Eq for Specified {}
 pub enum BackgroundInterval {
     /// Maintenance begins this long after the last round ended, and at once after a clear.
     ///
-    /// Without `minPoolSize` and `maxIdleTimeMS`, the passing of time does not create work, and maintenance begins only
+    /// Without `minPoolSize`, `maxIdleTimeMS` and a lifetime, the passing of time does not create work, and maintenance begins only
     /// when there is work. In load-balanced mode it always begins at intervals.
     Every(Duration),
     /// Maintenance never begins. This is for tests: such a pool does not open connections towards `minPoolSize`, does
@@ -261,6 +274,24 @@ impl PoolOptions {
     pub fn check_before_use(mut self, policy: CheckBeforeUse) -> Self {
         self.check_before_use = Some(policy);
         self
+    }
+
+    /// Sets [`max_lifetime`](Self#structfield.max_lifetime).
+    #[doc(alias("max_age", "lifetime"))]
+    pub fn max_lifetime(mut self, time: Duration) -> Self {
+        self.max_lifetime = time;
+        self
+    }
+
+    /// Sets [`jitter_percent`](Self#structfield.jitter_percent).
+    pub fn jitter_percent(mut self, percent: u8) -> Self {
+        self.jitter_percent = percent;
+        self
+    }
+
+    /// Returns whether the passing of time can wear a connection out.
+    pub(crate) fn has_expiry(&self) -> bool {
+        !self.max_idle_time.is_zero() || !self.max_lifetime.is_zero()
     }
 
     /// Refuses a check before use, for connections that have no check.
@@ -295,6 +326,9 @@ impl PoolOptions {
                 return Err(InvalidOption::new(option.name, format!("at most {}", range.end()), value.to_string()));
             }
         }
+        if self.jitter_percent > 100 {
+            return Err(InvalidOption::new("jitterPercent", "at most 100", self.jitter_percent.to_string()));
+        }
         match self.background_interval {
             BackgroundInterval::Every(Duration::ZERO) => {
                 Err(InvalidOption::because("backgroundInterval", "must be longer than zero, or Never"))
@@ -318,11 +352,12 @@ impl PoolOptions {
 
     /// Returns whether the mere passing of time can create work for the background task, whatever the pool's sizes.
     ///
-    /// Such work is closing connections that were idle for too long. `minPoolSize` also creates such work: retrying to
-    /// open connections, and so does a resize (`Core::needs_intervals`). All other work follows from a clear, a close or a call to `ready`, each of which requests
-    /// maintenance. In load-balanced mode, maintenance at intervals looks again for connections to cleared services.
+    /// Such work is closing connections that were idle for too long or are too old. `minPoolSize` also creates such work:
+    /// retrying to open connections, and so does a resize (`Core::needs_intervals`). All other work follows from a clear, a
+    /// close or a call to `ready`, each of which requests maintenance. In load-balanced mode, maintenance at intervals looks
+    /// again for connections to cleared services.
     pub(crate) fn needs_intervals(&self) -> bool {
-        !self.max_idle_time.is_zero() || self.load_balanced
+        self.has_expiry() || self.load_balanced
     }
 
     /// Returns the number of connections that may exist: `maxPoolSize`, or [`MAX_CONNECTIONS`] without a limit.

@@ -35,7 +35,7 @@ pub(super) fn begin<E: Establish>(
         contain(|| drop(environment.establish.close(connection)));
         return drop(closing);
     };
-    let establish = environment.establish.clone();
+    let establish = environment.establish.present();
     let begun = contain(|| {
         let mut close: Close = Box::pin(async move { establish.close(connection).await });
         let _entered = runtime.enter();

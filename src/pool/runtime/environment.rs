@@ -12,6 +12,7 @@ use super::closing;
 use super::coarse::Coarse;
 use super::draining;
 use super::establish::Establish;
+use super::establishers::Establishers;
 use super::failure::FailureSink;
 use super::failures::Failures;
 use super::fork;
@@ -63,7 +64,7 @@ fn number_this_thread() -> usize {
 
 /// Connects a core to its establisher, its subscribers, its background task and the clock.
 pub struct TokioEnvironment<E: Establish> {
-    pub(super) establish: Arc<E>,
+    pub(super) establish: Establishers<E>,
     pub(super) publisher: Publisher,
     pub(super) on_failure: Option<Arc<FailureSink>>,
     /// `timeoutMS`: how long a check-out without its own limit may take. Zero means no limit. With `None`,
@@ -102,7 +103,7 @@ impl<E: Establish> TokioEnvironment<E> {
             publisher.delivery().end();
         }
         Self {
-            establish,
+            establish: Establishers::new(establish),
             publisher,
             on_failure,
             timeout: None,

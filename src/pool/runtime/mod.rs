@@ -17,6 +17,7 @@ mod control;
 mod draining;
 mod environment;
 mod establish;
+mod establishers;
 mod failure;
 mod failures;
 mod fork;
@@ -27,6 +28,7 @@ mod opening;
 mod parked;
 mod publisher;
 mod random;
+mod renewal;
 mod stopwatch;
 #[cfg(test)]
 mod tests;

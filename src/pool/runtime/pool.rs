@@ -460,10 +460,11 @@ impl<E: Establish> Pool<E> {
         self.here().core.environment().living_runtime()
     }
 
-    /// Returns the establisher, which opens the pool's connections.
+    /// Returns the establisher, which opens the pool's connections: the last one that the pool was
+    /// [given](Self::replace_establisher).
     #[must_use]
     pub fn establisher(&self) -> &E {
-        &self.core.environment().establish
+        &self.here().core.environment().establish
     }
 
     /// Adds a subscriber, which receives all later events as long as the pool exists.
@@ -575,7 +576,7 @@ impl<E: Establish> Pool<E> {
             core.abandon();
             let is_closed = core.state().phase == Phase::Closed;
             let mut environment = TokioEnvironment::new(
-                before.establish.clone(),
+                before.establish.present(),
                 before.publisher.successor(),
                 before.on_failure.clone(),
                 is_closed,

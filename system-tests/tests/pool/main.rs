@@ -31,6 +31,7 @@ mod nearby;
 mod openers;
 mod overload;
 mod panics;
+mod renewal;
 mod resizing;
 mod runtimes;
 mod soak;

@@ -89,6 +89,15 @@ const CONTROLS: &[(&str, &str)] = &[
     ("watch_publishes_nothing", "clearing::interruption_wakes_the_user_that_waits_for_it"),
     ("interrupts_without_the_lock", "clearing::slot_is_watched_again_only_after_its_last_waker_was_taken"),
     ("interrupter_is_not_awaited", "clearing::slot_is_watched_again_only_after_its_last_waker_was_taken"),
+    (
+        "connection_that_fails_its_check_is_available",
+        "checking::connection_that_fails_its_check_gives_a_permit_to_a_waiter",
+    ),
+    (
+        "connection_that_fails_its_check_is_kept",
+        "checking::check_out_whose_connection_fails_its_check_is_granted_its_capacity",
+    ),
+    ("connection_that_fails_its_check_is_kept", "checking::connection_whose_check_ends_during_a_clear_is_closed_once"),
     ("generation_is_read_before_the_head", "draining::connection_drained_during_a_clear_is_closed_once_as_stale"),
     ("drained_connection_is_not_made_available", "draining::connection_drained_during_a_clear_is_closed_once_as_stale"),
     ("close_detaches_first", "draining::connection_drained_during_a_close_is_closed_once_with_the_pool"),
@@ -120,6 +129,11 @@ const CONTROLS: &[(&str, &str)] = &[
     ("clear_detaches_first", "renewal::connection_checked_in_during_a_renewal_is_closed_once_as_stale"),
     ("permits_are_not_served", "renewal::check_out_that_queues_up_during_a_renewal_is_served"),
     ("permits_are_not_served", "renewal::waiter_is_served_despite_a_renewal"),
+    ("connection_that_is_given_up_still_counts", "renewal::two_worn_connections_that_come_back_leave_one_open"),
+    (
+        "connection_that_is_given_up_still_counts",
+        "renewal::worn_connection_that_comes_back_during_maintenance_leaves_one_open",
+    ),
     (
         "generation_is_read_before_the_head",
         "services::connection_checked_in_during_a_clear_of_its_service_is_closed_once_as_stale",

@@ -1,5 +1,6 @@
 //! The models by subject, and their shared code.
 
+mod checking;
 mod clearing;
 pub mod controls;
 mod delivery;

@@ -1,5 +1,8 @@
-//! Models of a renewal. It makes all connections stale as a clear does, but the pool stays ready and the waiters stay
-//! in the queue.
+//! Models of a renewal, which makes all connections stale as a clear does, but the pool stays ready and the waiters stay
+//! in the queue; and of worn connections, which are closed only while enough others are open.
+
+use std::sync::Arc;
+use std::time::Duration;
 
 use loom::thread;
 use wharf::{ConnectionClosedReason, Phase};
@@ -71,6 +74,48 @@ fn waiter_is_served_despite_a_renewal() {
         returns.join().unwrap();
         renews.join().unwrap();
         pool.maintain();
+        wind_up(pool);
+    });
+}
+
+/// Returns a pool that keeps one connection open, and two connections in use. Their lifetimes are over once
+/// [`LIFETIME`] has passed.
+fn two_in_use() -> (Arc<Pool>, [Leased; 2]) {
+    let pool = recorded(options(3, 2).min_pool_size(1).max_lifetime(LIFETIME));
+    let leases = [(); 2].map(|()| leased(&pool));
+    (pool, leases)
+}
+
+const LIFETIME: Duration = Duration::from_secs(1);
+
+fn assert_one_is_left(pool: &Pool) {
+    assert_eq!(closed_reasons(pool), [ConnectionClosedReason::Idle]);
+    assert_eq!(pool.status().available, 1);
+}
+
+#[test]
+fn two_worn_connections_that_come_back_leave_one_open() {
+    model("two_worn_connections_that_come_back_leave_one_open", Some(3), || {
+        let (pool, [first, second]) = two_in_use();
+        pool.environment().pass(LIFETIME);
+        let returns = thread::spawn(move || check_in(first));
+        check_in(second);
+        returns.join().unwrap();
+        assert_one_is_left(&pool);
+        wind_up(pool);
+    });
+}
+
+#[test]
+fn worn_connection_that_comes_back_during_maintenance_leaves_one_open() {
+    model("worn_connection_that_comes_back_during_maintenance_leaves_one_open", Some(3), || {
+        let (pool, [first, second]) = two_in_use();
+        check_in(first);
+        pool.environment().pass(LIFETIME);
+        let returns = thread::spawn(move || check_in(second));
+        pool.maintain();
+        returns.join().unwrap();
+        assert_one_is_left(&pool);
         wind_up(pool);
     });
 }

@@ -158,6 +158,8 @@ unsafe impl Environment for World {
     // The tally's accesses would multiply the executions. One model has an environment with tallies.
     const METERED: bool = false;
 
+    const CHECKS: bool = true;
+
     fn now(&self) -> Instant {
         static NOW: OnceLock<Instant> = OnceLock::new();
         let passed = Duration::from_nanos(self.passed.load(StatisticOrdering::Relaxed));

@@ -1,0 +1,53 @@
+//! The establisher of a pool, which can be replaced.
+
+use std::ops::Deref;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The present establisher of a pool, to which this dereferences, and all earlier ones.
+///
+/// The hot path asks the establisher for a connection's condition, so the present one is a plain pointer. An establisher
+/// that was replaced is kept as long as the pool, because its users borrow it from the pool.
+pub(super) struct Establishers<E> {
+    /// INV-18 (establishers stay): the pointer of an `Arc` in `all`, from which none is removed.
+    present: AtomicPtr<E>,
+    all: Mutex<Vec<Arc<E>>>,
+}
+
+#[allow(unsafe_code)]
+impl<E> Establishers<E> {
+    pub(super) fn new(first: Arc<E>) -> Self {
+        Self { present: AtomicPtr::new(Arc::as_ptr(&first).cast_mut()), all: Mutex::new(vec![first]) }
+    }
+
+    /// Returns the present establisher. Takes no lock, because a forked child calls this.
+    pub(super) fn present(&self) -> Arc<E> {
+        // ORD: as in `deref`.
+        let present = self.present.load(Ordering::Acquire);
+        // SAFETY: INV-18: the pointer is an `Arc`'s, which still counts a reference.
+        unsafe {
+            Arc::increment_strong_count(present);
+            Arc::from_raw(present)
+        }
+    }
+
+    pub(super) fn replace(&self, next: Arc<E>) {
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let present = Arc::as_ptr(&next).cast_mut();
+        all.push(next);
+        // ORD: Release; pairs with the Acquire in `deref`; publishes the establisher.
+        self.present.store(present, Ordering::Release);
+    }
+}
+
+#[allow(unsafe_code)]
+impl<E> Deref for Establishers<E> {
+    type Target = E;
+
+    #[inline]
+    fn deref(&self) -> &E {
+        // ORD: Acquire; pairs with the Release in `replace`.
+        // SAFETY: INV-18: the establisher lives as long as `self`, which the result borrows.
+        unsafe { &*self.present.load(Ordering::Acquire) }
+    }
+}

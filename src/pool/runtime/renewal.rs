@@ -1,0 +1,38 @@
+//! The renewal of a pool's connections, and of the establisher that opens them.
+
+use std::sync::Arc;
+
+use super::establish::Establish;
+use super::pool::Pool;
+use crate::pool::core::{Environment, WentStale};
+
+impl<E: Establish> Pool<E> {
+    /// Replaces all connections, for instance because the password or the certificate of new ones has changed.
+    ///
+    /// No check-out that begins after this has returned gets a connection from before. Available connections are closed at
+    /// once, connections in use when they come back, and connections that are being opened when they are open, all with
+    /// the reason "stale". The pool stays ready, and no check-out fails: all of them, waiting ones as well, get new
+    /// connections, and the background task opens `minPoolSize` of them. The generation is incremented, but there is no
+    /// event of a clear. Does nothing to a closed pool.
+    ///
+    /// [`Pool::clear`] is for a *server* that has failed: it pauses the pool and fails the waiting check-outs.
+    #[doc(alias("rotate", "evict", "recycle", "soft_evict_connections"))]
+    pub fn renew(&self) {
+        let core = &self.here().core;
+        core.renew();
+        core.environment().connections_went_stale(WentStale::All);
+        match core.environment().has_tasks {
+            true => core.environment().schedule_maintenance(),
+            false => core.maintain(),
+        }
+    }
+
+    /// Opens all further connections with another establisher, and [renews](Self::renew) the pool.
+    ///
+    /// From now on, the new establisher also checks, drains and closes the connections that earlier ones have opened. The
+    /// earlier ones are dropped with the pool.
+    pub fn replace_establisher(&self, establish: E) {
+        self.here().core.environment().establish.replace(Arc::new(establish));
+        self.renew();
+    }
+}
