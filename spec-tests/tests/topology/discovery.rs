@@ -6,8 +6,8 @@ use std::time::Instant;
 use bson::rawdoc;
 use serde_json::Value;
 use wharf::unstable::topology::{
-    ApplicationError, Effect, ErrorKind, Progress, ServerDescription, TopologyDescription, TopologyType,
-    TopologyVersion, Transition,
+    ApplicationError, Consequence, ErrorKind, Preparation, Progress, ServerDescription, TopologyDescription,
+    TopologyType, TopologyVersion, Transition,
 };
 use wharf::{Cause, Options, ServerAddress};
 use wharf_testbed::table::{Row, show};
@@ -29,15 +29,21 @@ impl Client {
     }
 
     fn apply(&mut self, transition: Option<Transition>) {
-        let Some(Transition { topology, effects }) = transition else { return };
-        for effect in effects {
-            match effect {
-                Effect::Added(address) => assert_eq!(self.generations.insert(address.to_string(), 0), None, "twice"),
-                Effect::Removed(address) => {
+        let Some(Transition { topology, preparations, consequences }) = transition else { return };
+        for preparation in preparations {
+            match preparation {
+                Preparation::Added(address) => {
+                    assert_eq!(self.generations.insert(address.to_string(), 0), None, "twice");
+                }
+                Preparation::Removed(address) => {
                     self.generations.remove(address.as_str()).expect("a server that was there");
                 }
-                Effect::Clear(address) => *self.generations.get_mut(address.as_str()).expect("a server") += 1,
-                Effect::MarkReady(_) | Effect::Check(_) | Effect::CancelCheck(_) => {}
+                Preparation::MarkReady(_) => {}
+            }
+        }
+        for consequence in consequences {
+            if let Consequence::Clear(address) = consequence {
+                *self.generations.get_mut(address.as_str()).expect("a server") += 1;
             }
         }
         self.topology = topology;
@@ -45,7 +51,7 @@ impl Client {
             self.generations.keys().cloned().collect(),
             self.topology.servers().map(|server| server.address.to_string()).collect(),
         );
-        assert_eq!(monitored, described, "the effects and the topology name the same servers");
+        assert_eq!(monitored, described, "the preparations and the topology name the same servers");
     }
 
     fn check(&mut self, address: &str, reply: &Value) {
@@ -251,8 +257,8 @@ fn check_marks_the_pool_ready_only_if_the_server_is_usable() {
         let client = Client::new(uri);
         let address = ServerAddress::parse("a").unwrap();
         let server = ServerDescription::of_reply(address.clone(), &document(&reply), Instant::now());
-        let effects = client.topology.after_check(server).expect("a member").effects;
-        effects.contains(&Effect::MarkReady(address))
+        let preparations = client.topology.after_check(server).expect("a member").preparations;
+        preparations.contains(&Preparation::MarkReady(address))
     };
     let of = |fields: Value| {
         let mut reply = serde_json::json!({ "ok": 1, "maxWireVersion": 21, "hosts": ["a:27017"], "setName": "rs" });
@@ -311,7 +317,9 @@ fn network_error_clears_the_pool_and_cancels_the_check_in_one_step() {
     };
     let transition = client.topology.after_error(&error).expect("news");
     assert_eq!(transition.topology.topology_type(), TopologyType::ReplicaSetNoPrimary);
-    assert_eq!(transition.effects, [Effect::Clear(address.clone()), Effect::CancelCheck(address.clone())]);
+    assert_eq!(transition.preparations, []);
+    let consequences = [Consequence::Clear(address.clone()), Consequence::CancelCheck(address.clone())];
+    assert_eq!(transition.consequences, consequences);
     let shown =
         transition.topology.server(&address).and_then(|server| server.error.clone()).map(|error| error.to_string());
     assert_eq!(shown.as_deref(), Some("connection reset"));

@@ -12,7 +12,8 @@ use super::server::{Member, Server};
 use super::snapshot::Snapshot;
 use super::state::{Deployment, Monitored, SrvPolling, State, now};
 use crate::client::topology::{
-    ApplicationError, Effect, ErrorKind, Progress, ServerDescription, TopologyVersion, Transition, events_of_change,
+    ApplicationError, Consequence, ErrorKind, Preparation, Progress, ServerDescription, TopologyVersion, Transition,
+    events_of_change,
 };
 use crate::endpoint::options::ServerAddress;
 use crate::endpoint::{AuthenticationError, OperationError, Scanned, ServerError, StateChange, WriteConcernError};
@@ -28,6 +29,16 @@ struct Reason {
     generation: Option<u64>,
     service_id: Option<ServiceId>,
     interrupts: bool,
+}
+
+impl Reason {
+    fn clear(&self) -> Clear {
+        let clear = Clear::new().because(self.cause.clone()).interrupt_in_use_connections(self.interrupts);
+        match self.generation {
+            Some(generation) => clear.only_at_generation(generation),
+            None => clear,
+        }
+    }
 }
 
 /// The rest of a transition, done outside the lock because it may call foreign code.
@@ -95,61 +106,47 @@ impl Deployment {
             if state.is_closed {
                 return false;
             }
-            let Some(Transition { topology, effects }) = step(&state, &before) else { return false };
+            let Some(Transition { topology, preparations, consequences }) = step(&state, &before) else { return false };
             let mut members = before.by_address();
-            for effect in &effects {
-                match effect {
-                    Effect::Added(address) => {
+            for preparation in &preparations {
+                match preparation {
+                    Preparation::Added(address) => {
                         members.extend(self.admit(&state, address, &mut after).map(|member| (address, member)));
                     }
-                    Effect::Removed(address) => {
+                    Preparation::Removed(address) => {
                         if let Some(gone) = members.remove(address) {
                             gone.server.heartbeats.end(&self.publisher);
                             after.removed.push(gone);
                         }
                     }
-                    Effect::MarkReady(_) | Effect::Clear(_) | Effect::Check(_) | Effect::CancelCheck(_) => {}
+                    Preparation::MarkReady(address) => {
+                        let server = members.get(address).map(|member| &member.server);
+                        after.changes.extend(server.map(|server| (server.clone(), server.pool.begin_ready())));
+                    }
                 }
             }
             if is_listened_to {
                 self.publisher.emit(|topology_id| events_of_change(topology_id, &before.topology, &topology));
             }
-            let find = |address: &ServerAddress| members.get(address);
-            for effect in &effects {
-                if let Effect::MarkReady(address) = effect
-                    && let Some(Member { server, .. }) = find(address).map(Arc::as_ref)
-                {
-                    after.changes.push((server.clone(), server.pool.begin_ready()));
-                }
-            }
             if topology.servers().next().is_none() && before.topology.servers().next().is_some() {
                 after.is_emptied = Some(topology.left_out().cloned());
             }
             for unknown in topology.servers().filter(|server| server.server_type.is_unknown()) {
-                find(&unknown.address).iter().for_each(|member| member.server.forget_round_trips());
+                members.get(&unknown.address).iter().for_each(|member| member.server.forget_round_trips());
             }
-            let in_order = topology.servers().map(|server| find(&server.address).cloned()).collect();
+            let in_order = topology.servers().map(|server| members.get(&server.address).cloned()).collect();
             self.snapshot.store(Arc::new(Snapshot::new(topology, in_order)));
-            for effect in &effects {
-                let of = |address| find(address).map(|member| member.server.clone());
-                match effect {
-                    Effect::Clear(address) => {
-                        if let (Some(server), Some(reason)) = (of(address), reason) {
-                            let mut clear = Clear::new()
-                                .because(reason.cause.clone())
-                                .interrupt_in_use_connections(reason.interrupts);
-                            if let Some(generation) = reason.generation {
-                                clear = clear.only_at_generation(generation);
-                            }
-                            let change = server.pool.begin_clear(reason.service_id, clear);
-                            after.changes.push((server, change));
-                        }
+            for consequence in &consequences {
+                let (Consequence::Clear(address) | Consequence::Check(address) | Consequence::CancelCheck(address)) =
+                    consequence;
+                let Some(server) = members.get(address).map(|member| &member.server) else { continue };
+                match consequence {
+                    Consequence::Clear(_) => {
+                        let clear = |reason: &Reason| server.pool.begin_clear(reason.service_id, reason.clear());
+                        after.changes.extend(reason.map(|reason| (server.clone(), clear(reason))));
                     }
-                    Effect::Check(address) => of(address).iter().for_each(|server| server.control.ask()),
-                    Effect::CancelCheck(address) => {
-                        of(address).iter().for_each(|server| server.control.cancel.notify_one());
-                    }
-                    Effect::Added(_) | Effect::Removed(_) | Effect::MarkReady(_) => {}
+                    Consequence::Check(_) => server.control.ask(),
+                    Consequence::CancelCheck(_) => server.control.cancel.notify_one(),
                 }
             }
             drop(members);
@@ -226,7 +223,7 @@ impl Deployment {
         let address = monitored.server.address.clone();
         self.apply_check(monitored, Some(&reason), |before| {
             let mut transition = before.topology.after_check(ServerDescription::failed(address.clone(), cause))?;
-            transition.effects.push(Effect::Clear(address));
+            transition.consequences.push(Consequence::Clear(address));
             Some(transition)
         });
     }

@@ -10,8 +10,9 @@
 //! | --- | --- |
 //! | server description | one server as of its last check or error; never changed, only replaced |
 //! | topology description | all servers of a deployment, and the deployment's type; never changed, only replaced |
-//! | transition | a topology description that replaces another one, and the effects of the replacement |
-//! | effect | what the caller of a transition must do: start or stop a monitor, mark a pool ready or clear it |
+//! | transition | a topology description that replaces another one, with its preparations and consequences |
+//! | preparation | what the caller does before the replacement: start or stop a monitor, mark a pool ready |
+//! | consequence | what the caller does after it: clear a pool, request or cancel a check |
 //!
 //! # Invariants
 //!
@@ -43,6 +44,6 @@ pub use error::{ApplicationError, ErrorKind, Progress};
 pub use event::{HeartbeatConnection, TopologyEvent, events_of_change, events_of_opening};
 pub use round_trips::RoundTrips;
 pub use server::{ServerDescription, ServerType};
-pub use transition::{Effect, Transition};
+pub use transition::{Consequence, Preparation, Transition};
 pub use version::TopologyVersion;
 pub use view::{ServerView, TopologyView};

@@ -2,13 +2,13 @@
 
 use super::description::TopologyType;
 use super::server::{MOST_MEMBERS, ServerDescription, ServerType};
-use super::transition::{Effect, Step, of_other_set};
+use super::transition::{Consequence, Transition, of_other_set};
 use crate::endpoint::options::ServerAddress;
 
 /// From this wire version on (MongoDB 6.0), the comparison of primaries considers `electionId` before `setVersion`.
 const ELECTION_FIRST: i32 = 17;
 
-impl Step {
+impl Transition {
     /// Applies a server's new description to a topology of type `ReplicaSetNoPrimary`.
     pub(super) fn without_primary(&mut self, server: &ServerDescription) {
         match server.server_type {
@@ -84,7 +84,7 @@ impl Step {
             .collect();
         for address in deposed {
             self.mark_unknown(&address, "primary marked stale due to discovery of newer primary".to_owned());
-            self.effects.push(Effect::Check(address));
+            self.consequences.push(Consequence::Check(address));
         }
         self.add(server.members());
         self.keep_only(server.members());

@@ -11,15 +11,20 @@ use crate::endpoint::options::ServerAddress;
 use crate::endpoint::wire::reply::StateChange;
 use crate::pool::error::Cause;
 
-/// What the caller must do after a transition, in the order of the list.
+/// What the caller must do before it replaces the description, in the order of the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Effect {
-    /// The server has joined the topology: start monitoring it.
+pub enum Preparation {
+    /// The server has joined the topology: create its pool, and start monitoring it.
     Added(ServerAddress),
     /// The server has left the topology: stop monitoring it, and close its pool.
     Removed(ServerAddress),
-    /// Mark the server's pool as ready, creating it first if there is none.
+    /// Mark the server's pool as ready.
     MarkReady(ServerAddress),
+}
+
+/// What the caller must do after it has replaced the description, in the order of the list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Consequence {
     /// Clear the server's pool; behind a load balancer, clear the service of the failed connection.
     Clear(ServerAddress),
     /// Check the server immediately.
@@ -28,13 +33,15 @@ pub enum Effect {
     CancelCheck(ServerAddress),
 }
 
-/// A topology description that replaces an earlier one.
+/// A topology description that replaces an earlier one. All of it takes effect under one lock.
 #[derive(Debug, Clone)]
 pub struct Transition {
     /// The new description.
     pub topology: TopologyDescription,
-    /// What the caller must do, under the same lock as the replacement of the description.
-    pub effects: Vec<Effect>,
+    /// What to do before the description is replaced.
+    pub preparations: Vec<Preparation>,
+    /// What to do afterwards.
+    pub consequences: Vec<Consequence>,
 }
 
 impl TopologyDescription {
@@ -56,7 +63,7 @@ impl TopologyDescription {
         let is_usable = server_type.is_data_bearing()
             || (transition.topology.topology_type() == TopologyType::Single && !server_type.is_unknown());
         if accepted && is_usable {
-            transition.effects.push(Effect::MarkReady(address));
+            transition.preparations.push(Preparation::MarkReady(address));
         }
         Some(transition)
     }
@@ -75,7 +82,7 @@ impl TopologyDescription {
         let is_load_balanced = self.topology_type() == TopologyType::LoadBalanced;
         let mark_unknown = || {
             if is_load_balanced {
-                return Transition { topology: self.clone(), effects: Vec::new() };
+                return Transition::begin(self);
             }
             let unknown = ServerDescription::failed(address(), error.cause.clone());
             self.replace(ServerDescription { topology_version: error.topology_version, ..unknown })
@@ -83,10 +90,10 @@ impl TopologyDescription {
         if let ErrorKind::StateChange(change) = error.kind {
             let mut transition = mark_unknown();
             if change == StateChange::ShuttingDown {
-                transition.effects.push(Effect::Clear(address()));
+                transition.consequences.push(Consequence::Clear(address()));
             }
             if !is_load_balanced {
-                transition.effects.push(Effect::Check(address()));
+                transition.consequences.push(Consequence::Check(address()));
             }
             return Some(transition);
         }
@@ -94,9 +101,9 @@ impl TopologyDescription {
             return None;
         }
         let mut transition = mark_unknown();
-        transition.effects.push(Effect::Clear(address()));
+        transition.consequences.push(Consequence::Clear(address()));
         if !is_load_balanced {
-            transition.effects.push(Effect::CancelCheck(address()));
+            transition.consequences.push(Consequence::CancelCheck(address()));
         }
         Some(transition)
     }
@@ -115,19 +122,19 @@ impl TopologyDescription {
         if !self.is_rescanned() || servers.is_empty() {
             return None;
         }
-        let mut step = Step { topology: self.clone(), effects: Vec::new() };
+        let mut step = Transition::begin(self);
         step.keep_only(servers.iter());
         step.add(servers.iter());
-        if step.effects.is_empty() {
+        if step.preparations.is_empty() {
             return None;
         }
         step.topology.conclude();
-        Some(Transition { topology: step.topology, effects: step.effects })
+        Some(step)
     }
 
     /// Replaces one server's description and updates the topology accordingly ("TopologyType table").
     fn replace(&self, server: ServerDescription) -> Transition {
-        let mut step = Step { topology: self.clone(), effects: Vec::new() };
+        let mut step = Transition::begin(self);
         step.put(server.clone());
         match step.topology.topology_type() {
             TopologyType::Single => step.verify_set_name(&server),
@@ -138,17 +145,15 @@ impl TopologyDescription {
             TopologyType::ReplicaSetWithPrimary => step.with_primary(&server),
         }
         step.topology.conclude();
-        Transition { topology: step.topology, effects: step.effects }
+        step
     }
 }
 
-/// A transition in progress.
-pub(super) struct Step {
-    pub(super) topology: TopologyDescription,
-    pub(super) effects: Vec<Effect>,
-}
+impl Transition {
+    fn begin(from: &TopologyDescription) -> Self {
+        Self { topology: from.clone(), preparations: Vec::new(), consequences: Vec::new() }
+    }
 
-impl Step {
     fn in_unknown(&mut self, server: &ServerDescription) {
         match server.server_type {
             // A rescan may have found more servers than the single seed known so far.
@@ -206,7 +211,7 @@ impl Step {
     pub(super) fn add<'a>(&mut self, addresses: impl Iterator<Item = &'a ServerAddress>) {
         for address in self.new_ones(addresses) {
             self.topology.push(Arc::new(ServerDescription::unknown(address.clone())));
-            self.effects.push(Effect::Added(address));
+            self.preparations.push(Preparation::Added(address));
         }
     }
 
@@ -214,7 +219,7 @@ impl Step {
     pub(super) fn keep_only<'a>(&mut self, addresses: impl Iterator<Item = &'a ServerAddress>) {
         let kept: HashSet<&ServerAddress> = addresses.collect();
         let gone = self.topology.take_out(|address| kept.contains(address));
-        self.effects.extend(gone.into_iter().map(Effect::Removed));
+        self.preparations.extend(gone.into_iter().map(Preparation::Removed));
     }
 
     /// Removes a server that does not belong to the deployment, and records the reason, for the errors of selections.
@@ -225,7 +230,7 @@ impl Step {
 
     pub(super) fn remove(&mut self, address: &ServerAddress) {
         let gone = self.topology.take_out(|other| other != address);
-        self.effects.extend(gone.into_iter().map(Effect::Removed));
+        self.preparations.extend(gone.into_iter().map(Preparation::Removed));
     }
 }
 
