@@ -36,7 +36,7 @@ use super::run::Answer;
 use crate::client::session::{name, writes_its_result};
 use crate::endpoint::Limit;
 use crate::endpoint::options::{InvalidOption, ServerAddress};
-use crate::pool::runtime::forks;
+use crate::pool::runtime::Process;
 
 /// How long a stream pauses between two batches without documents, if the server does not wait for documents.
 pub(crate) const PAUSE: Duration = Duration::from_millis(10);
@@ -261,7 +261,7 @@ impl OpenCursor<'_> {
             pause: Duration::ZERO,
             queue_number,
             client,
-            forks: forks(),
+            process: Process::this(),
             max_wire_version,
             has_lost_server: false,
             documents: PhantomData,
@@ -328,8 +328,8 @@ pub struct Cursor<T = RawDocumentBuf> {
     /// Only for a cursor of a transaction behind a load balancer.
     queue_number: Option<QueueNumber>,
     client: Client,
-    /// The number of forks before the cursor was opened.
-    forks: u32,
+    /// The process that opened the cursor.
+    process: Process,
     max_wire_version: i32,
     /// Whether the cursor failed because there was no longer a connection to its server.
     has_lost_server: bool,
@@ -439,7 +439,7 @@ impl<T> Cursor<T> {
             pause: self.pause,
             queue_number: self.queue_number.take(),
             client: self.client.clone(),
-            forks: self.forks,
+            process: self.process,
             max_wire_version: self.max_wire_version,
             has_lost_server: self.has_lost_server,
             documents: PhantomData,

@@ -4,11 +4,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bson::oid::ObjectId;
 
-use crate::pool::runtime::{forks, random_bytes};
+use crate::pool::runtime::{Process, random_bytes};
 
 /// The position of the process's value in an [`ObjectId`]: after the seconds and before the counter.
 const OF_PROCESS: std::ops::Range<usize> = 4..9;
-/// The lower bits of [`PROCESS`]: [`forks`] plus one, or zero if nothing was drawn yet.
+/// The lower bits of [`PROCESS`]: the process's number plus one, or zero if nothing was drawn yet.
 const TAG: u64 = 0xff_ffff;
 
 /// The five random bytes of this process's identifiers, above a tag for the process that drew them.
@@ -25,7 +25,7 @@ pub(crate) fn object_id() -> ObjectId {
 
 /// Returns the random value of this process, in the upper five bytes.
 fn of_process() -> u64 {
-    let tag = u64::from(forks()).wrapping_add(1) & TAG;
+    let tag = u64::from(Process::this().number()).wrapping_add(1) & TAG;
     // Relaxed: the value publishes nothing beyond itself.
     let present = PROCESS.load(Ordering::Relaxed);
     if present & TAG == tag {

@@ -11,7 +11,7 @@ use super::session_handle::{Session, abandon};
 use crate::client::session::{NextStep, Repetitions, TransactionOptions, TransactionState};
 use crate::endpoint::Limit;
 use crate::pool::error::Labels;
-use crate::pool::runtime::{forks, random_fraction};
+use crate::pool::runtime::{Process, random_fraction};
 
 /// A transaction that is repeated as its errors allow, without the calls to its body.
 ///
@@ -37,15 +37,15 @@ enum LastError<E> {
 /// A call to `with_transaction` that has not ended. If it is dropped, its transaction is aborted.
 struct OpenCall {
     explicit: Arc<Explicit>,
-    /// The number of forks before the call.
-    forks: u32,
+    /// The process that made the call.
+    process: Process,
     has_ended: bool,
 }
 
 impl Drop for OpenCall {
     fn drop(&mut self) {
         // The transaction may belong to the parent of this process.
-        if !self.has_ended && self.forks == forks() {
+        if !self.has_ended && !self.process.is_ancestor() {
             abandon(&self.explicit);
         }
     }
@@ -85,7 +85,7 @@ impl<T, E> Repeating<T, E> {
         let limited = session.explicit().limit_to(limit.map(|limit| Limit::of(limit).start()));
         let mut repetitions = Repetitions::new(now(), limit);
         let next = repetitions.begin();
-        let open = OpenCall { explicit: session.explicit().clone(), forks: forks(), has_ended: false };
+        let open = OpenCall { explicit: session.explicit().clone(), process: Process::this(), has_ended: false };
         Self { options, repetitions, next, value: None, last_error: None, open, _limited: limited }
     }
 

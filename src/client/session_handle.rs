@@ -24,7 +24,7 @@ use crate::client::session::{Moment, Session as State, SessionOptions, Transacti
 use crate::endpoint::Limit;
 use crate::endpoint::options::InvalidOption;
 use crate::pool::error::Labels;
-use crate::pool::runtime::forks;
+use crate::pool::runtime::Process;
 
 impl Client {
     /// Starts a session for the application, or for an operation that needs one for several commands.
@@ -80,8 +80,8 @@ pub struct Session {
     explicit: Arc<Explicit>,
     /// Whether dropping this value ends the session. The body of a transaction gets a second value that does not.
     ends: bool,
-    /// The number of forks before the session was started.
-    forks: u32,
+    /// The process that started the session.
+    process: Process,
 }
 
 impl Session {
@@ -341,7 +341,7 @@ impl Session {
 
     /// Returns a second value for the session, for the body of a transaction. Dropping it does not end anything.
     pub(super) fn for_body(&self) -> Self {
-        Self { client: self.client.clone(), explicit: self.explicit.clone(), ends: false, forks: self.forks }
+        Self { client: self.client.clone(), explicit: self.explicit.clone(), ends: false, process: self.process }
     }
 
     /// Ends the transaction: sends the command, and repeats it once where the error allows.
@@ -396,7 +396,7 @@ impl Session {
         if !std::mem::take(&mut self.ends) {
             return false;
         }
-        if self.forks != forks() {
+        if self.process.is_ancestor() {
             // The transaction, its connection and the runtime belong to the parent process.
             return false;
         }

@@ -25,7 +25,7 @@ use super::{ChangeStream, token_of};
 use crate::client::session::{SessionError, SessionOptions};
 use crate::endpoint::Limit;
 use crate::endpoint::options::ReadPreference;
-use crate::pool::runtime::forks;
+use crate::pool::runtime::Process;
 
 /// The fields of the stage `$changeStream` that say where the stream starts.
 const STARTS: [&str; 3] = ["resumeAfter", "startAfter", "startAtOperationTime"];
@@ -215,7 +215,7 @@ impl<'c, T, C: AnyClient> Watch<'c, T, C> {
             batch_size: self.batch_size,
             max_await_time: self.max_await_time,
             site: self.site,
-            forks: forks(),
+            process: Process::this(),
         });
         let cursor = plan.open(&start, started, Duration::ZERO).await?;
         start.began(&cursor);
@@ -389,14 +389,14 @@ pub(super) struct Plan {
     batch_size: Option<i32>,
     max_await_time: Option<Duration>,
     site: &'static Location<'static>,
-    /// The number of forks before the stream was opened.
-    forks: u32,
+    /// The process that opened the stream.
+    process: Process,
 }
 
 impl Plan {
     /// Returns whether the stream belongs to the parent of this process.
     pub(super) fn is_inherited(&self) -> bool {
-        self.forks != forks()
+        self.process.is_ancestor()
     }
 
     /// Returns the `timeoutMS` of each call.

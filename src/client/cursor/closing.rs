@@ -8,7 +8,7 @@ use super::super::closing_queue::{QueueGuard, QueueNumber};
 use super::Cursor;
 use crate::client::deployment::Background;
 use crate::endpoint::Limit;
-use crate::pool::runtime::forks;
+use crate::pool::runtime::Process;
 
 type Closing = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -43,7 +43,7 @@ impl<T> Cursor<T> {
         if self.id == 0 && self.server_cursor.is_none() {
             return false;
         }
-        if self.forks != forks() {
+        if self.process.is_ancestor() {
             // The cursor, its connection and its session belong to the parent process.
             (self.id, self.unclosed) = (0, 0);
             mem::forget((self.server_cursor.take(), self.fetching.take(), self.closer.take()));

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::runtime::Handle;
 
 use super::state::Deployment;
-use crate::pool::runtime::{forks, own};
+use crate::pool::runtime::{PerProcess, own};
 
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -28,43 +28,18 @@ impl Background {
     pub(crate) fn take(&self, work: impl Future<Output = ()> + Send + 'static) {
         match self {
             Self::Spawned(runtime) => drop(runtime.spawn(own(work))),
-            Self::Kept(kept) => kept.keep(Box::pin(work)),
+            Self::Kept(kept) => kept.with(|kept| kept.push(Box::pin(work))),
         }
     }
 }
 
-/// Work that is kept.
-pub(crate) struct Kept {
-    /// The number of forks before this value was created.
-    forks: u32,
-    work: Mutex<Vec<Work>>,
-}
-
-impl Default for Kept {
-    fn default() -> Self {
-        Self { forks: forks(), work: Mutex::default() }
-    }
-}
+/// Work that is kept. A forked child gets none of its parent's work.
+#[derive(Default)]
+pub(crate) struct Kept(PerProcess<Mutex<Vec<Work>>>);
 
 impl Kept {
-    fn keep(&self, work: Work) {
-        if self.forks != forks() {
-            // The work belongs to the parent of this process, as do its connection and the lock.
-            return mem::forget(work);
-        }
-        self.work.lock().unwrap_or_else(PoisonError::into_inner).push(work);
-    }
-
-    fn is_empty(&self) -> bool {
-        self.forks != forks() || self.work.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
-    }
-
-    /// Takes the kept work. A forked child gets none of its parent's work.
-    pub(crate) fn take(&self) -> Vec<Work> {
-        match self.forks == forks() {
-            true => mem::take(&mut *self.work.lock().unwrap_or_else(PoisonError::into_inner)),
-            false => Vec::new(),
-        }
+    fn with<T>(&self, f: impl FnOnce(&mut Vec<Work>) -> T) -> T {
+        f(&mut self.0.get().lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -79,12 +54,12 @@ impl Deployment {
 
     /// Returns whether work is kept.
     pub(crate) fn has_kept(&self) -> bool {
-        self.scanning().is_some_and(|scanning| !scanning.kept.is_empty())
+        self.scanning().is_some_and(|scanning| scanning.kept.with(|kept| !kept.is_empty()))
     }
 
     /// Takes the kept work. Only a client on a single thread keeps any.
     pub(crate) fn kept(&self) -> Vec<Work> {
-        self.scanning().map_or_else(Vec::new, |scanning| scanning.kept.take())
+        self.scanning().map_or_else(Vec::new, |scanning| scanning.kept.with(mem::take))
     }
 }
 
@@ -115,5 +90,14 @@ mod tests {
         assert_eq!(code, 0, "the child did its parent's work");
         runtime.block_on(yield_now());
         assert!(is_done.load(Ordering::Relaxed));
+    }
+
+    #[test]
+    fn child_gets_no_work_that_its_parent_has_kept() {
+        let kept = Arc::new(Kept::default());
+        Background::Kept(kept.clone()).take(async {});
+        let code = in_child(|| if kept.with(|work| work.is_empty()) { Ok(()) } else { Err(1) });
+        assert_eq!(code, 0, "the child got its parent's work");
+        assert_eq!(kept.with(|work| work.len()), 1);
     }
 }

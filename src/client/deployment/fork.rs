@@ -6,26 +6,23 @@
 use std::sync::{Arc, OnceLock};
 
 use super::state::Deployment;
-use crate::pool::runtime::{forks, watch_forks};
+use crate::pool::runtime::OfThisProcess;
 
 /// The deployment of this process. Dropping it closes the deployment.
 pub(crate) struct Present {
-    /// The number of forks before this deployment was created.
-    forks: u32,
-    deployment: Arc<Deployment>,
+    deployment: OfThisProcess<Arc<Deployment>>,
     after_fork: OnceLock<Box<Self>>,
 }
 
 impl Present {
     pub(crate) fn new(deployment: Arc<Deployment>) -> Self {
-        watch_forks();
-        Self { forks: forks(), deployment, after_fork: OnceLock::new() }
+        Self { deployment: OfThisProcess::new(deployment), after_fork: OnceLock::new() }
     }
 
     /// Returns the deployment.
     #[inline]
     pub(crate) fn here(&self) -> &Arc<Deployment> {
-        if self.forks == forks() { &self.deployment } else { self.after_fork() }
+        if self.deployment.is_inherited() { self.after_fork() } else { &self.deployment }
     }
 
     #[cold]
@@ -36,11 +33,8 @@ impl Present {
 
 impl Drop for Present {
     fn drop(&mut self) {
-        if self.forks == forks() {
+        if !self.deployment.is_inherited() {
             self.deployment.close();
-        } else {
-            // Never dropped in the child, because it belongs to the parent.
-            std::mem::forget(self.deployment.clone());
         }
     }
 }

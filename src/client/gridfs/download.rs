@@ -17,7 +17,7 @@ use super::super::{AnyClient, Client};
 use super::{FilesCollectionDocument, GridFsBucket, GridFsProblem, call, io_error, with_id, with_name};
 use crate::endpoint::Limit;
 use crate::endpoint::wire::reply::whole_number;
-use crate::pool::runtime::forks;
+use crate::pool::runtime::Process;
 
 impl<C: AnyClient> GridFsBucket<C> {
     /// Prepares the download of a file. Await it for a [`GridFsDownloadStream`], or [`ClientError::GridFs`] if there is
@@ -118,8 +118,8 @@ pub struct GridFsDownloadStream<C: AnyClient = Client> {
     n: u64,
     /// The chunk that is read at present, and how many of its bytes were read.
     chunk: Option<(DocumentRange, usize)>,
-    /// The number of forks before the download was opened.
-    forks: u32,
+    /// The process that opened the download.
+    process: Process,
 }
 
 enum Source {
@@ -135,7 +135,7 @@ impl<C: AnyClient> GridFsDownloadStream<C> {
         if file.length > 0 && file.chunk_size_bytes == 0 {
             return Err(ClientError::unreadable("find", "the chunkSize of a file that is not empty is 0"));
         }
-        Ok(Self { bucket, file, limit, source: Source::Unopened, n: 0, chunk: None, forks: forks() })
+        Ok(Self { bucket, file, limit, source: Source::Unopened, n: 0, chunk: None, process: Process::this() })
     }
 
     /// Returns the file's document.
@@ -268,7 +268,7 @@ impl<C: AnyClient> Drop for GridFsDownloadStream<C> {
     fn drop(&mut self) {
         // Dropping a cursor closes it.
         let source = mem::replace(&mut self.source, Source::Unopened);
-        if matches!(source, Source::Opening(_)) && self.forks != forks() {
+        if matches!(source, Source::Opening(_)) && self.process.is_ancestor() {
             // The query and its connection are the parent's.
             return mem::forget(source);
         }

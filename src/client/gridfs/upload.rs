@@ -20,7 +20,7 @@ use super::super::typed::encode;
 use super::super::{AnyClient, Client};
 use super::{GridFsBucket, GridFsProblem, call, check_chunk_size, io_error, with_id};
 use crate::endpoint::Limit;
-use crate::pool::runtime::forks;
+use crate::pool::runtime::Process;
 
 impl<C: AnyClient> GridFsBucket<C> {
     /// Prepares the upload of a file with this name. Await it for a [`GridFsUploadStream`]; that sends nothing yet.
@@ -78,7 +78,7 @@ impl<C: AnyClient> OpenUploadStream<'_, C> {
             sending: None,
             stored: Stored::default(),
             aborts: false,
-            forks: forks(),
+            process: Process::this(),
         })
     }
 }
@@ -130,8 +130,8 @@ pub struct GridFsUploadStream<C: AnyClient = Client> {
     stored: Stored,
     /// Whether [`abort_within`](Self::abort_within) has begun.
     aborts: bool,
-    /// The number of forks before the upload was opened.
-    forks: u32,
+    /// The process that opened the upload.
+    process: Process,
 }
 
 /// A chunk or the last commands of the upload, while they are sent. Returns the emptied buffer and what is on the
@@ -457,7 +457,7 @@ impl AsyncWrite for GridFsUploadStream {
 
 impl<C: AnyClient> Drop for GridFsUploadStream<C> {
     fn drop(&mut self) {
-        if self.forks != forks() {
+        if self.process.is_ancestor() {
             // The upload is the parent's.
             return mem::forget(self.sending.take());
         }

@@ -8,7 +8,7 @@ use crossbeam_utils::CachePadded;
 
 use super::moment::Moment;
 use super::server_session::{ServerSession, SessionId};
-use crate::pool::runtime::{thread_number, watch_forks};
+use crate::pool::runtime::{Process, thread_number, watch_forks};
 use crate::pool::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::pool::sync::{Front, Placed, SlotStack, Slots};
 
@@ -215,7 +215,8 @@ struct Record {
     /// The nanoseconds of a [`Moment`].
     last_use: AtomicU64,
     transaction_number: AtomicU64,
-    forks: AtomicU32,
+    /// The number of a [`Process`].
+    process: AtomicU32,
 }
 
 impl Record {
@@ -226,7 +227,7 @@ impl Record {
         self.id[1].store((id >> 64) as u64, Ordering::Relaxed);
         self.last_use.store(session.last_use.nanos(), Ordering::Relaxed);
         self.transaction_number.store(session.transaction_number.cast_unsigned(), Ordering::Relaxed);
-        self.forks.store(session.forks, Ordering::Relaxed);
+        self.process.store(session.process.number(), Ordering::Relaxed);
     }
 
     fn load(&self) -> ServerSession {
@@ -238,7 +239,7 @@ impl Record {
             transaction_number: self.transaction_number.load(Ordering::Relaxed).cast_signed(),
             is_dirty: false,
             is_cut_off: false,
-            forks: self.forks.load(Ordering::Relaxed),
+            process: Process::numbered(self.process.load(Ordering::Relaxed)),
         }
     }
 }

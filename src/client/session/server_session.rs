@@ -8,7 +8,7 @@ use bson::{RawDocumentBuf, Uuid};
 
 use super::elements;
 use super::moment::Moment;
-use crate::pool::runtime::{forks, random_bytes};
+use crate::pool::runtime::{Process, random_bytes};
 
 /// A session with less time left than this is no longer used (Driver Sessions, "Algorithm to acquire").
 const LEAST_LEFT: Duration = Duration::from_secs(60);
@@ -73,8 +73,8 @@ pub struct ServerSession {
     pub(super) is_dirty: bool,
     /// Whether a command of the session was cancelled and nothing reports when it ends.
     pub(super) is_cut_off: bool,
-    /// The value of [`forks`] in the process that the session belongs to.
-    pub(super) forks: u32,
+    /// The process that the session belongs to.
+    pub(super) process: Process,
 }
 
 impl ServerSession {
@@ -86,7 +86,7 @@ impl ServerSession {
             transaction_number: 0,
             is_dirty: false,
             is_cut_off: false,
-            forks: forks(),
+            process: Process::this(),
         }
     }
 
@@ -145,14 +145,14 @@ impl ServerSession {
     /// Returns whether the server should be told that the session has ended, because it is not going back to a pool. A
     /// dirty session is discarded.
     pub fn is_to_be_ended(&self) -> bool {
-        self.is_cut_off && !self.is_dirty && self.forks == forks()
+        self.is_cut_off && !self.is_dirty && !self.process.is_ancestor()
     }
 
     /// Returns whether this process may use the session, and the server keeps it for at least another minute. `timeout` is
     /// `logicalSessionTimeoutMinutes`; `None` in load-balanced mode, where sessions do not expire for clients.
     pub(super) fn is_reusable(&self, now: Moment, timeout: Option<Duration>) -> bool {
         let is_kept = timeout.is_none_or(|timeout| self.last_use + timeout >= now + LEAST_LEFT);
-        is_kept && !self.is_dirty && !self.is_cut_off && self.forks == forks()
+        is_kept && !self.is_dirty && !self.is_cut_off && !self.process.is_ancestor()
     }
 }
 

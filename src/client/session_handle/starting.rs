@@ -11,7 +11,7 @@ use super::super::collection::{AnyClient, sealed};
 use super::super::error::ClientError;
 use super::Session;
 use crate::client::session::{SessionOptions, TransactionOptions};
-use crate::pool::runtime::forks;
+use crate::pool::runtime::Process;
 
 impl Client {
     /// Prepares a session. Await it to start the session, which sends nothing: the server learns of the session from
@@ -85,7 +85,7 @@ impl<'c, C: AnyClient> StartSession<'c, C> {
     pub(crate) fn start(&self) -> Result<Session, ClientError> {
         let client = sealed::Client::running(self.client);
         let explicit = client.start_session_as(&self.options, false)?;
-        Ok(Session { client: client.clone(), explicit, ends: true, forks: forks() })
+        Ok(Session { client: client.clone(), explicit, ends: true, process: Process::this() })
     }
 }
 

@@ -10,7 +10,7 @@ use tokio::task::yield_now;
 
 use crate::client::ClientError;
 use crate::endpoint::Limit;
-use crate::pool::runtime::{Inline, PerProcess, forks};
+use crate::pool::runtime::{Inline, OfThisProcess, PerProcess};
 
 /// Drives futures on a private runtime, one at a time.
 ///
@@ -75,25 +75,23 @@ impl Lock {
         }
         state.is_held = true;
         let private = mem::take(&mut state.private);
-        Ok((Held { lock: self, private, forks: forks() }, waited))
+        Ok((Held { lock: self, private: OfThisProcess::new(private) }, waited))
     }
 }
 
 /// The runtime while a call is using it.
 struct Held<'l> {
     lock: &'l Lock,
-    private: Private,
-    /// The number of forks before the call.
-    forks: u32,
+    /// A subscriber may fork inside the call: the runtime and the lock then belong to the parent.
+    private: OfThisProcess<Private>,
 }
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        let private = mem::take(&mut self.private);
-        if self.forks != forks() {
-            // A subscriber forked inside the call: the runtime and the lock belong to the parent.
-            return mem::forget(private);
+        if self.private.is_inherited() {
+            return;
         }
+        let private = mem::take(&mut *self.private);
         let mut state = self.lock.state();
         state.is_held = false;
         state.private = private;

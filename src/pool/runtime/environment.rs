@@ -15,7 +15,7 @@ use super::establish::Establish;
 use super::establishers::Establishers;
 use super::failure::FailureSink;
 use super::failures::Failures;
-use super::fork;
+use super::fork::Process;
 use super::holders::{self, HoldReports};
 use super::home::Residence;
 use super::publisher::Publisher;
@@ -87,8 +87,8 @@ pub struct TokioEnvironment<E: Establish> {
     pub(super) coarse: Coarse,
     /// Whether the pool spawns tasks. Without them, a check-out opens its connection itself.
     pub(super) has_tasks: bool,
-    /// The value of `fork::forks()` when the pool was built.
-    forks: u32,
+    /// The process that built the pool.
+    process: Process,
 }
 
 impl<E: Establish> TokioEnvironment<E> {
@@ -118,7 +118,7 @@ impl<E: Establish> TokioEnvironment<E> {
             stopwatch: Stopwatch::fast(),
             coarse: Coarse::Still,
             has_tasks: true,
-            forks: fork::forks(),
+            process: Process::this(),
         }
     }
 
@@ -130,7 +130,7 @@ impl<E: Establish> TokioEnvironment<E> {
     /// Returns whether this is a forked child and the pool belongs to its parent.
     #[inline]
     pub(super) fn is_the_parents(&self) -> bool {
-        self.forks != fork::forks()
+        self.process.is_ancestor()
     }
 }
 

@@ -23,15 +23,36 @@ use thiserror::Error;
 /// The number of forks from the process that first used the crate to this process.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
-/// Returns the number of forks from the process that first used the crate to this process. The number changes only in a
-/// child.
-#[inline]
-pub(crate) fn forks() -> u32 {
-    // Relaxed: written only in a child, while it has a single thread.
-    FORKS.load(Ordering::Relaxed)
+/// A process, for a value that belongs to it: the process that first used the crate, or one of its descendants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Process(u32);
+
+impl Process {
+    /// Returns this process. A fork counts once a pool, a session pool or an [`OfThisProcess`] was created before it.
+    #[inline]
+    pub(crate) fn this() -> Self {
+        // Relaxed: written only in a child, while it has a single thread.
+        Self(FORKS.load(Ordering::Relaxed))
+    }
+
+    /// Returns whether this process was forked from that one. Its sockets, locks and futures must then be left alone.
+    #[inline]
+    pub(crate) fn is_ancestor(self) -> bool {
+        self != Self::this()
+    }
+
+    /// Returns the number of forks before the process.
+    pub(crate) fn number(self) -> u32 {
+        self.0
+    }
+
+    /// Returns the process with this number of forks before it.
+    pub(crate) fn numbered(number: u32) -> Self {
+        Self(number)
+    }
 }
 
-/// Starts counting forks. Called by each new pool, [`PerProcess`] and session pool.
+/// Starts counting forks.
 #[cfg(unix)]
 #[allow(unsafe_code)]
 pub(crate) fn watch() {
@@ -62,17 +83,20 @@ pub(crate) struct Forked;
 /// A value that is dropped only in the process that made it. A forked child leaks it.
 #[derive(Debug)]
 pub(crate) struct OfThisProcess<T> {
-    forks: u32,
+    process: Process,
     value: ManuallyDrop<T>,
 }
 
 impl<T> OfThisProcess<T> {
-    pub(super) fn new(value: T) -> Self {
-        Self { forks: forks(), value: ManuallyDrop::new(value) }
+    pub(crate) fn new(value: T) -> Self {
+        watch();
+        Self { process: Process::this(), value: ManuallyDrop::new(value) }
     }
 
-    fn is_inherited(&self) -> bool {
-        self.forks != forks()
+    /// Returns whether the value belongs to a process that this one was forked from.
+    #[inline]
+    pub(crate) fn is_inherited(&self) -> bool {
+        self.process.is_ancestor()
     }
 }
 
@@ -111,17 +135,9 @@ impl<T> Drop for OfThisProcess<T> {
 /// The parent's value may be locked by a thread that the child does not have, or may be waiting for such a thread. So
 /// the child neither reads nor drops the value, but leaks it. Secrets in it stay in the child's memory, because wiping
 /// them takes the lock.
-#[derive(Debug)]
-pub(crate) struct PerProcess<T> {
+#[derive(Debug, Default)]
+pub(crate) struct PerProcess<T: Default> {
     current: ArcSwap<OfThisProcess<T>>,
-}
-
-impl<T: Default> Default for PerProcess<T> {
-    fn default() -> Self {
-        // A connection can also be opened without a pool.
-        watch();
-        Self { current: ArcSwap::default() }
-    }
 }
 
 impl<T: Default> PerProcess<T> {

@@ -47,7 +47,7 @@ pub use establish::{CheckResult, Establish, Establishing};
 pub use failure::FailedConnection;
 #[cfg(all(test, unix))]
 pub(crate) use fork::tests::in_child;
-pub(crate) use fork::{PerProcess, forks, own, watch as watch_forks};
+pub(crate) use fork::{OfThisProcess, PerProcess, Process, own, watch as watch_forks};
 pub use holders::LongHold;
 pub(crate) use interest::watch as watch_interest;
 pub use pool::Pool;

@@ -11,11 +11,11 @@ use std::time::SystemTime;
 
 use fastrand::Rng;
 
-use super::fork::forks;
+use super::fork::Process;
 
 thread_local! {
-    /// This thread's generator, and the value of [`forks`] when it was seeded.
-    static GENERATOR: RefCell<Option<(u32, Rng)>> = const { RefCell::new(None) };
+    /// This thread's generator, and the process that seeded it.
+    static GENERATOR: RefCell<Option<(Process, Rng)>> = const { RefCell::new(None) };
 }
 
 pub(crate) fn random_number() -> u64 {
@@ -42,15 +42,15 @@ pub(crate) fn random_bytes<const N: usize>() -> [u8; N] {
 
 fn draw<T>(draw: impl FnOnce(&mut Rng) -> T) -> T {
     GENERATOR.with_borrow_mut(|generator| {
-        let present = generator.take().filter(|(seeded, _)| *seeded == forks());
+        let present = generator.take().filter(|(seeded, _)| !seeded.is_ancestor());
         let (_, generator) = generator.insert(present.unwrap_or_else(seeded));
         draw(generator)
     })
 }
 
 #[cold]
-fn seeded() -> (u32, Rng) {
-    (forks(), Rng::with_seed(u64::from_ne_bytes(random_bytes())))
+fn seeded() -> (Process, Rng) {
+    (Process::this(), Rng::with_seed(u64::from_ne_bytes(random_bytes())))
 }
 
 #[cfg(test)]
