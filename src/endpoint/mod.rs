@@ -15,7 +15,7 @@
 //! decompresses between reading and decoding.
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bson::RawDocument;
@@ -52,7 +52,6 @@ mod platform;
 mod pooled;
 mod prepared;
 mod regular_file;
-mod scanned;
 mod service_id;
 mod srv;
 mod stages;
@@ -72,7 +71,6 @@ pub use exhaust::Replies;
 pub(crate) use handshake::Handshake;
 pub(crate) use platform::is_function;
 pub use pooled::OperationError;
-pub(crate) use scanned::Scanned;
 pub use srv::ResolveError;
 #[cfg(feature = "srv")]
 pub use srv::hickory_resolver;
@@ -126,21 +124,27 @@ pub struct Endpoint {
     handshake: Arc<Handshake>,
     /// `None` if the options have no credential.
     authenticator: Option<Arc<Authenticator>>,
-    /// Set if the connections also serve checks of the server.
-    scanned: Option<Arc<Scanned>>,
-    on_hello: Option<HelloSink>,
+    observer: Option<Arc<dyn Observer>>,
 }
 
-/// Receives the reply to the hello of each connection, and the generation of the connection.
-#[derive(Clone)]
-struct HelloSink(Arc<OnHello>);
+/// The client of a pool's endpoint: it follows how the pool's connections are opened.
+pub(crate) trait Observer: fmt::Debug + Send + Sync {
+    /// Returns the terms on which the next connection is opened, or the error that the attempt fails with.
+    fn terms(&self) -> Result<Terms, EstablishError>;
 
-type OnHello = dyn Fn(&RawDocument, u64) + Send + Sync;
+    /// Receives the reply to the hello of a connection, how long it took, and the generation of the connection.
+    fn greeted(&self, hello: &HelloReply, took: Duration, generation: u64);
+}
 
-impl fmt::Debug for HelloSink {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HelloSink").finish_non_exhaustive()
-    }
+/// The terms on which a connection is opened.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Terms {
+    /// Whether the handshake is a check of the server. Then wire versions that wharf does not support are not refused,
+    /// because the topology reports them, and only `connectTimeoutMS` limits a pooled connection (Server Monitoring,
+    /// "Socket timeout").
+    pub(crate) is_check: bool,
+    /// Whether a connection to a server that says that it is an arbiter is kept, although it cannot be authenticated.
+    pub(crate) keeps_arbiter: bool,
 }
 
 impl Options {
@@ -189,7 +193,6 @@ pub(crate) struct Endpoints {
     connectors: Connectors,
     handshake: Arc<Handshake>,
     authenticator: Option<Arc<Authenticator>>,
-    serves_scans: bool,
 }
 
 impl Endpoints {
@@ -205,12 +208,7 @@ impl Endpoints {
         options.check_certificate()?;
         let authenticator = Authenticator::new(&options)?;
         let connectors = Connectors::new(&options)?;
-        Ok(Self { options, connectors, handshake, authenticator, serves_scans: false })
-    }
-
-    /// Creates endpoints whose pooled connections also serve checks of the server.
-    pub(crate) fn for_scans(self) -> Self {
-        Self { serves_scans: true, ..self }
+        Ok(Self { options, connectors, handshake, authenticator })
     }
 
     /// Returns the endpoint at an address.
@@ -225,8 +223,7 @@ impl Endpoints {
             options: self.options.clone(),
             handshake: self.handshake.clone(),
             authenticator: self.authenticator.clone(),
-            scanned: self.serves_scans.then(Arc::default),
-            on_hello: None,
+            observer: None,
         })
     }
 }
@@ -246,10 +243,9 @@ impl Endpoint {
         Options::new([address])?.endpoint().map_err(|_| ServerAddress::refuse(address, allowed))
     }
 
-    /// Creates an endpoint that tells `sink` the reply to the hello of each connection, and the generation of the
-    /// connection.
-    pub(crate) fn on_hello(self, sink: impl Fn(&RawDocument, u64) + Send + Sync + 'static) -> Self {
-        Self { on_hello: Some(HelloSink(Arc::new(sink))), ..self }
+    /// Returns the endpoint with an observer of its connections.
+    pub(crate) fn observed_by(self, observer: Arc<dyn Observer>) -> Self {
+        Self { observer: Some(observer), ..self }
     }
 
     /// Returns a builder for a pool of connections to this endpoint, with the endpoint's pool options. The pool is
@@ -302,15 +298,7 @@ impl Endpoint {
     ///
     /// Dropping the future closes what it opened. Nothing else is lost.
     pub async fn connect(&self) -> Result<DirectConnection, EstablishError> {
-        let context = OpenContext {
-            connection_id: 0,
-            generation: 0,
-            each_command: None,
-            identify: None,
-            stages: Stages::UNMEASURED,
-            any_version: false,
-        };
-        Ok(DirectConnection { connection: self.open(context).await? })
+        Ok(self.open_directly(false).await?.0)
     }
 
     /// Opens a monitor's connection, and returns it with the time that its hello took. A server whose wire versions
@@ -324,21 +312,26 @@ impl Endpoint {
     ///
     /// As for [`connect`](Self::connect).
     pub(crate) async fn probe(&self) -> Result<(DirectConnection, Duration), EstablishError> {
-        let took = OnceLock::new();
-        let context = OpenContext {
-            connection_id: 0,
-            generation: 0,
-            each_command: None,
-            identify: None,
-            stages: Stages::hello(&took),
-            any_version: true,
-        };
-        let connection = DirectConnection { connection: self.open(context).await? };
-        Ok((connection, took.get().copied().unwrap_or_default()))
+        self.open_directly(true).await
     }
 
-    /// Opens a connection for `context`, in load-balanced mode if its pool is in that mode.
-    async fn open(&self, context: OpenContext<'_>) -> Result<EndpointConnection, EstablishError> {
+    async fn open_directly(&self, is_check: bool) -> Result<(DirectConnection, Duration), EstablishError> {
+        let (connection, took) = self
+            .open(OpenContext {
+                connection_id: 0,
+                generation: 0,
+                each_command: None,
+                identify: None,
+                stages: Stages::UNMEASURED,
+                terms: Terms { is_check, keeps_arbiter: true },
+            })
+            .await?;
+        Ok((DirectConnection { connection }, took))
+    }
+
+    /// Opens a connection for `context`, in load-balanced mode if its pool is in that mode. Returns it with the time that
+    /// its hello took.
+    async fn open(&self, context: OpenContext<'_>) -> Result<(EndpointConnection, Duration), EstablishError> {
         let runtime = Handle::try_current().map_err(|_| EstablishError::permanent(Stage::Resolve, NotOnRuntime))?;
         let deadline = Deadline::after(self.options.connect_timeout).with_each(context.each_command);
         let transport = self.connector.connect(deadline, context.stages).await?;
@@ -352,12 +345,10 @@ impl Endpoint {
             let greeting = self.greet(&mut channel, load_balanced, &speculation, deadline);
             greeting.instrument(debug_span!(target: TARGET, "hello"))
         });
-        let begun = self.scanned.as_ref().map(|_| Instant::now());
+        let begun = Instant::now();
         let mut hello = context.stages.timed(Stage::Hello, greeting).await?;
-        if let (Some(scanned), Some(begun)) = (&self.scanned, begun) {
-            scanned.note_hello(begun.elapsed());
-        }
-        if !context.any_version {
+        let took = begun.elapsed();
+        if !context.terms.is_check {
             let refuse = |incompatible| EstablishError::permanent(Stage::Hello, incompatible);
             hello.check_compatible(self.address()).map_err(refuse)?;
         }
@@ -365,28 +356,19 @@ impl Endpoint {
             let refuse = |error| EstablishError::permanent(Stage::Hello, error);
             identify(hello.required_service_id().map_err(refuse)?);
         }
-        if let Some(HelloSink(sink)) = &self.on_hello {
-            sink(&hello.document, context.generation);
+        if let Some(observer) = &self.observer {
+            observer.greeted(&hello, took, context.generation);
         }
         let authentication = match &self.authenticator {
             Some(authenticator) => {
-                let may_be_arbiter = self.scanned.as_ref().is_some_and(|scanned| scanned.allows_arbiter());
-                let is_pooled = context.connection_id > 0 && !may_be_arbiter;
                 let authenticating = boxed(|| {
-                    let (channel, address) = (&mut channel, &self.address);
+                    let (channel, address, keeps_arbiter) = (&mut channel, &self.address, context.terms.keeps_arbiter);
                     let outcome =
-                        authenticator.authenticate(channel, address, &hello, speculation, deadline, is_pooled);
+                        authenticator.authenticate(channel, address, &hello, speculation, deadline, keeps_arbiter);
                     let outcome = outcome.instrument(debug_span!(target: TARGET, "authenticate"));
                     async { outcome.await.map_err(AuthenticationError::into_establish_error) }
                 });
-                let authenticated = context.stages.timed(Stage::Authenticate, authenticating).await;
-                if let (Err(error), Some(scanned)) = (&authenticated, &self.scanned)
-                    && scanned.is_checking()
-                {
-                    hello.forget_speculation();
-                    scanned.keep_failure(hello.document.clone(), error);
-                }
-                authenticated?.map(Box::new)
+                context.stages.timed(Stage::Authenticate, authenticating).await?.map(Box::new)
             }
             None => None,
         };
@@ -394,7 +376,7 @@ impl Endpoint {
         if context.connection_id > 0 {
             hello.shrink();
         }
-        Ok(EndpointConnection::new(Opened {
+        let connection = EndpointConnection::new(Opened {
             address: Arc::clone(&self.address.text),
             options: Arc::clone(&self.options),
             connection_id: context.connection_id,
@@ -404,18 +386,17 @@ impl Endpoint {
             compressor: self.handshake.agreed_compressor(&hello),
             hello,
             authentication,
-        }))
+        });
+        Ok((connection, took))
     }
 
     /// Returns how long one command of a pooled connection's handshake may take (CSOT, "Server Selection" and
     /// "Background Connection Pooling").
     ///
     /// `timeoutMS` does not limit a connection that is opened for a check-out, because the opening outlives the
-    /// check-out. A connection of a scan has only `connectTimeoutMS`, because its handshake is also the check of the
-    /// server (Server Monitoring, "Socket timeout").
+    /// check-out.
     fn limit_of_each_command(&self, in_background: bool) -> Option<ConnectTimeoutError> {
         let (limit, option) = match self.options.timeout {
-            _ if self.scanned.is_some() => return None,
             Some(timeout) if in_background => (timeout, "timeoutMS"),
             Some(_) => return None,
             None => (self.options.socket_timeout, "socketTimeoutMS"),
@@ -453,8 +434,7 @@ struct OpenContext<'a> {
     /// Receives the connection's service in load-balanced mode.
     identify: Option<&'a (dyn Fn(ServiceId) + Sync)>,
     stages: Stages<'a>,
-    /// Whether to accept a server whose wire versions wharf does not support.
-    any_version: bool,
+    terms: Terms,
 }
 
 impl Establish for Endpoint {
@@ -463,19 +443,18 @@ impl Establish for Endpoint {
     const HAS_SOCKETS: bool = true;
 
     async fn establish(&self, connecting: Establishing) -> Result<EndpointConnection, EstablishError> {
-        if let Some(error) = self.scanned.as_ref().and_then(|scanned| scanned.take_failure()) {
-            return Err(error);
-        }
+        let terms = self.observer.as_ref().map_or_else(|| Ok(Terms::default()), |observer| observer.terms())?;
+        let each_command = || self.limit_of_each_command(connecting.is_in_background());
         let identify = |service_id| connecting.identify(service_id);
-        self.open(OpenContext {
+        let context = OpenContext {
             connection_id: connecting.connection_id(),
             generation: connecting.generation(),
-            each_command: self.limit_of_each_command(connecting.is_in_background()),
+            each_command: if terms.is_check { None } else { each_command() },
             identify: if connecting.is_load_balanced() { Some(&identify) } else { None },
             stages: Stages::of(&connecting),
-            any_version: self.scanned.is_some(),
-        })
-        .await
+            terms,
+        };
+        Ok(self.open(context).await?.0)
     }
 
     #[inline]

@@ -38,10 +38,10 @@ async fn open(server: &EmbeddedServer) -> (Result<EndpointConnection, EstablishE
             each_command: None,
             identify: Some(&identify),
             stages: Stages::UNMEASURED,
-            any_version: false,
+            terms: Terms::default(),
         })
         .await;
-    (connection, identified.into_inner().unwrap())
+    (connection.map(|(connection, _)| connection), identified.into_inner().unwrap())
 }
 
 #[tokio::test]

@@ -15,8 +15,8 @@ use crate::client::topology::{
     ApplicationError, Consequence, ErrorKind, Preparation, Progress, ServerDescription, TopologyVersion, Transition,
     events_of_change,
 };
-use crate::endpoint::options::ServerAddress;
-use crate::endpoint::{AuthenticationError, OperationError, Scanned, ServerError, StateChange, WriteConcernError};
+use crate::endpoint::options::{InvalidOption, ServerAddress};
+use crate::endpoint::{AuthenticationError, HelloReply, OperationError, ServerError, StateChange, WriteConcernError};
 use crate::pool::core::Clear;
 use crate::pool::error::{Cause, Stage};
 use crate::pool::runtime::{FailedConnection, PoolChange, own};
@@ -48,7 +48,7 @@ pub(super) struct Afterwards {
     pub(super) changes: Vec<(Arc<Server>, PoolChange)>,
     pub(super) to_monitor: Vec<Monitored>,
     /// The servers that the options cannot work with, and why.
-    pub(super) unusable: Vec<(ServerAddress, Cause)>,
+    pub(super) unusable: Vec<(ServerAddress, InvalidOption)>,
     /// The SRV look-up of the servers.
     pub(super) to_resolve: Option<SrvPolling>,
     removed: Vec<Arc<Member>>,
@@ -235,11 +235,16 @@ impl Deployment {
     }
 
     /// Applies the reply to the hello of a connection that the server's pool opens, if it brings news ("Clients update
-    /// the topology from each handshake"). `generation` is the connection's.
+    /// the topology from each handshake"). `generation` is the connection's. A check that opens the connection applies the
+    /// reply itself. A load balancer describes only one of its servers.
     ///
     /// If the server is unknown, its monitor makes it known, with its round-trip time. An invalid reply changes nothing:
     /// the monitor's own check fails on it.
-    pub(super) fn greeted(self: &Arc<Self>, server: &Server, reply: &RawDocument, generation: u64) {
+    pub(super) fn greeted(self: &Arc<Self>, server: &Server, hello: &HelloReply, took: Duration, generation: u64) {
+        if server.uses.greeted(hello, took) || self.options().is_load_balanced() {
+            return;
+        }
+        let reply = &hello.document;
         let version = TopologyVersion::of_reply(reply);
         let is_news = |snapshot: &Snapshot| {
             let present = snapshot.topology.server(&server.address).filter(|_| snapshot.has(server));
@@ -247,7 +252,7 @@ impl Deployment {
                 !present.server_type.is_unknown() && TopologyVersion::is_newer(version, present.topology_version)
             })
         };
-        if !is_news(&self.snapshot()) || server.pool.establisher().scanned().is_some_and(Scanned::is_checking) {
+        if !is_news(&self.snapshot()) {
             return;
         }
         let description = ServerDescription::of_reply(server.address.clone(), reply, now());
@@ -304,8 +309,7 @@ impl Deployment {
     /// check: the operation's check-out will fail with it too, and that failure counts.
     pub(super) fn establishment_failed(self: &Arc<Self>, server: &Server, failed: &FailedConnection<'_>) {
         let error = failed.error();
-        let is_checking = || server.pool.establisher().scanned().is_some_and(Scanned::is_checking);
-        if error.stage() == Stage::Authenticate && is_checking() {
+        if error.stage() == Stage::Authenticate && server.uses.is_opening() {
             return;
         }
         let refusal = refusal(error.cause());

@@ -44,6 +44,7 @@
 //! | round-trip times | the server's monitor |
 //! | operations in progress | each operation, in a cache line that its thread shares with few others |
 
+mod admitting;
 mod applying;
 mod background;
 mod fork;

@@ -55,11 +55,11 @@ use super::server::{Selected, Server};
 use super::state::{Deployment, Monitored, now};
 use crate::client::topology::{ServerDescription, ServerType, TopologyType};
 use crate::endpoint::options::{PoolOptions, SHORTEST_HEARTBEAT};
-use crate::endpoint::wire::reply::whole_number;
 use crate::endpoint::{
-    Command, CommandError, Endpoint, Limit, OperationError, SHORTEST_RESCAN, Scanned, resolve_again, resolve_first,
+    Command, CommandError, Endpoint, HelloReply, Limit, OperationError, SHORTEST_RESCAN, Terms, resolve_again,
+    resolve_first,
 };
-use crate::pool::error::{Cause, CheckOutError};
+use crate::pool::error::{Cause, CheckOutError, EstablishError, Stage};
 use crate::pool::runtime::{Connection, within};
 use crate::text::milliseconds::Milliseconds;
 use crate::text::printable::PrintableError;
@@ -103,7 +103,7 @@ impl Scanning {
 #[derive(Default)]
 pub(super) struct Uses(Mutex<UseTimes>);
 
-#[derive(Default, Clone, Copy)]
+#[derive(Default)]
 struct UseTimes {
     /// When the last check failed, unless one has succeeded since.
     failed: Option<Instant>,
@@ -113,12 +113,52 @@ struct UseTimes {
     unauthenticated: Option<Instant>,
     /// When the connection was last used, for a check or for a selected operation.
     used: Option<Instant>,
+    /// Set while a check opens a connection.
+    opening: Option<Opening>,
+    refusal: Option<Refusal>,
+}
+
+/// The connection that a check opens.
+#[derive(Default)]
+struct Opening {
+    /// The reply to its hello, and how long it took.
+    greeting: Option<(HelloReply, Duration)>,
+}
+
+/// An authentication that failed in a check. The check itself succeeded with the reply to the hello. If the next
+/// check-out from this server comes soon, it fails with the error instead of opening a connection.
+struct Refusal {
+    error: EstablishError,
+    /// When it failed, or when the scan ended.
+    at: Instant,
 }
 
 impl Uses {
     fn lock(&self) -> MutexGuard<'_, UseTimes> {
         // Every combination of the times is valid.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns whether a check is opening a connection.
+    pub(super) fn is_opening(&self) -> bool {
+        self.lock().opening.is_some()
+    }
+
+    /// Receives the reply to the hello of a new connection. Returns whether a check is opening it.
+    pub(super) fn greeted(&self, hello: &HelloReply, took: Duration) -> bool {
+        let mut times = self.lock();
+        let Some(opening) = &mut times.opening else { return false };
+        let mut hello = hello.clone();
+        hello.forget_speculation();
+        opening.greeting = Some((hello, took));
+        true
+    }
+
+    /// Records that a scan that began at this time has ended. Its operation will now check out its connection.
+    fn scan_ended(&self, begun: Instant) {
+        if let Some(refusal) = self.lock().refusal.as_mut().filter(|refusal| refusal.at >= begun) {
+            refusal.at = Instant::now();
+        }
     }
 }
 
@@ -166,6 +206,7 @@ impl Drop for Checking {
             let mut times = monitored.server.uses.lock();
             times.used = Some(Instant::now());
             times.cut_off = times.used;
+            times.opening = None;
         }
         let cause = Arc::new(CutOffError { after: self.begun.elapsed() });
         monitored.deployment.check_failed(&monitored, cause, true);
@@ -186,6 +227,23 @@ impl Deployment {
     pub(super) fn options_of_one_connection(options: &PoolOptions) -> PoolOptions {
         let options = options.clone().min_pool_size(0);
         if options.load_balanced { options } else { options.max_pool_size(1) }
+    }
+
+    /// Returns the terms on which a server's pool opens its next connection. If the authentication of a check has just
+    /// failed, returns that error. The error is not repeated before the server might be checked again.
+    pub(super) fn terms(&self, server: &Server) -> Result<Terms, EstablishError> {
+        if !self.scans() {
+            return Ok(Terms::default());
+        }
+        let mut times = server.uses.lock();
+        match times.refusal.take() {
+            Some(Refusal { error, at }) if at.elapsed() < SHORTEST_HEARTBEAT => Err(error),
+            _ => {
+                // Commands go to an arbiter only if it is the only server in the topology.
+                let is_single = || self.snapshot().topology.topology_type() == TopologyType::Single;
+                Ok(Terms { is_check: true, keeps_arbiter: times.opening.is_some() && !is_single() })
+            }
+        }
     }
 
     /// Selects a server, scanning before and during selection as necessary.
@@ -358,9 +416,7 @@ impl Deployment {
             }
         })
         .await;
-        seen.iter()
-            .filter_map(|server| server.pool.establisher().scanned())
-            .for_each(|scanned| scanned.scan_ended(begun));
+        seen.iter().for_each(|server| server.uses.scan_ended(begun));
     }
 
     /// Returns whether a suitable server exists that none of these checks is waiting for.
@@ -440,7 +496,7 @@ impl Deployment {
             };
         }
         match checked {
-            Ok(Checked { description, took, .. }) => self.checked(monitored, description, Some(took)),
+            Ok(Checked { description, took, .. }) => self.checked(monitored, description, took),
             // The server has answered, so the connection stays ("Handling of backpressure labels").
             Err(Failure::Check { cause, .. }) if is_overload(&cause) => self.check_refused(monitored, cause),
             Err(Failure::Check { cause, is_timeout, .. }) => self.check_failed(monitored, cause, is_timeout),
@@ -473,37 +529,31 @@ impl Deployment {
                 Ok(reply) if has_to_authenticate(&connection, &reply) => {
                     Err(Failure::Check { cause: Arc::new(ArbiterNoMore), is_network_error: true, is_timeout: false })
                 }
-                Ok(reply) => return understood(monitored, heartbeat, &reply, number, begun.elapsed()),
+                Ok(reply) => return understood(monitored, heartbeat, &reply, number, Some(begun.elapsed())),
                 Err(failure) => Err(failure),
             };
             return checked.map_err(|failure: Failure| failure.reported(heartbeat));
         }
-        let is_single = self.snapshot().topology.topology_type() == TopologyType::Single;
-        let scanned = endpoint.scanned();
-        if let Some(scanned) = scanned {
-            scanned.allow_arbiter(!is_single);
-        }
         let heartbeat = monitored.heartbeat(&CheckConnection::New(&server.address.text), false);
-        let opened = {
-            let _opening = scanned.map(Scanned::begin_check);
-            pool.check_out_for(Limit::Infinite, None, site).await
-        };
-        let took = scanned.map_or(Duration::ZERO, Scanned::hello_took);
-        match opened {
-            Ok(connection) => {
-                let hello = connection.hello();
-                understood(monitored, heartbeat, &hello.document, hello.server_connection_id, took)
-            }
-            Err(error) => {
-                let Some(reply) = scanned.and_then(Scanned::take_reply) else {
-                    return Err(failure_of(error).reported(heartbeat));
-                };
-                let number = whole_number(&reply, "connectionId").ok().flatten();
-                let checked = understood(monitored, heartbeat, &reply, number, took)?;
-                let authentication = if error.is_timeout() { Authentication::TooSlow } else { Authentication::Failed };
-                Ok(Checked { authentication, ..checked })
-            }
+        {
+            let mut times = server.uses.lock();
+            (times.refusal, times.opening) = (None, Some(Opening::default()));
         }
+        let opened = pool.check_out_for(Limit::Infinite, None, site).await;
+        let greeting = server.uses.lock().opening.take().and_then(|opening| opening.greeting);
+        let took = greeting.as_ref().map(|(_, took)| *took);
+        let (hello, authentication) = match (&opened, &greeting) {
+            (Ok(connection), _) => (connection.hello(), Authentication::NotFailed),
+            (Err(OperationError::CheckOut(CheckOutError::Establish(error))), Some((hello, _)))
+                if error.stage() == Stage::Authenticate =>
+            {
+                server.uses.lock().refusal = Some(Refusal { error: error.clone(), at: Instant::now() });
+                (hello, if error.is_timeout() { Authentication::TooSlow } else { Authentication::Failed })
+            }
+            (Err(error), _) => return Err(failure_of(error.clone()).reported(heartbeat)),
+        };
+        let checked = understood(monitored, heartbeat, &hello.document, hello.server_connection_id, took)?;
+        Ok(Checked { authentication, ..checked })
     }
 }
 
@@ -515,8 +565,8 @@ fn is_recent(time: Option<Instant>, now: Instant) -> bool {
 /// The result of a check.
 struct Checked {
     description: ServerDescription,
-    /// The round-trip time.
-    took: Duration,
+    /// The round-trip time, unless another check has opened the connection.
+    took: Option<Duration>,
     authentication: Authentication,
 }
 
@@ -534,14 +584,14 @@ fn understood(
     heartbeat: Heartbeat<'_>,
     reply: &RawDocument,
     number: Option<i64>,
-    took: Duration,
+    took: Option<Duration>,
 ) -> Result<Checked, Failure> {
     let server = &monitored.server;
     let description = ServerDescription::of_reply(server.address.clone(), reply, now());
     if let Some(cause) = description.error {
         return Err(Failure::Check { cause, is_network_error: false, is_timeout: false }.reported(heartbeat));
     }
-    heartbeat.succeed(reply, number, Some(took));
+    heartbeat.succeed(reply, number, took);
     Ok(Checked { description, took, authentication: Authentication::NotFailed })
 }
 

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use super::state::Checks;
 use crate::client::topology::TopologyDescription;
 use crate::endpoint::options::{InvalidOption, Options};
 use crate::endpoint::{Endpoints, Handshake};
@@ -21,7 +20,6 @@ impl Settled {
     pub(super) fn new(
         options: Options,
         handshake: &Arc<Handshake>,
-        checks: Checks,
     ) -> Result<(Self, TopologyDescription), InvalidOption> {
         let topology = TopologyDescription::of_options(&options)
             .map_err(|error| InvalidOption::because("hosts", error.to_string()))?;
@@ -31,10 +29,6 @@ impl Settled {
         of_monitors.timeout = None;
         let probes = Endpoints::new(Arc::new(of_monitors), handshake.clone())?;
         let endpoints = Endpoints::new(options.clone(), handshake.clone())?;
-        let endpoints = match checks {
-            Checks::ByMonitors => endpoints,
-            Checks::ByOperations => endpoints.for_scans(),
-        };
         for server in topology.servers() {
             // Refuses an unusable seed now rather than in the first operation.
             let _ = endpoints.at(&server.address)?;

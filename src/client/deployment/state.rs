@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
 use arc_swap::{ArcSwap, Guard};
@@ -14,15 +14,13 @@ use super::heartbeat::{CheckConnection, Heartbeat};
 use super::publisher::Publisher;
 use super::scanning::Scanning;
 use super::selecting::ServerSelectionError;
-use super::server::{Control, Member, Server};
+use super::server::{Control, Server};
 use super::settled::Settled;
 use super::snapshot::Snapshot;
 use crate::client::topology::{TopologyDescription, TopologyEvent, TopologyType, events_of_change, events_of_opening};
-use crate::endpoint::options::{InvalidOption, Options, ServerAddress};
+use crate::endpoint::options::{InvalidOption, Options};
 use crate::endpoint::{Handshake, ResolveError, Resolver};
-use crate::pool::error::Cause;
-use crate::pool::runtime::{FailedConnection, Subscriber, watch_interest};
-use crate::telemetry::Log;
+use crate::pool::runtime::{Subscriber, watch_interest};
 use crate::text::printable::PrintableError;
 
 /// The servers of a client, with their pools and monitors.
@@ -32,14 +30,14 @@ pub(crate) struct Deployment {
     /// The handshake of all connections, known even before the servers are.
     handshake: Arc<Handshake>,
     /// Set when the servers are known.
-    settled: OnceLock<Arc<Settled>>,
+    pub(super) settled: OnceLock<Arc<Settled>>,
     /// Resolves the SRV name instead of the system's resolver.
     pub(super) resolver: Option<Resolver>,
     /// The state of scans, for a deployment without monitors. `None` if monitors check the servers.
     scanning: Option<Box<Scanning>>,
     /// Ends the look-ups of the SRV name.
     pub(super) srv_control: Control,
-    subscribers: Vec<Arc<dyn Subscriber>>,
+    pub(super) subscribers: Vec<Arc<dyn Subscriber>>,
     pub(super) publisher: Publisher,
     pub(super) snapshot: ArcSwap<Snapshot>,
     /// The number of the monitors' current start, or 0 if they are not running. Each operation reads it.
@@ -47,7 +45,7 @@ pub(crate) struct Deployment {
     /// Whether the deployment is closed, for a forked child.
     was_closed: AtomicBool,
     /// Whether the pools account for the holders of their connections. Written under the lock.
-    accounts_for_holders: AtomicBool,
+    pub(super) accounts_for_holders: AtomicBool,
     state: Mutex<State>,
     /// Notified after each transition.
     changed: Event,
@@ -190,7 +188,7 @@ impl Deployment {
                 TopologyDescription::without_servers()
             }
             _ => {
-                let (present, topology) = Settled::new(options, &handshake, checks)?;
+                let (present, topology) = Settled::new(options, &handshake)?;
                 settled.get_or_init(|| Arc::new(present));
                 topology
             }
@@ -261,12 +259,8 @@ impl Deployment {
             topology: topology.filter(|_| !is_closed).unwrap_or_else(TopologyDescription::without_servers),
             is_closed,
             accounts_for_holders,
-            checks: self.checks(),
+            checks: if self.scans() { Checks::ByOperations } else { Checks::ByMonitors },
         })
-    }
-
-    fn checks(&self) -> Checks {
-        if self.scanning.is_some() { Checks::ByOperations } else { Checks::ByMonitors }
     }
 
     /// Returns the state of scans, if operations scan.
@@ -311,7 +305,7 @@ impl Deployment {
     ///
     /// As for [`Deployment::new`].
     pub(super) fn settle(self: &Arc<Self>, options: Options) -> Result<(), InvalidOption> {
-        let (settled, topology) = Settled::new(options, &self.handshake, self.checks())?;
+        let (settled, topology) = Settled::new(options, &self.handshake)?;
         let mut after = Afterwards::default();
         let is_listened_to = self.publisher.is_listened_to();
         {
@@ -473,72 +467,8 @@ impl Deployment {
         }
     }
 
-    /// Creates the pool of a server that now belongs to the deployment.
-    pub(super) fn admit(
-        self: &Arc<Self>,
-        state: &State,
-        address: &ServerAddress,
-        after: &mut Afterwards,
-    ) -> Option<Arc<Member>> {
-        let (runtime, settled) = (state.home.clone()?, self.settled.get()?);
-        let make = || -> Result<Arc<Server>, Cause> {
-            let endpoint = settled.endpoints.at(address).map_err(|error| Arc::new(error) as Cause)?;
-            let identity = Arc::new(OnceLock::<Weak<Server>>::new());
-            let (deployment, of) = (Arc::downgrade(self), identity.clone());
-            let present = move || Some((deployment.upgrade()?, of.get()?.upgrade()?));
-            // A load balancer is never checked, and describes only one of its servers.
-            let endpoint = match settled.options.is_load_balanced() {
-                true => endpoint,
-                false => endpoint.on_hello({
-                    let present = present.clone();
-                    move |reply, generation| {
-                        if let Some((this, server)) = present() {
-                            this.greeted(&server, reply, generation);
-                        }
-                    }
-                }),
-            };
-            // ORD: Relaxed; the lock publishes it. A forked child reads it without the lock, on its only thread.
-            let accounts_for_holders = self.accounts_for_holders.load(Ordering::Relaxed);
-            let mut builder = endpoint.pool().account_for_holders(accounts_for_holders).log(Log::new());
-            if self.scanning.is_some() {
-                let options = Self::options_of_one_connection(&settled.options.pool);
-                builder = builder.options(options).without_tasks();
-            }
-            let mut builder = builder.runtime(runtime).on_failure(move |failed: &FailedConnection<'_>| {
-                if let Some((this, server)) = present() {
-                    this.establishment_failed(&server, failed);
-                }
-            });
-            for subscriber in &self.subscribers {
-                let subscriber = subscriber.clone();
-                builder = builder.subscriber(move |event: &crate::PoolEvent| subscriber.on_event(event));
-            }
-            let pool = builder.begin().map_err(|error| Arc::new(error) as Cause)?;
-            let probe = match settled.options.is_load_balanced() || self.scanning.is_some() {
-                true => None,
-                false => Some(settled.probes.at(address).map_err(|error| Arc::new(error) as Cause)?),
-            };
-            let server = Arc::new(Server::new(address.clone(), pool, probe));
-            // The pool is paused, so nothing has failed yet.
-            let _ = identity.set(Arc::downgrade(&server));
-            Ok(server)
-        };
-        match make() {
-            Ok(server) => {
-                after.created.push(server.clone());
-                after.to_monitor.push(self.monitored(state, &server));
-                Some(Arc::new(Member::new(server)))
-            }
-            Err(error) => {
-                after.unusable.push((address.clone(), error));
-                None
-            }
-        }
-    }
-
     /// Returns the value for the server's monitor to hold.
-    fn monitored(self: &Arc<Self>, state: &State, server: &Arc<Server>) -> Monitored {
+    pub(super) fn monitored(self: &Arc<Self>, state: &State, server: &Arc<Server>) -> Monitored {
         // A monitor begins with a check.
         server.begin_checks();
         Monitored { deployment: self.clone(), server: server.clone(), start: state.starts }

@@ -181,8 +181,8 @@ impl Authenticator {
     /// Authenticates a new connection after its hello. `speculation` was sent along with that hello.
     ///
     /// Returns `None` if the server is an arbiter: it has no users, and the handshake is complete without
-    /// authentication. If the connection `is_pooled`, that is an error. Otherwise operations that rely on the
-    /// credential would go to a server that has proven nothing.
+    /// authentication. That is an error unless the caller `keeps_arbiter`: operations that rely on the credential would
+    /// go to a server that has proven nothing.
     ///
     /// # Errors
     ///
@@ -198,11 +198,11 @@ impl Authenticator {
         hello: &HelloReply,
         speculation: Speculation,
         deadline: Deadline,
-        is_pooled: bool,
+        keeps_arbiter: bool,
     ) -> Result<Option<Authentication>, AuthenticationError> {
         if hello.is_arbiter() {
             let mechanism = self.mechanism(hello);
-            return if is_pooled { Err(self.failed(mechanism, Cause::Arbiter)) } else { Ok(None) };
+            return if keeps_arbiter { Ok(None) } else { Err(self.failed(mechanism, Cause::Arbiter)) };
         }
         let mut conversation = Conversation::new(channel, address, deadline);
         let speculated = (speculation.state, hello.speculative_authenticate());

@@ -21,7 +21,7 @@ type Close = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// Has the establisher close a connection, which counts until `closing` is dropped.
 ///
 /// A close that completes at once does not need a task. A longer close continues in a task on the pool's runtime or,
-/// failing that, on the caller's. Without a runtime, or in a pool that does not spawn tasks, the future is dropped.
+/// failing that, on the caller's. Without a runtime, the future is dropped.
 ///
 /// Catches a panic, so that the pool still closes its other connections. By then the panic hook has reported it.
 #[cold]
@@ -40,7 +40,7 @@ pub(super) fn begin<E: Establish>(
         let mut close: Close = Box::pin(async move { establish.close(connection).await });
         let _entered = runtime.enter();
         let is_done = close.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
-        (!is_done && environment.has_tasks).then_some(close)
+        (!is_done).then_some(close)
     });
     if let Some(Some(close)) = begun {
         runtime.spawn(fork::own(async move {

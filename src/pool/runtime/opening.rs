@@ -165,7 +165,7 @@ pub(super) async fn open<E: Establish>(
         Some(failed) => {
             // The permit is kept during the pause, so that other check-outs stay in the queue instead of opening the
             // next connection.
-            if let Some(pause) = failures.add(round).filter(|_| core.environment().has_tasks) {
+            if let Some(pause) = failures.add(round) {
                 failures.pause(pause, &core.environment().changed).await;
             }
             drop(failed);
