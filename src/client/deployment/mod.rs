@@ -47,6 +47,7 @@
 mod admitting;
 mod applying;
 mod background;
+mod check;
 mod fork;
 mod heartbeat;
 mod log;

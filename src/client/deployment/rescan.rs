@@ -8,8 +8,8 @@ use tokio::time::{Instant, sleep_until};
 
 use super::state::{Deployment, SrvPolling};
 use crate::client::topology::TopologyDescription;
-use crate::endpoint::options::{Options, SHORTEST_HEARTBEAT, ServerAddress};
-use crate::endpoint::{SHORTEST_RESCAN, choose, resolve_again, resolve_first};
+use crate::endpoint::options::{SHORTEST_HEARTBEAT, ServerAddress};
+use crate::endpoint::{ResolveError, SHORTEST_RESCAN, choose, resolve_again, resolve_first};
 use crate::pool::runtime::alarm;
 use crate::text::printable::PrintableError;
 
@@ -40,11 +40,29 @@ async fn keep_scanning(deployment: &Arc<Deployment>) {
         if !deployment.snapshot().topology.is_rescanned() {
             return;
         }
-        let options = deployment.options();
-        interval = match resolve_again(options, deployment.resolver.as_ref()).await {
+        interval = deployment.resolve_again().await;
+    }
+}
+
+impl Deployment {
+    /// Looks the servers up for the first time. Returns the time until the next look-up.
+    ///
+    /// # Errors
+    ///
+    /// [`ResolveError`], also if the options contradict what was found.
+    pub(super) async fn resolve(self: &Arc<Self>) -> Result<Duration, ResolveError> {
+        let (options, valid_for) = resolve_first(self.options().as_ref().clone(), self.resolver.as_ref()).await?;
+        self.settle(options)?;
+        Ok(valid_for.max(SHORTEST_RESCAN))
+    }
+
+    /// Looks the servers up again, and applies what was found. Returns the time until the next look-up.
+    pub(super) async fn resolve_again(self: &Arc<Self>) -> Duration {
+        let options = self.options();
+        match resolve_again(options, self.resolver.as_ref()).await {
             Ok((found, valid_for)) => {
                 let most = options.srv.as_ref().map_or(0, |name| name.max_hosts);
-                deployment.rescanned(&found, most);
+                self.rescanned(&found, most);
                 valid_for.max(SHORTEST_RESCAN)
             }
             Err(error) => {
@@ -52,23 +70,17 @@ async fn keep_scanning(deployment: &Arc<Deployment>) {
                 tracing::warn!(target: "wharf::topology", %error, "SRV records could not be read again");
                 options.heartbeat_interval()
             }
-        };
+        }
     }
 }
 
 /// Looks the servers up for the first time, and returns the time until the next look-up.
 async fn resolve(deployment: &Arc<Deployment>) -> Duration {
-    let given: &Options = deployment.options();
-    let pause = given.heartbeat_interval();
+    let pause = deployment.options().heartbeat_interval();
     let control = &deployment.srv_control;
     loop {
         control.set_checking(true);
-        let outcome = resolve_first(given.clone(), deployment.resolver.as_ref()).await;
-        let settled = outcome.and_then(|(options, valid_for)| {
-            deployment.settle(options)?;
-            Ok(valid_for.max(SHORTEST_RESCAN))
-        });
-        match settled {
+        match deployment.resolve().await {
             Ok(interval) => return interval,
             Err(error) => {
                 control.set_checking(false);

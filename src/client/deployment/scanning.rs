@@ -42,27 +42,23 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
-use bson::{RawDocument, RawDocumentBuf, rawdoc};
+use bson::{RawDocument, RawDocumentBuf};
 use thiserror::Error;
 use tokio::time::{Instant, sleep_until};
 
 use super::background::Kept;
-use super::heartbeat::{CheckConnection, Heartbeat};
-use super::monitor::failure::{CheckTimeoutError, Failure};
-use super::selecting::{Demand, ServerSelectionError};
+use super::check::{CheckTimeoutError, Failure, hello};
+use super::heartbeat::CheckConnection;
+use super::selecting::{Demand, SelectionLimit, ServerSelectionError};
 use super::selection_log::SelectionLog;
 use super::server::{Selected, Server};
-use super::state::{Deployment, Monitored, now};
+use super::state::{Deployment, Monitored};
 use crate::client::topology::{ServerDescription, ServerType, TopologyType};
 use crate::endpoint::options::{PoolOptions, SHORTEST_HEARTBEAT};
-use crate::endpoint::{
-    Command, CommandError, Endpoint, HelloReply, Limit, OperationError, SHORTEST_RESCAN, Terms, resolve_again,
-    resolve_first,
-};
+use crate::endpoint::{Command, CommandError, Endpoint, HelloReply, Limit, OperationError, SHORTEST_RESCAN, Terms};
 use crate::pool::error::{Cause, CheckOutError, EstablishError, Stage};
 use crate::pool::runtime::{Connection, within};
 use crate::text::milliseconds::Milliseconds;
-use crate::text::printable::PrintableError;
 
 /// How long scans skip a server after a failed check (`cooldownMS`).
 const COOLDOWN: Duration = Duration::from_secs(5);
@@ -214,13 +210,6 @@ impl Drop for Checking {
     }
 }
 
-/// Why no server was found in time.
-struct TimeLimit {
-    at: Instant,
-    limit: Duration,
-    name: &'static str,
-}
-
 impl Deployment {
     /// Returns the options of a pool that holds a server's only connection. Behind a load balancer, cursors and
     /// transactions keep separate connections.
@@ -263,7 +252,7 @@ impl Deployment {
         // A scan does not outlast the operation's own time limit.
         match within(at, || None, selecting).await {
             Ok(selected) => selected,
-            Err(_lapse) => Err(self.not_found_in_time(demand, limit, "timeoutMS")),
+            Err(_lapse) => Err(self.not_found_in_time(demand, SelectionLimit { at, limit, name: "timeoutMS" })),
         }
     }
 
@@ -273,13 +262,8 @@ impl Deployment {
         demand: Demand<'_>,
         deadline: Option<(Instant, Duration)>,
     ) -> Result<Selected, ServerSelectionError> {
-        let begun = Instant::now();
         let tries_once = self.options().server_selection_try_once;
-        let own_limit = self.options().server_selection_timeout;
-        let own = begun.checked_add(own_limit);
-        let own = own.map(|at| TimeLimit { at, limit: own_limit, name: "serverSelectionTimeoutMS" });
-        let given = deadline.map(|(at, limit)| TimeLimit { at, limit, name: "timeoutMS" });
-        let time = [own, given].into_iter().flatten().min_by_key(|time| time.at);
+        let time = self.selection_limit(deadline);
         let mut has_scanned = false;
         loop {
             if self.is_closed() {
@@ -287,10 +271,10 @@ impl Deployment {
             }
             if self.is_scan_due(scanning) {
                 let ready = scanning.lock().last.map(|last| last + SHORTEST_HEARTBEAT);
-                if let (false, Some(ready), Some(TimeLimit { at, limit, name })) = (tries_once, ready, &time)
-                    && ready > *at
+                if let (false, Some(ready), Some(time)) = (tries_once, ready, time)
+                    && ready > time.at
                 {
-                    return Err(self.not_found_in_time(demand, *limit, name));
+                    return Err(self.not_found_in_time(demand, time));
                 }
                 if let Some(ready) = ready {
                     sleep_until(ready).await;
@@ -318,13 +302,12 @@ impl Deployment {
             }
             let goes_on = !(tries_once && has_scanned);
             if goes_on && demand.wait_logged.is_due() {
-                let at = time.as_ref().map(|time| time.at);
-                SelectionLog::new(demand).waiting(&self.snapshot().topology, at);
+                SelectionLog::new(demand).waiting(&self.snapshot().topology, time.map(|time| time.at));
             }
-            match &time {
+            match time {
                 _ if tries_once && has_scanned => return Err(self.not_found_at_once(demand)),
-                Some(TimeLimit { at, limit, name }) if !tries_once && Instant::now() >= *at => {
-                    return Err(self.not_found_in_time(demand, *limit, name));
+                Some(time) if !tries_once && Instant::now() >= time.at => {
+                    return Err(self.not_found_in_time(demand, time));
                 }
                 _ => {}
             }
@@ -439,26 +422,12 @@ impl Deployment {
         }
         let is_due = || scanning.lock().look_up_at.is_none_or(|at| at <= Instant::now());
         let valid_for = if !self.is_resolved() {
-            let options = self.options().as_ref().clone();
-            let outcome = resolve_first(options, self.resolver.as_ref()).await;
-            match outcome.and_then(|(options, valid_for)| self.settle(options).map(|()| valid_for).map_err(Into::into))
-            {
+            match self.resolve().await {
                 Ok(valid_for) => valid_for,
                 Err(error) => return self.unresolved(error),
             }
         } else if is_due() && self.snapshot().topology.is_rescanned() {
-            match resolve_again(self.options(), self.resolver.as_ref()).await {
-                Ok((found, valid_for)) => {
-                    let most = self.options().srv.as_ref().map_or(0, |name| name.max_hosts);
-                    self.rescanned(&found, most);
-                    valid_for
-                }
-                Err(error) => {
-                    let error = PrintableError(&error);
-                    tracing::warn!(target: "wharf::topology", %error, "SRV records could not be read again");
-                    self.options().heartbeat_interval()
-                }
-            }
+            self.resolve_again().await
         } else {
             return;
         };
@@ -529,7 +498,11 @@ impl Deployment {
                 Ok(reply) if has_to_authenticate(&connection, &reply) => {
                     Err(Failure::Check { cause: Arc::new(ArbiterNoMore), is_network_error: true, is_timeout: false })
                 }
-                Ok(reply) => return understood(monitored, heartbeat, &reply, number, Some(begun.elapsed())),
+                Ok(reply) => {
+                    let took = Some(begun.elapsed());
+                    let description = monitored.understood(heartbeat, &reply, number, took)?;
+                    return Ok(Checked { description, took, authentication: Authentication::NotFailed });
+                }
                 Err(failure) => Err(failure),
             };
             return checked.map_err(|failure: Failure| failure.reported(heartbeat));
@@ -552,8 +525,8 @@ impl Deployment {
             }
             (Err(error), _) => return Err(failure_of(error.clone()).reported(heartbeat)),
         };
-        let checked = understood(monitored, heartbeat, &hello.document, hello.server_connection_id, took)?;
-        Ok(Checked { authentication, ..checked })
+        let description = monitored.understood(heartbeat, &hello.document, hello.server_connection_id, took)?;
+        Ok(Checked { description, took, authentication })
     }
 }
 
@@ -578,31 +551,11 @@ enum Authentication {
     TooSlow,
 }
 
-/// Reads a reply to a check, and ends the events of the check.
-fn understood(
-    monitored: &Monitored,
-    heartbeat: Heartbeat<'_>,
-    reply: &RawDocument,
-    number: Option<i64>,
-    took: Option<Duration>,
-) -> Result<Checked, Failure> {
-    let server = &monitored.server;
-    let description = ServerDescription::of_reply(server.address.clone(), reply, now());
-    if let Some(cause) = description.error {
-        return Err(Failure::Check { cause, is_network_error: false, is_timeout: false }.reported(heartbeat));
-    }
-    heartbeat.succeed(reply, number, took);
-    Ok(Checked { description, took, authentication: Authentication::NotFailed })
-}
-
 /// Sends a hello on a connection that commands also use.
 async fn run_hello(connection: &mut Connection<Endpoint>, limit: Duration) -> Result<RawDocumentBuf, Failure> {
     let understands_hello = connection.options().server_api.is_some()
         || matches!(connection.hello().document.get_bool("helloOk"), Ok(true));
-    let hello = match understands_hello {
-        true => rawdoc! { "hello": 1, "helloOk": true },
-        false => rawdoc! { "isMaster": 1, "helloOk": true },
-    };
+    let hello = hello(understands_hello);
     let command = Command::new("admin", &hello).timeout(limit).without_max_time();
     connection.run(command).await.map_err(|error| match error {
         OperationError::Command(error) => CheckTimeoutError::instead_of(error, limit),

@@ -34,6 +34,14 @@ pub(crate) struct Demand<'a> {
     pub(crate) wait_logged: &'a WaitLogged,
 }
 
+/// When a selection has to end, and the option that says so.
+#[derive(Clone, Copy)]
+pub(super) struct SelectionLimit {
+    pub(super) at: Instant,
+    pub(super) limit: Duration,
+    pub(super) name: &'static str,
+}
+
 /// Why no server could be selected for an operation.
 #[derive(Clone, Error)]
 #[non_exhaustive]
@@ -270,10 +278,7 @@ impl Deployment {
         demand: Demand<'_>,
         deadline: Option<(Instant, Duration)>,
     ) -> Result<Selected, ServerSelectionError> {
-        let own_limit = self.options().server_selection_timeout;
-        let own = Instant::now().checked_add(own_limit).map(|at| (at, own_limit, "serverSelectionTimeoutMS"));
-        let given = deadline.map(|(at, limit)| (at, limit, "timeoutMS"));
-        let limit = [own, given].into_iter().flatten().min_by_key(|(at, ..)| *at);
+        let limit = self.selection_limit(deadline);
         loop {
             let changed = self.changed().listen();
             if self.is_closed() {
@@ -285,30 +290,36 @@ impl Deployment {
                 return Ok(selected);
             }
             if demand.wait_logged.is_due() {
-                SelectionLog::new(demand).waiting(&self.snapshot().topology, limit.map(|(at, ..)| at));
+                SelectionLog::new(demand).waiting(&self.snapshot().topology, limit.map(|limit| limit.at));
             }
             self.request_checks();
-            let Some((at, limit, limit_name)) = limit else {
+            let Some(limit) = limit else {
                 changed.await;
                 continue;
             };
-            if within(at, || self.home(), changed).await.is_err() {
+            if within(limit.at, || self.home(), changed).await.is_err() {
                 // A change may have arrived at the last moment.
                 return match self.try_select(&self.snapshot(), demand)? {
                     Some(selected) => Ok(selected),
-                    None => Err(self.not_found_in_time(demand, limit, limit_name)),
+                    None => Err(self.not_found_in_time(demand, limit)),
                 };
             }
         }
     }
 
+    /// Returns when a selection that begins now has to end, if ever: `serverSelectionTimeoutMS` limits it, and the
+    /// operation's deadline.
+    pub(super) fn selection_limit(&self, deadline: Option<(Instant, Duration)>) -> Option<SelectionLimit> {
+        let limit = self.options().server_selection_timeout;
+        let own = Instant::now().checked_add(limit);
+        let own = own.map(|at| SelectionLimit { at, limit, name: "serverSelectionTimeoutMS" });
+        let given = deadline.map(|(at, limit)| SelectionLimit { at, limit, name: "timeoutMS" });
+        [own, given].into_iter().flatten().min_by_key(|limit| limit.at)
+    }
+
     /// Returns the error of a selection that timed out.
-    pub(super) fn not_found_in_time(
-        &self,
-        demand: Demand<'_>,
-        limit: Duration,
-        limit_name: &'static str,
-    ) -> ServerSelectionError {
+    pub(super) fn not_found_in_time(&self, demand: Demand<'_>, limit: SelectionLimit) -> ServerSelectionError {
+        let SelectionLimit { name: limit_name, limit, .. } = limit;
         ServerSelectionError::Timeout { wanted: wanted(demand.access), limit_name, limit, topology: self.summary() }
     }
 

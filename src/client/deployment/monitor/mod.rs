@@ -17,7 +17,6 @@
 //! for a server is notified of the end and may ask again. Several notifications of one kind count as one, so none causes
 //! more than one check.
 
-pub(super) mod failure;
 mod round_trips;
 
 use std::time::Duration;
@@ -26,13 +25,13 @@ use bson::{RawDocument, RawDocumentBuf, rawdoc};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
+use super::check::{CheckTimeoutError, Failure, hello};
 use super::heartbeat::{CheckConnection, Heartbeat};
-use super::state::{Monitored, now};
-use crate::client::topology::{ServerDescription, TopologyVersion};
+use super::state::Monitored;
+use crate::client::topology::TopologyVersion;
 use crate::endpoint::options::{SHORTEST_HEARTBEAT, ServerMonitoringMode};
 use crate::endpoint::{Command, DirectConnection, Endpoint, is_function};
 use crate::pool::runtime::{alarm, before_alarm};
-use failure::{CheckTimeoutError, Failure};
 
 /// How many checks may follow one another without a pause. Beyond that, checks are 500 ms apart on average.
 ///
@@ -153,7 +152,7 @@ impl Monitor<'_> {
         if self.pause(OnCancel::Return).await {
             return Err(Failure::Cancelled);
         }
-        let hello = self.hello();
+        let hello = hello(self.hello_ok);
         let limit = self.probe.options().connect_timeout;
         let number = connection.hello().server_connection_id;
         let monitored = self.monitored;
@@ -173,7 +172,7 @@ impl Monitor<'_> {
             Duration::ZERO => Duration::MAX,
             limit => limit.saturating_add(options.heartbeat_interval()),
         };
-        let mut hello = self.hello();
+        let mut hello = hello(self.hello_ok);
         let version = rawdoc! { "processId": version.process_id, "counter": version.counter };
         hello.append(bson::raw::cstr!("topologyVersion"), version);
         let most = i64::try_from(options.heartbeat_interval().as_millis()).unwrap_or(i64::MAX);
@@ -223,14 +222,6 @@ impl Monitor<'_> {
         }
     }
 
-    fn hello(&self) -> RawDocumentBuf {
-        if self.hello_ok {
-            rawdoc! { "hello": 1, "helloOk": true }
-        } else {
-            rawdoc! { "isMaster": 1, "helloOk": true }
-        }
-    }
-
     /// Runs a check unless it is cancelled.
     async fn unless_cancelled<T>(&mut self, check: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
         let control = &self.monitored.server.control;
@@ -253,13 +244,7 @@ impl Monitor<'_> {
         number: Option<i64>,
         round_trip: Option<Duration>,
     ) -> Result<(), Failure> {
-        let server = &self.monitored.server;
-        let description = ServerDescription::of_reply(server.address.clone(), reply, now());
-        if let Some(cause) = description.error {
-            let failure = Failure::Check { cause, is_network_error: false, is_timeout: false };
-            return Err(failure.reported(heartbeat));
-        }
-        heartbeat.succeed(reply, number, round_trip);
+        let description = self.monitored.understood(heartbeat, reply, number, round_trip)?;
         self.known = true;
         self.version = description.topology_version;
         self.hello_ok |= description.hello_ok;

@@ -6,8 +6,8 @@ use bson::rawdoc;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::super::check::Failure;
 use super::super::state::Monitored;
-use super::failure::Failure;
 use super::run_hello;
 use crate::endpoint::{DirectConnection, Endpoint};
 use crate::pool::runtime::alarm;

@@ -1,18 +1,48 @@
-//! Why a check has no result.
+//! A check of a server: one exchange of hello, by a monitor or by a scan.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use bson::{RawDocument, RawDocumentBuf, rawdoc};
 use thiserror::Error;
 
-use super::super::heartbeat::Heartbeat;
+use super::heartbeat::Heartbeat;
+use super::state::{Monitored, now};
+use crate::client::topology::ServerDescription;
 use crate::endpoint::wire::WireError;
 use crate::endpoint::{CommandError, ServerError};
 use crate::pool::error::{Cause, EstablishError};
 use crate::text::milliseconds::Milliseconds;
 
+/// Returns the command of a check, for a server that understands `hello` or may not.
+pub(super) fn hello(is_understood: bool) -> RawDocumentBuf {
+    match is_understood {
+        true => rawdoc! { "hello": 1, "helloOk": true },
+        false => rawdoc! { "isMaster": 1, "helloOk": true },
+    }
+}
+
+impl Monitored {
+    /// Reads the reply to a check, and ends the events of the check. `number` is the server's number for the connection.
+    /// `round_trip` is the time that the reply took, unless the server delayed it.
+    pub(super) fn understood(
+        &self,
+        heartbeat: Heartbeat<'_>,
+        reply: &RawDocument,
+        number: Option<i64>,
+        round_trip: Option<Duration>,
+    ) -> Result<ServerDescription, Failure> {
+        let description = ServerDescription::of_reply(self.server.address.clone(), reply, now());
+        if let Some(cause) = description.error {
+            return Err(Failure::Check { cause, is_network_error: false, is_timeout: false }.reported(heartbeat));
+        }
+        heartbeat.succeed(reply, number, round_trip);
+        Ok(description)
+    }
+}
+
 /// Why a check has no result.
-pub(in crate::client::deployment) enum Failure {
+pub(super) enum Failure {
     /// It was cancelled, because an operation found that the server cannot be reached.
     Cancelled,
     /// It failed.
@@ -26,7 +56,7 @@ pub(in crate::client::deployment) enum Failure {
 
 impl Failure {
     /// Emits the event that ends the heartbeat, and returns the failure.
-    pub(in crate::client::deployment) fn reported(self, heartbeat: Heartbeat<'_>) -> Self {
+    pub(super) fn reported(self, heartbeat: Heartbeat<'_>) -> Self {
         match &self {
             // A heartbeat that is dropped was cancelled.
             Self::Cancelled => drop(heartbeat),
@@ -39,18 +69,18 @@ impl Failure {
 /// The server did not answer a check in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("the server did not answer a check within {}", Milliseconds(self.limit))]
-pub(in crate::client::deployment) struct CheckTimeoutError {
+pub(super) struct CheckTimeoutError {
     limit: Duration,
 }
 
 impl CheckTimeoutError {
     /// Returns the failure of a check that took longer than `limit`.
-    pub(in crate::client::deployment) fn after(limit: Duration) -> Failure {
+    pub(super) fn after(limit: Duration) -> Failure {
         Failure::Check { cause: Arc::new(Self { limit }), is_network_error: true, is_timeout: true }
     }
 
     /// Returns the failure of a check whose command failed. `limit` is the time that the command was allowed.
-    pub(in crate::client::deployment) fn instead_of(error: CommandError, limit: Duration) -> Failure {
+    pub(super) fn instead_of(error: CommandError, limit: Duration) -> Failure {
         match error {
             // The command's own text names an option that does not limit a check.
             CommandError::Timeout { .. } => Self::after(limit),
