@@ -33,8 +33,8 @@
 //! | a monitor for each server (`monitor`), with the measuring of round trips | with its server | when its server leaves, and at the close |
 //! | the look-ups of an SRV name (`rescan`) | with the first operation | at the close, or once the deployment is of a type that is not looked up again |
 //!
-//! A client on a single thread has none of these tasks. Its operations scan the servers (`scanning.rs`), and the work that
-//! other clients would spawn is kept until the end of a call (`background.rs`).
+//! A client on a single thread has none of these tasks. Its operations scan the servers (`scanning.rs`, `checker.rs`), and
+//! the work that other clients would spawn is kept until the end of a call (`background.rs`).
 //!
 //! # What writes what
 //!
@@ -48,6 +48,7 @@ mod admitting;
 mod applying;
 mod background;
 mod check;
+mod checker;
 mod fork;
 mod heartbeat;
 mod log;

@@ -11,8 +11,8 @@ use crossbeam_utils::CachePadded;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::checker::Uses;
 use super::heartbeat::Heartbeats;
-use super::scanning::Uses;
 use crate::client::topology::RoundTrips;
 use crate::endpoint::Endpoint;
 use crate::endpoint::options::ServerAddress;
