@@ -5,19 +5,13 @@
 //! the server, which keeps a session for half an hour, is told that the session has ended.
 
 use std::mem;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
-
-use tokio::time::Instant;
+use std::sync::{Arc, Weak};
 
 use super::in_session::{Explicit, InSession};
 use super::{Client, Inner};
-use crate::client::session::{ServerSession, SessionId};
+use crate::client::session::ServerSession;
 use crate::endpoint::{AwaitsDrain, Endpoint};
-use crate::pool::runtime::{Connection, PerProcess, within};
-
-/// The maximum time that a connection is held for the reply to `endSessions`.
-const LONGEST_REPLY: Duration = Duration::from_secs(5);
+use crate::pool::runtime::Connection;
 
 /// A command in flight. Dropping the value means that its operation was cancelled.
 pub(super) struct InFlight<'f> {
@@ -101,75 +95,5 @@ impl Drop for CutOff {
             Lent::Explicit(explicit) if !self.is_drained => explicit.lock().cut_off(),
             Lent::Explicit(_) => {}
         }
-    }
-}
-
-impl Client {
-    /// Tells a server, in the background, that this session has ended. Sessions waiting to be ended are ended together.
-    #[cold]
-    pub(super) fn end_later(&self, session: SessionId) {
-        let is_first = self.with_ending(|ending| {
-            ending.push(session);
-            ending.len() == 1
-        });
-        if !is_first {
-            return;
-        }
-        let mut task = EndingTask { client: self.clone(), has_taken_them: false };
-        if let Some(background) = self.deployment().background() {
-            background.take(async move {
-                let connection = task.client.last_connection(false).await;
-                let sessions = task.client.with_ending(mem::take);
-                task.has_taken_them = true;
-                if let Some((_server, mut connection)) = connection {
-                    // An unresponsive server must not keep the connection occupied.
-                    let ended = task.client.end_sessions(&sessions, &mut connection);
-                    let _ = within(Instant::now() + LONGEST_REPLY, || task.client.deployment().home(), ended).await;
-                }
-            });
-        }
-    }
-
-    fn with_ending<R>(&self, change: impl FnOnce(&mut Vec<SessionId>) -> R) -> R {
-        let ending = self.inner.ending.get();
-        // Each change is a single method call, so the state is always valid.
-        change(&mut ending.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-/// The sessions waiting to be ended. If there are any, a task is ending them.
-pub(super) type Ending = PerProcess<Mutex<Vec<SessionId>>>;
-
-/// The task that ends sessions. If it is dropped before it takes them, the servers end them after half an hour.
-struct EndingTask {
-    client: Client,
-    has_taken_them: bool,
-}
-
-impl Drop for EndingTask {
-    fn drop(&mut self) {
-        if !self.has_taken_them {
-            self.client.with_ending(Vec::clear);
-        }
-    }
-}
-
-#[cfg(all(test, unix))]
-mod tests {
-    use super::*;
-    use crate::client::session::{Moment, ServerSession};
-    use crate::pool::runtime::in_child;
-
-    #[test]
-    fn child_takes_no_lock_on_ending_sessions_that_was_held_at_the_fork() {
-        let client = Client::from_uri("mongodb://a").unwrap();
-        let session = ServerSession::new(Moment::now()).id();
-        let code = client.with_ending(|_| {
-            in_child(|| {
-                client.end_later(session);
-                Ok(())
-            })
-        });
-        assert_eq!(code, 0);
     }
 }

@@ -1,37 +1,23 @@
 //! The beginning and the end of a client: opening connections in advance, and an orderly shutdown.
 
-use std::future::{pending, poll_fn};
-use std::panic::Location;
+use std::future::pending;
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use super::Client;
 use super::error::ClientError;
-use super::spans::Described;
 use crate::client::deployment::{Server, ServerSelectionError};
-use crate::client::selection::Access;
-use crate::client::session::{Moment, ServerSessionPool, SessionId};
-use crate::endpoint::options::{ReadPreference, ReadPreferenceMode};
-use crate::endpoint::{Command, Endpoint, Limit, OperationError};
+use crate::client::session::{Moment, SessionId};
+use crate::endpoint::{Endpoint, OperationError};
 use crate::pool::core::Phase;
 use crate::pool::runtime::{Connection, within};
 
-/// The maximum time that a call spends on the work kept for its end.
-const LONGEST_FINISH: Duration = Duration::from_secs(10);
-
-/// The maximum time that a shutdown waits for a connection on which to end sessions.
-const LONGEST_WAIT: Duration = Duration::from_secs(1);
-
 /// The maximum time that the pools stay open for the server to end sessions.
 const LONGEST_REPLY: Duration = Duration::from_millis(250);
-
-/// Where sessions are ended: on any server, preferably the primary.
-static PRIMARY_PREFERRED: ReadPreference = ReadPreference::new(ReadPreferenceMode::PrimaryPreferred);
 
 impl Client {
     /// Opens connections before they are needed. Waits for a server as [`connect`](Self::connect) does, then fills the
@@ -126,7 +112,10 @@ impl Client {
         let timeout = self.session_timeout();
         let idle_sessions = || self.sessions().drain(Moment::now(), timeout);
         let ids = idle_sessions();
-        if let Some((server, connection)) = self.last_connection(ids.is_empty()).await {
+        // Operations in progress may bring sessions.
+        if (!ids.is_empty() || !self.is_idle())
+            && let Some((server, connection)) = self.last_connection().await
+        {
             self.end_sessions_of_all(ids, idle_sessions, &server, connection).await;
         }
         self.deployment().close();
@@ -181,52 +170,6 @@ impl Client {
         self.end_sessions(&idle_sessions(), &mut connection).await;
     }
 
-    /// Does the work that is kept for the end of a call, on a client that does not spawn it. Altogether this work may
-    /// take `connectTimeoutMS`, but at most 10 s and no longer than the call itself. The rest is abandoned, except for
-    /// work that has not begun when the call runs out of time: the next call does that.
-    pub(crate) async fn finish_kept(&self, call: Limit) {
-        let mut at = None;
-        loop {
-            // A later call cannot continue work that has begun: until that call, the work would hold the only
-            // connection of its server.
-            if call.left().is_some_and(|left| left.is_zero()) {
-                return;
-            }
-            let mut kept = self.deployment().kept();
-            if kept.is_empty() {
-                return;
-            }
-            let limit = match self.options().connect_timeout {
-                Duration::ZERO => LONGEST_FINISH,
-                limit => limit.min(LONGEST_FINISH),
-            };
-            let at = *at.get_or_insert_with(|| {
-                let own = Instant::now() + limit;
-                call.deadline().map_or(own, |(end, _)| end.min(own))
-            });
-            // All of it runs concurrently, so that a server that does not answer does not hold up the work for other
-            // servers.
-            let all = poll_fn(|context| {
-                kept.retain_mut(|work| work.as_mut().poll(context).is_pending());
-                if kept.is_empty() { Poll::Ready(()) } else { Poll::Pending }
-            });
-            if timeout_at(at, all).await.is_err() {
-                // The servers will clean up whatever is left unused.
-                return;
-            }
-        }
-    }
-
-    /// Returns whether work is kept for the end of a call.
-    pub(crate) fn has_kept(&self) -> bool {
-        self.deployment().has_kept()
-    }
-
-    /// Drops the work that is kept for the end of a call.
-    pub(crate) fn forget_kept(&self) {
-        drop(self.deployment().kept());
-    }
-
     /// Waits before a repetition. Works on every executor, because the runtime of the monitors has the timer. Without a
     /// runtime, there is no timer and no pause, and the repetition fails for the same reason.
     pub(super) async fn pause(&self, pause: Duration) {
@@ -237,48 +180,5 @@ impl Client {
     fn is_idle(&self) -> bool {
         let snapshot = self.deployment().snapshot();
         snapshot.servers().all(|(_, member)| member.is_none_or(|member| member.operation_count() == 0))
-    }
-
-    /// Checks out the connection for ending sessions, from a known server. Returns `None` if the pool holds no session
-    /// and no operation can bring one, or if no connection is available in time.
-    pub(super) async fn last_connection(&self, is_pool_empty: bool) -> Option<(Arc<Server>, Connection<Endpoint>)> {
-        if is_pool_empty && self.is_idle() {
-            return None;
-        }
-        let server = self.deployment().try_select_now(Access::Read(&PRIMARY_PREFERRED)).ok()??;
-        let limit = Limit::of(LONGEST_WAIT).start();
-        loop {
-            match server.pool.check_out_for(limit, None, Location::caller()).await {
-                Ok(mut connection) => {
-                    if connection.check_idle().is_ok() {
-                        return Some((server.server().clone(), connection));
-                    }
-                    // It was lost while idle, and is closed.
-                }
-                Err(error) => {
-                    tracing::debug!(target: "wharf::command", %error, "Sessions could not be ended");
-                    return None;
-                }
-            }
-        }
-    }
-
-    /// Tells a server that these sessions are no longer needed (`endSessions`).
-    pub(super) async fn end_sessions(&self, ids: &[SessionId], connection: &mut Connection<Endpoint>) {
-        if ids.is_empty() {
-            return;
-        }
-        let observation = self.command_events().operation(|| Described::named("endSessions", "admin"));
-        let ended = pin!(async {
-            for body in ServerSessionPool::end_sessions(ids) {
-                let appended = self.elements_of_cluster_time(connection);
-                let command = Command::new("admin", &body).appended(&appended);
-                self.command_events().run(connection, command, &observation).await?;
-            }
-            Ok::<_, ClientError>(())
-        });
-        if let Err(error) = observation.within(ended).await {
-            tracing::debug!(target: "wharf::command", %error, "Sessions could not be ended");
-        }
     }
 }

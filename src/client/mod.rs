@@ -27,6 +27,7 @@ mod closing_queue;
 mod command_events;
 mod cursor;
 pub(crate) mod deployment;
+mod end_sessions;
 mod engine;
 mod error;
 #[cfg(test)]
@@ -184,7 +185,7 @@ struct Inner {
     command_events: CommandEvents,
     sessions: ServerSessionPool,
     cluster_time: SharedClusterTime,
-    ending: in_flight::Ending,
+    ending: end_sessions::Ending,
 }
 
 /// Builds a [`Client`].
@@ -288,7 +289,7 @@ impl ClientBuilder {
                 command_events,
                 sessions,
                 cluster_time,
-                ending: in_flight::Ending::default(),
+                ending: end_sessions::Ending::default(),
             }),
         })
     }
@@ -322,7 +323,7 @@ impl Client {
         self.deployment().handshake().append_metadata(library)
     }
 
-    fn deployment(&self) -> &Arc<Deployment> {
+    pub(crate) fn deployment(&self) -> &Arc<Deployment> {
         self.inner.deployment.here()
     }
 

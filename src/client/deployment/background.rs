@@ -3,14 +3,22 @@
 //! A client with monitors has a runtime, on which it spawns such work. A client on a single thread runs nothing between its
 //! calls, so it keeps the work and does it at the end of a call.
 
+use std::future::poll_fn;
 use std::mem;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
+use std::time::Duration;
 
 use tokio::runtime::Handle;
+use tokio::time::{Instant, timeout_at};
 
 use super::state::Deployment;
+use crate::endpoint::Limit;
 use crate::pool::runtime::{PerProcess, own};
+
+/// The maximum time that a call spends on the work kept for its end.
+const LONGEST_FINISH: Duration = Duration::from_secs(10);
 
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -60,6 +68,42 @@ impl Deployment {
     /// Takes the kept work. Only a client on a single thread keeps any.
     pub(crate) fn kept(&self) -> Vec<Work> {
         self.scanning().map_or_else(Vec::new, |scanning| scanning.kept.with(mem::take))
+    }
+
+    /// Does the work that is kept for the end of a call, on a client that does not spawn it. Altogether this work may
+    /// take `connectTimeoutMS`, but at most 10 s and no longer than the call itself. The rest is abandoned, except for
+    /// work that has not begun when the call runs out of time: the next call does that.
+    pub(crate) async fn finish_kept(&self, call: Limit) {
+        let mut at = None;
+        loop {
+            // A later call cannot continue work that has begun: until that call, the work would hold the only
+            // connection of its server.
+            if call.left().is_some_and(|left| left.is_zero()) {
+                return;
+            }
+            let mut kept = self.kept();
+            if kept.is_empty() {
+                return;
+            }
+            let limit = match self.options().connect_timeout {
+                Duration::ZERO => LONGEST_FINISH,
+                limit => limit.min(LONGEST_FINISH),
+            };
+            let at = *at.get_or_insert_with(|| {
+                let own = Instant::now() + limit;
+                call.deadline().map_or(own, |(end, _)| end.min(own))
+            });
+            // All of it runs concurrently, so that a server that does not answer does not hold up the work for other
+            // servers.
+            let all = poll_fn(|context| {
+                kept.retain_mut(|work| work.as_mut().poll(context).is_pending());
+                if kept.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+            });
+            if timeout_at(at, all).await.is_err() {
+                // The servers will clean up whatever is left unused.
+                return;
+            }
+        }
     }
 }
 

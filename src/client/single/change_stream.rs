@@ -126,7 +126,7 @@ impl<T: DeserializeOwned> Iterator for ChangeStream<T> {
 impl<T> Drop for ChangeStream<T> {
     fn drop(&mut self) {
         // A call that timed out did not get to closing its cursor.
-        if self.stream.abandon() || self.client.client().has_kept() {
+        if self.stream.abandon() || self.client.client().deployment().has_kept() {
             self.client.finish_kept();
         }
     }

@@ -137,7 +137,7 @@ pub(super) fn at_once<T>(future: impl Future<Output = T>) -> T {
 impl<T> Drop for Cursor<T> {
     fn drop(&mut self) {
         // A call that timed out did not get to closing its cursor.
-        if self.cursor.abandon() || self.client.client().has_kept() {
+        if self.cursor.abandon() || self.client.client().deployment().has_kept() {
             self.client.finish_kept();
         }
     }

@@ -32,7 +32,7 @@ impl sealed::Client for Client {
     }
 
     fn finish_dropped(&self) {
-        if self.client().has_kept() {
+        if self.client().deployment().has_kept() {
             self.finish_kept();
         }
     }

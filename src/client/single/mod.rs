@@ -146,7 +146,7 @@ struct Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         // The work left by a value that was dropped inside a runtime refers to the client, and would keep it alive.
-        self.client.forget_kept();
+        drop(self.client.deployment().kept());
     }
 }
 
@@ -444,7 +444,7 @@ impl Client {
         let client = self.client();
         self.shared.driver.run_within(limit, async |limit| {
             let output = begin(limit).await;
-            client.finish_kept(limit).await;
+            client.deployment().finish_kept(limit).await;
             output
         })
     }
