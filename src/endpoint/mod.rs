@@ -18,7 +18,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bson::RawDocument;
 use thiserror::Error;
 use tokio::runtime::Handle;
 use tokio::time::Instant;

@@ -8,7 +8,6 @@ use super::super::closing_queue::{QueueGuard, QueueNumber};
 use super::Cursor;
 use crate::client::deployment::Background;
 use crate::endpoint::Limit;
-use crate::pool::runtime::Process;
 
 type Closing = Pin<Box<dyn Future<Output = ()> + Send>>;
 

@@ -113,7 +113,7 @@ impl Deployment {
         demand: Demand<'_>,
         deadline: Option<(Instant, Duration)>,
     ) -> Result<Selected, ServerSelectionError> {
-        self.inhabit_here()?;
+        self.start_anew()?;
         let selecting = self.select_in_time(scanning, demand, deadline);
         let Some((at, limit)) = deadline else { return selecting.await };
         // A scan does not outlast the operation's own time limit.

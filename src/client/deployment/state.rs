@@ -209,35 +209,23 @@ impl Deployment {
     }
 
     fn of(parts: Parts) -> Arc<Self> {
-        let Parts {
-            given,
-            handshake,
-            settled,
-            resolver,
-            subscribers,
-            publisher,
-            topology,
-            is_closed,
-            accounts_for_holders,
-            checks,
-        } = parts;
         // Done here, because pools are made under the lock, where no subscriber of `tracing` may be called.
         watch_interest();
-        let members = topology.servers().map(|_| None).collect();
+        let members = parts.topology.servers().map(|_| None).collect();
         Arc::new(Self {
-            given,
-            handshake,
-            settled,
-            resolver,
-            scanning: (checks == Checks::ByOperations).then(Box::default),
+            given: parts.given,
+            handshake: parts.handshake,
+            settled: parts.settled,
+            resolver: parts.resolver,
+            scanning: (parts.checks == Checks::ByOperations).then(Box::default),
             srv_control: Control::default(),
-            subscribers,
-            publisher,
-            snapshot: ArcSwap::from_pointee(Snapshot::new(topology, members)),
+            subscribers: parts.subscribers,
+            publisher: parts.publisher,
+            snapshot: ArcSwap::from_pointee(Snapshot::new(parts.topology, members)),
             running: AtomicU64::new(0),
-            was_closed: AtomicBool::new(is_closed),
-            accounts_for_holders: AtomicBool::new(accounts_for_holders),
-            state: Mutex::new(State { is_closed, ..State::default() }),
+            was_closed: AtomicBool::new(parts.is_closed),
+            accounts_for_holders: AtomicBool::new(parts.accounts_for_holders),
+            state: Mutex::new(State { is_closed: parts.is_closed, ..State::default() }),
             changed: Event::new(),
         })
     }
@@ -393,53 +381,29 @@ impl Deployment {
         self.running.load(Ordering::Acquire) != 0
     }
 
-    /// Creates the servers' pools, for connections on the caller's runtime. Used by a deployment that scans, whose
-    /// monitors never run.
-    ///
-    /// # Errors
-    ///
-    /// [`ServerSelectionError::NoRuntime`] or [`ServerSelectionError::Closed`].
-    pub(super) fn inhabit_here(self: &Arc<Self>) -> Result<(), ServerSelectionError> {
-        let mut after = Afterwards::default();
-        let is_listened_to = self.publisher.is_listened_to();
-        {
-            let mut state = self.lock();
-            if state.is_closed {
-                return Err(ServerSelectionError::Closed);
-            }
-            if state.starts > 0 {
-                return Ok(());
-            }
-            state.home = Some(Handle::try_current().map_err(|_| ServerSelectionError::NoRuntime)?);
-            state.starts = 1;
-            let before = self.snapshot.load_full();
-            if is_listened_to {
-                self.publisher.emit(|topology_id| events_of_opening(topology_id, &before.topology));
-            }
-            self.inhabit(&state, before.topology.clone(), &before, &mut after);
-            after.before = Some(before);
-        }
-        after.conclude(self);
-        Ok(())
-    }
-
     /// Returns the value for an operation to hold while it checks the server.
     pub(super) fn monitored_of(self: &Arc<Self>, server: &Arc<Server>) -> Monitored {
         self.monitored(&self.lock(), server)
     }
 
+    /// Creates the servers' pools, for connections on the caller's runtime, and starts the monitors there. Where operations
+    /// scan, no monitor ever runs.
+    ///
+    /// # Errors
+    ///
+    /// As for [`start`](Self::start).
     #[cold]
-    fn start_anew(self: &Arc<Self>) -> Result<(), ServerSelectionError> {
+    pub(super) fn start_anew(self: &Arc<Self>) -> Result<(), ServerSelectionError> {
         let mut after = Afterwards::default();
         let is_listened_to = self.publisher.is_listened_to();
         {
             let mut state = self.lock();
-            // ORD: Acquire; pairs with the Release below, with which another operation may have started the monitors.
-            if self.running.load(Ordering::Acquire) != 0 {
-                return Ok(());
-            }
             if state.is_closed {
                 return Err(ServerSelectionError::Closed);
+            }
+            // ORD: Acquire; pairs with the Release below, with which another operation may have started the monitors.
+            if self.running.load(Ordering::Acquire) != 0 || (self.scans() && state.starts > 0) {
+                return Ok(());
             }
             state.home = Some(Handle::try_current().map_err(|_| ServerSelectionError::NoRuntime)?);
             state.starts += 1;
@@ -448,13 +412,15 @@ impl Deployment {
                 self.publisher.emit(|topology_id| events_of_opening(topology_id, &before.topology));
             }
             self.inhabit(&state, before.topology.clone(), &before, &mut after);
-            if self.given.srv.is_some() {
-                // The task begins with a look-up.
-                self.srv_control.set_checking(true);
-                after.to_resolve = Some(SrvPolling { deployment: self.clone(), start: state.starts });
+            if !self.scans() {
+                if self.given.srv.is_some() {
+                    // The task begins with a look-up.
+                    self.srv_control.set_checking(true);
+                    after.to_resolve = Some(SrvPolling { deployment: self.clone(), start: state.starts });
+                }
+                // ORD: Release; pairs with the Acquire in `start`, so that the caller finds the servers.
+                self.running.store(state.starts, Ordering::Release);
             }
-            // ORD: Release; pairs with the Acquire in `start`, so that the caller finds the servers.
-            self.running.store(state.starts, Ordering::Release);
             after.runtime.clone_from(&state.home);
             after.before = Some(before);
         }
@@ -462,7 +428,7 @@ impl Deployment {
         // ORD: Relaxed; nothing is published.
         match self.running.load(Ordering::Relaxed) {
             // The runtime is shutting down, and has dropped the monitors at once.
-            0 if !self.is_closed() => Err(ServerSelectionError::NoRuntime),
+            0 if !self.scans() && !self.is_closed() => Err(ServerSelectionError::NoRuntime),
             _ => Ok(()),
         }
     }
