@@ -7,7 +7,7 @@ use bson::{RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use super::Client;
 use super::operation::{Kind, Operation};
 use crate::client::session::{SessionUse, name, takes_after_cluster_time, takes_read_concern};
-use crate::endpoint::options::{ReadPreference, ReadPreferenceMode};
+use crate::endpoint::options::{PRIMARY, ReadPreference, ReadPreferenceMode};
 use crate::endpoint::wire::reply;
 
 /// A command that the caller gave a read concern, which is kept separately, so that the session can add
@@ -91,6 +91,35 @@ fn usual_read_concern<'u>(client: &'u Client, operation: &Operation<'_>) -> Opti
     match (operation.kind, client.options().read_concern.as_deref()) {
         (Kind::Read, Some(level)) => name(operation.command.body()).is_some_and(takes_read_concern).then_some(level),
         _ => None,
+    }
+}
+
+/// Appends the write concern of the options, unless the caller's document has its own.
+#[inline]
+pub(super) fn append_write_concern(appended: &mut Vec<u8>, client: &Client, operation: &Operation<'_>) {
+    let usual = &client.options().write_concern;
+    let concern = || match operation.command.own_limit().is_set() {
+        true => usual.clone().without_w_timeout().document(),
+        false => usual.document(),
+    };
+    if !has_field(operation, "writeConcern")
+        && let Some(concern) = concern()
+    {
+        append_elements(appended, &rawdoc! { "writeConcern": concern });
+    }
+}
+
+/// Returns the read preference that an operation outside of a transaction is sent with, if any.
+pub(super) fn usual_preference<'u>(client: &'u Client, operation: &Operation<'u>) -> Option<&'u ReadPreference> {
+    let options = client.options();
+    match operation.kind {
+        Kind::Read => operation.read_preference.or(Some(&options.read_preference)),
+        // A member that is connected to directly can handle it, whatever its state.
+        Kind::Command if options.direct_connection == Some(true) && !has_field(operation, "$readPreference") => {
+            operation.read_preference.or(Some(&PRIMARY))
+        }
+        Kind::Command => operation.read_preference,
+        Kind::Write { .. } => None,
     }
 }
 

@@ -1,8 +1,8 @@
 //! What the client appends to the command of an attempt.
 
-use bson::rawdoc;
-
-use super::super::appending::{append_elements, append_preference, append_read_concern, has_field, session_use};
+use super::super::appending::{
+    append_preference, append_read_concern, append_write_concern, has_field, session_use, usual_preference,
+};
 use super::super::engine::{Tried, refused};
 use super::super::in_session::{InSession, has_sessions, timeout_of};
 use super::super::operation::{Kind, Operation};
@@ -10,7 +10,7 @@ use super::Running;
 use crate::client::session::{Moment, Retryability, ServerSession, SessionError, SessionServer};
 use crate::client::topology::TopologyType;
 use crate::endpoint::Endpoint;
-use crate::endpoint::options::{InvalidOption, PRIMARY};
+use crate::endpoint::options::InvalidOption;
 use crate::endpoint::wire::reply;
 use crate::pool::runtime::Connection;
 
@@ -72,7 +72,6 @@ impl Running<'_> {
         if let Err(error) = appending {
             return Err(refused(error));
         }
-        let options = client.options();
         let is_write = matches!(operation.kind, Kind::Write { .. });
         if is_write
             && known.max_wire_version < FIRST_4_4
@@ -81,29 +80,14 @@ impl Running<'_> {
             return Err(refused(InvalidOption::because(option, "needs MongoDB 4.4")));
         }
         let writes_its_result = operation.kind == Kind::Read && self.retryability == Retryability::OtherWrite;
-        if (is_write || writes_its_result)
-            && !*is_in_transaction
-            && !has_field(operation, "writeConcern")
-            && let Some(concern) = match operation.command.own_limit().is_set() {
-                true => options.write_concern.clone().without_w_timeout().document(),
-                false => options.write_concern.document(),
-            }
-        {
-            append_elements(appended, &rawdoc! { "writeConcern": concern });
+        if (is_write || writes_its_result) && !*is_in_transaction {
+            append_write_concern(appended, client, operation);
         }
-        let preference = match operation.kind {
-            _ if *is_in_transaction => None,
-            // A standalone. It does not know read preferences.
-            _ if !known.has_cluster_time => None,
-            Kind::Read => operation.read_preference.or(Some(&options.read_preference)),
-            // A member that is connected to directly can handle it, whatever its state.
-            Kind::Command if options.direct_connection == Some(true) && !has_field(operation, "$readPreference") => {
-                operation.read_preference.or(Some(&PRIMARY))
-            }
-            Kind::Command => operation.read_preference,
-            Kind::Write { .. } => None,
-        };
-        if let Some(preference) = preference {
+        // A standalone does not know read preferences.
+        if !*is_in_transaction
+            && known.has_cluster_time
+            && let Some(preference) = usual_preference(client, operation)
+        {
             let snapshot = client.deployment().snapshot();
             // The read preference that the server was selected with.
             let preference = if writes_its_result { snapshot.topology.for_output(preference) } else { preference };
