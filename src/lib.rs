@@ -144,7 +144,8 @@ pub use pool::options::{BackgroundInterval, CheckBeforeUse, InvalidOption, MAX_C
 #[cfg(not(loom))]
 #[doc(inline)]
 pub use pool::runtime::{
-    CheckResult, Connection, Establish, Establishing, FailedConnection, LongHold, Pool, PoolBuilder, Subscriber, WeakPool,
+    CheckResult, Connection, Establish, Establishing, FailedConnection, LongHold, Pool, PoolBuilder, Subscriber,
+    WeakPool,
 };
 #[doc(inline)]
 pub use pool::service_id::ServiceId;

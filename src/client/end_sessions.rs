@@ -50,6 +50,9 @@ impl Client {
 
     /// Tells a server that these sessions are no longer needed (`endSessions`).
     pub(super) async fn end_sessions(&self, ids: &[SessionId], connection: &mut Connection<Endpoint>) {
+        if ids.is_empty() {
+            return;
+        }
         let observation = self.command_events().operation(|| Described::named("endSessions", "admin"));
         let ended = pin!(async {
             for body in ServerSessionPool::end_sessions(ids) {

@@ -23,8 +23,8 @@ use crate::pool::sync::Contained;
 impl<E: Establish> Pool<E> {
     /// Checks out an available connection, if there is one and no check-out is waiting. Never waits, and opens nothing.
     ///
-    /// Returns `None` otherwise, and if the pool is paused, suspended or closed. Then no event is emitted, and the metrics do not
-    /// count a check-out.
+    /// Returns `None` otherwise, if the connection is due for a [check](crate::PoolOptions::check_before_use), and if the
+    /// pool is paused, suspended or closed. Then no event is emitted, and the metrics do not count a check-out.
     ///
     /// ```no_run
     /// # async fn example(pool: wharf::Pool<wharf::Endpoint>) -> Result<(), Box<dyn std::error::Error>> {
@@ -47,7 +47,8 @@ impl<E: Establish> Pool<E> {
         if let Some(hit) = core.note_and_try_hit() {
             return Some(Connection::new(hit.begin()));
         }
-        let idle = core.try_take_any()?;
+        // Dropping the connection makes it available again.
+        let idle = core.try_take_any().filter(|idle| !idle.needs_check())?;
         let started = core.check_out_started();
         Some(checked_out(idle, started, Location::caller()))
     }

@@ -135,7 +135,7 @@ impl<E: Establish> Pool<E> {
                     grant = Some(self.granted_in_time(core.reacquire(idle), &limits).await?);
                 }
                 Grant::Connection(idle) if idle.needs_check() => {
-                    let checked = self.in_time(limits.in_queue(), self.check(idle)).await;
+                    let checked = self.in_time(limits.in_queue(), limits.by_caller, self.check(idle)).await;
                     grant = Some(match checked.map_err(|lapsed| self.error_of(lapsed, &limits))? {
                         Ok(idle) if idle.is_stale() => self.granted_in_time(core.reacquire(idle), &limits).await?,
                         Ok(idle) => return Ok(idle),

@@ -99,6 +99,19 @@ fn always() -> PoolOptions {
 }
 
 #[tokio::test(start_paused = true)]
+async fn try_check_out_leaves_a_connection_that_is_due_for_a_check() {
+    let server = Server::default();
+    let (pool, _log) = pool(&server, one_connection());
+    fill(&pool, 1).await;
+    assert!(pool.try_check_out().is_some(), "was used just now");
+    advance(2 * SECOND).await;
+    assert!(pool.try_check_out().is_none());
+    drop(pool.check_out().await.unwrap());
+    assert_eq!(server.checks(), 1, "the call that found it due has not made it look used");
+    assert!(pool.try_check_out().is_some());
+}
+
+#[tokio::test(start_paused = true)]
 async fn no_use_after_a_restart_gets_a_dead_connection() {
     let default = PoolOptions::default;
     for (options, idle_for) in
