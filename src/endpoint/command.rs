@@ -118,6 +118,12 @@ impl Limit {
         }
     }
 
+    /// Returns this limit or, if it is unset, the other one.
+    #[cfg(feature = "gridfs")]
+    pub fn or_limit(self, other: Self) -> Self {
+        if self.is_set() { self } else { other }
+    }
+
     /// Returns whether `timeoutMS` is set at all, even to no limit. If so, it replaces the limits of a single step or
     /// retry.
     pub fn is_set(self) -> bool {

@@ -83,7 +83,7 @@ pub struct Watch<'c, T = RawDocumentBuf, C = Client> {
     pub(in crate::client) options: Fields,
     pub(in crate::client) read_preference: Option<&'c ReadPreference>,
     session: Option<Arc<Explicit>>,
-    timeout: Limit,
+    pub(in crate::client) timeout: Limit,
     /// The time limit for opening the stream, if it is already running.
     started: Option<Limit>,
     batch_size: Option<i32>,
@@ -177,7 +177,8 @@ impl<'c, T, C: AnyClient> Watch<'c, T, C> {
     }
 
     /// Sets `timeoutMS`: how long opening the stream may take, and how long each call may take, including resuming. The
-    /// default is [`Options::timeout`](crate::Options::timeout). Zero means no limit.
+    /// default is the limit of the collection or database, or else [`Options::timeout`](crate::Options::timeout). Zero means
+    /// no limit.
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.timeout = Limit::of(limit);
         self

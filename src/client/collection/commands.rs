@@ -13,7 +13,7 @@ use super::super::error::ClientError;
 use super::super::typed::decode;
 use super::fields::{Fields, Shape};
 use super::request::Request;
-use super::{AnyClient, Database, Settings};
+use super::{AnyClient, Database};
 use crate::client::session::SessionError;
 use crate::endpoint::Limit;
 
@@ -58,7 +58,7 @@ impl<C: AnyClient> Database<C> {
     fn request_of_any(&self, command: &impl Serialize) -> Request<'_, C> {
         let mut body = Fields::new();
         body.extend("command", command);
-        Request::new(self.client(), self.name(), Settings::NONE, body)
+        self.namespace.request_without_settings(body)
     }
 }
 

@@ -37,6 +37,7 @@ use super::session_handle::Session;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bson::Document;
 
@@ -68,6 +69,7 @@ pub use self::update::{Delete, Replace, Update};
 use self::request::Request;
 use super::Client;
 
+use crate::endpoint::Limit;
 use crate::endpoint::options::{ReadPreference, WriteConcern};
 
 /// Gives a handle the methods that replace the client's options.
@@ -92,6 +94,14 @@ macro_rules! settings {
         #[must_use]
         pub fn write_concern(mut self, concern: WriteConcern) -> Self {
             Arc::make_mut(&mut self.namespace).settings.write_concern = Some(concern);
+            self
+        }
+
+        #[doc = concat!("Sets `timeoutMS` of the ", $of, "'s operations: how long each call may take in total, instead of the")]
+        #[doc = "limit of the client's options. Zero means no limit."]
+        #[must_use]
+        pub fn timeout(mut self, limit: Duration) -> Self {
+            Arc::make_mut(&mut self.namespace).timeout = Limit::of(limit);
             self
         }
     };
@@ -145,8 +155,8 @@ pub struct Database<C = Client> {
 
 impl<C: AnyClient> Database<C> {
     pub(crate) fn new(client: C, database: String) -> Self {
-        let (collection, settings) = (String::new(), Settings::default());
-        Self { namespace: Arc::new(Namespace { client, database, collection, settings }) }
+        let (collection, settings, timeout) = (String::new(), Settings::default(), Limit::Unset);
+        Self { namespace: Arc::new(Namespace { client, database, collection, settings, timeout }) }
     }
 
     /// Returns the database's name.
@@ -254,6 +264,12 @@ impl<T, C: AnyClient> Collection<T, C> {
 
     settings!("collection");
 
+    /// Returns the time limit of the collection's operations.
+    #[cfg(feature = "gridfs")]
+    pub(in crate::client) fn timeout_of_all(&self) -> Limit {
+        self.namespace.timeout
+    }
+
     /// Returns the request of a command whose target is this collection.
     #[track_caller]
     fn request(&self, command: &'static str) -> Request<'_, C> {
@@ -288,12 +304,26 @@ struct Namespace<C> {
     /// Empty for a database.
     collection: String,
     settings: Settings,
+    timeout: Limit,
 }
 
 impl<C> Namespace<C> {
     #[track_caller]
     fn request(&self, body: Fields) -> Request<'_, C> {
-        Request::new(&self.client, &self.database, &self.settings, body)
+        self.request_with(&self.settings, body)
+    }
+
+    /// Returns the request of a command that inherits the time limit, but no concern and no read preference.
+    #[track_caller]
+    fn request_without_settings(&self, body: Fields) -> Request<'_, C> {
+        self.request_with(Settings::NONE, body)
+    }
+
+    #[track_caller]
+    fn request_with<'c>(&'c self, settings: &'c Settings, body: Fields) -> Request<'c, C> {
+        let mut request = Request::new(&self.client, &self.database, settings, body);
+        request.inherited_timeout = self.timeout;
+        request
     }
 }
 

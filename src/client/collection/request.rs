@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 use super::super::Client;
 use super::super::cursor::{Cursor, OpenCursor, TimeoutMode};
 use super::super::error::ClientError;
+use super::super::in_session::Explicit;
 use super::super::operation::Operation;
 use super::super::query::{Query, Verb};
 use super::super::session_handle::Session;
@@ -53,6 +54,8 @@ pub(super) struct Request<'c, C = Client> {
     pub write_concern: Option<WriteConcern>,
     pub session: Option<&'c mut Session>,
     pub timeout: Limit,
+    /// The time limit of the collection or database.
+    pub inherited_timeout: Limit,
     /// The time limit of the call, if it is already running.
     pub started: Option<Limit>,
     pub site: &'static Location<'static>,
@@ -72,6 +75,7 @@ impl<'c, C> Request<'c, C> {
             write_concern: None,
             session: None,
             timeout: Limit::Unset,
+            inherited_timeout: Limit::Unset,
             started: None,
             site: Location::caller(),
         }
@@ -88,7 +92,21 @@ impl<'c, C: AnyClient> Request<'c, C> {
         if let Some(started) = self.started {
             return Ok(started);
         }
-        self.client.running().limit_in(self.session.as_ref().map(|session| &**session.explicit()), self.timeout)
+        self.client.running().limit_in(self.explicit(), self.timeout())
+    }
+
+    /// Returns the limit of this call, or else of its collection or database. In a call to `with_transaction`, only the
+    /// first one counts, because the session has a limit (Client Side Operations Timeout, "Validation and Overrides").
+    fn timeout(&self) -> Limit {
+        let is_inherited = !self.timeout.is_set() && self.inherited_timeout.is_set();
+        match is_inherited && self.explicit().is_none_or(|explicit| explicit.limit().is_none()) {
+            true => self.inherited_timeout,
+            false => self.timeout,
+        }
+    }
+
+    fn explicit(&self) -> Option<&Explicit> {
+        self.session.as_ref().map(|session| &**session.explicit())
     }
 
     /// Sets [`limit`](Self::limit), which is already running.
@@ -99,7 +117,7 @@ impl<'c, C: AnyClient> Request<'c, C> {
     /// Completes the command. Done outside a builder's future, which then does not need to hold the whole builder.
     pub fn ready(mut self, writes: bool) -> Result<Ready<'c>, ClientError> {
         let read_preference = self.inherit(writes)?;
-        let limit = self.started.unwrap_or(self.timeout);
+        let limit = self.started.unwrap_or_else(|| self.timeout());
         let Self { client, database, session, site, .. } = self;
         Ok(Ready {
             client: client.running(),
@@ -129,14 +147,14 @@ impl<'c, C: AnyClient> Request<'c, C> {
         options: CursorOptions,
     ) -> Result<Cursor<T>, ClientError> {
         let writes = verb == Verb::Aggregate && writes_its_result(self.body.document()?);
-        let read_preference = self.inherit(writes)?;
+        let (read_preference, timeout) = (self.inherit(writes)?, self.timeout());
         let prepared = Prepared {
             client: self.client.running().clone(),
             database: self.database,
             body: self.body.finish(),
             session: self.session,
             read_preference,
-            timeout: self.timeout,
+            timeout,
         };
         let mut query = options.apply(Query::of(verb, prepared, self.site));
         if let Some(limit) = self.started {
@@ -151,7 +169,8 @@ impl<'c, C: AnyClient> Request<'c, C> {
         is_named: bool,
         set: impl for<'o> FnOnce(OpenCursor<'o>) -> OpenCursor<'o> + Send,
     ) -> Result<Cursor, ClientError> {
-        let Self { client, database, session, read_preference, timeout, started, site, .. } = self;
+        let timeout = self.timeout();
+        let Self { client, database, session, read_preference, started, site, .. } = self;
         let body = self.body.finish()?;
         let operation = Operation { is_named_by_command: is_named, ..Operation::new(database, &body) };
         let operation = with(operation, session, read_preference, timeout);
@@ -167,6 +186,7 @@ impl<'c, C: AnyClient> Request<'c, C> {
     /// Returns writes in bulk, with the fields of the request as their options.
     pub fn into_write(mut self, collection: &'c str, ordered: bool) -> Result<Write<'c>, ClientError> {
         self.inherit(true)?;
+        let limit = self.started.unwrap_or_else(|| self.timeout());
         let mut write = Write::of(self.client.running().clone(), self.database, collection, self.site);
         if !ordered {
             write = write.unordered();
@@ -174,7 +194,7 @@ impl<'c, C: AnyClient> Request<'c, C> {
         if let Some(session) = self.session {
             write = write.session(session);
         }
-        write.set_limit(self.started.unwrap_or(self.timeout));
+        write.set_limit(limit);
         Ok(write.options(self.body.finish()?))
     }
 
@@ -321,7 +341,8 @@ macro_rules! builder {
             }
 
             /// Sets `timeoutMS`: how long the call may take in total, including all its attempts. The default is
-            /// [`Options::timeout`](crate::Options::timeout). Zero means no limit.
+            /// the limit of the collection or database, or else [`Options::timeout`](crate::Options::timeout). Zero means no
+            /// limit.
             pub fn timeout(mut self, limit: std::time::Duration) -> Self {
                 self.request.timeout = Limit::of(limit);
                 self

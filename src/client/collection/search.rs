@@ -14,7 +14,7 @@ use super::super::error::ClientError;
 use super::administration::found_or_not;
 use super::fields::{Fields, Shape};
 use super::request::Request;
-use super::{AnyClient, Collection, Settings};
+use super::{AnyClient, Collection};
 use crate::client::session::SessionError;
 use crate::endpoint::Limit;
 
@@ -66,7 +66,7 @@ impl<T, C: AnyClient> Collection<T, C> {
 
     #[track_caller]
     fn search_request(&self, command: &'static str) -> Request<'_, C> {
-        Request::new(self.client(), self.database(), Settings::NONE, Fields::command(command, self.name()))
+        self.namespace.request_without_settings(Fields::command(command, self.name()))
     }
 }
 

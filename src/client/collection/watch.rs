@@ -31,6 +31,7 @@ impl<C: AnyClient> Namespace<C> {
     #[track_caller]
     fn watch<'c, E>(&'c self, target: WatchTarget<'c>, pipeline: impl Serialize) -> Watch<'c, E, C> {
         let mut watch = Watch::of(self.client.clone(), target, &pipeline);
+        watch.timeout = self.timeout;
         watch.read_preference = self.settings.read_preference.as_ref();
         if let Some(level) = &self.settings.read_concern {
             watch.options.add("readConcern", &rawdoc! { "level": level.as_str() });

@@ -271,7 +271,7 @@ macro_rules! call {
             }
 
             fn limit(&self) -> Result<Limit, SessionError> {
-                self.bucket.client().running().limit_in(None, self.timeout)
+                self.bucket.client().running().limit_in(None, self.timeout.or_limit(self.bucket.files().timeout_of_all()))
             }
 
             fn begin(self, limit: Limit) -> impl Future<Output = Result<$output, ClientError>> + Send {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bson::{Bson, Document, doc};
-use wharf::client::{CursorType, ReturnDocument, TransactionOptions, WriteModel};
+use wharf::client::{CursorType, ReturnDocument, Session, TransactionOptions, WriteModel};
 use wharf::{Acknowledgement, Client, Database, ReadPreference, ReadPreferenceMode, WriteConcern};
 use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
@@ -191,6 +191,31 @@ async fn time_limit_leaves_the_older_ones_out() {
     let concern = |place: usize| arrived[place].get_document("writeConcern").unwrap().contains_key("wtimeout");
     assert_eq!((concern(0), concern(1)), (true, false));
     assert!(arrived[2].get_i64("maxTimeMS").unwrap() > 1_000, "{}", arrived[2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn time_limit_of_a_handle_applies_to_all_its_calls() {
+    let (server, client, shop) = start().await;
+    let minute = Duration::from_secs(60);
+    let shop = shop.timeout(minute);
+    let orders = shop.collection::<Document>("orders");
+    let quick = orders.clone().timeout(Duration::from_secs(1));
+    let _ = orders.find(doc! {}).await.unwrap();
+    orders.insert_many([doc! { "_id": 1 }]).await.unwrap();
+    orders.update_one(doc! {}, doc! { "$set": { "paid": true } }).await.unwrap();
+    shop.run_command(doc! { "ping": 1 }).await.unwrap();
+    let _ = shop.run_cursor_command(doc! { "find": "orders" }).await.unwrap();
+    let _ = orders.watch(()).await.unwrap();
+    quick.delete_one(doc! {}).await.unwrap();
+    orders.delete_one(doc! {}).timeout(Duration::ZERO).await.unwrap();
+    // The call as a whole has the limit of the session.
+    let mut session = client.start_session().default_timeout(Duration::from_secs(30)).await.unwrap();
+    let body = async |mut session: Session| orders.find_one(doc! {}).session(&mut session).await;
+    session.with_transaction(body).await.unwrap();
+    let limit = |command: &Document| command.get_i64("maxTimeMS").ok().map(|limit| (limit + 999) / 1000);
+    let limits: Vec<_> = arrived(&server).iter().map(limit).collect();
+    let expected = [60, 60, 60, 60, 60, 60, 1].map(Some).into_iter().chain([None, Some(30)]);
+    assert_eq!(limits[..9], expected.collect::<Vec<_>>());
 }
 
 #[tokio::test(start_paused = true)]
