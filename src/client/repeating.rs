@@ -81,7 +81,7 @@ type Next<T, E> = ControlFlow<Result<T, E>, Session>;
 
 impl<T, E> Repeating<T, E> {
     pub(crate) fn begin(session: &Session, options: TransactionOptions) -> Self {
-        let limit = session.default_timeout();
+        let limit = session.timeout_of(&options);
         let limited = session.explicit().limit_to(limit.map(|limit| Limit::of(limit).start()));
         let mut repetitions = Repetitions::new(now(), limit);
         let next = repetitions.begin();

@@ -169,6 +169,42 @@ impl Session {
         self.end(End::Commit, None, Location::caller())
     }
 
+    /// Commits the transaction as [`commit_transaction`](Self::commit_transaction) does, but within this limit
+    /// (`timeoutMS`). Zero means no limit.
+    ///
+    /// # Errors
+    ///
+    /// As for [`commit_transaction`](Self::commit_transaction).
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`commit_transaction`](Self::commit_transaction).
+    #[track_caller]
+    pub fn commit_transaction_within(
+        &mut self,
+        limit: Duration,
+    ) -> impl Future<Output = Result<(), ClientError>> + Send + '_ {
+        self.commit_within(Limit::of(limit).start())
+    }
+
+    /// Aborts the transaction as [`abort_transaction`](Self::abort_transaction) does, but within this limit (`timeoutMS`).
+    /// Zero means no limit.
+    ///
+    /// # Errors
+    ///
+    /// As for [`abort_transaction`](Self::abort_transaction).
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`abort_transaction`](Self::abort_transaction).
+    #[track_caller]
+    pub fn abort_transaction_within(
+        &mut self,
+        limit: Duration,
+    ) -> impl Future<Output = Result<(), ClientError>> + Send + '_ {
+        self.abort_within(Limit::of(limit).start())
+    }
+
     /// Aborts the transaction. Errors of the command are not reported: the server aborts the transaction when it
     /// expires.
     ///
@@ -335,8 +371,8 @@ impl Session {
     }
 
     /// Returns how long a transaction may be repeated, if the options say so.
-    pub(super) fn default_timeout(&self) -> Option<Duration> {
-        self.explicit.lock().default_timeout()
+    pub(super) fn timeout_of(&self, options: &TransactionOptions) -> Option<Duration> {
+        self.explicit.lock().timeout_of(options)
     }
 
     /// Returns a second value for the session, for the body of a transaction. Dropping it does not end anything.

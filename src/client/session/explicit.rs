@@ -180,9 +180,15 @@ impl<P> Session<P> {
         self.is_causally_consistent && !self.is_snapshot
     }
 
-    /// Returns `defaultTimeoutMS`, or the client's `timeoutMS`.
-    pub fn default_timeout(&self) -> Option<Duration> {
-        self.default_timeout
+    /// Returns `timeoutMS` of a transaction with these options: its own, or else `defaultTimeoutMS` of the session or
+    /// `timeoutMS` of the client.
+    pub fn timeout_of(&self, options: &TransactionOptions) -> Option<Duration> {
+        options.timeout.or(self.transaction_defaults.timeout).or(self.default_timeout)
+    }
+
+    /// Returns `timeoutMS` of a commit or an abort.
+    pub fn timeout_of_end(&self) -> Option<Duration> {
+        self.timeout_of(&self.transaction.options)
     }
 
     /// Advances the cluster time to another session's, if that is newer. It is used only for this session.

@@ -94,6 +94,9 @@ pub struct TransactionOptions {
     /// `maxCommitTimeMS`: how long the server may take to commit. Deprecated in favour of
     /// [`default_timeout`](crate::client::StartSession::default_timeout) of the session, with which it is not sent.
     pub max_commit_time: Option<Duration>,
+    /// `timeoutMS`: how long the commit, the abort or the whole `with_transaction` may take; zero means no limit. Default:
+    /// [`SessionOptions::default_timeout`](SessionOptions#structfield.default_timeout).
+    pub timeout: Option<Duration>,
 }
 
 impl TransactionOptions {
@@ -121,6 +124,12 @@ impl TransactionOptions {
         self
     }
 
+    /// Sets [`timeout`](Self#structfield.timeout).
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.timeout = Some(limit);
+        self
+    }
+
     /// Returns these options, with unset options taken from `other`.
     pub(super) fn or(self, other: &Self) -> Self {
         Self {
@@ -128,6 +137,7 @@ impl TransactionOptions {
             write_concern: self.write_concern.or_else(|| other.write_concern.clone()),
             read_preference: self.read_preference.or_else(|| other.read_preference.clone()),
             max_commit_time: self.max_commit_time.or(other.max_commit_time),
+            timeout: self.timeout.or(other.timeout),
         }
     }
 
@@ -138,6 +148,7 @@ impl TransactionOptions {
             write_concern: Some(options.write_concern.clone()),
             read_preference: Some(options.read_preference.clone()),
             max_commit_time: None,
+            timeout: None,
         }
     }
 }

@@ -37,7 +37,7 @@ pub struct Repetitions {
 }
 
 impl Repetitions {
-    /// Begins a call. `limit` is the session's [`default_timeout`](super::Session::default_timeout); zero means none.
+    /// Begins a call. `limit` is [`timeout_of`](super::Session::timeout_of) its transaction; zero means none.
     pub fn new(now: Instant, limit: Option<Duration>) -> Self {
         let limit = match limit {
             None => DEFAULT_LIMIT,

@@ -15,7 +15,7 @@ impl End {
             (Some(limit), Self::Commit) => limit,
             // The time may have run out, and the transaction must not stay open.
             (Some(limit), Self::Abort) => limit.unstarted(),
-            (None, _) => Limit::Unset.or(explicit.lock().default_timeout()),
+            (None, _) => Limit::Unset.or(explicit.lock().timeout_of_end()),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::ops::ControlFlow;
+use std::time::Duration;
 
 use bson::{RawDocument, RawDocumentBuf, Timestamp};
 use serde::Serialize;
@@ -12,6 +13,7 @@ use crate::client::{
     self, BodyError, ClientError, OpenCursor, Operation, Query, Repeating, StartSession, TransactionOptions,
     TransactionState, TypedCommand, Watch, WatchTarget, Write,
 };
+use crate::endpoint::Limit;
 
 /// A session: operations that see the effects of earlier ones in the session (causal consistency), that read the same
 /// point in time (`snapshot`), or that belong to a transaction. Start it with [`Client::start_session`].
@@ -203,6 +205,17 @@ impl Session {
         self.client.drive_within(session.limit_of_commit(), |limit| session.commit_within(limit))?
     }
 
+    /// Commits the transaction within this limit (`timeoutMS`). Zero means no limit.
+    ///
+    /// # Errors
+    ///
+    /// As for [`commit_transaction`](Self::commit_transaction).
+    #[track_caller]
+    pub fn commit_transaction_within(&mut self, limit: Duration) -> Result<(), ClientError> {
+        let session = &mut self.session;
+        self.client.drive_within(Limit::of(limit), |limit| session.commit_within(limit))?
+    }
+
     /// Aborts the transaction. Errors of the command are not reported: the server aborts the transaction when it
     /// expires.
     ///
@@ -213,6 +226,17 @@ impl Session {
     pub fn abort_transaction(&mut self) -> Result<(), ClientError> {
         let session = &mut self.session;
         self.client.drive_within(session.limit_of_abort(), |limit| session.abort_within(limit))?
+    }
+
+    /// Aborts the transaction within this limit (`timeoutMS`). Zero means no limit.
+    ///
+    /// # Errors
+    ///
+    /// As for [`abort_transaction`](Self::abort_transaction).
+    #[track_caller]
+    pub fn abort_transaction_within(&mut self, limit: Duration) -> Result<(), ClientError> {
+        let session = &mut self.session;
+        self.client.drive_within(Limit::of(limit), |limit| session.abort_within(limit))?
     }
 
     /// Runs `body` in a transaction and commits it. Repeats body and commit where the errors' labels allow it, for at most

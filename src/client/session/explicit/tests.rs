@@ -565,12 +565,21 @@ fn commit_after_one_that_failed_unsent_or_has_no_outcome_has_the_write_concern_m
 #[test]
 fn session_inherits_the_time_limit() {
     let options = SessionOptions::default().default_timeout(Duration::from_secs(1));
-    assert_eq!(session_of(&options, "mongodb://h/?timeoutMS=5").default_timeout(), Some(Duration::from_secs(1)));
+    assert_eq!(session_of(&options, "mongodb://h/?timeoutMS=5").timeout_of_end(), Some(Duration::from_secs(1)));
     assert_eq!(
-        session_of(&SessionOptions::default(), "mongodb://h/?timeoutMS=5").default_timeout(),
+        session_of(&SessionOptions::default(), "mongodb://h/?timeoutMS=5").timeout_of_end(),
         Some(Duration::from_millis(5))
     );
-    assert_eq!(session().default_timeout(), None);
+    assert_eq!(session().timeout_of_end(), None);
+    // The options of a transaction come first, and end with it.
+    let (second, minute) = (Duration::from_secs(1), Duration::from_secs(60));
+    let own = TransactionOptions::default().timeout(minute);
+    let mut session = session_of(&options, "mongodb://h");
+    assert_eq!((session.timeout_of(&own), session.timeout_of_end()), (Some(minute), Some(second)));
+    session.start_transaction(own).unwrap();
+    assert_eq!(session.timeout_of_end(), Some(minute));
+    let _ = (session.begin_abort().unwrap(), session.start_transaction(TransactionOptions::default()).unwrap());
+    assert_eq!(session.timeout_of_end(), Some(second));
     let refused = Session::<()>::new(
         ServerSession::new(Moment::now()),
         &SessionOptions::default().snapshot(true).causal_consistency(true),
