@@ -124,6 +124,15 @@ impl Session {
         self.explicit.lock().transaction_state()
     }
 
+    /// Returns whether the session is pinned, and whether it is dirty, for the tests of the specification.
+    #[cfg(feature = "unstable")]
+    #[doc(hidden)]
+    #[must_use]
+    pub fn is_pinned_and_dirty(&self) -> (bool, bool) {
+        let state = self.explicit.lock();
+        (state.is_pinned(), state.is_dirty())
+    }
+
     /// Advances the cluster time to another session's, if it is newer.
     ///
     /// # Errors

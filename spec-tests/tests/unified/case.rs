@@ -14,13 +14,11 @@ use wharf::ClientError;
 use wharf::client::ClientStatus;
 use wharf_testbed::edition::Edition;
 
-use crate::changes::SharedChanges;
-use crate::clients::{Changes, Client, Cursor, Session, Which};
+use crate::clients::{Bucket, Changes, Collection, Cursor, Database, Session, Which};
 use crate::environment::Environment;
-use crate::files::Bucket;
 use crate::format::{
-    CommonOptions, Component, Entity, EventType, ExpectedEvents, ExpectedLogMessage, ExpectedLogMessages, Level,
-    Operation, Test, TestFile,
+    Component, Entity, EventType, ExpectedEvents, ExpectedLogMessage, ExpectedLogMessages, Level, Operation, Test,
+    TestFile,
 };
 use crate::matching::{Entities, all_match, bson, document, matches};
 use crate::observed::{Kept, Message, Observed, ObservedClient, PATIENCE, TOPOLOGY, until};
@@ -50,23 +48,10 @@ pub struct Case {
     timeout_by_chance: bool,
 }
 
-/// A database with its options.
-#[derive(Clone)]
-pub struct Database {
-    pub client: Arc<ObservedClient>,
-    pub name: String,
-    pub options: CommonOptions,
-}
-
-/// A collection with its options. Its database's options apply where it has none.
-#[derive(Clone)]
-pub struct Collection {
-    pub database: Database,
-    pub name: String,
-}
-
-/// A cursor; `None` after it was closed.
-pub type SharedCursor = Arc<tokio::sync::Mutex<Option<Cursor>>>;
+/// A cursor or a change stream; `None` after it was closed.
+type Shared<T> = Arc<tokio::sync::Mutex<Option<T>>>;
+pub type SharedCursor = Shared<Cursor>;
+pub type SharedChanges = Shared<Changes>;
 
 /// An entity.
 #[derive(Clone)]
@@ -256,6 +241,13 @@ impl Case {
         }
     }
 
+    fn database(&self, name: &str) -> Result<Database, Stop> {
+        match self.get(name)? {
+            Held::Database(database) => Ok(database),
+            _ => Err(Stop::Broken(format!("{name} is not a database"))),
+        }
+    }
+
     pub fn thread(&self, name: &str) -> Result<Arc<Thread>, Stop> {
         match self.get(name)? {
             Held::Thread(thread) => Ok(thread),
@@ -284,26 +276,14 @@ impl Case {
                 self.add(&entity.id, Held::Client(Arc::new(client)))
             }
             Entity::Database(entity) => {
-                let client = self.client(&entity.client)?;
-                let database =
-                    Database { client, name: entity.database_name.clone(), options: entity.database_options.clone() };
+                let client = &self.client(&entity.client)?.client;
+                let database = client.database(&entity.database_name, &entity.database_options);
                 self.add(&entity.id, Held::Database(database))
             }
             Entity::Collection(entity) => {
-                let Held::Database(mut database) = self.get(&entity.database)? else {
-                    return Err(Stop::Broken(format!("{} is not a database", entity.database)));
-                };
-                let own = entity.collection_options.clone();
-                let inherited = database.options;
-                database.options = CommonOptions {
-                    read_concern: own.read_concern.or(inherited.read_concern),
-                    read_preference: own.read_preference.or(inherited.read_preference),
-                    write_concern: own.write_concern.or(inherited.write_concern),
-                    timeout_ms: own.timeout_ms.or(inherited.timeout_ms),
-                    raw_data: false,
-                };
-                let name = entity.collection_name.clone();
-                self.add(&entity.id, Held::Collection(Collection { database, name }))
+                let database = self.database(&entity.database)?;
+                let collection = database.collection(&entity.collection_name, &entity.collection_options);
+                self.add(&entity.id, Held::Collection(collection))
             }
             Entity::Session(entity) => {
                 let client = self.client(&entity.client)?;
@@ -325,13 +305,10 @@ impl Case {
                 self.add(&entity.id, Held::Thread(Arc::new(thread)))
             }
             Entity::Bucket(entity) => {
-                let Held::Database(database) = self.get(&entity.database)? else {
-                    return Err(Stop::Broken(format!("{} is not a database", entity.database)));
-                };
                 if !entity.options.is_empty() {
                     return Err(Stop::Broken("the runner knows no bucketOptions".to_owned()));
                 }
-                self.add(&entity.id, Held::Bucket(Bucket::of(&database)))
+                self.add(&entity.id, Held::Bucket(self.database(&entity.database)?.bucket()))
             }
             Entity::ClientEncryption(_) => Err(Stop::Lacks("client-side encryption")),
         }
@@ -398,7 +375,7 @@ impl Case {
             Returned::Documents(documents) => {
                 let documents = Bson::Array(documents.into_iter().map(Bson::from).collect());
                 if let Some(expected) = expected {
-                    all_match(&expected, &documents, self)?;
+                    all_match(&expected, Some(&documents), self)?;
                 }
                 save(Held::Bson(documents))
             }
@@ -544,10 +521,4 @@ fn summary(event: &Observed) -> String {
 pub fn text<'a>(operation: &'a Operation, name: &str) -> Result<&'a str, Stop> {
     let value = operation.arguments.get(name).and_then(Value::as_str);
     value.ok_or_else(|| Stop::Broken(format!("{} needs the string {name}", operation.name)))
-}
-
-impl Database {
-    pub fn client(&self) -> &Client {
-        &self.client.client
-    }
 }

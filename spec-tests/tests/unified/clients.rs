@@ -5,17 +5,21 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use bson::{Bson, Document, RawDocument, RawDocumentBuf, Timestamp};
+use bson::{Bson, Document, Timestamp};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
 use tokio::task::block_in_place;
 use tracing::dispatcher;
 use wharf::client::{
-    self, ClientStatus, CommandEvent, OpenCursor, TopologyEvent, TracingOptions, TransactionOptions, TransactionState,
-    Watch, WatchTarget, Write, Written,
+    self, ClientStatus, CommandEvent, TopologyEvent, TracingOptions, TransactionOptions, TransactionState,
 };
-use wharf::{ClientError, DriverInfo, InvalidOption, Operation, Options, PoolEvent, single};
+use wharf::gridfs::GridFsBucket;
+use wharf::{ClientError, DriverInfo, InvalidOption, Options, PoolEvent, ReadPreference, WriteConcern, single};
 
+use crate::arguments::Argument;
 use crate::environment::owned;
-use crate::format::Object;
+use crate::format::{Object, set};
 use crate::matching::Entities;
 use crate::sessions::session_options;
 use crate::stop::Stop;
@@ -25,6 +29,41 @@ use crate::stop::Stop;
 pub enum Which {
     Pooled,
     Single,
+}
+
+/// A value of either client.
+#[derive(Clone)]
+pub enum Of<P, S> {
+    Pooled(P),
+    Single(S),
+}
+
+pub type Client = Of<wharf::Client, single::Client>;
+pub type Database = Of<wharf::Database, single::Database>;
+pub type Collection = Of<wharf::Collection, single::Collection>;
+pub type Bucket = Of<GridFsBucket, single::GridFsBucket>;
+pub type Session = Of<client::Session, Apart<single::Session>>;
+pub type Cursor = Of<client::Cursor<Document>, Apart<single::Cursor<Document>>>;
+pub type Changes = Of<client::ChangeStream<Document>, Apart<single::ChangeStream<Document>>>;
+
+/// Returns the same of both clients' values.
+macro_rules! either {
+    ($value:expr, |$of:ident| $same:expr) => {
+        match $value {
+            Of::Pooled($of) => $same,
+            Of::Single($of) => $same,
+        }
+    };
+}
+
+/// Makes another value of the same client.
+macro_rules! map {
+    ($value:expr, |$of:ident| $made:expr) => {
+        match $value {
+            Of::Pooled($of) => Of::Pooled($made),
+            Of::Single($of) => Of::Single($made),
+        }
+    };
 }
 
 /// Runs a blocking function on a thread outside the runtime. Its log messages go where this task's messages go.
@@ -39,11 +78,15 @@ pub fn apart<T: Send>(run: impl FnOnce() -> T + Send) -> T {
 pub struct Apart<T: Send>(Option<T>);
 
 impl<T: Send> Apart<T> {
+    pub fn of(value: T) -> Self {
+        Self(Some(value))
+    }
+
     fn shared(&self) -> &T {
         self.0.as_ref().expect("only `into_value` and the drop take it")
     }
 
-    fn value(&mut self) -> &mut T {
+    pub fn value(&mut self) -> &mut T {
         self.0.as_mut().expect("only `into_value` and the drop take it")
     }
 
@@ -60,25 +103,31 @@ impl<T: Send> Drop for Apart<T> {
     }
 }
 
-#[derive(Clone)]
-pub enum Client {
-    Pooled(wharf::Client),
-    Single(single::Client),
+/// The options of a database or a collection.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct CommonOptions {
+    #[serde(default, deserialize_with = "set")]
+    pub read_concern: Option<ReadConcern>,
+    #[serde(default, deserialize_with = "argument")]
+    pub read_preference: Option<ReadPreference>,
+    #[serde(default, deserialize_with = "argument")]
+    pub write_concern: Option<WriteConcern>,
+    #[serde(default, deserialize_with = "argument", rename = "timeoutMS")]
+    pub timeout: Option<Duration>,
 }
 
-pub enum Session {
-    Pooled(client::Session),
-    Single(Apart<single::Session>),
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReadConcern {
+    #[serde(default, deserialize_with = "set")]
+    pub level: Option<String>,
 }
 
-pub enum Cursor {
-    Pooled(client::Cursor),
-    Single(Apart<single::Cursor>),
-}
-
-pub enum Changes {
-    Pooled(client::ChangeStream),
-    Single(Apart<single::ChangeStream>),
+/// Reads an optional field of a type that arguments have as well.
+fn argument<'de, D: Deserializer<'de>, T: Argument>(deserializer: D) -> Result<Option<T>, D::Error> {
+    let value = Value::deserialize(deserializer)?;
+    T::read(&value).map(Some).ok_or_else(|| D::Error::custom(format!("{value} has another type")))
 }
 
 type Take<E> = Arc<dyn Fn(&E) + Send + Sync>;
@@ -111,7 +160,25 @@ macro_rules! build {
     }};
 }
 
-const OWN: &str = "a session is used with its own client";
+/// Gives a handle the options that an entity sets.
+macro_rules! with_options {
+    ($of:expr, $options:expr) => {{
+        let (mut of, options) = ($of, $options);
+        if let Some(preference) = &options.read_preference {
+            of = of.read_preference(preference.clone());
+        }
+        if let Some(level) = options.read_concern.as_ref().and_then(|concern| concern.level.as_ref()) {
+            of = of.read_concern(level);
+        }
+        if let Some(concern) = &options.write_concern {
+            of = of.write_concern(concern.clone());
+        }
+        match options.timeout {
+            Some(limit) => of.timeout(limit),
+            None => of,
+        }
+    }};
+}
 
 impl Client {
     pub fn new(which: Which, options: Options, subscribers: Subscribers) -> Result<Self, InvalidOption> {
@@ -122,24 +189,31 @@ impl Client {
     }
 
     pub fn options(&self) -> &Options {
-        match self {
-            Self::Pooled(client) => client.options(),
-            Self::Single(client) => client.options(),
-        }
+        either!(self, |client| client.options())
     }
 
     pub fn append_metadata(&self, library: DriverInfo) -> Result<(), InvalidOption> {
-        match self {
-            Self::Pooled(client) => client.append_metadata(library),
-            Self::Single(client) => client.append_metadata(library),
-        }
+        either!(self, |client| client.append_metadata(library))
     }
 
     pub fn status(&self) -> ClientStatus {
-        match self {
-            Self::Pooled(client) => client.status(),
-            Self::Single(client) => client.status(),
-        }
+        either!(self, |client| client.status())
+    }
+
+    pub fn database(&self, name: &str, options: &CommonOptions) -> Database {
+        map!(self, |client| with_options!(client.database(name), options))
+    }
+
+    pub fn start_session(&self, options: &Object, entities: &dyn Entities) -> Result<Session, Stop> {
+        Ok(match self {
+            Self::Pooled(client) => {
+                let start = session_options(client.start_session(), options, entities)?;
+                Of::Pooled(start.into_future().into_inner()?)
+            }
+            Self::Single(client) => {
+                Of::Single(Apart::of(session_options(client.start_session(), options, entities)?.run()?))
+            }
+        })
     }
 
     pub async fn connect(&self) -> Result<(), ClientError> {
@@ -155,109 +229,44 @@ impl Client {
             Self::Single(client) => _ = apart(|| client.shutdown(limit)),
         }
     }
+}
 
-    pub fn start_session(&self, options: &Object, entities: &dyn Entities) -> Result<Session, Stop> {
-        let started = match self {
-            Self::Pooled(client) => {
-                let start = session_options(client.start_session(), options, entities)?;
-                start.into_future().into_inner().map(Session::Pooled)
-            }
-            Self::Single(client) => {
-                session_options(client.start_session(), options, entities)?.run().map(Session::single)
-            }
-        };
-        started.map_err(|error| Stop::Refused(error.to_string()))
+impl Database {
+    pub fn collection(&self, name: &str, options: &CommonOptions) -> Collection {
+        map!(self, |database| with_options!(database.collection(name), options))
     }
 
-    pub async fn run_command(&self, database: &str, command: &RawDocument) -> Result<RawDocumentBuf, ClientError> {
-        match self {
-            Self::Pooled(client) => client.run_command(database, command).await,
-            Self::Single(client) => apart(|| client.run_command(database, command)),
-        }
+    pub fn bucket(&self) -> Bucket {
+        map!(self, |database| database.gridfs_bucket(None))
+    }
+}
+
+impl Collection {
+    /// Returns the collection's database, without its options.
+    pub fn database(&self) -> Database {
+        map!(self, |collection| collection.client().database(collection.database()))
     }
 
-    pub async fn run<'c>(
-        &self,
-        operation: Operation<'c>,
-        session: Option<&'c mut Session>,
-    ) -> Result<RawDocumentBuf, ClientError> {
-        match (self, session) {
-            (Self::Pooled(client), None) => client.run(operation).await,
-            (Self::Pooled(client), Some(Session::Pooled(session))) => client.run(operation.session(session)).await,
-            (Self::Single(client), None) => apart(|| client.run(operation)),
-            (Self::Single(_), Some(Session::Single(session))) => apart(|| session.value().run(operation)),
-            _ => unreachable!("{OWN}"),
-        }
-    }
-
-    /// Opens a cursor whose options `with` sets.
-    pub async fn cursor<'c>(
-        &self,
-        operation: Operation<'c>,
-        session: Option<&'c mut Session>,
-        with: impl FnOnce(OpenCursor<'c>) -> OpenCursor<'c> + Send,
-    ) -> Result<Cursor, ClientError> {
-        let single = |cursor| Cursor::Single(Apart(Some(cursor)));
-        match (self, session) {
-            (Self::Pooled(client), None) => with(client.cursor(operation)).await.map(Cursor::Pooled),
-            (Self::Pooled(client), Some(Session::Pooled(session))) => {
-                with(client.cursor(operation.session(session))).await.map(Cursor::Pooled)
-            }
-            (Self::Single(client), None) => apart(|| client.cursor(operation).with(with).run()).map(single),
-            (Self::Single(_), Some(Session::Single(session))) => {
-                apart(|| session.value().cursor(operation).with(with).run()).map(single)
-            }
-            _ => unreachable!("{OWN}"),
-        }
-    }
-
-    /// Sends the writes that `with` adds.
-    pub async fn write<'c>(
-        &self,
-        database: &'c str,
-        collection: &'c str,
-        session: Option<&'c mut Session>,
-        with: impl FnOnce(Write<'c>) -> Write<'c> + Send,
-    ) -> Result<Written, ClientError> {
-        match (self, session) {
-            (Self::Pooled(client), None) => with(client.write(database, collection)).await,
-            (Self::Pooled(client), Some(Session::Pooled(session))) => {
-                with(client.write(database, collection)).session(session).await
-            }
-            (Self::Single(client), None) => apart(|| client.write(database, collection).with(with).run()),
-            (Self::Single(_), Some(Session::Single(session))) => {
-                apart(|| session.value().write(database, collection).with(with).run())
-            }
-            _ => unreachable!("{OWN}"),
-        }
-    }
-
-    /// Opens a change stream whose options `with` sets.
-    pub async fn watch<'c>(
-        &self,
-        target: WatchTarget<'c>,
-        pipeline: Bson,
-        session: Option<&'c mut Session>,
-        with: impl FnOnce(Watch<'c>) -> Watch<'c> + Send,
-    ) -> Result<Changes, ClientError> {
-        let single = |changes| Changes::Single(Apart(Some(changes)));
-        match (self, session) {
-            (Self::Pooled(client), None) => with(client.watch(target, pipeline)).await.map(Changes::Pooled),
-            (Self::Pooled(client), Some(Session::Pooled(session))) => {
-                with(client.watch(target, pipeline)).session(session).await.map(Changes::Pooled)
-            }
-            (Self::Single(client), None) => apart(|| client.watch(target, pipeline).with(with).run()).map(single),
-            (Self::Single(_), Some(Session::Single(session))) => {
-                apart(|| session.value().watch(target, pipeline).with(with).run()).map(single)
-            }
-            _ => unreachable!("{OWN}"),
-        }
+    pub fn name(&self) -> &str {
+        either!(self, |collection| collection.name())
     }
 }
 
 impl Session {
-    fn single(session: single::Session) -> Self {
-        Self::Single(Apart(Some(session)))
+    /// Returns the asynchronous client's session.
+    pub fn pooled(&mut self) -> &mut client::Session {
+        match self {
+            Self::Pooled(session) => session,
+            Self::Single(_) => unreachable!("a session is used with its own client"),
+        }
+    }
+
+    /// Returns the single client's session.
+    pub fn single(&mut self) -> &mut single::Session {
+        match self {
+            Self::Pooled(_) => unreachable!("a session is used with its own client"),
+            Self::Single(session) => session.value(),
+        }
     }
 
     pub fn id(&self) -> Bson {
@@ -281,6 +290,13 @@ impl Session {
         }
     }
 
+    pub fn is_pinned_and_dirty(&self) -> (bool, bool) {
+        match self {
+            Self::Pooled(session) => session.is_pinned_and_dirty(),
+            Self::Single(session) => session.shared().is_pinned_and_dirty(),
+        }
+    }
+
     pub fn start_transaction(&mut self, options: TransactionOptions) -> Result<(), ClientError> {
         match self {
             Self::Pooled(session) => session.start_transaction(options),
@@ -288,17 +304,21 @@ impl Session {
         }
     }
 
-    pub async fn commit_transaction(&mut self) -> Result<(), ClientError> {
-        match self {
-            Self::Pooled(session) => session.commit_transaction().await,
-            Self::Single(session) => apart(|| session.value().commit_transaction()),
+    pub async fn commit_transaction(&mut self, limit: Option<Duration>) -> Result<(), ClientError> {
+        match (self, limit) {
+            (Self::Pooled(session), None) => session.commit_transaction().await,
+            (Self::Pooled(session), Some(limit)) => session.commit_transaction_within(limit).await,
+            (Self::Single(session), None) => apart(|| session.value().commit_transaction()),
+            (Self::Single(session), Some(limit)) => apart(|| session.value().commit_transaction_within(limit)),
         }
     }
 
-    pub async fn abort_transaction(&mut self) -> Result<(), ClientError> {
-        match self {
-            Self::Pooled(session) => session.abort_transaction().await,
-            Self::Single(session) => apart(|| session.value().abort_transaction()),
+    pub async fn abort_transaction(&mut self, limit: Option<Duration>) -> Result<(), ClientError> {
+        match (self, limit) {
+            (Self::Pooled(session), None) => session.abort_transaction().await,
+            (Self::Pooled(session), Some(limit)) => session.abort_transaction_within(limit).await,
+            (Self::Single(session), None) => apart(|| session.value().abort_transaction()),
+            (Self::Single(session), Some(limit)) => apart(|| session.value().abort_transaction_within(limit)),
         }
     }
 
@@ -326,7 +346,7 @@ impl Session {
                     session.value().with_transaction_options(options, |lent| {
                         // The operations of the body look the session up by its name, so the session moves.
                         let stand_in = lent.client().start_session().run()?;
-                        let moved = Session::single(std::mem::replace(lent, stand_in));
+                        let moved = Session::Single(Apart::of(std::mem::replace(lent, stand_in)));
                         let (ended, back) = runtime.block_on(body(moved));
                         if let Some(Session::Single(back)) = back {
                             *lent = back.into_value();
@@ -342,20 +362,20 @@ impl Session {
 impl Cursor {
     pub async fn next_if_any(&mut self) -> Result<Option<Document>, ClientError> {
         match self {
-            Self::Pooled(cursor) => Ok(cursor.next_if_any().await?.as_deref().map(owned)),
-            Self::Single(cursor) => apart(|| Ok(cursor.value().next_if_any()?.as_deref().map(owned))),
+            Self::Pooled(cursor) => cursor.next_if_any().await,
+            Self::Single(cursor) => apart(|| cursor.value().next_if_any()),
         }
     }
 
     /// Returns the next document, waiting for it at the end of a tailable cursor.
     pub async fn next(&mut self) -> Result<Option<Document>, ClientError> {
         match self {
-            Self::Pooled(cursor) => Ok(cursor.next_document().await?.map(owned)),
-            Self::Single(cursor) => apart(|| Ok(cursor.value().next_document()?.map(owned))),
+            Self::Pooled(cursor) => cursor.next().await,
+            Self::Single(cursor) => apart(|| cursor.value().next().transpose()),
         }
     }
 
-    pub async fn rest(mut self) -> Result<Vec<Document>, ClientError> {
+    pub async fn rest(mut self) -> Result<Vec<Document>, Stop> {
         let mut documents = Vec::new();
         while let Some(found) = self.next_if_any().await? {
             documents.push(found);
@@ -379,15 +399,15 @@ impl Cursor {
 impl Changes {
     pub async fn next(&mut self) -> Result<Option<Document>, ClientError> {
         match self {
-            Self::Pooled(changes) => Ok(changes.next().await?.as_deref().map(owned)),
-            Self::Single(changes) => apart(|| Ok(changes.value().next_event()?.map(owned))),
+            Self::Pooled(changes) => changes.next().await,
+            Self::Single(changes) => apart(|| changes.value().next().transpose()),
         }
     }
 
     pub async fn next_if_any(&mut self) -> Result<Option<Document>, ClientError> {
         match self {
-            Self::Pooled(changes) => Ok(changes.next_if_any().await?.as_deref().map(owned)),
-            Self::Single(changes) => apart(|| Ok(changes.value().next_if_any()?.as_deref().map(owned))),
+            Self::Pooled(changes) => changes.next_if_any().await,
+            Self::Single(changes) => apart(|| changes.value().next_if_any()),
         }
     }
 }

@@ -216,6 +216,15 @@ impl Environment {
         }
     }
 
+    /// Sets a fail point on the only server that a pinned session can use.
+    pub async fn set_fail_point(&self, fail_point: &Document) -> Result<(), String> {
+        let [server] = &self.servers[..] else {
+            return Err("a fail point of a session needs a single server".to_owned());
+        };
+        let set = server.run_command("admin", &raw(fail_point)).await;
+        set.map(drop).map_err(|error| format!("targetedFailPoint: {error}"))
+    }
+
     /// Turns a fail point off on all servers.
     pub async fn disable_fail_point(&self, name: &str) {
         for server in &self.servers {

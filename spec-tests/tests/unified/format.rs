@@ -4,6 +4,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
+use crate::clients::CommonOptions;
 use crate::kms::KmsProviders;
 use crate::spans::{ExpectedSpans, ObserveTracing};
 
@@ -318,23 +319,6 @@ pub struct CollectionEntity {
     pub collection_name: String,
     #[serde(default)]
     pub collection_options: CommonOptions,
-}
-
-/// The options of a database or a collection.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub struct CommonOptions {
-    #[serde(default, deserialize_with = "set")]
-    pub read_concern: Option<Object>,
-    #[serde(default, deserialize_with = "set")]
-    pub read_preference: Option<Object>,
-    #[serde(default, deserialize_with = "set")]
-    pub write_concern: Option<Object>,
-    #[serde(default, deserialize_with = "set", rename = "timeoutMS")]
-    pub timeout_ms: Option<u64>,
-    /// Whether the operation wants the server's own form of the data (`rawData`).
-    #[serde(skip)]
-    pub raw_data: bool,
 }
 
 #[derive(Debug, Clone, Deserialize)]

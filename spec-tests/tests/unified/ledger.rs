@@ -305,23 +305,7 @@ pub const LEDGER: &[Entry] = &[
 ];
 
 /// The features that wharf or the runner lacks, in the words of `Stop::Lacks`, with the reasons.
-const LACKS: &[(&str, &str)] = &[
-    (
-        "a bulkWrite of a client, which needs a server of version 8.0",
-        "the runner has no models for it: system-tests/tests/handles/client_bulk.rs has its tests, on a scripted server",
-    ),
-    (
-        "a comment of getMore that differs from the one of the command",
-        "the runner opens the cursor in the raw form, which repeats the comment of its command",
-    ),
-    (
-        "timeoutMS of a transaction's operations",
-        "the client takes the time limit of commits and aborts from the session",
-    ),
-    ("public view of whether a session is dirty", "it is not part of the public interface"),
-    ("a monitor, which learns of another primary without an operation", MONITORS),
-    ("public view of what a session is pinned to", "it is not part of the public interface"),
-];
+const LACKS: &[(&str, &str)] = &[("a monitor, which learns of another primary without an operation", MONITORS)];
 
 /// Returns the missing features, with the reasons.
 pub fn lack(what: &str) -> Option<String> {

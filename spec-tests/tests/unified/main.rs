@@ -13,11 +13,12 @@
 
 #![cfg(not(any(loom, shuttle)))]
 
+mod arguments;
+mod calls;
 mod case;
-mod changes;
 mod clients;
-mod commands;
-mod crud;
+mod collections;
+mod databases;
 mod environment;
 mod files;
 mod format;
@@ -26,6 +27,7 @@ mod ledger;
 mod matching;
 mod observed;
 mod operations;
+mod results;
 mod sessions;
 mod spans;
 mod stop;
@@ -547,10 +549,10 @@ const WAYS_TO_FAIL: &[(&str, &[&str])] = &[
     ("entity-collection-database-undefined", &["no entity foo"]),
     ("entity-database-client-undefined", &["no entity foo"]),
     ("entity-findCursor", &["no entity cursor0"]),
-    ("entity-findCursor-malformed", &["needs a filter"]),
+    ("entity-findCursor-malformed", &["needs filter"]),
     ("entity-session-client-undefined", &["no entity foo"]),
     ("ignoreResultAndError", &["E11000 duplicate key"]),
-    ("ignoreResultAndError-malformed", &["insertOne has no argument foo"]),
+    ("ignoreResultAndError-malformed", &["insertOne needs document"]),
     ("operation-failure", &["no such command: 'unsupportedCommand'", "unknown top level operator"]),
     ("operation-unsupported", &["unsupportedOperation is not an operation"]),
     (
@@ -564,7 +566,7 @@ const WAYS_TO_FAIL: &[(&str, &[&str])] = &[
         ],
     ),
     ("operator-matchAsRoot", &["x: y: expected 3, got 2"]),
-    ("returnDocument-enum-invalid", &["invalid is not a value of returnDocument"]),
+    ("returnDocument-enum-invalid", &["\"invalid\" is not a value of returnDocument"]),
 ];
 
 #[test]

@@ -50,16 +50,22 @@ pub fn matches(expected: &Bson, actual: Option<&Bson>, is_root: bool, entities: 
     }
 }
 
-/// Checks the documents of a cursor, each as a root-level document.
-pub fn all_match(expected: &Bson, actual: &Bson, entities: &dyn Entities) -> Result<(), String> {
+/// Checks several documents, each as a root-level document.
+pub fn all_match(expected: &Bson, actual: Option<&Bson>, entities: &dyn Entities) -> Result<(), String> {
     match (expected, actual) {
-        (Bson::Array(expected), Bson::Array(actual)) if expected.len() == actual.len() => {
+        (Bson::Array(expected), Some(Bson::Array(actual))) if expected.len() == actual.len() => {
             for (index, (expected, actual)) in expected.iter().zip(actual).enumerate() {
                 matches(expected, Some(actual), true, entities).map_err(|error| format!("[{index}]: {error}"))?;
             }
             Ok(())
         }
-        _ => matches(expected, Some(actual), true, entities),
+        (Bson::Document(expected), Some(Bson::Document(actual))) if expected.len() == actual.len() => {
+            for (name, expected) in expected {
+                matches(expected, actual.get(name), true, entities).map_err(|error| format!("{name}: {error}"))?;
+            }
+            Ok(())
+        }
+        _ => matches(expected, actual, true, entities),
     }
 }
 

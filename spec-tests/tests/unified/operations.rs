@@ -3,17 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bson::Bson;
+use bson::{Bson, Document};
 use serde_json::Value;
-use wharf::client::{ClientStatus, TransactionState};
+use wharf::client::ClientStatus;
 
-use crate::case::{Case, Collection, Database, Held, Returned, SharedCursor, text};
-use crate::environment::raw;
-use crate::format::{CommonOptions, Entity, ExpectedEvent, Filled, Operation};
-use crate::matching::{bson, document};
+use crate::arguments::{Arguments, options};
+use crate::calls::{Call, call, shared};
+use crate::case::{Case, Held, Returned, SharedChanges, SharedCursor, text};
+use crate::clients::{CommonOptions, Of, Session, apart};
+use crate::format::{Entity, ExpectedEvent, Filled, Operation};
+use crate::matching::document;
 use crate::observed::{PATIENCE, until};
 use crate::stop::Stop;
-use crate::{commands, crud, files, sessions};
+use crate::{collections, databases, files, sessions};
 
 /// Runs an operation.
 pub async fn run(case: &Arc<Case>, operation: &Operation) -> Result<Returned, Stop> {
@@ -35,61 +37,62 @@ pub async fn run(case: &Arc<Case>, operation: &Operation) -> Result<Returned, St
         },
         None => None,
     };
-    let is_in_transaction = session.as_ref().is_some_and(|session| {
-        matches!(session.transaction_state(), TransactionState::Starting | TransactionState::InProgress)
-    });
+    let mut arguments = Arguments::of(operation);
+    arguments.take::<String>("session")?;
     // Servers before 8.2 do not know the field. The option must not be sent to them.
-    let raw_data = operation.arguments.get("rawData") == Some(&Value::Bool(true)) && case.environment.has_raw_data();
-    // In a transaction, its own options apply (Transactions, "Interaction with Read Concern" and others).
-    let of_transaction = |mut database: Database| {
-        if is_in_transaction {
-            // In a callback, the limit of the session replaces the one that would be inherited.
-            let timeout_ms = database.options.timeout_ms.filter(|_| !operation.is_in_callback);
-            database.options = CommonOptions { timeout_ms, ..CommonOptions::default() };
-        }
-        database.options.raw_data = raw_data;
-        database
-    };
+    let raw_data = arguments.take::<bool>("rawData")? == Some(true) && case.environment.has_raw_data();
+    let name = operation.name.as_str();
+    let call = Call { arguments, session, raw_data };
     match case.get(&operation.object)? {
-        Held::Client(client) => commands::on_client(&client, operation, session).await,
-        Held::Database(database) => commands::on_database(&of_transaction(database), operation, session).await,
-        Held::Collection(Collection { database, name }) => {
-            let collection = Collection { database: of_transaction(database), name };
-            crud::on_collection(&collection, operation, session).await
-        }
-        Held::Cursor(cursor) => on_cursor(&cursor, operation).await,
-        Held::Changes(changes) => crate::changes::on_changes(&changes, operation).await,
+        Held::Client(client) => databases::on_client(&client.client, name, call).await,
+        Held::Database(database) => databases::on_database(&database, name, call).await,
+        Held::Collection(collection) => collections::on_collection(&collection, name, call).await,
+        Held::Cursor(cursor) => on_cursor(&cursor, name, call.arguments).await,
+        Held::Changes(changes) => on_changes(&changes, name, call.arguments).await,
         Held::Session(held) => sessions::on_session(case, &held, operation).await,
-        Held::Bucket(bucket) => files::on_bucket(&bucket, operation).await,
+        Held::Bucket(bucket) => files::on_bucket(&bucket, name, call.arguments).await,
         Held::Bson(_) | Held::Topology(_) | Held::Thread(_) => {
             Err(Stop::Broken(format!("{} has no operations", operation.object)))
         }
     }
 }
 
-async fn on_cursor(cursor: &SharedCursor, operation: &Operation) -> Result<Returned, Stop> {
-    commands::allow(operation, &["timeoutMS"])?;
+async fn on_cursor(cursor: &SharedCursor, name: &str, mut arguments: Arguments) -> Result<Returned, Stop> {
     let mut held = cursor.lock().await;
-    if operation.name == "close" {
-        let timeout = operation.arguments.get("timeoutMS").and_then(Value::as_u64);
+    let limit = arguments.take::<Duration>("timeoutMS")?;
+    arguments.end()?;
+    if name == "close" {
         if let Some(open) = held.take() {
-            open.close(timeout.map(Duration::from_millis)).await;
+            open.close(limit).await;
         }
         return Ok(Returned::Nothing);
     }
     let Some(open) = &mut *held else { return Err(Stop::Broken("the cursor is closed".to_owned())) };
-    match operation.name.as_str() {
+    Ok(returned(match name {
         // A single call for as many batches as it takes, so that its time limit covers one iteration.
-        "iterateUntilDocumentOrError" => match open.next().await? {
-            Some(found) => Ok(Returned::Value(found.into())),
-            None => Ok(Returned::Nothing),
-        },
-        "iterateOnce" => match open.next_if_any().await? {
-            Some(found) => Ok(Returned::Value(found.into())),
-            None => Ok(Returned::Nothing),
-        },
-        other => Err(Stop::Broken(format!("{other} is not an operation of a cursor"))),
+        "iterateUntilDocumentOrError" => open.next().await?,
+        "iterateOnce" => open.next_if_any().await?,
+        other => return Err(Stop::Broken(format!("{other} is not an operation of a cursor"))),
+    }))
+}
+
+async fn on_changes(changes: &SharedChanges, name: &str, arguments: Arguments) -> Result<Returned, Stop> {
+    arguments.end()?;
+    let mut held = changes.lock().await;
+    if name == "close" {
+        held.take();
+        return Ok(Returned::Nothing);
     }
+    let Some(open) = &mut *held else { return Err(Stop::Broken("the change stream is closed".to_owned())) };
+    Ok(returned(match name {
+        "iterateUntilDocumentOrError" => open.next().await?,
+        "iterateOnce" => open.next_if_any().await?,
+        other => return Err(Stop::Broken(format!("{other} is not an operation of a change stream"))),
+    }))
+}
+
+fn returned(found: Option<Document>) -> Returned {
+    found.map_or(Returned::Nothing, |found| Returned::Value(found.into()))
 }
 
 fn number(operation: &Operation, name: &str) -> Result<u64, Stop> {
@@ -117,8 +120,11 @@ async fn special(case: &Arc<Case>, operation: &Operation) -> Result<(), Stop> {
             let fail_point = document(fail_point);
             let name = fail_point.get_str("configureFailPoint").map_err(|error| error.to_string())?;
             case.fail_points.lock().unwrap().push(name.to_owned());
-            let set = client.client.run_command("admin", &raw(&fail_point)).await;
-            set.map(drop).map_err(|error| Stop::Broken(format!("failPoint: {error}")))
+            let admin = client.client.database("admin", &CommonOptions::default());
+            let arguments = Arguments::new("failPoint", &Default::default());
+            let mut call = Call { arguments, session: None, raw_data: false };
+            let set: Result<Document, _> = call!(&admin, call, |of| of.run_command(&fail_point));
+            set.map(drop).map_err(|error| Stop::Broken(format!("failPoint: {}", error.describe())))
         }
         "createEntities" => {
             let entities = operation.arguments.get("entities").cloned().unwrap_or_default();
@@ -209,10 +215,27 @@ async fn special(case: &Arc<Case>, operation: &Operation) -> Result<(), Stop> {
             let actual = locked.as_ref().map(|session| sessions::state_name(session.transaction_state()));
             ensure(actual == Some(state), || format!("the transaction is {actual:?}, not {state}"))
         }
-        "targetedFailPoint" | "assertSessionPinned" | "assertSessionUnpinned" => {
-            Err(Stop::Lacks("public view of what a session is pinned to"))
+        "targetedFailPoint" => {
+            case.session(text(operation, "session")?)?;
+            let fail_point = Arguments::of(operation).need::<Document>("failPoint")?;
+            let name = fail_point.get_str("configureFailPoint").map_err(|error| error.to_string())?;
+            case.fail_points.lock().unwrap().push(name.to_owned());
+            Ok(case.environment.set_fail_point(&fail_point).await?)
         }
-        "assertSessionDirty" | "assertSessionNotDirty" => Err(Stop::Lacks("public view of whether a session is dirty")),
+        assertion @ ("assertSessionPinned"
+        | "assertSessionUnpinned"
+        | "assertSessionDirty"
+        | "assertSessionNotDirty") => {
+            let held = case.session(text(operation, "session")?)?;
+            let state = held.session.lock().await.as_ref().map(Session::is_pinned_and_dirty);
+            let holds = state.is_some_and(|(is_pinned, is_dirty)| match assertion {
+                "assertSessionPinned" => is_pinned,
+                "assertSessionUnpinned" => !is_pinned,
+                "assertSessionDirty" => is_dirty,
+                _ => !is_dirty,
+            });
+            ensure(holds, || format!("{assertion}: the session is pinned and dirty: {state:?}"))
+        }
         "loop" => Err(Stop::Lacks("loops, which only tests of Atlas have")),
         other => Err(Stop::Broken(format!("{other} is not an operation of the runner"))),
     }
@@ -246,9 +269,4 @@ async fn index_exists(case: &Case, operation: &Operation) -> Result<bool, Stop> 
 fn first_batch(reply: &bson::Document) -> Result<Vec<Bson>, Stop> {
     let batch = reply.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch"));
     batch.cloned().map_err(|error| Stop::Broken(error.to_string()))
-}
-
-/// Returns an argument as BSON.
-pub fn argument(operation: &Operation, name: &str) -> Option<Bson> {
-    operation.arguments.get(name).map(bson)
 }

@@ -1,83 +1,49 @@
 //! Session entities and their operations.
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use bson::Bson;
-use serde_json::Value;
 use wharf::client::{AnyClient, ClientError, StartSession, TransactionOptions, TransactionState};
-use wharf::{Acknowledgement, WriteConcern};
 
+use crate::arguments::{Arguments, options};
 use crate::case::{Case, HeldSession, Returned};
 use crate::clients::Session;
-use crate::commands::{allow, read_preference};
 use crate::format::{Object, Operation};
 use crate::matching::Entities;
 use crate::stop::Stop;
 
+/// Sets the options of a session.
 pub fn session_options<'c, C: AnyClient>(
-    mut session: StartSession<'c, C>,
+    start: StartSession<'c, C>,
     options: &Object,
     entities: &dyn Entities,
 ) -> Result<StartSession<'c, C>, Stop> {
-    for (name, value) in options {
-        session = match (name.as_str(), value) {
-            ("causalConsistency", Value::Bool(value)) => session.causal_consistency(*value),
-            ("snapshot", Value::Bool(value)) => session.snapshot(*value),
-            ("snapshotTime", Value::String(name)) => match entities.bson(name) {
-                Some(Bson::Timestamp(time)) => session.snapshot_time(time),
-                other => return Err(Stop::Broken(format!("snapshotTime is {other:?}"))),
-            },
-            ("defaultTimeoutMS", value) if value.is_u64() => {
-                session.default_timeout(Duration::from_millis(value.as_u64().unwrap_or_default()))
-            }
-            ("defaultTransactionOptions", Value::Object(options)) => {
-                session.default_transaction_options(transaction_options(options)?)
-            }
-            _ => return Err(Stop::Broken(format!("{name} is not an option of a session"))),
+    let mut options = Arguments::new("a session", options);
+    let mut start = options!(options, start; causal_consistency, default_timeout, snapshot);
+    if let Some(name) = options.take::<String>("snapshotTime")? {
+        let Some(Bson::Timestamp(time)) = entities.bson(&name) else {
+            return Err(Stop::Broken(format!("snapshotTime {name} is no timestamp")));
         };
+        start = start.snapshot_time(time);
     }
-    Ok(session)
+    if let Some(fields) = options.take::<Object>("defaultTransactionOptions")? {
+        let mut fields = Arguments::new("a transaction", &fields);
+        start = start.default_transaction_options(transaction_options(&mut fields)?);
+    }
+    options.end().map(|()| start)
 }
 
-fn transaction_options(options: &Object) -> Result<TransactionOptions, Stop> {
-    let mut transaction = TransactionOptions::default();
-    for (name, value) in options {
-        transaction = match (name.as_str(), value) {
-            ("readConcern", Value::Object(concern)) => match concern.get("level").and_then(Value::as_str) {
-                Some(level) => transaction.read_concern(level),
-                None => transaction,
-            },
-            ("writeConcern", Value::Object(concern)) => transaction.write_concern(write_concern(concern)?),
-            ("readPreference", Value::Object(preference)) => transaction.read_preference(read_preference(preference)?),
-            ("maxCommitTimeMS", value) => {
-                transaction.max_commit_time(Duration::from_millis(value.as_u64().unwrap_or_default()))
-            }
-            ("callback", _) => transaction,
-            ("timeoutMS", _) => return Err(Stop::Lacks("timeoutMS of a transaction's operations")),
-            _ => return Err(Stop::Broken(format!("{name} is not an option of a transaction"))),
-        };
+fn transaction_options(options: &mut Arguments) -> Result<TransactionOptions, Stop> {
+    let mut transaction =
+        options!(options, TransactionOptions::default(); max_commit_time, read_preference, timeout, write_concern);
+    if let Some(concern) = options.take::<Object>("readConcern")? {
+        let mut concern = Arguments::new("readConcern", &concern);
+        if let Some(level) = concern.take::<String>("level")? {
+            transaction = transaction.read_concern(level);
+        }
+        concern.end()?;
     }
-    Ok(transaction)
-}
-
-fn write_concern(concern: &Object) -> Result<WriteConcern, Stop> {
-    let mut read = WriteConcern::default();
-    for (name, value) in concern {
-        read = match (name.as_str(), value) {
-            ("w", Value::String(mode)) => read.w(Acknowledgement::Mode(mode.clone())),
-            ("w", Value::Number(servers)) => {
-                let servers = servers.as_u64().and_then(|servers| u32::try_from(servers).ok()).unwrap_or_default();
-                read.w(Acknowledgement::Servers(servers))
-            }
-            ("journal" | "j", Value::Bool(value)) => read.journal(*value),
-            ("wtimeout" | "wtimeoutMS", value) => {
-                read.w_timeout(Duration::from_millis(value.as_u64().unwrap_or_default()))
-            }
-            _ => return Err(Stop::Broken(format!("{name} is not a field of a write concern"))),
-        };
-    }
-    Ok(read)
+    options.end().map(|()| transaction)
 }
 
 /// Returns the format's name of a state.
@@ -93,25 +59,23 @@ pub fn state_name(state: TransactionState) -> &'static str {
 
 pub async fn on_session(case: &Arc<Case>, held: &HeldSession, operation: &Operation) -> Result<Returned, Stop> {
     let mut locked = held.session.lock().await;
+    let mut arguments = Arguments::of(operation);
     if operation.name == "endSession" {
-        allow(operation, &[])?;
         locked.take();
         return Ok(Returned::Nothing);
     }
     let Some(session) = &mut *locked else { return Err(Stop::Refused("the session has ended".to_owned())) };
-    if operation.arguments.contains_key("timeoutMS") {
-        return Err(Stop::Lacks("timeoutMS of a transaction's operations"));
-    }
     match operation.name.as_str() {
-        "startTransaction" => session.start_transaction(transaction_options(&operation.arguments)?)?,
-        "commitTransaction" => session.commit_transaction().await?,
-        "abortTransaction" => session.abort_transaction().await?,
+        "startTransaction" => session.start_transaction(transaction_options(&mut arguments)?)?,
+        "commitTransaction" => session.commit_transaction(arguments.take("timeoutMS")?).await?,
+        "abortTransaction" => session.abort_transaction(arguments.take("timeoutMS")?).await?,
         "getSnapshotTime" => {
             let time = session.snapshot_time().ok_or_else(|| Stop::Broken("there is no snapshot time".to_owned()))?;
             return Ok(Returned::Value(time.into()));
         }
         "withTransaction" => {
-            let options = transaction_options(&operation.arguments)?;
+            arguments.take::<Bson>("callback")?;
+            let options = transaction_options(&mut arguments)?;
             let callback = operation.arguments.get("callback").cloned().unwrap_or_default();
             let mut callback: Vec<Operation> = serde_json::from_value(callback).map_err(|error| error.to_string())?;
             callback.iter_mut().for_each(|operation| operation.is_in_callback = true);

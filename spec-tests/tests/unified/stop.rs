@@ -1,12 +1,13 @@
 //! Why a case, or an operation of it, ends early.
 
-use bson::{Bson, Document, doc};
+use bson::{Bson, Document};
 use wharf::ClientError;
-use wharf::client::WriteFailure;
+use wharf::client::{WriteFailure, Written};
 
 use crate::environment::owned;
 use crate::format::ExpectedError;
-use crate::matching::{Entities, bson, document, matches};
+use crate::matching::{Entities, all_match, bson, document, matches};
+use crate::results::{bulk_of_client, partial_bulk};
 
 /// Why a case, or an operation of it, ends early.
 #[derive(Debug, Clone)]
@@ -153,35 +154,39 @@ impl Stop {
                 return fails(format!("errorResponse: {error}"));
             }
         }
-        if expected.write_errors.is_some() || expected.write_concern_errors.is_some() {
-            return Err("writeErrors are for clientBulkWrite".to_owned());
+        let failure = match self.client_error() {
+            Some(ClientError::BulkWrite(failure)) => Some(failure),
+            _ => None,
+        };
+        if let Some(errors) = &expected.write_errors {
+            let actual = failure.map(|failure| {
+                let errors = failure.write_errors.iter();
+                let errors = errors.map(|(place, error)| (place.to_string(), owned(&error.error.reply).into()));
+                Bson::Document(errors.collect::<Document>())
+            });
+            let errors = Bson::Document(document(errors));
+            all_match(&errors, actual.as_ref(), entities).or_else(|error| fails(format!("writeErrors: {error}")))?;
+        }
+        if let Some(errors) = &expected.write_concern_errors {
+            let actual = failure.map(|failure| {
+                let errors = failure.write_concern_errors.iter().map(|error| owned(&error.reply));
+                let concern = |reply: Document| reply.get("writeConcernError").cloned().unwrap_or(reply.into());
+                Bson::Array(errors.map(concern).collect())
+            });
+            let errors = Bson::Array(errors.iter().map(|error| document(error).into()).collect());
+            all_match(&errors, actual.as_ref(), entities)
+                .or_else(|error| fails(format!("writeConcernErrors: {error}")))?;
         }
         if let Some(result) = &expected.expect_result {
             // Before the first write, wharf's error has no result.
-            let none = wharf::client::Written::default();
-            let actual = Some(bulk_result(self.write_failure().map_or(&none, |failure| &failure.written)));
+            let actual = match failure {
+                Some(failure) => failure.partial_result.as_ref().map(bulk_of_client),
+                None => Some(partial_bulk(self.write_failure().map_or(&Written::default(), |of| &of.written))),
+            };
             if let Err(error) = matches(&bson(result), actual.as_ref(), true, entities) {
                 return fails(format!("expectResult: {error}"));
             }
         }
         Ok(())
     }
-}
-
-/// Returns the BulkWriteResult of the CRUD specification.
-pub fn bulk_result(written: &wharf::client::Written) -> Bson {
-    let number = |number: u64| i64::try_from(number).unwrap();
-    let upserted: Document = written
-        .upserted
-        .iter()
-        .map(|(place, id)| (place.to_string(), Bson::try_from(id.as_raw_bson_ref()).unwrap()))
-        .collect();
-    Bson::Document(doc! {
-        "insertedCount": number(written.inserted),
-        "matchedCount": number(written.matched),
-        "modifiedCount": number(written.modified),
-        "deletedCount": number(written.deleted),
-        "upsertedCount": written.upserted.len() as i64,
-        "upsertedIds": upserted,
-    })
 }

@@ -270,6 +270,12 @@ impl<P> Session<P> {
         !matches!(self.transaction.pin, Pin::Free)
     }
 
+    /// Returns whether the server session will be discarded, because its last operation may still be running.
+    #[cfg(feature = "unstable")]
+    pub fn is_dirty(&self) -> bool {
+        self.server.is_dirty
+    }
+
     /// Returns whether a command has taken the session's pin.
     pub fn is_pin_taken(&self) -> bool {
         matches!(self.transaction.pin, Pin::Taken)

@@ -163,6 +163,14 @@ impl Session {
         self.session.snapshot_time()
     }
 
+    /// Returns whether the session is pinned, and whether it is dirty, for the tests of the specification.
+    #[cfg(feature = "unstable")]
+    #[doc(hidden)]
+    #[must_use]
+    pub fn is_pinned_and_dirty(&self) -> (bool, bool) {
+        self.session.is_pinned_and_dirty()
+    }
+
     /// Returns the state of the session's transaction.
     #[must_use]
     pub fn transaction_state(&self) -> TransactionState {
