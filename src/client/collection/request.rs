@@ -225,8 +225,13 @@ impl<'c, C: AnyClient> Request<'c, C> {
                 true => concern.clone().without_w_timeout().document(),
                 false => concern.document(),
             };
-            // An empty concern leaves the choice to the server, and still replaces the client's options.
-            self.body.add("writeConcern", &concern.unwrap_or_default());
+            match concern {
+                Some(concern) => self.body.add("writeConcern", &concern),
+                // The server's default is not sent (Read and Write Concern, "On the Wire").
+                None if self.client.running().options().write_concern.document().is_none() => {}
+                // It replaces that of the client's options, which would be added.
+                None => self.body.add("writeConcern", &RawDocumentBuf::new()),
+            }
         }
         Ok(self.read_preference.or(settings.read_preference.as_ref()))
     }

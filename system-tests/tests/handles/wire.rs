@@ -194,6 +194,19 @@ async fn time_limit_leaves_the_older_ones_out() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn empty_write_concern_is_sent_only_to_replace_that_of_the_client() {
+    let (server, _client, shop) = start().await;
+    let orders = shop.write_concern(WriteConcern::default()).collection::<Document>("orders");
+    orders.delete_one(doc! {}).await.unwrap();
+    orders.insert_many([doc! { "_id": 1 }]).await.unwrap();
+    assert!(arrived(&server).iter().all(|command| !command.contains_key("writeConcern")));
+    let (server, client) = scripted("w=majority", |command, _| empty(command)).await;
+    let shop = client.database("shop").write_concern(WriteConcern::default());
+    shop.collection::<Document>("orders").delete_one(doc! {}).await.unwrap();
+    assert_eq!(arrived(&server)[0].get_document("writeConcern").unwrap(), &doc! {});
+}
+
+#[tokio::test(start_paused = true)]
 async fn time_limit_of_a_handle_applies_to_all_its_calls() {
     let (server, client, shop) = start().await;
     let minute = Duration::from_secs(60);
