@@ -17,10 +17,10 @@ use super::super::spans::Described;
 use super::super::write::WriteError;
 use super::bulk::{Change, WriteModel, has_no_option};
 use super::fields::{Fields, Shape, refused};
-use super::request::Request;
+use super::request::{Request, is_unacknowledged};
 use super::{AnyClient, Collection, Settings};
 use crate::client::deployment::WaitLogged;
-use crate::client::session::{SessionError, is_single, is_unacknowledged};
+use crate::client::session::{SessionError, is_single};
 use crate::endpoint::options::InvalidOption;
 use crate::endpoint::wire::reply::{self, whole_number};
 use crate::endpoint::{Limit, OutgoingSequence, ServerError, WriteConcernError};
@@ -134,11 +134,7 @@ impl<'c, C: AnyClient> ClientBulkWrite<'c, C> {
         };
         let session = request.session.map(|session| session.explicit().clone());
         let body = request.body.finish()?;
-        let is_in_transaction = session.as_ref().is_some_and(|explicit| explicit.lock().is_in_transaction());
-        let is_unacknowledged = match body.get_document("writeConcern") {
-            Ok(concern) => matches!(whole_number(concern, "w"), Ok(Some(0))),
-            Err(_) => !is_in_transaction && is_unacknowledged(&client.options().write_concern),
-        };
+        let is_unacknowledged = is_unacknowledged(client, &body, session.as_deref());
         // The specification prescribes the messages.
         if is_unacknowledged && verbose_results {
             let reason = "Cannot request unacknowledged write concern and verbose results";

@@ -21,7 +21,8 @@ const COMMAND: &str = "findAndModify";
 
 impl<T, C: AnyClient> Collection<T, C> {
     /// Prepares an update of the first document that matches `filter`. Await it for the document before the update, or
-    /// [after](FindOneAndUpdate::return_document) it. `update` is as for [`update_one`](Self::update_one).
+    /// [after](FindOneAndUpdate::return_document) it. `update` is as for [`update_one`](Self::update_one). With the write concern
+    /// `w: 0` there is no document.
     #[track_caller]
     pub fn find_one_and_update(&self, filter: impl Serialize, update: impl Serialize) -> FindOneAndUpdate<'_, T, C> {
         let mut request = self.request_of_modify(&filter);
@@ -30,7 +31,7 @@ impl<T, C: AnyClient> Collection<T, C> {
     }
 
     /// Prepares a replacement of the first document that matches `filter`. Await it for the document before or
-    /// [after](FindOneAndReplace::return_document) the replacement.
+    /// [after](FindOneAndReplace::return_document) the replacement. With the write concern `w: 0` there is no document.
     #[track_caller]
     pub fn find_one_and_replace(
         &self,
@@ -45,7 +46,8 @@ impl<T, C: AnyClient> Collection<T, C> {
         FindOneAndReplace { request, document: PhantomData }
     }
 
-    /// Prepares a deletion of the first document that matches `filter`. Await it for the document.
+    /// Prepares a deletion of the first document that matches `filter`. Await it for the document. With the write concern
+    /// `w: 0` there is none.
     #[track_caller]
     pub fn find_one_and_delete(&self, filter: impl Serialize) -> FindOneAndDelete<'_, T, C> {
         let mut request = self.request_of_modify(&filter);
@@ -101,7 +103,11 @@ macro_rules! modifies {
             where
                 T: DeserializeOwned,
             {
-                value_of(&self.request.ready(true)?.write(true, &[]).await?)?.map(read).transpose()
+                let ready = self.request.ready(true)?;
+                let is_unacknowledged = ready.is_unacknowledged();
+                let reply = ready.write(true, &[]).await?;
+                // The server replies all the same.
+                if is_unacknowledged { Ok(None) } else { value_of(&reply)?.map(read).transpose() }
             }
         }
 

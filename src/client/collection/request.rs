@@ -1,6 +1,6 @@
 //! The part that all builders share: a command while it is built, and how it is finally run.
 
-use crate::client::session::{SessionError, name, takes_read_concern, writes_its_result};
+use crate::client::session::{self, SessionError, name, takes_read_concern, writes_its_result};
 use crate::endpoint::options::{PRIMARY, ReadPreference, WriteConcern};
 use std::panic::Location;
 use std::time::Duration;
@@ -20,6 +20,7 @@ use super::super::typed::{Prepared, with};
 use super::super::write::Write;
 use super::fields::Fields;
 use super::{AnyClient, Settings};
+use crate::endpoint::wire::reply::whole_number;
 use crate::endpoint::{Limit, OutgoingSequence};
 
 /// A builder that a client runs, within a time limit that may have started before: a blocking call may have to wait for
@@ -249,6 +250,11 @@ pub(super) struct Ready<'c> {
 }
 
 impl Ready<'_> {
+    /// Returns whether the application asks for no acknowledgement.
+    pub fn is_unacknowledged(&self) -> bool {
+        is_unacknowledged(self.client, &self.body, self.session.as_ref().map(|session| &**session.explicit()))
+    }
+
     /// Runs a command that reads.
     pub async fn read(self) -> Result<RawDocumentBuf, ClientError> {
         let operation = Operation::read(self.database, &self.body);
@@ -270,6 +276,15 @@ impl Ready<'_> {
     ) -> Result<RawDocumentBuf, ClientError> {
         let operation = Operation::of_write(self.database, &self.body, is_single).sequences(sequences);
         self.client.run_at(with(operation, self.session, None, self.limit), self.site).await
+    }
+}
+
+/// Returns whether a command that writes asks for no acknowledgement.
+pub(super) fn is_unacknowledged(client: &Client, body: &RawDocument, explicit: Option<&Explicit>) -> bool {
+    match body.get_document("writeConcern") {
+        Ok(concern) => matches!(whole_number(concern, "w"), Ok(Some(0))),
+        Err(_) if explicit.is_some_and(|explicit| explicit.lock().is_in_transaction()) => false,
+        Err(_) => session::is_unacknowledged(&client.options().write_concern),
     }
 }
 

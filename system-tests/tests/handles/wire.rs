@@ -207,6 +207,16 @@ async fn empty_write_concern_is_sent_only_to_replace_that_of_the_client() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn unacknowledged_change_returns_no_document() {
+    let (_server, client) = scripted("w=0", |_, _| Answer::Reply(doc! { "ok": 1, "value": { "_id": 1 } })).await;
+    let orders = client.database("shop").collection::<Document>("orders");
+    assert_eq!(orders.find_one_and_delete(doc! {}).await.unwrap(), None);
+    let one = WriteConcern::default().w(Acknowledgement::Servers(1));
+    let found = orders.find_one_and_delete(doc! {}).write_concern(one).await.unwrap();
+    assert_eq!(found, Some(doc! { "_id": 1 }));
+}
+
+#[tokio::test(start_paused = true)]
 async fn time_limit_of_a_handle_applies_to_all_its_calls() {
     let (server, client, shop) = start().await;
     let minute = Duration::from_secs(60);
