@@ -291,7 +291,9 @@ fn start(runtime: &tokio::runtime::Runtime) -> Servers {
         let one = ReplicaSetOptions { members: 1, ..ReplicaSetOptions::default() };
         let balanced = scope.spawn(|| ReplicaSet::start(one).unwrap());
         let with_users = [false, true].map(|is_member| scope.spawn(move || start_with_users(is_member)));
-        let standalone = Mongod::start(MongodOptions::default()).unwrap();
+        // A case of versioned-api needs the parameter, which affects no other case.
+        let extra_args = ["--setParameter", "acceptApiVersion2=true"].map(Into::into).to_vec();
+        let standalone = Mongod::start(MongodOptions { extra_args, ..MongodOptions::default() }).unwrap();
         (
             sets.map(|set| set.join().unwrap()),
             balanced.join().unwrap(),
