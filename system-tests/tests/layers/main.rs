@@ -48,7 +48,7 @@ const CIRCLES: &[(&str, usize, &str)] = &[
     ("pool::metrics", 2, "A histogram is stored in a form of its own, and made from it."),
     (
         "pool::runtime",
-        18,
+        19,
         "A pool and its environment hold each other: the environment's tasks and sinks work for the pool.",
     ),
     ("telemetry", 2, "The log writes sentences, and a sentence has the log's words."),
