@@ -76,7 +76,7 @@ pub const MUTANTS: &[Mutant] = &[
                 right: "self.pop_nearby()?",
                 wrong: "
                     let shard = self.nearby_shard()?;
-                    let counted = shard.guessed_slots(&self.slab, 1).next().is_some_and(|top| top.tally().count_hit());
+                    let counted = shard.guessed_slots(&self.slab).next().is_some_and(|top| top.tally().count_hit());
                     let slot = self.pop_nearby()?;
                     if counted {
                         Held::new(self, slot).begin_timed_use();
