@@ -14,8 +14,8 @@ pub enum CheckBeforeUse {
     /// The pool checks a connection that was available for longer than this, or for almost as long: from 0.2 seconds
     /// less on.
     ///
-    /// A connection that was used more recently costs its check-out and check-in about two nanoseconds, not a reading of
-    /// the system's clock: while such a pool lives, a thread of this process advances a coarse clock ten times a second.
+    /// A connection that was used more recently costs its check-out and check-in a comparison each, and no reading of the
+    /// system's clock: while such a pool lives, a thread of this process advances a coarse clock ten times a second.
     IdleLongerThan(Duration),
     /// The pool checks every connection, except one that was opened for the check-out itself.
     Always,
