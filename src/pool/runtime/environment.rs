@@ -221,7 +221,7 @@ unsafe impl<E: Establish> Environment for TokioEnvironment<E> {
     /// If the check panics, the connection counts as broken.
     #[inline]
     fn condition(&self, connection: &mut E::Connection) -> Condition {
-        contain(|| self.establish.condition(connection)).unwrap_or(Condition::Broken)
+        contain(|| self.establish.first().condition(connection)).unwrap_or(Condition::Broken)
     }
 
     fn broken_by(&self, connection: &E::Connection) -> Option<Cause> {

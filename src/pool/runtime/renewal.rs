@@ -30,7 +30,8 @@ impl<E: Establish> Pool<E> {
     /// Opens all further connections with another establisher, and [renews](Self::renew) the pool.
     ///
     /// From now on, the new establisher also checks, drains and closes the connections that earlier ones have opened. The
-    /// earlier ones are dropped with the pool.
+    /// pool's first establisher continues to judge their [condition](Establish::condition), and all earlier ones are
+    /// dropped with the pool.
     pub fn replace_establisher(&self, establish: E) {
         self.here().core.environment().establish.replace(Arc::new(establish));
         self.renew();
