@@ -1,8 +1,8 @@
 //! The pictures of BENCHMARKS.md, drawn from `docs/pictures/data`.
 
-mod svg;
 #[cfg(test)]
 mod rendered;
+mod svg;
 #[cfg(test)]
 mod tests;
 

@@ -41,7 +41,8 @@ document.title = faults.join("; ") || "fine";
 "#;
 
 fn browser() -> String {
-    let is_there = |name: &&str| Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success());
+    let is_there =
+        |name: &&str| Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success());
     let found = || BROWSERS.into_iter().find(is_there).map(str::to_owned);
     env::var("WHARF_CHROMIUM").ok().or_else(found).expect("a Chromium, or WHARF_CHROMIUM with its path")
 }
@@ -50,7 +51,8 @@ fn browser() -> String {
 fn look_at(browser: &str, name: &str, picture: &str, (scheme, number, background): (&str, u8, &str)) -> String {
     let page = env::temp_dir().join(format!("wharf-{}-{name}-{scheme}.html", std::process::id()));
     let look = LOOK.replace("LEAST", &CONTRAST.to_string());
-    fs::write(&page, format!("<body style=\"background:{background}\">{picture}<script>{look}</script></body>")).unwrap();
+    fs::write(&page, format!("<body style=\"background:{background}\">{picture}<script>{look}</script></body>"))
+        .unwrap();
     let output = Command::new(browser)
         .args(["--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"])
         .arg(format!("--blink-settings=preferredColorScheme={number}"))

@@ -35,7 +35,8 @@ pub fn measure(arguments: &Client) -> Result<Vec<Claim>, Failure> {
             // without a client costs more than 0.6 times what it costs the official driver.
             let limits = [(raw, Limit::AtMost(1.05)), (official, Limit::AtMost(0.6))];
             for (other, limit) in limits.into_iter().take(if tasks == 1 { 1 } else { 2 }) {
-                let text = format!("{operation}, CPU with {tasks} tasks: the handle's is {limit} times that of {other}");
+                let text =
+                    format!("{operation}, CPU with {tasks} tasks: the handle's is {limit} times that of {other}");
                 claims.push(limit.judge(text, median(&turns.ratios(tasks, CPU.value, handle, other))));
             }
         }

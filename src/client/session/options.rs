@@ -95,7 +95,7 @@ pub struct TransactionOptions {
     /// [`default_timeout`](crate::client::StartSession::default_timeout) of the session, with which it is not sent.
     pub max_commit_time: Option<Duration>,
     /// `timeoutMS`: how long the commit, the abort or the whole `with_transaction` may take; zero means no limit. Default:
-    /// [`SessionOptions::default_timeout`](SessionOptions#structfield.default_timeout).
+    /// that of [the session](crate::client::StartSession::default_timeout).
     pub timeout: Option<Duration>,
 }
 

@@ -84,12 +84,15 @@ fn queries() -> Vec<String> {
     queries
 }
 
-/// Returns the metrics that a query names, each with its matchers: the label, the operator and the value.
-fn selectors(query: &str) -> Vec<(&str, Vec<(&str, &str, &str)>)> {
+/// A metric that a query names, and its matchers: the label, the operator and the value.
+type Selector<'q> = (&'q str, Vec<(&'q str, &'q str, &'q str)>);
+
+/// Returns the metrics that a query names.
+fn selectors(query: &str) -> Vec<Selector<'_>> {
     query.match_indices("wharf_pool_").map(|(at, _)| selector(&query[at..])).collect()
 }
 
-fn selector(text: &str) -> (&str, Vec<(&str, &str, &str)>) {
+fn selector(text: &str) -> Selector<'_> {
     let (name, rest) = text.split_at(text.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(text.len()));
     let matchers = rest.strip_prefix('{').and_then(|rest| rest.split_once('}')).map_or("", |(matchers, _)| matchers);
     let matchers = matchers.split(',').filter(|matcher| !matcher.is_empty()).map(|matcher| {
