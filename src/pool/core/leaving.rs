@@ -42,12 +42,12 @@ pub struct Usage {
 impl<E: Environment> Held<E> {
     fn usage(self, is_idle: bool) -> Usage {
         let (core, slot) = (self.core(), self.slot());
-        let (created, hits_before, waits) = self.record(|record| (record.created, record.hits_before, record.waits));
+        let (created, first_use) = self.record(|record| (record.created, record.first_use));
         let since = |since| Duration::from_nanos(core.nanos_since_epoch().saturating_sub(since));
         Usage {
             connection_id: self.id(),
             age: Duration::from_nanos(core.environment.stopwatch().saturating_sub(created)),
-            uses: slot.tally().hits() - hits_before + u64::from(waits),
+            uses: first_use.uses(slot.tally().hits()),
             idle: (is_idle && core.notes_idle_times()).then(|| since(slot.since())),
         }
     }

@@ -150,7 +150,7 @@ impl<E: Environment> Held<E> {
         let (core, slot) = (self.core(), self.slot());
         let now = core.environment.stopwatch();
         let waited = started.until(now);
-        self.record_mut(|record| record.waits = record.waits.saturating_add(1));
+        self.record_mut(|record| record.first_use.count_other());
         if is_opened {
             core.measures.opened.record(waited);
         } else {

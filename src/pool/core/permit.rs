@@ -10,6 +10,7 @@ use super::environment::Environment;
 use super::held::Held;
 use super::slab::{Record, Stamp};
 use super::state::Phase;
+use super::tally::FirstUse;
 use super::tokens::Pending;
 use crate::pool::event::PoolEvent;
 use crate::pool::sync::{Mutex, wake};
@@ -50,7 +51,12 @@ impl<E: Environment> Permit<E> {
         let reference: Arc<Core<E>> = core.clone();
         slot.set_known_as(connection_id, false);
         slot.set_expires_at(core.expiry(connection_id));
-        let record = Record { created, hits_before: slot.tally().hits(), core: Some(reference), ..Record::default() };
+        let record = Record {
+            created,
+            first_use: FirstUse::after(slot.tally().hits()),
+            core: Some(reference),
+            ..Record::default()
+        };
         // SAFETY: INV-1: the slot did not have an owner, so it is ours.
         unsafe {
             slot.with_record_mut(|present| *present = record);

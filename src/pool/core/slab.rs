@@ -17,7 +17,7 @@ use super::check_out::Started;
 use super::hold::Hold;
 use super::pinning::Purpose;
 use super::services::Membership;
-use super::tally::Tally;
+use super::tally::{FirstUse, Tally};
 use crate::pool::metrics::Counter;
 use crate::pool::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::pool::sync::{Mutex, OnceLock, UnsafeCell, follow, unless_mutant};
@@ -90,10 +90,7 @@ pub(super) struct Record {
     /// The service that the connection belongs to, in load-balanced mode.
     pub(super) membership: Option<Membership>,
     pub(super) purpose: Purpose,
-    /// How many times the connection was checked out otherwise than by a hit.
-    pub(super) waits: u32,
-    /// The slot's hits before the connection was created.
-    pub(super) hits_before: u64,
+    pub(super) first_use: FirstUse,
     /// INV-2 (a connection keeps its pool): an `Arc` of the core, from the connection's creation until the slot is
     /// released to the registry. Tokens hold plain pointers to the core and rely on it.
     pub(super) core: Option<Arc<dyn Any + Send + Sync>>,

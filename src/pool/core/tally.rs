@@ -34,6 +34,34 @@ pub(super) struct Tally {
     waited: StatisticU64,
 }
 
+/// What to subtract from a slot's hits for the number of uses of its present connection: the hits before the connection
+/// was created, less its uses that were no hits. Modulo 2^56, as the hits are counted, which leaves room for a byte
+/// beside it.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct FirstUse([u8; 7]);
+
+impl FirstUse {
+    pub(super) fn after(hits: u64) -> Self {
+        let [bytes @ .., _] = hits.to_le_bytes();
+        Self(bytes)
+    }
+
+    /// Counts a use that is not a hit.
+    pub(super) fn count_other(&mut self) {
+        *self = Self::after(self.hits().wrapping_sub(1));
+    }
+
+    /// Returns the number of uses, given the slot's hits.
+    pub(super) fn uses(self, hits: u64) -> u64 {
+        hits.wrapping_sub(self.hits()) & (u64::MAX >> Tally::HITS_SHIFT)
+    }
+
+    fn hits(self) -> u64 {
+        let [a, b, c, d, e, f, g] = self.0;
+        u64::from_le_bytes([a, b, c, d, e, f, g, 0])
+    }
+}
+
 impl Tally {
     /// The smallest and the largest number of uses from one timed use to the next. The mean is 128.
     const GAPS: (u64, u64) = (65, 191);
@@ -142,6 +170,19 @@ mod tests {
             let gaps: Vec<_> = timed.windows(2).map(|pair| pair[1] - pair[0]).collect();
             assert!(gaps.iter().all(|gap| (65..=191).contains(gap)));
             assert!((4_900..5_100).contains(&timed.len()), "{}", timed.len());
+        }
+    }
+
+    #[test]
+    fn uses_of_a_connection_are_its_hits_and_its_other_uses() {
+        for before in [0, 1, 300, u64::MAX >> 8] {
+            let mut first = FirstUse::after(before);
+            assert_eq!(first.uses(before), 0);
+            for _ in 0..3 {
+                first.count_other();
+            }
+            let hits = before.wrapping_add(400) & (u64::MAX >> 8);
+            assert_eq!(first.uses(hits), 403, "{before}");
         }
     }
 
