@@ -105,6 +105,14 @@ pub const LEDGER: &[Entry] = &[
         editions: EITHER,
     },
     Entry {
+        file: "read_write_concern/write-concern-errors/mapReduce",
+        cases: &["mapReduce with an output collection reports a writeConcernError"],
+        reason: "`mapReduce` is deprecated and has no method, and `run_command` returns the reply as it is",
+        clients: BOTH,
+        timeout_by_chance: false,
+        editions: FETCHED,
+    },
+    Entry {
         file: "csot/runCursorCommand",
         cases: &["Tailable cursor awaitData iteration timeoutMS is refreshed for getMore - failure"],
         reason: "the case expects a timeout, but has no timeoutMS",
