@@ -71,7 +71,7 @@ fn panic_after_a_drain_closes_the_connection_and_counts_the_drain_as_failed() {
         catch_unwind(AssertUnwindSafe(|| drop(lease))).expect_err("judging did not panic");
         assert_eq!(
             *core.environment().events.lock().unwrap(),
-            ["ConnectionCheckedIn", "ConnectionClosed: the code that judges or drains the connection panicked"]
+            ["ConnectionCheckedIn", "ConnectionClosed: the code that judges, checks or drains the connection panicked"]
         );
         let (status, metrics) = (core.status(), core.metrics());
         assert_eq!((status.total, status.in_use, status.draining, status.available), (0, 0, 0, 0));
