@@ -100,7 +100,7 @@ impl Session {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
-    let (server, address) = start("127.0.0.1:0".parse()?).await?;
+    let (mut server, address) = start("127.0.0.1:0".parse()?).await?;
     let pool = Pool::builder(&address.to_string(), Greeter { server: address })
         // By default, connections are checked that were idle for longer than a second.
         .options(PoolOptions::default().max_pool_size(4).check_before_use(CheckBeforeUse::Always))
@@ -109,7 +109,7 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     pool.ready();
 
     use_at_the_same_time(&pool).await?;
-    drop(server);
+    server.shutdown().await;
     let (server, _) = start(address).await?;
     use_at_the_same_time(&pool).await?;
 

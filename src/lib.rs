@@ -131,7 +131,7 @@ pub use pool::core::{Clear, Phase, PoolStatus, ServiceStatus, Usage};
 #[doc(inline)]
 pub use pool::error::{
     Cause, CheckInError, CheckOutError, ConnectTimeoutError, EstablishError, Holders, Labels, PoolClearedError,
-    PoolClosedError, Stage, TimeLimit, WaitQueueFullError, WaitQueueTimeoutError,
+    PoolClosedError, Stage, TimeLimit, WaitQueueFull, WaitQueueTimeoutError,
 };
 #[doc(inline)]
 pub use pool::event::{CheckOutFailedReason, ConnectionClosedReason, EventError, PoolEvent};

@@ -22,7 +22,7 @@ use crate::endpoint::*;
 use crate::pool::error::NoRuntimeError;
 use crate::pool::error::{
     CheckInError, CheckOutError, EstablishError, Holders, Labels, PoolClearedError, PoolClosedError, Stage, TimeLimit,
-    WaitQueueFullError, WaitQueueTimeoutError,
+    WaitQueueTimeoutError,
 };
 
 fn server_error() -> Box<ServerError> {
@@ -117,16 +117,6 @@ fn samples() -> Vec<(&'static str, Box<dyn StdError>)> {
             never_ready: false,
         },
         PoolClosedError => PoolClosedError { address: address() },
-        WaitQueueFullError => WaitQueueFullError {
-            address: address(),
-            max_waiting: 1,
-            max_pool_size: 1,
-            total: 1,
-            in_use: 1,
-            available: 0,
-            pending: 0,
-            waiting: 1,
-        },
         ProxyError => ProxyError { proxy: "localhost:1080".to_owned(), reply: None, source: Arc::new(refused()) },
         ResolveError => ResolveError::from(InvalidOption::because("srvMaxHosts", "cannot be negative")),
         ScramError => ScramError::Nonce,

@@ -7,8 +7,7 @@ use super::core::Core;
 use super::environment::Environment;
 use super::status::PoolStatus;
 use crate::pool::error::{
-    Cause, CheckOutError, Holders, PoolClearedError, PoolClosedError, TimeLimit, WaitQueueFullError,
-    WaitQueueTimeoutError,
+    Cause, CheckOutError, Holders, PoolClearedError, PoolClosedError, TimeLimit, WaitQueueFull, WaitQueueTimeoutError,
 };
 use crate::pool::event::{CheckOutFailedReason, EventError, PoolEvent};
 use crate::pool::sync::contain;
@@ -144,8 +143,7 @@ impl<E: Environment> Core<E> {
             Refusal::Full => {
                 let PoolStatus { max_pool_size, total, in_use, available, pending, waiting, .. } = self.rough_status();
                 let max_waiting = self.environment.max_waiting().unwrap_or(u32::MAX);
-                WaitQueueFullError { address, max_waiting, max_pool_size, total, in_use, available, pending, waiting }
-                    .into()
+                WaitQueueFull { address, max_waiting, max_pool_size, total, in_use, available, pending, waiting }.into()
             }
         }
     }

@@ -15,7 +15,7 @@ use crate::pool::event::CheckOutFailedReason;
 debug_as_sentence!(enum CheckOutError {
     PoolClosed(_), PoolCleared(_), WaitQueueTimeout(_), WaitQueueFull(_), Establish(_), NoRuntime(_);
 });
-debug_as_sentence!(PoolClosedError, PoolClearedError, WaitQueueTimeoutError, WaitQueueFullError, NoRuntimeError);
+debug_as_sentence!(PoolClosedError, PoolClearedError, WaitQueueTimeoutError, NoRuntimeError);
 
 /// A check-out did not yield a connection.
 ///
@@ -54,8 +54,8 @@ pub enum CheckOutError {
     WaitQueueTimeout(Box<WaitQueueTimeoutError>),
     /// As many check-outs were waiting as may wait ([`PoolBuilder::max_waiting`](crate::PoolBuilder::max_waiting)). Says
     /// nothing about the server's state.
-    #[error(transparent)]
-    WaitQueueFull(Box<WaitQueueFullError>),
+    #[error("{0}")]
+    WaitQueueFull(Box<WaitQueueFull>),
     /// The connection that this check-out opened could not be established, or the check-out was waiting in the queue
     /// when opening a connection for an earlier check-out timed out.
     #[error(transparent)]
@@ -120,8 +120,8 @@ impl From<WaitQueueTimeoutError> for CheckOutError {
     }
 }
 
-impl From<WaitQueueFullError> for CheckOutError {
-    fn from(error: WaitQueueFullError) -> Self {
+impl From<WaitQueueFull> for CheckOutError {
+    fn from(error: WaitQueueFull) -> Self {
         Self::WaitQueueFull(Box::new(error))
     }
 }
@@ -338,19 +338,15 @@ impl StdError for WaitQueueTimeoutError {}
 /// A check-out failed at once because as many others were waiting as may wait.
 ///
 /// ```
-/// use wharf::WaitQueueFullError;
+/// use wharf::WaitQueueFull;
 ///
-/// fn advice(error: &WaitQueueFullError) -> String {
+/// fn advice(error: &WaitQueueFull) -> String {
 ///     format!("{} of {} connections are in use: try again later", error.in_use, error.max_pool_size)
 /// }
 /// ```
-#[derive(Clone, PartialEq, Eq, Error)]
-#[error(
-    "the queue of the connection pool for {address} is full: check-outs waiting: {waiting}, allowed: {max_waiting}, \
-     connections in use: {in_use}, being opened: {pending}, maxPoolSize: {max_pool_size}"
-)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct WaitQueueFullError {
+pub struct WaitQueueFull {
     /// The pool's address.
     pub address: Arc<str>,
     /// How many check-outs may wait.
@@ -367,6 +363,17 @@ pub struct WaitQueueFullError {
     pub pending: u32,
     /// How many check-outs were waiting when the error was made, just after the refusal.
     pub waiting: u32,
+}
+
+impl fmt::Display for WaitQueueFull {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { address, max_waiting, max_pool_size, in_use, pending, waiting, .. } = self;
+        write!(
+            f,
+            "the queue of the connection pool for {address} is full: check-outs waiting: {waiting}, allowed: {max_waiting}, \
+             connections in use: {in_use}, being opened: {pending}, maxPoolSize: {max_pool_size}"
+        )
+    }
 }
 
 /// A check-out needs a tokio runtime to open a connection or to keep a time limit, and there is none.

@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::sync::Barrier;
 use std::task::{Context, Poll, Waker};
 
-use wharf::{CheckOutError, Connection, PoolOptions, WaitQueueFullError};
+use wharf::{CheckOutError, Connection, PoolOptions, WaitQueueFull};
 
 use super::mock::{Attempt, Log, Mock, builder, counts, poll_once, settle};
 
@@ -17,7 +17,7 @@ fn limited(mock: &Mock, log: &Log, most: u32) -> wharf::Pool<Mock> {
     pool
 }
 
-fn refused(outcome: Result<Connection<Mock>, CheckOutError>) -> WaitQueueFullError {
+fn refused(outcome: Result<Connection<Mock>, CheckOutError>) -> WaitQueueFull {
     match outcome.unwrap_err() {
         CheckOutError::WaitQueueFull(error) => *error,
         other => panic!("unexpected error: {other}"),
