@@ -124,7 +124,7 @@ async fn no_use_after_a_restart_gets_a_dead_connection() {
         advance(idle_for).await;
         let mut dead = 0;
         for _ in 0..40 {
-            dead += u32::from(!server.is_alive(&*pool.check_out().await.unwrap()));
+            dead += u32::from(!server.is_alive(&pool.check_out().await.unwrap()));
         }
         assert_eq!(dead, 0, "of the next 40 uses");
         assert_eq!(log.count("ConnectionClosed"), 20, "{:?}", log.lines());
