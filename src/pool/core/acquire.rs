@@ -117,26 +117,31 @@ impl<E: Environment> Core<E> {
     /// Leaves a connection that must be checked before its use to [`Core::acquire`].
     pub fn try_take(self: &Arc<Self>) -> Option<Idle<E>> {
         let shard = self.own_shard();
-        loop {
-            let Popped::Slot(slot) = shard.pop(&self.slab) else { return None };
-            if let Ok(idle) = self.vet(Held::new(self, slot)) {
-                // Otherwise dropped, which makes the connection available again.
-                return (!idle.needs_check()).then_some(idle);
-            }
-        }
+        self.first_usable(|| shard.pop(&self.slab))
     }
 
-    /// Takes an available connection from any shard, unless a check-out is waiting.
+    /// Takes an available connection from any shard, unless a check-out is waiting or the connection must be checked
+    /// before its use.
     ///
     /// # Race window
     ///
     /// As for [`Core::try_take`]. While another check-out is queuing up, this one may take a connection from a shard that
     /// the other has yet to look at, and then counts as earlier.
     pub fn try_take_any(self: &Arc<Self>) -> Option<Idle<E>> {
+        self.first_usable(|| self.take_any())
+    }
+
+    /// Takes connections until one has not perished. Returns it, unless it must be checked before its use.
+    #[inline]
+    fn first_usable<'s>(&self, take: impl Fn() -> Popped<'s, E::Connection>) -> Option<Idle<E>>
+    where
+        E::Connection: 's,
+    {
         loop {
-            let Popped::Slot(slot) = self.take_any() else { return None };
+            let Popped::Slot(slot) = take() else { return None };
             if let Ok(idle) = self.vet(Held::new(self, slot)) {
-                return Some(idle);
+                // Otherwise dropped, which makes the connection available again.
+                return (!idle.needs_check()).then_some(idle);
             }
         }
     }

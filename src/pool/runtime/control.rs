@@ -47,8 +47,7 @@ impl<E: Establish> Pool<E> {
         if let Some(hit) = core.note_and_try_hit() {
             return Some(Connection::new(hit.begin()));
         }
-        // Dropping the connection makes it available again.
-        let idle = core.try_take_any().filter(|idle| !idle.needs_check())?;
+        let idle = core.try_take_any()?;
         let started = core.check_out_started();
         Some(checked_out(idle, started, Location::caller()))
     }
