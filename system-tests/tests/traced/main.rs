@@ -1,139 +1,22 @@
-//! What `tracing` receives about pools: spans of waiting check-outs and of establishments, and warnings.
+//! What `tracing` receives: spans and warnings of pools here, spans of operations in their own file.
 #![cfg(not(any(loom, shuttle)))]
 
-use std::collections::BTreeMap;
-use std::fmt;
+mod collector;
+mod operations;
+
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::pin;
-use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
 use bson::{RawDocumentBuf, doc};
-use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Level, Metadata};
-use tracing_core::span::Current;
+use tracing::Level;
 use wharf::{Clear, Establish, EstablishError, Establishing, Options, Pool, PoolOptions, Stage};
 use wharf_testbed::certificates::{Certificates, Pem};
 use wharf_testbed::mongod::{Mongod, MongodOptions};
 
-type Fields = BTreeMap<&'static str, String>;
-
-#[derive(Debug, Default)]
-struct Kept {
-    name: &'static str,
-    parent: Option<u64>,
-    follows: Vec<u64>,
-    fields: Fields,
-    handles: u32,
-}
-
-/// Collects the spans and messages of wharf. Span `n` is entry `n - 1`.
-#[derive(Clone)]
-struct Collector {
-    most: Level,
-    spans: Arc<Mutex<Vec<Kept>>>,
-    messages: Arc<Mutex<Vec<Fields>>>,
-    /// The spans that the test's one thread is in.
-    entered: Arc<Mutex<Vec<(u64, &'static Metadata<'static>)>>>,
-    metadata: Arc<Mutex<Vec<&'static Metadata<'static>>>>,
-}
-
-impl Collector {
-    /// Creates a collector of everything up to a level.
-    fn up_to(most: Level) -> Self {
-        let (spans, messages, entered, metadata) = Default::default();
-        Self { most, spans, messages, entered, metadata }
-    }
-
-    /// Returns the names of all spans, and asserts that they are closed.
-    fn names(&self) -> Vec<&'static str> {
-        let spans = self.spans.lock().unwrap();
-        assert!(spans.iter().all(|span| span.handles == 0), "open spans: {spans:#?}");
-        spans.iter().map(|span| span.name).collect()
-    }
-
-    fn span<T>(&self, id: u64, of: impl FnOnce(&mut Kept) -> T) -> T {
-        of(&mut self.spans.lock().unwrap()[id as usize - 1])
-    }
-
-    /// Returns the number of the only span with this name.
-    fn only(&self, name: &str) -> u64 {
-        let spans = self.spans.lock().unwrap();
-        let found: Vec<_> = (1..).zip(&*spans).filter(|(_, span)| span.name == name).map(|(id, _)| id).collect();
-        assert_eq!(found.len(), 1, "{spans:#?}");
-        found[0]
-    }
-
-    fn field(&self, name: &str, field: &str) -> String {
-        self.span(self.only(name), |span| span.fields.get(field).cloned().unwrap_or_default())
-    }
-}
-
-struct Noting<'f>(&'f mut Fields);
-
-impl Visit for Noting<'_> {
-    fn record_str(&mut self, field: &Field, value: &str) {
-        self.0.insert(field.name(), value.to_owned());
-    }
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.0.insert(field.name(), format!("{value:?}"));
-    }
-}
-
-impl tracing::Subscriber for Collector {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.target() == "wharf::connection" && *metadata.level() <= self.most
-    }
-    fn new_span(&self, attributes: &Attributes<'_>) -> Id {
-        let here = self.entered.lock().unwrap().last().map(|(id, _)| *id);
-        let parent = if attributes.is_contextual() { here } else { attributes.parent().map(Id::into_u64) };
-        let mut kept = Kept { name: attributes.metadata().name(), parent, handles: 1, ..Kept::default() };
-        attributes.record(&mut Noting(&mut kept.fields));
-        self.metadata.lock().unwrap().push(attributes.metadata());
-        let mut spans = self.spans.lock().unwrap();
-        spans.push(kept);
-        Id::from_u64(spans.len() as u64)
-    }
-    fn record(&self, id: &Id, values: &Record<'_>) {
-        self.span(id.into_u64(), |span| values.record(&mut Noting(&mut span.fields)));
-    }
-    fn record_follows_from(&self, id: &Id, follows: &Id) {
-        assert!(self.span(follows.into_u64(), |span| span.handles) > 0, "the span that is followed is closed");
-        self.span(id.into_u64(), |span| span.follows.push(follows.into_u64()));
-    }
-    fn event(&self, event: &Event<'_>) {
-        let mut fields = Fields::from([("level", event.metadata().level().to_string())]);
-        event.record(&mut Noting(&mut fields));
-        self.messages.lock().unwrap().push(fields);
-    }
-    fn enter(&self, id: &Id) {
-        let metadata = self.metadata.lock().unwrap()[id.into_u64() as usize - 1];
-        self.entered.lock().unwrap().push((id.into_u64(), metadata));
-    }
-    fn exit(&self, id: &Id) {
-        let left = self.entered.lock().unwrap().pop();
-        assert_eq!(left.map(|(left, _)| left), Some(id.into_u64()));
-    }
-    fn clone_span(&self, id: &Id) -> Id {
-        self.span(id.into_u64(), |span| span.handles += 1);
-        id.clone()
-    }
-    fn try_close(&self, id: Id) -> bool {
-        self.span(id.into_u64(), |span| {
-            span.handles -= 1;
-            span.handles == 0
-        })
-    }
-    fn current_span(&self) -> Current {
-        match self.entered.lock().unwrap().last() {
-            Some((id, metadata)) => Current::new(Id::from_u64(*id), metadata),
-            None => Current::none(),
-        }
-    }
-}
+use self::collector::Collector;
 
 /// Opens dummy connections, or fails.
 struct Plain {
@@ -169,7 +52,7 @@ async fn begin(mut future: std::pin::Pin<&mut impl Future>) {
 
 #[tokio::test]
 async fn check_out_that_waits_has_a_span_and_a_hit_has_none() {
-    let collector = Collector::up_to(Level::DEBUG);
+    let collector = Collector::of_pools(Level::DEBUG);
     let _guard = tracing::subscriber::set_default(collector.clone());
     let pool = pool_of(1, false, None);
     drop(pool.check_out().await.unwrap());
@@ -201,7 +84,7 @@ async fn check_out_that_waits_has_a_span_and_a_hit_has_none() {
 
 #[tokio::test]
 async fn spans_say_why_there_is_no_connection() {
-    let collector = Collector::up_to(Level::DEBUG);
+    let collector = Collector::of_pools(Level::DEBUG);
     let _guard = tracing::subscriber::set_default(collector.clone());
     pool_of(1, true, None).check_out().await.unwrap_err();
     assert_eq!(collector.names(), ["check_out", "establish"]);
@@ -213,7 +96,7 @@ async fn spans_say_why_there_is_no_connection() {
 
 #[tokio::test]
 async fn span_of_a_cancelled_check_out_ends() {
-    let collector = Collector::up_to(Level::DEBUG);
+    let collector = Collector::of_pools(Level::DEBUG);
     let _guard = tracing::subscriber::set_default(collector.clone());
     let pool = pool_of(1, false, None);
     let _held = pool.check_out().await.unwrap();
@@ -223,21 +106,21 @@ async fn span_of_a_cancelled_check_out_ends() {
 
 #[tokio::test]
 async fn nothing_is_built_for_a_subscriber_of_higher_levels() {
-    let collector = Collector::up_to(Level::INFO);
+    let collector = Collector::of_pools(Level::INFO);
     let _guard = tracing::subscriber::set_default(collector.clone());
     drop(pool_of(1, false, None).check_out().await.unwrap());
     assert!(collector.names().is_empty());
-    assert!(collector.messages.lock().unwrap().is_empty());
+    assert!(collector.take_messages().is_empty());
 }
 
 #[tokio::test]
 async fn slow_check_out_is_reported_with_the_pools_numbers() {
-    let collector = Collector::up_to(Level::WARN);
+    let collector = Collector::of_pools(Level::WARN);
     let _guard = tracing::subscriber::set_default(collector.clone());
     // The opening of the first connection is slow, so anything slow within a second after it is only counted.
     let pool = pool_of(1, false, Some(Duration::ZERO));
     let held = pool.check_out().await.unwrap();
-    let told = std::mem::take(&mut *collector.messages.lock().unwrap());
+    let told = collector.take_messages();
     let expected = [
         ("level", "WARN"),
         ("message", "slow check-out"),
@@ -255,17 +138,21 @@ async fn slow_check_out_is_reported_with_the_pools_numbers() {
     assert!(told[0]["waited_ms"].parse::<f64>().unwrap() >= 0.0);
     assert!(told[0].contains_key("in_use") && told[0].contains_key("pending"));
     begin(pin!(pool.check_out())).await;
-    assert!(collector.messages.lock().unwrap().is_empty(), "two warnings within a second");
+    assert!(collector.take_messages().is_empty(), "two warnings within a second");
     drop(held);
     drop(pool.check_out().await.unwrap());
-    assert!(collector.messages.lock().unwrap().is_empty(), "a hit was reported");
+    assert!(collector.take_messages().is_empty(), "a hit was reported");
 }
 
 #[tokio::test]
 async fn slow_check_out_that_gets_nothing_is_reported_with_its_outcome() {
-    let collector = Collector::up_to(Level::WARN);
+    let collector = Collector::of_pools(Level::WARN);
     let _guard = tracing::subscriber::set_default(collector.clone());
-    let outcome = || collector.messages.lock().unwrap().remove(0).remove("outcome").unwrap();
+    let outcome = || {
+        let mut told = collector.take_messages();
+        assert_eq!(told.len(), 1, "{told:?}");
+        told.remove(0).remove("outcome").unwrap()
+    };
 
     pool_of(1, true, Some(Duration::ZERO)).check_out().await.unwrap_err();
     assert_eq!(outcome(), "failed");
@@ -274,17 +161,17 @@ async fn slow_check_out_that_gets_nothing_is_reported_with_its_outcome() {
     begin(pin!(pool.check_out())).await;
     assert_eq!(outcome(), "cancelled");
     pool.clear(Clear::new()).unwrap();
-    assert!(collector.messages.lock().unwrap().is_empty());
+    assert!(collector.take_messages().is_empty());
 }
 
 #[tokio::test]
 async fn check_out_below_the_threshold_is_not_reported() {
-    let collector = Collector::up_to(Level::WARN);
+    let collector = Collector::of_pools(Level::WARN);
     let _guard = tracing::subscriber::set_default(collector.clone());
     for threshold in [None, Some(Duration::from_secs(3600))] {
         drop(pool_of(1, false, threshold).check_out().await.unwrap());
     }
-    assert!(collector.messages.lock().unwrap().is_empty());
+    assert!(collector.take_messages().is_empty());
 }
 
 #[tokio::test]
@@ -299,7 +186,7 @@ async fn establishment_has_a_span_for_each_stage() {
     let mut direct = Options::parse(&uri("")).unwrap().endpoint().unwrap().connect().await.unwrap();
     direct.run_command("admin", &RawDocumentBuf::try_from(create).unwrap()).await.unwrap();
 
-    let collector = Collector::up_to(Level::DEBUG);
+    let collector = Collector::of_pools(Level::DEBUG);
     let _guard = tracing::subscriber::set_default(collector.clone());
     let pool = Options::parse(&uri("root:root@")).unwrap().endpoint().unwrap().pool().build().unwrap();
     pool.ready();
