@@ -49,13 +49,19 @@ pub(super) fn of_any() -> Vec<Attribute<'static>> {
     vec![("db.system.name", "mongodb".into())]
 }
 
+/// Returns the attributes that say what an operation or a command concerns.
+fn of_namespace<'a>(database: &'a str, collection: Option<&'a str>) -> Vec<Attribute<'a>> {
+    let mut attributes = of_any();
+    attributes.push(("db.namespace", database.into()));
+    attributes.extend(collection.map(|collection| ("db.collection.name", collection.into())));
+    attributes
+}
+
 /// Returns the name and the attributes of an operation's span.
 pub(super) fn of_operation<'a>(described: &Described<'a>) -> (Cow<'a, str>, Vec<Attribute<'a>>) {
     let Described { name, database, collection, .. } = *described;
     let summary = summary(name, database, collection);
-    let mut attributes = of_any();
-    attributes.push(("db.namespace", database.into()));
-    attributes.extend(collection.map(|collection| ("db.collection.name", collection.into())));
+    let mut attributes = of_namespace(database, collection);
     attributes.push(("db.operation.name", name.into()));
     attributes.push(("db.operation.summary", summary.clone().into()));
     (summary.into(), attributes)
@@ -73,9 +79,7 @@ pub(super) fn of_command<'a>(
     let (host, port) = host_and_port(connection.address());
     // Only a socket's path has no port.
     let transport = if port.is_some() { "tcp" } else { "unix" };
-    let mut attributes = of_any();
-    attributes.push(("db.namespace", database.into()));
-    attributes.extend(collection.map(|collection| ("db.collection.name", collection.into())));
+    let mut attributes = of_namespace(database, collection);
     attributes.push(("db.command.name", command.name().into()));
     attributes.push(("server.address", host.into()));
     attributes.extend(port.map(|port| ("server.port", Value::Number(port.into()))));
