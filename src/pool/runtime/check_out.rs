@@ -90,7 +90,7 @@ impl<'p, E: Establish, W> CheckOut<'p, E, W> {
         // SAFETY: the state was `Waits`, so `started` is there.
         let started = StartedCheckOut { pool, started: unsafe { started.assume_init() }, site };
         *state = CheckOutState::Ended;
-        if !started.is_the_parents() {
+        if !started.is_inherited() {
             // SAFETY: the state was `Waits`, so `waiting` is there. The state already says that it is gone, and it is
             // not moved.
             unsafe { waiting.get_unchecked_mut().assume_init_drop() };
@@ -153,7 +153,7 @@ impl<'p, E: Establish, W> CheckOutParts<'_, 'p, E, W> {
         let Self { pool, site, state, started, mut waiting, .. } = self;
         // SAFETY: the state is `Waits`, so `started` is there.
         let (pool, site, started) = (*pool, *site, unsafe { started.assume_init() });
-        if pool.core.environment().is_the_parents() {
+        if pool.core.environment().is_inherited() {
             // `waiting` is leaked, as in `drop_waiting`.
             *state = CheckOutState::Ended;
             return Poll::Ready(Err(StartedCheckOut { pool, started, site }.fail_after_fork()));
@@ -255,8 +255,8 @@ impl<'p, E: Establish> StartedCheckOut<'p, E> {
 
     /// Returns whether this is a forked child and the check-out is waiting in its parent's queue.
     #[inline]
-    fn is_the_parents(&self) -> bool {
-        self.pool.core.environment().is_the_parents()
+    fn is_inherited(&self) -> bool {
+        self.pool.core.environment().is_inherited()
     }
 
     #[inline]
@@ -299,7 +299,7 @@ pub(super) fn checked_out<E: Establish>(
 impl<E: Establish> Drop for StartedCheckOut<'_, E> {
     fn drop(&mut self) {
         // In a forked child, the check-out is still waiting in the parent, which counts it.
-        if TokioEnvironment::<E>::METERED && !self.is_the_parents() {
+        if TokioEnvironment::<E>::METERED && !self.is_inherited() {
             self.pool.core.count_cancelled();
         }
         if self.pool.core.environment().listens() {

@@ -10,7 +10,7 @@ use super::environment::TokioEnvironment;
 use super::establish::Establish;
 use super::fork::OfThisProcess;
 use super::home::HomeGuard;
-use crate::pool::core::Draining;
+use crate::pool::core::{Draining, Environment as _};
 use crate::pool::sync::{Watch, contain};
 
 /// Spawns a task in which the establisher drains the connection.
@@ -51,7 +51,7 @@ async fn drain<E: Establish>(mut task: DrainTask<E>) {
         let mut drain = pin!(async move { environment.establish.drain(connection).await });
         let change = &mut change;
         poll_fn(move |context| {
-            if environment.is_the_parents() {
+            if environment.is_inherited() {
                 return Poll::Ready(End::Forked);
             }
             if revocation.poll(context).is_ready() || change.poll(context, || revocation.is_stale()).is_ready() {

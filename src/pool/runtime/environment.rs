@@ -126,12 +126,6 @@ impl<E: Establish> TokioEnvironment<E> {
     pub(super) fn living_runtime(&self) -> Option<Handle> {
         self.residence.home().map(|home| home.handle().clone())
     }
-
-    /// Returns whether this is a forked child and the pool belongs to its parent.
-    #[inline]
-    pub(super) fn is_the_parents(&self) -> bool {
-        self.process.is_ancestor()
-    }
 }
 
 // SAFETY: each thread has one note, a thread-local that all pools share. A thread-local without a destructor lives as
@@ -176,7 +170,7 @@ unsafe impl<E: Establish> Environment for TokioEnvironment<E> {
 
     #[inline]
     fn is_inherited(&self) -> bool {
-        self.is_the_parents()
+        self.process.is_ancestor()
     }
 
     fn abandon(&self, connection: E::Connection) {

@@ -132,8 +132,8 @@ impl<E: Establish> HomeGuard<E> {
 impl<E: Establish> Drop for HomeGuard<E> {
     fn drop(&mut self) {
         // A forked child may drop an inherited task, but the pool still belongs to its parent.
-        let is_the_parents = self.core.environment().is_the_parents();
-        if !self.is_released && !is_the_parents && self.core.state().phase != Phase::Closed {
+        let is_inherited = self.core.environment().is_inherited();
+        if !self.is_released && !is_inherited && self.core.state().phase != Phase::Closed {
             self.home.end(&self.core);
         }
     }

@@ -563,7 +563,7 @@ impl<E: Establish> Pool<E> {
     /// Returns this pool or, in a forked child, its successor.
     #[inline]
     pub(super) fn here(&self) -> &Self {
-        if self.core.environment().is_the_parents() { self.after_fork() } else { self }
+        if self.core.environment().is_inherited() { self.after_fork() } else { self }
     }
 
     #[cold]
@@ -615,7 +615,7 @@ impl<E: Establish> Drop for Shared<E> {
     fn drop(&mut self) {
         // A forked child does not close its parent's pool, because threads that the child does not have may hold the
         // pool's locks. And it does not drop the pool, because its connections belong to the parent.
-        if self.core.environment().is_the_parents() {
+        if self.core.environment().is_inherited() {
             std::mem::forget(self.core.clone());
         } else {
             self.close();
