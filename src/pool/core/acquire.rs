@@ -151,9 +151,9 @@ impl<E: Environment> Core<E> {
     ///
     /// Returns `None` otherwise: if the thread has used another pool since, if the stack is empty, if a subscriber is
     /// listening, if the pool accounts for holders, if connections must be vetted, or if this connection must be checked
-    /// before its use. May also return `None` if another
-    /// thread changes the stack at the same time, or if the top is neither the thread's last slot nor one of the slab's
-    /// first slots. Does the work of [`Core::try_take`] and [`Idle::check_out`] in one step.
+    /// before its use. May also return `None` if another thread changes the stack at the same time, or if the top is
+    /// neither the thread's last slot nor one of the slab's first slots. Does the work of [`Core::try_take`] and
+    /// [`Idle::check_out`] in one step.
     ///
     /// In a forked child, it returns no connection that belongs to the parent (INV-16). A fork during the call counts
     /// as happening after it.

@@ -14,8 +14,7 @@ fn resize(pool: &Arc<Pool>, change: impl Fn(PoolOptions) -> PoolOptions) {
     assert!(pool.try_resize(&seen, &change(seen.clone())), "the sizes have changed");
 }
 
-/// Checks that the pool has no more connections than its new maximum once it has maintained itself, while one is in
-/// use.
+/// Checks that maintenance closes every connection but the one in use, if the new maximum is one.
 fn assert_only_one_is_left(pool: &Arc<Pool>, held: Leased) {
     pool.maintain();
     assert_eq!(pool.status().total, 1, "a surplus connection is left");
