@@ -10,8 +10,8 @@ use crate::client::session::{SessionUse, name, takes_after_cluster_time, takes_r
 use crate::endpoint::options::{PRIMARY, ReadPreference, ReadPreferenceMode};
 use crate::endpoint::wire::reply;
 
-/// A command that the caller gave a read concern, which is kept separately, so that the session can add
-/// `afterClusterTime` to it (Causal Consistency, "Read Concern").
+/// A command, and separately the read concern that the caller gave it. The session adds `afterClusterTime` to this read
+/// concern (Causal Consistency, "Read Concern").
 pub(super) struct SplitReadConcern {
     /// The command without the read concern.
     pub(super) body: RawDocumentBuf,
@@ -20,7 +20,7 @@ pub(super) struct SplitReadConcern {
 
 impl SplitReadConcern {
     /// Takes the read concern out of an operation in a causally consistent session. Returns `None` if the operation has
-    /// no read concern, or if nothing is added to it.
+    /// no read concern, or if the session adds nothing to the read concern.
     pub(super) fn of(operation: &Operation<'_>, body: &RawDocument) -> Option<Self> {
         if operation.kind == Kind::Command
             || !has_field(operation, "readConcern")
@@ -37,8 +37,8 @@ impl SplitReadConcern {
     }
 }
 
-/// Returns the document without a field, or `None` if the document is unreadable: it is then sent unchanged, and the
-/// server reports what is wrong with it.
+/// Returns the document without a field, or `None` if the document is unreadable. An unreadable document is sent
+/// unchanged, and the server reports the problem.
 pub(super) fn without(body: &RawDocument, left_out: &str) -> Option<RawDocumentBuf> {
     let mut rest = RawDocumentBuf::new();
     for field in body {
@@ -109,12 +109,12 @@ pub(super) fn append_write_concern(appended: &mut Vec<u8>, client: &Client, oper
     }
 }
 
-/// Returns the read preference that an operation outside of a transaction is sent with, if any.
+/// Returns the read preference for an operation outside a transaction, if it has one.
 pub(super) fn usual_preference<'u>(client: &'u Client, operation: &Operation<'u>) -> Option<&'u ReadPreference> {
     let options = client.options();
     match operation.kind {
         Kind::Read => operation.read_preference.or(Some(&options.read_preference)),
-        // A member that is connected to directly can handle it, whatever its state.
+        // On a direct connection, a member of any type can handle the command.
         Kind::Command if options.direct_connection == Some(true) && !has_field(operation, "$readPreference") => {
             operation.read_preference.or(Some(&PRIMARY))
         }

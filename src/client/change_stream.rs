@@ -37,7 +37,7 @@ const HAS_LABEL: i32 = 9;
 const RESUMABLE: [i32; 17] =
     [6, 7, 89, 91, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436, 63, 150, 13388, 234, 133];
 
-/// The longest pause before the second resumption without a batch between them.
+/// The longest pause before the second of two resumptions without a batch between them.
 const BASE_PAUSE: Duration = Duration::from_millis(50);
 /// The longest pause before any resumption.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
@@ -60,9 +60,9 @@ const MAX_PAUSE: Duration = Duration::from_secs(1);
 /// If two resumptions follow each other without an event or an empty batch between them, the stream waits before the
 /// second one: up to 50 milliseconds, then up to twice as long each time, but never longer than a second.
 ///
-/// With `timeoutMS`, each call to [`next`](Self::next) may take that long. So may each event of the [`Stream`],
-/// measured from its first poll. A timeout does not end the stream: the next call resumes it. If calls time out before
-/// any event arrives, the server may be unable to read the oplog in that time: watch again with a longer limit.
+/// With `timeoutMS`, each call to [`next`](Self::next) may take this long. For the [`Stream`], the limit applies to
+/// each event, from its first poll. A timeout does not end the stream: the next call resumes it. If calls time out
+/// before any event arrives, the server may be unable to read the oplog in that time: watch again with a longer limit.
 ///
 /// # Storing the resume token
 ///
@@ -77,7 +77,7 @@ pub struct ChangeStream<T = RawDocumentBuf> {
     start: Start,
     /// The time limit of the call in progress.
     running: Option<Limit>,
-    /// Whether the command in flight belongs to a cancelled call, and runs under its time limit.
+    /// Whether the command in flight belongs to a cancelled call, and runs under the time limit of this call.
     is_left_over: bool,
     /// The number of resumptions since the last batch was fetched.
     resumptions: u32,
@@ -131,7 +131,7 @@ impl<T> ChangeStream<T> {
     }
 
     /// Returns the next event, or `None` if the server has none after waiting for a while (a second, or
-    /// [`Watch::max_await_time`]). [`is_over`](Self::is_over) says whether there will be any more. Otherwise like
+    /// [`Watch::max_await_time`]). [`is_over`](Self::is_over) says whether more events can follow. Otherwise like
     /// [`next`](Self::next).
     ///
     /// # Errors
@@ -182,7 +182,7 @@ impl<T> ChangeStream<T> {
         self.start.token.as_deref()
     }
 
-    /// Returns whether there will be no more events.
+    /// Returns whether the stream has ended, so that no more events follow.
     #[must_use]
     #[doc(alias = "is_alive")]
     pub fn is_over(&self) -> bool {
@@ -264,7 +264,7 @@ impl<T> ChangeStream<T> {
     fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Advanced> {
         loop {
             match ready!(self.poll_step(context)) {
-                // The server waits before it replies, so this is no busy loop.
+                // The server waits before it replies, so this is not a busy loop.
                 Ok(None) if !self.is_over() => {}
                 advanced => return Poll::Ready(advanced),
             }
@@ -412,7 +412,7 @@ impl<T> fmt::Debug for ChangeStream<T> {
     }
 }
 
-/// Returns the token for continuing after the current batch of a cursor.
+/// Returns the token to continue with after the current batch of a cursor.
 fn token_of(cursor: &Cursor) -> Option<&RawDocument> {
     cursor.reply().get_document("cursor").ok()?.get_document("postBatchResumeToken").ok()
 }

@@ -1,12 +1,12 @@
 //! The queue of closing cursors, for a transaction behind a load balancer.
 //!
-//! Only the connection of the transaction leads to its cursors. A cursor that is dropped closes in the background, and
-//! the next operation of the transaction would get the connection first. So the cursor queues up in its transaction's
-//! queue as soon as it is dropped. The cursors in the queue close one after the other, and operations wait until it is
-//! empty.
+//! A transaction's cursors can be reached only through the transaction's connection. A dropped cursor closes in the
+//! background, and the transaction's next operation would take the connection first. So the cursor joins its
+//! transaction's queue as soon as it is dropped. The cursors in the queue close one after the other, and operations
+//! wait until it is empty.
 //!
-//! Operations and `getMore` commands do not queue up, because a cursor in the queue holds up all others: a cancelled
-//! call to [`Cursor::next`](super::Cursor::next) stays in its cursor and is not polled.
+//! Operations and `getMore` commands do not join the queue, because a cursor in the queue holds up all others: a
+//! cancelled call to [`Cursor::next`](super::Cursor::next) stays in its cursor and is not polled.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,14 +21,14 @@ pub(super) struct ClosingQueue {
     queued: Mutex<VecDeque<u64>>,
     /// Notified whenever a cursor leaves the queue.
     left: Notify,
-    /// How many numbers were given out.
+    /// How many numbers have been assigned.
     numbers: AtomicU64,
 }
 
 impl ClosingQueue {
-    /// Returns a number for one more cursor.
+    /// Assigns a number to a cursor.
     pub(super) fn number(self: &Arc<Self>) -> QueueNumber {
-        // Relaxed: the numbers only have to differ.
+        // Relaxed: the numbers only need to be unique.
         QueueNumber { queue: self.clone(), number: self.numbers.fetch_add(1, Ordering::Relaxed) }
     }
 
@@ -45,7 +45,7 @@ impl ClosingQueue {
     /// Waits until `find` returns something for the numbers in the queue.
     async fn until<T>(&self, find: impl Fn(&VecDeque<u64>) -> Option<T>) -> T {
         loop {
-            // Created before the numbers are read, so that it does not miss a later change.
+            // Created before the queue is read, so that it does not miss a later change.
             let left = self.left.notified();
             let found = find(&self.lock());
             if let Some(found) = found {
@@ -61,7 +61,7 @@ impl ClosingQueue {
     }
 }
 
-/// The number with which a cursor may queue up in its transaction's queue.
+/// A cursor's number, with which it can join its transaction's queue.
 #[derive(Clone)]
 pub(super) struct QueueNumber {
     queue: Arc<ClosingQueue>,
@@ -75,7 +75,7 @@ impl QueueNumber {
         QueueGuard(self.clone())
     }
 
-    /// Waits until no other cursor is closing. Returns false if this one is in the queue by then.
+    /// Waits until the queue is empty, or this cursor is in it. Returns true if the queue is empty.
     pub(super) async fn is_alone(&self) -> bool {
         let is_alone = |queued: &VecDeque<u64>| match queued.is_empty() {
             true => Some(true),

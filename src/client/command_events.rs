@@ -1,7 +1,7 @@
 //! Events and log messages of commands (Command Logging and Monitoring specification).
 //!
 //! [`CommandEvents::run`] is the only place where a client runs a command on a connection. If nothing observes the
-//! commands, it does no more than that. The [spans](super::spans) of commands begin and end with the events.
+//! commands, it only runs them. The [spans](super::spans) of commands begin and end with the events.
 
 mod log;
 
@@ -31,9 +31,9 @@ use crate::text::shortened::MostLogged;
 /// An event in the life of a client's command.
 ///
 /// Each [`Started`](Self::Started) is followed by one [`Succeeded`](Self::Succeeded) or [`Failed`](Self::Failed) with
-/// the same [`request_id`](CommandSource::request_id). A command that could not be sent has no events. Neither do the
-/// commands of monitors and of the establishment of connections, nor the `killCursors` with which a drain closes the
-/// cursor of a cancelled query.
+/// the same [`request_id`](CommandSource::request_id). A command that could not be sent has no events. The commands
+/// that monitor servers and establish connections have no events either. Neither does the `killCursors` with which a
+/// drain closes the cursor of a cancelled query.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum CommandEvent {
@@ -179,11 +179,11 @@ pub(super) struct CommandEvents {
     subscribers: Vec<Arc<dyn CommandSubscriber>>,
     log: log::Log,
     spans: Spans,
-    /// Whether there are observers apart from those of `tracing` and the crate `log`.
+    /// Whether there are observers other than `tracing` and the crate `log`.
     has_own_observers: bool,
 }
 
-/// What observes an operation. Without observers, the value is empty.
+/// Links an operation to its observers. Empty if there are none.
 #[derive(Clone, Default)]
 pub(super) struct Observation(Option<Arc<Observed>>);
 
@@ -258,13 +258,14 @@ impl CommandEvents {
         &self.spans
     }
 
-    /// Returns whether anything may read events, messages or spans. They have the same level.
+    /// Returns whether anything may read events, messages or spans. All are at level `DEBUG`.
     #[inline]
     pub(super) fn may_be_observed(&self) -> bool {
         self.has_own_observers || LevelFilter::current() >= Level::DEBUG || may_reach_logger(Level::DEBUG)
     }
 
-    /// Returns what observes a new operation. Describes it, and begins its span, only if something may.
+    /// Begins the observation of a new operation. Calls `describe` and begins a span only if the operation may be
+    /// observed.
     #[inline]
     pub(super) fn operation<'a>(&self, describe: impl FnOnce() -> Described<'a>) -> Observation {
         if !self.may_be_observed() {
@@ -302,7 +303,8 @@ impl CommandEvents {
         boxed(|| self.run_observed(connection, command, operation)).await
     }
 
-    /// Returns whether the commands of an operation have events or spans. Only its server selections may be observed.
+    /// Returns whether the commands of an operation have events or spans. They have none if only the server selections
+    /// of the operation are observed.
     fn observes(&self, operation: &Observation) -> bool {
         operation.span().is_some() || (operation.is_observed() && self.has_events())
     }
@@ -413,7 +415,7 @@ impl CommandEvents {
 #[must_use = "the observers wait for the end of the command"]
 struct ObservedCommand<'e> {
     events: &'e CommandEvents,
-    /// Set if there are events.
+    /// `None` if nothing needs events.
     source: Option<Arc<CommandSource>>,
     span: Option<CommandSpan<'e>>,
     is_sensitive: bool,
@@ -487,11 +489,11 @@ const SENSITIVE: [&str; 9] = [
     "copydb",
 ];
 
-/// Returns whether a command may hold secrets: whether it is a sensitive command, contains a field named like one, or
-/// explains one. A hello is sensitive if it carries credentials.
+/// Returns whether a command may hold secrets: it is a sensitive command, explains one, or contains a field with the
+/// name of one. A hello is sensitive if it carries credentials.
 ///
-/// The comparison ignores case. A server refuses another spelling, but the secret is in the command and perhaps in the
-/// error.
+/// The comparison ignores case. A server refuses a command in the wrong case, but the command, and perhaps the error,
+/// still contains the secret.
 fn is_sensitive(command: &RawDocument) -> bool {
     let mut command = Some(command);
     while let Some(body) = command.take() {

@@ -4,11 +4,11 @@ use super::{Client, ClientBuilder, TracingOptions};
 use crate::endpoint::options::{InvalidOption, Options};
 
 impl Client {
-    /// Creates a client from a connection string. Does not look anything up or connect.
+    /// Creates a client from a connection string. Does not resolve any name or connect.
     ///
     /// If the string begins with `mongodb+srv://`, its name is looked up when the client is first used, and again while
     /// the deployment is a sharded cluster or unknown (Polling SRV Records for mongos Discovery). A failed look-up is
-    /// repeated, and selection errors say why it failed.
+    /// repeated, and the errors of server selection say why it failed.
     ///
     /// # Errors
     ///

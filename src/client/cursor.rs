@@ -94,7 +94,7 @@ pub struct OpenCursor<'c> {
     max_await_time: Option<Duration>,
     cursor_type: Option<CursorType>,
     timeout_mode: Option<TimeoutMode>,
-    /// The comment of each `getMore`, instead of the command's, as a document with this field.
+    /// A document with the field `comment` of each `getMore`, which replaces the command's comment.
     comment: Option<RawDocumentBuf>,
     /// The time limit of the query, if it is already running.
     started: Option<Limit>,
@@ -109,7 +109,7 @@ impl OpenCursor<'_> {
     }
 
     /// Sets how long the server waits for new documents (`maxTimeMS` of each `getMore`). Must be less than `timeoutMS`.
-    /// Only for tailable cursors that await data, and for change streams. Any other `find` ignores it.
+    /// Applies only to tailable cursors that await data, and to change streams. Any other `find` ignores it.
     pub fn max_await_time(mut self, limit: Duration) -> Self {
         self.max_await_time = Some(limit);
         self
@@ -128,8 +128,8 @@ impl OpenCursor<'_> {
         self
     }
 
-    /// Sets the comment of each `getMore`, as a document with this field, or an empty one for none. The default is the
-    /// command's comment.
+    /// Sets the comment of each `getMore`: a document with the field `comment`, or an empty document for no comment.
+    /// The default is the command's comment.
     pub(super) fn comment(mut self, comment: RawDocumentBuf) -> Self {
         self.comment = Some(comment);
         self
@@ -142,7 +142,7 @@ impl OpenCursor<'_> {
         let is_find = self.operation.kind != Kind::Command && name(body) == Some("find");
         let cursor_type = match (self.cursor_type, CursorType::of(body)) {
             (Some(cursor_type), _) => cursor_type,
-            // Only these cursors can have the option. A `find` is excepted, because its type is known.
+            // The option implies this type, except for a `find`, whose type is known.
             (None, CursorType::NonTailable) if self.max_await_time.is_some() && !is_find => CursorType::TailableAwait,
             (None, cursor_type) => cursor_type,
         };
@@ -170,7 +170,8 @@ impl OpenCursor<'_> {
             let must = format!("less than timeoutMS, which is {} ms", limit.as_millis());
             return Err(InvalidOption::new("maxAwaitTimeMS", must, format!("{} ms", longest.as_millis())).into());
         }
-        // For a generic command, the application knows what its `getMore` takes (Run Command, "runCursorCommand").
+        // For a generic command, the application knows which options its `getMore` takes (Run Command,
+        // "runCursorCommand").
         let takes_time = cursor_type == CursorType::TailableAwait || self.operation.kind == Kind::Command;
         let max_await_time = self.max_await_time.filter(|_| takes_time);
         Ok((cursor_type, max_await_time, CursorTime { timeout, mode, running: None }))
@@ -208,8 +209,8 @@ impl OpenCursor<'_> {
         }
         // A cursor in a transaction does not belong to a change stream.
         let max_wire_version = connection.as_ref().map_or(0, |connection| connection.hello().max_wire_version);
-        // No connection here means that it is pinned to the transaction. It leads to a load balancer, whose servers are
-        // recent enough.
+        // If there is no connection here, it is pinned to the transaction. The deployment is then load-balanced, and
+        // its servers are recent enough.
         let takes_comment = connection.is_none() || max_wire_version >= TAKES_COMMENT;
         let has_sessions = connection.as_ref().is_none_or(has_sessions);
         if time.mode == TimeoutMode::CursorLifetime {
@@ -246,7 +247,8 @@ impl OpenCursor<'_> {
         } else if let Some(mut connection) = connection
             && connection.service_id().is_some()
         {
-            // Behind a load balancer, only this connection leads to the cursor (Load Balancers, "Connection Pinning").
+            // Behind a load balancer, the cursor can be reached only through this connection (Load Balancers,
+            // "Connection Pinning").
             connection.pin_to(Purpose::Cursor);
             server_cursor.pinned = Some(connection);
         }
@@ -272,7 +274,7 @@ impl OpenCursor<'_> {
     }
 }
 
-/// A cursor, and what else is known about the command that opened it.
+/// A cursor, and further results of the command that opened it.
 pub(super) struct Opened {
     pub(super) cursor: Cursor,
     pub(super) server: ServerAddress,
@@ -302,14 +304,14 @@ impl<'c> IntoFuture for OpenCursor<'c> {
 
 /// The results of a query.
 ///
-/// [`next`](Self::next) returns values of type `T`: owned raw documents, or, after [`typed`](Self::typed), whatever
-/// serde reads from them. It asks the server for the next batch when the current one is used up.
-/// [`next_document`](Self::next_document) lends raw documents out without copying them. As a [`Stream`] the cursor
-/// yields what `next` returns.
+/// [`next`](Self::next) returns values of type `T`: owned raw documents, or, after [`typed`](Self::typed), any type
+/// that serde can read from them. It asks the server for the next batch when the current one is used up.
+/// [`next_document`](Self::next_document) lends raw documents out without copying them. As a [`Stream`], the cursor
+/// yields the same values as `next`.
 ///
-/// A cursor stays on its server. Dropping it closes it on the server, in the background, but not in a forked child. In
-/// a transaction behind a load balancer, further operations and the commit wait until it is closed, because they share
-/// its connection. The cursor does not retry a failed fetch of a batch: it yields the error, and then ends.
+/// A cursor stays on its server. Dropping the cursor closes it there in the background, except in a forked child. In a
+/// transaction behind a load balancer, further operations and the commit wait until the cursor is closed, because they
+/// share its connection. The cursor does not retry a failed fetch of a batch: it yields the error, and then ends.
 #[must_use = "a cursor fetches nothing before it is asked to"]
 pub struct Cursor<T = RawDocumentBuf> {
     /// The server's id of the cursor; 0 once it has ended there.
@@ -318,14 +320,14 @@ pub struct Cursor<T = RawDocumentBuf> {
     /// `None` while a batch is being fetched.
     server_cursor: Option<ServerCursor>,
     fetching: Option<Fetching>,
-    /// What closes the cursor while the server waits for documents.
+    /// Closes the cursor while the server waits for documents.
     closer: Option<ServerCursor>,
-    /// The server's id of a cursor that failed and is to be closed when the value drops; 0 for none. Behind a load
-    /// balancer, the cursor keeps its connection until then (Load Balancers, "Behaviour With Cursors").
+    /// The server's id of a cursor that failed and that is closed when this value drops; 0 if there is none. Behind a
+    /// load balancer, the cursor keeps its connection until then (Load Balancers, "Behaviour With Cursors").
     unclosed: i64,
     /// The pause before the next batch is fetched.
     pause: Duration,
-    /// Only for a cursor of a transaction behind a load balancer.
+    /// Set for a cursor of a transaction behind a load balancer.
     queue_number: Option<QueueNumber>,
     client: Client,
     /// The process that opened the cursor.
@@ -349,8 +351,8 @@ impl<T> Cursor<T> {
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost: the next call continues to wait for the same batch, with what is left of the time limit of the
-    /// call that asked for it.
+    /// Nothing is lost: the next call continues to wait for the same batch, under the time limit of the call that
+    /// requested it.
     pub async fn next(&mut self) -> Result<Option<T>, ClientError>
     where
         T: DeserializeOwned,
@@ -372,8 +374,8 @@ impl<T> Cursor<T> {
         self.lend(advanced)
     }
 
-    /// Returns the next document, or `None` if there is none at the moment. A tailable cursor has then fetched one
-    /// batch, and [`is_over`](Self::is_over) says whether there can be more. Otherwise like [`next`](Self::next).
+    /// Returns the next document, or `None` if there is none at the moment. In this case, a tailable cursor has fetched
+    /// one batch, and [`is_over`](Self::is_over) says whether there can be more. Otherwise like [`next`](Self::next).
     ///
     /// # Errors
     ///
@@ -399,8 +401,8 @@ impl<T> Cursor<T> {
         }
     }
 
-    /// Advances to the next document, and returns its range, or `None` if there is none at the moment, or at all.
-    /// Fetches at most one empty batch. The time limit of the iteration keeps running after `None`.
+    /// Advances to the next document, and returns its range, or `None` if there is no document at the moment, or no
+    /// more at all. Fetches at most one empty batch. The time limit of the iteration keeps running after `None`.
     pub(crate) async fn step(&mut self) -> Advanced {
         let advanced = poll_fn(|context| self.poll_advance(context)).await;
         if !matches!(advanced, Ok(None)) {
@@ -409,7 +411,7 @@ impl<T> Cursor<T> {
         advanced
     }
 
-    /// Returns whether there are no more documents, neither here nor on the server.
+    /// Returns whether there are no more documents, either here or on the server.
     #[must_use]
     #[doc(alias = "is_alive")]
     pub fn is_over(&self) -> bool {
@@ -501,7 +503,7 @@ impl<T> Cursor<T> {
                         return Poll::Ready(Err(error));
                     }
                 }
-                // A tailable cursor reports that there is nothing, instead of asking again and again.
+                // A tailable cursor reports that there is no document, instead of asking the server again and again.
                 if self.batch.is_empty() && self.is_tailable() {
                     return Poll::Ready(Ok(None));
                 }
@@ -567,7 +569,7 @@ impl<T> Cursor<T> {
         }
     }
 
-    /// Gives back what an ended cursor no longer needs.
+    /// Gives back the resources of a cursor that has ended.
     fn end(&mut self) {
         if let Some(server_cursor) = &mut self.server_cursor {
             server_cursor.end();
@@ -591,7 +593,7 @@ impl<T> fmt::Debug for Cursor<T> {
     }
 }
 
-/// Returns the number of the session's transaction, and behind a load balancer a number for its queue.
+/// Returns the number of the session's transaction, and, behind a load balancer, a number for its queue.
 fn transaction_of(client: &Client, session: &InSession) -> (Option<i64>, Option<QueueNumber>) {
     let InSession::Explicit(explicit) = session else { return (None, None) };
     let opened_in = explicit.lock().open_transaction();
@@ -615,8 +617,8 @@ fn batch_size_of(body: &RawDocument) -> Option<i32> {
     of(body).or_else(|| of(body.get_document("cursor").ok()?))
 }
 
-/// Returns the query's `comment`, which each `getMore` repeats, except for `listCollections`, whose comment the server
-/// itself passes on (Enumerating Collections, "listCollections Database Command").
+/// Returns the query's `comment`, which each `getMore` repeats. There is none for `listCollections`, because the server
+/// itself passes its comment on (Enumerating Collections, "listCollections Database Command").
 fn comment_of(body: &RawDocument) -> Option<RawDocumentBuf> {
     if name(body) == Some("listCollections") {
         return None;

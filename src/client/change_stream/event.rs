@@ -53,7 +53,7 @@ pub struct ChangeStreamEvent<T> {
     pub full_document_before_change: Option<T>,
     /// The cluster time of the change.
     pub cluster_time: Option<Timestamp>,
-    /// The time of the server's clock. From MongoDB 6.0.
+    /// The time of the change by the server's clock. From MongoDB 6.0.
     pub wall_time: Option<DateTime>,
     /// The session of the transaction that the change belongs to.
     pub lsid: Option<Document>,
@@ -117,15 +117,15 @@ pub struct ChangeNamespace {
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct UpdateDescription {
-    /// The fields that got a value, by their paths.
+    /// The fields that were set, by their paths, with their new values.
     pub updated_fields: Document,
     /// The paths of the fields that were removed.
     pub removed_fields: Vec<String>,
     /// The arrays that were truncated. From MongoDB 4.7.
     #[serde(default)]
     pub truncated_arrays: Vec<TruncatedArray>,
-    /// The parts of each path whose text alone is ambiguous, such as `a.0`. Only with `show_expanded_events`, from
-    /// MongoDB 6.1.
+    /// The components of each ambiguous path, such as `a.0`, where `0` may be a field or an array index. Only with
+    /// `show_expanded_events`, from MongoDB 6.1.
     pub disambiguated_paths: Option<Document>,
 }
 

@@ -234,7 +234,7 @@ impl<'c, T: 'c> IntoFuture for Watch<'c, T> {
     ///
     /// [`ClientError::Argument`] if serde could not write the pipeline, the stage or the options,
     /// [`ClientError::InvalidOption`] if `maxAwaitTimeMS` is not less than `timeoutMS`, otherwise the errors of
-    /// [`Client::run`]. A standalone server does not support change streams, and reports that.
+    /// [`Client::run`]. A standalone server does not support change streams, and returns an error.
     ///
     /// # Cancel safety
     ///
@@ -327,7 +327,7 @@ pub(super) struct Start {
     has_begun: bool,
     /// Whether the application said where to start.
     is_given: bool,
-    /// The time in the first reply, for want of anything else to start from.
+    /// The time in the first reply, used if there is nothing else to start from.
     operation_time: Option<Timestamp>,
 }
 
@@ -356,7 +356,7 @@ impl Start {
     /// Returns the stage's fields with this starting position.
     fn stage(&self, given: &RawDocument) -> RawDocumentBuf {
         if !self.has_begun {
-            // The server refuses more than one start ("startAtOperationTime"), so all are passed on.
+            // All are passed on: if there is more than one, the server refuses the command ("startAtOperationTime").
             return given.to_owned();
         }
         let mut stage = RawDocumentBuf::new();
@@ -432,7 +432,8 @@ impl Plan {
             let mut operation = Operation::read(&plan.database, &body);
             operation.command = operation.command.within(limit);
             operation.session = Some(plan.session.clone());
-            // By now the session may be in a transaction, which the server would abort.
+            // The session may be in a transaction by now, which the server would abort if the command were a part of
+            // it.
             operation.is_beside_transaction = resumes;
             if let Some(preference) = &plan.read_preference {
                 operation = operation.read_preference(preference);

@@ -179,7 +179,7 @@ builder!(ListCollections<T> => Cursor<T>);
 pub struct CollectionSpecification {
     /// The name.
     pub name: String,
-    /// What it is: `collection`, `view` or `timeseries`. On the wire `type`.
+    /// What it is: `collection`, `view` or `timeseries`. Its name on the wire is `type`.
     pub collection_type: String,
     /// The options that it was created with.
     pub options: Document,
@@ -276,7 +276,7 @@ pub struct DatabaseSpecification {
     pub size_on_disk: u64,
     /// Whether it contains no collections.
     pub empty: bool,
-    /// The size on each shard, in bytes. Only a sharded cluster has it.
+    /// The size on each shard, in bytes. Only sharded clusters report it.
     pub shards: Option<Document>,
 }
 
@@ -318,7 +318,7 @@ pub(super) async fn names(command: &'static str, mut cursor: Cursor<Document>) -
     Ok(names)
 }
 
-/// Turns the server's error for something that does not exist into success, because the outcome is the same.
+/// Turns the server's error for something that does not exist into success: either way, it no longer exists.
 pub(super) fn found_or_not(outcome: Result<RawDocumentBuf, ClientError>) -> Result<(), ClientError> {
     match outcome {
         Err(error) if error.server_error().is_some_and(|error| error.code == NAMESPACE_NOT_FOUND) => Ok(()),

@@ -21,8 +21,8 @@ impl<T, C: AnyClient> Collection<T, C> {
     /// Prepares an aggregation: a pipeline, as an array of stages. Await it for a [`Cursor`] of documents, or, after
     /// [`typed`](Aggregate::typed), for a cursor of any type.
     ///
-    /// A pipeline that ends in `$out` or `$merge` writes: the write concern applies, it is not repeated after a network
-    /// error, and it returns no documents.
+    /// An aggregation whose pipeline ends in `$out` or `$merge` is a write: it uses the write concern, is not repeated
+    /// after a network error, and returns no documents.
     #[track_caller]
     pub fn aggregate(&self, pipeline: impl Serialize) -> Aggregate<'_, Document, C> {
         Aggregate::new(self.request("aggregate"), &pipeline)
@@ -43,11 +43,11 @@ impl<T, C: AnyClient> Collection<T, C> {
         CountDocuments { request: self.request("aggregate"), stage, skip: None, limit: None }
     }
 
-    /// Prepares a quick count of all documents, from the server's metadata about the collection. After an unclean shutdown
-    /// or in a sharded cluster it may be wrong.
+    /// Prepares a quick count of all documents, from the server's metadata about the collection. The count may be wrong
+    /// after an unclean shutdown, or in a sharded cluster.
     ///
-    /// It is the command `count`, whose [behaviour][count] the server's manual describes. With version 1 of the Stable API
-    /// and `apiStrict`, that needs MongoDB 5.0.9: earlier versions of the API lacked the command by an oversight.
+    /// This runs the command `count`: see its [behaviour][count] in the server's manual. With version 1 of the Stable
+    /// API and `apiStrict`, that needs MongoDB 5.0.9: earlier versions of the API lacked the command by an oversight.
     ///
     /// [count]: https://www.mongodb.com/docs/manual/reference/command/count/#behavior
     #[track_caller]

@@ -31,7 +31,7 @@ const COMMAND: &str = "bulkWrite";
 /// The wire version of MongoDB 8.0, the first with the command.
 const HAS_COMMAND: i32 = 25;
 
-/// Room for what the client adds to the command, in bytes (Bulk Write, "Total Message Size").
+/// Room for the fields that the client adds to the command, in bytes (Bulk Write, "Total Message Size").
 const MESSAGE_OVERHEAD: usize = 1000;
 
 impl Client {
@@ -94,8 +94,8 @@ impl<'c, C: AnyClient> ClientBulkWrite<'c, C> {
 
     options!([request.body] bypass_document_validation, comment, let_vars);
 
-    /// Sets whether the first write that fails stops the rest (`ordered`). The default is true. If it is false, the
-    /// writes are executed in any order.
+    /// Sets whether the first write that fails stops the rest (`ordered`). The default is true. If false, the writes
+    /// are executed in any order.
     pub fn ordered(mut self, ordered: bool) -> Self {
         self.ordered = ordered;
         self
@@ -188,7 +188,7 @@ builder!(ClientBulkWrite => ClientBulkWriteResult, write_concern);
 /// The writes as operations of the command.
 struct Writes {
     operations: Vec<BulkOperation>,
-    /// The documents of `nsInfo`, each once.
+    /// The documents of `nsInfo`, without duplicates.
     namespaces: Vec<RawDocumentBuf>,
     generated_ids: Vec<(usize, ObjectId)>,
 }
@@ -196,7 +196,7 @@ struct Writes {
 struct BulkOperation {
     document: RawDocumentBuf,
     kind: Kind,
-    /// The place in [`Writes::namespaces`].
+    /// The index in [`Writes::namespaces`].
     namespace: usize,
 }
 
@@ -238,7 +238,8 @@ impl Writes {
         Ok(this)
     }
 
-    /// Returns where the next batch ends, and its `nsInfo`, and makes its operations refer to the places there.
+    /// Returns the end of the next batch, and the `nsInfo` of its command. Sets the indexes into `nsInfo` in the
+    /// operations.
     fn fit(&mut self, start: usize, most_writes: usize, most_bytes: usize) -> (usize, Vec<RawDocumentBuf>) {
         let (mut bytes, mut places, mut used) = (0_usize, HashMap::new(), Vec::new());
         let mut end = start;
@@ -261,11 +262,11 @@ impl Writes {
 }
 
 impl BulkOperation {
-    /// Sets the place of the namespace in the command's `nsInfo`: the value of the first field, a 32-bit integer.
+    /// Sets the index of the namespace in the command's `nsInfo`: the value of the first field, a 32-bit integer.
     fn refer_to(&mut self, namespace: usize) {
         let place = i32::try_from(namespace).unwrap_or(i32::MAX);
         let mut bytes = std::mem::take(&mut self.document).into_bytes();
-        // After the length, the type and the name.
+        // The value follows the length, the type and the name.
         if let Some(end) = bytes.iter().skip(5).position(|&byte| byte == 0)
             && let Some(value) = bytes.get_mut(5 + end + 1..5 + end + 5)
         {
@@ -294,7 +295,7 @@ fn operation(mut operation: RawDocumentBuf, statement: &RawDocument) -> Result<R
     Ok(operation)
 }
 
-/// What the commands of a series did.
+/// The results of a series of commands.
 struct Done {
     result: ClientBulkWriteResult,
     /// Whether the server reported a successful write.
@@ -322,12 +323,12 @@ impl Done {
         }
     }
 
-    /// Returns whether no further command is to be sent.
+    /// Returns whether the series ends here.
     fn has_ended(&self, ordered: bool) -> bool {
         self.cause.is_some() || (ordered && !self.write_errors.is_empty())
     }
 
-    /// Adds what a command did for its batch of operations, the first of which is at the place `start`.
+    /// Adds the results of a command for its batch of operations, which begins at the index `start`.
     async fn read(&mut self, opened: Opened, batch: &[BulkOperation], start: usize, ordered: bool, limit: Limit) {
         let Opened { mut cursor, server, unmet } = opened;
         let reply = cursor.reply();
@@ -350,7 +351,7 @@ impl Done {
                 // Bulk Write, "Handling the `bulkWrite` Server Response".
                 let has_succeeded = match (ordered, self.write_errors.first_key_value()) {
                     (true, Some((first, _))) if self.write_errors.len() > failed_before => *first > start,
-                    // The outcome that tells of the error may not have been fetched.
+                    // The outcome with the error may not have been fetched.
                     (true, _) => counted.errors == 0 || counted.has_changes(),
                     (false, _) => counted.errors < batch.len() as u64,
                 };
@@ -414,7 +415,7 @@ impl Done {
             self;
         match cause {
             None if write_errors.is_empty() && write_concern_errors.is_empty() => Ok(result),
-            // Nothing else is known.
+            // There is nothing to report besides the error.
             Some(cause)
                 if !has_succeeded
                     && write_errors.is_empty()
@@ -482,11 +483,11 @@ fn unreadable(reason: impl Into<Arc<str>>) -> ClientError {
     ClientError::unreadable(COMMAND, reason)
 }
 
-/// What [`Client::bulk_write`] did.
+/// The result of [`Client::bulk_write`].
 #[derive(Debug, Clone, PartialEq, Default)]
 #[non_exhaustive]
 pub struct ClientBulkWriteResult {
-    /// Whether the server acknowledged the writes. With the write concern `w: 0` it does not, and the numbers are 0.
+    /// Whether the server acknowledged the writes. With the write concern `w: 0`, it does not, and the numbers are 0.
     pub acknowledged: bool,
     /// The number of documents that were inserted, not counting upserts.
     pub inserted_count: u64,
@@ -498,11 +499,11 @@ pub struct ClientBulkWriteResult {
     pub modified_count: u64,
     /// The number of documents that were deleted.
     pub deleted_count: u64,
-    /// What each successful write did, if [`verbose_results`](ClientBulkWrite::verbose_results()) was set.
+    /// The result of each successful write, if [`verbose_results`](ClientBulkWrite::verbose_results()) was set.
     pub verbose_results: Option<VerboseResults>,
 }
 
-/// What each successful write of [`Client::bulk_write`] did, by its place.
+/// The results of the successful writes of [`Client::bulk_write`], by the positions of the writes.
 #[derive(Debug, Clone, PartialEq, Default)]
 #[non_exhaustive]
 pub struct VerboseResults {
@@ -514,7 +515,7 @@ pub struct VerboseResults {
     pub delete_results: BTreeMap<usize, ClientDeleteResult>,
 }
 
-/// What an insert of [`Client::bulk_write`] did.
+/// The result of an insert in [`Client::bulk_write`].
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct ClientInsertOneResult {
@@ -522,7 +523,7 @@ pub struct ClientInsertOneResult {
     pub inserted_id: Bson,
 }
 
-/// What an update or a replacement of [`Client::bulk_write`] did.
+/// The result of an update or a replacement in [`Client::bulk_write`].
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct ClientUpdateResult {
@@ -534,7 +535,7 @@ pub struct ClientUpdateResult {
     pub upserted_id: Option<Bson>,
 }
 
-/// What a deletion of [`Client::bulk_write`] did.
+/// The result of a deletion in [`Client::bulk_write`].
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct ClientDeleteResult {
@@ -547,9 +548,9 @@ pub struct ClientDeleteResult {
 #[error("{}", self.sentence())]
 #[non_exhaustive]
 pub struct ClientBulkWriteFailure {
-    /// What the writes did. `None` unless the server reported that one succeeded.
+    /// The results of the writes. `None` unless the server reported that a write succeeded.
     pub partial_result: Option<ClientBulkWriteResult>,
-    /// The writes that the server refused, by their places. At most one if the writes are ordered.
+    /// The writes that the server refused, by their positions. At most one if the writes are ordered.
     pub write_errors: BTreeMap<usize, WriteError>,
     /// The commands that were executed but did not meet their write concern.
     pub write_concern_errors: Vec<WriteConcernError>,
@@ -561,7 +562,7 @@ pub struct ClientBulkWriteFailure {
     pub(in crate::client) generated_ids: Vec<(usize, ObjectId)>,
     /// The server of the first error.
     pub(in crate::client) address: Option<Arc<str>>,
-    /// Whether a reply that reports success names an exceeded time limit as the reason.
+    /// Whether a reply that reports success also reports an exceeded time limit.
     pub(in crate::client) is_timeout: bool,
 }
 

@@ -18,16 +18,16 @@ use crate::client::session::SessionError;
 use crate::endpoint::Limit;
 
 impl<C: AnyClient> Database<C> {
-    /// Prepares any command of the application, on the primary: a document, or anything that serde writes as one. Await
-    /// it for the reply, or, after [`typed`](RunCommand::typed), for the reply as any type. The client adds no concern
-    /// to it.
+    /// Prepares a command of the application's choice, on the primary. The command is a document, or any value that
+    /// serde writes as a document. Await it for the reply, or, after [`typed`](RunCommand::typed), for the reply as any
+    /// type. The client adds no concern to it.
     #[track_caller]
     #[doc(alias = "run_raw_command")]
     pub fn run_command(&self, command: impl Serialize) -> RunCommand<'_, Document, C> {
         RunCommand { request: self.request_of_any(&command), reply: PhantomData }
     }
 
-    /// Prepares any command of the application that opens a cursor, on the primary. Await it for a [`Cursor`] of
+    /// Prepares a command of the application's choice that opens a cursor, on the primary. Await it for a [`Cursor`] of
     /// documents, or, after [`typed`](RunCursorCommand::typed), of any type. The client adds no concern to it.
     ///
     /// ```no_run
@@ -108,7 +108,7 @@ impl<'c, T, C: AnyClient> RunCursorCommand<'c, T, C> {
         self
     }
 
-    /// Sets the comment of each `getMore`. By default there is none.
+    /// Sets the comment of each `getMore`. By default, there is no comment.
     pub fn comment(mut self, comment: impl Serialize) -> Self {
         self.more.set("comment", "comment", Shape::Any, &comment);
         self

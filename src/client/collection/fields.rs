@@ -78,7 +78,7 @@ impl Fields {
         self.put(field, field, Shape::Any, value);
     }
 
-    /// Adds a field that nothing else adds. `argument` is its name in errors.
+    /// Adds a field that no other call adds. `argument` is its name in errors.
     pub fn put<V: Serialize + ?Sized>(&mut self, argument: &'static str, field: &'static str, shape: Shape, value: &V) {
         if self.is_extended {
             return self.set(argument, field, shape, value);
@@ -90,7 +90,7 @@ impl Fields {
         }
     }
 
-    /// Adds a field, unless the document has it. `argument` is its name in errors.
+    /// Adds a field, unless the document already has it. `argument` is its name in errors.
     pub fn set<V: Serialize + ?Sized>(&mut self, argument: &'static str, field: &'static str, shape: Shape, value: &V) {
         let added = self.document().and_then(|document| refuse_second(argument, document, field));
         if let Err(error) = added.and_then(|()| self.append(argument, field, shape, value)) {
@@ -161,13 +161,13 @@ impl Fields {
         shape: Shape,
         value: &V,
     ) -> Result<(), ClientError> {
-        // The end of the document is where the new element begins.
+        // The new element begins at the byte that ends the document.
         let start = self.bytes.len() - 1;
         self.bytes.truncate(start);
         self.last = start;
         serialize_to_buffer(&Field { name: field, value }, &mut self.bytes)
             .map_err(|error| refused(argument, error.to_string()))?;
-        // Without the length of the document around the element, whose end becomes the new end.
+        // Serializing wraps the element in a document. Its length is removed, and its end becomes the new end.
         self.bytes.copy_within(start + 4.., start);
         self.bytes.truncate(self.bytes.len() - 4);
         let length = i32::try_from(self.bytes.len()).map_err(|error| refused(argument, error.to_string()))?;

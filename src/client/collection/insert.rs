@@ -20,8 +20,8 @@ use crate::endpoint::wire::reply::has_field;
 use crate::endpoint::{Limit, OutgoingSequence};
 
 impl<T: Serialize, C: AnyClient> Collection<T, C> {
-    /// Prepares an insert of a document. If it has no `_id`, the client adds one. The result contains it, and so does
-    /// an error that leaves the outcome unknown: [`ClientError::generated_ids`].
+    /// Prepares an insert of a document. If it has no `_id`, the client adds one. The result contains this `_id`. If an
+    /// error leaves the outcome unknown, [`ClientError::generated_ids`] returns it.
     #[track_caller]
     pub fn insert_one(&self, document: impl Borrow<T>) -> InsertOne<'_, C> {
         InsertOne { request: self.request("insert"), document: NewDocument::of("document", document.borrow(), true) }
@@ -168,7 +168,7 @@ impl NewDocument {
         field.push(ElementType::ObjectId as u8);
         field.extend_from_slice(b"_id\0");
         field.extend_from_slice(&id.bytes());
-        // The position of the document's length marks the end of the `_id`.
+        // The first byte of the old length becomes the zero byte that ends the `_id`.
         self.bytes[..ROOM_FOR_ID + 4].copy_from_slice(&field);
         (self.start, self.generated) = (0, Some(id));
         Ok(())

@@ -1,8 +1,8 @@
 //! Handles to databases and collections, with the operations that the CRUD specification names.
 //!
-//! A handle creates builders. A builder holds a [`Request`]: the command's document as it grows, and how to run it. The
-//! client's operations run it. Both clients share the handles and builders: the asynchronous one awaits a builder, and
-//! the blocking one runs its [`Call`].
+//! A handle creates builders. A builder holds a [`Request`]: the command's document while it is being built, and how to
+//! run it. The client's operations run it. Both clients share the handles and builders: the asynchronous one awaits a
+//! builder, and the blocking one runs its [`Call`].
 
 mod fields;
 #[macro_use]
@@ -123,7 +123,7 @@ pub(crate) mod sealed {
         /// Returns the client that runs the operations.
         fn running(&self) -> &super::Client;
 
-        /// Does the work that a dropped value has left, if nothing does it in the background.
+        /// Does the work that dropped values have left behind, if nothing does it in the background.
         fn finish_dropped(&self) {}
     }
 
@@ -220,9 +220,9 @@ impl<C> fmt::Debug for Database<C> {
 /// | manage indexes | [`create_index`](Self::create_index), [`list_indexes`](Self::list_indexes), [`drop_index`](Self::drop_index) |
 /// | read documents as another type | `typed` of a call, [`clone_with_type`](Self::clone_with_type) |
 ///
-/// It is cheap to clone, and can be created at any time. Each method returns a builder: set options with its methods,
-/// then await it to send the command. Filters, updates and the values of options can be anything that serde writes as a
-/// document: `doc!`, `rawdoc!`, or a struct.
+/// A handle is cheap to clone, and can be created at any time. Each method returns a builder: set options with its
+/// methods, then await it to send the command. Filters, updates and the values of options can be anything that serde
+/// writes as a document: `doc!`, `rawdoc!`, or a struct.
 ///
 /// The methods have the names of the specification. [`Client::run`] and [`Client::write`] are the raw forms, which take
 /// the commands as sent on the wire.

@@ -47,7 +47,7 @@ impl<T, C: AnyClient> Collection<T, C> {
     }
 
     /// Prepares a deletion of the first document that matches `filter`. Await it for the document. With the write concern
-    /// `w: 0` there is none.
+    /// `w: 0` there is no document.
     #[track_caller]
     pub fn find_one_and_delete(&self, filter: impl Serialize) -> FindOneAndDelete<'_, T, C> {
         let mut request = self.request_of_modify(&filter);
@@ -106,7 +106,7 @@ macro_rules! modifies {
                 let ready = self.request.ready(true)?;
                 let is_unacknowledged = ready.is_unacknowledged();
                 let reply = ready.write(true, &[]).await?;
-                // The server replies all the same.
+                // The server replies anyway.
                 if is_unacknowledged { Ok(None) } else { value_of(&reply)?.map(read).transpose() }
             }
         }

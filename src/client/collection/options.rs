@@ -1,8 +1,8 @@
 //! The options of commands: one row for each, with its documentation, its name here and in the protocol, and its type.
 //! Each builder picks the rows that the specification gives it.
 
-/// Gives a builder the methods of the options that it names. In brackets stands the builder's field that holds the
-/// document to add the options to.
+/// Gives a builder the methods of the options that it names. The name in brackets is the builder's field with the
+/// document that the options are added to.
 macro_rules! options {
     ([$($place:ident).+] $($option:ident),* $(,)?) => { options!(@rows [$($place).+] $($option)*); };
     (@rows $place:tt $($option:ident)*) => { $(options!(@row $place $option);)* };
@@ -185,8 +185,8 @@ macro_rules! options {
         skip
     ); };
     (@row $place:tt sort) => { options!(@method $place "sort" document
-        /// Sets the order of the documents (`sort`), such as `{ price: -1 }`. If only one document is changed, it is
-        /// the first in this order.
+        /// Sets the order of the documents (`sort`), such as `{ price: -1 }`. If only one document is changed, this is
+        /// the first document in this order.
         sort
     ); };
     (@row $place:tt sparse) => { options!(@method $place "sparse" flag
@@ -198,8 +198,8 @@ macro_rules! options {
         sphere_2d_index_version
     ); };
     (@row $place:tt start_after) => { options!(@method $place "startAfter" document
-        /// Sets the resume token after which the stream begins, which may come from an event that invalidates
-        /// (`startAfter`).
+        /// Sets the resume token after which the stream begins (`startAfter`). The token may come from an event that
+        /// invalidates a stream.
         start_after
     ); };
     (@row $place:tt start_at_operation_time) => { options!(@method $place "startAtOperationTime" value

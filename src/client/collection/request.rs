@@ -23,8 +23,8 @@ use super::{AnyClient, Settings};
 use crate::endpoint::wire::reply::whole_number;
 use crate::endpoint::{Limit, OutgoingSequence};
 
-/// A builder that a client runs, within a time limit that may have started before: a blocking call may have to wait for
-/// others.
+/// A builder that a client runs. Its time limit may already be running, because a blocking call may have to wait for
+/// other calls.
 pub(crate) trait Call: Sized {
     type Client;
     type Output;
@@ -96,8 +96,9 @@ impl<'c, C: AnyClient> Request<'c, C> {
         self.client.running().limit_in(self.explicit(), self.timeout())
     }
 
-    /// Returns the limit of this call, or else of its collection or database. In a call to `with_transaction`, only the
-    /// first one counts, because the session has a limit (Client Side Operations Timeout, "Validation and Overrides").
+    /// Returns the limit of this call, or else of its collection or database. In a call to `with_transaction`, the
+    /// limit of the collection or database does not count, because the session has a limit (Client Side Operations
+    /// Timeout, "Validation and Overrides").
     fn timeout(&self) -> Limit {
         let is_inherited = !self.timeout.is_set() && self.inherited_timeout.is_set();
         match is_inherited && self.explicit().is_none_or(|explicit| explicit.limit().is_none()) {
@@ -199,9 +200,9 @@ impl<'c, C: AnyClient> Request<'c, C> {
         Ok(write.options(self.body.finish()?))
     }
 
-    /// Adds the concerns, and returns the read preference: that of this call, or else of its collection or database. In
-    /// a transaction, the latter do not apply (Transactions, "Interaction with Read and Write Concern" and "Read
-    /// Preference").
+    /// Adds the concerns, and returns the read preference. This call's settings come first, then the settings of its
+    /// collection or database. In a transaction, the settings of the collection or database do not apply (Transactions,
+    /// "Interaction with Read and Write Concern" and "Read Preference").
     pub fn inherit(&mut self, writes: bool) -> Result<Option<&'c ReadPreference>, ClientError> {
         let mut settings = self.settings;
         if settings.is_set()
@@ -230,7 +231,7 @@ impl<'c, C: AnyClient> Request<'c, C> {
                 Some(concern) => self.body.add("writeConcern", &concern),
                 // The server's default is not sent (Read and Write Concern, "On the Wire").
                 None if self.client.running().options().write_concern.document().is_none() => {}
-                // It replaces that of the client's options, which would be added.
+                // Otherwise, the write concern of the client's options would be added.
                 None => self.body.add("writeConcern", &RawDocumentBuf::new()),
             }
         }
@@ -262,7 +263,7 @@ impl Ready<'_> {
         self.client.run_at(operation, self.site).await
     }
 
-    /// Runs any command. `is_named` says that its span has its name, and not `runCommand`.
+    /// Runs any command. `is_named` says that the span has the command's name, and not `runCommand`.
     pub async fn command(self, is_named: bool) -> Result<RawDocumentBuf, ClientError> {
         let operation = Operation { is_named_by_command: is_named, ..Operation::new(self.database, &self.body) };
         self.client.run_at(with(operation, self.session, self.read_preference, self.limit), self.site).await

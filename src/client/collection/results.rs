@@ -33,7 +33,7 @@ pub struct UpdateResult {
     /// The number of documents that the filter matched.
     pub matched_count: u64,
     /// The number of documents that were changed. It is less than [`matched_count`](Self#structfield.matched_count) if some
-    /// already had the new values.
+    /// documents already had the new values.
     pub modified_count: u64,
     /// The `_id` of the document that `upsert` inserted.
     pub upserted_id: Option<Bson>,
@@ -69,7 +69,7 @@ pub struct BulkWriteResult {
     pub upserted_ids: BTreeMap<usize, Bson>,
 }
 
-/// The reply to a write with one statement. The reply that the client makes up for `w: 0` contains none of the fields.
+/// The reply to a write with one statement. For `w: 0`, the client makes up a reply without these fields.
 #[derive(Default)]
 pub(super) struct Counts {
     n: Option<u64>,

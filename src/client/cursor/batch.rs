@@ -1,4 +1,4 @@
-//! A batch of documents, in the reply that brought it.
+//! Batches of documents.
 
 use bson::spec::ElementType;
 use bson::{RawBsonRef, RawDocument, RawDocumentBuf};
@@ -6,14 +6,14 @@ use bson::{RawBsonRef, RawDocument, RawDocumentBuf};
 use super::super::error::ClientError;
 use crate::endpoint::wire::reply::whole_number;
 
-/// A batch of documents in the reply that brought it.
+/// A batch of documents, within the reply that contains it.
 pub(super) struct Batch {
     pub(super) reply: RawDocumentBuf,
     /// The server's id of the cursor; 0 once it has ended there.
     pub(super) id: i64,
     /// Where the next element of the array begins, from the start of the reply.
     next: usize,
-    /// Where the document that was last stepped over begins; 0 if there is none.
+    /// Where the document that was returned last begins; 0 if there is none.
     current: usize,
 }
 
@@ -75,7 +75,7 @@ impl Batch {
         }
     }
 
-    /// Returns the document that was last stepped over, if it is in this batch.
+    /// Returns the document that was returned last, if it is in this batch.
     pub(super) fn current(&self) -> Option<&RawDocument> {
         if self.current == 0 {
             return None;
@@ -100,8 +100,8 @@ pub(super) struct CursorReply {
 }
 
 impl CursorReply {
-    /// Reads the cursor in a reply to a query. What cannot be read becomes an error beside the rest, so that the cursor
-    /// can still be closed: its collection is then taken from `query`.
+    /// Reads the cursor in a reply to a query. If the namespace cannot be read, the error is returned besides the
+    /// cursor, so that the cursor can still be closed: its collection is then taken from `query`.
     pub(super) fn read(reply: &RawDocument, query: &RawDocument) -> (Self, Result<(), ClientError>) {
         let cursor = reply.get_document("cursor");
         let id = cursor.as_ref().ok().and_then(|cursor| id_of(cursor)).unwrap_or(0);

@@ -12,8 +12,8 @@ use crate::endpoint::Limit;
 type Closing = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl<T> Cursor<T> {
-    /// Closes the cursor on the server, and waits for it. Errors are ignored: the server closes an idle cursor after
-    /// ten minutes. The `timeoutMS` of the query starts afresh.
+    /// Closes the cursor on the server, and waits until it is closed. Errors are ignored: the server closes an idle
+    /// cursor after ten minutes. The `timeoutMS` of the query starts afresh.
     ///
     /// # Cancel safety
     ///
@@ -34,8 +34,8 @@ impl<T> Cursor<T> {
         self.close_by(Limit::of(timeout)).await;
     }
 
-    /// Ends the cursor, and closes it on the server in the background. A failed cursor must not go on: if the server
-    /// executed the command, the documents of its reply would be missing.
+    /// Ends the cursor, and closes it on the server in the background. A failed cursor must not continue: if the server
+    /// executed the command, the documents of the lost reply would be missing.
     ///
     /// Returns whether there was anything to close.
     pub(crate) fn abandon(&mut self) -> bool {
@@ -52,7 +52,8 @@ impl<T> Cursor<T> {
         let background = self.client.deployment().background();
         let guard = match &background {
             Some(Background::Spawned(_)) => self.queue_up(),
-            // Kept work is done at the end of a call, which would first wait for the cursor.
+            // Kept work is done at the end of a call, and with the cursor in the queue, the call itself would wait
+            // first.
             Some(Background::Kept(_)) | None => None,
         };
         let Some(closing) = self.closing(None, guard) else { return false };
@@ -83,7 +84,7 @@ impl<T> Cursor<T> {
                         closer.close(id, timeout, None).await;
                     }
                 };
-                // In other cases the server must answer first, and the connection may be the pinned one.
+                // Otherwise, the server must answer first, and the connection may be the pinned one.
                 let after_batch = async move {
                     let (server_cursor, fetched) = fetching.await;
                     server_cursor.close_after(id, fetched.map_err(|given_up| given_up.error), timeout, guard).await;

@@ -1,4 +1,4 @@
-//! A later command of a cursor, as the engine runs it: on the cursor's server, in its session.
+//! A cursor's later commands, which the engine runs on the cursor's server, in its session.
 
 use std::mem;
 use std::pin::pin;
@@ -94,7 +94,7 @@ impl Attempted for OfCursor<'_> {
                 // The cursor was dropped. Its batch is no longer needed.
                 return Err(refused(SessionError::CursorClosing));
             }
-            // Taken if the transaction is still open.
+            // The connection is taken only while the transaction is open.
             if let Some(Pinned::Connection(selected, connection)) =
                 explicit.take_pin(self.cursor.opened_in).map_err(refused)?
             {
@@ -103,7 +103,7 @@ impl Attempted for OfCursor<'_> {
             }
         }
         if let Some(check) = self.cursor.client.deployment().check_if_idle(&server) {
-            // Even if the time has run out, the reason is the missing connection.
+            // If the time runs out here, the attempt continues, so that its error names the missing connection.
             match self.limit.deadline() {
                 Some((at, _)) => drop(within(at, || None, check).await),
                 None => check.await,
@@ -191,8 +191,8 @@ impl Attempted for OfCursor<'_> {
     }
 }
 
-/// Appends how long the server waits for documents: the requested time, or the time left if that is less ("Tailable
-/// awaitData Cursors").
+/// Appends how long the server waits for documents: the requested time, but at most the time left ("Tailable awaitData
+/// Cursors").
 fn append_max_await_time(appended: &mut Vec<u8>, longest: Duration, limit: Limit, round_trip: Duration) {
     let left = limit.left().map_or(longest, |left| left.saturating_sub(round_trip).min(longest));
     // Rounded up, because 0 means no limit.

@@ -4,7 +4,7 @@ use bson::{RawBsonRef, RawDocument};
 
 use crate::client::session::name;
 
-/// What a cursor does at the end of its results (`cursorType`).
+/// The behaviour of a cursor at the end of its results (`cursorType`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CursorType {
@@ -34,8 +34,8 @@ impl CursorType {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TimeoutMode {
-    /// The query and all further batches together. The default for cursors that are not tailable, and not allowed for
-    /// others.
+    /// The query and all further batches together. The default for non-tailable cursors. Not allowed for tailable
+    /// cursors.
     CursorLifetime,
     /// The query, and then each call that fetches documents. The default for tailable cursors.
     Iteration,

@@ -8,8 +8,8 @@ use crate::client::ClientError;
 use crate::client::typed::decode;
 
 impl<T> Cursor<T> {
-    /// Advances to the next document, which [`current`](Self::current) reads. Returns false where [`next`](Self::next) returns
-    /// `None`.
+    /// Advances to the next document, which [`current`](Self::current) then reads. Returns false where
+    /// [`next`](Self::next) would return `None`.
     ///
     /// # Errors
     ///
@@ -55,8 +55,8 @@ impl<T> Cursor<T> {
 }
 
 impl<T: DeserializeOwned> Cursor<T> {
-    /// Reads all documents into a collection that the caller chooses, such as a `Vec`. A tailable cursor yields the
-    /// documents that exist at the moment.
+    /// Reads all documents into a collection that the caller chooses, such as a `Vec`. A tailable cursor yields only
+    /// the documents that exist at the moment.
     ///
     /// # Errors
     ///

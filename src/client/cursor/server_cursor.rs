@@ -27,10 +27,10 @@ use crate::pool::runtime::{Connection, boxed};
 /// The errors with which a server says that the cursor no longer exists: CursorNotFound, QueryPlanKilled, CursorKilled.
 const ENDED: [i32; 3] = [43, 175, 237];
 
-/// For selecting a server that is already determined.
+/// Used where the server is already determined.
 static ANY: ReadPreference = ReadPreference::new(ReadPreferenceMode::Nearest);
 
-/// A cursor on its server: what its later commands need.
+/// A cursor on its server, with everything that its later commands need.
 pub(super) struct ServerCursor {
     pub(super) client: Client,
     pub(super) server: Arc<Server>,
@@ -44,12 +44,12 @@ pub(super) struct ServerCursor {
     pub(super) awaits_data: bool,
     pub(super) time: CursorTime,
     pub(super) site: &'static Location<'static>,
-    /// Behind a load balancer, the connection that leads to the cursor, unless the transaction has it.
+    /// Behind a load balancer, the connection through which the cursor is reached, unless the transaction holds it.
     pub(super) pinned: Option<Connection<Endpoint>>,
     pub(super) session: InSession,
     /// The number of the transaction that the cursor was opened in. The session may have begun a new one since.
     pub(super) opened_in: Option<i64>,
-    /// Only for a cursor of a transaction behind a load balancer.
+    /// Set for a cursor of a transaction behind a load balancer.
     pub(super) queue_number: Option<QueueNumber>,
 }
 
@@ -107,10 +107,10 @@ impl ServerCursor {
         Batch::read(reply, "nextBatch").map_err(unreadable)
     }
 
-    /// Returns what can close the cursor while a `getMore` is in flight, if the server would wait for documents.
+    /// Returns a copy that can close the cursor while a `getMore` is in flight, if the server would wait for documents.
     ///
-    /// `None` if the connection of that command is the only one that leads to the cursor, or if its session is in a
-    /// transaction, which runs one command at a time.
+    /// Returns `None` if the cursor can be reached only through the connection of that `getMore`. Also returns `None`
+    /// if the session is in a transaction, because a transaction runs one command at a time.
     pub(super) fn closer(&self) -> Option<Self> {
         if !self.awaits_data || self.pinned.is_some() {
             return None;
@@ -166,8 +166,8 @@ impl ServerCursor {
         self.end();
     }
 
-    /// Returns whether the cursor can no longer be reached. Behind a load balancer, only the connection to which its
-    /// transaction was pinned led to it.
+    /// Returns whether the cursor can no longer be reached. Behind a load balancer, it could be reached only through
+    /// the connection that its transaction was pinned to.
     fn has_ended_with_transaction(&self) -> bool {
         let (InSession::Explicit(explicit), Some(_)) = (&self.session, &self.queue_number) else { return false };
         let state = explicit.lock();
@@ -200,7 +200,7 @@ impl ServerCursor {
 
     /// Waits until the server is known again, after its pool was cleared because of a network error. The wait ends with
     /// `serverSelectionTimeoutMS`, or earlier with the limit. A client on a single thread does not wait, because a call
-    /// would have to.
+    /// of the application would wait with it.
     async fn is_known_again(&self, limit: Limit) -> bool {
         if matches!(self.client.deployment().background(), Some(Background::Kept(_))) {
             return false;

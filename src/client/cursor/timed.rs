@@ -6,7 +6,7 @@ use crate::client::session::SessionError;
 use crate::endpoint::Limit;
 
 impl OpenCursor<'_> {
-    /// Sets the limit of the query, if it is already running. Later batches use the operation's.
+    /// Sets the limit of the query, if it is already running. Later batches use the limit of the operation.
     pub(in crate::client) fn started(mut self, limit: Option<Limit>) -> Self {
         self.started = limit;
         self
