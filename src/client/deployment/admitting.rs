@@ -1,4 +1,4 @@
-//! Admits servers to a deployment: each gets a pool, and what its monitor needs.
+//! Admits servers to a deployment: each gets a pool, and an endpoint for its monitor.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock, Weak};
@@ -16,7 +16,7 @@ use crate::pool::error::EstablishError;
 use crate::pool::runtime::FailedConnection;
 use crate::telemetry::Log;
 
-/// Tells the deployment how the connections of a server's pool are opened.
+/// Links a server's pool to the deployment: the pool asks for its terms, and reports each hello.
 #[derive(Debug)]
 struct Link {
     deployment: Weak<Deployment>,

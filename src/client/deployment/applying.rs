@@ -47,14 +47,14 @@ pub(super) struct Afterwards {
     pub(super) created: Vec<Arc<Server>>,
     pub(super) changes: Vec<(Arc<Server>, PoolChange)>,
     pub(super) to_monitor: Vec<Monitored>,
-    /// The servers that the options cannot work with, and why.
+    /// The servers that cannot be used with these options, and why.
     pub(super) unusable: Vec<(ServerAddress, InvalidOption)>,
     /// The SRV look-up of the servers.
     pub(super) to_resolve: Option<SrvPolling>,
     removed: Vec<Arc<Member>>,
     /// Whether the last server has left the topology, and why, if the reason is known.
     is_emptied: Option<Option<Arc<str>>>,
-    /// Dropped here, because it may own the last reference to a foreign error.
+    /// Dropped here, outside the lock, because it may own the last reference to a foreign error.
     pub(super) before: Option<Arc<Snapshot>>,
     pub(super) runtime: Option<Handle>,
 }
@@ -92,7 +92,7 @@ impl Afterwards {
 }
 
 impl Deployment {
-    /// Applies a transition, if there is one, and carries out what it asks for. Returns whether there was one.
+    /// Applies a transition, if there is one, and carries out its effects. Returns whether there was a transition.
     fn apply(
         self: &Arc<Self>,
         reason: Option<&Reason>,
@@ -202,7 +202,7 @@ impl Deployment {
         });
     }
 
-    /// Adds a round trip that was measured separately from the checks. Ignored unless the server is known.
+    /// Adds a round trip that was measured separately from the checks. Ignored while the server is unknown.
     pub(super) fn measured(self: &Arc<Self>, monitored: &Monitored, round_trip: Duration) {
         let server = &monitored.server;
         self.apply(None, |state, before| {
@@ -211,7 +211,7 @@ impl Deployment {
                 return None;
             }
             server.add_round_trip(round_trip);
-            // The next check publishes the new average, unless this is the first round trip.
+            // The first round trip is published here, later averages by the next check.
             let is_first = present.average_round_trip_time.is_none();
             is_first.then(|| before.topology.after_check(with_round_trips(server, present.clone())))?
         });
@@ -305,8 +305,8 @@ impl Deployment {
         self.apply_error(server, &reason, ErrorKind::StateChange(change), Progress::Established, version, |_| false);
     }
 
-    /// Applies the failure of a server's pool to open a connection. Ignores an authentication that fails during a
-    /// check: the operation's check-out will fail with it too, and that failure counts.
+    /// Applies the failure of a server's pool to open a connection. Ignores a failed authentication during a check: the
+    /// operation's check-out will fail with the same error, and is counted instead.
     pub(super) fn establishment_failed(self: &Arc<Self>, server: &Server, failed: &FailedConnection<'_>) {
         let error = failed.error();
         if error.stage() == Stage::Authenticate && server.uses.is_opening() {
@@ -315,9 +315,9 @@ impl Deployment {
         let refusal = refusal(error.cause());
         let kind = refusal.and_then(ServerError::state_change).map_or(ErrorKind::Command, ErrorKind::StateChange);
         if !failed.clears_pool() && kind == ErrorKind::Command {
-            // A failure that must not clear the pool changes nothing else either: one with the label of an overloaded
-            // server, or one before the service of a load balancer is known. Nor does it request a check ("Network error
-            // when reading or writing").
+            // A failure that must not clear the pool changes nothing else either, and requests no check ("Network error
+            // when reading or writing"). These are failures with the label of an overloaded server, and failures before
+            // the service of a load balancer is known.
             return;
         }
         let progress = match error.stage() {
@@ -362,8 +362,8 @@ impl Deployment {
         if let (true, Some(scanning)) = (is_applied, self.scanning())
             && matches!(kind, ErrorKind::StateChange(StateChange::NotWritablePrimary | StateChange::ShuttingDown))
         {
-            // Replaces the check that a monitor would make at once. A server that is recovering stays so for a while ("not
-            // writable primary and node is recovering").
+            // Replaces the check that a monitor would make at once. A recovering server needs no check, because it
+            // keeps recovering for a while ("not writable primary and node is recovering").
             scanning.mark_stale();
         }
     }
@@ -391,7 +391,7 @@ fn is_older(server: &Server, reason: &Reason) -> bool {
     generation < present
 }
 
-/// Returns the server's own error, if it refused a connection.
+/// Returns the server's error, if the server refused a connection.
 fn refusal(cause: &Cause) -> Option<&ServerError> {
     cause.downcast_ref().or_else(|| cause.downcast_ref::<AuthenticationError>()?.server_error())
 }

@@ -70,14 +70,14 @@ impl Deployment {
         self.scanning().map_or_else(Vec::new, |scanning| scanning.kept.with(mem::take))
     }
 
-    /// Does the work that is kept for the end of a call, on a client that does not spawn it. Altogether this work may
-    /// take `connectTimeoutMS`, but at most 10 s and no longer than the call itself. The rest is abandoned, except for
-    /// work that has not begun when the call runs out of time: the next call does that.
+    /// Does the work that is kept for the end of a call, on a client that does not spawn it. Altogether, this work may
+    /// take `connectTimeoutMS`, but at most 10 s and no longer than the call itself. Unfinished work is then abandoned.
+    /// If the call runs out of time before the work begins, the next call does the work.
     pub(crate) async fn finish_kept(&self, call: Limit) {
         let mut at = None;
         loop {
-            // A later call cannot continue work that has begun: until that call, the work would hold the only
-            // connection of its server.
+            // Work that has begun is not left to a later call, because it would hold the only connection of its server
+            // until then.
             if call.left().is_some_and(|left| left.is_zero()) {
                 return;
             }
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn child_does_no_work_that_its_parent_has_spawned() {
-        // As each pool of a client does.
+        // The pools of a client have no tasks either.
         watch_forks();
         let runtime = Builder::new_current_thread().build().unwrap();
         let is_done = Arc::new(AtomicBool::new(false));

@@ -14,7 +14,7 @@ use crate::endpoint::{CommandError, ServerError};
 use crate::pool::error::{Cause, EstablishError};
 use crate::text::milliseconds::Milliseconds;
 
-/// Returns the command of a check, for a server that understands `hello` or may not.
+/// Returns the command of a check: `hello`, or the legacy hello if the server may not understand `hello`.
 pub(super) fn hello(is_understood: bool) -> RawDocumentBuf {
     match is_understood {
         true => rawdoc! { "hello": 1, "helloOk": true },
@@ -43,9 +43,9 @@ impl Monitored {
 
 /// Why a check has no result.
 pub(super) enum Failure {
-    /// It was cancelled, because an operation found that the server cannot be reached.
+    /// The check was cancelled, because an operation found that the server cannot be reached.
     Cancelled,
-    /// It failed.
+    /// The check failed.
     Check {
         cause: Cause,
         /// Whether the network failed or the check timed out.
@@ -58,7 +58,7 @@ impl Failure {
     /// Emits the event that ends the heartbeat, and returns the failure.
     pub(super) fn reported(self, heartbeat: Heartbeat<'_>) -> Self {
         match &self {
-            // A heartbeat that is dropped was cancelled.
+            // Dropping the heartbeat reports the cancellation.
             Self::Cancelled => drop(heartbeat),
             Self::Check { cause, .. } => heartbeat.fail(cause.clone()),
         }
@@ -82,7 +82,7 @@ impl CheckTimeoutError {
     /// Returns the failure of a check whose command failed. `limit` is the time that the command was allowed.
     pub(super) fn instead_of(error: CommandError, limit: Duration) -> Failure {
         match error {
-            // The command's own text names an option that does not limit a check.
+            // The original error names an option that does not limit checks.
             CommandError::Timeout { .. } => Self::after(limit),
             error => error.into(),
         }

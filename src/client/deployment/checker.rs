@@ -29,9 +29,9 @@ pub(super) struct Uses(Mutex<UseTimes>);
 
 #[derive(Default)]
 pub(super) struct UseTimes {
-    /// When the last check failed, unless one has succeeded since.
+    /// When the last check failed, unless a later check has succeeded.
     pub(super) failed: Option<Instant>,
-    /// When the last check was cut off or its authentication took too long, unless a check has been completed since.
+    /// When the last check was cut off or its authentication took too long, unless a later check has been completed.
     pub(super) cut_off: Option<Instant>,
     /// When the authentication of the last check failed.
     pub(super) unauthenticated: Option<Instant>,
@@ -50,10 +50,10 @@ struct Opening {
 }
 
 /// An authentication that failed in a check. The check itself succeeded with the reply to the hello. If the next
-/// check-out from this server comes soon, it fails with the error instead of opening a connection.
+/// check-out from this server follows soon, it fails with this error instead of opening a connection.
 struct Refusal {
     error: EstablishError,
-    /// When it failed, or when the scan ended.
+    /// When the authentication failed, or when the scan ended.
     at: Instant,
 }
 
@@ -78,7 +78,7 @@ impl Uses {
         true
     }
 
-    /// Records that a scan that began at this time has ended. Its operation will now check out its connection.
+    /// Records the end of a scan that began at `begun`. Its operation checks out a connection next.
     pub(super) fn scan_ended(&self, begun: Instant) {
         if let Some(refusal) = self.lock().refusal.as_mut().filter(|refusal| refusal.at >= begun) {
             refusal.at = Instant::now();
@@ -129,7 +129,7 @@ impl Deployment {
     }
 
     /// Returns the terms on which a server's pool opens its next connection. If the authentication of a check has just
-    /// failed, returns that error. The error is not repeated before the server might be checked again.
+    /// failed, returns that error instead, until the server may be checked again.
     pub(super) fn terms(&self, server: &Server) -> Result<Terms, EstablishError> {
         if !self.scans() {
             return Ok(Terms::default());
@@ -145,14 +145,14 @@ impl Deployment {
         }
     }
 
-    /// Returns whether the server has a connection that has been unused for a while.
+    /// Returns whether the server has a connection, but has not been used for a while.
     pub(super) fn was_long_idle(&self, server: &Server) -> bool {
         let is_checked = self.snapshot().topology.topology_type() != TopologyType::LoadBalanced;
         let used = server.uses.lock().used;
         is_checked && used.is_some_and(|used| used.elapsed() >= IDLE_LIMIT) && server.pool.status().available > 0
     }
 
-    /// Returns a future that checks a server before a cursor uses its connection, if the connection has been unused for a
+    /// Returns a future that checks a server before a cursor uses its connection, if the server has not been used for a
     /// while. The call counts as a use.
     pub(crate) fn check_if_idle(self: &Arc<Self>, server: &Arc<Server>) -> Option<impl Future<Output = ()> + use<>> {
         // A forked child must not lock a server that belongs to its parent.
@@ -171,7 +171,7 @@ impl Deployment {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future means that the operation's time is up: the server is then unknown.
+    /// Dropping the future means that the operation's time is up: the server becomes unknown.
     pub(super) async fn check(self: Arc<Self>, server: Arc<Server>) {
         let checking = Checking { monitored: self.monitored_of(&server), begun: Instant::now(), is_completed: false };
         let monitored = &checking.monitored;
@@ -208,14 +208,14 @@ impl Deployment {
     async fn try_check(&self, monitored: &Monitored) -> Result<Checked, Failure> {
         let server = &*monitored.server;
         let (pool, endpoint) = (&server.pool, server.pool.establisher());
-        // Without monitors, only the connection itself shows whether the server is there.
+        // Without monitors, only a connection shows whether the server can be reached.
         pool.ready();
         let site = Location::caller();
         if pool.status().available > 0 {
             let mut connection = match pool.check_out_for(Limit::Infinite, None, site).await {
                 Ok(connection) => connection,
                 Err(error) => {
-                    // The connection was lost, and so was the one that replaced it.
+                    // The connection was lost, and its replacement could not be opened.
                     let heartbeat = monitored.heartbeat(&CheckConnection::New(&server.address.text), false);
                     return Err(failure_of(error).reported(heartbeat));
                 }
@@ -263,7 +263,7 @@ impl Deployment {
 /// The result of a check.
 struct Checked {
     description: ServerDescription,
-    /// The round-trip time, unless another check has opened the connection.
+    /// The round-trip time, if it was measured.
     took: Option<Duration>,
     authentication: Authentication,
 }
@@ -305,8 +305,8 @@ fn is_overload(cause: &Cause) -> bool {
     cause.downcast_ref::<CommandError>().is_some_and(|error| error.has_label("SystemOverloadedError"))
 }
 
-/// An arbiter has no users, so its connection is not authenticated. If the server is no longer an arbiter, the connection
-/// must not be used.
+/// An arbiter has no users, so its connection is not authenticated. If the server is no longer an arbiter, this
+/// connection must not be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("the connection is not authenticated, because the server was an arbiter when it was opened")]
 struct ArbiterNoMore;

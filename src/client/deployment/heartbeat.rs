@@ -11,9 +11,9 @@ use super::publisher::Publisher;
 use crate::client::topology::{HeartbeatConnection, TopologyEvent};
 use crate::pool::error::Cause;
 
-/// The check in progress, if anything is listening to its events.
+/// The events of a server's checks: the check in progress, and the counts of checks and connections.
 ///
-/// This lock comes after the deployment's. Events are queued under it, so that they are in order.
+/// This lock is taken after the deployment's lock. Events are queued under it, so that they are in order.
 #[derive(Default)]
 pub(super) struct Heartbeats(Mutex<State>);
 
@@ -114,7 +114,7 @@ impl Heartbeats {
     }
 }
 
-/// A check in progress. Dropping it means that it was cancelled.
+/// A check in progress. Dropping this value means that the check was cancelled.
 pub(super) struct Heartbeat<'h> {
     heartbeats: &'h Heartbeats,
     publisher: &'h Publisher,
@@ -123,7 +123,7 @@ pub(super) struct Heartbeat<'h> {
 }
 
 impl Heartbeat<'_> {
-    /// Ends the check with a reply. `round_trip` is the time that it took, unless the server delayed the reply.
+    /// Ends the check with a reply. `round_trip` is the time that the reply took, unless the server delayed it.
     pub(super) fn succeed(self, reply: &RawDocument, number: Option<i64>, round_trip: Option<Duration>) {
         self.finish(|current| {
             let Current { start, awaited, mut connection, .. } = current;

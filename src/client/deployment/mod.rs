@@ -17,9 +17,9 @@
 //! # Invariants
 //!
 //! - DEP-1: Each transition is applied under the lock `state`, together with the clears and readies of pools that it
-//!   causes. Pools become ready before the snapshot that says so, and are cleared after it (SDAM, "Connection Pool
-//!   Management").
-//! - DEP-2: No foreign code runs under the lock: subscribers and wakers are called when it has been released.
+//!   causes. Pools become ready before the snapshot with the known server is published, and are cleared after the
+//!   snapshot with the unknown server (SDAM, "Connection Pool Management").
+//! - DEP-2: No foreign code runs under the lock: subscribers and wakers are called after it has been released.
 //! - DEP-3: Selection takes no lock. It reads the snapshot, and the operation counts of at most two servers.
 //! - DEP-4: If a monitor is dropped while its server still belongs to the deployment, its runtime has ended. The next
 //!   operation starts all monitors again, on its own runtime.

@@ -49,14 +49,14 @@ impl Deployment {
     ///
     /// # Errors
     ///
-    /// [`ResolveError`], also if the options contradict what was found.
+    /// [`ResolveError`] if the look-up fails, or if its result contradicts the options.
     pub(super) async fn resolve(self: &Arc<Self>) -> Result<Duration, ResolveError> {
         let (options, valid_for) = resolve_first(self.options().as_ref().clone(), self.resolver.as_ref()).await?;
         self.settle(options)?;
         Ok(valid_for.max(SHORTEST_RESCAN))
     }
 
-    /// Looks the servers up again, and applies what was found. Returns the time until the next look-up.
+    /// Looks the servers up again, and applies the result. Returns the time until the next look-up.
     pub(super) async fn resolve_again(self: &Arc<Self>) -> Duration {
         let options = self.options();
         match resolve_again(options, self.resolver.as_ref()).await {
@@ -87,7 +87,7 @@ async fn resolve(deployment: &Arc<Deployment>) -> Duration {
                 deployment.unresolved(error);
             }
         }
-        // Waiting operations ask for another look-up, as they ask for checks of servers.
+        // Waiting operations request another look-up, as they request checks of servers.
         let floor = Instant::now() + SHORTEST_HEARTBEAT;
         tokio::select! {
             () = alarm(pause) => {}
@@ -96,8 +96,8 @@ async fn resolve(deployment: &Arc<Deployment>) -> Duration {
     }
 }
 
-/// Returns the servers for the topology: the current ones that were found again, and new ones as `srvMaxHosts` allows
-/// (`most`; 0 means all).
+/// Returns the servers for the topology: current servers that were found again, and as many new servers as
+/// `srvMaxHosts` allows (`most`; 0 means all).
 pub(super) fn servers_after(topology: &TopologyDescription, found: &[ServerAddress], most: u32) -> Vec<ServerAddress> {
     let present: HashSet<_> = topology.servers().map(|server| &server.address).collect();
     let (mut servers, mut new): (Vec<_>, Vec<_>) = found.iter().cloned().partition(|address| present.contains(address));

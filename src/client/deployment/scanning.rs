@@ -18,10 +18,10 @@
 //! failure of a command does not count as a failed check, so that a retry can reach a server that lost only its connection.
 //!
 //! A failed authentication does not count either: the server answered the hello before it, and that reply is the result of
-//! the check. If the operation selects the server, its check-out fails with the authentication error. As when a pool opens
-//! a connection, the error makes the server unknown and the operation is retried. Otherwise, scans leave the server's
-//! description alone for 5 s, so that the server does not refuse the same password twice a second. If the operation's time
-//! ends during an authentication, the check is cut off.
+//! the check. If the operation selects the server, its check-out fails with the authentication error. This failure
+//! counts as if the pool had opened the connection: the server becomes unknown, and the operation is retried.
+//! Otherwise, scans leave the server's description alone for 5 s, so that the server does not refuse the same password
+//! twice a second. If the operation's time ends during an authentication, the check is cut off.
 //!
 //! A server whose connection has not been used for 5 s (`socketCheckIntervalMS`) is checked before its use: when it is
 //! selected, and before the next command of a cursor. A selection terminates, because each check counts as a use.
@@ -32,8 +32,8 @@
 //!
 //! One unresponsive server must not block operations whose `timeoutMS` is shorter. A scan ends once half of the operation's
 //! time is used up and a server that has answered is suitable. A check that is cut off, at that point or when the time is
-//! up, counts as failed: the server becomes unknown. For 5 s, scans ask this server again only if no other one is suitable.
-//! The server may merely need more time than the operation had.
+//! up, counts as failed: the server becomes unknown. For the next 5 s, scans check this server only if no other server
+//! is suitable. It is not skipped altogether, because it may merely need more time than the operation had.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -89,8 +89,8 @@ impl Scanning {
 /// A server, and a future that checks it.
 type Check = (Arc<Server>, Pin<Box<dyn Future<Output = ()> + Send>>);
 
-/// A scan. It also ends when it is dropped because the operation has run out of time. The next operation begins with
-/// what is known by then.
+/// A scan in progress. Dropping it ends the scan, even if the operation has run out of time: the next operation does
+/// not repeat the scan.
 struct InProgress<'s>(&'s Scanning);
 
 impl Drop for InProgress<'_> {
@@ -196,8 +196,8 @@ impl Deployment {
         state.is_stale || due.is_none_or(|due| due.is_some_and(|due| due <= Instant::now()))
     }
 
-    /// Checks all servers at once, including servers that the checks discover. Ends when all have answered or failed, or
-    /// after half of the time until `deadline` if a server that has answered is suitable.
+    /// Checks all servers at once, including servers that the checks discover. Ends when all servers have answered or
+    /// failed. If a server that has answered is suitable, ends after half of the time until `deadline`.
     async fn scan(self: &Arc<Self>, scanning: &Scanning, demand: Demand<'_>, deadline: Option<Instant>) {
         let _in_progress = InProgress(scanning);
         self.look_up(scanning).await;
@@ -250,7 +250,7 @@ impl Deployment {
         seen.iter().for_each(|server| server.uses.scan_ended(begun));
     }
 
-    /// Returns whether a suitable server exists that none of these checks is waiting for.
+    /// Returns whether there is a suitable server that is not being checked.
     fn has_suitable(&self, demand: Demand<'_>, checks: &[Check]) -> bool {
         let deprioritized: Vec<_> = checks.iter().map(|(server, _)| server.address.clone()).collect();
         let selected = self.try_select(&self.snapshot(), Demand { deprioritized: &deprioritized, ..demand });

@@ -20,11 +20,11 @@ use crate::pool::runtime::boxed;
 use crate::pool::runtime::within;
 use crate::text::milliseconds::Milliseconds;
 
-/// The requirements of an operation for its server.
+/// An operation's requirements for its server.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Demand<'a> {
     pub(crate) access: Access<'a>,
-    /// Servers to use only if no other one is suitable.
+    /// Servers to use only if no other server is suitable.
     pub(crate) deprioritized: &'a [ServerAddress],
     /// The server of a sharded cluster that the operation is pinned to.
     pub(crate) only: Option<&'a ServerAddress>,
@@ -34,7 +34,7 @@ pub(crate) struct Demand<'a> {
     pub(crate) wait_logged: &'a WaitLogged,
 }
 
-/// When a selection has to end, and the option that says so.
+/// When a selection must end, and the option that sets this limit.
 #[derive(Clone, Copy)]
 pub(super) struct SelectionLimit {
     pub(super) at: Instant,
@@ -78,7 +78,7 @@ pub enum ServerSelectionError {
     /// The client was shut down.
     #[error("the client is shut down")]
     Closed,
-    /// The client was used outside a tokio runtime before it was used on one.
+    /// The client was used outside a tokio runtime, and has never been used on one.
     #[error("a client needs a tokio runtime: use it on one first")]
     NoRuntime,
 }
@@ -104,9 +104,9 @@ pub struct TopologySummary {
     /// Why the SRV name could not be resolved.
     unresolved: Option<String>,
     topology_type: &'static str,
-    /// The address, the type, and either the error of the last check or how long the server has not answered.
+    /// The address, the type, and either the error of the last check, or how long the server has been silent.
     servers: Vec<(Arc<str>, &'static str, Option<String>)>,
-    /// The last server that left the deployment, and why.
+    /// The last server that left the deployment, and the reason.
     left_out: Option<Arc<str>>,
 }
 
@@ -117,7 +117,7 @@ impl TopologySummary {
         self.topology_type
     }
 
-    /// Returns each server's address and type, and either the error of its last check or how long it has not answered.
+    /// Returns each server's address and type, and either the error of its last check, or how long it has been silent.
     pub fn servers(&self) -> impl Iterator<Item = (&str, &str, Option<&str>)> {
         self.servers.iter().map(|(address, server_type, told)| (&**address, *server_type, told.as_deref()))
     }
@@ -228,8 +228,8 @@ impl Deployment {
         outcome
     }
 
-    /// Selects a server as [`select`](Self::select) does when no monitors are running, either because nothing has
-    /// started them, or because operations scan instead.
+    /// Does the work of [`select`](Self::select) when no monitors are running, either because nothing has started them,
+    /// or because operations scan instead.
     async fn start_and_select(
         self: &Arc<Self>,
         demand: Demand<'_>,
@@ -307,7 +307,7 @@ impl Deployment {
         }
     }
 
-    /// Returns when a selection that begins now has to end, if ever: `serverSelectionTimeoutMS` limits it, and the
+    /// Returns when a selection that begins now must end, if ever. Its limits are `serverSelectionTimeoutMS` and the
     /// operation's deadline.
     pub(super) fn selection_limit(&self, deadline: Option<(Instant, Duration)>) -> Option<SelectionLimit> {
         let limit = self.options().server_selection_timeout;

@@ -28,8 +28,7 @@ pub(crate) enum LoggedOperation<'a> {
     Named(&'static str, Option<i64>),
 }
 
-/// Whether the message that an operation has to wait was logged. It is logged once for all of the operation's
-/// selections.
+/// Whether it was logged that the operation has to wait. The message appears once for all selections of an operation.
 #[derive(Debug)]
 pub(crate) struct WaitLogged(AtomicBool);
 
@@ -38,20 +37,20 @@ impl WaitLogged {
         Self(AtomicBool::new(false))
     }
 
-    /// Returns whether to log the message, and records that it was.
+    /// Returns whether to log the message now, and records that it was logged.
     pub(super) fn is_due(&self) -> bool {
         // Relaxed: the selections of one operation follow one another.
         logs_waiting() && !self.0.swap(true, Ordering::Relaxed)
     }
 }
 
-/// Returns whether the messages at level `DEBUG` are read: the beginning and the end of each selection.
+/// Returns whether messages at level `DEBUG` are read: these report the beginning and the end of each selection.
 #[inline]
 pub(crate) fn is_enabled() -> bool {
     is_logged!(TARGET, Level::DEBUG)
 }
 
-/// Returns whether the messages at level `INFO` are read: that an operation has to wait.
+/// Returns whether messages at level `INFO` are read: these report that an operation has to wait.
 fn logs_waiting() -> bool {
     is_logged!(TARGET, Level::INFO)
 }

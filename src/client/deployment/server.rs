@@ -18,7 +18,7 @@ use crate::endpoint::Endpoint;
 use crate::endpoint::options::ServerAddress;
 use crate::pool::runtime::{Pool, thread_number};
 
-/// The number of handles to each server, a power of two. Threads share a handle only if there are more threads.
+/// The number of handles to each server, a power of two. If there are more threads than handles, threads share them.
 const HANDLES: usize = 16;
 
 /// A server of a deployment.
@@ -29,12 +29,12 @@ pub(crate) struct Server {
     pub(super) probe: Option<Endpoint>,
     pub(super) control: Control,
     pub(super) heartbeats: Heartbeats,
-    /// When its monitor or an operation began to check it.
+    /// When the server's monitor or an operation began to check it.
     checks_begun: Mutex<Instant>,
     round_trips: Mutex<RoundTrips>,
     /// The shortest recent round trip, in nanoseconds.
     least_round_trip: AtomicU64,
-    /// The server's times for scans.
+    /// When the server was checked and used, for scans.
     pub(super) uses: Uses,
 }
 
@@ -65,10 +65,10 @@ impl Control {
         }
     }
 
-    /// Records whether a check is in progress. The monitor records its end before it applies the result and notifies
-    /// the waiting tasks. A task listens before it asks. Listening and notifying take the lock of the event. If the
-    /// task listens first, it is notified after its request was ignored. If the monitor notifies first, the task sees
-    /// the record.
+    /// Records whether a check is in progress. The monitor records the end of a check before it applies the result and
+    /// notifies the waiting tasks. A task listens before it asks for a check. Listening and notifying take the lock of
+    /// the event. If the task listens first, it is notified after its request was ignored. If the monitor notifies
+    /// first, the task sees the record.
     pub(super) fn set_checking(&self, on: bool) {
         // ORD: Release; pairs with the Acquire in `ask`.
         self.is_checking.store(on, Ordering::Release);
@@ -95,7 +95,7 @@ impl Control {
 
     /// Completes when the monitor is to end.
     pub(super) async fn ended(&self) {
-        // The future receives notifications from here on, so an end after the check below is not missed.
+        // The future receives notifications from here on, so that it cannot miss an end after the check below.
         let end = self.end.notified();
         if !self.has_ended() {
             end.await;
@@ -121,11 +121,11 @@ impl Server {
     /// Records that the monitor or an operation begins to check this server.
     pub(super) fn begin_checks(&self) {
         self.control.set_checking(true);
-        // Every value is valid, here and below.
+        // Every value under the lock is valid, here and below.
         *self.checks_begun.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
-    /// Returns how long its monitor has been checking it, in whole milliseconds.
+    /// Returns how long the monitor has been checking the server, in whole milliseconds.
     pub(super) fn checked_for(&self) -> Duration {
         let checks_begun = *self.checks_begun.lock().unwrap_or_else(PoisonError::into_inner);
         Duration::from_millis(u64::try_from(checks_begun.elapsed().as_millis()).unwrap_or(u64::MAX))
@@ -174,7 +174,7 @@ impl fmt::Debug for Server {
     }
 }
 
-/// A server in a snapshot, with the handles that operations use it through.
+/// A server in a snapshot, with the handles through which operations use it.
 ///
 /// Each operation clones the handle of its thread, and drops the clone when it ends. So the number of references to the
 /// handles is the number of operations in progress, and operations of different threads write different cache lines.
@@ -184,12 +184,12 @@ pub(crate) struct Member {
     handles: [Selected; HANDLES],
 }
 
-/// A server that an operation is using. The operation counts as in progress while it holds this value.
+/// A server that an operation is using. While an operation holds this value, it counts as in progress.
 #[derive(Debug, Clone)]
 pub(crate) struct Selected(Arc<CachePadded<Arc<Server>>>);
 
 impl Selected {
-    /// Returns the server for a use that does not count as an operation in progress, such as an open cursor.
+    /// Returns the server, for uses that do not count as operations in progress, such as an open cursor.
     pub(crate) fn server(&self) -> &Arc<Server> {
         &self.0
     }

@@ -16,7 +16,7 @@ pub(super) struct Settled {
 }
 
 impl Settled {
-    /// Reads the files that the options name, and describes their servers.
+    /// Reads the files that the options name, and creates the description of the servers.
     pub(super) fn new(
         options: Options,
         handshake: &Arc<Handshake>,

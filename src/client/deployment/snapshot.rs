@@ -15,8 +15,8 @@ use crate::pool::runtime::random_number;
 #[derive(Debug)]
 pub(crate) struct Snapshot {
     pub(crate) topology: TopologyDescription,
-    /// One for each server of the description, in the same order. `None` until the deployment has started, or if the
-    /// options cannot be used with the server's address.
+    /// One member for each server of the description, in the same order. `None` until the deployment has started, or if
+    /// the options cannot be used with the server's address.
     members: Vec<Option<Arc<Member>>>,
     /// The index of the only server that writes can go to, if there is one and all servers are compatible.
     writable: Option<usize>,
@@ -52,22 +52,22 @@ impl Snapshot {
     }
 
     /// Returns the maximum number of statements and bytes of a write command (`maxWriteBatchSize`,
-    /// `maxMessageSizeBytes`). These are the limits of the server that writes go to. Without exactly one such server,
-    /// they are limits that all known servers accept.
+    /// `maxMessageSizeBytes`). These are the limits of the server that writes go to. Unless there is exactly one such
+    /// server, the limits suit all known servers.
     pub(crate) fn write_limits(&self) -> (usize, usize) {
         self.may_be_written().fold((100_000, DEFAULT_MAX_MESSAGE_SIZE as usize), |(statements, bytes), server| {
             (statements.min(server.max_write_batch_size as usize), bytes.min(server.max_message_size as usize))
         })
     }
 
-    /// Returns the newest wire version that all of these servers support, or `None` if none is known, as behind a load
-    /// balancer.
+    /// Returns the newest wire version that all of these servers support. Returns `None` if no server's version is
+    /// known, for instance behind a load balancer.
     pub(crate) fn write_wire_version(&self) -> Option<i32> {
         let known = self.may_be_written().filter(|server| server.server_type != ServerType::LoadBalancer);
         known.map(|server| server.max_wire_version).min()
     }
 
-    /// Returns the server that writes go to, or all known servers if there is not exactly one such server.
+    /// Returns the server that writes go to, or all known servers unless there is exactly one such server.
     fn may_be_written(&self) -> impl Iterator<Item = &ServerDescription> {
         let known = self.topology.servers().enumerate().filter(|(place, server)| match self.writable {
             Some(writable) => *place == writable,
@@ -98,7 +98,7 @@ impl Snapshot {
         self.member(address).filter(|_| is_known).map(|member| member.select())
     }
 
-    /// Selects the only server that writes can go to, if that is what the request needs. This is the usual case: no
+    /// Selects the only server that writes can go to, if the request needs this server. This is the usual case: no
     /// allocation, no random number.
     #[inline]
     pub(super) fn select_writable(&self, access: Access<'_>) -> Option<Selected> {

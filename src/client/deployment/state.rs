@@ -25,13 +25,13 @@ use crate::text::printable::PrintableError;
 
 /// The servers of a client, with their pools and monitors.
 pub(crate) struct Deployment {
-    /// The options as given. Until an SRV name is resolved, they have no servers.
+    /// The options as the application gave them. They have no servers until an SRV name is resolved.
     given: Arc<Options>,
-    /// The handshake of all connections, known even before the servers are.
+    /// The handshake of all connections, which is known before the servers are.
     handshake: Arc<Handshake>,
     /// Set when the servers are known.
     pub(super) settled: OnceLock<Arc<Settled>>,
-    /// Resolves the SRV name instead of the system's resolver.
+    /// Replaces the system's resolver for the SRV name.
     pub(super) resolver: Option<Resolver>,
     /// The state of scans, for a deployment without monitors. `None` if monitors check the servers.
     scanning: Option<Box<Scanning>>,
@@ -40,7 +40,7 @@ pub(crate) struct Deployment {
     pub(super) subscribers: Vec<Arc<dyn Subscriber>>,
     pub(super) publisher: Publisher,
     pub(super) snapshot: ArcSwap<Snapshot>,
-    /// The number of the monitors' current start, or 0 if they are not running. Each operation reads it.
+    /// Which start of the monitors is current, or 0 if they are not running. Each operation reads it.
     running: AtomicU64,
     /// Whether the deployment is closed, for a forked child.
     was_closed: AtomicBool,
@@ -88,12 +88,12 @@ pub(super) struct State {
     closed: Vec<Arc<Server>>,
 }
 
-/// A server, as the task of its monitor or a scan holds it. If the task is dropped while the server still belongs to
-/// the deployment, the runtime has ended.
+/// A task's handle to the server that it checks: a monitor's task, or a scan. If the value drops while the server still
+/// belongs to the deployment, the runtime has ended.
 pub(super) struct Monitored {
     pub(super) deployment: Arc<Deployment>,
     pub(super) server: Arc<Server>,
-    /// The number of the start of the monitors that this task belongs to.
+    /// Which start of the monitors this task belongs to.
     start: u64,
 }
 
@@ -103,7 +103,7 @@ impl Monitored {
         self.start = NEVER;
     }
 
-    /// Returns whether the monitors have not been restarted since.
+    /// Returns whether the monitors have not been restarted since this task began.
     pub(super) fn is_current(&self) -> bool {
         // ORD: Relaxed; nothing is published. A late result is refused under the lock.
         self.deployment.running.load(Ordering::Relaxed) == self.start
@@ -114,7 +114,7 @@ impl Monitored {
         self.server.heartbeats.start(&self.deployment.publisher, over, awaited)
     }
 
-    /// Returns whether a result of the monitor counts: it does if the monitors were not restarted since and the server
+    /// Returns whether a result of the monitor counts: the monitors were not restarted in the meantime, and the server
     /// still belongs to the deployment.
     pub(super) fn counts(&self, state: &State, snapshot: &Snapshot) -> bool {
         self.start == state.starts && snapshot.has(&self.server)
@@ -132,8 +132,8 @@ impl Drop for Monitored {
     }
 }
 
-/// The deployment, as the task that looks up an SRV name's servers holds it. Dropping it has the same meaning as for
-/// [`Monitored`].
+/// The handle to the deployment in the task that looks up the servers of an SRV name. As with [`Monitored`], an early
+/// drop means that the runtime has ended.
 pub(super) struct SrvPolling {
     pub(super) deployment: Arc<Deployment>,
     start: u64,
@@ -168,7 +168,7 @@ impl Deployment {
     ///
     /// # Errors
     ///
-    /// [`InvalidOption`] as for [`Options::endpoints`], and if options about the kind of deployment contradict each
+    /// [`InvalidOption`] as for [`Options::endpoints`], or if options about the type of the deployment contradict each
     /// other. For an SRV name that is not resolved, only the known parts are checked.
     pub(crate) fn new(
         options: Options,
@@ -209,7 +209,7 @@ impl Deployment {
     }
 
     fn of(parts: Parts) -> Arc<Self> {
-        // Done here, because pools are made under the lock, where no subscriber of `tracing` may be called.
+        // Done here, because pools are created under the lock, and subscribers of `tracing` may not be called there.
         watch_interest();
         let members = parts.topology.servers().map(|_| None).collect();
         Arc::new(Self {
@@ -230,7 +230,8 @@ impl Deployment {
         })
     }
 
-    /// Returns the deployment of a forked child. Takes no lock, because a thread that the child does not have may hold it.
+    /// Returns the deployment of a forked child. Takes no lock, because a thread that does not exist in the child may
+    /// hold it.
     pub(super) fn successor(&self) -> Arc<Self> {
         let settled = self.settled.get().cloned();
         let topology = settled.as_ref().and_then(|settled| TopologyDescription::of_options(&settled.options).ok());
@@ -256,7 +257,7 @@ impl Deployment {
         self.scanning.as_deref()
     }
 
-    /// Returns the options, as given until an SRV name is resolved.
+    /// Returns the options: until an SRV name is resolved, as the application gave them.
     pub(crate) fn options(&self) -> &Arc<Options> {
         self.settled.get().map_or(&self.given, |settled| &settled.options)
     }
@@ -279,7 +280,7 @@ impl Deployment {
         self.changed.notify(usize::MAX);
     }
 
-    /// Returns why the SRV name could not be resolved, if it could not.
+    /// Returns the reason if the SRV name could not be resolved.
     pub(super) fn resolve_error(&self) -> Option<ResolveError> {
         match self.is_resolved() {
             true => None,
@@ -314,7 +315,7 @@ impl Deployment {
         Ok(())
     }
 
-    /// Replaces the snapshot: each server of the topology gets a member, unless it has one.
+    /// Replaces the snapshot, and gives each server of the topology a member, unless it already has one.
     fn inhabit(
         self: &Arc<Self>,
         state: &State,
@@ -345,7 +346,7 @@ impl Deployment {
         self.snapshot.load()
     }
 
-    /// Returns the event that is signalled after each transition, and when the deployment is closed.
+    /// Returns the event that is notified after each transition, and when the deployment is closed.
     pub(super) fn changed(&self) -> &Event {
         &self.changed
     }
@@ -381,7 +382,7 @@ impl Deployment {
         self.running.load(Ordering::Acquire) != 0
     }
 
-    /// Returns the value for an operation to hold while it checks the server.
+    /// Returns the value that an operation holds while it checks the server.
     pub(super) fn monitored_of(self: &Arc<Self>, server: &Arc<Server>) -> Monitored {
         self.monitored(&self.lock(), server)
     }
@@ -427,20 +428,20 @@ impl Deployment {
         after.conclude(self);
         // ORD: Relaxed; nothing is published.
         match self.running.load(Ordering::Relaxed) {
-            // The runtime is shutting down, and has dropped the monitors at once.
+            // The runtime is shutting down, and dropped the monitors immediately.
             0 if !self.scans() && !self.is_closed() => Err(ServerSelectionError::NoRuntime),
             _ => Ok(()),
         }
     }
 
-    /// Returns the value for the server's monitor to hold.
+    /// Returns the value that the server's monitor holds.
     pub(super) fn monitored(self: &Arc<Self>, state: &State, server: &Arc<Server>) -> Monitored {
         // A monitor begins with a check.
         server.begin_checks();
         Monitored { deployment: self.clone(), server: server.clone(), start: state.starts }
     }
 
-    /// Returns whether the server has left a deployment that has, or may get, other servers.
+    /// Returns whether the server has left the deployment, and the deployment is still open.
     pub(crate) fn has_lost(&self, server: &Server) -> bool {
         !self.is_closed() && !self.snapshot.load().has(server)
     }

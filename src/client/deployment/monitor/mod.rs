@@ -13,9 +13,8 @@
 //! | `cancel` | ends the check, and closes the connection | closes the connection; the pause goes on | kept: ends the next check, unless its connection has failed |
 //! | `end` | ends the monitor | ends the monitor | ends the monitor |
 //!
-//! A request is ignored while a check is in progress, because the end of that check serves it too: every task that waits
-//! for a server is notified of the end and may ask again. Several notifications of one kind count as one, so none causes
-//! more than one check.
+//! A request is ignored while a check is in progress: when the check ends, every task that waits for a server is
+//! notified, and may ask again. Several notifications of one kind count as one, so none causes more than one check.
 
 mod round_trips;
 
@@ -36,8 +35,8 @@ use crate::pool::runtime::{alarm, before_alarm};
 /// How many checks may follow one another without a pause. Beyond that, checks are 500 ms apart on average.
 ///
 /// A change of the server's state ends an awaited check at once. So does a server that closes its connections or does
-/// not delay its replies. The monitor must follow an election, which takes a few changes, but need not keep up with a
-/// server of that kind.
+/// not delay its replies. The monitor must follow an election, which takes a few changes, but need not keep up with
+/// such a server.
 const BURST: u32 = 10;
 
 /// Checks the server until it leaves the deployment.
@@ -83,7 +82,7 @@ struct Monitor<'m> {
     streaming: watch::Sender<bool>,
     /// When the last check ended, or was cancelled. Pauses are measured from this time.
     ended: Instant,
-    /// The time of the next check if checks were always 500 ms apart. A burst runs ahead of it.
+    /// The time of the next check if checks were always 500 ms apart. During a burst, checks are earlier than this.
     paced: Instant,
     /// Whether the last check succeeded.
     known: bool,
@@ -115,8 +114,8 @@ impl Monitor<'_> {
                     }
                 }
             }
-            // No connection is open for a cancellation to close. After a cancellation during the pause, the same pause goes
-            // on.
+            // A cancellation would close the connection, but none is open now. So a cancellation does not end the
+            // pause.
             self.pause(OnCancel::Continue).await;
         }
     }
@@ -164,7 +163,7 @@ impl Monitor<'_> {
         }
     }
 
-    /// Checks the server by the replies to one awaitable hello, which arrive when its state changes.
+    /// Checks the server through the replies to one awaitable hello, which arrive when the server's state changes.
     async fn stream(&mut self, connection: &mut DirectConnection, version: TopologyVersion) -> Result<(), Failure> {
         let options = self.probe.options();
         let limit = match options.connect_timeout {
@@ -256,8 +255,8 @@ impl Monitor<'_> {
         }
     }
 
-    /// Waits until `heartbeatFrequencyMS` after the end of the last check, or until a check is requested, but at least
-    /// until 500 ms after that end. Returns whether a cancellation cut the pause short.
+    /// Waits until `heartbeatFrequencyMS` after the end of the last check, or until a check is requested, but always at
+    /// least 500 ms after the last check. Returns whether a cancellation cut the pause short.
     async fn pause(&self, on_cancel: OnCancel) -> bool {
         let floor = self.ended + SHORTEST_HEARTBEAT;
         let rest = self.probe.options().heartbeat_interval().saturating_sub(self.ended.elapsed());
@@ -274,7 +273,7 @@ impl Monitor<'_> {
             tokio::pin!(wait);
             loop {
                 tokio::select! {
-                    // First, so that it does not cancel the check after the pause.
+                    // Polled first, so that it does not cancel the check after the pause.
                     biased;
                     () = control.cancel.notified() => {
                         if on_cancel == OnCancel::Return {

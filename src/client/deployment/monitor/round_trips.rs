@@ -13,12 +13,12 @@ use crate::endpoint::{DirectConnection, Endpoint};
 use crate::pool::runtime::alarm;
 
 /// Measures a round trip every `heartbeatFrequencyMS` while the monitor streams, and at once if the server becomes known
-/// without one. Failures change nothing: the monitor notices them as well.
+/// without a round-trip time. Failures change nothing: the monitor notices them as well.
 pub(super) async fn keep_measuring(monitored: &Monitored, probe: &Endpoint, mut streaming: watch::Receiver<bool>) {
     // The sender belongs to the monitor, which ends together with this future.
     while streaming.wait_for(|on| *on).await.is_ok() {
         tokio::select! {
-            // First, because a failed check ends the streaming.
+            // Polled first, because a failed check ends the streaming.
             biased;
             _ = streaming.wait_for(|on| !*on) => {}
             () = measure(monitored, probe) => {}
@@ -40,7 +40,7 @@ async fn measure(monitored: &Monitored, probe: &Endpoint) {
     }
 }
 
-/// Measures one round trip. The hello of a new connection's handshake counts as one.
+/// Measures one round trip. The hello in the handshake of a new connection counts as a measurement.
 async fn ping(probe: &Endpoint, connection: &mut Option<DirectConnection>) -> Result<Duration, Failure> {
     let Some(connection) = connection else {
         let (opened, took) = probe.probe().await?;
