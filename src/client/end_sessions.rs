@@ -18,13 +18,13 @@ use crate::endpoint::options::{ReadPreference, ReadPreferenceMode};
 use crate::endpoint::{Command, Endpoint, Limit};
 use crate::pool::runtime::{Connection, PerProcess, within};
 
-/// The maximum time that the end of sessions waits for a connection.
+/// The maximum time to wait for a connection on which sessions are ended.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// The maximum time that a connection is held for the reply to `endSessions`.
 const LONGEST_REPLY: Duration = Duration::from_secs(5);
 
-/// Where sessions are ended: on any server, preferably the primary.
+/// Sessions are ended on any server, preferably the primary.
 static PRIMARY_PREFERRED: ReadPreference = ReadPreference::new(ReadPreferenceMode::PrimaryPreferred);
 
 impl Client {
@@ -38,7 +38,7 @@ impl Client {
                     if connection.check_idle().is_ok() {
                         return Some((server.server().clone(), connection));
                     }
-                    // It was lost while idle, and is closed.
+                    // The connection was lost while idle, and is closed.
                 }
                 Err(error) => {
                     tracing::debug!(target: "wharf::command", %error, "Sessions could not be ended");
@@ -99,10 +99,11 @@ impl Client {
     }
 }
 
-/// The sessions waiting to be ended. If there are any, a task is ending them.
+/// The sessions waiting to be ended. While there are any, a task is about to end them.
 pub(super) type Ending = PerProcess<Mutex<Vec<SessionId>>>;
 
-/// The task that ends sessions. If it is dropped before it takes them, the servers end them after half an hour.
+/// The task that ends sessions. If the task is dropped before it takes the sessions, the servers end them after half an
+/// hour.
 struct EndingTask {
     client: Client,
     has_taken_them: bool,

@@ -1,14 +1,14 @@
 //! The engine: it runs each command of a client, and repeats it where the specifications allow.
 //!
-//! One attempt selects a server, checks a connection out, appends what the session calls for, runs the command, and takes
-//! note of the outcome. Operations (`run.rs`), commands of cursors (`cursor/server_cursor.rs`), and commits and aborts
-//! (`session/ending.rs`) fill in what differs: they implement [`Attempted`]. A blocking client runs the same futures.
+//! One attempt selects a server, checks a connection out, appends the session's fields, runs the command, and records
+//! the outcome. Operations (`run.rs`), commands of cursors (`cursor/server_cursor.rs`), and commits and aborts
+//! (`session/ending.rs`) supply the differences: they implement [`Attempted`]. A blocking client runs the same futures.
 //!
 //! # What is repeated
 //!
-//! [`Retries`](crate::client::session::Retries) decides by the error and the [`Retryability`]. "Once" is as often as
-//! the time allows with `timeoutMS` (Client Side Operations Timeout, "Retryability"). The engine reports the last error
-//! that shows that an attempt was made.
+//! [`Retries`](crate::client::session::Retries) decides by the error and the [`Retryability`]. With `timeoutMS`, "once"
+//! means as often as the time allows (Client Side Operations Timeout, "Retryability"). The engine reports the last
+//! error that shows that an attempt was made.
 //!
 //! | operation | [`Retryability`] | repeated | why |
 //! | --- | --- | --- | --- |
@@ -22,14 +22,14 @@
 //! | abort | `Abort` | the same, but at most twice with `timeoutMS` | the server aborts a transaction itself when its time is up (Transactions, "abortTransaction") |
 //! | any command (`runCommand`) | `Command` | no | the client does not know what it does (Run Command, "Retryability") |
 //!
-//! Each of them is repeated after an overload, up to `maxAdaptiveRetries` times and after a pause, because the server
-//! did nothing (Client Backpressure, "Overload retry policy"). This requires `retryReads` for a read or a `getMore`,
-//! `retryWrites` for a write, both for a generic command and for `killCursors`, and neither for a commit or an abort.
+//! All of these are repeated after an overload, because the server did nothing: up to `maxAdaptiveRetries` times, each
+//! time after a pause (Client Backpressure, "Overload retry policy"). A read or a `getMore` then needs `retryReads`, a
+//! write needs `retryWrites`, and a generic command or `killCursors` needs both. A commit or an abort needs neither.
 //!
-//! Two cases do not count as retries, because nothing was sent. If a connection was lost while idle, the attempt goes
-//! on with another connection to the same server, until it gets one that was opened later. If the server has left the
-//! deployment, the attempt selects another server. An operation in a transaction, a commit and an abort do neither, and
-//! a command of a cursor stays on its server.
+//! Two cases do not count as retries, because nothing was sent. If a connection was lost while idle, the attempt
+//! continues with other connections to the same server, up to the first one that was opened later. If the server has
+//! left the deployment, the attempt selects another server. Neither applies to an operation in a transaction, a commit
+//! or an abort. A command of a cursor stays on its server.
 
 mod attempts;
 
@@ -56,12 +56,12 @@ use crate::pool::error::{CheckOutError, Labels};
 use crate::pool::runtime::Connection;
 use crate::pool::runtime::boxed;
 
-/// What the engine runs. Its methods are called in the order in which they are declared.
+/// A command for the engine to run. The engine calls the methods in the order in which they are declared.
 pub(super) trait Attempted: Send + Sync {
     /// The type that holds the server of an attempt.
     type Server: Deref<Target = Server> + Send + Sync;
 
-    /// Returns what all attempts share.
+    /// Returns the values that all attempts share.
     fn common(&self) -> Common<'_>;
 
     fn session(&mut self) -> (&mut InSession, &Client);
@@ -74,17 +74,17 @@ pub(super) trait Attempted: Send + Sync {
     /// Selects the server, or takes the connection that the command must go to.
     fn select(&mut self, avoid: &[ServerAddress]) -> impl Future<Output = Tried<Target<Self::Server>, Self>> + Send;
 
-    /// Returns whether it selects another server if its server has left the deployment.
+    /// Returns whether an attempt may select another server if its server has left the deployment.
     fn may_move(&self) -> bool {
         false
     }
 
-    /// Returns whether it takes another connection if its connection was lost while idle.
+    /// Returns whether an attempt may take another connection if its connection was lost while idle.
     fn may_reconnect(&self) -> bool {
         false
     }
 
-    /// Encodes what the client appends to the command. `known` is the server at the other end.
+    /// Encodes the elements that the client appends to the command. `known` describes the server at the other end.
     fn append(&mut self, to: &mut Vec<u8>, connection: &Connection<Endpoint>, known: SessionServer) -> Tried<(), Self>;
 
     /// Returns whether the connection is closed if the command is cancelled, because a transaction lives on it.
@@ -102,8 +102,8 @@ pub(super) trait Attempted: Send + Sync {
     /// Records a successful reply in the session.
     fn replied(&self, times: &ReplyTimes<'_>);
 
-    /// Returns whether it might write. A generic command counts as a write (Client Backpressure, "Overload retry
-    /// policy").
+    /// Returns whether the command might write. A generic command counts as a write (Client Backpressure, "Overload
+    /// retry policy").
     fn may_write(&self) -> bool;
 
     /// Returns whether an unmet write concern counts as a failure. If not, the caller inspects the reply.
@@ -111,7 +111,7 @@ pub(super) trait Attempted: Send + Sync {
         true
     }
 
-    /// Pins the connection again if it stays pinned, and returns it otherwise.
+    /// Pins the connection again if it is to stay pinned, and returns it otherwise.
     fn keep(&mut self, server: &Self::Server, connection: Connection<Endpoint>) -> Option<Connection<Endpoint>>;
 
     /// Records a failed attempt in the session, and returns the error's labels.
@@ -126,10 +126,10 @@ pub(super) trait Attempted: Send + Sync {
     fn retryability(&self) -> Retryability;
 }
 
-/// What all attempts share.
+/// The values that all attempts share.
 pub(super) struct Common<'a> {
     pub(super) client: &'a Client,
-    /// What observes the operation.
+    /// The observation of the operation.
     pub(super) observation: &'a Observation,
     /// The time limit, which is already running.
     pub(super) limit: Limit,
@@ -137,7 +137,7 @@ pub(super) struct Common<'a> {
     pub(super) site: &'static Location<'static>,
 }
 
-/// What a step of an attempt returns.
+/// The result of a step of an attempt.
 pub(super) type Tried<T, A> = Result<T, Box<Failed<<A as Attempted>::Server>>>;
 
 /// The server of an attempt, and the connection to it if it is predetermined.
@@ -154,11 +154,11 @@ pub(super) struct Reached<S> {
 /// The outcome of all attempts: the command's result, and whether its write concern was met.
 pub(super) type Ended<S> = Result<(Reached<S>, Option<UnmetConcern>), GivenUp>;
 
-/// What is known, apart from the reply, about a write whose write concern was not met.
+/// Describes, besides the reply, a write whose write concern was not met.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct UnmetConcern {
     pub(super) labels: Labels,
-    /// Whether the reason is a time limit: `timeoutMS`, or the part of it that was sent to the server.
+    /// Whether a time limit was the reason: `timeoutMS`, or the part of `timeoutMS` that was sent to the server.
     pub(super) is_timeout: bool,
     /// Whether only the time limit ended the attempts.
     pub(super) is_late: bool,
@@ -213,7 +213,7 @@ pub(super) async fn run<A: Attempted>(of: &mut A) -> Ended<A::Server> {
     }
 }
 
-/// Makes further attempts after the first one, while the specifications allow them.
+/// Makes further attempts after the first attempt has failed, while the specifications allow them.
 pub(super) async fn go_on_after<A: Attempted>(of: &mut A, mut failed: Box<Failed<A::Server>>) -> Ended<A::Server> {
     let mut attempts = Attempts::new(of.common().client.options(), of.retryability(), of.common().limit);
     let mut to_report = None;
@@ -240,7 +240,7 @@ pub(super) async fn go_on_after<A: Attempted>(of: &mut A, mut failed: Box<Failed
     }
 }
 
-/// Runs the command once. A server in `avoid` is used only if no other one is suitable.
+/// Runs the command once. A server in `avoid` is used only if no other server is suitable.
 pub(super) async fn attempt<A: Attempted>(of: &mut A, avoid: &[ServerAddress]) -> Tried<Reached<A::Server>, A> {
     let mut selection_end = of.common().client.selection_end(of.common().limit);
     let (mut server, mut pinned) = match of.select_at_once(avoid) {
@@ -248,14 +248,14 @@ pub(super) async fn attempt<A: Attempted>(of: &mut A, avoid: &[ServerAddress]) -
         None => boxed(|| of.select(avoid)).await?,
     };
     let is_pinned = pinned.is_some();
-    // The newest connection that existed when the first one was found lost.
+    // The newest connection that existed when the first lost connection was noticed.
     let mut last_old = None;
     loop {
         let mut connection = match pinned.take() {
             Some(connection) => connection,
             None => match server.pool.check_out_for(of.common().limit, selection_end, of.common().site).await {
                 Ok(connection) => connection,
-                // The server has left the deployment since it was selected.
+                // The server left the deployment after it was selected.
                 Err(OperationError::CheckOut(CheckOutError::PoolClosed(_)))
                     if of.may_move() && of.common().client.deployment().has_lost(&server) =>
                 {
@@ -373,7 +373,7 @@ fn concern_unmet<A: Attempted>(
     Box::new(Failed { failure, fault, labels, server: Some(address) })
 }
 
-/// Returns the failure of an attempt on this server. Without `connection`, none was available.
+/// Returns the failure of an attempt on this server. `connection` is `None` if no connection was available.
 #[cold]
 fn failed<A: Attempted>(
     of: &mut A,
@@ -422,7 +422,7 @@ fn has_write_concern_error(reply: &RawDocument) -> bool {
 }
 
 impl Client {
-    /// Applies what a successful reply says about the server in its `writeConcernError`.
+    /// Applies the server's state in the `writeConcernError` of a successful reply.
     #[cold]
     pub(super) fn learn_from_unmet_concern(
         &self,

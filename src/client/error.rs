@@ -71,7 +71,7 @@ pub enum ClientError {
     Argument {
         /// The argument's name, such as `filter`.
         name: &'static str,
-        /// What is wrong with the value.
+        /// The reason why serde refused the value.
         reason: Arc<str>,
     },
     /// A [`single::Client`](crate::single::Client) was called inside a tokio runtime: from a task, from
@@ -96,13 +96,13 @@ pub enum ClientError {
         /// The time limit of the whole call.
         limit: Duration,
     },
-    /// A file of a GridFS bucket does not exist, or its chunks are not what its document says. Needs the feature `gridfs`.
+    /// A file of a GridFS bucket does not exist, or its chunks do not match its document. Needs the feature `gridfs`.
     #[error("the file with {file} {problem}", file = Printable(file))]
     #[non_exhaustive]
     GridFs {
         /// The `_id` or the name of the file, and the name of its bucket.
         file: Arc<str>,
-        /// What is wrong with it.
+        /// The problem with the file.
         problem: GridFsProblem,
     },
     /// The server's reply, or a document in it, does not have the form that the operation requires.
@@ -111,7 +111,7 @@ pub enum ClientError {
     Reply {
         /// The name of the command.
         command: &'static str,
-        /// What is wrong with the reply.
+        /// The problem with the reply.
         reason: Arc<str>,
     },
 }
@@ -138,9 +138,9 @@ pub use file_problem::GridFsProblem;
 impl ClientError {
     /// Wraps an error of the application, so that the body of a transaction can return it.
     ///
-    /// If one of the error's sources is a client's error, the methods of this type answer for that error. So its labels
-    /// are kept, and the transaction is repeated. [`with_transaction_as`](crate::client::Session::with_transaction_as)
-    /// returns errors of other types unchanged.
+    /// If one of the error's sources is a client's error, the methods of this type return the answers of that error. So
+    /// the labels are kept, and the transaction can be repeated.
+    /// [`with_transaction_as`](crate::client::Session::with_transaction_as) returns errors of other types unchanged.
     #[doc(alias = "custom")]
     pub fn other(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         Self::Other(Arc::from(error.into()))
@@ -170,7 +170,7 @@ impl ClientError {
         self
     }
 
-    /// The reply to a command cannot be read.
+    /// Returns the error for a reply that cannot be read.
     pub(super) fn unreadable(command: &'static str, reason: impl Into<Arc<str>>) -> Self {
         Self::Reply { command, reason: reason.into() }
     }
@@ -195,8 +195,8 @@ impl ClientError {
         }
     }
 
-    /// Marks this as a timeout too: another attempt might have succeeded, but the operation's time ran out (Client Side
-    /// Operations Timeout, "Retryability").
+    /// Marks the error as a timeout as well: another attempt might have succeeded, but the operation's time ran out
+    /// (Client Side Operations Timeout, "Retryability").
     pub(super) fn late(mut self) -> Self {
         if let Self::Operation(failed) = &mut self {
             failed.is_late = !failed.is_timeout();
@@ -219,7 +219,7 @@ impl Exception for ClientError {
     }
 }
 
-/// The failure of an operation's last attempt, with the labels that the specifications have a client add.
+/// The failure of an operation's last attempt, with the labels that the specifications require a client to add.
 #[derive(Clone)]
 pub struct FailedOperation {
     failure: Failure,
@@ -291,8 +291,9 @@ impl FailedOperation {
         Self { failure: Failure::Operation(error), labels, is_late: false, generated_ids: Vec::new() }
     }
 
-    /// The failure of a write that was sent with a transaction number. If the storage engine does not support these, the
-    /// error says what to do about it (Retryable Writes, "Executing Retryable Write Commands").
+    /// The failure of a write that was sent with a transaction number. If the storage engine does not support
+    /// transaction numbers, the error tells the application what to do (Retryable Writes, "Executing Retryable Write
+    /// Commands").
     pub(super) fn numbered_write(error: OperationError, labels: Labels) -> Self {
         let is_refused =
             |error: &ServerError| error.code == ILLEGAL_OPERATION && error.message.starts_with("Transaction numbers");
@@ -386,8 +387,8 @@ impl FailedOperation {
 
 /// Returns the meaning of a failed selection for retries and transactions.
 ///
-/// Only if no server was found may there be one next time. After any other failure, a repeated transaction would fail
-/// for the same reason until its time ran out.
+/// A repetition may succeed only if no server was found. After any other failure, a repeated transaction would fail for
+/// the same reason until its time ran out.
 pub(super) fn fault_of_selection(error: &ServerSelectionError) -> Fault {
     let kind = match error {
         ServerSelectionError::Timeout { .. }
@@ -403,7 +404,7 @@ pub(super) fn fault_of_selection(error: &ServerSelectionError) -> Fault {
 impl From<FailedOperation> for ClientError {
     fn from(failed: FailedOperation) -> Self {
         match failed.failure {
-            // No labels are involved, so only the reason matters.
+            // Without labels, the reason alone is enough.
             Failure::Selection(error) if failed.labels == Labels::NONE && !failed.is_late => Self::Selection(error),
             failure => Self::Operation(Box::new(FailedOperation { failure, ..failed })),
         }

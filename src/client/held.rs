@@ -20,8 +20,8 @@ impl Client {
     /// not contain, and keeps the one in the reply. Errors have the same effect as after [`run`](Self::run): a network
     /// error, for instance, makes the server unknown and clears its pool.
     ///
-    /// The command is not retried, and does not belong to a session: the client adds no `lsid`, so that all commands of
-    /// a cursor can carry the same one. `timeoutMS` applies to each command.
+    /// The command is not retried, and does not belong to a session. The client adds no `lsid`, so that all commands of
+    /// a cursor can carry the same `lsid`. `timeoutMS` applies to each command.
     ///
     /// # Errors
     ///
@@ -57,8 +57,8 @@ impl Client {
         if let Some(reply) = reply {
             InSession::Never.replied(self, reply);
         }
-        // The error of a stale connection says nothing about the server. Its pool may even be closed, and the server
-        // may be back in the deployment with a new pool.
+        // The error of a stale connection says nothing about the server. The connection's pool may even be closed, and
+        // the server may be back in the deployment with a new pool.
         if !connection.is_stale() {
             let servers = self.deployment().servers();
             if let Some(server) = servers.iter().find(|server| server.pool.address() == connection.address()) {

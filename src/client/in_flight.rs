@@ -1,8 +1,9 @@
 //! Commands in flight, and the sessions of commands that are cancelled.
 //!
-//! The server may execute a command although its operation was cancelled. Until it is done, no other operation may use
-//! the session. The session comes back once the connection has been drained, or at once if nothing was sent. Otherwise
-//! the server, which keeps a session for half an hour, is told that the session has ended.
+//! The server may execute a command although its operation was cancelled. Until the server is done, no other operation
+//! may use the session. The session comes back once the connection has been drained, or at once if nothing was sent. If
+//! the connection is not drained, the client tells the server that the session has ended, because the server would keep
+//! it for half an hour.
 
 use std::mem;
 use std::sync::{Arc, Weak};
@@ -60,7 +61,8 @@ impl Drop for InFlight<'_> {
     }
 }
 
-/// The session of a command that was cut off. Dropping the value means that nothing will report the end of the command.
+/// The session of a command that was cut off. Dropping this value means that the end of the command will not be
+/// noticed.
 #[derive(Debug)]
 struct CutOff {
     session: Lent,
@@ -69,9 +71,9 @@ struct CutOff {
 
 #[derive(Debug)]
 enum Lent {
-    /// The connection belongs to the client, and does not keep it alive.
+    /// The connection belongs to the client, and must not keep the client alive.
     Implicit(Weak<Inner>, Option<ServerSession>),
-    /// The session of the application ends when both the application and the connection have dropped it.
+    /// The application's session ends when both the application and the connection have dropped it.
     Explicit(Arc<Explicit>),
 }
 

@@ -1,4 +1,4 @@
-//! The session of an operation: its own, or the application's.
+//! The session of an operation: its own session, or the application's.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,12 +20,12 @@ use crate::endpoint::{Endpoint, Limit};
 use crate::pool::error::Labels;
 use crate::pool::runtime::{Connection, within};
 
-/// What a transaction is pinned to.
+/// The server or connection that a transaction is pinned to.
 #[derive(Debug)]
 pub(super) enum Pinned {
-    /// To a mongos.
+    /// A mongos.
     Server(ServerAddress),
-    /// To a connection behind a load balancer.
+    /// A connection behind a load balancer.
     Connection(Selected, Box<Connection<Endpoint>>),
 }
 
@@ -50,7 +50,8 @@ impl Explicit {
         Arc::new(Self { client, state, is_implicit, repeating_until, closing, span })
     }
 
-    /// Returns whether the session is left out if the server does not support sessions. Otherwise that is an error.
+    /// Returns whether to omit the session if the server does not support sessions. For other sessions, the missing
+    /// support is an error.
     pub(super) fn is_implicit(&self) -> bool {
         self.is_implicit
     }
@@ -69,15 +70,15 @@ impl Explicit {
         *self.locked_limit()
     }
 
-    /// Returns the session's time limit for an operation whose own limit is this one: while `with_transaction` runs,
-    /// that call's limit (Client Side Operations Timeout, "Validation and Overrides"). `None` if the session sets none.
+    /// Returns the session's time limit for an operation with the limit `own`: while `with_transaction` runs, the limit
+    /// of that call (Client Side Operations Timeout, "Validation and Overrides"). `None` if the session sets no limit.
     ///
     /// # Errors
     ///
     /// [`SessionError::TimeoutInTransaction`] if both have a limit.
     pub(super) fn limit_of(&self, own: Limit) -> Result<Option<Limit>, SessionError> {
         match self.limit() {
-            // A part of an operation shares the limit of the whole.
+            // A part of a larger operation shares its limit.
             Some(limit) if own.is_set() && own != limit => Err(SessionError::TimeoutInTransaction),
             limit => Ok(limit),
         }
@@ -111,10 +112,10 @@ impl Explicit {
         labels
     }
 
-    /// Starts a transaction. Returns what the last one was pinned to.
+    /// Starts a transaction. Returns the pin of the last transaction.
     pub(super) fn start_transaction(&self, options: TransactionOptions) -> Result<Option<Pinned>, SessionError> {
         let last = self.lock().start_transaction(options)?;
-        // The cursors of the last transaction do not delay this one.
+        // The cursors of the last transaction do not delay this transaction.
         *self.locked_closing() = Arc::default();
         let events = self.client.command_events();
         if events.may_be_observed() {
@@ -123,7 +124,7 @@ impl Explicit {
         Ok(last)
     }
 
-    /// Returns the span of the transaction whose end was not seen yet.
+    /// Returns the span of the last transaction, unless its end has been recorded.
     pub(super) fn span(&self) -> Option<Arc<Span>> {
         self.span.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -134,7 +135,7 @@ impl Explicit {
         is_in_transaction.then(|| self.span())?
     }
 
-    /// Replaces the span of the transaction, which ends.
+    /// Ends the span of the transaction, and replaces it.
     pub(super) fn replace_span(&self, span: Option<Arc<Span>>) {
         let last = std::mem::replace(&mut *self.span.lock().unwrap_or_else(PoisonError::into_inner), span);
         // Ended outside the lock.
@@ -150,8 +151,7 @@ impl Explicit {
         self.closing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until the transaction's dropped cursors have closed. Only behind a load balancer do they need its
-    /// connection.
+    /// Waits until the transaction's dropped cursors have closed, which need its connection behind a load balancer.
     ///
     /// # Errors
     ///
@@ -179,9 +179,9 @@ impl Explicit {
         }
     }
 
-    /// Takes the connection that the transaction is pinned to, or returns its mongos, to which it stays pinned. For a
-    /// cursor, `opened_in` is the transaction that it was opened in: if a different one is open by now, nothing is
-    /// taken.
+    /// Takes the connection that the transaction is pinned to. If the transaction is pinned to a mongos, returns the
+    /// mongos, and the transaction stays pinned. For a cursor, `opened_in` is the transaction that it was opened in: if
+    /// a different transaction is open by now, nothing is taken.
     ///
     /// # Errors
     ///
@@ -198,8 +198,8 @@ impl Explicit {
         Ok(taken)
     }
 
-    /// Pins a connection to the transaction, if it leads to a service behind a load balancer. Returns it otherwise, or
-    /// if the transaction is over.
+    /// Pins the transaction to a connection, if it leads to a service behind a load balancer. Returns the connection
+    /// otherwise, or if the transaction is over.
     pub(super) fn keep_connection(
         &self,
         server: &Selected,
@@ -212,8 +212,8 @@ impl Explicit {
         connection_of(self.lock().pin(Pinned::Connection(server.clone(), Box::new(connection))))
     }
 
-    /// Pins the connection that a cursor took back to its transaction. If the transaction is over, or an error unpinned
-    /// it, the connection is closed, so that the server aborts what is left of the transaction.
+    /// Pins a cursor's transaction again to the connection that the cursor took from it. If the transaction is over, or
+    /// an error unpinned it, the connection is closed, so that the server aborts what is left of the transaction.
     pub(super) fn pin_again(&self, opened_in: i64, server: &Selected, connection: Connection<Endpoint>) {
         let back = self.lock().pin_again(opened_in, Pinned::Connection(server.clone(), Box::new(connection)));
         if let Some(mut connection) = connection_of(back) {
@@ -242,7 +242,7 @@ impl Drop for LimitedCall {
     }
 }
 
-/// The last use of the session has ended: the application's own, or that of a cursor.
+/// The session ends with its last user: the application, or a cursor.
 impl Drop for Explicit {
     fn drop(&mut self) {
         let now = Moment::now();
@@ -267,9 +267,9 @@ impl fmt::Debug for Explicit {
 pub(super) enum InSession {
     /// A session for this operation only, taken once its connection is known to support sessions.
     Implicit(Option<ServerSession>),
-    /// The application's.
+    /// The application's session.
     Explicit(Arc<Explicit>),
-    /// None: the server would not report when the session is free again.
+    /// No session: the server would not report when the session is free again.
     Never,
 }
 
@@ -305,15 +305,15 @@ impl InSession {
 
 impl Client {
     /// Gives the session of an operation back to the pool, if the operation had its own. `connection` is the connection
-    /// of its last command, if it is at hand.
+    /// of its last command, if available.
     pub(super) fn give_back(&self, session: InSession, connection: Option<&Connection<Endpoint>>) {
         if let InSession::Implicit(Some(session)) = session {
             self.give_back_of(session, connection);
         }
     }
 
-    /// Gives a server session back to the pool. The clock is not read for it: the session counts as given back when it
-    /// was last sent. If it has expired since, the next operation that takes it notices and discards it.
+    /// Gives a server session back to the pool. To avoid reading the clock, the session counts as given back at the
+    /// time when it was last sent. If it has expired in the meantime, the next operation that takes it discards it.
     #[inline]
     pub(super) fn give_back_of(&self, session: ServerSession, connection: Option<&Connection<Endpoint>>) {
         if session.is_to_be_ended() {
@@ -325,11 +325,11 @@ impl Client {
     }
 }
 
-/// Returns what a session needs to know about the server at the other end of a connection.
+/// Returns the properties of the server at the other end of a connection that matter to a session.
 #[inline]
 pub(super) fn known_of(connection: &Connection<Endpoint>) -> SessionServer {
     let hello = connection.hello();
-    // A load balancer leads to a mongos.
+    // The servers behind a load balancer are mongos.
     let is_mongos = hello.role == Role::Mongos || connection.service_id().is_some();
     SessionServer {
         max_wire_version: hello.max_wire_version,

@@ -21,7 +21,7 @@ const LONGEST_REPLY: Duration = Duration::from_millis(250);
 
 impl Client {
     /// Opens connections before they are needed. Waits for a server as [`connect`](Self::connect) does, then fills the
-    /// pool of each known server to this many connections, or to `maxPoolSize` if that is less.
+    /// pool of each known server to this number of connections, or to `maxPoolSize` if that is less.
     ///
     /// # Errors
     ///
@@ -49,7 +49,7 @@ impl Client {
         self.connect().await?;
         let Some(runtime) = self.deployment().home() else { return Err(ServerSelectionError::NoRuntime.into()) };
         let mut opening = JoinSet::new();
-        // The number of wanted connections for each server, and the open ones.
+        // For each server, the number of connections wanted, and the open connections.
         let mut servers = Vec::new();
         for server in self.deployment().servers() {
             if server.pool.state().phase != Phase::Ready {
@@ -69,7 +69,7 @@ impl Client {
         while let Some(ended) = opening.join_next().await {
             // A task ends early only with its runtime.
             let Ok((place, connection)) = ended else { return Err(ServerSelectionError::NoRuntime.into()) };
-            // A server's connections are held until its last one is open. Otherwise one connection would serve several
+            // A server's connections are held until all of them are open. Otherwise, one connection could serve several
             // check-outs. A slow server does not hold up operations on the other servers.
             let (all, held) = &mut servers[place];
             held.push(connection.map_err(OperationError::from)?);
@@ -83,17 +83,17 @@ impl Client {
     }
 
     /// Ends the sessions that no operation is using, closes all pools, and waits until their connections in use have
-    /// come back and are closed, all within `limit`. Returns whether all are closed.
+    /// been returned and closed, all within `limit`. Returns whether all connections are closed.
     ///
-    /// The sessions are ended first. Then idle connections are closed. If operations are still running, one of them
-    /// stays open, to end their sessions after the last operation. If no connection is idle, the client first waits for
-    /// one for at most a second. It waits for the server's reply for at most a quarter of a second. Operations that
+    /// The sessions are ended first. Then idle connections are closed. If operations are still running, one connection
+    /// stays open, to end their sessions after the last operation. If no connection is idle at first, the client waits
+    /// for one for at most a second. It waits for the server's reply for at most a quarter of a second. Operations that
     /// begin after the pools have closed fail with [`ServerSelectionError::Closed`]. Dropping the last clone of a
     /// client also closes its pools, but does not end sessions: the servers end them after half an hour without use.
     ///
     /// # Cancel safety
     ///
-    /// The pools may remain open: call it again. Sessions that were about to be ended are left to the servers.
+    /// The pools may remain open: call `shutdown` again. Sessions that were about to be ended are left to the servers.
     pub async fn shutdown(&self, limit: Duration) -> bool {
         let closing = self.end_and_close();
         let Some(at) = Instant::now().checked_add(limit) else {
@@ -101,18 +101,18 @@ impl Client {
             return true;
         };
         let all_closed = within(at, || self.deployment().home(), closing).await.is_ok();
-        // In case the time was already up.
+        // If the time ran out, the deployment may still be open.
         self.deployment().close();
         all_closed
     }
 
     /// Ends the sessions that no operation is using, closes all pools, and waits until their connections are closed.
     async fn end_and_close(&self) {
-        // A closed deployment has forgotten its servers, and with them how long they keep sessions.
+        // Read first, because a closed deployment no longer knows how long its servers keep sessions.
         let timeout = self.session_timeout();
         let idle_sessions = || self.sessions().drain(Moment::now(), timeout);
         let ids = idle_sessions();
-        // Operations in progress may bring sessions.
+        // Operations in progress may give sessions back.
         if (!ids.is_empty() || !self.is_idle())
             && let Some((server, connection)) = self.last_connection().await
         {
@@ -125,8 +125,8 @@ impl Client {
         }
     }
 
-    /// Ends these sessions on a connection to `server`, and the ones that come back later. If operations go on, closes
-    /// all pools and waits for them.
+    /// Ends these sessions on a connection to `server`, and then the sessions that are given back later. If operations
+    /// are still in progress, closes all pools and waits for the operations.
     async fn end_sessions_of_all(
         &self,
         mut ids: Vec<SessionId>,
@@ -142,9 +142,9 @@ impl Client {
         let moment = Instant::now() + LONGEST_REPLY;
         let ended = within(moment, || self.deployment().home(), ending.as_mut()).await;
         let ended = match ended {
-            // The connection comes back before its pool is closed.
+            // The connection is returned before its pool is closed.
             Ok(mut connection) if self.is_idle() => {
-                // The operations that just ended have given theirs back.
+                // Operations that have just ended gave their sessions back.
                 let rest = async { self.end_sessions(&idle_sessions(), &mut connection).await };
                 let _ = within(moment, || self.deployment().home(), rest).await;
                 return;
@@ -166,17 +166,17 @@ impl Client {
             }
         };
         let (mut connection, ()) = tokio::join!(ending, others_closed);
-        // The operations that have ended by now have given theirs back.
+        // The operations have ended by now, and gave their sessions back.
         self.end_sessions(&idle_sessions(), &mut connection).await;
     }
 
-    /// Waits before a repetition. Works on every executor, because the runtime of the monitors has the timer. Without a
-    /// runtime, there is no timer and no pause, and the repetition fails for the same reason.
+    /// Waits before a repetition. Works on every executor, because it uses the timer of the monitors' runtime. Without
+    /// that runtime, there is no pause, and the repetition fails for the same reason.
     pub(super) async fn pause(&self, pause: Duration) {
         let _ = within(Instant::now() + pause, || self.deployment().home(), pending::<()>()).await;
     }
 
-    /// Returns whether no operation is under way.
+    /// Returns whether no operation is in progress.
     fn is_idle(&self) -> bool {
         let snapshot = self.deployment().snapshot();
         snapshot.servers().all(|(_, member)| member.is_none_or(|member| member.operation_count() == 0))

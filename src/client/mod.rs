@@ -16,7 +16,8 @@
 //! A [`Client`] monitors the servers of its deployment, keeps a [pool](crate::Pool) for each of them, selects a server
 //! for each [`Operation`], and retries operations where that is safe.
 
-// rustdoc shows a type's methods in the order of the modules: first how to get a client, and what leads to its collections.
+// rustdoc shows a type's methods in the order of the modules. First come the methods that create a client, and those
+// that return its databases and collections.
 mod creation;
 
 mod collection;
@@ -159,7 +160,7 @@ const DEFAULT_SESSION_TIMEOUT_MINUTES: i64 = 30;
 /// | find what holds connections | [`account_for_holders`](Self::account_for_holders) |
 /// | end | [`shutdown`](Self::shutdown) |
 ///
-/// It is created without a runtime, and does not connect until it is first used. Clones are cheap, and share
+/// A client is created without a runtime, and does not connect until it is first used. Clones are cheap, and share
 /// everything. Dropping the last clone closes all pools and ends the monitors. A cancelled operation of a [`Session`]
 /// counts as a clone until the rest of its reply has been read, for at most
 /// [`Options::drain_timeout`](crate::Options#structfield.drain_timeout).
@@ -171,9 +172,9 @@ const DEFAULT_SESSION_TIMEOUT_MINUTES: i64 = 30;
 ///
 /// # Forks
 ///
-/// A forked child may use a client that it inherits: it monitors the servers again, on its own connections, and leaves
-/// the parent's connections alone. It does not share sessions with its parent, and its `_id`s for documents differ from
-/// those of its parent and its siblings.
+/// A forked child may use a client that it inherits. In the child, the client monitors the servers anew, on new
+/// connections, and leaves the parent's connections alone. It does not share sessions with the parent. The `_id`s that
+/// it adds to documents differ from the `_id`s of the parent and of its other children.
 #[derive(Clone)]
 pub struct Client {
     inner: Arc<Inner>,
@@ -225,8 +226,8 @@ impl ClientBuilder {
     }
 
     /// Sets the number of characters after which a command or a reply in a log message is truncated, including messages
-    /// about monitoring. The default comes from the environment variable `MONGODB_LOG_MAX_DOCUMENT_LENGTH` (a number,
-    /// or `unlimited`), or else is 1,000.
+    /// about monitoring. The default is the value of the environment variable `MONGODB_LOG_MAX_DOCUMENT_LENGTH` (a
+    /// number, or `unlimited`), or else 1,000.
     ///
     /// Commands are logged through [`tracing`] at level `DEBUG` with the target `wharf::command`. Server selection uses
     /// the target `wharf::serverSelection`, at level `DEBUG`, and at `INFO` if an operation has to wait for a server.
@@ -340,7 +341,7 @@ impl Client {
     }
 
     /// Returns how long the servers keep an idle session. Returns `None` behind a load balancer, where sessions do not
-    /// expire. If no server is known, returns the servers' default: an older session may have expired.
+    /// expire. If no server is known, returns the servers' default, because an older session may have expired.
     fn session_timeout(&self) -> Option<Duration> {
         let snapshot = self.deployment().snapshot();
         if snapshot.topology.topology_type() == TopologyType::LoadBalanced {
@@ -355,7 +356,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`ServerSelectionError`] after `serverSelectionTimeoutMS`, with the state of each server.
+    /// [`ServerSelectionError`] with the state of each server, after `serverSelectionTimeoutMS`.
     ///
     /// # Cancel safety
     ///
@@ -383,9 +384,10 @@ impl Client {
         boxed(|| self.deployment().select(demand, limit.deadline())).await
     }
 
-    /// Returns the time by which an operation that now begins to select its server must have its connection, according
-    /// to `serverSelectionTimeoutMS`. Returns `None` without `timeoutMS`, because `waitQueueTimeoutMS` then limits the
-    /// check-out separately (CSOT, "Server Selection"), and if that time is beyond the clock's range.
+    /// Returns the time by which an operation that begins now must have selected a server and checked out a connection,
+    /// according to `serverSelectionTimeoutMS`. Returns `None` without `timeoutMS`, because `waitQueueTimeoutMS` then
+    /// limits the check-out separately (CSOT, "Server Selection"). Also returns `None` if the time is beyond the
+    /// clock's range.
     #[inline]
     fn selection_end(&self, limit: Limit) -> Option<Instant> {
         if !limit.is_set() {
@@ -423,7 +425,7 @@ impl Client {
                 let operation = LoggedOperation::Named("checkOut", None);
                 let server = self.select(preference, operation, limit, &wait_logged).await?;
                 match server.pool.check_out_for(limit, selection_end, site).await {
-                    // The selected server has since left the deployment.
+                    // The selected server left the deployment in the meantime.
                     Err(OperationError::CheckOut(CheckOutError::PoolClosed(_)))
                         if self.deployment().has_lost(&server) => {}
                     outcome => return Ok(outcome?),
@@ -449,9 +451,9 @@ impl Client {
     }
 
     /// Returns the metrics of the pools of all current servers, in the order in which the client discovered the
-    /// servers: [`PoolMetrics::address`] distinguishes them. A pool's numbers end with it when its server leaves the
-    /// deployment, and begin at zero when the server comes back. The exporters in [`telemetry`](crate::telemetry) take
-    /// a client and pass on these metrics.
+    /// servers: [`PoolMetrics::address`] distinguishes them. When a server leaves the deployment, the metrics of its
+    /// pool disappear. If the server comes back, they begin at zero. The exporters in [`telemetry`](crate::telemetry)
+    /// take a client and export these metrics.
     #[must_use]
     pub fn metrics(&self) -> Vec<PoolMetrics> {
         let snapshot = self.deployment().snapshot();

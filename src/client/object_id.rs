@@ -1,4 +1,4 @@
-//! Document identifiers that a forked child does not share with its parent or its siblings.
+//! Document identifiers that are unique across a process and its forked children.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,16 +8,17 @@ use crate::pool::runtime::{Process, random_bytes};
 
 /// The position of the process's value in an [`ObjectId`]: after the seconds and before the counter.
 const OF_PROCESS: std::ops::Range<usize> = 4..9;
-/// The lower bits of [`PROCESS`]: the process's number plus one, or zero if nothing was drawn yet.
+/// The lower bits of [`PROCESS`]: the process's number plus one, or zero before the first use.
 const TAG: u64 = 0xff_ffff;
 
-/// The five random bytes of this process's identifiers, above a tag for the process that drew them.
+/// The five random bytes of this process's identifiers, above a tag for the process that generated them.
 static PROCESS: AtomicU64 = AtomicU64::new(0);
 
 /// Returns a new identifier (BSON ObjectID, "Specification"). Unlike [`ObjectId::new`], it never repeats an identifier
 /// from the parent or a sibling.
 pub(crate) fn object_id() -> ObjectId {
-    // The seconds and the counter, which starts with a random value. Children share the counter's start.
+    // Provides the seconds, and a counter that starts at a random value. Forked children continue with the same
+    // counter.
     let mut bytes = ObjectId::new().bytes();
     bytes[OF_PROCESS].copy_from_slice(&of_process().to_be_bytes()[..5]);
     ObjectId::from_bytes(bytes)
@@ -26,7 +27,7 @@ pub(crate) fn object_id() -> ObjectId {
 /// Returns the random value of this process, in the upper five bytes.
 fn of_process() -> u64 {
     let tag = u64::from(Process::this().number()).wrapping_add(1) & TAG;
-    // Relaxed: the value publishes nothing beyond itself.
+    // Relaxed: the value publishes nothing else.
     let present = PROCESS.load(Ordering::Relaxed);
     if present & TAG == tag {
         return present;
@@ -61,7 +62,7 @@ mod tests {
         use crate::pool::runtime::{in_child, watch_forks};
 
         watch_forks();
-        // Each has made an identifier already.
+        // The parent has generated an identifier before the children are forked.
         let _ = object_id();
         let of_process = || <[u8; 5]>::try_from(&object_id().bytes()[OF_PROCESS]).unwrap();
         let (mut reader, writer) = std::io::pipe().unwrap();

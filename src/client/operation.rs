@@ -1,4 +1,4 @@
-//! Operations, and how a client treats them.
+//! Operations, and the client's knowledge of them.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -32,23 +32,23 @@ pub struct Operation<'a> {
     pub(super) session: Option<Arc<Explicit>>,
     /// A session runs one operation at a time.
     pub(super) exclusive: PhantomData<&'a mut Session>,
-    /// The larger operation that this one belongs to.
+    /// The larger operation that this operation is a part of.
     pub(super) part_of: Option<&'a Whole>,
     /// Whether the operation uses the session, but is not part of its transaction. A change stream resumes this way.
     pub(super) is_beside_transaction: bool,
-    /// Whether its span is named like the command, and not `runCommand`.
+    /// Whether the operation's span has the command's name, and not `runCommand`.
     pub(super) is_named_by_command: bool,
 }
 
 /// An operation of several commands.
 #[derive(Debug)]
 pub(super) struct Whole {
-    /// What observes all its commands: they share a number in events, and a span.
+    /// The observation of all its commands: they share a number in events, and a span.
     pub(super) observation: Observation,
     pub(super) wait_logged: WaitLogged,
 }
 
-/// What the client knows about an operation.
+/// The client's knowledge of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Any command: nothing is added, and it is not repeated once sent (Run Command).
@@ -57,8 +57,8 @@ pub(super) enum Kind {
     Read,
     /// A write.
     Write {
-        /// Whether each statement affects at most one document, so that the server can recognise a repetition. With
-        /// `None`, the command itself shows this.
+        /// Whether each statement affects at most one document, so that the server can recognise a repetition. If
+        /// `None`, the client finds out from the command.
         is_single: Option<bool>,
     },
 }
@@ -74,14 +74,14 @@ impl<'a> Operation<'a> {
     ///
     /// The client does not check whether the command is a retryable read (Retryable Reads), apart from `$out` and
     /// `$merge`. In particular, it retries a `mapReduce`, which is not a retryable read: the server does not notice
-    /// that the connection was lost, and continues with the first execution alongside the second one. Use
-    /// [`new`](Self::new) for a `mapReduce`. The same holds for a `getMore`, which a cursor sends itself.
+    /// that the connection was lost, and continues the first execution alongside the second. Use [`new`](Self::new) for
+    /// a `mapReduce`. The same holds for a `getMore`, which a cursor sends itself.
     pub fn read(database: &'a str, body: &'a RawDocument) -> Self {
         Self::of(Kind::Read, database, body)
     }
 
-    /// Creates an operation that writes. If the server refuses a statement or cannot meet the write concern, it fails: see
-    /// [`ClientError::server_error`](super::ClientError::server_error) and
+    /// Creates an operation that writes. The operation fails if the server refuses a statement, or cannot meet the
+    /// write concern: see [`ClientError::server_error`](super::ClientError::server_error) and
     /// [`ClientError::write_concern_error`](super::ClientError::write_concern_error).
     pub fn write(database: &'a str, body: &'a RawDocument) -> Self {
         Self::of(Kind::Write { is_single: None }, database, body)

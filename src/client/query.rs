@@ -61,9 +61,10 @@ impl Client {
 
     /// Prepares an aggregation of a collection's documents. Await the value for a [`Cursor`].
     ///
-    /// The pipeline is anything that serde writes as an array of documents. One that ends in `$out` or `$merge` writes:
-    /// the write concern of the options applies, and is not repeated after a network error. An aggregation without a
-    /// collection, such as `$currentOp`, needs [`cursor`](Self::cursor) and a command with `aggregate: 1`.
+    /// The pipeline is anything that serde writes as an array of documents. An aggregation whose pipeline ends in
+    /// `$out` or `$merge` is a write: the write concern of the options applies, and the aggregation is not repeated
+    /// after a network error. An aggregation without a collection, such as `$currentOp`, needs [`cursor`](Self::cursor)
+    /// and a command with `aggregate: 1`.
     ///
     /// ```no_run
     /// # async fn example(client: wharf::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -124,11 +125,11 @@ impl<'c> Query<'c> {
     }
 
     /// Adds fields to the command, such as `sort`, `limit`, `projection`, `hint`, `let`, `comment` or `readConcern`:
-    /// all that the server documents for `find` or `aggregate`. The value can be anything that serde writes as a
+    /// any field that the server documents for `find` or `aggregate`. The value can be anything that serde writes as a
     /// document.
     ///
-    /// A field that the command already has is refused, such as `batchSize` (or the `cursor` of an aggregation) beside
-    /// [`batch_size`](Self::batch_size). `maxTimeMS` is left out if there is a `timeoutMS`.
+    /// A field that the command already has is refused: for instance `batchSize` (or the `cursor` of an aggregation)
+    /// together with [`batch_size`](Self::batch_size). `maxTimeMS` is left out if there is a `timeoutMS`.
     pub fn options(mut self, fields: impl Serialize) -> Self {
         self.prepared.body = self.prepared.body.and_then(|mut body| {
             extend("options", &mut body, &encode("options", &fields)?)?;
@@ -162,8 +163,8 @@ impl<'c> Query<'c> {
         self
     }
 
-    /// Sets `timeoutMS`: how long the query and all batches may take together, or for a tailable cursor the query and then
-    /// each call. The default is [`Options::timeout`](crate::Options::timeout). Zero means no limit.
+    /// Sets `timeoutMS`: how long the query and all batches may take together. For a tailable cursor, it limits the
+    /// query, and then each call. The default is [`Options::timeout`](crate::Options::timeout). Zero means no limit.
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.prepared.timeout = Limit::of(limit);
         self

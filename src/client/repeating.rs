@@ -13,9 +13,10 @@ use crate::endpoint::Limit;
 use crate::pool::error::Labels;
 use crate::pool::runtime::{Process, random_fraction};
 
-/// A transaction that is repeated as its errors allow, without the calls to its body.
+/// A transaction that is repeated while its errors allow it. The caller calls the body.
 ///
-/// The caller calls [`advance`](Self::advance), runs the body if told to, and passes the outcome to the next call.
+/// The caller calls [`advance`](Self::advance), runs the body if the result says so, and passes the outcome to the next
+/// call.
 pub(crate) struct Repeating<T, E> {
     options: TransactionOptions,
     repetitions: Repetitions,
@@ -75,8 +76,7 @@ impl<E: From<ClientError>> LastError<E> {
     }
 }
 
-/// What the caller of [`Repeating::advance`] does next: run the body with this value for the session, or return the
-/// outcome.
+/// The next step for the caller of [`Repeating::advance`]: run the body with this session, or return the outcome.
 type Next<T, E> = ControlFlow<Result<T, E>, Session>;
 
 impl<T, E> Repeating<T, E> {
@@ -89,8 +89,8 @@ impl<T, E> Repeating<T, E> {
         Self { options, repetitions, next, value: None, last_error: None, open, _limited: limited }
     }
 
-    /// Goes on until the body is to run, or the transaction is over. `outcome` is the result of the body, if it has
-    /// run.
+    /// Advances the transaction until the body must run, or the transaction is over. `outcome` is the result of the
+    /// body, if it has run.
     pub(crate) async fn advance<K>(&mut self, session: &mut Session, outcome: Option<Result<T, E>>) -> Next<T, E>
     where
         E: BodyError<K>,
@@ -111,7 +111,7 @@ impl<T, E> Repeating<T, E> {
             }
             Some(Err(error)) => {
                 if matches!(session.transaction_state(), TransactionState::Starting | TransactionState::InProgress) {
-                    // The body's error says more than the abort's.
+                    // The body's error says more than an error of the abort.
                     let _ = session.abort_transaction().await;
                 }
                 let labels = error.client_error().map_or(Labels::NONE, |error| error.labels());
@@ -133,7 +133,7 @@ impl<T, E> Repeating<T, E> {
                 }
                 (NextStep::Commit, last_commit) => match session.commit_transaction().await {
                     Ok(()) => self.next = NextStep::Return,
-                    // This commit was not sent, and will not be. The outcome of the last commit is not known.
+                    // No server was found for this commit, and the outcome of the last commit is unknown.
                     Err(ClientError::Selection(_)) if last_commit.is_some() => {
                         self.next = NextStep::Report;
                         self.last_error = last_commit;
@@ -160,7 +160,7 @@ impl<T, E> Repeating<T, E> {
     }
 }
 
-/// Returns the time by the clock of the pauses, which tests control.
+/// Returns the time by the clock that also measures the pauses, and that tests control.
 fn now() -> std::time::Instant {
     Instant::now().into_std()
 }

@@ -1,5 +1,5 @@
-//! Operations in progress: what applies to all their attempts, and what happens with their replies. The engine makes
-//! the attempts.
+//! Operations in progress: the state that their attempts share, and the handling of their replies. The engine makes the
+//! attempts.
 
 mod appended;
 mod attempted;
@@ -60,8 +60,8 @@ impl Client {
     /// With the write concern `w: 0`, the server does not answer `insert`, `update`, `delete` and `bulkWrite`, and the
     /// reply is `{ ok: 1 }`. It answers all other commands.
     ///
-    /// The client adds `lsid` and whatever else the session calls for, `$clusterTime`, `$readPreference`, and the read
-    /// concern and write concern of the options. The command's document must not contain `lsid`, `txnNumber` and
+    /// The client adds `lsid` and the other fields of the session, `$clusterTime`, `$readPreference`, and the read
+    /// concern and write concern of the options. The command's document must not contain `lsid`, `txnNumber` or
     /// `$clusterTime`.
     ///
     /// # Errors
@@ -71,9 +71,9 @@ impl Client {
     /// # Cancel safety
     ///
     /// As for [`Pool::run`](crate::Pool::run): nothing is lost, but it is unknown whether the server executes the
-    /// command. The operation's server session can be used again once the connection has been drained. If it is closed
-    /// instead, the session is ended on the server (`endSessions`), in the background. For an operation of a
-    /// transaction behind a load balancer, see [`Session`](super::Session#cancel-safety).
+    /// command. The operation's server session can be used again once the connection has been drained. If the
+    /// connection is closed instead, the session is ended on the server (`endSessions`), in the background. For an
+    /// operation of a transaction behind a load balancer, see [`Session`](super::Session#cancel-safety).
     #[track_caller]
     pub fn run<'c>(
         &'c self,
@@ -88,7 +88,7 @@ impl Client {
         operation: Operation<'c>,
         site: &'static Location<'static>,
     ) -> impl Future<Output = Result<RawDocumentBuf, ClientError>> + Send + 'c {
-        // Created here rather than in the future, which would otherwise hold the arguments too.
+        // Created here rather than in the future, so that the future does not also hold the arguments.
         let mut running = Running::new(self, operation, site);
         async move {
             running.observe();
@@ -111,7 +111,7 @@ impl Client {
     ) -> Result<Answer, ClientError> {
         let mut running = Running::new(self, operation, site);
         running.observe();
-        // The span of a larger operation is current already.
+        // The span of a larger operation has already been entered.
         let own =
             if running.operation.part_of.is_some() { Observation::default() } else { running.observation.clone() };
         let answered = pin!(async {
@@ -123,7 +123,8 @@ impl Client {
         own.within(answered).await
     }
 
-    /// Returns the time limit of an operation, unchanged: its own, its session's, or the options'.
+    /// Returns the time limit of an operation, unchanged: its own limit, the limit of its session, or the limit of the
+    /// options.
     ///
     /// # Errors
     ///
@@ -156,15 +157,15 @@ struct Running<'a> {
     session: InSession,
     /// Whether the write concern is `w: 0`.
     is_unacknowledged: bool,
-    /// Whether the server sends no reply because of that.
+    /// Whether the server sends no reply because of `w: 0`.
     has_no_reply: bool,
     is_in_transaction: bool,
     retryability: Retryability,
     /// The transaction number that all attempts of a retryable write share.
     transaction_number: Option<i64>,
-    /// The command, if the session adds something to its read concern.
+    /// The command without its read concern, if the session adds to the read concern.
     split: Option<Box<SplitReadConcern>>,
-    /// The command, if its own `maxTimeMS` is left out because of `timeoutMS`.
+    /// The command without its `maxTimeMS`, if `timeoutMS` replaces it.
     without_max_time: Option<Box<RawDocumentBuf>>,
     wait_logged: WaitLogged,
 }
@@ -190,7 +191,7 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Finds out what observes the operation.
+    /// Begins the observation of the operation.
     #[inline]
     fn observe(&mut self) {
         let Self { client, operation, site, .. } = self;
@@ -221,14 +222,14 @@ impl<'a> Running<'a> {
         observation.within(replied).await
     }
 
-    /// Starts the time limit, and works out what applies to all attempts.
+    /// Starts the time limit, and determines the state that all attempts share.
     #[inline]
     fn begin(&mut self) -> Result<(), ClientError> {
         let (client, operation) = (self.client, &mut self.operation);
         let limit = client.timeout_of(operation.limiting_session(), &operation.command)?;
         if limit.is_set() {
             operation.command.set_limit(limit.start());
-            // It is an option that `timeoutMS` replaces (Client Side Operations Timeout, "Validation and Overrides").
+            // `timeoutMS` replaces the option `maxTimeMS` (Client Side Operations Timeout, "Validation and Overrides").
             if operation.kind != Kind::Command && has_field(operation, "maxTimeMS") {
                 self.without_max_time = without(operation.command.body(), "maxTimeMS").map(Box::new);
             }
@@ -273,7 +274,7 @@ impl<'a> Running<'a> {
             (state.begin(&session_use), is_in_transaction, state.is_causally_consistent())
         };
         self.session = InSession::Explicit(explicit);
-        // The last transaction's pin is dropped outside the lock.
+        // Drops the pin of the last transaction outside the lock.
         drop(begun?);
         self.is_in_transaction = is_in_transaction;
         if is_causally_consistent && !is_in_transaction {
@@ -300,7 +301,7 @@ impl<'a> Running<'a> {
         self.checked(reply, &server)
     }
 
-    /// Returns the reply, or its errors about failed statements of a write.
+    /// Returns the reply, or the errors in it about statements of a write that failed.
     #[inline]
     fn checked(&self, reply: RawDocumentBuf, server: &Server) -> Result<RawDocumentBuf, ClientError> {
         let is_write = matches!(self.operation.kind, Kind::Write { .. });
@@ -310,7 +311,7 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Returns the error for a write of which the server refused some statements.
+    /// Returns the error of a write if the server refused some of its statements.
     #[cold]
     fn refused_statements(
         &self,
@@ -342,7 +343,7 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Makes further attempts, and finally returns the reply.
+    /// Makes further attempts, and returns the reply in the end.
     async fn reply_after(mut self, failed: Box<Failed<Selected>>) -> Result<RawDocumentBuf, ClientError> {
         let (reached, unmet) = engine::go_on_after(&mut self, failed).await.map_err(|given_up| given_up.error)?;
         let Reached { reply, connection, server } = reached;

@@ -1,9 +1,9 @@
 //! Server selection: pure functions over topology descriptions (Server Selection specification).
 //!
 //! Selection has three steps. [`suitable`] finds the servers that can serve an operation, [`in_window`] keeps the near
-//! ones, and [`choose`] takes the less busy of two random servers. This layer does no I/O, reads no clock and draws no
-//! random numbers: the caller passes them as arguments. If no server is suitable, a client waits for the topology to
-//! change.
+//! ones, and [`choose`] takes the less busy of two random servers. This layer does no I/O, reads no clock and generates
+//! no random numbers: the caller passes the values as arguments. If no server is suitable, a client waits for the
+//! topology to change.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ pub enum Access<'a> {
 /// Finds the servers that can serve an operation, in the topology's order.
 ///
 /// Servers at the `deprioritized` addresses are only considered if no other server is suitable. `heartbeat_frequency`
-/// is the interval between checks of the servers, which limits how precisely their staleness is known.
+/// is the interval between checks of the servers, which limits the precision of their staleness.
 ///
 /// # Errors
 ///
@@ -67,8 +67,8 @@ pub fn suitable<'t>(
 }
 
 impl TopologyDescription {
-    /// Returns the read preference for an aggregation that writes its result: the primary, while any known server is
-    /// too old to write as a secondary (CRUD, "Read preferences and server selection").
+    /// Returns the read preference for an aggregation that writes its result. This is the primary while any known
+    /// server is too old to write as a secondary (CRUD, "Read preferences and server selection").
     pub(crate) fn for_output<'p>(&self, preference: &'p ReadPreference) -> &'p ReadPreference {
         let is_too_old = |server: &ServerDescription| {
             !server.server_type.is_unknown() && server.max_wire_version < OUTPUT_ON_SECONDARIES
@@ -95,10 +95,11 @@ impl TopologyView {
     }
 }
 
-/// Keeps the servers within the latency window: those with an average round-trip time at most `local_threshold`
+/// Keeps the servers within the latency window: their average round-trip time is at most `local_threshold`
 /// (`localThresholdMS`) above the smallest average.
 ///
-/// A server without a round-trip time is in the window only if no server has one, as in a load-balanced topology.
+/// If no server has a round-trip time, as in a load-balanced topology, all servers are in the window. Otherwise,
+/// servers without a round-trip time are not.
 #[must_use]
 pub fn in_window<'t>(suitable: &[&'t ServerDescription], local_threshold: Duration) -> Vec<&'t ServerDescription> {
     let Some(least) = suitable.iter().filter_map(|server| server.average_round_trip_time).min() else {
@@ -110,8 +111,8 @@ pub fn in_window<'t>(suitable: &[&'t ServerDescription], local_threshold: Durati
 
 /// Picks two servers at random and returns the less busy one. Returns `None` if there is no candidate.
 ///
-/// Both picks use the random number `random`. `operation_count` returns the number of operations that a server is
-/// executing for this client.
+/// `random` is a random number, which both picks use. `operation_count` returns the number of operations that a server
+/// is executing for this client.
 #[must_use]
 pub fn choose<'t>(
     candidates: &[&'t ServerDescription],
@@ -132,8 +133,8 @@ pub fn choose<'t>(
     Some(if operation_count(second) < operation_count(first) { second } else { first })
 }
 
-/// Refuses a read preference that contradicts itself, or whose `maxStalenessSeconds` is more precise than the known
-/// staleness in a replica set.
+/// Refuses a read preference that contradicts itself. In a replica set, also refuses a `maxStalenessSeconds` that is
+/// too small for the precision of the known staleness.
 fn check_preference(
     topology: &TopologyDescription,
     preference: &ReadPreference,
@@ -190,7 +191,7 @@ impl<'t> Members<'t, '_> {
         }
     }
 
-    /// Returns the members that are not too stale, filtered by the first tag set that matches any of them.
+    /// Returns the members that are not too stale and match the first tag set that any of them matches.
     fn eligible(&self, members: Vec<&'t ServerDescription>) -> Vec<&'t ServerDescription> {
         let fresh = match self.preference.max_staleness {
             None => members,

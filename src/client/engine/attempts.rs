@@ -1,4 +1,4 @@
-//! The attempts of one operation: whether to make another one, when, and on which servers.
+//! The attempts of one operation: whether to make another attempt, when, and on which servers.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::endpoint::options::{Options, ServerAddress};
 use crate::pool::error::Labels;
 use crate::pool::runtime::random_fraction;
 
-/// The attempts of one operation, beginning with the first one that failed.
+/// The attempts of one operation, from the first failed attempt on.
 pub(super) struct Attempts {
     limit: Limit,
     retries: Retries,
@@ -32,14 +32,14 @@ impl Attempts {
         &self.avoided
     }
 
-    /// Returns whether only the time limit ended the attempts, after the last one (Client Side Operations Timeout,
-    /// "Retryability").
+    /// Returns whether only the time limit prevented another attempt, once the attempts have ended (Client Side
+    /// Operations Timeout, "Retryability").
     pub(super) fn are_late(&self) -> bool {
         self.is_late
     }
 
-    /// Waits for the pause before the next attempt, and returns whether to make it. `server` is the server of the
-    /// failed attempt.
+    /// Decides whether to make another attempt. If so, pauses first, and then returns true. `server` is the server of
+    /// the failed attempt.
     ///
     /// # Cancel safety
     ///
@@ -74,13 +74,14 @@ impl Attempts {
         true
     }
 
-    /// Adds a server to the avoided ones, unless it is there: with a time limit, there may be any number of attempts.
+    /// Adds a server to the avoided servers, unless it is one of them: with a time limit, there may be any number of
+    /// attempts.
     fn avoid(&mut self, server: Option<ServerAddress>) {
         self.avoided.extend(server.filter(|server| !self.avoided.contains(server)));
     }
 }
 
-/// Returns whether an attempt was not made because too little of the operation's time was left.
+/// Returns whether an attempt was not made because the operation had too little time left.
 fn ended_by_time(fault: &Fault, left: Option<Duration>) -> bool {
     match fault.kind {
         _ if fault.is_unsent => left.is_some(),

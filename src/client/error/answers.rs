@@ -1,4 +1,4 @@
-//! The answers that each client error gives, however deeply the answers are nested.
+//! The answers of each client error, however deeply they are nested.
 
 use crate::client::session::SessionError;
 use crate::endpoint::wire::reply::DUPLICATE_KEY;
@@ -45,14 +45,15 @@ impl<'e> Told<'e> {
         }
     }
 
-    /// Finds the client's error in an application's error: the error itself, or the first one among its sources.
+    /// Finds the client's error in an application's error: the error itself, or the first client error among its
+    /// sources.
     ///
     /// An error that displays another error unchanged (`#[error(transparent)]`) also takes over its source. So the
-    /// client's error may be missing from the chain of sources, although its parts are there.
+    /// client's error may be missing from the chain of sources, although its parts are in the chain.
     fn find_in(error: &'e (dyn StdError + 'static)) -> Option<Self> {
         let mut next = Some(error);
         while let Some(error) = next {
-            // A boxed source has the type of the box.
+            // The type of a boxed source is the box.
             let client = error
                 .downcast_ref::<ClientError>()
                 .or_else(|| error.downcast_ref::<Box<ClientError>>().map(|boxed| &**boxed))
@@ -139,7 +140,7 @@ impl ClientError {
         own.with(self.reported().map_or(Labels::NONE, Self::labels))
     }
 
-    /// Returns whether the error has this label, which need not be one that the specifications define.
+    /// Returns whether the error has this label. The label need not be defined by the specifications.
     #[must_use]
     #[doc(alias = "contains_label")]
     pub fn has_label(&self, label: &str) -> bool {
@@ -173,12 +174,12 @@ impl ClientError {
     }
 
     /// Returns whether the server refused a write because a unique index already contains the key. If several
-    /// statements were refused, the first one counts.
+    /// statements were refused, the first error counts.
     ///
     /// `keyPattern` and `keyValue` in the `reply` of [`server_error`](Self::server_error) identify the key.
     #[must_use]
     pub fn is_duplicate_key(&self) -> bool {
-        // The second and the third come from old servers.
+        // The second and the third code come from old servers.
         matches!(self.code(), Some(DUPLICATE_KEY | 11_001 | 12_582))
     }
 
@@ -228,8 +229,8 @@ impl ClientError {
         self.operation_error()?.command_error()
     }
 
-    /// Returns the server's error, if the server reported one: about the command, about a connection or authentication
-    /// that it refused, or the first of [`WriteFailure::errors`](crate::client::WriteFailure::errors).
+    /// Returns the server's error, if the server reported one: about the command, about a refused connection or
+    /// authentication, or the first of [`WriteFailure::errors`](crate::client::WriteFailure::errors).
     ///
     /// A write that was executed without meeting its write concern does not have this error: see
     /// [`write_concern_error`](Self::write_concern_error).

@@ -182,7 +182,7 @@ fn selection(is_timeout: bool) -> ServerSelectionError {
     }
 }
 
-/// An application's error, which wraps the client's.
+/// An application's error, which wraps the client's error.
 #[derive(Debug, Error)]
 #[error("the order was not placed")]
 struct Application(#[source] Box<dyn StdError + Send + Sync>);

@@ -6,11 +6,12 @@ use std::ops::Deref;
 use super::ClientError;
 use super::answers::client_error_in;
 
-/// An error that the body of a transaction returns: any type that a [`ClientError`] converts into and that is an
-/// [`Error`](StdError), or that dereferences to one, such as `Box<dyn Error + Send + Sync>` and `anyhow::Error`.
+/// An error that the body of a transaction returns. A [`ClientError`] must convert into this type. The type must
+/// implement [`Error`](StdError), or dereference to a type that does, such as `Box<dyn Error + Send + Sync>` and
+/// `anyhow::Error`.
 ///
-/// Its sources must lead to the `ClientError` that it was made from, or the transaction is not repeated. The `#[from]` of
-/// `thiserror` does that, even with `#[error(transparent)]`. The compiler finds `Kind`.
+/// The original `ClientError` must be among the error's sources, or the transaction is not repeated. The attribute
+/// `#[from]` of `thiserror` ensures this, even with `#[error(transparent)]`. The compiler infers `Kind`.
 ///
 /// ```no_run
 /// use bson::doc;
@@ -38,7 +39,7 @@ use super::answers::client_error_in;
 /// # }
 /// ```
 pub trait BodyError<Kind>: From<ClientError> {
-    /// Returns the client's error: this error itself, or the first one among its sources.
+    /// Returns the client's error: this error itself, or the first client error among its sources.
     fn client_error(&self) -> Option<ClientError>;
 }
 

@@ -1,33 +1,33 @@
-//! What is wrong with a file of GridFS.
+//! The problems that files of GridFS can have.
 
 use std::fmt;
 
-/// What is wrong with a file of a GridFS bucket: [`ClientError::GridFs`](super::ClientError::GridFs).
+/// A problem with a file of a GridFS bucket: [`ClientError::GridFs`](super::ClientError::GridFs).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GridFsProblem {
-    /// There is no such file.
+    /// The file does not exist.
     NotFound,
-    /// There are files with the name, but not so many.
+    /// There are files with this name, but not this revision.
     #[non_exhaustive]
     NoRevision {
-        /// The revision that was asked for.
+        /// The requested revision.
         revision: i32,
     },
     /// A chunk is missing.
     #[non_exhaustive]
     MissingChunk {
-        /// The chunk's number; the first one has 0.
+        /// The chunk's number, counted from 0.
         n: u64,
     },
-    /// A chunk has another length than the file's document calls for.
+    /// A chunk's length does not match the file's document.
     #[non_exhaustive]
     ChunkLength {
-        /// The chunk's number; the first one has 0.
+        /// The chunk's number, counted from 0.
         n: u64,
-        /// The length that it must have in bytes.
+        /// The required length in bytes.
         expected: u64,
-        /// Its length in bytes.
+        /// The actual length in bytes.
         actual: u64,
     },
     /// The file has more chunks than a chunk's number can count: 2,147,483,647.

@@ -13,23 +13,23 @@ use crate::endpoint::Limit;
 use crate::endpoint::options::PRIMARY;
 
 impl<C: AnyClient> GridFsBucket<C> {
-    /// Prepares the deletion of a file with its chunks. [`ClientError::GridFs`] if there is no file with this `_id`:
-    /// chunks that an upload has left behind are deleted all the same.
+    /// Prepares the deletion of a file with its chunks. The error is [`ClientError::GridFs`] if there is no file with
+    /// this `_id`; any chunks that an upload has left behind are still deleted.
     pub fn delete(&self, id: impl Into<Bson>) -> ChangeFiles<'_, C> {
         self.change(Change::Delete(id.into()))
     }
 
-    /// Prepares the deletion of all files with this name. [`ClientError::GridFs`] if there is none.
+    /// Prepares the deletion of all files with this name. The error is [`ClientError::GridFs`] if there are none.
     pub fn delete_by_name(&self, filename: impl Into<String>) -> ChangeFiles<'_, C> {
         self.change(Change::DeleteByName(filename.into()))
     }
 
-    /// Prepares a new name for a file. [`ClientError::GridFs`] if there is no file with this `_id`.
+    /// Prepares renaming a file. The error is [`ClientError::GridFs`] if there is no file with this `_id`.
     pub fn rename(&self, id: impl Into<Bson>, new_filename: impl Into<String>) -> ChangeFiles<'_, C> {
         self.change(Change::Rename(id.into(), new_filename.into()))
     }
 
-    /// Prepares a new name for all files with this name. [`ClientError::GridFs`] if there is none.
+    /// Prepares renaming all files with this name. The error is [`ClientError::GridFs`] if there are none.
     pub fn rename_by_name(&self, filename: impl Into<String>, new_filename: impl Into<String>) -> ChangeFiles<'_, C> {
         self.change(Change::RenameByName(filename.into(), new_filename.into()))
     }
@@ -64,7 +64,7 @@ impl<C: AnyClient> ChangeFiles<'_, C> {
     async fn send(self, limit: Limit) -> Result<(), ClientError> {
         let (bucket, files, chunks) = (self.bucket, self.bucket.files(), self.bucket.chunks());
         let set_name = |name: String| doc! { "$set": { "filename": name } };
-        // A write without acknowledgement does not tell.
+        // A write without acknowledgement does not show whether the file exists.
         let (found, file) = match self.change {
             Change::Delete(id) => {
                 let deleted = files.delete_one(doc! { "_id": &id }).begin(limit).await?;
@@ -73,7 +73,7 @@ impl<C: AnyClient> ChangeFiles<'_, C> {
             }
             Change::DeleteByName(name) => {
                 let named = files.find(doc! { "filename": &name }).projection(doc! { "_id": 1 });
-                // A secondary may lack a file that was just stored.
+                // A secondary may not have a newly stored file yet.
                 let mut named = named.read_preference(&PRIMARY).typed::<Document>().begin(limit).await?;
                 let mut ids = Vec::new();
                 while let Some(mut file) = named.next().await? {
@@ -101,8 +101,8 @@ impl<C: AnyClient> ChangeFiles<'_, C> {
                     chunks.drop().begin(limit).await
                 }
                 .await;
-                // A drop that has failed may have taken effect.
-                // ORD: Relaxed; nothing is published. The next upload looks for the indexes.
+                // A failed drop may have taken effect. ORD: Relaxed; nothing is published. The next upload looks for
+                // the indexes.
                 bucket.shared.has_indexes.store(false, Ordering::Relaxed);
                 return dropped;
             }

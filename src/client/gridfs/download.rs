@@ -26,9 +26,8 @@ impl<C: AnyClient> GridFsBucket<C> {
         OpenDownloadStream { bucket: self, id: id.into(), timeout: Limit::Unset }
     }
 
-    /// Prepares the download of the latest file with this name, or after
-    /// [`revision`](OpenDownloadStreamByName::revision) of another one. [`ClientError::GridFs`] tells whether the name
-    /// or its revision does not exist.
+    /// Prepares the download of the latest file with this name, or of another
+    /// [`revision`](OpenDownloadStreamByName::revision). A missing name or revision is a [`ClientError::GridFs`].
     pub fn open_download_stream_by_name(&self, filename: impl Into<String>) -> OpenDownloadStreamByName<'_, C> {
         OpenDownloadStreamByName { bucket: self, filename: filename.into(), revision: -1, timeout: Limit::Unset }
     }
@@ -67,8 +66,8 @@ pub struct OpenDownloadStreamByName<'b, C = Client> {
 }
 
 impl<C: AnyClient> OpenDownloadStreamByName<'_, C> {
-    /// Sets which of the files with this name to read, in the order of their uploads: 0 is the first one, 1 the second
-    /// one, -1 the latest one (the default), -2 the one before it.
+    /// Sets which of the files with this name to read, in the order of their uploads: 0 is the first file, 1 the
+    /// second, -1 the latest (the default), -2 the second latest.
     pub fn revision(mut self, revision: i32) -> Self {
         self.revision = revision;
         self
@@ -96,9 +95,9 @@ call!(OpenDownloadStreamByName => GridFsDownloadStream<C>, GridFsDownloadStream:
 /// A download, which is an [`AsyncRead`] and an [`AsyncBufRead`]: [`GridFsBucket::open_download_stream`]. With
 /// [`single::Client`](crate::single::Client) it is a [`Read`](io::Read) and a [`BufRead`](io::BufRead).
 ///
-/// The first read queries the chunks. The download holds one batch of them, and lends the bytes out from there. Each
-/// chunk must have the number and the length that the file's document calls for. Chunks beyond the file's end are not
-/// read.
+/// The first read queries the chunks. The download holds one batch of chunks, and lends the bytes out from this batch.
+/// Each chunk must have the number and the length that follow from the file's document. Chunks beyond the file's end
+/// are not read.
 ///
 /// # Errors
 ///
@@ -114,16 +113,16 @@ pub struct GridFsDownloadStream<C: AnyClient = Client> {
     file: FilesCollectionDocument,
     limit: Limit,
     source: Source,
-    /// The number of the next chunk, or of the present one.
+    /// The number of the current chunk, or else of the next chunk.
     n: u64,
-    /// The chunk that is read at present, and how many of its bytes were read.
+    /// The current chunk, and the number of its bytes that have been read.
     chunk: Option<(DocumentRange, usize)>,
     /// The process that opened the download.
     process: Process,
 }
 
 enum Source {
-    /// No chunk was asked for.
+    /// No chunk has been requested yet.
     Unopened,
     Opening(Pin<Box<dyn Future<Output = Result<Cursor<Document>, ClientError>> + Send>>),
     Open(Box<Cursor<Document>>),
@@ -153,7 +152,7 @@ impl<C: AnyClient> GridFsDownloadStream<C> {
         self.bucket.client()
     }
 
-    /// Returns whether the next bytes are there, or none are left, so that nothing is waited for.
+    /// Returns whether a read need not wait, because bytes are available or the file has ended.
     pub(crate) fn is_ready(&self) -> bool {
         self.chunk.is_some() || self.n == self.file.chunk_count()
     }
@@ -162,7 +161,7 @@ impl<C: AnyClient> GridFsDownloadStream<C> {
     pub(crate) fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), ClientError>> {
         let ready = ready!(self.poll_chunk(context));
         if let Err(error) = &ready {
-            // A cursor that is open is closed on its server.
+            // An open cursor is closed on its server.
             self.source = Source::Failed(error.clone());
         }
         Poll::Ready(ready)
@@ -196,7 +195,7 @@ impl<C: AnyClient> GridFsDownloadStream<C> {
         Poll::Ready(Ok(()))
     }
 
-    /// Checks that a chunk is the next one, and has its length (GridFS, "File Download").
+    /// Checks the number and the length of the next chunk (GridFS, "File Download").
     fn check(&self, range: DocumentRange) -> Result<(), ClientError> {
         let Source::Open(cursor) = &self.source else { return Ok(()) };
         let number = whole_number(cursor.document(range)?, "n").ok().flatten();
@@ -217,7 +216,7 @@ impl<C: AnyClient> GridFsDownloadStream<C> {
         Ok(data.map_err(|error| ClientError::unreadable("find", error.to_string()))?.bytes)
     }
 
-    /// Returns the bytes of the present chunk that were not read, or none at the file's end.
+    /// Returns the unread bytes of the current chunk, or no bytes at the end of the file.
     pub(crate) fn unread(&self) -> Result<&[u8], ClientError> {
         match self.chunk {
             Some((range, read)) => Ok(&self.data(range)?[read..]),
@@ -225,7 +224,7 @@ impl<C: AnyClient> GridFsDownloadStream<C> {
         }
     }
 
-    /// Counts bytes of the present chunk as read.
+    /// Marks bytes of the current chunk as read.
     pub(crate) fn consume_bytes(&mut self, count: usize) {
         let Some((range, read)) = self.chunk else { return };
         let read = read + count;
@@ -269,7 +268,7 @@ impl<C: AnyClient> Drop for GridFsDownloadStream<C> {
         // Dropping a cursor closes it.
         let source = mem::replace(&mut self.source, Source::Unopened);
         if matches!(source, Source::Opening(_)) && self.process.is_ancestor() {
-            // The query and its connection are the parent's.
+            // The query and its connection belong to the parent.
             return mem::forget(source);
         }
         drop(source);

@@ -1,4 +1,4 @@
-//! The document of a file.
+//! The documents of files.
 
 use bson::{Bson, DateTime, Document};
 use serde::de::{Deserialize, Deserializer, Error as _};
@@ -7,19 +7,19 @@ use serde::de::{Deserialize, Deserializer, Error as _};
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct FilesCollectionDocument {
-    /// The file's `_id`: an [`ObjectId`](bson::oid::ObjectId), or what the application has chosen.
+    /// The file's `_id`: an [`ObjectId`](bson::oid::ObjectId), or a value that the application has chosen.
     pub id: Bson,
     /// The length in bytes.
     pub length: u64,
-    /// The length of each chunk in bytes, except the last one (`chunkSize`).
+    /// The length of each chunk except the last, in bytes (`chunkSize`).
     pub chunk_size_bytes: u32,
     /// When the upload was finished (`uploadDate`).
     pub upload_date: DateTime,
-    /// The name, which several files can have: they are its revisions. Old files may lack it.
+    /// The name. Several files can have the same name: they are revisions of it. Old files may have no name.
     pub filename: Option<String>,
-    /// What the application has stored with the file.
+    /// Data that the application has stored with the file.
     pub metadata: Option<Document>,
-    /// All else, such as `md5` and `contentType` of files that an older program has stored.
+    /// All other fields, such as `md5` and `contentType` from older programs.
     pub other: Document,
 }
 

@@ -11,7 +11,7 @@ use super::GridFsBucket;
 use crate::endpoint::Limit;
 use crate::endpoint::options::PRIMARY;
 
-/// The server's number for `NamespaceNotFound`.
+/// The server's error code for `NamespaceNotFound`.
 const NAMESPACE_NOT_FOUND: i32 = 26;
 
 impl<C: AnyClient> GridFsBucket<C> {
@@ -34,7 +34,7 @@ impl<C: AnyClient> GridFsBucket<C> {
     }
 }
 
-/// Creates an index, unless there is one with these keys.
+/// Creates an index, unless an index with these keys exists.
 async fn ensure<T, C: AnyClient>(
     collection: &Collection<T, C>,
     keys: Document,
@@ -58,7 +58,7 @@ async fn ensure<T, C: AnyClient>(
     Ok(())
 }
 
-/// Compares the keys of indexes, numbers by their values.
+/// Compares the keys of indexes. Numbers of different types are equal if their values are equal.
 fn is_same(keys: &Document, wanted: &Document) -> bool {
     let value = |order: &Bson| match order {
         Bson::Int32(order) => Some(f64::from(*order)),

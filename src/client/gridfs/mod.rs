@@ -66,7 +66,7 @@ pub struct GridFsBucketOptions {
 }
 
 impl GridFsBucketOptions {
-    /// Sets the bucket's name, with which the names of its collections begin (`bucketName`). The default is `fs`.
+    /// Sets the bucket's name, the prefix of its collections' names (`bucketName`). The default is `fs`.
     pub fn bucket_name(mut self, name: impl Into<String>) -> Self {
         self.bucket_name = Some(name.into());
         self
@@ -96,7 +96,7 @@ impl GridFsBucketOptions {
         self
     }
 
-    /// Returns a handle of a collection with these options.
+    /// Returns a collection handle with these options.
     fn collection<T, C: AnyClient>(&self, database: &Database<C>, name: String) -> Collection<T, C> {
         let mut collection = database.collection(name);
         if let Some(preference) = &self.read_preference {
@@ -140,20 +140,20 @@ impl<C: AnyClient> Database<C> {
 
 /// A bucket for files: [`Database::gridfs_bucket`].
 ///
-/// It is cheap to clone. The first upload through a bucket or its clones, and the first after [`drop`](Self::drop),
-/// looks whether the bucket has a file. If it has none, the upload creates the indexes that GridFS needs, unless they
-/// exist.
+/// It is cheap to clone. The first upload through a bucket or its clones checks whether the bucket contains a file, and
+/// so does the first upload after [`drop`](Self::drop). If the bucket is empty, the upload creates the indexes that
+/// GridFS needs, unless they exist.
 pub struct GridFsBucket<C = Client> {
     shared: Arc<Shared<C>>,
 }
 
-/// What the clones of a bucket share.
+/// The state that the clones of a bucket share.
 struct Shared<C> {
     name: Arc<str>,
     chunk_size: u32,
     files: Collection<FilesCollectionDocument, C>,
     chunks: Collection<Document, C>,
-    /// Whether the indexes were looked for since the bucket was dropped.
+    /// Whether the indexes were checked since the bucket was last dropped.
     has_indexes: AtomicBool,
 }
 
@@ -172,8 +172,8 @@ impl<C: AnyClient> GridFsBucket<C> {
 
     /// Prepares a query for the documents of the files that match `filter`. Await it for a [`Cursor`](super::Cursor).
     ///
-    /// The fields have the names that they have on the server: `filename`, `uploadDate`, `length`, and what the
-    /// application has stored as `metadata`.
+    /// The filter uses the server's field names: `filename`, `uploadDate`, `length`, and `metadata` for the
+    /// application's data.
     ///
     /// ```no_run
     /// # async fn example(photos: wharf::gridfs::GridFsBucket) -> Result<(), wharf::ClientError> {
@@ -239,7 +239,7 @@ fn check_chunk_size(size: u32) -> Result<(), InvalidOption> {
     }
 }
 
-/// Returns the error of a stream, which keeps the client's error as its inner one.
+/// Converts a client's error into an I/O error, which keeps it as the inner error.
 pub(crate) fn io_error(error: ClientError) -> io::Error {
     let kind = match &error {
         ClientError::GridFs { problem: GridFsProblem::Stored, .. } => io::ErrorKind::BrokenPipe,
@@ -250,8 +250,8 @@ pub(crate) fn io_error(error: ClientError) -> io::Error {
     io::Error::new(kind, error)
 }
 
-/// Gives a builder its time limit and its future: what it returns with any client, and with the asynchronous one. The
-/// builder has a method `send`.
+/// Gives a builder its time limit and its future. The first type is the output with any client, the second the output
+/// of the future with the asynchronous client. The builder must have a method `send`.
 macro_rules! call {
     ($name:ident => $output:ty, $awaited:ty: $($timeout:literal)*) => {
         impl<C: AnyClient> $name<'_, C> {

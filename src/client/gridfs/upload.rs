@@ -23,8 +23,8 @@ use crate::endpoint::Limit;
 use crate::pool::runtime::Process;
 
 impl<C: AnyClient> GridFsBucket<C> {
-    /// Prepares the upload of a file with this name. Await it for a [`GridFsUploadStream`]; that sends nothing yet.
-    /// Several files can have the same name: they are its revisions.
+    /// Prepares the upload of a file with this name. Await it for a [`GridFsUploadStream`]. This sends nothing yet.
+    /// Several files can have the same name: they are revisions of it.
     pub fn open_upload_stream(&self, filename: impl Into<String>) -> OpenUploadStream<'_, C> {
         let chunk_size = self.shared.chunk_size;
         let (id, metadata) = (None, Ok(None));
@@ -91,27 +91,27 @@ call!(OpenUploadStream => GridFsUploadStream<C>, GridFsUploadStream:
 /// An upload, which is an [`AsyncWrite`]: [`GridFsBucket::open_upload_stream`]. With
 /// [`single::Client`](crate::single::Client) it is a [`Write`](io::Write).
 ///
-/// It holds the bytes of one chunk, and sends them when a write has no room. The file exists from the moment when
-/// [`finish`](Self::finish) or a shutdown has stored its document, after all chunks. A flush cannot send a part of a
+/// An upload buffers one chunk, and sends it when a write finds the buffer full. The file exists once
+/// [`finish`](Self::finish) or a shutdown has stored its document, after all chunks. A flush cannot send a partial
 /// chunk.
 ///
 /// # Errors
 ///
-/// A write fails with an [`io::Error`] whose inner error is the [`ClientError`]. After an error, everything fails with
-/// it, and the chunks that were sent stay on the server, as the specification requires. [`GridFsBucket::delete`]
-/// removes them.
+/// A write fails with an [`io::Error`] whose inner error is the [`ClientError`]. After an error, all further calls fail
+/// with the same error, and the chunks that were sent stay on the server, as the specification requires.
+/// [`GridFsBucket::delete`] removes them.
 ///
 /// # Drop
 ///
-/// If an upload is dropped before its end, its chunks are deleted: by a task in the background, or with
-/// [`single::Client`](crate::single::Client) before the drop returns. If the runtime ends first, or the client is [shut
-/// down](Client::shutdown), chunks stay on the server: [`abort`](Self::abort) waits for the deletion. In a forked
-/// child, the drop deletes nothing.
+/// If an upload is dropped before its end, its chunks are deleted by a task in the background. With
+/// [`single::Client`](crate::single::Client), they are deleted before the drop returns. If the runtime ends first, or
+/// the client is [shut down](Client::shutdown), chunks stay on the server. To wait for the deletion, use
+/// [`abort`](Self::abort). In a forked child, the drop deletes nothing.
 ///
 /// # Cancel safety
 ///
-/// Nothing is lost if a write, a flush or a shutdown is dropped: the next one continues to wait for the same chunk. An
-/// upload whose shutdown or [`finish`](Self::finish) has begun ends in the background.
+/// Nothing is lost if a write, a flush or a shutdown is cancelled: the next call continues to wait for the same chunk.
+/// Once a shutdown or [`finish`](Self::finish) has begun, a dropped upload is completed in the background.
 pub struct GridFsUploadStream<C: AnyClient = Client> {
     bucket: GridFsBucket<C>,
     id: Bson,
@@ -121,12 +121,12 @@ pub struct GridFsUploadStream<C: AnyClient = Client> {
     limit: Limit,
     /// The bytes of the next chunk.
     buffer: Vec<u8>,
-    /// The number of chunks before it.
+    /// The number of chunks before the chunk in the buffer.
     n: u64,
     length: u64,
     state: State,
     sending: Option<Sending>,
-    /// What was on the server before `sending`.
+    /// The upload's documents on the server before `sending`.
     stored: Stored,
     /// Whether [`abort_within`](Self::abort_within) has begun.
     aborts: bool,
@@ -134,12 +134,11 @@ pub struct GridFsUploadStream<C: AnyClient = Client> {
     process: Process,
 }
 
-/// A chunk or the last commands of the upload, while they are sent. Returns the emptied buffer and what is on the
-/// server.
+/// Sends a chunk, or the last commands of the upload. Returns the buffer, and the upload's documents on the server.
 type Sending = Pin<Box<dyn Future<Output = (Vec<u8>, Stored, Result<(), ClientError>)> + Send>>;
 
-/// What this upload has, or may have, on the server. If an insert was refused as a duplicate, another file has the same
-/// `_id`.
+/// The documents that this upload has, or may have, on the server. An insert that was refused as a duplicate is not
+/// counted, because another file has the same `_id`.
 #[derive(Clone, Copy, Default)]
 struct Stored {
     chunks: Chunks,
@@ -151,15 +150,15 @@ struct Stored {
 enum Chunks {
     #[default]
     None,
-    /// It is unknown whether the first chunk, with this `_id`, is stored. The others may be another file's.
+    /// It is unknown whether the first chunk, with this `_id`, is stored. Other chunks may belong to another file.
     First(ObjectId),
-    /// The first one is stored, so all chunks with the file's `_id` are this upload's.
+    /// The first chunk is stored, so all chunks with the file's `_id` belong to this upload.
     All,
 }
 
 enum State {
     Open,
-    /// The last chunk and the document of the file are sent.
+    /// The last chunk and the file's document are being sent.
     Finishing,
     Stored,
     Aborted,
@@ -196,7 +195,7 @@ impl<C: AnyClient> GridFsUploadStream<C> {
         matches!(self.state, State::Open) && self.sending.is_none() && self.buffer.len() < self.chunk_size as usize
     }
 
-    /// Waits until the buffer has room: a full one is sent.
+    /// Waits until the buffer has room. A full buffer is sent first.
     pub(crate) fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<Result<(), ClientError>> {
         loop {
             match &self.state {
@@ -218,7 +217,7 @@ impl<C: AnyClient> GridFsUploadStream<C> {
         }
     }
 
-    /// Sends what is left, and then the file's document.
+    /// Sends the rest of the bytes, and then the file's document.
     pub(crate) fn poll_finish(&mut self, context: &mut Context<'_>) -> Poll<Result<(), ClientError>> {
         match &self.state {
             State::Open => self.begin_end(),
@@ -230,9 +229,9 @@ impl<C: AnyClient> GridFsUploadStream<C> {
         self.poll_sending(context)
     }
 
-    /// Begins to send what is left. If it is not waited for, it ends in the background.
+    /// Begins to send the rest. If nothing polls the upload, this is completed in the background.
     fn begin_end(&mut self) {
-        // While a chunk is on its way, the buffer is empty.
+        // While a chunk is being sent, the buffer is empty.
         let earlier = self.sending.take();
         let (bucket, limit, data, n) = (self.bucket.clone(), self.limit, mem::take(&mut self.buffer), self.n);
         let (id, filename) = (self.id.clone(), mem::take(&mut self.filename));
@@ -260,7 +259,7 @@ impl<C: AnyClient> GridFsUploadStream<C> {
         }));
     }
 
-    /// Waits for what is being sent.
+    /// Waits until the commands in `sending` have ended.
     fn poll_sending(&mut self, context: &mut Context<'_>) -> Poll<Result<(), ClientError>> {
         let Some(sending) = &mut self.sending else { return Poll::Ready(Ok(())) };
         let (mut buffer, stored, sent) = ready!(sending.as_mut().poll(context));
@@ -274,11 +273,11 @@ impl<C: AnyClient> GridFsUploadStream<C> {
         Poll::Ready(sent)
     }
 
-    /// Deletes what was sent.
+    /// Deletes everything that was sent.
     pub(crate) async fn abort_within(mut self, limit: Limit) -> Result<(), ClientError> {
-        // From here on, dropping this future leaves the deletion to the background.
+        // If this future is dropped from here on, the deletion continues in the background.
         self.aborts = true;
-        // A document of the file that is on its way may arrive.
+        // The file's document may be in flight, and may still arrive.
         _ = poll_fn(|context| self.poll_sending(context)).await;
         if matches!(self.state, State::Stored) {
             return Err(self.ended());
@@ -288,12 +287,12 @@ impl<C: AnyClient> GridFsUploadStream<C> {
         deleted
     }
 
-    /// The stream takes no more bytes.
+    /// Returns the error for a stream that takes no more bytes.
     fn ended(&self) -> ClientError {
         self.bucket.error(with_id(&self.id), GridFsProblem::Stored)
     }
 
-    /// Returns what deletes an upload that was given up, or ends one whose end has begun.
+    /// Returns the work that remains for a dropped upload: deletes its chunks, or completes it if its end has begun.
     fn give_up(&mut self) -> Option<impl Future<Output = ()> + Send + 'static> {
         let sending = self.sending.take();
         let deletes = match self.state {
@@ -306,7 +305,7 @@ impl<C: AnyClient> GridFsUploadStream<C> {
         if sending.is_none() && !(deletes && is_stored) {
             return None;
         }
-        // The limit of the upload is that of its calls.
+        // The upload's limit is used up by its calls, so it starts afresh.
         let (bucket, id, limit) = (self.bucket.clone(), self.id.clone(), self.limit.refreshed());
         Some(async move {
             if let Some(sending) = sending {
@@ -352,10 +351,11 @@ impl<C: AnyClient> GridFsBucket<C> {
         inserted.map(drop)
     }
 
-    /// Deletes what an upload has stored: the document first, so that a file always has its chunks.
+    /// Deletes everything that an upload has stored. The document goes first, so that no file is without its chunks.
     async fn delete_stored(&self, id: &Bson, stored: Stored, limit: Limit) -> Result<(), ClientError> {
         if let Some(upload_date) = stored.document {
-            // The date excludes another file with the same `_id`, if it is unknown whether the insert has arrived.
+            // It may be unknown whether the insert has arrived. The date then rules out another file with the same
+            // `_id`.
             self.files().delete_one(doc! { "_id": id, "uploadDate": upload_date }).begin(limit).await?;
         }
         let chunks = match stored.chunks {
@@ -367,12 +367,12 @@ impl<C: AnyClient> GridFsBucket<C> {
     }
 }
 
-/// Returns whether a document may be on the server after its insert.
+/// Returns whether the document may be on the server after this insert.
 fn may_be_stored<T>(inserted: &Result<T, ClientError>) -> bool {
     !inserted.as_ref().is_err_and(ClientError::is_duplicate_key)
 }
 
-/// A chunk that is inserted.
+/// A chunk to insert.
 #[derive(serde::Serialize)]
 struct Chunk<'d> {
     #[serde(rename = "_id")]
@@ -390,7 +390,7 @@ impl Serialize for Bytes<'_> {
     }
 }
 
-/// The document of a file that is inserted.
+/// A file's document to insert.
 #[derive(serde::Serialize)]
 #[serde(rename_all = "camelCase")]
 struct NewFile {
@@ -405,16 +405,16 @@ struct NewFile {
 }
 
 impl GridFsUploadStream {
-    /// Sends the last chunk, stores the file's document, and returns the file's `_id`. A stream that was shut down is
-    /// finished.
+    /// Sends the last chunk, stores the file's document, and returns the file's `_id`. After a shutdown, it only
+    /// returns the `_id`.
     ///
     /// # Errors
     ///
-    /// [`ClientError`] of the first command that has failed.
+    /// [`ClientError`] of the first command that failed.
     ///
     /// # Cancel safety
     ///
-    /// The upload ends in the background.
+    /// The upload is completed in the background.
     pub async fn finish(mut self) -> Result<Bson, ClientError> {
         poll_fn(|context| self.poll_finish(context)).await?;
         Ok(self.id.clone())
@@ -458,7 +458,7 @@ impl AsyncWrite for GridFsUploadStream {
 impl<C: AnyClient> Drop for GridFsUploadStream<C> {
     fn drop(&mut self) {
         if self.process.is_ancestor() {
-            // The upload is the parent's.
+            // The upload belongs to the parent.
             return mem::forget(self.sending.take());
         }
         if let Some(rest) = self.give_up()

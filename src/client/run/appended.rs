@@ -1,4 +1,4 @@
-//! What the client appends to the command of an attempt.
+//! The elements that the client appends to the command of an attempt.
 
 use super::super::appending::{
     append_preference, append_read_concern, append_write_concern, has_field, session_use, usual_preference,
@@ -41,7 +41,7 @@ impl Running<'_> {
             self.transaction_number = session.next_transaction_number();
         }
         if self.retryability == Retryability::Write && self.transaction_number.is_none() {
-            // The server could not recognise a repetition.
+            // Without a number, the server could not recognise a repetition.
             self.retryability = Retryability::OtherWrite;
         }
         let client_time = known.has_cluster_time.then(|| client.cluster_time().load());
@@ -98,8 +98,8 @@ impl Running<'_> {
     }
 }
 
-/// Returns the option of a write that servers before MongoDB 4.4 would silently ignore (Index Management,
-/// "CreateIndexOptions"; CRUD, "DeleteOptions" and "FindOneAndUpdateOptions").
+/// Returns an option of a write that servers before MongoDB 4.4 would silently ignore, if the write has one (Index
+/// Management, "CreateIndexOptions"; CRUD, "DeleteOptions" and "FindOneAndUpdateOptions").
 #[cold]
 fn ignored_before_4_4(operation: &Operation<'_>, is_unacknowledged: bool) -> Option<&'static str> {
     let in_statements =

@@ -27,7 +27,7 @@ impl Attempted for Running<'_> {
         (&mut self.session, self.client)
     }
 
-    /// In the usual case, the server is known, nothing is pinned, and there is no observer.
+    /// This is the usual case: the server is known, nothing is pinned, and there is no observer.
     #[inline]
     fn select_at_once(&self, avoid: &[ServerAddress]) -> Option<Selected> {
         let is_usual = avoid.is_empty() && !self.is_in_transaction && !self.observation.is_observed();
@@ -145,7 +145,7 @@ impl Attempted for Running<'_> {
 }
 
 impl Running<'_> {
-    /// Returns what the operation requires of its server.
+    /// Returns the operation's requirement for its server.
     #[inline]
     fn access(&self) -> Access<'_> {
         match (self.operation.kind, self.operation.read_preference) {
@@ -154,7 +154,7 @@ impl Running<'_> {
             (Kind::Command, own) => Access::Read(own.unwrap_or(&PRIMARY)),
             (Kind::Read, own) => {
                 let preference = own.unwrap_or(&self.client.options().read_preference);
-                // An aggregation that writes its result.
+                // Among reads, only aggregations that write their results are `OtherWrite`.
                 let writes = self.retryability == Retryability::OtherWrite;
                 if writes { Access::Output(preference) } else { Access::Read(preference) }
             }
