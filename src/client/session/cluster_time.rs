@@ -9,7 +9,8 @@ use bson::{RawDocument, Timestamp};
 use super::elements;
 use crate::endpoint::wire::element::{self, TIMESTAMP};
 
-/// The longest `$clusterTime` that is kept, in bytes. A genuine one is below 200 bytes, and every command carries it.
+/// The longest `$clusterTime` that is kept, in bytes. A genuine `$clusterTime` is shorter than 200 bytes, and every
+/// command carries it.
 const LONGEST: usize = 1_024;
 
 /// A `$clusterTime` that a server sent. Never changed, only replaced.
@@ -60,7 +61,8 @@ impl ClusterTime {
 #[derive(Debug, Default)]
 pub struct SharedClusterTime {
     newest: ArcSwapOption<ClusterTime>,
-    /// A lower bound of the newest time, as [`ordinal`] gives it. Most replies need only be compared with this.
+    /// A lower bound of the newest time, as returned by [`ordinal`]. Most replies need only be compared with this
+    /// bound.
     at_least: AtomicU64,
 }
 
@@ -76,10 +78,9 @@ impl SharedClusterTime {
     }
 
     /// Stores the `$clusterTime` of a server's reply if it is newer. Returns the time to keep in the session: the
-    /// reply's, or `None` if that is not newer, is malformed or is too long.
+    /// reply's time, or `None` if it is not newer, is malformed or is too long.
     ///
-    /// Only a time that comes directly from a server may be passed: with an invalid time, servers would refuse all
-    /// commands.
+    /// Pass only times that come directly from a server: with an invalid time, servers would refuse all commands.
     #[inline]
     pub fn advance(&self, received: &RawDocument) -> Option<Arc<ClusterTime>> {
         let time = ClusterTime::time_of(received)?;
@@ -105,7 +106,7 @@ impl SharedClusterTime {
                 (Some(previous), Some(present)) => Arc::ptr_eq(previous, present),
                 _ => false,
             };
-            // Another thread may have stored a newer time in the meantime, which stays.
+            // Another thread may have stored a newer time in the meantime. The newer time stays.
             if is_swapped || previous.as_ref().is_some_and(|previous| previous.time >= time) {
                 // ORD: Release; pairs with the Acquire in `advance`.
                 self.at_least.fetch_max(ordinal(time), Ordering::Release);

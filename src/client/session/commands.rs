@@ -3,11 +3,12 @@
 
 use bson::{RawBsonRef, RawDocument};
 
-/// Returns whether a write can be retried with a transaction number: a write of single documents that is acknowledged
-/// (Retryable Writes, "Supported Write Operations"). Commits and aborts do not count: they follow a separate rule.
+/// Returns whether a write can be retried with a transaction number: an acknowledged write whose statements each affect
+/// at most one document (Retryable Writes, "Supported Write Operations"). Commits and aborts are not included, because
+/// they follow a separate rule.
 ///
 /// `sequences` are the command's arguments outside its document, by their names: `updates`, `deletes` or `ops`.
-/// `is_unacknowledged` says whether the write concern that applies is `w: 0`.
+/// `is_unacknowledged` says whether the effective write concern is `w: 0`.
 pub fn is_retryable_write<'a>(
     command: &'a RawDocument,
     sequences: impl IntoIterator<Item = (&'a str, &'a RawDocument)>,
@@ -97,7 +98,7 @@ fn is_true(statement: &RawDocument, field: &str) -> bool {
         Ok(Some(RawBsonRef::Int64(value))) => value != 0,
         Ok(Some(RawBsonRef::Double(value))) => value != 0.0,
         Ok(None) => false,
-        // The server refuses anything else. It must not be sent with a number.
+        // The server refuses any other form. The statement must not be sent with a number.
         Ok(Some(_)) | Err(_) => true,
     }
 }

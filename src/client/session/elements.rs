@@ -1,7 +1,7 @@
 //! The elements that sessions append to commands, encoded one after another without a document around them.
 //!
-//! The client appends them to a command's document when it encodes the message. So the application's document is not
-//! changed or copied, and nothing is allocated once the buffer has grown to its size.
+//! The client appends them to a command's document when it encodes the message. So the application's document is
+//! neither changed nor copied, and nothing is allocated once the buffer has reached its size.
 
 use bson::{RawDocument, Timestamp};
 
@@ -10,7 +10,8 @@ use super::server_session::SessionId;
 /// The element `$clusterTime` before its value.
 pub(super) const CLUSTER_TIME: &[u8] = b"\x03$clusterTime\0";
 
-/// The element `lsid` before the UUID's bytes: a document of 30 bytes, and in it `id`, 16 bytes of the binary subtype 4.
+/// The element `lsid` up to the UUID's bytes: a document of 30 bytes, which contains `id`, 16 bytes of the binary
+/// subtype 4.
 const LSID: &[u8; 19] = b"\x03lsid\0\x1e\0\0\0\x05id\0\x10\0\0\0\x04";
 
 /// Appends `lsid`.
@@ -42,7 +43,7 @@ pub(super) fn transaction(elements: &mut Vec<u8>, number: i64, begins: bool) {
     elements.extend_from_slice(b"\x08autocommit\0\0");
 }
 
-/// Appends `readConcern`, unless it would be empty, which is the server's default.
+/// Appends `readConcern`. An empty read concern is omitted, because it is the server's default.
 pub(super) fn read_concern(
     elements: &mut Vec<u8>,
     level: Option<&str>,
@@ -73,7 +74,7 @@ pub(super) fn read_concern(
     elements[start..start + 4].copy_from_slice(&written);
 }
 
-/// Appends the application's own `readConcern`, and the time after which the operation reads.
+/// Appends the application's own `readConcern`, and adds `afterClusterTime` to it.
 pub(super) fn own_read_concern(elements: &mut Vec<u8>, own: &RawDocument, after_cluster_time: Option<Timestamp>) {
     elements.extend_from_slice(b"\x03readConcern\0");
     let start = elements.len();
@@ -92,7 +93,7 @@ fn append_timestamp(elements: &mut Vec<u8>, name: &[u8], Timestamp { time, incre
     elements.extend_from_slice(&(u64::from(time) << 32 | u64::from(increment)).to_le_bytes());
 }
 
-/// Returns a length as BSON encodes it. Longer values do not fit in a message, which the encoder reports.
+/// Returns a length as BSON encodes it. Longer values do not fit in a message, and the encoder reports that.
 fn length(bytes: usize) -> [u8; 4] {
     i32::try_from(bytes).unwrap_or(i32::MAX).to_le_bytes()
 }

@@ -1,4 +1,4 @@
-//! Errors of sessions and transactions that need no server.
+//! Errors of sessions and transactions that arise without a server.
 
 use thiserror::Error;
 
@@ -28,7 +28,7 @@ pub enum SessionError {
     /// The transaction was already aborted.
     #[error("Cannot call abortTransaction twice")]
     AbortedTwice,
-    /// The write concern of a transaction, its own or inherited, is `w: 0`.
+    /// The transaction's own or inherited write concern is `w: 0`.
     #[error("transactions do not support unacknowledged write concerns")]
     UnacknowledgedTransaction,
     /// A write in a session has the write concern `w: 0`. The server would not report when the session is free again.
@@ -44,8 +44,9 @@ pub enum SessionError {
     #[error("read preference in a transaction must be primary")]
     ReadPreferenceInTransaction,
     /// Behind a load balancer, the connection of the transaction is lost, because an operation on it was cancelled. The
-    /// same holds while a cursor whose last call was cancelled uses that connection, until the cursor continues or is
-    /// dropped. The error has the label `TransientTransactionError`: abort the transaction, and start it again.
+    /// error also occurs while a cursor of the transaction uses the connection for a call that was cancelled, until the
+    /// cursor continues or is dropped. The error has the label `TransientTransactionError`: abort the transaction, and
+    /// start it again.
     #[error(
         "an operation of the transaction was cancelled, and its connection is lost or in use: abort the transaction"
     )]
@@ -54,7 +55,7 @@ pub enum SessionError {
     /// time limit (`timeoutMS`) expired.
     #[error("a cursor of the transaction was still closing on its connection when the time was up (timeoutMS)")]
     CursorClosing,
-    /// A call to `with_transaction` was dropped before its end, and the abort of its transaction is still under way.
+    /// A call to `with_transaction` was dropped before its end, and the abort of its transaction is still in progress.
     #[error(
         "a call of with_transaction was dropped, and its transaction is still being aborted: use the session later, or \
          another one"
@@ -70,13 +71,14 @@ pub enum SessionError {
     /// of each command.
     #[error("a session with snapshot sets the read concern: remove the operation's")]
     ReadConcernInSnapshot,
-    /// A session with `snapshot` meets a server older than 5.0.
+    /// A session with `snapshot` is used on a server older than 5.0.
     #[error("Snapshot reads require MongoDB 5.0 or later")]
     SnapshotUnsupported,
-    /// An explicit session meets a server without sessions: a standalone server before 3.6, or an arbiter.
+    /// An explicit session is used on a server without sessions: a standalone server before 3.6, or an arbiter.
     #[error("sessions are not supported by the server")]
     Unsupported,
-    /// The document for advancing a session's cluster time has no timestamp in `clusterTime`, or more than 1,024 bytes.
+    /// The document for advancing a session's cluster time has no timestamp in `clusterTime`, or is longer than 1,024
+    /// bytes.
     #[error("a cluster time must have a timestamp in clusterTime, and at most 1024 bytes")]
     InvalidClusterTime,
 }

@@ -20,22 +20,21 @@ use crate::pool::error::Labels;
 /// The first wire version with snapshot reads: 5.0.
 const SNAPSHOT_WIRE_VERSION: i32 = 13;
 
-/// The facts that a session needs to know about an operation.
+/// The properties of an operation that matter to its session.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SessionUse<'a> {
     /// Whether the operation reads. If so, its read preference applies in a transaction. A generic command counts as a
     /// read.
     pub is_read: bool,
-    /// The level of the operation's read concern, its own or inherited. Not sent in a transaction.
+    /// The level of the operation's own or inherited read concern. Not sent in a transaction.
     pub read_concern: Option<&'a str>,
     /// Whether the application gave this operation its own read concern.
     pub has_own_read_concern: bool,
-    /// The operation's own read concern, if it was taken out of the command so that the session sends it together with its
-    /// additions.
+    /// The operation's own read concern, if it was taken out of the command so that the session can add to it.
     pub own_read_concern: Option<&'a RawDocument>,
     /// Whether the application gave this operation its own write concern.
     pub has_own_write_concern: bool,
-    /// Whether the write concern, own or inherited, is `w: 0`.
+    /// Whether the operation's own or inherited write concern is `w: 0`.
     pub is_unacknowledged: bool,
     /// The read preference that the application gave this operation.
     pub read_preference: Option<&'a ReadPreference>,
@@ -54,7 +53,7 @@ pub struct SessionUse<'a> {
 pub struct SessionServer {
     /// `maxWireVersion` of the connection.
     pub max_wire_version: i32,
-    /// Whether the server has cluster times, as all servers except standalone ones do.
+    /// Whether the server has cluster times, as all servers except standalone servers have.
     pub has_cluster_time: bool,
     /// Whether the server is a mongos, or behind a load balancer.
     pub is_mongos: bool,
@@ -66,14 +65,14 @@ pub struct SessionServer {
 #[derive(Debug)]
 #[must_use]
 pub struct Consequence<P> {
-    /// All labels of the error: those from the server and those added by the client.
+    /// All labels of the error, from the server and from the client.
     pub labels: Labels,
     /// The server or connection that the session was pinned to until now. Retries select a new server.
     pub unpinned: Option<P>,
 }
 
-/// An explicit session: a series of operations in one task of an application, causally consistent unless told otherwise, or
-/// in transactions.
+/// An explicit session: a series of operations in one task of an application. The operations are causally consistent by
+/// default, or belong to transactions.
 ///
 /// The session is a value without I/O. For each operation, the client calls
 ///
@@ -82,13 +81,14 @@ pub struct Consequence<P> {
 /// 3. [`replied`](Self::replied) with each reply, and [`failed`](Self::failed) with each failed attempt or
 ///    [`succeeded`](Self::succeeded).
 ///
-/// It can be dropped at any point: it has always recorded the worst case already.
+/// The session can be dropped at any point, because it has always recorded the worst case already.
 ///
-/// A session runs one operation at a time: methods take `&mut self`. `P` is what a transaction is pinned to.
+/// A session runs one operation at a time: methods take `&mut self`. `P` is the type of the server or connection that a
+/// transaction is pinned to.
 #[derive(Debug)]
 pub struct Session<P> {
     server: ServerSession,
-    /// Whether `server` is in use. Otherwise it was only generated, and is never sent.
+    /// Whether `server` is in use. Otherwise it is a placeholder that is never sent.
     has_server: bool,
     is_causally_consistent: bool,
     is_snapshot: bool,
@@ -99,7 +99,7 @@ pub struct Session<P> {
     cluster_time: Option<Arc<ClusterTime>>,
     operation_time: Option<Timestamp>,
     transaction: Transaction<P>,
-    /// Whether the abort of an abandoned transaction is under way.
+    /// Whether the abort of an abandoned transaction is in progress.
     is_aborting: bool,
 }
 
@@ -129,8 +129,8 @@ impl<P> Session<P> {
         })
     }
 
-    /// Starts a session that the client needs for several commands of one operation. It has no server session until it
-    /// is [given one](Self::give_server).
+    /// Starts a session for an operation of several commands. It has no server session until it is [given
+    /// one](Self::give_server).
     ///
     /// # Errors
     ///
@@ -148,8 +148,8 @@ impl<P> Session<P> {
         }
     }
 
-    /// Ends the session, which is about to be dropped. If there is a server session, the caller gives it back, after an
-    /// abort if [`abandon`](Self::abandon) says so.
+    /// Ends the session, which is about to be dropped. Returns the server session, if there is one. The caller aborts
+    /// the transaction if [`abandon`](Self::abandon) says so, and then gives the server session back.
     pub fn end(&mut self, now: Moment) -> Option<ServerSession> {
         let server = std::mem::replace(&mut self.server, ServerSession::new(now));
         std::mem::take(&mut self.has_server).then_some(server)
@@ -175,13 +175,13 @@ impl<P> Session<P> {
         self.snapshot_time
     }
 
-    /// Returns whether operations see the effects of earlier ones in the session. They do not with `snapshot`.
+    /// Returns whether operations see the effects of earlier operations in the session. With `snapshot` they do not.
     pub fn is_causally_consistent(&self) -> bool {
         self.is_causally_consistent && !self.is_snapshot
     }
 
-    /// Returns `timeoutMS` of a transaction with these options: its own, or else `defaultTimeoutMS` of the session or
-    /// `timeoutMS` of the client.
+    /// Returns `timeoutMS` of a transaction with these options: its own limit, or else `defaultTimeoutMS` of the
+    /// session, or else `timeoutMS` of the client.
     pub fn timeout_of(&self, options: &TransactionOptions) -> Option<Duration> {
         options.timeout.or(self.transaction_defaults.timeout).or(self.default_timeout)
     }
@@ -191,7 +191,8 @@ impl<P> Session<P> {
         self.timeout_of(&self.transaction.options)
     }
 
-    /// Advances the cluster time to another session's, if that is newer. It is used only for this session.
+    /// Advances this session's cluster time to the time of another session, if that is newer. Other sessions are not
+    /// affected.
     ///
     /// # Errors
     ///
@@ -202,7 +203,7 @@ impl<P> Session<P> {
         Ok(())
     }
 
-    /// Advances the operation time to another session's, if that is newer.
+    /// Advances the operation time to the time of another session, if that is newer.
     pub fn advance_operation_time(&mut self, time: Timestamp) {
         self.operation_time = self.operation_time.max(Some(time));
     }
@@ -242,8 +243,8 @@ impl<P> Session<P> {
         }
     }
 
-    /// Pins the transaction: to the mongos or the connection of its first command. A commit can be repeated, so it
-    /// stays pinned. Outside a transaction, returns the pin.
+    /// Pins the transaction to the mongos or the connection of its first command. The commit can be repeated, so the
+    /// pin stays for the commit. Outside a transaction, returns the pin.
     pub fn pin(&mut self, pinned: P) -> Option<P> {
         match self.transaction.state {
             TransactionState::None | TransactionState::Aborted => Some(pinned),
@@ -287,13 +288,13 @@ impl<P> Session<P> {
     ///
     /// # Errors
     ///
-    /// [`SessionError::TransactionCutOff`] if another command took it.
+    /// [`SessionError::TransactionCutOff`] if another command took the pin.
     pub fn take_pin(&mut self) -> Result<Option<P>, SessionError> {
         self.transaction.take_pin()
     }
 
-    /// Ends the transaction that the session or its call left open, and returns whether to send an abort: see
-    /// [`abort_command`](Self::abort_command). Until that abort [has ended](Self::abort_ended), the session refuses
+    /// Ends a transaction that was left open, and returns whether to send an abort: see
+    /// [`abort_command`](Self::abort_command). Until the abort [has ended](Self::abort_ended), the session refuses
     /// everything else.
     pub fn abandon(&mut self) -> bool {
         let must_abort = self.transaction.abandon();
@@ -301,13 +302,13 @@ impl<P> Session<P> {
         must_abort
     }
 
-    /// Records that the abort of an abandoned transaction is over. Returns the transaction's pin.
+    /// Records that the abort of an abandoned transaction has ended. Returns the transaction's pin.
     pub fn abort_ended(&mut self) -> Option<P> {
         self.is_aborting = false;
         self.unpin()
     }
 
-    /// Returns whether the abort of an abandoned transaction is under way.
+    /// Returns whether the abort of an abandoned transaction is in progress.
     pub fn is_aborting(&self) -> bool {
         self.is_aborting
     }
@@ -331,7 +332,8 @@ impl<P> Session<P> {
         Ok(unpinned)
     }
 
-    /// Begins an operation: checks it, and leaves a transaction that has ended. Returns that transaction's pin.
+    /// Begins an operation: checks it, and leaves a transaction that has ended. Returns the pin of the transaction that
+    /// it left.
     ///
     /// # Errors
     ///
@@ -366,9 +368,9 @@ impl<P> Session<P> {
         Ok(None)
     }
 
-    /// Appends what the session adds to a command that is about to be sent: `lsid`, and as needed `txnNumber`,
-    /// `startTransaction`, `autocommit`, `readConcern` and `$clusterTime`. `client_time` is the newest cluster time of the
-    /// client.
+    /// Appends the session's fields to a command that is about to be sent: `lsid`, and as needed `txnNumber`,
+    /// `startTransaction`, `autocommit`, `readConcern` and `$clusterTime`. `client_time` is the newest cluster time of
+    /// the client.
     ///
     /// # Errors
     ///
@@ -410,8 +412,8 @@ impl<P> Session<P> {
         Ok(())
     }
 
-    /// Appends what the session adds to a `getMore` or a `killCursors` that is about to be sent. `opened_in` is the
-    /// number of the transaction that the cursor was opened in: the number is sent while that transaction is open.
+    /// Appends the session's fields to a `getMore` or a `killCursors` that is about to be sent. `opened_in` is the
+    /// number of the transaction that the cursor was opened in. While this transaction is open, the number is sent.
     pub fn append_to_cursor(
         &mut self,
         elements: &mut Vec<u8>,
@@ -426,7 +428,7 @@ impl<P> Session<P> {
         self.append_cluster_time(elements, client_time);
     }
 
-    /// Appends the newer of the session's cluster time and the client's.
+    /// Appends the newer cluster time: the session's or the client's.
     fn append_cluster_time(&self, elements: &mut Vec<u8>, client_time: Option<&ClusterTime>) {
         let newer = self.cluster_time.as_deref().into_iter().chain(client_time).max_by_key(|time| time.time());
         if let Some(time) = newer {
@@ -439,7 +441,7 @@ impl<P> Session<P> {
     pub fn replied(&mut self, times: &ReplyTimes<'_>, advanced: Option<&Arc<ClusterTime>>) {
         match (advanced, times.cluster_time) {
             (Some(advanced), _) => self.keep_cluster_time(|| Arc::clone(advanced), advanced.time()),
-            // The client knows a newer time, but this session might not.
+            // The client knows a newer time, but this session may not.
             (None, Some(document)) => {
                 if let Some(time) = ClusterTime::read(document) {
                     self.keep_cluster_time(|| Arc::new(time.clone()), time.time());
@@ -494,7 +496,7 @@ impl<P> Session<P> {
     }
 
     /// Records that a command of a cursor, or a command outside the transaction, failed. If the cursor was not opened
-    /// in the current transaction, that transaction continues.
+    /// in the current transaction, the transaction continues.
     pub fn cursor_failed(&mut self, fault: &Fault, opened_in: Option<i64>) -> Consequence<P> {
         if self.open_transaction() == opened_in {
             return self.failed(fault, None, false);
@@ -503,8 +505,8 @@ impl<P> Session<P> {
         Consequence { labels: write_labels(fault, None, false), unpinned: None }
     }
 
-    /// Records that an operation was cancelled after its command may have been sent. Nothing reports when the command
-    /// ends, so no other session may use the identifier afterwards.
+    /// Records that an operation was cancelled after its command may have been sent. The end of the command will not be
+    /// noticed, so no other session may use the identifier afterwards.
     pub fn cut_off(&mut self) {
         self.server.cut_off();
     }
@@ -515,8 +517,8 @@ impl<P> Session<P> {
         }
     }
 
-    /// Begins a commit, and returns whether a command must be sent: see [`commit_command`](Self::commit_command).
-    /// Without any operation in the transaction there is nothing to send.
+    /// Begins a commit, and returns whether a command must be sent: see [`commit_command`](Self::commit_command). If
+    /// the transaction has no operations, there is nothing to send.
     ///
     /// # Errors
     ///
@@ -542,14 +544,14 @@ impl<P> Session<P> {
         Consequence { labels, unpinned: if unpins { self.unpin() } else { None } }
     }
 
-    /// Records that the commit was refused before it was sent, because of [`take_pin`](Self::take_pin): the transaction
-    /// can only be aborted, or committed later.
+    /// Records that [`take_pin`](Self::take_pin) refused the commit before it was sent. The transaction can then be
+    /// aborted, or committed later.
     pub fn commit_refused(&mut self) {
         self.transaction.commit_refused();
     }
 
-    /// Begins an abort, and returns whether a command must be sent: see [`abort_command`](Self::abort_command). If not,
-    /// the caller [unpins](Self::unpin) the session at once.
+    /// Begins an abort, and returns whether a command must be sent: see [`abort_command`](Self::abort_command). If no
+    /// command must be sent, the caller [unpins](Self::unpin) the session at once.
     ///
     /// # Errors
     ///
@@ -565,14 +567,14 @@ impl<P> Session<P> {
         self.transaction.abort_command(has_time_limit)
     }
 
-    /// Records that an attempt to abort failed. The labels only decide whether to try again: errors of aborts are not
+    /// Records that an attempt to abort failed. The labels only decide whether to retry: errors of aborts are not
     /// reported. After a success, the caller also [unpins](Self::unpin) the session.
     pub fn abort_failed(&mut self, fault: &Fault, server: Option<SessionServer>) -> Consequence<P> {
         self.mark_dirty(fault);
         Consequence { labels: write_labels(fault, server, true), unpinned: self.unpin() }
     }
 
-    /// Appends what the session adds to a commit or an abort that is about to be sent.
+    /// Appends the session's fields to a commit or an abort that is about to be sent.
     pub fn append_ending(&mut self, elements: &mut Vec<u8>, now: Moment, client_time: Option<&ClusterTime>) {
         self.server.append_to(elements, now);
         elements::transaction(elements, self.server.transaction_number(), false);
@@ -580,7 +582,7 @@ impl<P> Session<P> {
     }
 }
 
-/// Returns whether the server may have received the command or acted on it.
+/// Returns whether the server may have received or executed the command.
 fn took_effect(fault: &Fault) -> bool {
     match fault.kind {
         FaultKind::Network | FaultKind::Malformed | FaultKind::WriteConcern => true,
@@ -593,8 +595,8 @@ fn took_effect(fault: &Fault) -> bool {
     }
 }
 
-/// Returns the labels of a write's error outside a transaction: see [`Fault::write_labels`]. Without a connection there
-/// is no `server`.
+/// Returns the labels of a write's error outside a transaction: see [`Fault::write_labels`]. `server` is `None` if
+/// there was no connection.
 pub fn write_labels(fault: &Fault, server: Option<SessionServer>, retries_writes: bool) -> Labels {
     let (version, is_mongos) = server.map_or((None, false), |server| (Some(server.max_wire_version), server.is_mongos));
     fault.write_labels(retries_writes, version, is_mongos)

@@ -1,4 +1,4 @@
-//! The meaning of a failed attempt of an operation for retries and for transactions.
+//! Failed attempts of operations, and their meaning for retries and for transactions.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub enum FaultKind {
     /// The client refused: the command is invalid or too large, the client was shut down, or there is no runtime.
     /// Nothing was sent, and the same would happen again.
     Client,
-    /// No server was suitable in time. Nothing was sent.
+    /// No suitable server was found in time. Nothing was sent.
     Selection,
     /// The time ran out before the command was sent, or the pool is closed. Nothing was sent.
     CheckOut,
@@ -65,7 +65,7 @@ pub struct Fault {
     pub write_concern_code: i32,
     /// `baseBackoffMS`, if it is positive: the pause that the server asks for before a retry.
     pub base_backoff: Option<Duration>,
-    /// Whether the command was not sent because the time left was less than a round trip takes.
+    /// Whether the command was not sent because less time was left than a round trip takes.
     pub is_unsent: bool,
 }
 
@@ -102,7 +102,7 @@ impl Fault {
     }
 
     /// Classifies the error of an attempt for which a server had been selected. `is_connection_reusable` says whether
-    /// the connection is reusable afterwards. If so, a command that broke the protocol was not sent.
+    /// the connection is reusable afterwards. If it is, a command that broke the protocol was not sent.
     pub fn of_error(error: &OperationError, is_connection_reusable: bool) -> Self {
         let kind = match error {
             OperationError::Command(failure) => match failure {
@@ -117,7 +117,7 @@ impl Fault {
                 CommandError::Lost { .. } | CommandError::NotReusable { .. } => {
                     FaultKind::NoConnection { is_retryable: true }
                 }
-                // The server refused the command because the connection has to authenticate again.
+                // The server refused the command because the connection must authenticate again.
                 CommandError::Reauthentication { .. } => FaultKind::NoConnection { is_retryable: false },
             },
             OperationError::Interrupted(cleared) if cleared.sent => FaultKind::Network,
@@ -167,8 +167,8 @@ impl Fault {
 
     /// Returns the labels, with `RetryableWriteError` where the client must add it ("RetryableWriteError Labels").
     ///
-    /// `retries_writes` is `retryWrites`, and true for commits and aborts. The server's type decides only for servers
-    /// before 4.4. `max_wire_version` belongs to the connection, and is `None` if there was none.
+    /// `retries_writes` is `retryWrites`, or true for commits and aborts. The server's type matters only before 4.4.
+    /// `max_wire_version` is the version of the connection, or `None` if there was no connection.
     pub fn write_labels(&self, retries_writes: bool, max_wire_version: Option<i32>, is_mongos: bool) -> Labels {
         let is_before_labels = max_wire_version.is_some_and(|version| version < LABELLING_WIRE_VERSION);
         let adds = match self.kind {
@@ -214,7 +214,8 @@ impl Fault {
         }
     }
 
-    /// Returns whether the server's time limit expired. `with_transaction` does not repeat such a commit.
+    /// Returns whether the server's time limit expired. After this error of a commit, `with_transaction` does not
+    /// repeat it.
     pub fn is_max_time_expired(&self) -> bool {
         self.code == MAX_TIME_MS_EXPIRED || self.write_concern_code == MAX_TIME_MS_EXPIRED
     }
@@ -224,8 +225,8 @@ impl Fault {
         self.reached_a_server() && !self.has(Labels::NO_WRITES_PERFORMED)
     }
 
-    /// Returns whether the error shows that an attempt reached a server, as errors of reads should (Retryable Reads,
-    /// "If a retry attempt fails").
+    /// Returns whether the error shows that an attempt reached a server. For a read, such an error is reported first
+    /// (Retryable Reads, "If a retry attempt fails").
     pub fn reached_a_server(&self) -> bool {
         match self.kind {
             FaultKind::Network | FaultKind::Malformed | FaultKind::Server | FaultKind::WriteConcern => true,
@@ -349,7 +350,7 @@ mod tests {
         let error = CommandError::Server { origin: origin(), source: Box::new(labelled) };
         let fault = Fault::of_error(&error.into(), true);
         assert_eq!((fault.kind, fault.code, fault.labels), (FaultKind::Server, 91, Labels::RETRYABLE_WRITE));
-        // The time limit of the server.
+        // The server's time limit.
         let source = CommandTimeoutError::Server(Box::new(ServerError::read(&rawdoc! { "ok": 0, "code": 50 })));
         let error = CommandError::Timeout { origin: origin(), limit: Duration::ZERO, source };
         let fault = Fault::of_error(&error.into(), true);

@@ -1,5 +1,6 @@
-//! Sessions of a client: the fields that they add to commands, and what they learn from replies (Driver Sessions, Causal
-//! Consistency, Snapshot Reads, Transactions, Retryable Reads, Retryable Writes and Client Backpressure specifications).
+//! Sessions of a client: the fields that they add to commands, and the values that they take from replies (Driver
+//! Sessions, Causal Consistency, Snapshot Reads, Transactions, Retryable Reads, Retryable Writes and Client
+//! Backpressure specifications).
 //!
 //! This layer does no I/O, runs no tasks and reads no clock: the caller passes the time and random numbers as arguments.
 //!
@@ -16,12 +17,12 @@
 //!
 //! # Why it is built so
 //!
-//! Each command of a client uses a server session, so taking one and giving it back is on every command's path. The
-//! pool has a stack for each core and no lock. The cluster time is read on each command, so it is an immutable value
-//! behind arc-swap: reading it writes no memory that another core uses.
+//! Each command of a client uses a server session, so every command takes a session and gives it back. The pool has a
+//! stack for each core and no lock. The cluster time is read on each command, so it is an immutable value behind
+//! arc-swap: reading it writes no memory that another core uses.
 //!
 //! An explicit session records the worst case before a command is sent, and the outcome afterwards. So a cancelled
-//! operation leaves it in a correct state, whether the server executed the command or not.
+//! operation leaves the session in a correct state, whether the server executed the command or not.
 //!
 //! # Forks
 //!

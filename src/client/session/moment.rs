@@ -10,10 +10,10 @@ use quanta::Clock;
 /// and reading the counter takes a tenth of the instructions needed for the system's clock.
 static CLOCK: OnceLock<(Clock, u64)> = OnceLock::new();
 
-/// A point in time, in nanoseconds since this process first asked for one. The range is 584 years.
+/// A point in time, in nanoseconds since this process first requested a moment. The range is 584 years.
 ///
-/// Each operation compares several moments, and a slot of the pool holds one. With an integer, each of these takes one
-/// instruction.
+/// Each operation compares several moments, and each slot of the pool holds a moment. With an integer, comparing and
+/// storing take one instruction each.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Moment(u64);
 

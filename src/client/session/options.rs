@@ -10,9 +10,9 @@ use crate::endpoint::options::{InvalidOption, Options, ReadPreference, WriteConc
 #[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct SessionOptions {
-    /// `causalConsistency`: whether each operation sees what earlier ones in the session read and wrote (Causal
-    /// Consistency). Default: true, except with [`snapshot`](Self#structfield.snapshot). Unacknowledged writes are not
-    /// seen.
+    /// `causalConsistency`: whether each operation sees the effects of earlier operations in the session, and the data
+    /// that they read (Causal Consistency). Default: true, except with [`snapshot`](Self#structfield.snapshot).
+    /// Unacknowledged writes are not seen.
     pub causal_consistency: Option<bool>,
     /// `snapshot`: whether all reads of the session see the same point in time (Snapshot Reads). Needs MongoDB 5.0.
     /// Default: false.
@@ -92,10 +92,11 @@ pub struct TransactionOptions {
     /// `readPreference`: must be the primary if the transaction reads.
     pub read_preference: Option<ReadPreference>,
     /// `maxCommitTimeMS`: how long the server may take to commit. Deprecated in favour of
-    /// [`default_timeout`](crate::client::StartSession::default_timeout) of the session, with which it is not sent.
+    /// [`default_timeout`](crate::client::StartSession::default_timeout) of the session. If that is set, this limit is
+    /// not sent.
     pub max_commit_time: Option<Duration>,
     /// `timeoutMS`: how long the commit, the abort or the whole `with_transaction` may take; zero means no limit. Default:
-    /// that of [the session](crate::client::StartSession::default_timeout).
+    /// the limit of [the session](crate::client::StartSession::default_timeout).
     pub timeout: Option<Duration>,
 }
 

@@ -16,29 +16,29 @@ use crate::pool::sync::{Front, Placed, SlotStack, Slots};
 pub const MOST_ENDED_AT_ONCE: usize = 10_000;
 /// The greatest number of shards.
 const MOST_SHARDS: usize = 256;
-/// How often a shard discards sessions that expire soon, apart from those found on top.
+/// How often a shard discards sessions that expire soon, apart from sessions found on top.
 const PRUNING: Duration = Duration::from_secs(60);
 
 /// The server sessions that no operation is using, kept for reuse (Driver Sessions, "Server Session Pool").
 ///
-/// Each thread prefers one shard, a stack: it takes the session that was last given back to it. If its shard is empty,
-/// it takes a session from another shard, so new sessions are made only if all shards are empty. There is no order
-/// across shards.
+/// Each thread prefers one shard. A shard is a stack, so the thread takes the session that was given back last. If its
+/// shard is empty, it takes a session from another shard, so new sessions are created only if all shards are empty.
+/// There is no order across shards.
 ///
-/// The top of a shard's stack is not on the stack of slots but in a separate place in front of it, because that takes
-/// one compare-and-swap instead of two. Most operations end on the thread that begins the next one, and touch nothing
-/// else.
+/// The top session of a shard is not on the stack of slots, but in a separate place in front of it. There, an operation
+/// takes one compare-and-swap instead of two. Most operations end on the thread that begins the next operation, and
+/// touch only this place.
 ///
 /// Taking a session and giving it back are lock-free. They allocate memory only when a shard holds more sessions than
-/// ever before. The memory is kept, 48 bytes for each session. Sessions that stay in a shard until they expire are
-/// discarded by a release to this shard, about once a minute.
+/// ever before. Each session takes 48 bytes, which are never freed. About once a minute, a release to a shard discards
+/// the expired sessions in it.
 ///
 /// # Race window
 ///
 /// While a shard is pruned, or a session is on its way from the front to the stack, the affected sessions are in
-/// neither. A thread that searches at that moment may make a new session although one exists. If two threads give
-/// sessions back at once, the earlier session may end up above the later one. Each case costs a few bytes on the server
-/// until the session expires.
+/// neither. A thread that searches at that moment may create a new session although an idle session exists. If two
+/// threads give sessions back at once, the earlier session may end up above the later one. Each case costs a few bytes
+/// on the server until the session expires.
 #[derive(Debug)]
 pub struct ServerSessionPool {
     /// A power of two.
@@ -90,8 +90,8 @@ impl ServerSessionPool {
         (0..self.shards.len()).find_map(|offset| self.shard(hint.wrapping_add(offset)).take(now, timeout))
     }
 
-    /// Takes a session back. Discards it if the network failed during one of its commands, if it has less than a minute
-    /// left, or if it belongs to the process that this one forked from.
+    /// Takes a session back. Discards the session if the network failed during one of its commands, if it has less than
+    /// a minute left, or if it belongs to a parent process.
     pub fn release(&self, session: ServerSession, now: Moment, timeout: Option<Duration>) {
         self.put(thread_number(), session, now, timeout);
     }
@@ -104,7 +104,7 @@ impl ServerSessionPool {
         }
     }
 
-    /// Takes out all sessions, and returns the identifiers with which to end them: see
+    /// Takes out all sessions, and returns their identifiers, so that the caller can end them: see
     /// [`end_sessions`](Self::end_sessions).
     ///
     /// Sessions in use come back to the pool later. Dirty and inherited sessions are not included.
@@ -173,7 +173,7 @@ impl Shard {
     /// Prunes the shard unless it was pruned within the last minute. If several threads try, only one of them does it.
     #[inline]
     fn prune_at_times(&self, now: Moment, timeout: Option<Duration>) {
-        // ORD: Relaxed, here and in the exchange; they only choose the thread that prunes, and publish nothing.
+        // ORD: Relaxed, here and in the exchange: they only choose the thread that prunes, and publish nothing.
         let pruned = self.pruned.load(Ordering::Relaxed);
         let is_due = now.is_past(Moment::from_nanos(pruned), PRUNING) && !self.idle.is_empty();
         if is_due && self.pruned.compare_exchange(pruned, now.nanos(), Ordering::Relaxed, Ordering::Relaxed).is_ok() {
@@ -185,7 +185,7 @@ impl Shard {
     #[cold]
     fn prune(&self, now: Moment, timeout: Option<Duration>) {
         let mut next = self.idle.detach();
-        // The ends of the chain of remaining sessions.
+        // The first and the last slot of the chain of remaining sessions.
         let mut kept: Option<(u32, u32)> = None;
         while let Some(slot) = next {
             next = SlotStack::below(&self.slots, slot);

@@ -24,7 +24,7 @@ const WRITE: SessionUse<'static> = SessionUse {
 };
 const READ: SessionUse<'static> = SessionUse { is_read: true, ..WRITE };
 
-/// The client's state apart from its sessions.
+/// The client's state other than its sessions.
 struct Client {
     connection: DirectConnection,
     cluster_time: SharedClusterTime,
@@ -157,8 +157,8 @@ async fn server_understands_sessions_retries_and_transactions() {
     client.run(&mut session, &READ, &rawdoc! { "find": "c" }).await.unwrap();
     assert_eq!(client.count().await, 4);
 
-    // A transaction that was aborted behind the session's back is unknown to the server. Its error says that the
-    // transaction can be repeated.
+    // The server does not know a transaction that was aborted behind the session's back. The server's error says that
+    // the transaction can be repeated.
     session.start_transaction(options).unwrap();
     client.run(&mut session, &WRITE, &insert(5)).await.unwrap();
     let abort = session.abort_command(false);

@@ -6,7 +6,7 @@ use super::retry::transaction_backoff;
 use super::transaction::TransactionState;
 use crate::pool::error::Labels;
 
-/// How long `with_transaction` keeps repeating a transaction without a time limit.
+/// How long `with_transaction` keeps repeating a transaction if no time limit is set.
 const DEFAULT_LIMIT: Duration = Duration::from_secs(120);
 
 /// The next step of `with_transaction`.
@@ -27,7 +27,7 @@ pub enum NextStep {
     ReportTimeout,
 }
 
-/// The repetitions within one call to `with_transaction`. Reads no clock and draws no random number: both come as
+/// The repetitions within one call to `with_transaction`. Reads no clock and generates no random numbers: both are
 /// arguments.
 #[derive(Clone, Copy, Debug)]
 pub struct Repetitions {
@@ -37,7 +37,7 @@ pub struct Repetitions {
 }
 
 impl Repetitions {
-    /// Begins a call. `limit` is [`timeout_of`](super::Session::timeout_of) its transaction; zero means none.
+    /// Begins a call. `limit` is the transaction's [`timeout_of`](super::Session::timeout_of); zero means no limit.
     pub fn new(now: Instant, limit: Option<Duration>) -> Self {
         let limit = match limit {
             None => DEFAULT_LIMIT,
@@ -53,7 +53,7 @@ impl Repetitions {
         NextStep::RunCallback { after: Duration::ZERO }
     }
 
-    /// Decides after the callback returned a value, according to the session's state.
+    /// Decides on the next step after the callback returned a value, from the session's state.
     pub fn after_callback(&self, state: TransactionState) -> NextStep {
         match state {
             TransactionState::Starting | TransactionState::InProgress => NextStep::Commit,
@@ -61,13 +61,14 @@ impl Repetitions {
         }
     }
 
-    /// Decides after the callback returned an error with these labels. The transaction has been aborted if it was still
-    /// active.
+    /// Decides on the next step after the callback returned an error with these labels. If the transaction was still
+    /// active, it has been aborted.
     pub fn after_callback_error(&mut self, labels: Labels, now: Instant, random: f64) -> NextStep {
         if labels.contains(Labels::TRANSIENT_TRANSACTION) { self.repeat(now, random) } else { NextStep::Report }
     }
 
-    /// Decides after a commit failed. `is_max_time_expired` is [`Fault::is_max_time_expired`](super::Fault).
+    /// Decides on the next step after a failed commit. `is_max_time_expired` is
+    /// [`Fault::is_max_time_expired`](super::Fault).
     pub fn after_commit_error(
         &mut self,
         labels: Labels,

@@ -14,10 +14,10 @@ pub struct ReplyTimes<'r> {
     pub cluster_time: Option<&'r RawDocument>,
     /// `operationTime`: when the operation happened.
     pub operation_time: Option<Timestamp>,
-    /// `recoveryToken`: how another mongos finds the transaction.
+    /// `recoveryToken`: lets another mongos find the transaction.
     pub recovery_token: Option<&'r RawDocument>,
-    /// `atClusterTime`: the point in time of a snapshot read. Either at the top level of the reply (distinct) or in its
-    /// `cursor`.
+    /// `atClusterTime`: the point in time of a snapshot read. It is at the top level of the reply (for `distinct`), or
+    /// in its `cursor`.
     pub at_cluster_time: Option<Timestamp>,
     /// Whether there is a `writeConcernError`. The client looks for it in all successful replies.
     pub has_write_concern_error: bool,
@@ -31,7 +31,7 @@ impl<'r> ReplyTimes<'r> {
         if is_all { times } else { Self::read_strictly(reply) }
     }
 
-    /// Adds a field, if it is one of the above.
+    /// Adds a field, if it is one of these fields.
     #[inline]
     fn add(&mut self, name: &[u8], kind: u8, value: &'r [u8]) {
         let document = || (kind == DOCUMENT).then(|| RawDocument::from_bytes(value).ok()).flatten();

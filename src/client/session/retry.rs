@@ -1,4 +1,4 @@
-//! Decides whether to retry a failed operation, after what pause, and which error to report in the end.
+//! Decides whether to retry a failed operation, how long to pause before that, and which error to report in the end.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::pool::error::Labels;
 const BASE_BACKOFF: Duration = Duration::from_millis(100);
 /// The longest pause after an overload.
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
-/// The same, for repetitions of a whole transaction ("ClientSession.withTransaction").
+/// The same for the first repetition of a whole transaction ("ClientSession.withTransaction").
 const TRANSACTION_BASE_BACKOFF: Duration = Duration::from_millis(5);
 /// The longest pause before a transaction is repeated.
 const TRANSACTION_MAX_BACKOFF: Duration = Duration::from_millis(500);
@@ -19,7 +19,7 @@ const PACE: Duration = Duration::from_millis(10);
 /// How often an abort is retried within a time limit.
 const ABORT_RETRIES: u32 = 2;
 
-/// The kinds of operation, by what may be retried.
+/// The kinds of operations, by the conditions under which they are retried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retryability {
     /// A generic command: only after an overload, and only if both `retryReads` and `retryWrites` are on.
@@ -33,14 +33,14 @@ pub enum Retryability {
     /// A write that is not repeated, except after an overload: a write of many documents, an aggregate with `$out` or
     /// `$merge`, and every write in a transaction.
     OtherWrite,
-    /// A commit: repeated whatever the options say.
+    /// A commit: repeated regardless of the options.
     Commit,
     /// An abort: also repeated, but only a few times. The server aborts the transaction itself when the transaction
     /// expires.
     Abort,
 }
 
-/// The options that decide on retries.
+/// The options for retries.
 #[derive(Clone, Copy, Debug)]
 pub struct RetryOptions {
     /// `retryReads`.
@@ -90,19 +90,19 @@ pub struct Retries {
     options: RetryOptions,
     retryability: Retryability,
     made: u32,
-    /// `None` for as many as the time allows.
+    /// `None` means as many as the time allows.
     most: Option<u32>,
 }
 
 impl Retries {
-    /// Begins with the first attempt. With `timeoutMS`, the operation is retried as often as the time allows, and
-    /// indefinitely if the limit is zero ("Retryability" of Client Side Operations Timeout). Without `timeoutMS`, it is
-    /// retried once.
+    /// Begins an operation, before its first attempt. With `timeoutMS`, the operation is retried as often as the time
+    /// allows, and indefinitely if the limit is zero ("Retryability" of Client Side Operations Timeout). Without
+    /// `timeoutMS`, it is retried once.
     ///
-    /// The first retry comes at once, except after an overload. Later ones follow at a short, constant interval.
-    /// Otherwise, a server that refuses at once would receive tens of thousands of attempts per second from a single
-    /// operation. This is not a back-off, which only follows an overload (Client Backpressure, "Interaction with Other
-    /// Retry Policies").
+    /// The first retry follows at once, except after an overload. Later retries follow after short pauses. Without the
+    /// pauses, a server that refuses at once would receive tens of thousands of attempts per second from a single
+    /// operation. The pauses are not a back-off, which only follows an overload (Client Backpressure, "Interaction with
+    /// Other Retry Policies").
     pub fn new(options: RetryOptions, retryability: Retryability, has_timeout: bool) -> Self {
         let most = match (has_timeout, retryability) {
             (false, _) => Some(1),
@@ -112,9 +112,9 @@ impl Retries {
         Self { options, retryability, made: 0, most }
     }
 
-    /// Decides after a failed attempt.
+    /// Decides on the next step after a failed attempt.
     ///
-    /// `labels` are the error's labels together with the client's additions, such as
+    /// `labels` are the error's labels with the client's additions, such as
     /// [`Consequence::labels`](super::explicit::Consequence). `is_sharded` says whether the deployment is a sharded
     /// cluster, where a retry always avoids the failed server. `random` is a number from 0 up to 1, and `left` is the
     /// rest of the operation's time limit.
@@ -141,7 +141,7 @@ impl Retries {
         }
         let pause = match self.made {
             _ if is_overload => backoff(fault.base_backoff, self.made + 1, random),
-            // At most half of the time, so that some remains for the attempt.
+            // At most half of the time left, so that time remains for the attempt.
             1.. if self.most.is_none() => pace(random).min(left.map_or(PACE, |left| left / 2)),
             _ => Duration::ZERO,
         };
@@ -189,8 +189,8 @@ pub fn transaction_backoff(repetition: u32, random: f64) -> Duration {
 /// The error that an operation reports if all its attempts fail ("Executing Retryable Write Commands", and Retryable Reads,
 /// "If a retry attempt fails").
 ///
-/// The last error that shows that an attempt was made, or else the first error: a caller must be able to infer whether
-/// something may have been executed.
+/// This is the last error that shows that an attempt was made, or else the first error. From the error, the caller must
+/// be able to tell whether the operation may have been executed.
 #[derive(Debug)]
 pub struct ErrorToReport<E> {
     error: E,
@@ -343,7 +343,7 @@ mod tests {
 
     #[test]
     fn an_overload_limits_all_retries_of_the_operation() {
-        // Three retries after network errors exceed what an overload allows.
+        // Three retries after network errors exceed the limit for overloads.
         let mut retries = Retries::new(OPTIONS, Retryability::Read, true);
         assert_eq!([(); 3].map(|()| decide(&mut retries, &network()) != Decision::GiveUp), [true; 3]);
         assert_eq!(decide(&mut retries, &overload()), Decision::GiveUp);

@@ -10,7 +10,7 @@ use super::elements;
 use super::moment::Moment;
 use crate::pool::runtime::{Process, random_bytes};
 
-/// A session with less time left than this is no longer used (Driver Sessions, "Algorithm to acquire").
+/// A session that expires sooner than this is no longer used (Driver Sessions, "Algorithm to acquire").
 const LEAST_LEFT: Duration = Duration::from_secs(60);
 
 /// The identifier of a server session: a UUID of version 4 that the client generates.
@@ -20,8 +20,8 @@ pub struct SessionId([u8; 16]);
 impl SessionId {
     /// Generates a new identifier.
     pub fn new() -> Self {
-        // The bytes come from the system: an application's features can give the crate `uuid` a generator that a fork
-        // copies.
+        // The bytes come from the operating system, because the features of an application can give the crate `uuid` a
+        // generator whose state a fork copies.
         let mut bytes: [u8; 16] = random_bytes();
         bytes[6] = bytes[6] & 0x0f | 0x40;
         bytes[8] = bytes[8] & 0x3f | 0x80;
@@ -61,17 +61,17 @@ impl fmt::Debug for SessionId {
 /// A server session in use by one operation, or by one explicit session.
 ///
 /// Give it back with [`ServerSessionPool::release`](super::ServerSessionPool::release). If it is dropped instead, the
-/// server ends the session once its timeout has passed without use.
+/// server ends the session after a timeout without use.
 #[derive(Debug)]
 #[must_use]
 pub struct ServerSession {
     pub(super) id: SessionId,
     /// When the identifier was generated or last sent.
     pub(super) last_use: Moment,
-    /// The last transaction number given out for this session; 0 for none.
+    /// The last transaction number assigned in this session; 0 if there is none.
     pub(super) transaction_number: i64,
     pub(super) is_dirty: bool,
-    /// Whether a command of the session was cancelled and nothing reports when it ends.
+    /// Whether a command of the session was cancelled, and its end will not be noticed.
     pub(super) is_cut_off: bool,
     /// The process that the session belongs to.
     pub(super) process: Process,
@@ -90,8 +90,8 @@ impl ServerSession {
         }
     }
 
-    /// Returns a copy, for a command of the same operation that is sent beside the command in flight. The copy is never
-    /// reused.
+    /// Returns a copy, for a command of the same operation that is sent while another command is in flight. The copy is
+    /// never reused.
     pub fn copy(&self) -> Self {
         Self { is_dirty: true, ..*self }
     }
@@ -106,13 +106,13 @@ impl ServerSession {
         self.last_use
     }
 
-    /// Returns the last transaction number given out; 0 for none.
+    /// Returns the last transaction number assigned; 0 if there is none.
     pub fn transaction_number(&self) -> i64 {
         self.transaction_number
     }
 
-    /// Gives out the next transaction number: for a transaction, or for one write that may be retried with it (Retryable
-    /// Writes, "Generating Transaction IDs").
+    /// Assigns the next transaction number, for a transaction, or for one write that may be retried (Retryable Writes,
+    /// "Generating Transaction IDs").
     pub fn next_transaction_number(&mut self) -> i64 {
         // At a billion writes a second, the numbers would last for 292 years.
         self.transaction_number = self.transaction_number.saturating_add(1);
@@ -136,8 +136,8 @@ impl ServerSession {
         self.is_dirty = true;
     }
 
-    /// Records that a command of this session was cancelled after it may have been sent, and that nothing reports when
-    /// it ends.
+    /// Records that a command of this session was cancelled after it may have been sent, and that its end will not be
+    /// noticed.
     pub fn cut_off(&mut self) {
         self.is_cut_off = true;
     }
@@ -149,7 +149,8 @@ impl ServerSession {
     }
 
     /// Returns whether this process may use the session, and the server keeps it for at least another minute. `timeout` is
-    /// `logicalSessionTimeoutMinutes`; `None` in load-balanced mode, where sessions do not expire for clients.
+    /// `logicalSessionTimeoutMinutes`, or `None` in load-balanced mode, where clients treat sessions as if they did not
+    /// expire.
     pub(super) fn is_reusable(&self, now: Moment, timeout: Option<Duration>) -> bool {
         let is_kept = timeout.is_none_or(|timeout| self.last_use + timeout >= now + LEAST_LEFT);
         is_kept && !self.is_dirty && !self.is_cut_off && !self.process.is_ancestor()

@@ -22,13 +22,13 @@ pub enum TransactionState {
     Starting,
     /// At least one command of the transaction was sent.
     InProgress,
-    /// A commit was requested, whatever its outcome, unless the session refused it.
+    /// A commit was requested, and the session did not refuse it. The outcome does not matter.
     Committed,
     /// An abort was requested.
     Aborted,
 }
 
-/// The transaction of a session. `P` is what the transaction is pinned to: a mongos, or a connection to a load balancer.
+/// The transaction of a session. `P` is the type of its pin: a mongos, or a connection to a load balancer.
 #[derive(Debug)]
 pub(super) struct Transaction<P> {
     pub(super) state: TransactionState,
@@ -44,15 +44,16 @@ pub(super) struct Transaction<P> {
     commit: CommitAttempts,
 }
 
-/// Where the commands of a transaction go.
+/// The destination of a transaction's commands.
 #[derive(Debug, Default)]
 pub(super) enum Pin<P> {
-    /// To any server: the transaction has no server yet, or an error unpinned it.
+    /// Any server: the transaction has no server yet, or an error unpinned it.
     #[default]
     Free,
-    /// To this server or connection only.
+    /// Only this server or connection.
     To(P),
-    /// To a connection that a command is using. The command pins it again when it ends, unless it is cancelled.
+    /// A connection that a command is using. The command pins the transaction to it again when it ends, unless it is
+    /// cancelled.
     Taken,
 }
 
@@ -72,7 +73,7 @@ enum Commits {
     /// There was no attempt, or every attempt was refused by an overloaded server.
     #[default]
     None,
-    /// An attempt failed, and none was sent. From here on, the write concern is `majority`.
+    /// At least one attempt failed, and no attempt was sent. From here on, the write concern is `majority`.
     Failed,
     /// An attempt was sent, and may have been executed.
     Sent,
@@ -142,8 +143,8 @@ impl<P> Transaction<P> {
     /// # Errors
     ///
     /// [`SessionError::TransactionCutOff`] if another command still holds it. That command was cancelled, or belongs to
-    /// a cursor and is still running. An abort may go to any server, and so may a commit that repeats an earlier one
-    /// (Transactions, "When to unpin").
+    /// a cursor and is still running. An abort may go to any server, and so may a repeated commit (Transactions, "When
+    /// to unpin").
     pub(super) fn take_pin(&mut self) -> Result<Option<P>, SessionError> {
         let needs_pin = match self.state {
             TransactionState::Starting | TransactionState::InProgress => true,
@@ -175,7 +176,7 @@ impl<P> Transaction<P> {
     /// Records the outcome of a command of the transaction: whether it reached the server and had an effect there.
     pub(super) fn command_ended(&mut self, took_effect: bool) {
         if std::mem::take(&mut self.is_beginning) && !took_effect && self.state == TransactionState::InProgress {
-            // Another command, or the same one again, must begin the transaction.
+            // Another command, or the same command again, must begin the transaction.
             self.state = TransactionState::Starting;
             self.is_known_to_server = false;
         }
@@ -236,7 +237,7 @@ impl<P> Transaction<P> {
     /// and `wTimeoutMS` are left out.
     pub(super) fn commit_command(&mut self, has_time_limit: bool) -> RawDocumentBuf {
         let before = self.commit.made;
-        // If no outcome is ever reported, the commit may have happened.
+        // If no outcome is ever reported, the commit may have taken effect.
         self.commit = CommitAttempts { made: Commits::Sent, before };
         let needs_majority = before != Commits::None;
         let mut command = rawdoc! { "commitTransaction": 1 };
@@ -248,8 +249,8 @@ impl<P> Transaction<P> {
         command
     }
 
-    /// Records that an attempt to commit failed. With `is_overload`, the server refused it because of overload, so it
-    /// does not count as an attempt ("Interaction with Client Backpressure"). With `took_effect`, it was sent and not
+    /// Records that an attempt to commit failed. If `is_overload`, the server refused it because of overload, so it
+    /// does not count as an attempt ("Interaction with Client Backpressure"). If `took_effect`, it was sent and not
     /// refused because of overload.
     pub(super) fn commit_failed(&mut self, is_overload: bool, took_effect: bool) {
         let CommitAttempts { made, before } = self.commit;

@@ -42,7 +42,7 @@ fn cluster_time(time: u32) -> RawDocumentBuf {
     rawdoc! { "clusterTime": self::time(time), "signature": { "keyId": 1_i64 } }
 }
 
-/// Returns what the session adds to a command, without the `lsid`, which is checked.
+/// Returns the session's fields in a command, without the `lsid`, which is checked here.
 fn sent_to(session: &mut TestSession, operation: &SessionUse<'_>, server: SessionServer) -> RawDocumentBuf {
     assert_eq!(session.begin(operation).unwrap(), None);
     let mut elements = Vec::new();
@@ -70,7 +70,7 @@ fn ending(session: &mut TestSession) -> RawDocumentBuf {
     without_lsid(session, &elements)
 }
 
-/// Replies with success, and with these fields.
+/// Records a successful reply with these fields.
 fn reply(session: &mut TestSession, reply: &RawDocument) {
     let times = ReplyTimes::read(reply);
     session.replied(&times, None);
@@ -164,7 +164,7 @@ fn newer_one_of_the_two_cluster_times_is_sent() {
     let error = session.advance_cluster_time(&rawdoc! {}).unwrap_err();
     assert_eq!(error, SessionError::InvalidClusterTime);
 
-    // A reply advances both, and a session that is behind the client also takes an older time.
+    // A reply advances both times, and a session that is behind the client also takes an older time.
     let received = rawdoc! { "ok": 1, "$clusterTime": cluster_time(9) };
     let times = ReplyTimes::read(&received);
     session.replied(&times, client.advance(times.cluster_time.unwrap()).as_ref());
@@ -571,7 +571,7 @@ fn session_inherits_the_time_limit() {
         Some(Duration::from_millis(5))
     );
     assert_eq!(session().timeout_of_end(), None);
-    // The options of a transaction come first, and end with it.
+    // A transaction's options take precedence, and end with the transaction.
     let (second, minute) = (Duration::from_secs(1), Duration::from_secs(60));
     let own = TransactionOptions::default().timeout(minute);
     let mut session = session_of(&options, "mongodb://h");

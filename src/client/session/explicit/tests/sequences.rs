@@ -8,9 +8,9 @@ use super::*;
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Start,
-    /// An operation and its outcome. `None` if it is cancelled after it was sent.
+    /// An operation and its outcome: `None` if it is cancelled after it was sent.
     Operation(Option<Outcome>),
-    /// A commit, with as many attempts as there are outcomes.
+    /// A commit, with one attempt for each outcome.
     Commit(Option<Outcome>),
     Abort,
 }
@@ -42,7 +42,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What a server knows about the session's transactions. It refuses to continue a transaction that it did not begin.
+/// A server's knowledge of the session's transactions. A server refuses to continue a transaction that it did not
+/// begin.
 #[derive(Debug, Default)]
 struct Server {
     number: i64,
