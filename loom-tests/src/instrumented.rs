@@ -5,8 +5,8 @@
 //! the profile and the flags of the current run. A file that has not changed is not written, so it is not compiled
 //! again.
 //!
-//! The copy has its own target directory. If they shared one, cargo would confuse the two builds, because it identifies
-//! packages by their paths in the workspace. Then the models would run with the mutants in the pool.
+//! The copy has its own target directory. If both builds shared a directory, cargo would confuse them, because it
+//! identifies packages by their paths in the workspace. Then the models would run with the mutants in the pool.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;

@@ -508,7 +508,7 @@ fn queued_up(pool: &Arc<Pool>, number: u32, served: Arc<Mutex<Vec<u32>>>) -> imp
     assert!(polled.is_pending(), "the check-out did not queue up");
     move || {
         let make_use_of = |grant| {
-            // The connection, or the permit for it, is still with this check-out.
+            // This check-out still has the connection, or the permit for it.
             served.lock().unwrap().push(number);
             make_use(&pool, grant);
         };

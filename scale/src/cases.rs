@@ -52,7 +52,7 @@ cases! {
     Hit: "hit", 20, 40;
     /// 64 tasks a core hold their connection across a yield; 100 connections a core.
     Yield: "yield", 60, 120;
-    /// As yield, with a separate runtime for each core: the pool's share.
+    /// Like `yield`, but each core has a separate runtime: the pool's share.
     YieldInPlace: "yield-in-place", 60, 120;
     /// 1,000 tasks on 10 connections, held across a yield.
     Saturated10: "saturated/1000-on-10", 1000, 1000;
@@ -66,9 +66,9 @@ cases! {
     Elsewhere: "elsewhere", 20, 60;
     /// Half of the cores take connections, the other half return them; 100 connections a core.
     Apart: "apart", 20, 60;
-    /// One connection exists. A random core takes it, another returns it.
+    /// One connection exists. A random core takes it, and another core returns it.
     Cold: "cold", 20, 200;
-    /// As hit, while core 0 clears the pool after every 200 of its operations.
+    /// Like `hit`, but core 0 clears the pool after every 200 of its operations.
     Clear: "clear", 20, 100;
     /// A task on each core opens a connection and closes it.
     Create: "create-and-close", 20, 100;

@@ -12,7 +12,7 @@ use crate::report::Figure;
 /// The tolerance for figures on few cores.
 pub const TOLERANCE: f64 = 0.25;
 /// The largest number of cores that counts as few. On few cores, the throughput follows from the work of one core and
-/// the cost of a transfer. On more cores, the placement of tasks and the machine's interconnect decide.
+/// the cost of a transfer. On more cores, it also depends on the placement of tasks and on the machine's interconnect.
 const FEW: usize = 2;
 
 /// A simulated figure beside the measured one.
@@ -34,7 +34,7 @@ impl Compared {
         self.simulated / self.measured
     }
 
-    /// Returns whether the ratio is near enough to 1. Always true for more cores than are checked.
+    /// Returns whether the ratio is near enough to 1. Always true for more than [`FEW`] cores.
     pub fn holds(&self) -> bool {
         self.cores > FEW || (1.0 - TOLERANCE..=1.0 + TOLERANCE).contains(&self.ratio())
     }

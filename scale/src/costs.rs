@@ -69,7 +69,7 @@ costs! {
     memory = 80.0, 80.0;
     /// The computation between two accesses.
     step = 1.0, 0.3;
-    /// How long before the earlier accesses take effect the core can reach an access.
+    /// How far ahead the core can reach an access, before its earlier accesses have taken effect.
     window = 0.0, 25.0;
     /// A pause in a loop that spins.
     spin = 15.0, 34.0;
@@ -79,7 +79,7 @@ costs! {
     poll = 40.0, 32.0;
     /// A poll of the runtime's events and timers, which keeps other workers from polling them. It does not sleep.
     driver = 250.0, 180.0;
-    /// A worker's further work each time that it runs out of tasks: its statistics, the clock.
+    /// A worker's additional work each time it runs out of tasks: its statistics and the clock.
     batch = 250.0, 190.0;
     /// A system call that does not sleep.
     call = 300.0, 130.0;

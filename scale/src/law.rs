@@ -6,7 +6,7 @@
 /// The parameters of the law.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Law {
-    /// Operations a second of one core.
+    /// The operations per second of one core.
     pub lambda: f64,
     /// Contention.
     pub sigma: f64,
@@ -15,7 +15,7 @@ pub struct Law {
 }
 
 impl Law {
-    /// Fits the law to measurements, which are pairs of a number of cores and the operations a second. Minimizes the
+    /// Fits the law to measurements, which are pairs: a number of cores, and its operations per second. Minimizes the
     /// relative errors. Returns `None` if there are fewer than three measurements.
     pub fn fit(measured: &[(usize, f64)]) -> Option<Self> {
         if measured.len() < 3 || measured.iter().any(|&(_, throughput)| throughput <= 0.0) {

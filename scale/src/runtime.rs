@@ -370,7 +370,7 @@ impl Runtime {
     /// Wakes a sleeping worker, unless some worker is searching.
     fn wake_a_sleeper(&self) {
         let needs_one = |idle: u64| idle & u64::from(u32::MAX) == 0 && (idle >> 32) < self.workers.len() as u64;
-        // Reads by means of updates, which order the earlier push of the task. A lone worker is awake anyway.
+        // Reads with updates, which order the earlier push of the task. A lone worker is awake anyway.
         if !self.steals || !needs_one(self.idle.add(0)) {
             return;
         }

@@ -64,7 +64,7 @@ impl Wake for Bell {
     }
 }
 
-/// Check-outs. The memory of an ended future is given back only together with the last future's, so that it does not
+/// Check-outs. An ended future keeps its memory until all futures have ended, so that freeing the memory does not
 /// affect the measurement.
 struct Waiters<F> {
     futures: Vec<Pin<Box<Option<F>>>>,

@@ -36,7 +36,7 @@ fn running() -> Duration {
     nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID.now().expect("every thread has a clock").into()
 }
 
-/// On other systems, the clock takes its place.
+/// On other systems, the clock is used instead.
 #[cfg(not(target_os = "linux"))]
 fn running() -> Duration {
     static BEGAN: std::sync::LazyLock<Instant> = std::sync::LazyLock::new(Instant::now);

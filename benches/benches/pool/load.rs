@@ -11,25 +11,25 @@
 //! An overtake is a check-out that is served although an older check-out is still waiting. A check-out's age is its
 //! ticket, taken from a global counter right before the first poll. Its order of service is its place, taken from
 //! another counter right after the check-out has returned and before the connection is checked in. The pool decides at
-//! a slightly different moment, so some inversions mean nothing. When a check-out takes its place, the following older
-//! check-outs may not have one yet, even though the pool serves first come, first served:
+//! a slightly different moment, so some inversions mean nothing. When a check-out takes its place, two kinds of older
+//! check-outs may still lack a place, even in a pool that serves first come, first served:
 //!
 //! - Check-outs that were granted a connection but whose task has not run since. Each holds a connection, and so does
 //!   the check-out in question, so there are at most `size - 1` of them.
-//! - Check-outs with a ticket that had not queued up yet when the check-out in question queued up (or was served at once),
-//!   so they are rightly behind it. No task is suspended between its ticket and its place in the queue, so each of them
-//!   occupied a worker thread then, as did the check-out in question: there are at most
-//!   `workers - 1` of them.
+//! - Check-outs that had a ticket but had not queued up when the check-out in question queued up (or was served at
+//!   once). They are rightly behind it. No task is suspended between its ticket and its place in the queue, so each of
+//!   these occupied a worker thread at that time, as did the check-out in question: there are at most `workers - 1` of
+//!   them.
 //!
-//! All others had queued up before the check-out in question, and did not have a connection when it did: they were
-//! passed over. So a check-out counts as an overtake if more than `size - 1 + workers - 1` older check-outs are without
-//! a place. A pool that serves first come, first served has exactly none, however its tasks are scheduled. Any other
-//! pool may have more overtakes than are counted.
+//! All other older check-outs had queued up before the check-out in question, and were still waiting when it got its
+//! connection: they were passed over. So a check-out counts as an overtake if more than `size - 1 + workers - 1` older
+//! check-outs are without a place. A pool that serves first come, first served has exactly none, however its tasks are
+//! scheduled. Any other pool may have more overtakes than are counted.
 //!
 //! # Lost waiters
 //!
 //! A pool that loses a wake-up leaves tasks behind that wait forever. They are given some time after the end, and are
-//! then abandoned and counted. The time that they have waited by then counts as a wait, because leaving it out would
+//! then abandoned and counted. The time that they have waited until then counts as a wait, because leaving it out would
 //! reward the lost wake-up.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};

@@ -210,7 +210,7 @@ impl<S: Subject> EntryOf<S> {
         self
     }
 
-    /// Shows, in the saturated cases, the cost of only the runtime.
+    /// Shows the cost of the runtime alone, in the saturated cases.
     fn runs_alone(mut self) -> Self {
         self.entry.throughput = Some(load::floor);
         self

@@ -89,9 +89,9 @@ struct Timed {
 }
 
 impl Timed {
-    /// Doubles the batch until its operations take a tenth of the slice, which also warms up. Operations with expensive
-    /// preparations reach the other bound first. That bound on its own is not enough: for operations in several tasks,
-    /// it would size the batch by the time it takes to start the tasks.
+    /// Doubles the batch until its operations take a tenth of the slice, which also warms up. The second bound, on the
+    /// time including preparations, is for operations with expensive preparations. It would not be enough alone: for
+    /// operations in several tasks, the time to start the tasks would determine the batch.
     fn prepare(mut run: Run, slice: Duration) -> Self {
         let mut batch = 1;
         loop {
@@ -134,7 +134,8 @@ pub const TIME: &str = "ns per operation";
 pub const SPEED_UP: &str = "speed-up";
 const LOST: &str = "lost tasks";
 
-/// The candidates for the baseline that the others are divided by: the first of these that takes part in the case.
+/// The candidates for the baseline, by which the other subjects' times are divided. The first candidate that takes part
+/// in the case is the baseline.
 const BASELINES: [&str; 4] = ["unmetered", "wharf", "floor", "deadpool"];
 
 impl Sheet {

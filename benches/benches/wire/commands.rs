@@ -1,4 +1,4 @@
-//! A whole command on a connection to a server in this process: what it costs beyond the messages.
+//! The cost of a whole command, beyond its messages, on a connection to a server in this process.
 
 use std::rc::Rc;
 

@@ -67,8 +67,8 @@ pub fn catalogue() -> impl Iterator<Item = &'static Mutant> {
     .flatten()
 }
 
-/// Returns whether the pool in this build contains a mutant, because each build has only one of the two ways to park. A
-/// mutant that is not in the catalogue counts as present.
+/// Returns whether the pool in this build contains a mutant: each build has only one of the two ways to park. A mutant
+/// that is not in the catalogue counts as present.
 pub fn is_present(mutant: &str) -> bool {
     let absent = match cfg!(feature = "event-listener-queue") {
         true => "pool/core/waitlist/own.rs",
@@ -138,8 +138,8 @@ fn render<'p>(
     Ok(text)
 }
 
-/// Returns the code that chooses between the two. An expression is put in parentheses, because it may be part of a
-/// larger expression.
+/// Returns the code that chooses between the right and the wrong code. An expression is put in parentheses, because it
+/// may be part of a larger expression.
 fn guarded(name: &str, wrong: &str, right: &str) -> String {
     let choice = format!("if crate::pool::sync::mutant(\"{name}\") {{ {wrong} }} else {{ {right} }}");
     if right.ends_with([';', '}']) { choice } else { format!("({choice})") }

@@ -174,7 +174,7 @@ impl Burst<'_> {
         drop(pool);
     }
 
-    /// The same, with a pool that no other thread uses.
+    /// Ends the burst and its pool, which no other thread uses.
     fn end_with_pool(self, dice: &mut Dice) {
         let Self { mut waiting, held, pool, .. } = self;
         match dice.roll(2) {

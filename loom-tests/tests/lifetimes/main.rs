@@ -43,7 +43,7 @@ const BURSTING: u64 = 2;
 const POOLS: u64 = 3;
 /// The most check-outs that are leaked. Each keeps its pool in memory.
 const MOST_LEAKED: usize = 500;
-/// How long the last connections may take to close, and a rare occurrence may take to happen.
+/// How long the last connections may take to close, or a rare occurrence to happen.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The number of connections that exist in memory.
@@ -170,7 +170,7 @@ fn owned(pool: &Pool<Parcels>) -> CheckOut {
 fn hoard(waits: CheckOut, most: usize) -> bool {
     let mut leaked = LEAKED.lock().unwrap();
     if leaked.len() >= most {
-        // Unlocked first, because a waker's code may not expect the lock to be held.
+        // Unlocked first, because dropping `waits` runs a waker's code, which must not run under the lock.
         drop(leaked);
         Occurrence::Cancelled.note();
         return false;

@@ -130,8 +130,8 @@ impl Wharf {
         Arc::new(Self { core })
     }
 
-    /// Opens `count` connections, for a caller outside of a simulation, and makes them available on the shards of the
-    /// first `owners` cores in turn.
+    /// Opens `count` connections, for a caller outside of a simulation, and spreads them evenly over the shards of the
+    /// first `owners` cores.
     pub fn fill(&self, count: usize, owners: usize) {
         let leases: Vec<_> = (0..count).map(|_| Self::at_once(self.obtain())).collect();
         for (number, lease) in leases.into_iter().enumerate() {

@@ -12,7 +12,7 @@ pub struct Machine {
     processor: Option<String>,
     /// The logical cores on which this process may run: first one of each physical core, then their siblings.
     cores: Vec<usize>,
-    /// How many of them are physical cores.
+    /// How many of `cores` are on different physical cores.
     physical: usize,
 }
 
@@ -87,8 +87,8 @@ mod system {
         (0..CpuSet::count()).filter(|&core| mask.is_set(core) == Ok(true)).collect()
     }
 
-    /// Returns the logical cores of the core's physical core, as the system lists them. A core without a list counts as
-    /// having no siblings.
+    /// Returns the logical cores that share a physical core with this one, as the system lists them. If the system has
+    /// no list for the core, it counts as having no siblings.
     pub fn siblings(core: usize) -> String {
         fs::read_to_string(format!("/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list"))
             .map_or_else(|_| core.to_string(), |list| list.trim().to_owned())

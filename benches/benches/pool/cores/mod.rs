@@ -1,7 +1,7 @@
 //! The series `cores`: how pools scale from one core to all of them.
 //!
 //! Each case runs with N workers of tokio on N cores, for N = 1, 2, 4 … up to all cores of the machine. Each worker is
-//! pinned to a separate core, and siblings of the same physical core come last. A turn has a fresh pool on a fresh
+//! pinned to a separate core, and siblings of the same physical core come last. Each turn uses a fresh pool on a fresh
 //! runtime. In each round, the subjects take one turn in each case.
 //!
 //! | case | what runs on N cores |
@@ -130,7 +130,7 @@ pub fn test() {
         for case in CASES {
             let Some(run) = entry.run(case) else { continue };
             for step in machine.steps().into_iter().filter(|&step| step <= 2) {
-                // On a busy machine, it may happen that no operation ends within the shortest time.
+                // On a busy machine, the shortest time may pass before any operation ends.
                 let longer = (0..8).map(|doublings| Length { measured: length.measured * (1 << doublings), ..length });
                 let ended = longer.map(|length| run(&machine, step, length)).any(f64::is_finite);
                 assert!(ended, "cores/{case}/{step}/{}: no operation ended", entry.name);

@@ -120,7 +120,7 @@ pub fn saturated_floor<const LOAD: usize>(machine: &Machine, cores: usize, lengt
     load::floor_on(machine.runtime(cores), LOADS[LOAD], length).nanos_per_op
 }
 
-/// Runs a task on each worker through the phases. Returns nanoseconds per operation, for the operations that they counted.
+/// Runs a task on each worker through the phases. Returns the nanoseconds per counted operation.
 fn one_on_each_worker<T>(
     runtime: &Runtime,
     workers: usize,

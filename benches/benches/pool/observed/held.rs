@@ -6,7 +6,7 @@
 //! further events delivered during them were delivered for others.
 //!
 //! A call may take longer than the subscriber does because the machine stops the thread, or because the call waits for
-//! another thread. The 99.9th percentile shows the usual longest call; the maximum includes such accidents.
+//! another thread. The 99.9th percentile shows the usual longest call; the maximum includes these delays.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};

@@ -21,7 +21,7 @@ use super::claims;
 
 const CALLERS: usize = 32;
 const SIZE: usize = 4;
-/// How long the subscriber takes for an event, and a caller to use a connection.
+/// How long the subscriber takes for an event, and how long a caller uses a connection.
 const SUBSCRIBER: Duration = Duration::from_millis(5);
 const LIMIT: Duration = Duration::from_millis(50);
 /// How late a check-out may end; see the module's documentation.

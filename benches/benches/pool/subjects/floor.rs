@@ -1,10 +1,10 @@
 //! The floor: the cost of sharded stacks of connections with nothing around them.
 //!
 //! A pool that takes a connection from a shared structure cannot do less: one CAS to take, one to give back, both on a
-//! line that only the calling thread writes while its shard is not empty. A pool can only know more: a thread that
-//! notes the heads that it leaves behind does not need to wait for the load of a head. There are no capacities,
-//! generations, waiters or events, and not even connections: an index is handed out. The floor shows how much of a
-//! pool's cost comes from the pool itself.
+//! line that only the calling thread writes while its shard is not empty. A pool can save a step only by remembering
+//! more: a thread that notes the heads it leaves behind does not have to wait for the load of a head. There are no
+//! capacities, generations, waiters or events, and not even connections: an index is handed out. The floor shows how
+//! much of a pool's cost comes from the pool itself.
 //!
 //! It does not have a queue, so a caller that finds nothing yields and tries again. It does not open anything, so it
 //! does not take part in `create-and-close`. In the saturated cases, [`Turns`] takes its place.

@@ -26,7 +26,7 @@ pub mod wharf;
 /// opening a connection costs next to nothing.
 #[derive(Debug)]
 pub struct Dummy {
-    /// Keeps the connection out of pools that check connections when they come back.
+    /// Makes the connection unusable for pools that check connections at check-in.
     pub broken: bool,
     number: u64,
     buffers: [usize; 6],

@@ -2,7 +2,7 @@
 //!
 //! This is the design of the crate `mongodb` 3.x (`src/cmap`), written from scratch without I/O, errors, clears,
 //! pinning or service ids. It serves to compare designs; `perf/` compares the crate itself, on a real server. The model
-//! keeps the work of a check-out and a check-in:
+//! does the same work for a check-out and a check-in:
 //!
 //! - A check-out emits its first event, sends a request with a one-shot channel to the owner, and waits for the answer.
 //! - The owner takes check-ins before requests, queues the requests, and after each message serves the oldest request

@@ -20,7 +20,7 @@ pub trait Observation: Send + Sync + 'static {
     /// Opens the dummies. The pool is compiled again for each type, so most observations share one type.
     type Opener: Establish<Connection = Dummy> + Default;
 
-    /// Adds the observers that the pool has from its beginning.
+    /// Adds the observers that the pool starts with.
     fn observe(builder: PoolBuilder<Self::Opener>) -> PoolBuilder<Self::Opener> {
         builder
     }

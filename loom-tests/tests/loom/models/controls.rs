@@ -348,8 +348,8 @@ const CONTROLS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Orderings in the shared code that only one of the two ways to park needs; with the other, an event's lock provides
-/// the same order.
+/// Orderings in the shared code that only one of the two ways to park needs; with the other way, an event's lock
+/// provides the same order.
 const ORDERINGS_OF_OWN: &[&str] = &[
     "cell_publishes_no_waiter",
     "cell_acquires_no_waiter",
@@ -373,7 +373,7 @@ fn every_mutant_is_caught() {
         return;
     }
     let binary = &instrumented::build("loom").unwrap_or_else(|why| panic!("the instrumented build failed: {why}"));
-    // For work on a few controls: the beginning of the models' names.
+    // Selects the models whose names begin with this, for work on a few controls.
     let only = std::env::var("WHARF_LOOM_CONTROLS").unwrap_or_default();
     let remaining = CONTROLS.iter().filter(|(mutant, model)| model.starts_with(&only) && is_present(mutant));
     let remaining = Mutex::new(remaining);

@@ -170,7 +170,7 @@ fn callers_leave_no_more_events_behind_than_the_room_allows() {
         };
         for number in 1..=4 {
             events.publish(number);
-            // The other caller's event may be among those seen, or may not be emitted yet.
+            // This may include the other caller's event, which may not be emitted yet.
             let left_behind = number.saturating_sub(events.seen.count());
             assert!(left_behind <= ROOM, "{left_behind} events were left behind");
         }

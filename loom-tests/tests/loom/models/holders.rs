@@ -33,7 +33,7 @@ fn on_its_way(pool: &Arc<Pool>) -> Idle<World> {
     idle
 }
 
-/// Each site has its own task number, so a reader can tell whether the two belong to one use.
+/// Each site has its own task number, so a reader can tell whether a site and a task number belong to one use.
 #[test]
 fn holder_is_read_from_one_use() {
     model("holder_is_read_from_one_use", Some(2), || {
@@ -103,7 +103,8 @@ fn check_out_that_was_reported_as_an_earlier_use_ends_it_when_it_gives_up() {
     });
 }
 
-/// Asserts that a use that `ends` ends during a review is reported as ended if and only if it is reported as long.
+/// Ends a use with `ends` during a review. Asserts that the use is reported as ended if and only if it is reported as
+/// long.
 fn end_during_a_review<T: Send + 'static>(pool: &Pool, ends: impl FnOnce() -> T + Send + 'static) -> T {
     pool.report_holds_after(Some(Duration::from_nanos(1)));
     pool.environment().pass(Duration::from_secs(1));

@@ -217,8 +217,8 @@ fn caller_that_delivers_inline_is_held_for_a_bounded_number_of_events() {
             here.fetch_add(1, StatisticOrdering::Relaxed);
             noted.note(*number);
         });
-        // Its own event, and a turn of one. The other events are further back than the room allows, so their caller
-        // relieves it.
+        // The call delivers its own event, and one more as its turn. The other events are further back than the room
+        // allows, so their caller relieves this call.
         let here = here.into_inner();
         assert!(here <= 2, "one call has delivered {here} events");
         others.join().unwrap();

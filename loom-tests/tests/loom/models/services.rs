@@ -57,7 +57,7 @@ fn check_out_during_maintenance_gets_the_connection_that_is_put_back() {
             let pool = pool.clone();
             move || pool.maintain()
         });
-        // This finds neither a connection nor a permit while maintenance has the connection off its shard.
+        // This finds neither a connection nor a permit if maintenance has just taken the connection off its shard.
         check_in(check_out(&pool, connection(acquire(&pool))));
         runs.join().unwrap();
         assert_eq!(closed(&pool), []);

@@ -408,7 +408,7 @@ fn stale_connection_is_never_handed_to_the_first_of_two_later_waiters() {
     });
 }
 
-/// One of the newcomers needs the next segment. The one that leaves may be the later newcomer.
+/// One of the newcomers needs the next segment. The newcomer that leaves may be the later of the two.
 #[test]
 fn newcomer_that_leaves_takes_no_grant_of_one_before_it() {
     model("newcomer_that_leaves_takes_no_grant_of_one_before_it", Some(2), || {
