@@ -62,7 +62,7 @@ pub struct Hit<E: Environment> {
 }
 
 impl<E: Environment> Hit<E> {
-    /// Returns whether the use is timed, as about one in 128 is. If so, [`begin`](Self::begin) reads the clock.
+    /// Returns whether the use is timed. About one use in 128 is. If so, [`begin`](Self::begin) reads the clock.
     #[inline]
     pub fn is_timed(&self) -> bool {
         self.is_timed
@@ -94,7 +94,7 @@ enum Queued<E: Environment> {
     },
     Granted(Grant<E>),
     NotReady,
-    /// As many check-outs wait as may wait.
+    /// The largest allowed number of check-outs is already waiting.
     Full,
     /// The pool has changed in the meantime, so search again.
     Again,
@@ -231,9 +231,9 @@ impl<E: Environment> Core<E> {
                 return Sought::Granted(Grant::Refused(Box::new(self.refusal())));
             }
             self.close_stale(Self::CLOSED_ON_THE_WAY);
-            // The word is read before the shards are searched, and the admission swaps exactly this reading. If a
-            // connection stops being pending after the reading, the swap fails. If the connection stopped being pending
-            // earlier, it was also pushed earlier, and the search finds it (ordering 2).
+            // The word is read before the shards are searched, and the admission swaps the word only if it still equals
+            // this reading. If a connection stops being pending after the reading, the swap fails. If the connection
+            // stopped being pending earlier, it was also pushed earlier, and the search finds it (ordering 2).
             let counts = self.capacity.load();
             match self.take_any() {
                 Popped::Slot(slot) => match self.vet(Held::new(self, slot)) {

@@ -39,13 +39,13 @@ impl Attention {
         self.0.load(Ordering::Relaxed) & reason as u8 != 0
     }
 
-    /// Adds a reason. Returns whether it was not there.
+    /// Adds a reason. Returns whether it was absent.
     pub(super) fn add(&self, reason: Reason) -> bool {
         // Relaxed: see `is_needed`.
         self.0.fetch_or(reason as u8, Ordering::Relaxed) & reason as u8 == 0
     }
 
-    /// Removes a reason. Returns whether it was there.
+    /// Removes a reason. Returns whether it was present.
     pub(super) fn remove(&self, reason: Reason) -> bool {
         // Relaxed: see `is_needed`.
         self.0.fetch_and(!(reason as u8), Ordering::Relaxed) & reason as u8 != 0

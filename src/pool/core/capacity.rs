@@ -11,7 +11,7 @@ use crate::pool::sync::unless_mutant;
 /// A reading of the capacity word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Counts {
-    /// Connections that exist: pending, available, in use, being drained, or stale and still to be closed.
+    /// Connections that exist: pending, available, in use, being drained, or stale and not closed yet.
     pub(super) total: u32,
     /// Pending connections. A permit counts as one.
     pub(super) pending: u32,
@@ -190,13 +190,13 @@ impl Capacity {
         before.is_ok_and(|counts| counts.waiting)
     }
 
-    /// Counts a change of the word without another, so that no admission succeeds that has read the word before. The
-    /// limits have changed.
+    /// Counts a change although the counts stay the same, so that every admission that has already read the word fails.
+    /// Called when the limits have changed.
     pub(super) fn outdate_readings(&self) {
         let _ = self.update(|counts| Some(counts.next()));
     }
 
-    /// Writes the word without changing the counts, for [`Core::close`](super::Core::close), and likewise for a warm-up.
+    /// Writes the word without changing the counts, for [`Core::close`](super::Core::close) and for a warm-up.
     ///
     /// The order of this word's changes decides between this write and a release of capacity:
     ///

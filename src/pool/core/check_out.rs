@@ -14,8 +14,8 @@ use crate::pool::sync::contain;
 
 /// The start of a check-out or of a connection's use, and whether the check-out has waited.
 ///
-/// Packed, so that the future of a check-out stays small: the stopwatch's reading plus one, and in the lowest bit the
-/// mark. Zero if the stopwatch was not read: no subscriber was listening, and the check-out found a connection at once.
+/// Packed, so that the future of a check-out stays small: the stopwatch's reading plus one, and the mark in the lowest
+/// bit. Zero if the stopwatch was not read: no subscriber was listening, and the check-out found a connection at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Started(u64);
 
@@ -85,7 +85,7 @@ pub enum Refusal {
     },
     /// The pool is closed.
     Closed,
-    /// As many check-outs wait as may wait.
+    /// The largest allowed number of check-outs is already waiting.
     Full,
 }
 

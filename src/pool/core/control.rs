@@ -40,8 +40,8 @@ impl<E: Environment> Core<E> {
 
     /// Changes the pool's sizes to those of `wanted`, if they are still those of `seen`. Returns whether they were.
     ///
-    /// If the pool grows, waiters are granted permits. If it shrinks, available connections that are too many are closed
-    /// at once, and others when they come back.
+    /// If the pool grows, waiters are granted permits. If it shrinks, surplus connections are closed: available
+    /// connections at once, and connections in use when they come back.
     pub fn try_resize(self: &Arc<Self>, seen: &PoolOptions, wanted: &PoolOptions) -> bool {
         {
             let _registry = self.registry.lock();
@@ -68,7 +68,7 @@ impl<E: Environment> Core<E> {
 
     #[cold]
     fn has_surplus_still(&self) -> bool {
-        // The sizes change under this lock. While they stay, a number that is within the limit remains so.
+        // The sizes change under this lock. As long as they do not change, a number within the limit stays within it.
         let _registry = self.registry.lock();
         let is_surplus = self.capacity.load().total > self.limits().total;
         if !is_surplus {
@@ -79,7 +79,8 @@ impl<E: Environment> Core<E> {
 
     /// Closes available connections while there are more connections than `maxPoolSize` allows.
     ///
-    /// A check-in that has not noticed the resize yet may make another available. The next maintenance closes it.
+    /// A check-in that has not noticed the resize yet may still make a surplus connection available. The next
+    /// maintenance closes it.
     pub(super) fn trim(&self) {
         while self.has_surplus() {
             let Popped::Slot(slot) = self.take_any() else { return };
@@ -88,8 +89,8 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// Makes check-outs leave the shortest path, where they find that the pool is suspended. Returns whether it was not.
-    /// Making them wait is left to the caller of the core.
+    /// Makes check-outs take the long path, on which they find that the pool is suspended. Returns `false` if it was
+    /// already suspended. The caller of the core makes them wait.
     pub fn suspend(&self) -> bool {
         self.attention.add(Reason::Suspended)
     }

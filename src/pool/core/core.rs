@@ -42,7 +42,7 @@ pub struct Core<E: Environment> {
     pub(super) sizes: SizesWord,
     /// Whether a connection can perish, so that each must be vetted before and after use.
     pub(super) vetting: bool,
-    /// How many connections [`Core::populate`] is to keep open, if more than `minPoolSize`.
+    /// How many connections [`Core::populate`] must keep open, if more than `minPoolSize`.
     pub(super) wanted: StatisticU32,
     /// After how many ticks of the coarse clock an available connection is due for a check.
     pub(super) check_after: u32,
@@ -58,7 +58,7 @@ pub struct Core<E: Environment> {
     /// The number of the most recently created connection. Changes under the registry's lock; a forked child reads it
     /// without the lock.
     last_id: UnmodelledU64,
-    /// The number of detached connections that are still to be closed.
+    /// The number of detached connections that are not closed yet.
     pub(super) stale: AtomicU32,
     /// Whether a service was cleared since the shards were last searched for connections to it.
     pub(super) service_cleared: AtomicU32,
@@ -305,7 +305,7 @@ impl<E: Environment> Core<E> {
     fn heed_change_of_log(&self, listens: bool) {
         if listens {
             self.attention.add(Reason::Log);
-            // A use that the log was told of may have ended since, unreported.
+            // A use that was reported to the log may have ended since, without a report.
             self.slab.iter().for_each(|slot| slot.forget_use());
         } else {
             self.attention.remove(Reason::Log);
@@ -574,9 +574,9 @@ impl<E: Environment> Core<E> {
 
     /// Makes all connections stale and leaves the phase and the queue as they are.
     ///
-    /// This is for a pool whose connections no longer work or are to be replaced, for a reason that says nothing about the
-    /// server. It does not emit an event or close anything: [`Core::maintain`] closes the connections that were available. Connections
-    /// to services become stale as well. Does nothing to a closed pool.
+    /// This is for a pool whose connections no longer work or must be replaced, for a reason that says nothing about
+    /// the server. It does not emit an event or close anything: [`Core::maintain`] closes the connections that were
+    /// available. Connections to services become stale as well. Does nothing to a closed pool.
     pub fn renew(&self) {
         let mut registry = self.registry.lock();
         let state = self.state.load();
@@ -586,8 +586,8 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// Changes the pool word to a new generation, then empties the shards. A check-in after that sees the new
-    /// generation. The caller holds the registry's lock.
+    /// Changes the pool word to a new generation, then empties the shards. A later check-in sees the new generation.
+    /// The caller holds the registry's lock.
     fn begin_generation(&self, registry: &mut Registry, state: PoolState) {
         self.state.store(state);
         let stale = self.detach_all();
@@ -596,7 +596,7 @@ impl<E: Environment> Core<E> {
         registry.stale.extend(stale.into_iter().map(|(top, _)| top));
     }
 
-    /// Empties all shards. Returns the tops of their stacks, with their lengths.
+    /// Empties all shards. Returns the top and the length of each stack.
     fn detach_all(&self) -> Vec<(u32, u32)> {
         let tops = self.shards.iter().filter_map(|shard| shard.detach());
         tops.map(|top| (top, self.slab.slot(top).link().depth)).collect()

@@ -34,7 +34,7 @@ struct Drain {
 pub(super) enum Left {
     /// It ended without being displaced.
     Ended,
-    /// It was displaced: its connection is to be closed for a waiter.
+    /// It was displaced: its connection must be closed for a waiter.
     Displaced,
 }
 

@@ -31,8 +31,8 @@ pub enum WentStale {
 ///
 /// # Safety
 ///
-/// Check-outs and check-ins follow the pointers that [`with_nearby`](Self::with_nearby) provides. For each thread, it
-/// must always do the same one of two things:
+/// Check-outs and check-ins follow the pointers that [`with_nearby`](Self::with_nearby) provides. That method must
+/// behave in one of two ways, always the same way for a given thread:
 ///
 /// - It returns `None`, and does not call `f`.
 /// - It calls `f` with the thread's note. Each thread has one note, and no other thread has access to it. Outside of
@@ -80,7 +80,7 @@ pub unsafe trait Environment: Send + Sync + 'static {
         None
     }
 
-    /// Returns how many check-outs may wait at a time. Asked once. `None` is no limit.
+    /// Returns how many check-outs may wait at a time. Asked once. `None` means no limit.
     fn max_waiting(&self) -> Option<u32> {
         None
     }
@@ -97,8 +97,8 @@ pub unsafe trait Environment: Send + Sync + 'static {
     }
 
     /// Returns whether a subscriber is listening. If not, no events are built. An environment that begins to listen
-    /// later first calls [`Core::heed_listeners`](super::Core::heed_listeners). A thread that then gets `true` here
-    /// sees that call.
+    /// later first calls [`Core::heed_listeners`](super::Core::heed_listeners). A thread that gets `true` from then on
+    /// sees the effect of that call.
     ///
     /// May be called under the registry's lock, so it must not call foreign code.
     fn listens(&self) -> bool {

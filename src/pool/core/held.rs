@@ -23,7 +23,7 @@ use crate::pool::sync::{discard, wake};
 /// that hold a connection.
 ///
 /// A single pointer, because the slot leads to the core. A result of two words would be returned in two stores, and a
-/// caller that reads both with one load would wait for them. That accounted for a sixth of the time of a check-out and
+/// caller that reads both with one load would wait for them. This wait took a sixth of the time of a check-out and
 /// check-in.
 pub(super) struct Held<E: Environment> {
     slot: NonNull<Slot<E::Connection>>,
@@ -134,7 +134,7 @@ impl<E: Environment> Held<E> {
     }
 
     /// Makes the connection available: pushes it onto this shard, hands it over to the first check-out in the queue, or
-    /// closes it if it is stale or one too many.
+    /// closes it if it is stale or surplus.
     #[inline(never)]
     pub(super) fn make_available(self, shard: &Shard) {
         if self.core().has_surplus() {

@@ -106,8 +106,8 @@ impl<E: Environment> Lease<E> {
 impl<E: Environment> Core<E> {
     /// Closes the available connections that `keep` refuses. Returns how many it has closed.
     ///
-    /// The connections of one shard are judged at a time, from the one that was used longest ago. If `keep` panics, the
-    /// connections that are left become available.
+    /// Judges the connections of one shard at a time, beginning with the least recently used connection. If `keep`
+    /// panics, the connections that are left become available.
     ///
     /// # Race window
     ///

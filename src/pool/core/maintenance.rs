@@ -42,8 +42,8 @@ impl<E: Environment> Core<E> {
 
     /// Does one background run, except for its last part, [`Core::populate`].
     ///
-    /// Notices whether a log is listening, interrupts the connections that a clear marked, closes stale connections and
-    /// those that are too many, and removes available connections that have perished. Does not wait for more work.
+    /// Notices whether a log is listening, interrupts the connections that a clear marked, closes stale and surplus
+    /// connections, and removes available connections that have perished. Does not wait for more work.
     pub fn maintain(self: &Arc<Self>) {
         self.heed_log();
         self.interrupt_cleared();
@@ -84,8 +84,8 @@ impl<E: Environment> Core<E> {
         self.create_towards(wanted, |_| false)
     }
 
-    /// Creates a connection towards this number. Leaves the last permit to check-outs if `spares_a_permit` says so of the
-    /// number of connections.
+    /// Creates a connection towards this number. Leaves the last permit to check-outs if `spares_a_permit` returns
+    /// `true` for the number of connections.
     fn create_towards(self: &Arc<Self>, wanted: u32, spares_a_permit: impl Fn(u32) -> bool) -> Option<Pending<E>> {
         loop {
             if self.state.load().phase != Phase::Ready {

@@ -63,9 +63,8 @@
 //!
 //! A check-out that holds a permit waits as an opener from the start. The connection is opened only after the tasks
 //! that are ready have run. If a connection comes back first, no connection is opened, and the permit goes to the next
-//! check-out in the queue. The opening task is what waits for the ready tasks, because the check-out itself may not be
-//! polled in the meantime. As in any fair queue, a grant stays with its check-out until the check-out is polled or
-//! dropped.
+//! check-out in the queue. The opening task waits for the ready tasks, because the check-out itself may not be polled
+//! in the meantime. As in any fair queue, a grant stays with its check-out until the check-out is polled or dropped.
 //!
 //! A connection bypasses an opener in two cases. First, a new connection that no check-out claims goes to a waiter
 //! first. Otherwise the waiter would open another connection, and the pool would hold more than it needs. Second, a
@@ -113,7 +112,7 @@
 //! 8. `PoolCleared` follows the change of the generation, under the same lock. [`Core::renew`] changes the generation
 //!    without an event: the connections no longer work, but not because of the server, so the pool continues to serve.
 //! 9. Either the thread that closes the pool sees that nothing is left, or the thread that gives back the last capacity
-//!    sees that the pool is closed and says so: `Capacity::order_releases`.
+//!    sees that the pool is closed and announces it: `Capacity::order_releases`.
 //! 10. If a drain begins while a check-out queues up, the later of the two notices the earlier:
 //!     `Capacity::set_draining`.
 //!

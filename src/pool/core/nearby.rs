@@ -40,17 +40,17 @@ use super::slab::{Link, Slot, Stamp};
 /// INV-17 (what a noted head says): if the head of the noted shard is `with`, this thread made it by pushing `slot`,
 /// and `slot` is on top. If the head is `without`, this thread made it by taking `slot`, the link of `slot` was `link`,
 /// and the stack below is unchanged. A clear of the pool has not reached this shard since, because it would have
-/// changed the head. Clearing a service does not change them, but then connections are vetted, and check-ins do not put
-/// slots back. If another thread has pushed `slot` elsewhere in the meantime, its link differs, or nothing is below it
-/// on either stack. About a head that the shard no longer has, the note says nothing, and its fields may belong to
-/// different slots, or to another core.
+/// changed the head. Clearing a service does not change the heads, but then connections are vetted, and check-ins do
+/// not put slots back. If another thread has pushed `slot` elsewhere in the meantime, its link differs, or nothing is
+/// below it on either stack. The note says nothing about a head that the shard no longer has: its fields may then
+/// belong to different slots, or to another core.
 #[derive(Debug)]
 pub struct Nearby {
     /// The number of the core, or [`Nearby::NO_CORE`].
     core: Cell<u64>,
     shard: Cell<NonNull<Shard>>,
-    /// The slot of `with` and `without`, whose type the note does not know. While both are [`PastHead::OF_NO_SHARD`],
-    /// it may be a slot of an earlier core that no longer exists.
+    /// The slot of `with` and `without`. The note does not know the slot's type. While both are
+    /// [`PastHead::OF_NO_SHARD`], this may be a slot of an earlier core that no longer exists.
     slot: Cell<*const ()>,
     link: Cell<Link>,
     with: Cell<PastHead>,

@@ -102,7 +102,7 @@ impl<E: Environment> Core<E> {
     }
 
     /// Returns whether the pool can do without one of its established connections, or has no capacity to replace it
-    /// first. The caller holds the registry's lock, or asks for a guess.
+    /// first. The caller holds the registry's lock, or only needs a guess.
     pub(super) fn can_spare_one(&self) -> bool {
         let counts = self.capacity.load();
         self.min_pool_size() == 0
@@ -129,7 +129,7 @@ impl<E: Environment> Core<E> {
         can_spare
     }
 
-    /// Returns how many connections [`Core::populate`] is to keep open: `minPoolSize`, and a replacement for each
+    /// Returns how many connections [`Core::populate`] must keep open: `minPoolSize`, and a replacement for each
     /// connection that is worn and cannot be spared. `kept` is the number of worn connections in the shards.
     pub(super) fn wanted_size(&self, kept: u32) -> u32 {
         let least = self.min_pool_size();

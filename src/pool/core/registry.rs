@@ -15,10 +15,10 @@ use crate::pool::error::Cause;
 pub(super) struct Registry {
     /// Slots without an owner.
     pub(super) free: Vec<u32>,
-    /// The tops of detached stacks. All their connections are stale and still to be closed.
+    /// The tops of detached stacks. All their connections are stale and not closed yet.
     pub(super) stale: Vec<u32>,
     pub(super) cause: Option<Cause>,
-    /// Connections up to this generation are still to be interrupted.
+    /// Connections up to this generation must still be interrupted.
     pub(super) interrupt: Option<u64>,
     pub(super) drains: DrainQueue,
     pub(super) services: Services,

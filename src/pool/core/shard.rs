@@ -119,7 +119,7 @@ impl Shards {
 
     /// Creates about one shard per thread (a power of two), but at most one for every two connections. With more
     /// shards, more threads would work without moving a cache line, but the first check-out to wait flags all shards:
-    /// with one shard per connection, a nearly saturated pool does up to a half less.
+    /// with one shard per connection, the throughput of a nearly saturated pool drops by up to a half.
     pub(super) fn new(threads: usize, capacity: u32) -> Self {
         Self((0..Self::count(threads, capacity)).map(|_| CachePadded::new(Shard::new())).collect())
     }
@@ -148,8 +148,8 @@ impl Shards {
 
 /// One shard.
 ///
-/// It is nothing but an atomic, and therefore a cell: a reference to a cell may outlive it, as happens in a push after
-/// which other threads free the core. Any other reference must point to live memory for as long as it is a function's
+/// It is nothing but an atomic, and therefore a cell: a reference to a cell may outlive it, as happens when other
+/// threads free the core after a push. Any other reference must point to live memory for as long as it is a function's
 /// parameter. So the functions that push take pointers to the slab and the slot.
 #[derive(Debug)]
 pub(super) struct Shard(AtomicU64);
@@ -197,8 +197,8 @@ impl Shard {
         Some(below.past())
     }
 
-    /// Puts a slot back, if the shard has this head. Taking the slot from the shard made the head, and the slot still
-    /// has its link. Returns the new head.
+    /// Puts a slot back, if the shard has this head. The shard got this head when the slot was taken from it, and the
+    /// slot still has its link. Returns the new head.
     ///
     /// The slot's connection was taken or created after this head was made. So it is current, unless a clear or a close
     /// is in progress that has not reached this shard yet. The clear then detaches it with the others, because it

@@ -31,7 +31,7 @@ pub struct PoolStatus {
     pub in_use: u32,
     /// Connections in use that their callers have checked in and that are being drained.
     pub draining: u32,
-    /// Connections that became stale while they were available, and are still to be closed.
+    /// Connections that became stale while they were available, and are not closed yet.
     pub stale: u32,
     /// Check-outs in the queue that are neither opening a connection nor about to open one.
     pub waiting: u32,

@@ -34,9 +34,9 @@ pub(super) struct Tally {
     waited: StatisticU64,
 }
 
-/// What to subtract from a slot's hits for the number of uses of its present connection: the hits before the connection
-/// was created, less its uses that were no hits. Modulo 2^56, as the hits are counted, which leaves room for a byte
-/// beside it.
+/// The difference between a slot's hits and the number of uses of its present connection: the hits before the
+/// connection was created, minus its uses that were not hits. Modulo 2^56, as the hits are counted, which leaves room
+/// for a byte beside it.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct FirstUse([u8; 7]);
 
@@ -75,13 +75,13 @@ impl Tally {
         Self { word: AtomicU64::new(1), waited: StatisticU64::new(0) }
     }
 
-    /// Counts a hit. Returns whether its use is to be timed. Called by the owner.
+    /// Counts a hit. Returns whether its use must be timed. Called by the owner.
     #[inline]
     pub(super) fn count_hit(&self) -> bool {
         self.note_use(Self::ONE_HIT)
     }
 
-    /// Notes a use that is not a hit. Returns whether it is to be timed. Called by the owner.
+    /// Notes a use that is not a hit. Returns whether it must be timed. Called by the owner.
     pub(super) fn count_other(&self) -> bool {
         self.note_use(0)
     }

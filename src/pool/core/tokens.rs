@@ -244,7 +244,7 @@ impl<E: Environment> Closing<E> {
             core.serve_permits();
         }
         if *counts_as == CountsAs::Pending {
-            // A failed establishment does not start another at once, because the server may be overloaded.
+            // A failed establishment does not trigger another one at once, because the server may be overloaded.
             core.schedule_if_closed();
         } else {
             core.schedule_population();

@@ -129,13 +129,13 @@ impl<G> LockedWaitList<G> {
         self.lanes.queue(lane).limit.load().since(self.word(lane).next) >= SIZE
     }
 
-    /// Keeps memory for the next segments. Returns what it has no room for.
+    /// Keeps memory for the next segments. Returns the memory that it has no room for.
     pub(super) fn keep(&mut self, parts: Parts<G>) -> Parts<G> {
         self.spares.keep(parts)
     }
 
-    /// Returns whether a lane has as many waiters as it may have. Only `Waiters` is limited: the check-outs of the other
-    /// lanes have been waiters.
+    /// Returns whether a lane has the largest allowed number of waiters. Only `Waiters` is limited: the check-outs of
+    /// the other lanes have been waiters.
     pub(in crate::pool::core) fn is_full(&self, lane: Lane) -> bool {
         self.is_full_with(lane, self.word(lane))
     }

@@ -11,8 +11,8 @@
 //! the hand-over. So neither waits for the other, and while another waiter is in the queue, neither takes a lock. Cells
 //! are kept in segments of a fixed number of tickets, which come and go with the tickets ([`segments`]). Up to this
 //! point, the design follows CQS (Koval, Khalanskiy, Alistarh, PLDI 2023). Unlike in CQS, one word holds both ends of
-//! the queue, so that a granter never claims a ticket that no waiter has. And a directory leads to the segments, so
-//! that their memory can be freed as soon as their tickets are over.
+//! the queue, so that a granter never claims a ticket without a waiter. And a directory leads to the segments, so that
+//! their memory can be freed as soon as their tickets are over.
 //!
 //! A waiter parks in one of two ways. With `own`, it leaves the task's waker in the cell. With `event`, which the
 //! feature `event-listener-queue` selects, it listens to an event-listener `Event` in its cell. Everything else is the
@@ -279,9 +279,9 @@ impl<G> WaitList<G> {
     /// The most promises that [`claim_turned_away`](Self::claim_turned_away) takes at a time. It is small, so that the
     /// section under the lock is short and delays leaving waiters only briefly.
     pub(super) const BATCH: usize = 16;
-    /// Newcomers look ahead once every this many tickets.
+    /// Newcomers look ahead once in this many tickets.
     const STRETCH: u32 = if SIZE < 4 { 1 } else { SIZE / 4 };
-    /// A newcomer that is waiting for a cell tries the lock once every this many looks.
+    /// A newcomer that is waiting for a cell tries the lock once in this many looks.
     #[cfg(not(loom))]
     const LOOKS: u32 = 8;
     #[cfg(loom)]

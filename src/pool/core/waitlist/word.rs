@@ -143,7 +143,7 @@ impl Tickets {
         self.load()
     }
 
-    /// Loads a word that only the lock's holder changes, for that holder, or loads any word as a hint.
+    /// Loads the word without ordering: as a hint or, if only the lock's holder changes the word, for that holder.
     pub(super) fn peek(&self) -> Word {
         Word::unpack(published!(self.0))
     }
