@@ -1,6 +1,7 @@
-//! In-order delivery of events by the threads that emit them, with a limit on the work of each thread for others.
+//! In-order delivery of events by the threads that emit them, with a limit on the work that each thread does for
+//! others.
 //!
-//! Events have no task or thread of their own. A [`Delivery`] delivers an event in one of two ways:
+//! No task or thread is dedicated to events. A [`Delivery`] delivers an event in one of two ways:
 //!
 //! - *Inline* ([`Delivery::deliver_inline`]): the caller calls the subscribers itself, at once and without a lock. This
 //!   is for the frequent events. Each caller delivers its own events, so two callers may be inside the subscribers at
@@ -71,7 +72,7 @@
 //!   the role, after the current event.
 //! - `room`: callers may leave at most this many events behind. A caller whose last event is further back waits until
 //!   it is nearer to the front. A slow subscriber therefore slows down the emitting callers in proportion. A caller
-//!   that is about to deliver inline cannot leave any behind: it waits until all earlier events are delivered.
+//!   that is about to deliver inline leaves no events behind: it waits until all earlier events are delivered.
 //!
 //! # Invariants
 //!
@@ -82,10 +83,10 @@
 //!   until the deliverer removes it, under the lock, and then gives it exactly one verdict.
 //! - D-3 (the queue is bounded): each event that was left behind was at most `room` positions from the front when its
 //!   caller left. The queue therefore holds at most `room` events, plus the events of the calls in progress.
-//! - D-4 (a caller is delayed by a bounded number of events): a waiting caller, by at most the events in front of its
-//!   own, which D-3 bounds. A deliverer, by `turn` events and then by the queued events, which D-3 also bounds: the
-//!   first caller that queues another event takes over the role. A caller that delivers inline while the queue is idle,
-//!   only by its own event.
+//! - D-4 (a caller is delayed by a bounded number of events): a waiting caller is delayed by at most the events in
+//!   front of its own, which D-3 bounds. A deliverer is delayed by `turn` events and then by the queued events, which
+//!   D-3 also bounds: the first caller that queues another event takes over the role. A caller that delivers inline
+//!   while the queue is idle is delayed only by its own event.
 //! - D-5 (the flag): at the end of each section under the lock, `busy` is false if and only if the queue is empty and
 //!   the role is free.
 //!
@@ -117,8 +118,8 @@
 //!
 //! # Race window
 //!
-//! A deliverer may end its turn, not find a waiting caller and continue, just before a caller arrives. That caller
-//! finds the deliverer marked as tired and waits for one event. Later callers leave, because one successor is enough.
+//! A deliverer may end its turn, find no waiting caller and continue, just before a caller arrives. That caller finds
+//! the deliverer marked as tired and waits for one event. Later callers leave, because one successor is enough.
 //!
 //! # What may wait
 //!

@@ -220,7 +220,7 @@ impl PoolEvent {
 #[non_exhaustive]
 pub enum ConnectionClosedReason {
     /// The pool was cleared after the connection was created, or no longer wants the connection: it was
-    /// [detached](crate::Connection::detach) or [not retained](crate::Pool::retain), or one too many after a
+    /// [detached](crate::Connection::detach) or [not retained](crate::Pool::retain), or surplus after a
     /// [resize](crate::Pool::resize).
     Stale,
     /// The connection was idle for longer than `maxIdleTimeMS`, or its lifetime
@@ -254,7 +254,7 @@ impl ConnectionClosedReason {
 pub enum CheckOutFailedReason {
     /// The pool is closed.
     PoolClosed,
-    /// The check-out waited longer than its limit, or would have had to wait behind as many others as may wait.
+    /// The check-out waited longer than its limit, or the largest allowed number of check-outs was already waiting.
     Timeout,
     /// The connection could not be established, or the pool is paused because of such an error.
     ConnectionError,

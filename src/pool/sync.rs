@@ -7,7 +7,7 @@
 //! - `Arc`: reference counts only guard memory; none of the pool's orderings rely on them.
 //! - A connection's number and the record of its events: they pass with the ownership of the connection's slot, or
 //!   change under the registry's lock. They are atomics for the sake of a forked child, which only reads them.
-//! - The numbers of pinned connections: statistics for an error message that nothing else depends on.
+//! - The numbers of pinned connections: statistics that only an error message uses.
 //! - The counters and histograms of `metrics`: statistics as well. A slot's count of hits uses the facade, because it
 //!   relies on the ownership of the slot.
 //!

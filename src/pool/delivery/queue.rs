@@ -117,7 +117,7 @@ impl<T> Queue<T> {
         self.emitted += 1;
     }
 
-    /// Decides for a caller that waits for all events so far except the last `room`.
+    /// Decides the next step of a caller that waits for all events so far except the last `room`.
     pub(super) fn arrive(&mut self, room: u32) -> (Next<T>, Caller) {
         // A thread inside a subscriber must not wait, because another caller, or its own delivery, may be waiting for
         // it.
@@ -130,7 +130,7 @@ impl<T> Queue<T> {
         (if waits { self.wait(caller) } else { Next::Leave }, caller)
     }
 
-    /// Lifts an embargo, and decides for the thread whose inline delivery has ended.
+    /// Lifts an embargo, and decides the next step of the thread whose inline delivery has ended.
     pub(super) fn lift(&mut self, embargo: u64, room: u32) -> (Next<T>, Caller) {
         self.embargoes.retain(|present| *present != embargo);
         if self.role == Role::Reserved(embargo) {
@@ -153,8 +153,8 @@ impl<T> Queue<T> {
         if caller.may_wait && caller.is_behind(self.delivered) { self.wait(caller) } else { Next::Leave }
     }
 
-    /// Decides for a caller that has the role or finds it free while there is an event in the queue. The caller
-    /// delivers the event, unless it must reserve the role for the thread that emitted it.
+    /// Decides the next step of a caller that has the role, or finds it free while there is an event in the queue. The
+    /// caller delivers the event, unless it must reserve the role for the thread that emitted it.
     fn go_on(&mut self, caller: Caller) -> Next<T> {
         let embargo = self.events.front().expect("BUG: the deliverer continues without an event").embargo;
         if self.embargoes.contains(&embargo) {
@@ -167,7 +167,8 @@ impl<T> Queue<T> {
         Next::Deliver(self.next())
     }
 
-    /// Decides for a deliverer that has delivered an event. Also returns the verdicts to give outside of the lock.
+    /// Decides the next step of a deliverer that has delivered an event. Also returns the verdicts to give outside of
+    /// the lock.
     pub(super) fn delivered_one(&mut self, deliverer: Caller) -> (Next<T>, Told) {
         self.delivered += 1;
         if self.events.is_empty() {
@@ -185,7 +186,7 @@ impl<T> Queue<T> {
         (self.go_on(deliverer), told)
     }
 
-    /// Decides for a caller that was waiting and was given the role.
+    /// Decides the next step of a caller that was waiting and was given the role.
     pub(super) fn succeed(&mut self, caller: Caller) -> Next<T> {
         self.go_on(caller)
     }

@@ -52,8 +52,8 @@ pub enum CheckOutError {
     /// `WaitQueueTimeoutError`: no connection became available in time. Says nothing about the server's state.
     #[error(transparent)]
     WaitQueueTimeout(Box<WaitQueueTimeoutError>),
-    /// As many check-outs were waiting as may wait ([`PoolBuilder::max_waiting`](crate::PoolBuilder::max_waiting)). Says
-    /// nothing about the server's state.
+    /// The largest allowed number of check-outs was already waiting
+    /// ([`PoolBuilder::max_waiting`](crate::PoolBuilder::max_waiting)). Says nothing about the server's state.
     #[error("{0}")]
     WaitQueueFull(Box<WaitQueueFull>),
     /// The connection that this check-out opened could not be established, or the check-out was waiting in the queue
@@ -232,7 +232,7 @@ pub struct WaitQueueTimeoutError {
     pub in_use: u32,
     /// How many of the connections in use had been checked in and were being drained.
     pub draining: u32,
-    /// How many of the connections were available, having become free too late.
+    /// How many of the connections were available: they became free too late.
     pub available: u32,
     /// How many of the connections were pending.
     pub pending: u32,
@@ -257,8 +257,8 @@ pub enum TimeLimit {
     WaitQueueTimeout,
     /// `timeoutMS`: how long an operation, or a check-out on its own, may take.
     Timeout,
-    /// A limit of the operation that checks out the connection, by name: `serverSelectionTimeoutMS` of a client with
-    /// `timeoutMS` limits how long an operation may take until it has a server and a connection.
+    /// A limit of the operation that checks out the connection, by name. For example, `serverSelectionTimeoutMS` of a
+    /// client with `timeoutMS` limits how long an operation may take to get a server and a connection.
     Operation(&'static str),
     /// The deadline that the caller gave to `Pool::check_out_until`.
     Deadline,
@@ -335,7 +335,7 @@ impl WaitQueueTimeoutError {
 
 impl StdError for WaitQueueTimeoutError {}
 
-/// A check-out failed at once because as many others were waiting as may wait.
+/// A check-out failed at once because the largest allowed number of check-outs was already waiting.
 ///
 /// ```
 /// use wharf::WaitQueueFull;

@@ -93,13 +93,13 @@ impl EstablishError {
         Self(Arc::new(Parts { pooled: None, stage, labels: Labels::NONE, retryable, clears_pool: true, source }))
     }
 
-    /// Returns the error with its labels replaced by these.
+    /// Returns the error with these labels in place of its own.
     #[must_use]
     pub fn with_labels(self, labels: Labels) -> Self {
         self.changed(|parts| parts.labels = labels)
     }
 
-    /// Returns the error with this setting for whether it is retryable when no label says so.
+    /// Sets whether the error is retryable if none of its labels makes it so.
     ///
     /// No part of the operation was sent, so this only says whether a new attempt may succeed. It may succeed after a
     /// network error, a timeout, or a server error that the specifications of retryable reads and writes list. It
@@ -109,8 +109,7 @@ impl EstablishError {
         self.changed(|parts| parts.retryable = retryable)
     }
 
-    /// Returns the error with this setting for whether it clears the pool when it does not have the label of an
-    /// overloaded server.
+    /// Sets whether the error clears the pool, unless it has the label of an overloaded server.
     ///
     /// An error saying that the server is not primary or is recovering does not clear the pool, unless the server is
     /// shutting down (SDAM, "Error handling pseudocode").

@@ -163,7 +163,7 @@ impl fmt::Debug for Histogram {
     }
 }
 
-/// How many buckets are allocated together: those of a range that spans a factor of sixteen.
+/// How many buckets are allocated together: the buckets of a range that spans a factor of sixteen.
 const CHUNK: usize = 64;
 
 /// Records times from any thread.

@@ -57,8 +57,9 @@ pub struct PoolMetrics {
     pub address: Arc<str>,
     /// The current numbers of connections and of waiting check-outs.
     pub status: PoolStatus,
-    /// Whether the pool is ready and its server accepts writes, as far as a client knows that: it is a primary, a mongos, a
-    /// standalone server, or behind a load balancer. A pool without a client only knows whether it is ready.
+    /// Whether the pool is ready and its server accepts writes, as far as its client knows. A server accepts writes if
+    /// it is a primary, a mongos or a standalone server, or is behind a load balancer. A pool without a client only
+    /// knows whether it is ready.
     pub accepts_writes: bool,
     /// `minPoolSize`: how many connections the pool keeps open.
     pub min_pool_size: u32,
@@ -204,7 +205,7 @@ impl Closes {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct DrainMetrics {
-    /// Drains that have begun. [`PoolStatus::draining`] counts those that have not ended.
+    /// Drains that have begun. [`PoolStatus::draining`] counts the drains that have not ended.
     pub begun: u64,
     /// Drains after which the connection was used again.
     pub reused: u64,

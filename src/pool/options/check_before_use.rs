@@ -11,8 +11,7 @@ use std::time::Duration;
 pub enum CheckBeforeUse {
     /// The pool does not check connections. A check-out may return a connection that the server has closed.
     Never,
-    /// The pool checks a connection that was available for longer than this, or for almost as long: from 0.2 seconds
-    /// less on.
+    /// The pool checks a connection that was available for longer than this, or for up to 0.2 seconds less.
     ///
     /// A connection that was used more recently costs its check-out and check-in a comparison each, and no reading of the
     /// system's clock: while such a pool lives, a thread of this process advances a coarse clock ten times a second.

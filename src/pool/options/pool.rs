@@ -76,7 +76,7 @@ macro_rules! pool_options {
             /// are replaced before they are closed, and can be checked out until then, unless the pool already has
             /// `maxPoolSize` connections. The reason in the event is "idle". Not part of connection strings.
             pub max_lifetime: Duration,
-            /// By how much each connection's idle time and lifetime are shortened at most, in percent. Default 0.
+            /// The most by which each connection's idle time and lifetime are shortened, in percent. Default 0.
             ///
             /// Each connection's share is random, so connections that were opened together do not expire together. Not
             /// part of connection strings.
@@ -174,8 +174,8 @@ pool_options! {
 
     /// How long a check-out waits for an idle connection or for a permit to open one.
     ///
-    /// Deprecated in favour of `timeoutMS`, and ignored where that is set, for the pool or for the operation. The time
-    /// for establishing a connection does not count; an endpoint limits it by `connectTimeoutMS`. The
+    /// Deprecated in favour of `timeoutMS`, and ignored where `timeoutMS` is set, for the pool or for the operation.
+    /// The time for establishing a connection does not count; an endpoint limits it by `connectTimeoutMS`. The
     /// [guide](crate::guide::time_limits) has a table of all limits.
     wait_queue_timeout: Duration {
         uri: "waitQueueTimeoutMS",
@@ -352,10 +352,10 @@ impl PoolOptions {
 
     /// Returns whether the mere passing of time can create work for the background task, whatever the pool's sizes.
     ///
-    /// Such work is closing connections that were idle for too long or are too old. `minPoolSize` also creates such work:
-    /// retrying to open connections, and so does a resize (`Core::needs_intervals`). All other work follows from a clear, a
-    /// close or a call to `ready`, each of which requests maintenance. In load-balanced mode, maintenance at intervals looks
-    /// again for connections to cleared services.
+    /// Such work is closing connections that were idle for too long or are too old. `minPoolSize` also creates such
+    /// work, because failed openings are retried, and so does a resize (`Core::needs_intervals`). All other work
+    /// follows from a clear, a close or a call to `ready`, each of which requests maintenance. In load-balanced mode,
+    /// maintenance at intervals looks again for connections to cleared services.
     pub(crate) fn needs_intervals(&self) -> bool {
         self.has_expiry() || self.load_balanced
     }
@@ -371,7 +371,7 @@ impl PoolOptions {
         if max_pool_size == 0 { MAX_CONNECTIONS } else { max_pool_size }
     }
 
-    /// Refuses options that differ from the pool's present options otherwise than in its sizes.
+    /// Refuses options that differ from the pool's present options in anything but the sizes.
     pub(crate) fn check_resize_from(&self, present: &Self) -> Result<(), InvalidOption> {
         const SIZES: [&str; 3] = ["minPoolSize", "maxPoolSize", "maxConnecting"];
         let differs = |option: &&PoolOption| (option.value)(self) != (option.value)(present);

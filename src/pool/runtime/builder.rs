@@ -144,7 +144,7 @@ impl<E: Establish> PoolBuilder<E> {
         self
     }
 
-    /// Sets how many check-outs may wait at a time. A check-out beyond it fails at once with
+    /// Sets how many check-outs may wait at a time. A check-out beyond this number fails at once with
     /// [`CheckOutError::WaitQueueFull`](crate::CheckOutError::WaitQueueFull), which has the pool's numbers. By default
     /// (`None`) there is no limit.
     ///
@@ -205,7 +205,8 @@ impl<E: Establish> PoolBuilder<E> {
     /// Sets whether the durations of events and metrics are measured with tokio's clock, which tests can pause. By
     /// default, the pool reads a clock that is never paused and that takes a third of the time to read.
     ///
-    /// The time after which a connection is [checked](Establish::check) follows. Idle times and time limits are measured with tokio's clock in any case.
+    /// The time after which a connection is [checked](Establish::check) is measured with the same clock. Idle times and
+    /// time limits are measured with tokio's clock in any case.
     pub fn tokio_clock(mut self, on: bool) -> Self {
         self.tokio_clock = on;
         self

@@ -23,7 +23,7 @@ type Close = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// A close that completes at once does not need a task. A longer close continues in a task on the pool's runtime or,
 /// failing that, on the caller's. Without a runtime, the future is dropped.
 ///
-/// Catches a panic, so that the pool still closes its other connections. By then the panic hook has reported it.
+/// Catches a panic, so that the pool still closes its other connections. The panic hook has already reported it.
 #[cold]
 pub(super) fn begin<E: Establish>(
     environment: &TokioEnvironment<E>,

@@ -1,7 +1,8 @@
 //! A clock that takes one load to read, and is a tenth of a second coarse.
 //!
-//! Linux's coarse clock took 6 to 8 ns on a loaded Xeon. This clock is a word in memory that a thread advances while a pool
-//! uses it. A task would not do: a check-out may be the first thing that a current-thread runtime runs after a pause.
+//! Linux's coarse clock took 6 to 8 ns on a loaded Xeon. This clock is a word in memory that a thread advances while a
+//! pool uses it. A task would be too late: a check-out may be the first thing that a current-thread runtime runs after
+//! a pause.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};

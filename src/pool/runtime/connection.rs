@@ -19,7 +19,7 @@ use crate::pool::service_id::ServiceId;
 /// for only a few steps. Checking in blocks longer only if a subscriber, which is told first, is slow. A connection
 /// keeps its pool in memory, but does not keep it open.
 ///
-/// It dereferences to the established connection. Here that is a number:
+/// It dereferences to the established connection. In this example, the established connection is a number:
 ///
 /// ```
 /// use wharf::{Establish, EstablishError, Establishing, Pool};

@@ -21,7 +21,8 @@ use crate::pool::options::{InvalidOption, PoolOptions};
 use crate::pool::sync::Contained;
 
 impl<E: Establish> Pool<E> {
-    /// Checks out an available connection, if there is one and no check-out is waiting. Never waits, and opens nothing.
+    /// Checks out an available connection, if there is one and no check-out is waiting. Never waits or opens a
+    /// connection.
     ///
     /// Returns `None` otherwise, if the connection is due for a [check](crate::PoolOptions::check_before_use), and if the
     /// pool is paused, suspended or closed. Then no event is emitted, and the metrics do not count a check-out.
@@ -52,12 +53,13 @@ impl<E: Establish> Pool<E> {
         Some(checked_out(idle, started, Location::caller()))
     }
 
-    /// Makes check-outs wait until [`resume`](Self::resume), even while the pool is paused, in which they would otherwise
-    /// fail. Returns whether the pool was not suspended.
+    /// Makes check-outs wait until [`resume`](Self::resume), even while the pool is paused, when they would otherwise
+    /// fail. Returns `false` if the pool was already suspended.
     ///
-    /// Connections in use stay in use, and available ones stay open. Check-outs that wait already, or open a connection,
-    /// go on as before. A check-out that waits for the resumption fails at its time limit, or when the pool is closed. It
-    /// is not in the queue, so [`PoolStatus::waiting`](crate::PoolStatus::waiting) does not count it.
+    /// Connections in use stay in use, and available ones stay open. Check-outs that are already waiting or opening a
+    /// connection continue as before. A check-out that waits for the resumption fails at its time limit, or when the
+    /// pool is closed. It is not in the queue, so [`PoolStatus::waiting`](crate::PoolStatus::waiting) does not count
+    /// it.
     ///
     /// Use it where a pause is better than an error, for example around a planned switch to another server:
     ///
@@ -96,13 +98,13 @@ impl<E: Establish> Pool<E> {
     /// Changes `maxPoolSize`, `minPoolSize` and `maxConnecting` while the pool is in use. `change` gets the present
     /// [`options`](Self::options), and is called again if another thread resizes the pool at the same time.
     ///
-    /// If the pool grows, check-outs that wait open connections at once, and so does the background task towards
-    /// `minPoolSize`. If it shrinks, no connection is opened beyond the new maximum from now on. Available connections
-    /// that are too many are closed at once with the reason "stale", and connections in use when they come back, even if
-    /// check-outs are waiting. Until then, check-outs and check-ins take a longer path.
+    /// If the pool grows, waiting check-outs open connections at once, and so does the background task towards
+    /// `minPoolSize`. If it shrinks, no connection is opened beyond the new maximum from now on. Surplus connections
+    /// are closed with the reason "stale", even if check-outs are waiting: available connections at once, and
+    /// connections in use when they come back. Until then, check-outs and check-ins take a longer path.
     ///
-    /// The number of the pool's shards stays what [`PoolBuilder::build`](crate::PoolBuilder::build) made it, from the
-    /// `maxPoolSize` of that time.
+    /// The number of the pool's shards does not change: [`PoolBuilder::build`](crate::PoolBuilder::build) chose it for
+    /// the original `maxPoolSize`.
     ///
     /// ```no_run
     /// # fn example(pool: wharf::Pool<wharf::Endpoint>) -> Result<(), wharf::InvalidOption> {
@@ -133,9 +135,9 @@ impl<E: Establish> Pool<E> {
     ///
     /// Connections in use are left alone. `ConnectionClosed` is emitted with the reason "stale".
     ///
-    /// `keep` is called for one connection after another, outside of all locks. In the meantime no check-out gets the
-    /// connection, or one of those that wait beside it to be judged, so `keep` must be quick. If `keep` panics, the
-    /// remaining connections are kept.
+    /// `keep` is called for one connection after another, outside of all locks. Meanwhile, no check-out gets this
+    /// connection, or the other connections of its shard that have not been judged yet, so `keep` must be quick. If
+    /// `keep` panics, the remaining connections are kept.
     ///
     /// ```no_run
     /// use std::time::Duration;
@@ -149,11 +151,12 @@ impl<E: Establish> Pool<E> {
         self.here().core.retain(keep)
     }
 
-    /// Opens connections until this many are open, or `maxPoolSize`, and calls `progress` with their number at the start
-    /// and whenever it has changed.
+    /// Opens connections until this many, or `maxPoolSize`, are open. Calls `progress` with the number of open
+    /// connections at the start and whenever it has changed.
     ///
-    /// As many are opened at a time as `maxConnecting` allows. Connections in use count, and so do those that check-outs
-    /// open in the meantime, which come first. The pool does not keep the connections open: `minPoolSize` does.
+    /// At most `maxConnecting` connections are opened at a time. Connections in use count, and so do connections that
+    /// check-outs open in the meantime; check-outs come first. This call does not keep the connections open;
+    /// `minPoolSize` does.
     ///
     /// ```no_run
     /// # async fn example(pool: wharf::Pool<wharf::Endpoint>) -> Result<(), wharf::CheckOutError> {
@@ -185,7 +188,7 @@ impl<E: Establish> Pool<E> {
         let _warm_up = core.begin_warm_up();
         let (mut openings, mut told) = (Vec::new(), None);
         loop {
-            // Before the look: a change after it is announced.
+            // Listens before it reads the status, so that later changes are announced.
             let mut change = core.environment().population.listen();
             let wanted = connections.min(self.options().capacity());
             while let Some(pending) = core.create_to_warm_up(wanted) {
@@ -249,7 +252,7 @@ impl<E: Establish> Pool<E> {
 pub struct WeakPool<E: Establish>(Weak<Shared<E>>);
 
 impl<E: Establish> WeakPool<E> {
-    /// Returns a handle that keeps the pool open. `None` if the pool has no other such handle left.
+    /// Returns a handle that keeps the pool open. Returns `None` if the pool has no such handle left.
     #[must_use]
     pub fn upgrade(&self) -> Option<Pool<E>> {
         self.0.upgrade().map(Pool::of)

@@ -91,7 +91,7 @@ pub trait Establish: Send + Sync + 'static {
     /// one, and keeps its turn. The check counts towards the time limit of the check-out, if there is one. The pool does
     /// not otherwise limit it, so an implementation needs its own timeout, for a server that is silent.
     ///
-    /// This is `recycle` of deadpool, and `is_valid` of bb8 and r2d2.
+    /// This corresponds to `recycle` in deadpool, and to `is_valid` in bb8 and r2d2.
     ///
     /// # Cancel safety
     ///
@@ -114,7 +114,7 @@ pub trait Establish: Send + Sync + 'static {
     /// A reusable connection may stay idle for a long time, so an implementation should also free memory here that only
     /// the last user needed.
     ///
-    /// This is `has_broken` of bb8 and r2d2.
+    /// This corresponds to `has_broken` in bb8 and r2d2.
     #[doc(alias("has_broken", "after_release"))]
     fn condition(&self, connection: &mut Self::Connection) -> Condition {
         let _ = connection;

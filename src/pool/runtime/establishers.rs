@@ -4,12 +4,12 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The present establisher of a pool, to which this dereferences, and all earlier ones.
+/// The present establisher of a pool, to which this dereferences, and all earlier establishers.
 ///
 /// An establisher that was replaced is kept as long as the pool, because its users borrow it from the pool.
 pub(super) struct Establishers<E> {
     first: Arc<E>,
-    /// INV-18 (establishers stay): the pointer of an `Arc` in `all`, from which none is removed.
+    /// INV-18 (establishers stay): the pointer is that of an `Arc` in `all`, and `all` only grows.
     present: AtomicPtr<E>,
     all: Mutex<Vec<Arc<E>>>,
 }
@@ -23,8 +23,8 @@ impl<E> Establishers<E> {
 
     /// Returns the first establisher, which judges the connections that come back.
     ///
-    /// Few establishers look at themselves for that. For all others the compiler then leaves the pointer alone, but it
-    /// would read an atomic pointer at each check-in.
+    /// Few establishers read their own fields to judge a connection. For the others, the compiler omits the load of
+    /// this pointer, but it could not omit the load of an atomic pointer at each check-in.
     #[inline]
     pub(super) fn first(&self) -> &E {
         &self.first

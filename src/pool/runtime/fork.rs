@@ -35,7 +35,8 @@ impl Process {
         Self(FORKS.load(Ordering::Relaxed))
     }
 
-    /// Returns whether this process was forked from that one. Its sockets, locks and futures must then be left alone.
+    /// Returns whether the calling process was forked from `self`. The sockets, locks and futures of `self` must then
+    /// be left alone.
     #[inline]
     pub(crate) fn is_ancestor(self) -> bool {
         self != Self::this()

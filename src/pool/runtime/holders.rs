@@ -147,8 +147,8 @@ impl<E: Establish> Pool<E> {
     /// unless the pool [accounts for holders](Self::account_for_holders).
     ///
     /// A connection that is being drained is not listed, although [`PoolStatus::in_use`](crate::PoolStatus::in_use)
-    /// counts it, because its caller has checked it in. Each entry is right at some instant during the call, but not
-    /// all at the same instant.
+    /// counts it, because its caller has checked it in. Each entry was right at some instant during the call, but the
+    /// instants may differ.
     ///
     /// The call reads all connections of the pool and takes short locks, so use it for monitoring. Check-outs and
     /// check-ins do not wait for it, unless it lists connections that were checked out before the pool accounted for
@@ -171,8 +171,9 @@ impl<E: Establish> Pool<E> {
     /// Sets the time in use after which a connection is reported as a long hold. With `None` or zero, the default,
     /// connections are not reported.
     ///
-    /// Each long use is reported when its time is up, and again when the connection is checked in. Reports go to the
-    /// [log](Self::on_long_hold) and to the functions of [`Pool::on_long_hold`]. The connection stays with its holder.
+    /// Each long use is reported when it exceeds the threshold, and again when the connection is checked in. Reports go
+    /// to the [log](Self::on_long_hold) and to the functions of [`Pool::on_long_hold`]. The connection stays with its
+    /// holder.
     ///
     /// While a threshold is set, the [accounting](Self::account_for_holders) is on. A connection that was checked out
     /// earlier counts as checked out when the accounting began.

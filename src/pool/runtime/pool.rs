@@ -139,9 +139,9 @@ use crate::pool::sync::Contained;
 ///
 /// The parent's work does not continue in the child, even if the child inherits a runtime: neither the background task
 /// nor the opening of a connection. A check-out that was waiting at the time of the fork fails with
-/// [`PoolClearedError`](crate::PoolClearedError) when the child polls it. Nothing in the child wakes it, so do not rely
-/// on that. The resources of such futures are leaked: the socket of a connection that was being established stays open
-/// in the child.
+/// [`PoolClearedError`](crate::PoolClearedError) when the child polls it. Nothing in the child wakes such a check-out,
+/// so do not rely on this error. The resources of such futures are leaked: the socket of a connection that was being
+/// established stays open in the child.
 ///
 /// In the child, an [`Endpoint`](crate::Endpoint) derives its keys from the password again, and obtains its own OIDC
 /// tokens. The parent's keys and tokens are leaked in the child and are not wiped from its memory.
@@ -197,9 +197,9 @@ impl<E: Establish> Pool<E> {
 
     /// Checks out a connection.
     ///
-    /// The connection is an available one, or a new one within `maxPoolSize` and `maxConnecting`. Otherwise the
-    /// check-out waits its turn, in order of arrival, for a connection to be checked in. While its new connection is
-    /// being opened, a check-out takes another connection that is checked in sooner.
+    /// Returns an available connection, or opens one within `maxPoolSize` and `maxConnecting`. Otherwise the check-out
+    /// waits its turn, in order of arrival, for a connection to be checked in. While its new connection is being
+    /// opened, a check-out takes another connection that is checked in sooner.
     ///
     /// `timeoutMS` ([`PoolBuilder::timeout`]) limits the whole check-out. Without it, `waitQueueTimeoutMS` limits the
     /// time in the queue (by default there is no limit), and only the establisher limits how long opening a connection

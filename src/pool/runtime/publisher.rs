@@ -34,8 +34,8 @@ use crate::pool::sync::contain;
 /// call, it delivers all events that are queued. A call may leave up to 32 events behind for another call to deliver. A
 /// call whose event comes after these waits until there is room. A call with a frequent event to deliver first waits
 /// for the events that are already queued, because they may have to come first. So the queue does not grow over time. A
-/// call is delayed at most by the events that were queued before its own, by one turn of 32, and by the call to a
-/// subscriber that itself caused a queued event.
+/// call is delayed at most by the events that were queued before its own, by one turn of 32, and by any subscriber call
+/// in progress that has caused a queued event.
 ///
 /// A call that waits or delivers blocks its thread, even in an asynchronous runtime. A subscriber that may take a long
 /// time should therefore pass the event on, for example through an unbounded channel.
@@ -65,8 +65,8 @@ pub(super) type Subscribers = Vec<Arc<dyn Subscriber>>;
 
 /// How callers share the delivery of queued events. The documentation of `Subscriber` states these numbers.
 ///
-/// With them, a subscriber that takes 20 µs delays a caller by at most about a millisecond. A subscriber that only
-/// counts is called often enough in a row to outweigh the cost of switching threads.
+/// With these numbers, a subscriber that takes 20 µs delays a caller by at most about a millisecond. A subscriber that
+/// only counts is called often enough in a row to outweigh the cost of switching threads.
 const SHARE: Share = Share { turn: 32, room: 32 };
 
 /// The events of a pool, its subscribers, and its log.

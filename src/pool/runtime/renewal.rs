@@ -9,11 +9,11 @@ use crate::pool::core::{Environment, WentStale};
 impl<E: Establish> Pool<E> {
     /// Replaces all connections, for instance because the password or the certificate of new ones has changed.
     ///
-    /// No check-out that begins after this has returned gets a connection from before. Available connections are closed at
-    /// once, connections in use when they come back, and connections that are being opened when they are open, all with
-    /// the reason "stale". The pool stays ready, and no check-out fails: all of them, waiting ones as well, get new
-    /// connections, and the background task opens `minPoolSize` of them. The generation is incremented, but there is no
-    /// event of a clear. Does nothing to a closed pool.
+    /// A check-out that begins after this call has returned never gets an old connection. Old connections are closed
+    /// with the reason "stale": available connections at once, connections in use when they come back, and pending
+    /// connections once they are open. The pool stays ready, and no check-out fails: all check-outs, including those
+    /// that are waiting, get new connections. The background task opens up to `minPoolSize` connections. The generation
+    /// is incremented, but no `PoolCleared` event is emitted. Does nothing to a closed pool.
     ///
     /// [`Pool::clear`] is for a *server* that has failed: it pauses the pool and fails the waiting check-outs.
     #[doc(alias("rotate", "evict", "recycle", "soft_evict_connections"))]
@@ -29,9 +29,9 @@ impl<E: Establish> Pool<E> {
 
     /// Opens all further connections with another establisher, and [renews](Self::renew) the pool.
     ///
-    /// From now on, the new establisher also checks, drains and closes the connections that earlier ones have opened. The
-    /// pool's first establisher continues to judge their [condition](Establish::condition), and all earlier ones are
-    /// dropped with the pool.
+    /// From now on, the new establisher also checks, drains and closes the connections that earlier establishers have
+    /// opened. The pool's first establisher continues to judge their [condition](Establish::condition), and all earlier
+    /// establishers are dropped with the pool.
     pub fn replace_establisher(&self, establish: E) {
         self.here().core.environment().establish.replace(Arc::new(establish));
         self.renew();

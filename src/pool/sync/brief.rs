@@ -35,8 +35,8 @@ use super::{Backoff, UnsafeCell, made_progress, spin_loop, unless_mutant};
 /// threads, so the holder may hold other locks, and may be unwinding.
 ///
 /// This pays off where many cores contend. With a plain spin lock, 16, 32 and 64 simulated cores completed 0.48, 0.31
-/// and 0.27 as many operations in the case `edge`, in which the queue is often empty. With up to four cores there was
-/// no difference.
+/// and 0.27 times as many operations in the case `edge`, in which the queue is often empty. With up to four cores there
+/// was no difference.
 ///
 /// # How long it takes
 ///
@@ -154,8 +154,8 @@ impl<T> BriefLock<T> {
     /// Small, so that models reach it.
     #[cfg(loom)]
     const MOST_SERVED: u32 = 1;
-    /// How often a thread looks at the lock before it leaves a request. This way, two threads that meet now and then
-    /// move fewer cache lines.
+    /// How often a thread looks at the lock before it leaves a request. So two threads that rarely contend move fewer
+    /// cache lines.
     #[cfg(not(loom))]
     const LOOKS: u32 = 16;
     #[cfg(loom)]
@@ -176,7 +176,7 @@ impl<T> BriefLock<T> {
     /// threads.
     #[inline]
     pub fn try_lock(&self) -> Option<BriefGuard<'_, T>> {
-        // Relaxed: only checks. Unlike an attempt to lock, they do not take cache lines away from the holder.
+        // Relaxed: only checks, which, unlike an attempt to lock, do not take cache lines away from the holder.
         let seems_free = self.requests.load(Ordering::Relaxed).is_null() && !self.held.load(Ordering::Relaxed);
         (seems_free && self.try_acquire()).then(|| self.guard(ptr::null()))
     }
@@ -208,8 +208,8 @@ impl<T> BriefLock<T> {
     #[inline(never)]
     fn acquire_soon(&self) -> bool {
         for _ in 0..Self::LOOKS {
-            // Relaxed here and below: only checks. Unlike an attempt to lock, they do not take the cache line away from
-            // the holder.
+            // Relaxed here and below: only checks, which, unlike an attempt to lock, do not take the cache line away
+            // from the holder.
             if !self.requests.load(Ordering::Relaxed).is_null() {
                 return false;
             }
@@ -285,7 +285,7 @@ impl<T> BriefLock<T> {
     unsafe fn wait(&self, new: *const Request<T>) -> bool {
         // SAFETY: the caller guarantees it.
         let request = unsafe { &*new };
-        // Relaxed: the earlier requests are only pointed to. The holder acquires them.
+        // Relaxed: the new request only points to the earlier requests. The holder acquires them.
         let mut before = self.requests.load(Ordering::Relaxed);
         loop {
             // SAFETY: INV-13: the request is not in the list yet.
@@ -408,7 +408,7 @@ impl<T> Drop for BriefGuard<'_, T> {
     fn drop(&mut self) {
         #[cfg(all(test, not(loom)))]
         census::leave();
-        // Relaxed: only a check. If it comes too early for a request, that request's thread takes the lock.
+        // Relaxed: only a check. If it misses a new request, that request's thread takes the lock.
         if self.left.is_null() && self.lock.requests.load(Ordering::Relaxed).is_null() {
             self.lock.release();
         } else {

@@ -1,6 +1,6 @@
 //! event-listener's events, with operations that are single steps in a model.
 //!
-//! An operation of an event is one section under the event's lock. Around the section and before the lock is free
+//! An operation on an event is one section under the event's lock. Around the section and before the lock is free
 //! again, event-listener counts references and stores a number, and loom would try to switch threads at each of these
 //! steps. That would reveal nothing about wharf, and event-listener has its own models. So here an operation passes a
 //! turnstile, and loom then runs it to its end. Only the section orders the steps before and after it.
@@ -36,7 +36,8 @@ impl<T> Event<T> {
     }
 
     pub(crate) fn total_listeners(&self) -> usize {
-        // Explored, because before its section it reads, without the lock, whether the event ever had a listener.
+        // loom explores this as a separate step, because the call reads, before its section and without the lock,
+        // whether the event ever had a listener.
         self.turnstile.pass();
         self.event.total_listeners()
     }

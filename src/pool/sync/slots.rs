@@ -49,8 +49,8 @@ impl<T: Default> Slots<T> {
         Self { segments: std::array::from_fn(|_| OnceLock::new()), used: AtomicU32::new(0) }
     }
 
-    /// Gives out a slot that was never used, with the default value. The caller owns it. Returns `None` if there
-    /// already are 16 million slots.
+    /// Gives out a slot that was never used, with the default value. The caller owns it. Returns `None` if there are
+    /// already 16 million slots.
     pub fn grow(&self) -> Option<u32> {
         // ORD: Relaxed; the number only has to be unique. The segment is published by its `OnceLock`, and the value by the
         // push of the slot.
@@ -118,7 +118,7 @@ impl SlotStack {
         self.push_chain(slots, index, index);
     }
 
-    /// Puts slots on top that the caller owns and has linked from `first` to `last`.
+    /// Puts slots on top. The caller owns them, and has linked them from `first` to `last`.
     pub fn push_chain<T: Default>(&self, slots: &Slots<T>, first: u32, last: u32) {
         let pushed = self.change(|head| {
             // ORD: Relaxed; published by the swap of the head.
@@ -161,8 +161,8 @@ impl SlotStack {
             let head = StackHead::unpack(present);
             let (top, outcome) = next(head)?;
             let changed = StackHead { tag: head.tag.wrapping_add(1), top }.pack();
-            // ORD: Release; publishes the value and the link of a slot that is pushed. A swap that pops one passes on what
-            // was published before.
+            // ORD: Release; publishes the value and the link of a slot that is pushed. A swap that pops a slot passes
+            // on what was published earlier.
             let release = unless_mutant("slot_stack_publishes_nothing", Ordering::Release);
             match self.head.compare_exchange_weak(present, changed, release, acquire) {
                 Ok(_) => return Some(outcome),
