@@ -13,16 +13,16 @@
 //! WHARF_FUZZ_SEED=7 cargo test -p wharf-fuzz
 //! ```
 //!
-//! The same, but endless or with a limit in seconds, for all targets in turn or only for the named targets. An input
-//! that violates a property is written to `regressions/<target>/`:
+//! Runs the same campaign, endlessly or for a number of seconds, for all targets in turn or only for the named targets.
+//! An input that violates a property is written to `regressions/<target>/`:
 //!
 //! ```sh
 //! cargo run --release -p wharf-fuzz -- --seconds 600 op_msg compressed
 //! ```
 //!
-//! With coverage guidance by libFuzzer, which needs a C++ compiler. Stable Rust is enough. Only the address sanitizer
-//! needs nightly (`cargo +nightly fuzz run --features libfuzzer coverage`), and wharf has next to no unsafe code for it
-//! to check. A variable names the target, and the arguments are libFuzzer's:
+//! The third way adds coverage guidance by libFuzzer, which needs a C++ compiler. Stable Rust is enough. Only the
+//! address sanitizer needs nightly (`cargo +nightly fuzz run --features libfuzzer coverage`), and wharf has next to no
+//! unsafe code for it to check. A variable names the target, and the arguments are libFuzzer's:
 //!
 //! ```sh
 //! cargo run --release -p wharf-fuzz -- --write-seeds target/corpus op_msg

@@ -42,8 +42,8 @@ const PORTS_TRIED: usize = 5;
 const PORTS_DRAWN: usize = 1_000;
 /// Where servers listen: below the ports that systems give to outgoing connections (from 32768 on Linux, 49152 elsewhere).
 ///
-/// Otherwise such a connection could take the port of a server that is down until its restart. Even a connection to that
-/// port could: if it is given the same port as its source, it connects to itself.
+/// Otherwise such a connection could take the port of a server that is down until its restart. A connection to that
+/// very port could also take it: given the same port as its source, it connects to itself.
 const PORTS: std::ops::Range<u16> = 20_000..32_000;
 /// The text in the log of a server that lost its port.
 const ADDRESS_IN_USE: &str = "Address already in use";
@@ -127,7 +127,8 @@ impl Mongod {
     fn wait_until_ready(&mut self) -> Result<(), StartError> {
         let deadline = Instant::now() + START_DEADLINE;
         loop {
-            // Check the process before the log, so that everything that a dead server wrote is read.
+            // Check the process before the log: a dead server writes nothing more, so the log that is read next is
+            // complete.
             let ended = self.process.0.try_wait().map_err(StartError::Wait)?;
             let log = self.scratch.read_log().map_err(StartError::Folder)?;
             match ended {
@@ -205,7 +206,7 @@ impl Mongod {
         self.process.end().map_err(StartError::Wait)?;
         self.process = spawn(&self.binary, &self.options, self.port, &self.scratch)?;
         self.wait_until_ready().inspect_err(|_| {
-            // The error to report is the start's.
+            // Report the error of the start, not the error of ending the process.
             let _ = self.process.end();
         })
     }
@@ -335,8 +336,9 @@ fn spawn(
         .map_err(|source| StartError::Spawn { path: binary.path().to_path_buf(), source })
 }
 
-/// Returns a port that was free a moment ago. Only binding can tell, and `mongod` cannot take over the socket. The port is
-/// drawn at random, because servers that start side by side would otherwise all find the same first one free.
+/// Returns a port that was free a moment ago. Only binding shows whether a port is free, and `mongod` cannot take over
+/// the socket. The port is drawn at random, because servers that start side by side would otherwise all find the same
+/// port free.
 fn free_port() -> Result<u16, StartError> {
     let range = u64::try_from(PORTS.len()).expect("the range has fewer than 65536 ports");
     let mut drawn = 1;

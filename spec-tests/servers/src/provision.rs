@@ -71,7 +71,7 @@ pub fn suite(name: &str) -> Result<PathBuf, ProvisionError> {
     Environment::of_this_process().suite(name)
 }
 
-/// Returns the folder of all downloaded suites, even where `WHARF_SUITES` names others.
+/// Returns the folder of all downloaded suites, even if `WHARF_SUITES` names others.
 ///
 /// # Errors
 ///
@@ -80,7 +80,7 @@ pub fn fetched_suites() -> Result<PathBuf, ProvisionError> {
     Environment::of_this_process().cache()?.provide(&PYMONGO)
 }
 
-/// Returns the folder of the Prometheus project's parser of its text format: a package of Python with the module `parser`.
+/// Returns the folder of the Prometheus project's parser of its text format: a Python package with the module `parser`.
 ///
 /// # Errors
 ///

@@ -82,7 +82,7 @@ impl ReplicaSet {
     ///
     /// # Errors
     ///
-    /// [`ReplicaSetError`]. No process is then left.
+    /// [`ReplicaSetError`]. In that case no process is left running.
     pub fn start(options: ReplicaSetOptions) -> Result<Self, ReplicaSetError> {
         let members = start_members(&options)?;
         let set = Self {
@@ -126,7 +126,7 @@ impl ReplicaSet {
     ///
     /// # Panics
     ///
-    /// Panics if the set has no member of this number.
+    /// Panics if the set has no member with this number.
     pub fn pid(&self, member: usize) -> u32 {
         self.member(member).pid()
     }
@@ -169,7 +169,7 @@ impl ReplicaSet {
     ///
     /// # Panics
     ///
-    /// Panics if the set has no member of this number.
+    /// Panics if the set has no member with this number.
     pub fn wait_for_secondary(&self, member: usize, deadline: Instant) -> Result<(), ReplicaSetError> {
         self.wait_for("the secondary", deadline, |roles| matches!(roles[member], Role::Secondary).then_some(()))
     }
@@ -205,7 +205,7 @@ impl ReplicaSet {
     ///
     /// # Panics
     ///
-    /// Panics if the set has no member of this number.
+    /// Panics if the set has no member with this number.
     pub fn kill(&self, member: usize) -> Result<(), ReplicaSetError> {
         self.member(member).kill().map_err(ReplicaSetError::Process)
     }
@@ -218,7 +218,7 @@ impl ReplicaSet {
     ///
     /// # Panics
     ///
-    /// Panics if the set has no member of this number.
+    /// Panics if the set has no member with this number.
     pub fn stop_process(&self, member: usize) -> Result<(), ReplicaSetError> {
         self.member(member).pause().map_err(ReplicaSetError::Process)
     }
@@ -231,7 +231,7 @@ impl ReplicaSet {
     ///
     /// # Panics
     ///
-    /// Panics if the set has no member of this number.
+    /// Panics if the set has no member with this number.
     pub fn continue_process(&self, member: usize) -> Result<(), ReplicaSetError> {
         self.member(member).resume().map_err(ReplicaSetError::Process)
     }
@@ -245,7 +245,7 @@ impl ReplicaSet {
     ///
     /// # Panics
     ///
-    /// Panics if the set has no member of this number.
+    /// Panics if the set has no member with this number.
     pub fn restart(&self, member: usize) -> Result<(), ReplicaSetError> {
         Ok(self.member(member).restart()?)
     }
@@ -258,7 +258,7 @@ impl ReplicaSet {
     ///
     /// # Panics
     ///
-    /// Panics if the set has no member of this number.
+    /// Panics if the set has no member with this number.
     pub fn command(
         &self,
         member: usize,
@@ -345,7 +345,7 @@ impl Drop for ReplicaSet {
 
 /// Returns the set of three members that the tests of this process share, starting it if no test holds it.
 ///
-/// The remarks of [`mongod::shared`](crate::mongod::shared) about concurrent tests apply here too. A test that kills or
+/// The remarks on concurrent tests at [`mongod::shared`](crate::mongod::shared) apply here too. A test that kills or
 /// pauses a member starts a separate set.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! A load balancer in front of one server that does not know about it: the server appears to be behind it.
+//! A load balancer in front of one server, which does not know about it.
 //!
 //! It takes `loadBalanced` out of the hello of each connection, and adds a `serviceId` to the reply, made from the process
 //! that answers (the load balancer tests of the specifications, "Test Runner Configuration"). All later bytes pass
@@ -27,7 +27,7 @@ pub struct Balancer {
 
 impl Balancer {
     /// Starts a load balancer on 127.0.0.1, on a port that the operating system chooses. It runs on the current tokio
-    /// runtime. The connections belong in turn to this many services.
+    /// runtime. It assigns the connections to this many services, in rotation.
     ///
     /// # Errors
     ///

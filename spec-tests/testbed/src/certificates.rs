@@ -245,7 +245,7 @@ fn self_signed(parameters: &CertificateParams) -> Result<String, rcgen::Error> {
 
 type Converted = Result<(&'static str, Vec<u8>), Box<dyn std::error::Error + Send + Sync>>;
 
-/// Converts the only section of a PEM file to another.
+/// Converts the only section of a PEM file into a section of another kind.
 fn sections(
     text: &str,
     convert: impl Fn(&[u8]) -> Converted,

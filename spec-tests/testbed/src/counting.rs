@@ -1,5 +1,5 @@
-//! Allocators that count, either per thread, so that neither the test harness nor other tests affect the count, or for the
-//! whole process.
+//! Two counting allocators: one counts per thread, so that neither the test harness nor other tests affect the count,
+//! and one counts for the whole process.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -55,7 +55,7 @@ unsafe impl GlobalAlloc for CountingAllocator {
     }
 }
 
-/// Runs `run`, and returns the number of this thread's allocations in it, and its result.
+/// Calls `run`, and returns how many allocations this thread made in it, with the result.
 pub fn allocations<T>(run: impl FnOnce() -> T) -> (usize, T) {
     let before = ALLOCATIONS.get();
     let result = run();
@@ -67,7 +67,7 @@ pub fn so_far() -> usize {
     ALLOCATIONS.get()
 }
 
-/// Runs `run`, and returns the bytes of this thread's allocations in it, freed or not, and its result.
+/// Calls `run`, and returns how many bytes this thread allocated in it, freed or not, with the result.
 pub fn allocated<T>(run: impl FnOnce() -> T) -> (usize, T) {
     let before = ALLOCATED.get();
     let result = run();
@@ -80,7 +80,7 @@ pub fn held() -> isize {
     BYTES.get().0
 }
 
-/// Runs `run`, and returns the peak of this thread's memory in it, in bytes above the start.
+/// Calls `run`, and returns the peak of this thread's memory during the call, in bytes above the start.
 #[allow(dead_code, reason = "not every test measures bytes")]
 pub fn peak(run: impl FnOnce()) -> usize {
     let (before, _) = BYTES.get();
@@ -102,7 +102,8 @@ pub fn total() -> usize {
     TOTAL.load(Ordering::Relaxed)
 }
 
-/// Runs `run`, and returns the peak of the process's memory in it, in bytes above the start, and the result. One call at a time.
+/// Calls `run`, and returns the peak of the process's memory during the call, in bytes above the start, with the
+/// result. Only one call may run at a time.
 pub fn peak_of_all<T>(run: impl FnOnce() -> T) -> (usize, T) {
     let before = total();
     MOST.store(before, Ordering::Relaxed);

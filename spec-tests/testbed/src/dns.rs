@@ -152,7 +152,7 @@ impl DnsServer {
 
 fn fqdn(name: &str) -> Name {
     let name = format!("{}.", name.trim_end_matches('.'));
-    // The rules for names beyond ASCII refuse underscores.
+    // The rules for internationalized names refuse underscores.
     let parsed = if name.is_ascii() { Name::from_ascii(&name) } else { Name::from_utf8(&name) };
     parsed.unwrap_or_else(|error| panic!("{name}: {error}"))
 }

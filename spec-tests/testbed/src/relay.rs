@@ -33,9 +33,9 @@ enum Fault {
 enum Passage {
     /// The bytes that each connection's fault lets pass.
     Free,
-    /// No bytes, in silence.
+    /// No bytes; connections stay open and silent.
     BlackHole,
-    /// No bytes, because there is no connection.
+    /// No bytes; connections are closed and refused.
     Partition,
 }
 

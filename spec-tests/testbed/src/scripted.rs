@@ -197,7 +197,7 @@ fn reply(request: Header, flags: Flags, document: &Document) -> io::Result<Vec<u
     Ok(bytes)
 }
 
-/// Returns the length of the reply with this document on the wire, in bytes.
+/// Returns how many bytes the reply with this document takes on the wire.
 ///
 /// # Panics
 ///

@@ -1,7 +1,7 @@
 //! The table of the official suites. The tests print it even when they pass.
 //!
 //! Each test binary prints its own rows, and keeps them in a separate file beside the binaries. The tests of this package
-//! are the last ones of `cargo test --workspace`, and print the rows of all.
+//! run last in `cargo test --workspace`, and print the rows of all test binaries.
 
 use std::fmt;
 use std::fs;
@@ -57,8 +57,8 @@ impl fmt::Display for Row<'_> {
     }
 }
 
-/// Prints rows, and the reasons for skipped cases, and keeps both for [`whole`]. `print!` would leave the text with the
-/// harness.
+/// Prints rows, and the reasons for skipped cases, and keeps both for [`whole`]. The test harness would capture the
+/// output of `print!`.
 pub fn show<'r>(rows: impl IntoIterator<Item = Row<'r>>, reasons: &str) {
     let (mut text, mut kept) = (String::from("\n"), String::new());
     for row in rows {
@@ -88,8 +88,8 @@ fn keep(lines: &str) -> io::Result<()> {
     fs::OpenOptions::new().append(true).open(path)?.write_all(lines.as_bytes())
 }
 
-/// Returns the folder of the rows, which is beside the folder of the test binaries, and the name of this binary, which
-/// stays the same when it is rebuilt.
+/// Returns the folder of the rows, which is next to the folder of the test binaries, and this binary's name without the
+/// hash that changes with each build.
 fn place() -> io::Result<(PathBuf, String)> {
     let missing = || io::Error::from(io::ErrorKind::NotFound);
     let binary = std::env::current_exe()?;
@@ -98,7 +98,8 @@ fn place() -> io::Result<(PathBuf, String)> {
     Ok((folder, name.rsplit_once('-').map_or(name, |(name, _)| name).to_owned()))
 }
 
-/// Returns what all binaries of one `cargo test` run, and only these, share: their parent, and its start time.
+/// Returns a text that identifies a `cargo test` run: the parent process of its test binaries, and when that process
+/// started.
 fn run() -> String {
     #[cfg(unix)]
     let parent = std::os::unix::process::parent_id();
@@ -106,7 +107,7 @@ fn run() -> String {
     let parent = "";
     let of_linux = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let stat = of_linux(&format!("/proc/{parent}/stat"));
-    // The name in parentheses may contain anything. The start is the 20th field after it.
+    // The process's name, in parentheses, may contain any characters. The start is the 20th field after it.
     let begun = stat.rsplit(')').next().and_then(|fields| fields.split_whitespace().nth(19)).unwrap_or_default();
     format!("{parent} {begun} {}", of_linux("/proc/sys/kernel/random/boot_id").trim())
 }
@@ -138,7 +139,7 @@ fn whole_of(folder: &Path, run: &str) -> Option<String> {
     (!rows.is_empty()).then(|| format!("\n{rows}{sum}\n{}", reasons.collect::<String>()))
 }
 
-/// Prints a text past the test harness.
+/// Prints a text that the test harness does not capture.
 pub fn print(text: &str) {
     // A closed output does not make the suite fail.
     let _ = io::stdout().lock().write_all(text.as_bytes());

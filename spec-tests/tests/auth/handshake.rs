@@ -6,7 +6,7 @@ use wharf_testbed::scripted::{Answer, Script, ScriptedServer, name};
 use super::scripted_scram::hello;
 use super::*;
 
-/// Starts a server with these fields in its hello reply, which accepts all other commands.
+/// Starts a server that has these fields in its hello reply and accepts all other commands.
 async fn saying(fields: Document) -> ScriptedServer {
     let script = move || -> Script {
         let fields = fields.clone();

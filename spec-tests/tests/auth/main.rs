@@ -23,7 +23,7 @@ mod scripted_scram;
 /// The limit that ends a test that would otherwise hang.
 const AGES: Duration = Duration::from_secs(60);
 
-/// Returns the failure of an authentication, after checking what all failures share.
+/// Returns the failure of an authentication, after checking the properties that all failures share.
 fn failure(error: &EstablishError) -> &AuthenticationError {
     assert_eq!((error.stage(), error.labels()), (Stage::Authenticate, Labels::NONE), "{error}");
     error.cause().downcast_ref().unwrap_or_else(|| panic!("another cause: {:?}", error.cause()))
@@ -34,7 +34,8 @@ fn reason(failure: &AuthenticationError) -> &AuthenticationCause {
     failure.source().and_then(|source| source.downcast_ref()).unwrap_or_else(|| panic!("no cause: {failure:?}"))
 }
 
-/// Asserts that the server refused. Its error is the same for a wrong user, password or mechanism.
+/// Asserts that the server refused the credential. The server's error is the same for a wrong user, password or
+/// mechanism.
 fn assert_refused(error: &EstablishError) {
     let failed = failure(error);
     let refusal = failed.server_error().unwrap_or_else(|| panic!("not the server's error: {failed}"));

@@ -141,7 +141,7 @@ async fn error_labels_of_the_server_are_kept() {
     assert_eq!((error.stage(), error.labels()), (Stage::Authenticate, expected));
 }
 
-/// Starts a server with these fields in its hello reply, which answers every other command with `reply`.
+/// Starts a server that has these fields in its hello reply and answers every other command with `reply`.
 async fn answering(fields: Document, reply: Document) -> ScriptedServer {
     let script = move || -> Script {
         let (fields, reply) = (fields.clone(), reply.clone());

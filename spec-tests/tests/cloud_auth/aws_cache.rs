@@ -1,5 +1,6 @@
-//! The prose tests of MONGODB-AWS, "Cached Credentials". The endpoints of the same options share a cache, so a new endpoint
-//! corresponds to the specification's cleared cache. Connections correspond to its clients.
+//! The prose tests of MONGODB-AWS, "Cached Credentials". Endpoints with the same options share a cache, so each test
+//! step that clears the cache in the specification takes a new endpoint here. A client of the specification corresponds
+//! to a connection.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -13,7 +14,7 @@ use super::*;
 struct Agent {
     next: Arc<Mutex<(String, u64)>>,
     service: HttpServer,
-    /// Further variables of the environment.
+    /// More environment variables.
     variables: Arc<Mutex<HashMap<&'static str, String>>>,
 }
 

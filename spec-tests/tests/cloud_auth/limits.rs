@@ -1,4 +1,4 @@
-//! A hanging server, service or callback is ended by `connectTimeoutMS`, or by the callback's own limit.
+//! `connectTimeoutMS`, or the callback's own limit, ends the wait for a server, service or callback that hangs.
 
 use std::error::Error as _;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! MONGODB-AWS and MONGODB-OIDC, against a server that checks the clients' proofs, and against the services of the
-//! clouds. This process simulates both.
+//! MONGODB-AWS and MONGODB-OIDC, against a server that checks the clients' proofs, and against cloud services. This
+//! process simulates both.
 //!
 //! These modules contain the prose tests of the Authentication specification ("MongoDB AWS" and "MongoDB OIDC") that do
 //! not need a cloud:

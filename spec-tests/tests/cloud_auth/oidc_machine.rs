@@ -6,7 +6,7 @@ use wharf::{CallbackError, Client, Endpoint, Operation};
 
 use super::*;
 
-/// A callback that returns the given tokens in turn, and then keeps returning the last one.
+/// A callback that returns the given tokens one after another, and then keeps returning the last one.
 #[derive(Clone, Default)]
 pub struct Callback {
     tokens: Arc<Mutex<Vec<OidcToken>>>,
@@ -172,7 +172,7 @@ async fn p3_3_other_error_does_not_clear_the_cache() {
     endpoint.connect().await.unwrap();
     assert_eq!(callback.calls(), 1);
 
-    // Nor does such an error clear a token that was cached before.
+    // The error does not clear a previously cached token either.
     server.state().tokens.clear();
     server.state().failures.push_back(("saslStart", 20));
     assert!(shown(&endpoint.connect().await.unwrap_err()).contains("error 20"));

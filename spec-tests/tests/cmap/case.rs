@@ -1,4 +1,4 @@
-//! Reads a file of the format.
+//! Reads a test file in the specification's format.
 
 use std::fs;
 use std::path::Path;

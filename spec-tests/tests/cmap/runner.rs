@@ -79,12 +79,12 @@ fn compare(case: &Case, outcome: &Result<(), Failed>, events: &[Value]) -> Resul
     }
 }
 
-/// What all threads of a case share.
+/// The state that all threads of a case share.
 struct Stage<E: Establish> {
     pool: Pool<E>,
     recorder: Arc<Recorder>,
     labelled: Mutex<HashMap<String, Connection<E>>>,
-    /// Connections without a label. They cannot be checked in, and stay in use.
+    /// Connections without a label. The test cannot check them in, so they stay in use.
     unlabelled: Mutex<Vec<Connection<E>>>,
     spoil: fn(&mut E::Connection),
 }
@@ -105,7 +105,7 @@ impl Thread {
             while let Some(operation) = to_do.recv().await {
                 tokio::select! {
                     outcome = stage.perform(&operation) => outcome?,
-                    // The operation's future has been dropped when this runs.
+                    // When this runs, the operation's future has already been dropped.
                     Some(done) = cancelled.recv() => drop(done.send(())),
                 }
             }
@@ -187,7 +187,7 @@ impl<E: Establish> Stage<E> {
                 let interrupted = connection.interruptible(async |_| std::future::pending::<()>().await).await;
                 self.labelled.lock().unwrap().insert(label(operation).into(), connection);
                 let mut cleared = interrupted.expect_err("an endless operation returned");
-                // This operation does not send anything, which only its caller knows.
+                // Only the operation's caller knows that it did not send anything.
                 cleared.sent = false;
                 let error = CheckOutError::from(cleared);
                 return Err(to_json(&error));

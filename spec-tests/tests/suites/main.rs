@@ -1,4 +1,4 @@
-//! A test runs each official suite, and the editions of the suites differ as the list says.
+//! Checks that a test runs each official suite, and that the editions of the suites differ as listed.
 
 #![cfg(not(any(loom, shuttle)))]
 
@@ -71,7 +71,7 @@ fn every_suite_is_run() {
     for suite in folders(&root) {
         let is_of = |(of, _): &&&(&str, &str)| of.split('/').next() == Some(&suite);
         assert!(run.iter().any(|entry| is_of(&entry)), "{suite} is not run");
-        // A suite's own test may run only the other part.
+        // A suite's own test may run only the files outside `unified`.
         let part = format!("{suite}/unified");
         let is_run = root.join(&part).is_dir() && !run.contains(&&(&*suite, UNIFIED));
         assert!(!is_run || run.contains(&&(&*part, UNIFIED)), "{part} is not run");

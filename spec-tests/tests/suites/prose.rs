@@ -1,8 +1,9 @@
 //! The prose tests of the specifications: each has a test here, or a reason for having none. `prose.txt` is the list.
 //!
-//! A line that begins with `==` names a text of the specifications: its path, the heading above its prose tests, and where
-//! their titles are. These are the innermost `headings`, the `sections` (headings of the next level), numbered `items`, or
-//! lines with `emphasis`; the heading `itself` is one test. `none` says that the text has no prose tests.
+//! A line that begins with `==` names a text of the specifications: its path, the heading above its prose tests, and
+//! the form of their titles. The titles are the innermost `headings`, the `sections` (headings of the next level),
+//! numbered `items`, or lines with `emphasis`; with `itself`, the heading is the only test. `none` says that the text
+//! has no prose tests.
 //!
 //! Below it, each prose test has a line with its title, which may be shortened. Each test that runs it follows in an
 //! indented line: the file, a space and the function. `not:` begins the reason why there is none, and `but:` lists what
@@ -142,7 +143,8 @@ fn titles_are_those_of_the_specifications() {
         let markdown = fs::read_to_string(folder.join(text.path)).unwrap();
         let titles = titles(&markdown, text.under, text.kind);
         assert!(!titles.is_empty(), "{} has no {:?} with {}", text.path, text.under, text.kind);
-        // If a title is the beginning of another, it comes first in the text, so each takes the first one left.
+        // If one title is the beginning of another, the shorter title comes first in the text, so each entry takes the
+        // first remaining match.
         let mut left: Vec<_> = titles.iter().map(String::as_str).collect();
         for test in &text.tests {
             match left.iter().position(|title| title.starts_with(test.title)) {

@@ -15,7 +15,7 @@ use crate::stop::Stop;
 
 /// The arguments of an operation that were not read yet.
 pub struct Arguments {
-    /// What they belong to.
+    /// The operation that they belong to.
     of: String,
     rest: Object,
 }
@@ -136,8 +136,8 @@ arguments! {
     };
 }
 
-/// Gives a builder the options among the arguments. Each is the builder's method, and its row has the argument's name and
-/// type; `_` is the type that the method takes.
+/// Gives a builder the options among the arguments. An option is named after the builder's method, and its row has the
+/// argument's name and type; `_` is the type that the method takes.
 macro_rules! options {
     ($arguments:expr, $builder:expr; $($option:ident),* $(,)?) => {{
         let mut builder = $builder;

@@ -3,7 +3,7 @@
 use crate::arguments::Arguments;
 use crate::clients::Session;
 
-/// What an operation calls a method with.
+/// The inputs of a method call.
 pub struct Call<'s> {
     pub arguments: Arguments,
     pub session: Option<&'s mut Session>,
@@ -41,7 +41,7 @@ macro_rules! open {
     };
 }
 
-/// Sets the options that all calls share. All arguments must then have been read.
+/// Sets the options that all calls share. Fails if an argument is left unread.
 macro_rules! shared {
     ($call:ident, $builder:expr, $own:ident) => {{
         let mut builder = options!($call.arguments, $builder; timeout);

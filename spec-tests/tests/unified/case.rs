@@ -29,7 +29,7 @@ use crate::stop::Stop;
 /// How long a case may take.
 const CASE_LIMIT: Duration = Duration::from_secs(60);
 
-/// What the operations of a case share.
+/// The state that the operations of a case share.
 pub struct Case {
     pub environment: Arc<Environment>,
     /// The kind of its clients.
@@ -44,7 +44,7 @@ pub struct Case {
     has_fail_points: bool,
     /// Whether an operation starts a transaction, which may still be open at the end.
     starts_transactions: bool,
-    /// Whether it depends on the machine's load that an expected timeout occurs.
+    /// Whether the machine's load decides if an expected timeout occurs.
     timeout_by_chance: bool,
 }
 
@@ -137,7 +137,8 @@ impl Case {
             has_fail_points: test.operations.iter().any(|operation| operation.name == "failPoint"),
             timeout_by_chance,
         });
-        // Done before the case makes the primary step down: the next case would find a set without a primary.
+        // Refuse the case before it makes the primary step down: otherwise the next case would find a set without a
+        // primary.
         if which == Which::Single && test.operations.iter().any(|operation| operation.name == "waitForPrimaryChange") {
             return Err(Stop::Lacks("a monitor, which learns of another primary without an operation"));
         }

@@ -46,7 +46,7 @@ pub type Session = Of<client::Session, Apart<single::Session>>;
 pub type Cursor = Of<client::Cursor<Document>, Apart<single::Cursor<Document>>>;
 pub type Changes = Of<client::ChangeStream<Document>, Apart<single::ChangeStream<Document>>>;
 
-/// Returns the same of both clients' values.
+/// Evaluates the same expression for a value of either client.
 macro_rules! either {
     ($value:expr, |$of:ident| $same:expr) => {
         match $value {
@@ -132,7 +132,7 @@ fn argument<'de, D: Deserializer<'de>, T: Argument>(deserializer: D) -> Result<O
 
 type Take<E> = Arc<dyn Fn(&E) + Send + Sync>;
 
-/// The receivers of a client's events, if it observes any of the kind.
+/// The receivers of a client's events, one for each kind of event that the client observes.
 #[derive(Default)]
 pub struct Subscribers {
     pub commands: Option<Take<CommandEvent>>,

@@ -57,7 +57,7 @@ pub async fn on_collection(collection: &Collection, name: &str, mut call: Call<'
         "estimatedDocumentCount" => number(call!(collection, call, |of| options!(
             call.arguments, of.estimated_document_count(); comment, max_time,
         ))),
-        // The specification deprecates this method, and the command is that of `estimated_document_count`.
+        // The specification deprecates this method, which sends the same command as `estimated_document_count`.
         "count" => {
             let mut fields = Document::new();
             for (argument, field) in

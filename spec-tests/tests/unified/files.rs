@@ -25,7 +25,7 @@ macro_rules! call {
     };
 }
 
-/// Sets the time limit. All arguments must then have been read.
+/// Sets the time limit. Fails if an argument is left unread.
 macro_rules! limited {
     ($arguments:ident, $builder:expr) => {{
         let builder = options!($arguments, $builder; timeout);

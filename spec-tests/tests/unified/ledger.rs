@@ -14,7 +14,7 @@ pub struct Entry {
     pub reason: &'static str,
     /// The clients with which they fail.
     clients: &'static [Which],
-    /// Whether it is left to chance that the timeout expected by the cases occurs. Such cases must pass apart from that
+    /// Whether chance decides if the timeout that the cases expect occurs. Such cases must pass apart from that
     /// timeout.
     pub timeout_by_chance: bool,
     /// The editions of the suites in which the cases fail.

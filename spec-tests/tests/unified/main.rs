@@ -84,10 +84,10 @@ const NEWER_SUITES: &[&str] = &["causal_consistency", "gridfs", "index_managemen
 /// The suites that prefer the standalone, so that both deployments are busy for about as long.
 const ON_THE_STANDALONE: &[&str] = &["crud", "retryable_reads"];
 
-/// The files, by the beginnings of their names, whose cases allow their commands a few tens of milliseconds, or allow
-/// 250 ms for a handshake that computes a key. On a busy machine such a limit may expire before a command that should
-/// have completed in time. So a failing case is run again, and must pass in most of [`RUNS`] runs. The tests print
-/// which cases were run again.
+/// The beginnings of the names of files whose cases set short limits: a few tens of milliseconds for a command, or 250
+/// ms for a handshake that computes a key. On a busy machine such a limit may expire before a command that should have
+/// completed in time. So a failing case is run again, and must pass in most of [`RUNS`] runs. The tests print which
+/// cases were run again.
 const WITH_SHORT_LIMITS: &[&str] = &["csot/", "discovery_and_monitoring/unified/auth-network-timeout-error"];
 
 const RUNS: usize = 5;
@@ -230,7 +230,8 @@ fn place<'e>(
         match refusal {
             None => return Ok(environment),
             // If a deployment has the right topology, its missing features say more than another deployment's wrong
-            // topology. Among such reasons, the last one comes from the servers with users, which have everything else.
+            // topology. If several deployments have the right topology, report the last one's missing features: it is a
+            // server with users, which lacks nothing else.
             Some(refusal) if why.as_deref().is_none_or(is_of_topology) || !is_of_topology(&refusal) => {
                 why = Some(refusal)
             }
@@ -310,7 +311,7 @@ fn start(runtime: &tokio::runtime::Runtime) -> Servers {
         let address = standalone.address().to_string();
         let alone = Environment::new(format!("mongodb://{address}/?"), Topology::Single, &[address]).await;
         let server = balanced.addresses()[0];
-        // In front of one service, and of two.
+        // The first load balancer has one service, the second has two.
         let balancers = [Balancer::start(server, 1).await.unwrap(), Balancer::start(server, 2).await.unwrap()];
         let [uri, of_two] =
             [0, 1].map(|balancer: usize| format!("mongodb://{}/?loadBalanced=true", balancers[balancer].address()));

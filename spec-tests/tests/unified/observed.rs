@@ -1,4 +1,4 @@
-//! Client entities, and what is observed of them.
+//! Client entities, and the events and messages that the runner observes.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -40,8 +40,8 @@ pub struct ObservedClient {
     pub topology_id: Arc<Mutex<Option<ObjectId>>>,
     pub observes_logs_of: Vec<Component>,
     pub spans: Exported,
-    /// Whether a case may expect that creating the client leads to a check of the servers, although the client has no
-    /// monitors for it.
+    /// Whether the case may expect that creating the client makes it check the servers, although this client has no
+    /// monitors for that.
     connects_late: bool,
 }
 

@@ -11,7 +11,7 @@ pub fn names(names: Vec<String>) -> Returned {
     Returned::Value(Bson::Array(names.into_iter().map(Bson::from).collect()))
 }
 
-/// Returns values by their places.
+/// Returns values by their positions.
 pub fn by_place<'v, V: Clone + Into<Bson> + 'v>(values: impl IntoIterator<Item = (&'v usize, &'v V)>) -> Document {
     values.into_iter().map(|(place, value)| (place.to_string(), value.clone().into())).collect()
 }

@@ -179,7 +179,7 @@ pub struct Exported {
 }
 
 impl Exported {
-    /// Returns what will be exported of a client, and its options.
+    /// Returns where a client's spans are collected, and the tracing options of that client.
     pub fn of(observe: Option<&ObserveTracing>) -> (Self, TracingOptions) {
         let options = TracingOptions::new();
         let Some(ObserveTracing { payload }) = observe else { return (Self::default(), options) };

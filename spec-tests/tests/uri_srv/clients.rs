@@ -112,7 +112,7 @@ impl Deployment {
         }
     }
 
-    /// Directs a client with these options here.
+    /// Returns these options, with this deployment's proxy.
     fn lead(&self, options: Options) -> Options {
         let (proxy, tls) = match options.tls {
             Some(_) => (&self.with_tls, Some(TlsOptions::default().insecure(true))),
@@ -188,7 +188,7 @@ async fn run(case: &Value, deployment: &Deployment, dns: &DnsServer) -> Ran {
 async fn client_finds_the_hosts_of_every_case_and_pings_them() {
     let dns = start(zone()).await;
     let (mut passed, mut deployments) = (0, HashMap::new());
-    // Run together, because each waits for the end of its selection.
+    // The cases run together, because each waits for its server selection to time out.
     let mut failing = JoinSet::new();
     for file in files() {
         let folder = file.parent().unwrap().file_name().unwrap().to_str().unwrap().to_owned();

@@ -79,7 +79,7 @@ impl Refusal {
     }
 }
 
-/// What the server does with a command.
+/// How the server treats a command.
 #[derive(Debug)]
 pub(super) struct Course {
     /// How long to wait first.
@@ -88,7 +88,7 @@ pub(super) struct Course {
     pub effect: Effect,
 }
 
-/// What the server does with a command after the pause.
+/// How the server treats a command after the pause.
 #[derive(Debug)]
 pub(super) enum Effect {
     /// Execute it.

@@ -16,7 +16,7 @@ pub(super) fn greet(command: &Command<'_>, client: &mut Client, shared: &Shared)
     client.app_name = app_name(command).map(str::to_owned);
     if is_true(command, "loadBalanced") {
         let services = &shared.options.service_ids;
-        // Connections are numbered from 1, and get the services in turn.
+        // Connections are numbered from 1, and are assigned the services in rotation.
         let turn = client.id.checked_sub(1)?.checked_rem(services.len() as u64);
         client.service_id = turn.map(|turn| services[turn as usize]);
     }

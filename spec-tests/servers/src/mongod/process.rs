@@ -67,7 +67,7 @@ pub(super) enum Signal {
 }
 
 impl Signal {
-    /// Sends this to a child that has not been waited for.
+    /// Sends this signal to a child that has not been waited for.
     #[cfg(unix)]
     fn send(self, child: &mut Child) -> io::Result<()> {
         use nix::sys::signal::{self, kill};
@@ -81,7 +81,7 @@ impl Signal {
         Ok(kill(Pid::from_raw(pid), signal)?)
     }
 
-    /// Elsewhere, the only signal is the kill, and nothing pauses a process.
+    /// On other systems, killing is the only signal, and a process cannot be paused.
     #[cfg(not(unix))]
     fn send(self, child: &mut Child) -> io::Result<()> {
         match self {

@@ -7,7 +7,7 @@ use bson::{Document, doc};
 
 use super::*;
 
-/// Tells a child process of a test to run as the child.
+/// Tells a test's child process to run as the child.
 const CHILD: &str = "WHARF_TESTBED_TEST_CHILD";
 
 /// Sends one command as an `OP_MSG` with one section of kind 0 and returns the reply's document.
@@ -118,7 +118,7 @@ fn killed_server_restarts_with_its_port_and_data() {
 
     mongod.restart().unwrap();
     assert_eq!(mongod.address(), address);
-    // Without a query, the number comes from metadata, which a kill leaves behind.
+    // Without a query, the server takes the count from metadata, which a kill leaves outdated.
     let count = doc! { "count": "c", "query": { "_id": 1 }, "$db": "test" };
     let found = run_command(&mut connect(&mongod), &count);
     assert_eq!(found.get_i32("n").unwrap(), 1);

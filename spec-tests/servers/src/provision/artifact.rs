@@ -101,8 +101,8 @@ pub(super) static PROMETHEUS_CLIENT: Artifact = Artifact {
 
 /// The specifications' test suites.
 ///
-/// To get the metadata of a source package, pip runs the package's build backend in an environment that it creates for
-/// that. `--no-build-isolation` would save a few seconds, but fails where the backend is not installed.
+/// To get the metadata of a source package, pip runs the package's build backend in a separate environment.
+/// `--no-build-isolation` would save a few seconds, but fails where the backend is not installed.
 pub(super) static PYMONGO: Artifact = Artifact {
     requirement: "pymongo==4.20.0",
     pip_flags: &["--no-binary", ":all:"],

@@ -11,7 +11,7 @@ use super::ProvisionError;
 use super::artifact::Artifact;
 use super::unpack::unpack;
 
-/// Downloads an artifact's file into a folder. A parameter, so that tests can count and falsify downloads.
+/// Downloads an artifact's file into a folder. A parameter, so that tests can count downloads and corrupt them.
 pub(super) type Download<'a> = &'a dyn Fn(&Artifact, &Path) -> Result<(), ProvisionError>;
 
 const LOCK: &str = "lock";
