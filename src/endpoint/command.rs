@@ -58,8 +58,8 @@ impl fmt::Debug for Command<'_> {
 /// The time limit of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Limit {
-    /// The options decide. Without a limit there, a command may take as long as the server takes, although each read
-    /// and write on the socket may be limited.
+    /// The options decide. If they set no limit, a command may take as long as the server takes, although each read and
+    /// write on the socket may be limited.
     Unset,
     /// The command may take as long as the server takes (`timeoutMS` of 0).
     Infinite,

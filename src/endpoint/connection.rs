@@ -79,7 +79,7 @@ pub(super) struct Identity {
     hello: HelloReply,
 }
 
-/// What a newly established connection is made of.
+/// The parts of a newly established connection.
 pub(super) struct Opened {
     /// The endpoint's address.
     pub address: Arc<str>,
@@ -94,7 +94,7 @@ pub(super) struct Opened {
     /// The compressor that was agreed on, for all messages that may be compressed. Not used for authentication.
     pub compressor: Option<Compressor>,
     pub hello: HelloReply,
-    /// The state for another authentication; `None` if the connection was not authenticated.
+    /// The state for authenticating again; `None` if the connection was not authenticated.
     pub authentication: Option<Box<Authentication>>,
 }
 
@@ -169,11 +169,11 @@ impl EndpointConnection {
     /// now run another command.
     ///
     /// Writes the rest of the command, then reads and discards its reply, within [`Options::drain_timeout`] and
-    /// [`Options::drain_limit`]. Does nothing if the connection is already reusable. If the reply says that it opened a
-    /// cursor, the cursor is closed on the server (`killCursors`), because no caller knows it.
+    /// [`Options::drain_limit`]. Does nothing if the connection is already reusable. If the reply names a newly opened
+    /// cursor, the drain closes that cursor on the server (`killCursors`), because no caller knows the cursor.
     ///
-    /// A pool drains connections at check-in on its own. Call this on a connection that is held for several commands,
-    /// such as the commands of a transaction.
+    /// A pool drains connections at check-in automatically. Call this on a connection that is held for several
+    /// commands, such as the commands of a transaction.
     ///
     /// # Cancel safety
     ///
@@ -474,7 +474,7 @@ impl EndpointConnection {
     }
 
     /// Takes the memory for the elements that are appended to a command: an empty vector, with the capacity that earlier
-    /// commands needed. A command that gives it back saves the next one an allocation.
+    /// commands needed. A command that gives this memory back saves the next command an allocation.
     pub(crate) fn take_room(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.room)
     }
@@ -513,7 +513,7 @@ impl EndpointConnection {
     /// Returns whether the connection was authenticated.
     ///
     /// Always false without a credential. Always true with a credential, except on a connection without a pool whose
-    /// server says that it is an arbiter.
+    /// server calls itself an arbiter.
     #[must_use]
     pub fn is_authenticated(&self) -> bool {
         self.authentication.is_some()
@@ -534,7 +534,7 @@ impl EndpointConnection {
     }
 
     pub(super) fn abandon_after_fork(mut self) {
-        // It belongs to the parent process. Dropping it would take locks that threads of the parent may hold.
+        // This value belongs to the parent process. Dropping it would take locks that threads of the parent may hold.
         mem::forget(self.waiting.take());
         self.channel.into_transport().abandon_after_fork();
     }

@@ -29,7 +29,7 @@ impl Drop for Decompressing {
     }
 }
 
-/// The channel's buffers. If the channel no longer wants them back, they are wiped, because the channel may be wiping
+/// The channel's buffers. A drop wipes the buffers: if the channel no longer wants them back, the channel may be wiping
 /// its own.
 #[derive(Default)]
 struct Decompressed {

@@ -72,9 +72,9 @@ impl DirectConnection {
     /// Without a time limit it waits as long as the server takes; see [`Command::timeout`].
     ///
     /// A reply with `ok: 1` counts as success even if it contains `writeErrors` or a `writeConcernError`. Check replies
-    /// to writes for these fields. Only the `writeConcernError` may say that the server is shutting down or is no
-    /// longer primary (SDAM, "not writable primary and node is recovering"). That is not reported as an error, and no
-    /// pool is cleared. A caller that tracks the state of servers passes each reply to a write to
+    /// to writes for these fields. The `writeConcernError` may be the only sign that the server is shutting down or is
+    /// no longer primary (SDAM, "not writable primary and node is recovering"). Such a reply is not reported as an
+    /// error, and no pool is cleared. A caller that tracks the state of servers passes each reply to a write to
     /// [`StateChange::of_reply`](super::StateChange::of_reply):
     ///
     /// ```

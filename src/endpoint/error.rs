@@ -302,11 +302,10 @@ impl CommandError {
         self.network_error().is_some() && !self.is_timeout()
     }
 
-    /// Returns what the error says about the server's state: it is not primary, or not usable (SDAM, "not writable
-    /// primary and node is recovering").
+    /// Returns the change of the server's state that the error reports: it is not primary, or not usable (SDAM, "not
+    /// writable primary and node is recovering").
     ///
-    /// A *successful* reply may say the same in its `writeConcernError`: see
-    /// [`StateChange::of_reply`].
+    /// A *successful* reply may report a change in its `writeConcernError`: see [`StateChange::of_reply`].
     #[must_use]
     pub fn state_change(&self) -> Option<StateChange> {
         self.any_server_error().and_then(ServerError::state_change)

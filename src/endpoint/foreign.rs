@@ -34,7 +34,8 @@ crate::pool::error::debug_as_sentence!(ForeignProtocolError);
 const START: usize = 64;
 
 impl ForeignProtocolError {
-    /// Returns what the first bytes of an answer look like, if they cannot begin a message of MongoDB's protocol.
+    /// Returns the protocol that the first bytes of an answer suggest, if they cannot begin a message of MongoDB's
+    /// protocol.
     ///
     /// Four characters of text would announce a length of at least 151 million bytes, so text is never mistaken for a
     /// message.

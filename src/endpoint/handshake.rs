@@ -154,8 +154,8 @@ fn refusal(unsuccessful: Unsuccessful, is_secret: bool) -> EstablishError {
     }
 }
 
-/// Returns the error adjusted to the server's own error: exactly its labels, and its answers on whether to retry and
-/// whether to clear the pool.
+/// Returns the error with the server's own error taken into account: exactly its labels, whether to retry, and whether
+/// to clear the pool.
 pub(super) fn judged_by(error: &ServerError, failure: EstablishError) -> EstablishError {
     let stays_up = matches!(error.state_change(), Some(StateChange::NotWritablePrimary | StateChange::Recovering));
     // Pools do not know other labels.

@@ -142,7 +142,8 @@ pub(crate) struct Terms {
     /// because the topology reports them, and only `connectTimeoutMS` limits a pooled connection (Server Monitoring,
     /// "Socket timeout").
     pub(crate) is_check: bool,
-    /// Whether a connection to a server that says that it is an arbiter is kept, although it cannot be authenticated.
+    /// Whether to keep a connection to a server that calls itself an arbiter, although the connection cannot be
+    /// authenticated.
     pub(crate) keeps_arbiter: bool,
 }
 
@@ -289,13 +290,13 @@ impl Endpoint {
     /// [`EstablishError`] says how far the attempt got. Among its causes are [`io::Error`](std::io::Error),
     /// [`ConnectTimeoutError`], [`AuthenticationError`], and [`ServerError`] for a hello that the server refused.
     ///
-    /// A server that says that it is an arbiter has no users, so the connection is not authenticated even if the
-    /// options have a credential: see [`EndpointConnection::is_authenticated`]. A pool refuses such a connection,
-    /// because a server that does not know the password can say so too.
+    /// A server that calls itself an arbiter has no users, so the connection is not authenticated even if the options
+    /// have a credential: see [`EndpointConnection::is_authenticated`]. A pool refuses such a connection, because a
+    /// server that does not know the password can call itself an arbiter, too.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future closes what it opened. Nothing else is lost.
+    /// Dropping the future closes every stream that it opened. Nothing else is lost.
     pub async fn connect(&self) -> Result<DirectConnection, EstablishError> {
         Ok(self.open_directly(false).await?.0)
     }

@@ -24,7 +24,7 @@ pub(super) fn metadata() -> ClientMetadata {
         .clone()
 }
 
-/// Returns whether the process runs as a function in a cloud (MongoDB Handshake, "client.env").
+/// Returns whether the process runs as a cloud function (MongoDB Handshake, "client.env").
 pub(crate) fn is_function() -> bool {
     metadata().environment.service.is_some()
 }

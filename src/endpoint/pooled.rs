@@ -62,8 +62,8 @@ impl Pool<Endpoint> {
     /// is lost as well, the server itself closes connections, and the call fails with that error.
     ///
     /// This method does not clear the pool. It sends a command twice only if the server refused it and demanded a new
-    /// authentication (error 391). See [`clear_after`](Self::clear_after) and [`OperationError::is_retryable`]. A
-    /// successful reply to a write may say in its `writeConcernError` that the server is shutting down: see
+    /// authentication (error 391). See [`clear_after`](Self::clear_after) and [`OperationError::is_retryable`]. The
+    /// `writeConcernError` of a successful reply to a write may say that the server is shutting down: see
     /// [`StateChange::of_reply`].
     ///
     /// # Errors
@@ -245,8 +245,7 @@ impl Connection<Endpoint> {
         }
     }
 
-    /// Sends the command and reads its reply into the channel, within the limit, which is already running, unless the
-    /// connection is interrupted.
+    /// Sends the command and reads its reply into the channel, unless the connection is interrupted.
     #[inline]
     async fn complete_unless_interrupted(
         &mut self,
@@ -447,7 +446,7 @@ impl OperationError {
         self.command_error().is_some_and(CommandError::marks_server_unknown)
     }
 
-    /// Returns what the error says about the server's state. See [`CommandError::state_change`].
+    /// Returns the change of the server's state that the error reports. See [`CommandError::state_change`].
     #[must_use]
     pub fn state_change(&self) -> Option<StateChange> {
         self.command_error()?.state_change()

@@ -1,4 +1,4 @@
-//! Preparation of a command, which determines what is sent before it is sent.
+//! Prepares a command: determines its time limit and its additions right before it is sent.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ impl Prepared {
 }
 
 impl Connection<Endpoint> {
-    /// Determines what is sent for a command: its `maxTimeMS` depends on the time that is left now.
+    /// Determines the additions to a command: its `maxTimeMS` depends on the time that is left now.
     ///
     /// # Errors
     ///

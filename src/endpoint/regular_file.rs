@@ -17,7 +17,7 @@ pub(super) const MAX_PEM: u64 = 4 * 1024 * 1024;
 /// The file system's error, or an error that the file is not regular or too long.
 pub(super) fn read(path: &Path, most: u64) -> io::Result<(Zeroizing<Vec<u8>>, Metadata)> {
     let file = open(path)?;
-    // The open file is asked, because by now the path may name a different file.
+    // Query the open file, because the path may name a different file in the meantime.
     let metadata = file.metadata()?;
     if !metadata.is_file() {
         return Err(io::Error::other("it is not a regular file"));

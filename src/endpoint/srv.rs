@@ -425,7 +425,7 @@ mod look_up {
 
     /// The SRV records of a name.
     struct Found {
-        /// Each is a server, or the reason why it is not one.
+        /// For each record, the server, or why the record is refused.
         servers: Vec<Result<ServerAddress, ResolveError>>,
         /// The lowest of their times to live.
         valid_for: Duration,

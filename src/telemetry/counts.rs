@@ -28,7 +28,7 @@ impl EventCounts {
 
 impl Subscriber for EventCounts {
     fn on_event(&self, event: &PoolEvent) {
-        // Relaxed: statistics. A reader that must know that an event was counted learns it by other means.
+        // Relaxed: statistics. A reader that must know whether an event was counted synchronizes in another way.
         self.0[thread_number() % CELLS].of(event).fetch_add(1, Ordering::Relaxed);
     }
 }

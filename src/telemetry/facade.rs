@@ -79,8 +79,8 @@ impl FacadeMetrics {
         Self { source: source.source(), name: None, series: Arc::default() }
     }
 
-    /// Sets the label `pool` of a pool, or the beginning of each server's label. From then on it shares nothing with
-    /// its clones, because its series have a different label.
+    /// Sets the label `pool` of a pool, or the beginning of each server's label. From then on this value shares nothing
+    /// with its clones, because its series have a different label.
     #[must_use]
     pub fn named(self, name: impl Into<String>) -> Self {
         Self { source: self.source, name: Some(name.into()), series: Arc::default() }

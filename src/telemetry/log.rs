@@ -31,9 +31,9 @@ use crate::text::printable::PrintableError;
 /// If `tracing` has no subscriber, the messages go to the `log` crate, provided that wharf's feature `log` is enabled.
 ///
 /// The pools of a [`Client`](crate::Client) and of a [`single::Client`](crate::single::Client) already log. Do not
-/// subscribe this to any of them, or each message appears twice. Give it to any other pool with
+/// subscribe a `Log` to any of them, or each message appears twice. Give a `Log` to any other pool with
 /// [`PoolBuilder::log`](crate::PoolBuilder::log), which does not build events while nothing reads the log. A pool that
-/// has it as a [subscriber](crate::PoolBuilder::subscriber) builds every event.
+/// has a `Log` as a [subscriber](crate::PoolBuilder::subscriber) builds every event.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Log {
     is_unstructured: bool,

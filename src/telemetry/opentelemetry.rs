@@ -13,8 +13,8 @@ use crate::pool::metrics::PoolMetrics;
 /// The maximum number of times that one collection records into each histogram.
 const MOST: u64 = 100_000;
 
-/// Bucket bounds in seconds: those that the conventions advise for the duration of database operations, and one lower
-/// bound. The SDK's default bounds are meant for milliseconds.
+/// Bucket bounds in seconds: the bounds that the conventions advise for the duration of database operations, and one
+/// lower bound. The SDK's default bounds are meant for milliseconds.
 const BOUNDS: [f64; 10] = [0.0001, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0];
 
 const POOL: &str = "db.client.connection.pool.name";
@@ -61,9 +61,9 @@ const OUTCOME: &str = "wharf.check_out.outcome";
 ///
 /// The count of `use_time` is not the number of uses, which cannot be derived from it exactly: there are 64 to 190
 /// other uses between two timed uses of a connection ([`PoolMetrics::use_time`]). The exact number is the sum of
-/// `wharf.pool.check_outs` over its outcomes, because each check-out that gets a connection begins one use. It also
-/// counts the uses that have not ended: at most as many as `db.client.connection.count` shows with the state `used`.
-/// Likewise, the outcomes `waited` and `opened` give the exact number for `wait_time`.
+/// `wharf.pool.check_outs` over its outcomes, because each check-out that gets a connection begins one use. That sum
+/// also counts the uses that have not ended: at most as many as `db.client.connection.count` shows with the state
+/// `used`. Likewise, the outcomes `waited` and `opened` give the exact number for `wait_time`.
 ///
 /// # End
 ///
@@ -289,8 +289,8 @@ impl OfPool {
 }
 
 impl Exported {
-    /// Returns the pools of the current collection. When an instrument asks for the second time, the next collection
-    /// begins: new snapshots are taken, and their times are recorded.
+    /// Returns the pools of the current collection. When an instrument asks a second time, the next collection begins:
+    /// new snapshots are taken, and their times are recorded.
     fn pools_for(&self, instrument: u32) -> Arc<[Observed]> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let Last { pools, seen, series } = &mut *last;

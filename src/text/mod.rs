@@ -1,4 +1,4 @@
-//! Text for people to read: what errors and log messages say, and whether anything reads them.
+//! Text for people: the wording of errors and log messages, and whether anything reads the messages.
 #[cfg(not(loom))]
 pub(crate) mod logged;
 pub(crate) mod milliseconds;

@@ -151,7 +151,7 @@ impl Case {
                 environment.set_up(collection).await?;
             }
         }
-        // A secondary compares the collections that it writes to with those that it knows.
+        // A secondary must know the collection that it writes to.
         let writes_a_result = |operation: &Operation| {
             let pipeline = operation.arguments.get("pipeline").map(Value::to_string).unwrap_or_default();
             pipeline.contains("$out") || pipeline.contains("$merge")

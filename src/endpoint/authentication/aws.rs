@@ -84,7 +84,7 @@ impl Aws {
         let cached = self.cache.load_full();
         match &cached {
             Some(credentials) if is_valid(credentials) => return Ok(Arc::clone(credentials)),
-            // Credentials from a service are renewed there, even if variables have been set since.
+            // The credentials came from a service, so they are renewed there, even if variables have been set since.
             Some(_) => {}
             None => {
                 if let Some(credentials) = sources::from_variables(&self.cloud)? {

@@ -139,7 +139,7 @@ crate::pool::error::debug_as_sentence!(AuthenticationCause);
 
 impl AuthenticationCause {
     /// Returns whether a time limit of the client expired: `connectTimeoutMS`, the rest of `timeoutMS`, or the limit of an
-    /// OIDC callback, which may be either of these.
+    /// OIDC callback.
     #[must_use]
     pub fn is_timeout(&self) -> bool {
         match self {

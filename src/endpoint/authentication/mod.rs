@@ -48,7 +48,7 @@ pub(super) struct Authenticator {
     username: Option<String>,
     /// The database in which the user is defined.
     source: String,
-    /// Whether the source is the database in the connection string's path, for want of an `authSource`.
+    /// Whether the source is the database in the connection string's path, because there is no `authSource`.
     is_source_of_path: bool,
     method: Method,
 }
@@ -149,7 +149,8 @@ impl Authenticator {
         })))
     }
 
-    /// Returns what to send along with hello. Authentication works without it, with one more round trip.
+    /// Returns the parts of the authentication to send along with hello. Authentication works without it, with one more
+    /// round trip.
     #[cfg_attr(not(feature = "oidc"), expect(unused_variables, reason = "only OIDC needs the address"))]
     pub fn speculation(&self, address: &ServerAddress) -> Speculation {
         let (command, state) = match &self.method {

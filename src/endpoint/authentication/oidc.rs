@@ -165,8 +165,8 @@ impl Oidc {
 
     /// Returns the shared token, and whether this call obtained it.
     ///
-    /// The time to obtain a token does not count towards `connectTimeoutMS`, unless both are limited by `timeoutMS` or
-    /// by the timeout of the command for which the server asked. A human's time never counts.
+    /// The time to obtain a token counts towards `connectTimeoutMS` only if `timeoutMS`, or the timeout of the command
+    /// for which the server asked, limits both. A human's time never counts.
     async fn token(
         &self,
         conversation: &mut Conversation<'_>,

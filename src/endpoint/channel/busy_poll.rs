@@ -33,11 +33,12 @@ impl BusyPoll {
     }
 
     /// Called when the reply to `request` has not arrived yet. If this wait keeps its thread awake, makes the task run
-    /// again as soon as the runtime has run others and has looked for events.
+    /// again as soon as the runtime has run other tasks and has looked for events.
     #[inline]
     pub fn wait(&mut self, request: i32, context: &mut Context<'_>) {
         if !self.limit.is_zero() && self.stays_awake(request, Instant::now()) {
-            // The first poll asks for the next one and is pending. Dropping the rest of the future loses nothing.
+            // The first poll requests another poll, and returns `Pending`. Dropping the rest of the future loses
+            // nothing.
             let _pending = Future::poll(pin!(yield_now()), context);
         }
     }

@@ -13,7 +13,8 @@ use crate::endpoint::wire::{Flags, Message, WireError, compressed, op_msg};
 enum Progress {
     /// All of it, with this header.
     Whole(Header),
-    /// This many bytes are missing, as far as is known, at least the rest of the header.
+    /// At least this many bytes are missing: the rest of the header or, once the header is complete, the rest of the
+    /// message.
     Missing(usize),
 }
 

@@ -1,4 +1,4 @@
-//! Where large compressed replies are decompressed, and what happens to an exchange that is abandoned in the meantime.
+//! Tests where large compressed replies are decompressed, and that an exchange can be abandoned in the meantime.
 
 use std::future::poll_fn;
 use std::sync::mpsc;
@@ -46,7 +46,7 @@ fn packed(response_to: i32, body: &RawDocumentBuf, compressor: Compressor) -> Ve
     packed
 }
 
-/// Sends a command, and answers it with what `answer` returns for its request ID.
+/// Sends a command, and answers it with the result of `answer` for its request ID.
 async fn exchange(channel: &mut Channel, server: &mut TcpStream, answer: impl Fn(i32) -> Vec<u8>) {
     let ping = rawdoc! { "ping": 1 };
     let request = Request { database: "admin", body: &ping, sequences: &[], flags: Flags::NONE, appended: [&[], &[]] };
@@ -135,7 +135,7 @@ fn long_content_that_announces_little_goes_to_a_blocking_thread_and_is_refused_t
     let Some(compressor) = compressor() else { return };
     runtime().block_on(async {
         let (mut channel, mut server) = pair().await;
-        // It does not get any shorter.
+        // These bytes cannot be compressed.
         let mut state = 1_u32;
         let bytes = std::iter::repeat_with(|| {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);

@@ -72,15 +72,15 @@ pub struct Options {
     /// authentication, and how long [`resolve`](Self::resolve) may take. Default 10 seconds; zero means no limit.
     ///
     /// Each command of the handshake and of authentication also has a limit (CSOT, "Background Connection Pooling").
-    /// For a connection that is opened towards `minPoolSize` it is [`timeout`](Self#structfield.timeout), or else
-    /// [`socket_timeout`](Self#structfield.socket_timeout). `timeout` does not limit the opening for a check-out: the
-    /// connection serves the pool rather than one operation, so it is opened even if the operation runs out of time.
-    /// The [guide](crate::guide::time_limits) has a table of all limits.
+    /// For a connection that is opened to reach `minPoolSize`, that limit is [`timeout`](Self#structfield.timeout), or
+    /// else [`socket_timeout`](Self#structfield.socket_timeout). `timeout` does not limit the opening for a check-out:
+    /// the connection serves the pool rather than one operation, so it is opened even if the operation runs out of
+    /// time. The [guide](crate::guide::time_limits) has a table of all limits.
     pub connect_timeout: Duration,
     /// `socketTimeoutMS`: how long each read and each write of a command may take. Deprecated in favour of
     /// [`timeout`](Self#structfield.timeout), which replaces it. Default zero, which means no limit.
     pub socket_timeout: Duration,
-    /// `timeoutMS`: how long an operation may take, altogether. Zero means no limit. Default not set.
+    /// `timeoutMS`: how long an operation may take in total. Zero means no limit. Default not set.
     ///
     /// If it is not set, the older limits apply: [`socket_timeout`](Self#structfield.socket_timeout), and
     /// `waitQueueTimeoutMS` of [`pool`](Self#structfield.pool). The default of both is no limit. Without any of the
@@ -99,8 +99,8 @@ pub struct Options {
     /// command belongs to a [`Session`](crate::client::Session), the client stays alive until the drain ends.
     pub drain_timeout: Duration,
     /// How many bytes of a reply, or of the rest of a request, a drained connection may still transfer. A connection
-    /// with more left is closed instead. Default 4 MiB, about as much work as a new connection. Not part of connection
-    /// strings.
+    /// with more bytes left is closed instead. Default 4 MiB, about as much work as a new connection. Not part of
+    /// connection strings.
     ///
     /// While it is drained, a reply of more than 64 KiB takes 64 KiB of memory, or up to 1 MiB if it may name a cursor
     /// that must be closed.
@@ -120,7 +120,7 @@ pub struct Options {
     /// `loadBalanced`, if it was given: whether the one host is a load balancer. Default `false`.
     ///
     /// [`PoolOptions::load_balanced`] of [`pool`](Self#structfield.pool) has the same effect.
-    /// [`is_load_balanced`](Self::is_load_balanced) counts both. `Some(false)` contradicts a pool that is
+    /// [`is_load_balanced`](Self::is_load_balanced) considers both. `Some(false)` contradicts a pool that is
     /// load-balanced, and is refused.
     pub load_balanced: Option<bool>,
     /// `replicaSet`: the name of the replica set that the hosts are members of. For a [`Client`](crate::Client).
@@ -192,7 +192,7 @@ impl Options {
 
     /// Creates the options of the deployment whose servers DNS lists under this name, as in `mongodb+srv://`.
     ///
-    /// TLS is on, and all other options have their defaults. [Resolve](Self::resolve) it before use.
+    /// TLS is on, and all other options have their defaults. [Resolve](Self::resolve) the options before use.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! What a wrapping library adds to the handshake's metadata.
+//! The metadata that a wrapping library adds to the handshake.
 
 /// A library that wraps wharf (handshake specification, "Supporting Wrapping Libraries").
 ///

@@ -4,7 +4,7 @@
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ServerMonitoringMode {
-    /// `auto`: `poll` if the application runs as a function in a cloud, `stream` elsewhere.
+    /// `auto`: `poll` if the application runs as a cloud function, `stream` elsewhere.
     #[default]
     Auto,
     /// `stream`: the server reports changes.

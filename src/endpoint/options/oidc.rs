@@ -207,7 +207,7 @@ impl Credential {
 }
 
 impl OidcOptions {
-    /// Refuses contradictions. `environment` is the property of that name.
+    /// Refuses contradictions. `environment` is the value of the property `ENVIRONMENT`.
     ///
     /// Returns whether there is a callback. If there is, no environment may be set.
     pub fn validate(&self, environment: Option<&str>) -> Result<bool, InvalidOption> {

@@ -45,7 +45,7 @@ pub struct ReadPreference {
     pub hedge: Option<bool>,
 }
 
-/// The read preference of operations that are not reads and do not name one.
+/// The read preference of operations that are not reads, unless they set a different read preference.
 pub(crate) static PRIMARY: ReadPreference = ReadPreference::new(ReadPreferenceMode::Primary);
 
 /// `readPreference`: whether to read from the primary or from secondaries.

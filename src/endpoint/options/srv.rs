@@ -122,7 +122,7 @@ impl SrvName {
 /// Returns a name as DNS writes it: in lower case, with labels beyond ASCII in Punycode (IDNA). Returns `None` if that
 /// is impossible.
 fn ascii(name: &str) -> Option<String> {
-    // The rules for other names would refuse names that are in use.
+    // The rules for internationalized names would refuse names that are in use.
     if name.is_ascii() {
         return Some(name.to_ascii_lowercase());
     }

@@ -55,7 +55,7 @@ pub(crate) use material::{CaCertificates, ClientCertificate};
 /// # Your own cryptography
 ///
 /// wharf uses rustls with *ring*. [`crypto_provider`](Self::crypto_provider) takes another provider, such as AWS-LC in
-/// FIPS mode, and [`client_config`](Self::client_config) a whole configuration of rustls.
+/// FIPS mode, and [`client_config`](Self::client_config) takes a complete configuration of rustls.
 /// [`min_version`](Self#structfield.min_version) refuses TLS 1.2.
 ///
 /// ```
@@ -88,12 +88,12 @@ pub(crate) use material::{CaCertificates, ClientCertificate};
 /// | nothing, and the certificate demands it (Must-Staple, RFC 7633) | refuses |
 /// | nothing | asks the responders that the certificate names |
 ///
-/// wharf asks up to four responders at once, in plain HTTP, if the server staples no response, or one that says
+/// wharf asks up to four responders at once, in plain HTTP, if the server staples no response, or a response that says
 /// "unknown". The first valid response that says "good" or "revoked" counts, and is kept until it expires. Responders
 /// get five seconds, and at most half of the time that `connectTimeoutMS` leaves. If none has answered by then, wharf
-/// connects, and does not ask again for a minute. No responder is asked without the feature `ocsp`, with
-/// [`disable_ocsp_endpoint_check`](Self#structfield.disable_ocsp_endpoint_check), or through a proxy, which the request
-/// would bypass.
+/// connects, and does not ask again for a minute. wharf asks no responder without the feature `ocsp`, with
+/// [`disable_ocsp_endpoint_check`](Self#structfield.disable_ocsp_endpoint_check), or if connections go through a proxy,
+/// because the request would bypass the proxy.
 ///
 /// The check has limits:
 ///
@@ -122,11 +122,11 @@ pub struct TlsOptions {
     /// network can read and change everything. Default `false`.
     pub allow_invalid_certificates: bool,
     /// `tlsAllowInvalidHostnames`: whether to accept a certificate with a different name. The chain to an authority is
-    /// still checked. TLS over a Unix domain socket needs it, unless nothing is checked. Default `false`.
+    /// still checked. TLS over a Unix domain socket needs this option, unless all checks are off. Default `false`.
     pub allow_invalid_hostnames: bool,
-    /// `tlsDisableOCSPEndpointCheck`: whether to skip the questions to the certificate authority about revocation (see
-    /// [Revocation](Self#revocation)). A stapled response is still verified. Without the feature `ocsp`, wharf never asks.
-    /// Default `false`.
+    /// `tlsDisableOCSPEndpointCheck`: whether to skip the requests to the certificate authority about revocation (see
+    /// [Revocation](Self#revocation)). A stapled response is still verified. Without the feature `ocsp`, wharf never
+    /// asks. Default `false`.
     pub disable_ocsp_endpoint_check: bool,
     /// `tlsDisableCertificateRevocationCheck`: whether to skip the revocation check, whatever the server staples (see
     /// [Revocation](Self#revocation)). Default `false`.
@@ -158,8 +158,8 @@ impl TlsOptions {
         self
     }
 
-    /// Sets the certificate authorities to trust from memory: the content of a [`ca_file`](Self#structfield.ca_file),
-    /// which they replace.
+    /// Sets the certificate authorities to trust from memory: the content of a [`ca_file`](Self#structfield.ca_file).
+    /// They replace that file.
     pub fn ca_pem(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.ca = Some(CaCertificates::Pem(pem.into()));
         self.ca_file = None;
@@ -181,8 +181,8 @@ impl TlsOptions {
     }
 
     /// Sets the client's certificate and its private key from memory: the content of a
-    /// [`certificate_key_file`](Self#structfield.certificate_key_file), which they replace. An encrypted key needs its
-    /// [password](Self#structfield.certificate_key_file_password).
+    /// [`certificate_key_file`](Self#structfield.certificate_key_file). They replace that file. An encrypted key needs
+    /// its [password](Self#structfield.certificate_key_file_password).
     ///
     /// wharf wipes its copy when it drops it. The caller must wipe its own copy.
     pub fn certificate_key_pem(mut self, pem: impl Into<Vec<u8>>) -> Self {
@@ -256,7 +256,7 @@ impl TlsOptions {
     /// Only the configuration decides. wharf adds only the server's name, which is the host in
     /// [`Options`](super::Options). Only the configuration's verifier checks certificates and stapled OCSP responses,
     /// and the system's authorities are not read. An endpoint is refused if any other option here is set, so that no
-    /// option is ignored. It is also refused at a Unix domain socket, because certificates hold no paths.
+    /// option is ignored. It is also refused for a Unix domain socket, because certificates hold no paths.
     ///
     /// ```
     /// use std::sync::Arc;

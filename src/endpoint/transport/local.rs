@@ -2,8 +2,8 @@
 
 use std::io;
 
-/// Returns what keeps this process or machine from connecting: an exhausted limit, or an address that is unreachable from
-/// here. Returns `None` if the error may come from the network or the server.
+/// Returns the reason why this process or machine cannot connect: an exhausted limit, or an address that is unreachable
+/// from here. Returns `None` if the error may come from the network or the server.
 ///
 /// A server's overload cannot cause these errors, so they do not get its labels (CMAP, "Backpressure-enabled").
 pub(super) fn obstacle(error: &io::Error) -> Option<&'static str> {

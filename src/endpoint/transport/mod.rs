@@ -38,7 +38,7 @@ pub use tls::TlsError;
 use socket::Socket;
 use tls::{Identity, Tls, TlsStream};
 
-/// What all connections of one deployment share.
+/// The state that all connections of one deployment share.
 #[derive(Debug)]
 pub(super) struct Connectors {
     look_ups: Arc<LookUps>,
@@ -97,7 +97,7 @@ impl Connector {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future closes what it opened.
+    /// Dropping the future closes every stream that it opened.
     pub async fn connect(&self, deadline: Deadline, stages: Stages<'_>) -> Result<Transport, EstablishError> {
         let socket = match (&self.address.host, &self.proxy) {
             (Host::Unix { path }, _) => stages.timed(Stage::Connect, boxed(|| connect_unix(path, deadline))).await?,
@@ -142,7 +142,7 @@ fn unconnected(failed: ConnectError) -> EstablishError {
     }
 }
 
-/// Connects to a Unix domain socket. Other platforms have no connector to one.
+/// Connects to a Unix domain socket. On other platforms, the options cannot name one.
 async fn connect_unix(path: &std::path::Path, deadline: Deadline) -> Result<Socket, EstablishError> {
     let (source, timeout) =
         match deadline.bound(Socket::connect_unix(path)).instrument(debug_span!(target: TARGET, "connect")).await {
@@ -249,7 +249,7 @@ impl Transport {
     /// With TLS, the bytes may still be in the stream's own buffer. The next call to this function or to
     /// [`poll_read`](Self::poll_read) sends them. A caller that is going to wait for a reply need not do anything. A
     /// caller that does not wait must call [`poll_flush`](Self::poll_flush).
-    #[inline(always)] // Because its only caller is inlined.
+    #[inline(always)] // Inlined, because its only caller is inlined.
     pub fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = match &mut self.stream {
             // A socket nearly always has room for a request, so try to write before registering for readiness.
@@ -281,7 +281,7 @@ impl Transport {
     /// Nothing was read if this returns `Pending`: the bytes stay in the stream.
     ///
     /// The end of the stream is an error, because every reader expects at least one more byte.
-    #[inline(always)] // Because its only caller is inlined.
+    #[inline(always)] // Inlined, because its only caller is inlined.
     pub fn poll_read(&mut self, context: &mut Context<'_>, room: &mut [u8]) -> Poll<io::Result<usize>> {
         let mut buffer = ReadBuf::new(room);
         match &mut self.stream {

@@ -28,7 +28,7 @@ pub(crate) fn find<'d>(document: &'d RawDocument, name: &[u8]) -> Option<(u8, &'
         }
         let end = end_of_name(named)?;
         if named[end] != 0 {
-            // The name may not be UTF-8, which `get` refuses.
+            // The name may be invalid UTF-8, which `get` refuses.
             return None;
         }
         let value = &named[end + 1..];
@@ -68,8 +68,8 @@ pub(crate) fn has(document: &RawDocument, name: &[u8]) -> Option<bool> {
 /// An element's name, type and value.
 pub(crate) type Element<'d> = (&'d [u8], u8, &'d [u8]);
 
-/// Returns the first element, and what follows it. Returns `None` if there is none, if its type is rare, if its name is
-/// not ASCII, or if it is invalid.
+/// Returns the first element, and the bytes after it. Returns `None` if there is none, if its type is rare, if its name
+/// is not ASCII, or if it is invalid.
 #[inline]
 pub(crate) fn next(elements: &[u8]) -> Option<(Element<'_>, &[u8])> {
     let (&kind, named) = elements.split_first()?;

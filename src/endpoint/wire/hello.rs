@@ -150,7 +150,7 @@ pub(crate) enum Role {
 }
 
 impl Role {
-    /// Returns what a hello reply says (SDAM, "Parsing a hello or legacy hello response").
+    /// Returns the role of a server that sent this hello reply (SDAM, "Parsing a hello or legacy hello response").
     pub(crate) fn of_reply(reply: &RawDocument) -> Self {
         if matches!(reply.get_str("msg"), Ok("isdbgrid")) {
             Self::Mongos
@@ -303,7 +303,7 @@ impl fmt::Debug for HelloReply {
             compressors,
             sasl_supported_mechanisms,
             document,
-            // The document already contains it.
+            // The document already shows it.
             role: _,
         } = self;
         f.debug_struct("HelloReply")

@@ -131,7 +131,7 @@ pub enum WireError {
         /// The `requestID` of the request that is waiting for its reply.
         allowed: i32,
     },
-    /// A required flag bit is set that is undefined or not allowed in this message.
+    /// A required flag bit that is undefined, or not allowed in this message, is set.
     #[error("flagBits is {value:#010x}, but of the low 16 bits only {allowed:#06x} may be set")]
     FlagBits {
         /// All 32 bits.

@@ -49,7 +49,7 @@ impl ServerError {
         self.labels.has(label) || label_names(&self.reply).any(|given| given == label)
     }
 
-    /// Returns what the error says about the server's state. See [`StateChange::of_reply`].
+    /// Returns the change of the server's state that the error reports, if any. See [`StateChange::of_reply`].
     #[must_use]
     pub fn state_change(&self) -> Option<StateChange> {
         let of_concern = || self.write_concern_error.as_ref()?.state_change();
@@ -89,7 +89,7 @@ pub struct WriteConcernError {
     pub code_name: String,
     /// The server's message for humans (`errmsg`).
     pub message: String,
-    /// The whole reply: what the command did, and `writeConcernError` with its `errInfo`.
+    /// The whole reply: the result of the command, and `writeConcernError` with its `errInfo`.
     pub reply: RawDocumentBuf,
 }
 
@@ -136,8 +136,8 @@ pub enum StateChange {
 }
 
 impl StateChange {
-    /// Returns what a reply says about the server's state, in its error or in its `writeConcernError`. The reply may
-    /// report success. Errors in `writeErrors` do not concern the server's state.
+    /// Returns the change of the server's state that a reply reports, in its error or in its `writeConcernError`. The
+    /// reply may report success. Errors in `writeErrors` do not concern the server's state.
     #[must_use]
     pub fn of_reply(reply: &RawDocument) -> Option<Self> {
         match check(reply) {
@@ -187,8 +187,8 @@ fn label_names(reply: &RawDocument) -> impl Iterator<Item = String> {
     reply.get_array("errorLabels").ok().into_iter().flat_map(texts)
 }
 
-/// Returns the text in a field, if it is one. Servers cut their messages in the middle of characters, so bytes that are not
-/// UTF-8 become U+FFFD.
+/// Returns the value of a field, if it is text. Servers cut their messages in the middle of characters, so bytes that
+/// are not UTF-8 become U+FFFD.
 pub(crate) fn text(document: &RawDocument, field: &str) -> Option<String> {
     let mut elements = document.iter_elements().map_while(Result::ok);
     lossy(&elements.find(|element| element.key() == field)?)
@@ -199,7 +199,7 @@ pub(crate) fn texts(array: &RawArray) -> impl Iterator<Item = String> {
     array.iter_elements().map_while(Result::ok).filter_map(|element| lossy(&element))
 }
 
-/// Returns an element's text, if it is one, read like [`text`].
+/// Returns an element's value, if it is text, read like [`text`].
 pub(crate) fn lossy(element: &RawElement<'_>) -> Option<String> {
     match element.element_type() {
         ElementType::String => match element.value_utf8_lossy() {
@@ -304,8 +304,8 @@ fn check_strictly(reply: &RawDocument) -> Result<(), Unsuccessful> {
     if succeeded { Ok(()) } else { Err(Unsuccessful::Command(Box::new(ServerError::read(reply)))) }
 }
 
-/// Returns whether a document has a field, for a fraction of what [`RawDocument::get`] costs. Anything after invalid bytes
-/// does not count.
+/// Returns whether a document has a field, at a fraction of the cost of [`RawDocument::get`]. Anything after invalid
+/// bytes does not count.
 pub(crate) fn has_field(document: &RawDocument, field: &str) -> bool {
     // The document's length and its end, the element's type, and the end of its name.
     if document.as_bytes().len() < 4 + 1 + 2 + field.len() {

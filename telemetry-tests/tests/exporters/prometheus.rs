@@ -1,4 +1,5 @@
-//! What the Prometheus project's own parser reads from the exporters, and the dashboard and the alerts that query it.
+//! Checks that the Prometheus project's own parser reads the exporters' output, and that the dashboard and the alerts
+//! query existing metrics.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -27,7 +28,7 @@ for family in parser.text_string_to_metric_families(sys.stdin.read()):
 /// The values of each label of each metric.
 type Published = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
 
-/// Returns what Prometheus reads from a scrape.
+/// Returns the metrics and labels that Prometheus reads from a scrape.
 fn read(scraped: &str) -> Published {
     let folder = provision::prometheus_parser().expect("the parser of Prometheus");
     let mut parser = Command::new("python3");
@@ -47,8 +48,8 @@ fn read(scraped: &str) -> Published {
     published
 }
 
-/// Returns what the exporters of Prometheus' text publish of a pool that was used: wharf's own, and the facade's with plain
-/// and with completed names.
+/// Returns the metrics of a pool that was used, from each exporter in Prometheus' text format: wharf's own, and the
+/// facade's with plain and with completed names.
 async fn published() -> [Published; 3] {
     let pool = pool_of(1);
     use_it(&pool, 5).await;

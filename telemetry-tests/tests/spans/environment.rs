@@ -1,4 +1,4 @@
-//! The environment variables, in processes of their own (OpenTelemetry, "Prose Tests").
+//! The environment variables, each tested in a separate process (OpenTelemetry, "Prose Tests").
 
 use std::process::Command;
 
@@ -11,7 +11,8 @@ use super::{World, attributes, primary};
 const ENABLED: &str = "OTEL_RUST_INSTRUMENTATION_MONGODB_ENABLED";
 const QUERY_TEXT: &str = "OTEL_RUST_INSTRUMENTATION_MONGODB_QUERY_TEXT_MAX_LENGTH";
 
-/// Finds a document with a client without options, in a process with these variables. Returns what it prints.
+/// Finds a document with a client without options, in a process with these variables. Returns the output of the
+/// process.
 fn in_process(variables: &[(&str, &str)]) -> String {
     let mut process = Command::new(std::env::current_exe().unwrap());
     process.env_remove(ENABLED).env_remove(QUERY_TEXT).envs(variables.iter().copied());

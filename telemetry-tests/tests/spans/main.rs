@@ -96,7 +96,7 @@ impl World {
         spans
     }
 
-    /// Returns the names of the spans, each after two spaces for each span that it is in.
+    /// Returns the names of the spans, each indented by two spaces for each enclosing span.
     fn tree(&self) -> Vec<String> {
         let spans = self.spans();
         let mut depths = HashMap::from([(SpanId::INVALID, 0)]);

@@ -243,7 +243,7 @@ async fn from_web_identity(
 
 /// Returns the parameters as a body. In the URL, they might be logged.
 fn web_identity_form(name: &str, role: &str, token: &Secret) -> Zeroizing<Vec<u8>> {
-    // Encoding turns one byte into at most three. Growing would leave a copy of the token behind.
+    // Encoding turns one byte into at most three. A buffer that grows would leave a copy of the token behind.
     let length = 128 + 3 * (name.len() + role.len() + token.reveal().len());
     let mut form = Zeroizing::new(Vec::with_capacity(length));
     let fields = [("RoleSessionName", name), ("RoleArn", role), ("WebIdentityToken", token.reveal())];

@@ -98,7 +98,7 @@ impl Tokens {
         }
         let exceeded = |_| NoToken::Timeout { limit };
         let mut last_call = timeout(limit, self.calling.lock()).await.map_err(exceeded)?;
-        // The call that this one waited for obtained a token.
+        // The call that this call waited for obtained a token.
         if let Some(token) = self.current() {
             return Ok((token, false));
         }

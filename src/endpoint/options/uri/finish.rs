@@ -24,7 +24,7 @@ impl Draft {
         Ok(self.options)
     }
 
-    /// Logs that responders are not asked. The specification's tests refuse a warning of the parser for this option.
+    /// Logs that responders are not asked. The specification's tests do not allow the parser to warn about this option.
     #[cfg(not(feature = "ocsp"))]
     fn check_responders(&self) {
         if self.given.contains(&"tlsDisableOCSPEndpointCheck") && !self.tls.disable_ocsp_endpoint_check {

@@ -209,7 +209,8 @@ impl Reader {
         Ok(finished)
     }
 
-    /// The error without its value, where that may be part of a password. The check that made the error cannot know.
+    /// Returns the error, without its value if that may be part of a password. The check that returned the error cannot
+    /// know that.
     fn without_values(&self, error: InvalidOption) -> InvalidOption {
         match error.value {
             Some(_) if !self.shows_values => InvalidOption { value: Some(HIDDEN.to_owned()), ..error },

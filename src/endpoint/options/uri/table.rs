@@ -31,7 +31,8 @@ pub(super) struct Row {
     /// Such a value is refused.
     ///
     /// `tlsInsecure`, `tlsAllowInvalidCertificates` and `tlsAllowInvalidHostnames` do not have this property, because
-    /// the official cases want a warning. If the option is ignored, the connection uses TLS, and everything is checked.
+    /// the official cases require a warning. If the option is ignored, the connection uses TLS, and everything is
+    /// checked.
     pub protects: bool,
     /// What happens if the option is given more than once.
     pub repetition: Repetition,
@@ -187,10 +188,10 @@ fn read_pool_option(option: &PoolOption, pool: &mut PoolOptions, value: &Value<'
     }
 }
 
-/// The largest number of an option, where the specification does not give it 64 bits.
+/// The largest number that an option may have, unless the specification makes it a 64-bit integer.
 const MAX_INT: u64 = i32::MAX.unsigned_abs() as u64;
 
-/// The largest number of an option that the specification gives 64 bits.
+/// The largest number that an option may have if the specification makes it a 64-bit integer.
 const MAX_LONG: u64 = i64::MAX.unsigned_abs();
 
 const FLAG: &str = "true or false";
@@ -536,7 +537,7 @@ mod tests {
             let mut left_out = Options::parse(context).unwrap();
             left_out.load_balanced = given.load_balanced;
             if given.heartbeat_frequency.is_some() {
-                // Left out, it depends on the client.
+                // The default of this option depends on the client.
                 left_out.heartbeat_frequency = Some(left_out.heartbeat_interval());
             }
             assert_eq!(given, left_out, "{}", row.name);
@@ -560,7 +561,7 @@ mod tests {
             assert!(Row::of(present).is_some_and(|row| row.name == present), "{present}");
             assert_eq!(Row::nearest(&name.to_uppercase()), Some(present));
         }
-        // A client either always or never does what they ask for.
+        // wharf always or never does what these options ask for, so none of its options replaces them.
         let removed = ["auto_reconnect", "keepAlive", "socketOptions", "useNewUrlParser", "useUnifiedTopology"];
         assert_eq!(removed.map(Row::nearest), [None; 5]);
     }

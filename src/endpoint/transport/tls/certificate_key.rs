@@ -114,8 +114,7 @@ impl CertificateKey<'_> {
     }
 }
 
-/// Returns whether the key belongs to a certificate that webpki cannot read, if it can be read here: webpki does not read
-/// X.509 version 1, which servers accept.
+/// Returns whether the key belongs to the certificate, or `None` if this cannot be determined.
 fn has_key(certified: &CertifiedKey) -> Option<bool> {
     let certificate = Certificate::read(certified.cert.first()?).ok()?;
     let key = certified.key.public_key()?;

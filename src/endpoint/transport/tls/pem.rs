@@ -71,7 +71,7 @@ pub(super) fn sections(file: &[u8]) -> Result<Vec<Section>, MalformedPem> {
         }
         let mut der = Zeroizing::new(Vec::new());
         if !legacy_encrypted {
-            // With this capacity the vector never grows, which would leave behind a copy that is not wiped.
+            // With this capacity the vector never grows; growing would leave behind a copy that is not wiped.
             *der = vec![0; body.len()];
             let length = STANDARD.decode_slice(&*body, &mut der);
             der.truncate(length.map_err(|_| MalformedPem { line, problem: "the section is not valid base64" })?);

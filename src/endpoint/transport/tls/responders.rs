@@ -2,8 +2,8 @@
 //! "Suggested OCSP Behavior", steps 4 and 7).
 //!
 //! A responder is asked only about a certificate whose chain was verified and whose state is not conclusively known: the
-//! server stapled no response, or one that says "unknown". The client connects unless a valid response says "revoked". A
-//! slow, unreachable or faulty responder does not prevent a connection.
+//! server stapled no response, or a response that says "unknown". The client connects unless a valid response says
+//! "revoked". A slow, unreachable or faulty responder does not prevent a connection.
 
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};

@@ -47,8 +47,8 @@ pub(super) struct Conclusion {
 }
 
 /// Refuses a certificate that was revoked, whose stapled response is invalid, or that requires a response and has none.
-/// A responder that does not know the certificate is not a reason to refuse it. Returns what the response says, if it
-/// is conclusive.
+/// A responder that does not know the certificate is not a reason to refuse it. Returns the conclusion of the response,
+/// if there is one.
 ///
 /// The certificate and its chain were already verified, with the same arguments.
 pub(super) fn check<'c>(
@@ -84,9 +84,9 @@ impl<'a> Issued<'a> {
         let issuer = match issuer {
             Issuer::Itself => anchor_from_trusted_cert(certificate).map_err(bad_encoding)?.to_owned(),
             Issuer::OfChain { intermediates, authorities } => {
-                // The chain is verified again, because only the verification yields it. The issuer must not be looked
-                // up merely by name and signature. For a given signature, an attacker can construct a key that verifies
-                // it, and send a certificate with that key along.
+                // The chain is verified again, because only the verification yields the issuer. The issuer must not be
+                // looked up merely by name and signature. For a given signature, an attacker can construct a key that
+                // verifies it, and send a certificate with that key along.
                 let end_entity = EndEntityCert::try_from(certificate).map_err(bad_encoding)?;
                 let usage = KeyUsage::server_auth();
                 let chain = end_entity
@@ -108,7 +108,7 @@ impl<'a> Issued<'a> {
         PublicKey::read(&self.issuer.subject_public_key_info).expect("BUG: the key was read when the issuer was found")
     }
 
-    /// Returns what a response says, or `None` if the responder does not know the certificate.
+    /// Returns the conclusion of a response, or `None` if the responder does not know the certificate.
     pub fn conclude(
         &self,
         response: &[u8],

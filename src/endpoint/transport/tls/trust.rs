@@ -97,8 +97,9 @@ impl Verifier {
         Self { responders: None, ..self }
     }
 
-    /// Refuses a server's certificate if its responders say that it was revoked. `presented` is what the server sent in a
-    /// successful handshake: its certificate, then intermediate ones. `left` is the time until the connection must be open.
+    /// Refuses a server's certificate if its responders say that it was revoked. `presented` holds the certificates
+    /// that the server sent in a successful handshake: its own, then intermediate ones. `left` is the time until the
+    /// connection must be open.
     #[cfg(feature = "ocsp")]
     pub async fn ask_responders(&self, presented: &[CertificateDer<'_>], left: Option<Duration>) -> Result<(), Error> {
         let (Some(responders), [certificate, intermediates @ ..]) = (&self.responders, presented) else {
@@ -233,8 +234,8 @@ fn is_of_authority(error: &Error) -> bool {
 
 /// Accepts the certificate of an authority as a server's own, if it is self-signed and one of the trusted certificates.
 ///
-/// For these it is enough to show that it is the same certificate. The handshake proves that the server holds its key.
-/// Its validity period and its purpose are checked as usual.
+/// For such a certificate, it is enough to show that the server sent the same bytes. The handshake proves that the
+/// server holds its key. Its validity period and its purpose are checked as usual.
 fn verify_pinned(certificate: &CertificateDer<'_>, pins: &[CertificateDer<'_>], now: UnixTime) -> Result<(), Error> {
     let bad_encoding = |_| CertificateError::BadEncoding;
     let parts = Certificate::read(certificate).map_err(bad_encoding)?;

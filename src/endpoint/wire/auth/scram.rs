@@ -44,8 +44,8 @@ use crate::endpoint::options::Mechanism;
 #[cfg(test)]
 mod tests;
 
-/// The minimum number of iterations. The specification requires a minimum, so that an attacker between the two ends cannot
-/// ask for so few that the password is easily guessed from the proof.
+/// The minimum number of iterations. The specification requires it: without a minimum, an attacker between the two ends
+/// could ask for so few iterations that the password is easily guessed from the proof.
 pub const MIN_ITERATIONS: u32 = 4_096;
 
 /// The maximum number of iterations. It is more than sixty times the servers' default, and takes common processors less
@@ -92,8 +92,8 @@ where
     owned
 }
 
-/// How much of the stack is overwritten after a computation with secrets, in bytes. The deepest one uses less, even without
-/// optimisation.
+/// How much of the stack is overwritten after a computation with secrets, in bytes. The deepest computation uses less,
+/// even without optimisation.
 const STACK: usize = 16 * 1024;
 
 /// Runs `compute`, and overwrites the part of the stack that it used.
@@ -154,8 +154,8 @@ fn prepare(hash: Hash, username: &str, password: &str) -> Result<Zeroizing<Strin
     }
 }
 
-/// The keys derived from a password, a salt and a number of iterations. They prove knowledge of the password as well as
-/// the password itself, so they are wiped from memory on drop, and their debug output is stars.
+/// The keys derived from a password, a salt and a number of iterations. Like the password itself, they prove knowledge
+/// of the password, so they are wiped from memory on drop, and their debug output is stars.
 pub struct Keys {
     hash: Hash,
     client_key: Zeroizing<Vec<u8>>,
@@ -314,7 +314,7 @@ impl Verification {
         let mut attributes = text.split(',');
         if let Some(error) = text.strip_prefix("e=") {
             let name = error.split(',').next().unwrap_or_default();
-            // RFC 5802 has no other characters in its errors. Any other text might repeat the client's proof.
+            // The errors of RFC 5802 contain no other characters. Any other text might repeat the client's proof.
             let is_name = name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-');
             let error = if is_name { name.chars().take(MAX_ERROR).collect() } else { "(not shown)".to_owned() };
             return Err(ScramError::Refused { error });

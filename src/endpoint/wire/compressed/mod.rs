@@ -57,8 +57,9 @@ const NEVER_COMPRESSED: [&[u8]; 12] = [
     b"copydb",
 ];
 
-/// Returns whether `command` may be compressed, by its name, which is the name of its first element, as servers spell it
-/// (OP_COMPRESSED, "Messages not allowed to be compressed"). Once a compressor is negotiated, all other commands must be.
+/// Returns whether `command` may be compressed (OP_COMPRESSED, "Messages not allowed to be compressed"). This depends
+/// on the name of its first element, in the spelling of servers. Once a compressor is negotiated, all other commands
+/// must be compressed.
 ///
 /// ```
 /// use bson::rawdoc;

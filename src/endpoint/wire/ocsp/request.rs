@@ -4,8 +4,8 @@ use sha1::{Digest, Sha1};
 
 use super::{Certificate, PublicKey};
 
-/// SHA-1 (RFC 3279, section 2.2.1). Every responder knows it (RFC 5019, section 2.1.1), and nothing depends on its strength:
-/// the response is signed.
+/// SHA-1 (RFC 3279, section 2.2.1). Every responder supports it (RFC 5019, section 2.1.1), and nothing depends on its
+/// strength: the response is signed.
 const SHA_1: &[u8] = &[0x2b, 0x0e, 0x03, 0x02, 0x1a];
 
 /// The name of a certificate in requests and caches: a `CertID`, in DER.

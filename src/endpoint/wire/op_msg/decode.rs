@@ -65,7 +65,7 @@ impl<'a> Message<'a> {
     }
 
     /// Decodes the message that `bytes` must contain exactly, and whose header has already been read.
-    #[inline(always)] // Lets the caller see that most messages have no sequences to drop.
+    #[inline(always)] // Inlined, so that the caller sees that most messages have no sequences to drop.
     pub(crate) fn after(header: Header, bytes: &'a [u8], limits: Limits) -> Result<Self, WireError> {
         if header.op_code != OP_CODE {
             return Err(WireError::OpCode { value: header.op_code, allowed: OP_CODE });
@@ -87,7 +87,7 @@ impl<'a> Message<'a> {
 
 /// Returns the body of a message without any other section, which is the usual case: a document that extends to the
 /// end.
-#[inline(always)] // Like its only caller.
+#[inline(always)] // Inlined, like its only caller.
 fn only_body(sections: &[u8]) -> Option<&RawDocument> {
     let document = sections.strip_prefix(&[BODY])?;
     let declared = i32::from_le_bytes(*document.first_chunk()?);

@@ -162,7 +162,7 @@ pub fn encode(message: &Outgoing<'_>, max_message_size: u32, buffer: &mut Vec<u8
     }
 }
 
-/// Like [`encode`], with more elements appended to the body after `$db`: those that a client adds to every command.
+/// Like [`encode`], but also appends the elements that a client adds to every command to the body, after `$db`.
 ///
 /// Each slice is any number of consecutive BSON elements, without a document around them. They are copied unchanged, so
 /// they must be well-formed.

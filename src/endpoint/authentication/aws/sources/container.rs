@@ -22,7 +22,7 @@ const TOKEN_FILE: &str = "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE";
 const ALLOWED_URI: &str = "an https URL, or an http URL of a loopback address, 169.254.170.2, 169.254.170.23 or \
                            [fd00:ec2::23]";
 
-/// Requests credentials from the container's agent. Returns `None` if the environment names none.
+/// Requests credentials from the container's agent. Returns `None` if the environment names no agent.
 pub(super) async fn from_agent(cloud: &CloudEnvironment) -> Option<Result<AwsCredentials, Unavailable>> {
     match agent(cloud) {
         Ok(Some(agent)) => Some(agent.ask(cloud).await),
