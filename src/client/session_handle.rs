@@ -1,4 +1,4 @@
-//! Sessions and transactions of the application.
+//! The application's sessions and transactions.
 
 mod ending;
 mod starting;
@@ -27,7 +27,7 @@ use crate::pool::error::Labels;
 use crate::pool::runtime::Process;
 
 impl Client {
-    /// Starts a session for the application, or for an operation that needs one for several commands.
+    /// Starts a session for the application, or for an operation of several commands.
     pub(super) fn start_session_as(
         &self,
         options: &SessionOptions,
@@ -42,18 +42,18 @@ impl Client {
     }
 }
 
-/// A session: operations that see what earlier ones of the session did (causal consistency), that read the same point
-/// in time (`snapshot`), or that belong to a transaction.
+/// A session: operations that see the effects of earlier operations in the session (causal consistency), that read the
+/// same point in time (`snapshot`), or that belong to a transaction.
 ///
-/// Give it to an operation with [`Operation::session`](crate::Operation::session). A session runs one operation at a
-/// time. Dropping it aborts its transaction in the background, and gives its identifier back for reuse. A forked child
-/// that drops a session of its parent leaves the transaction alone.
+/// Pass the session to an operation with [`Operation::session`](crate::Operation::session). A session runs one
+/// operation at a time. Dropping it aborts its transaction in the background, and gives its identifier back for reuse.
+/// In a forked child, dropping a session of the parent does not touch the transaction.
 ///
 /// # Cancel safety
 ///
 /// It is unknown whether the server executes a cancelled operation, but its transaction can continue. Behind a load
-/// balancer it cannot, because the transaction's connection is lost with the operation. That connection is closed, so
-/// that the server aborts the transaction. Further operations and the commit then fail with
+/// balancer, it cannot continue, because the cancellation closes the transaction's connection, and the server then
+/// aborts the transaction. Further operations and the commit then fail with
 /// [`SessionError::TransactionCutOff`](super::SessionError), which has the label `TransientTransactionError`:
 /// [`with_transaction`](Self::with_transaction) repeats the transaction, and other callers must first abort it.
 ///
@@ -78,7 +78,8 @@ impl Client {
 pub struct Session {
     client: Client,
     explicit: Arc<Explicit>,
-    /// Whether dropping this value ends the session. The body of a transaction gets a second value that does not.
+    /// Whether dropping this value ends the session. The body of a transaction gets a second value, which does not end
+    /// the session.
     ends: bool,
     /// The process that started the session.
     process: Process,
@@ -133,7 +134,7 @@ impl Session {
         (state.is_pinned(), state.is_dirty())
     }
 
-    /// Advances the cluster time to another session's, if it is newer.
+    /// Advances the cluster time to the time of another session, if that is newer.
     ///
     /// # Errors
     ///
@@ -142,8 +143,8 @@ impl Session {
         Ok(self.explicit.lock().advance_cluster_time(cluster_time)?)
     }
 
-    /// Advances the operation time to another session's, if it is newer, so that this session sees what the other one
-    /// did.
+    /// Advances the operation time to the time of another session, if that is newer, so that this session sees the
+    /// effects of the other session.
     pub fn advance_operation_time(&mut self, time: Timestamp) {
         self.explicit.lock().advance_operation_time(time);
     }
@@ -158,7 +159,7 @@ impl Session {
     /// [`ClientError::Session`] in a transaction, in a session with `snapshot`, or for an unacknowledged write concern.
     pub fn start_transaction(&mut self, options: TransactionOptions) -> Result<(), ClientError> {
         let started = self.explicit.start_transaction(options);
-        // The last transaction's pin is dropped outside the lock.
+        // Drops the pin of the last transaction outside the lock.
         drop(started?);
         Ok(())
     }
@@ -168,11 +169,11 @@ impl Session {
     /// # Errors
     ///
     /// [`ClientError::Session`] if there is no transaction to commit, otherwise the error of the command, after one
-    /// retry where the specification allows it. If the retry was not sent, the error of the previous attempt.
+    /// retry where the specification allows it. If the retry was not sent, this is the error of the previous attempt.
     ///
     /// # Cancel safety
     ///
-    /// It is unknown whether the transaction was committed. The call can be repeated.
+    /// It is unknown whether the transaction was committed. You can call `commit_transaction` again.
     #[track_caller]
     pub fn commit_transaction(&mut self) -> impl Future<Output = Result<(), ClientError>> + Send + '_ {
         self.end(End::Commit, None, Location::caller())
@@ -217,8 +218,9 @@ impl Session {
     /// Aborts the transaction. Errors of the command are not reported: the server aborts the transaction when it
     /// expires.
     ///
-    /// Behind a load balancer it waits for a cursor of the transaction that is closing, for as long as the time limit
-    /// allows. Without a limit it waits for `serverSelectionTimeoutMS`, and then takes another connection.
+    /// Behind a load balancer, the abort waits while a cursor of the transaction is closing, for as long as the time
+    /// limit allows. Without a limit, it waits for at most `serverSelectionTimeoutMS`, and then uses another
+    /// connection.
     ///
     /// # Errors
     ///
@@ -226,20 +228,20 @@ impl Session {
     ///
     /// # Cancel safety
     ///
-    /// The transaction counts as aborted; the server may notice only when it expires.
+    /// The transaction counts as aborted, but the server may not abort it until it expires.
     #[track_caller]
     pub fn abort_transaction(&mut self) -> impl Future<Output = Result<(), ClientError>> + Send + '_ {
         self.end(End::Abort, None, Location::caller())
     }
 
-    /// Runs `body` in a transaction and commits it. Repeats body and commit where the errors' labels allow it, for at most
-    /// 120 seconds, or `defaultTimeoutMS` or `timeoutMS` (Convenient API for Transactions).
+    /// Runs `body` in a transaction and commits it. Repeats `body` and the commit if the labels of their errors allow
+    /// it, for at most 120 seconds, or `defaultTimeoutMS` or `timeoutMS` if set (Convenient API for Transactions).
     ///
-    /// `body` gets this session, and gives it to each of its operations. An operation without it is not part of the
-    /// transaction. `body` may run several times, so it should do nothing else that must not be repeated. If it returns
-    /// an error, the transaction is aborted. For your own error type, call
-    /// [`with_transaction_as`](Self::with_transaction_as). `body` may mutate what it captures. The compiler cannot
-    /// prove that the future is then [`Send`]: in a spawned task, a web handler or an `async_trait`, call
+    /// `body` gets this session, and passes it to each of its operations. An operation without the session is not part
+    /// of the transaction. `body` may run several times, so it should have no other effects that must not be repeated.
+    /// If it returns an error, the transaction is aborted. For your own error type, call
+    /// [`with_transaction_as`](Self::with_transaction_as). `body` may mutate its captured variables. The compiler
+    /// cannot prove that the future is then [`Send`]: in a spawned task, a web handler or an `async_trait`, call
     /// [`with_transaction_in_task`](Self::with_transaction_in_task).
     ///
     /// ```no_run
@@ -264,17 +266,17 @@ impl Session {
     /// handle command errors differently, use [`start_transaction`](Self::start_transaction),
     /// [`commit_transaction`](Self::commit_transaction) and [`abort_transaction`](Self::abort_transaction).
     ///
-    /// `defaultTimeoutMS` or `timeoutMS` limits the whole: the body's operations get the remaining time, and an
+    /// `defaultTimeoutMS` or `timeoutMS` limits the whole call: the body's operations get the remaining time, and an
     /// operation with its own time limit fails with [`SessionError::TimeoutInTransaction`](super::SessionError).
     /// Operations outside the session are not limited. The abort gets the full time again.
     ///
     /// # Errors
     ///
-    /// The error of `body`, of the start, or of the commit.
+    /// The error of `body`, of starting the transaction, or of the commit.
     ///
     /// # Cancel safety
     ///
-    /// The transaction is aborted in the background. Until then, the session refuses operations with
+    /// The transaction is aborted in the background. Until the abort has ended, the session refuses operations with
     /// [`SessionError::AbortInProgress`](super::SessionError). If the commit was in progress, its outcome is unknown.
     #[doc(alias("and_run", "and_run2"))]
     pub async fn with_transaction<T>(
@@ -304,8 +306,8 @@ impl Session {
     /// Like [`with_transaction_options`](Self::with_transaction_options), but returns the error type of `body`, which
     /// may be the application's.
     ///
-    /// The transaction is repeated if a source of the error has the label: see [`BodyError`], which has an example. If
-    /// the compiler cannot infer the error type, name it: `with_transaction_as::<MyError, _, _>`.
+    /// The transaction is repeated if a source of the error has the label `TransientTransactionError`: see the example
+    /// at [`BodyError`]. If the compiler cannot infer the error type, name it: `with_transaction_as::<MyError, _, _>`.
     ///
     /// # Errors
     ///
@@ -329,9 +331,9 @@ impl Session {
         }
     }
 
-    /// Does what [`with_transaction_options`](Self::with_transaction_options) does, in a future that is [`Send`] even
-    /// if `body` borrows what it uses: for spawned tasks, web handlers and `async_trait`. In return, `body` cannot
-    /// mutate what it captures.
+    /// Like [`with_transaction_options`](Self::with_transaction_options), but the future is [`Send`] even if `body`
+    /// borrows its captured variables: for spawned tasks, web handlers and `async_trait`. In return, `body` cannot
+    /// mutate its captured variables.
     ///
     /// # Errors
     ///
@@ -379,7 +381,7 @@ impl Session {
         }
     }
 
-    /// Returns how long a transaction may be repeated, if the options say so.
+    /// Returns how long a transaction may be repeated, if the options set a limit.
     pub(super) fn timeout_of(&self, options: &TransactionOptions) -> Option<Duration> {
         self.explicit.lock().timeout_of(options)
     }
@@ -389,7 +391,7 @@ impl Session {
         Self { client: self.client.clone(), explicit: self.explicit.clone(), ends: false, process: self.process }
     }
 
-    /// Ends the transaction: sends the command, and repeats it once where the error allows.
+    /// Ends the transaction: sends the command, and repeats it once if the error allows it.
     async fn end(
         &mut self,
         end: End,
@@ -436,7 +438,8 @@ impl Session {
 }
 
 impl Session {
-    /// Cleans up after the session by aborting its transaction in the background. Returns whether there was one.
+    /// Cleans up after the session by aborting its transaction in the background. Returns whether there was a
+    /// transaction to abort.
     pub(crate) fn abandon(&mut self) -> bool {
         if !std::mem::take(&mut self.ends) {
             return false;
@@ -464,7 +467,7 @@ pub(super) fn abandon(explicit: &Arc<Explicit>) -> bool {
     if let Some(background) = explicit.client().deployment().background() {
         background.take(async move {
             let explicit = &aborting.0;
-            // The server aborts it when it expires.
+            // If the abort fails, the server aborts the transaction when it expires.
             let observation = End::Abort.observe(explicit, site);
             let _ = observation.within(pin!(end_transaction(explicit, End::Abort, None, site, &observation))).await;
             if observation.is_observed() {
@@ -477,7 +480,7 @@ pub(super) fn abandon(explicit: &Arc<Explicit>) -> bool {
     true
 }
 
-/// An abort in the background. Dropping the value gives it up.
+/// An abort in the background. Dropping the value ends the attempt to abort.
 struct Aborting(Arc<Explicit>);
 
 impl Drop for Aborting {

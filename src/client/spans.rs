@@ -1,12 +1,12 @@
 //! Spans of operations, commands and transactions (OpenTelemetry specification).
 //!
-//! The client creates and ends a [`Span`], and does not know where it goes. There are two places: a subscriber of
-//! [`tracing`](mod@tracing), and with the feature `opentelemetry` a tracer of OpenTelemetry's API. A bridge from the
-//! first to the second cannot replace the second: the specification has options that switch its spans on, which a
-//! subscriber's filter does not know, and the bridge is not available to an application without `tracing`.
+//! The client creates and ends a [`Span`], and does not know its destinations. There are two: a subscriber of
+//! [`tracing`](mod@tracing), and, with the feature `opentelemetry`, a tracer of OpenTelemetry's API. A bridge from the
+//! subscriber to OpenTelemetry could not replace the tracer. The specification's options that switch the spans on have
+//! no effect on a subscriber's filter, and an application without `tracing` has no bridge.
 //!
-//! An operation looks for either in [`CommandEvents::operation`](super::command_events::CommandEvents::operation), by
-//! a flag and a static level. Without them, nothing in this module runs.
+//! An operation checks for both in [`CommandEvents::operation`](super::command_events::CommandEvents::operation),
+//! through a flag and a static level. Without a destination, nothing in this module runs.
 
 mod attributes;
 #[cfg(feature = "opentelemetry")]
@@ -62,13 +62,13 @@ pub(super) trait Exception {
 
 /// A client's settings for spans.
 pub(super) struct Spans {
-    /// The number of characters of `db.query.text`. `None` leaves it out.
+    /// The maximum number of characters of `db.query.text`. `None` omits the attribute.
     query_text: Option<MostLogged>,
     #[cfg(feature = "opentelemetry")]
     tracer: Option<opentelemetry::Tracer>,
 }
 
-/// What is known about an operation before it begins.
+/// A description of an operation before it begins.
 pub(super) struct Described<'a> {
     /// The name in the specification.
     pub(super) name: &'a str,
@@ -81,7 +81,7 @@ pub(super) struct Described<'a> {
 }
 
 impl<'a> Described<'a> {
-    /// Describes an operation of this name that concerns no collection.
+    /// Describes an operation with this name, without a collection.
     pub(super) fn named(name: &'a str, database: &'a str) -> Self {
         Self { name, database, collection: None, transaction: None, site: None }
     }
@@ -103,7 +103,7 @@ impl Spans {
         }
     }
 
-    /// Returns whether spans go to a tracer of OpenTelemetry, whatever a subscriber reads.
+    /// Returns whether spans go to a tracer of OpenTelemetry, regardless of subscribers.
     pub(super) fn has_tracer(&self) -> bool {
         #[cfg(feature = "opentelemetry")]
         return self.tracer.is_some();
@@ -171,7 +171,7 @@ pub(super) struct Span {
 }
 
 impl Span {
-    /// Returns whether anything keeps what the span tells: a tracer leaves out what its sampler does.
+    /// Returns whether anything records the span: a tracer ignores spans that its sampler does not choose.
     fn is_recording(&self) -> bool {
         #[cfg(feature = "opentelemetry")]
         if self.traced.as_ref().is_some_and(opentelemetry::Traced::is_recording) {
@@ -201,7 +201,8 @@ impl Span {
         }
     }
 
-    /// Records an exception: a message, its type, and where the operation was called. A Rust error has no stack.
+    /// Records an exception: its message and type, and the place where the operation was called. A Rust error has no
+    /// stack.
     fn except(&self, message: &str, of_type: &'static str, site: Option<&'static Location<'static>>) {
         self.set("exception.message", message.into());
         self.set("exception.type", of_type.into());
@@ -210,7 +211,7 @@ impl Span {
         }
     }
 
-    /// Makes the span the current one, while `run` runs.
+    /// Makes the span the current span while `run` runs.
     fn current<T>(&self, run: impl FnOnce() -> T) -> T {
         let _read = self.read.as_ref().map(tracing::Span::enter);
         #[cfg(feature = "opentelemetry")]
@@ -223,12 +224,12 @@ impl Span {
 pub(super) struct OperationSpan {
     span: Span,
     site: Option<&'static Location<'static>>,
-    /// Whether the span of the last command tells its failure, which the operation's span then leaves out.
+    /// Whether the span of the last command has the failure as an exception. The operation's span then omits it.
     has_told: AtomicBool,
 }
 
 impl OperationSpan {
-    /// Makes the span the current one, while `run` runs.
+    /// Makes the span the current span while `run` runs.
     pub(super) fn current<T>(&self, run: impl FnOnce() -> T) -> T {
         self.span.current(run)
     }
@@ -258,7 +259,7 @@ impl OperationSpan {
         CommandSpan { operation: self, span: spans.begin(Kind::Command, name.into(), attributes, Some(&self.span)) }
     }
 
-    /// Records that the next command is sensitive: it has no span, and no span tells its failure.
+    /// Records that the next command is sensitive: it has no span, and no command's span has its failure.
     pub(super) fn sensitive_command(&self) -> CommandSpan<'_> {
         CommandSpan { operation: self, span: None }
     }
@@ -271,7 +272,7 @@ pub(super) struct CommandSpan<'s> {
 }
 
 impl CommandSpan<'_> {
-    /// Records what the reply tells.
+    /// Records the reply's cursor.
     pub(super) fn replied(&self, reply: &RawDocument) {
         self.tell(false);
         if let Some(span) = &self.span

@@ -39,7 +39,7 @@ pub struct ServerStatus {
     pub error: Option<String>,
     /// The operations of this client that are in progress on this server.
     pub operations: u64,
-    /// The numbers of the server's pool; `None` before the client is first used.
+    /// The state of the server's pool; `None` before the client is first used.
     pub pool: Option<PoolStatus>,
     /// The connections in use, longest in use first. Empty unless the client [accounts for
     /// holders](super::Client::account_for_holders).

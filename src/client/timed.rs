@@ -1,4 +1,4 @@
-//! Time limits that start before an operation does: a blocking call may have to wait for other calls first.
+//! Time limits that start before their operations, because a blocking call may have to wait for other calls first.
 
 use std::panic::Location;
 
@@ -31,7 +31,8 @@ pub(crate) trait Limited: IntoFuture + Sized {
 }
 
 impl Client {
-    /// Returns the first limit that is set: the session's, the operation's `own`, or the limit of the options.
+    /// Returns the first limit that is set: the session's limit, the operation's limit `own`, or the limit of the
+    /// options.
     ///
     /// # Errors
     ///

@@ -29,8 +29,8 @@ use crate::text::printable::{Printable, PrintableError};
 const USUAL_ROOM: usize = 256;
 
 impl Client {
-    /// Prepares a command with a document and a reply of the application's own types: serde writes one as a document, and
-    /// reads the other. Await the value to run the command on the primary.
+    /// Prepares a command whose document and reply are values of the application's own types: serde writes the
+    /// document, and reads the reply. Await the value to run the command on the primary.
     ///
     /// [`run_command`](Self::run_command) and [`run`](Self::run) are the raw forms, which do not copy or convert.
     ///
@@ -139,11 +139,11 @@ impl<'c, R: DeserializeOwned + 'c> Limited for TypedCommand<'c, R> {
     }
 }
 
-/// A command with its own document, and how it is to be run.
+/// A command with its own document, and the settings for running it.
 pub(super) struct Prepared<'c> {
     pub client: Client,
     pub database: &'c str,
-    /// The document, or the reason why there is none.
+    /// The document, or the reason why serde could not write it.
     pub body: Result<RawDocumentBuf, ClientError>,
     pub session: Option<&'c mut Session>,
     pub read_preference: Option<&'c ReadPreference>,
@@ -208,7 +208,7 @@ pub(super) fn encode(name: &'static str, value: &impl Serialize) -> Result<RawDo
     encode_hinted(name, value, "")
 }
 
-/// Like [`encode`], but `hint` says what to do if the value is not a document.
+/// Like [`encode`], but the error includes the advice `hint` if the value is not a document.
 ///
 /// # Errors
 ///

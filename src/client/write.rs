@@ -35,17 +35,17 @@ use crate::client::session::{SessionError, is_single};
 use crate::endpoint::wire::reply;
 use crate::endpoint::{Limit, OutgoingSequence};
 
-/// Room for the client's additions to a command's statements, in bytes: session, cluster time, write concern, header.
+/// Room for the parts of a command other than its statements, in bytes: session, cluster time, write concern, header.
 const ROOM_FOR_BODY: usize = 16 * 1024;
 
-/// The advice for a value that is not a document: a document instead of a list is treated as a list of its fields.
+/// The advice for a value that is not a document. A document in place of a list would be read as a list of its fields.
 const IN_LIST: &str = "; pass a list of documents, such as [doc! { … }], also for one";
 
 impl Client {
     /// Prepares inserts into a collection. Await the value to send them. A document without `_id` gets one.
     ///
-    /// A document can be anything that serde writes as one: a struct, `doc!`, `rawdoc!`. [`Write::insert`] takes raw
-    /// documents without copying them.
+    /// A document can be anything that serde writes as a document: a struct, `doc!`, `rawdoc!`. [`Write::insert`] takes
+    /// raw documents without copying them.
     ///
     /// ```no_run
     /// # async fn example(client: wharf::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -132,9 +132,9 @@ pub struct Write<'c> {
     database: &'c str,
     collection: &'c str,
     statements: Vec<Statement<'c>>,
-    /// The positions of the documents that were given an `_id`, with that `_id`.
+    /// The `_id`s that the client added, with the positions of their documents.
     generated_ids: Vec<(usize, ObjectId)>,
-    /// Why the first statement that serde could not write was refused.
+    /// The error of the first statement that serde could not write.
     refused: Option<ClientError>,
     ordered: bool,
     options: Option<RawDocumentBuf>,
@@ -217,7 +217,7 @@ impl<'c> Write<'c> {
         }
     }
 
-    /// Adds an insert of a document that already has its `_id`. `generated` is the `_id` if the client added it.
+    /// Adds an insert of a document that already has its `_id`. `generated` is the `_id`, if the client added it.
     pub(super) fn insert_new(mut self, document: RawDocumentBuf, generated: Option<ObjectId>) -> Self {
         let place = self.statements.len();
         self.generated_ids.extend(generated.map(|id| (place, id)));
@@ -254,8 +254,8 @@ impl<'c> Write<'c> {
         })
     }
 
-    /// Lets the statements run in any order, and continues with the others after one fails. By default, the first
-    /// failure stops the rest.
+    /// Lets the statements run in any order, and continues after a statement fails. By default, the first failure stops
+    /// the rest.
     pub fn unordered(mut self) -> Self {
         self.ordered = false;
         self
@@ -296,7 +296,7 @@ impl<'c> Write<'c> {
         whole.observation.within(pin!(self.run_as(&whole))).await
     }
 
-    /// Returns the name of the operation: the command's, if there is one kind of statements.
+    /// Returns the name of the operation: the name of the command, if all statements are of one kind.
     fn name(&self) -> &'static str {
         match self.statements.split_first() {
             Some((first, others)) if others.iter().all(|statement| statement.kind == first.kind) => {
@@ -334,7 +334,7 @@ impl<'c> Write<'c> {
             let kind = self.statements[*first].kind;
             let (batch, later) = rest.split_at(self.fitting(rest));
             rest = later;
-            // An unmet write concern is reported together with those of the other commands.
+            // An unmet write concern is reported at the end, together with the errors of other commands.
             let Answer { reached, session, unmet, is_acknowledged } = match self.send(kind, batch, limit, whole).await {
                 Ok(answer) => answer,
                 // A command that failed as a whole stops the rest, ordered or not.
@@ -351,7 +351,7 @@ impl<'c> Write<'c> {
             let failed_before = failure.errors.len();
             let place = |index: usize| batch.get(index).copied();
             if let Err(error) = read(kind, &reached.reply, place, &mut written, &mut failure) {
-                // What the earlier commands did is known.
+                // The results of the earlier commands are known.
                 failure.cause = Some(Box::new(error));
                 break;
             }
@@ -371,13 +371,13 @@ impl<'c> Write<'c> {
         }
     }
 
-    /// Returns how many bytes of a message are not available to statements.
+    /// Returns the number of bytes in a message that statements cannot use.
     fn bytes_of_body(&self) -> usize {
         let options = self.options.as_ref().map_or(0, |options| options.as_bytes().len());
         ROOM_FOR_BODY.saturating_add(self.collection.len()).saturating_add(options)
     }
 
-    /// Gives each inserted document an `_id`, as its first field, if it has none.
+    /// Adds an `_id`, as the first field, to each inserted document that has none.
     fn add_ids(&mut self, written: &mut Written) {
         for (index, statement) in self.statements.iter_mut().enumerate() {
             if statement.kind == Kind::Insert && !reply::has_field(&statement.document, "_id") {
@@ -487,8 +487,8 @@ impl<'c> IntoFuture for Write<'c> {
     /// # Errors
     ///
     /// [`ClientError::Write`] if some statements may have been executed, otherwise the error that ended the first command.
-    /// [`ClientError::Argument`] if there are no statements, if serde could not write one, if one lacks `q`, `u` or
-    /// `limit`, or if the options have a field that the command already has.
+    /// [`ClientError::Argument`] if there are no statements, if serde could not write a statement, if a statement lacks
+    /// `q`, `u` or `limit`, or if the options have a field that the command already has.
     ///
     /// # Cancel safety
     ///

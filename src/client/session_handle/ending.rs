@@ -1,4 +1,4 @@
-//! Commits and aborts, as the engine runs them.
+//! Commits and aborts, which the engine runs.
 
 use std::panic::Location;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ impl End {
         }
     }
 
-    /// Returns what observes the commit or the abort of a session's transaction.
+    /// Begins the observation of a commit or an abort of a session's transaction.
     pub(super) fn observe(self, explicit: &Explicit, site: &'static Location<'static>) -> Observation {
         explicit.client().command_events().operation(|| Described {
             transaction: explicit.span(),
@@ -70,7 +70,8 @@ pub(super) async fn end_transaction(
             let reason = "the commit succeeded, but its write concern was not met";
             Err(FailedOperation::concern(reason, &server.address, reply, unmet).into())
         }
-        // Even if the last attempt was not sent, an earlier one may have been, so the commit should be repeated.
+        // Even if the last attempt was not sent, an earlier attempt may have been sent, so the commit should be
+        // repeated.
         Err(given_up) if given_up.labels.contains(Labels::UNKNOWN_COMMIT_RESULT) => {
             Err(given_up.error.with_unknown_commit_result())
         }
@@ -87,7 +88,7 @@ struct Ending<'a> {
     site: &'static Location<'static>,
     observation: &'a Observation,
     wait_logged: WaitLogged,
-    /// Whether the connection of the attempt was pinned before.
+    /// Whether the attempt's connection was already pinned.
     is_pinned: bool,
     /// The command of the attempt.
     body: RawDocumentBuf,
@@ -115,7 +116,7 @@ impl Attempted for Ending<'_> {
                 pin
             }
             End::Abort => {
-                // An abort ends the cursors as well, and can use another connection.
+                // An abort also ends the cursors, so it can use another connection.
                 let longest = Limit::of(explicit.client().options().server_selection_timeout).start();
                 let _ = explicit.cursors_closed(if limit.deadline().is_some() { limit } else { longest }).await;
                 explicit.take_pin(None)
@@ -165,8 +166,9 @@ impl Attempted for Ending<'_> {
 
     fn keep(&mut self, server: &Selected, connection: Connection<Endpoint>) -> Option<Connection<Endpoint>> {
         match self.end {
-            // A commit may be repeated on the same connection. A commit that was repeated on another connection, after
-            // an error unpinned the transaction, does not pin it (Load Balancers, "Connection Pinning").
+            // The connection stays pinned, because the commit may be repeated on it. If an error unpinned the
+            // transaction, and the commit was repeated on another connection, this connection is not pinned (Load
+            // Balancers, "Connection Pinning").
             End::Commit if self.is_pinned => self.explicit.keep_connection(server, connection),
             // A mongos stays pinned, because the commit may be repeated (Transactions, "When to unpin").
             End::Commit => Some(connection),
@@ -178,7 +180,7 @@ impl Attempted for Ending<'_> {
         }
     }
 
-    /// An error that leaves the outcome of a commit unknown unpins the transaction. So does any error of an abort.
+    /// An error that leaves the outcome of a commit unknown unpins the transaction, and so does any error of an abort.
     fn note(&mut self, fault: &Fault, known: Option<SessionServer>) -> Labels {
         self.explicit.note(|state| match self.end {
             End::Commit => state.commit_failed(fault, known),

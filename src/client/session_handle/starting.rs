@@ -47,8 +47,9 @@ impl<'c, C: AnyClient> StartSession<'c, C> {
         Self { client, options: SessionOptions::default() }
     }
 
-    /// Sets `causalConsistency`: whether each operation sees what earlier ones in the session read and wrote (Causal
-    /// Consistency). Default: true, except with [`snapshot`](Self::snapshot). Unacknowledged writes are not seen.
+    /// Sets `causalConsistency`: whether each operation sees the effects of earlier operations in the session, and the
+    /// data that they read (Causal Consistency). Default: true, except with [`snapshot`](Self::snapshot).
+    /// Unacknowledged writes are not seen.
     pub fn causal_consistency(mut self, value: bool) -> Self {
         self.options = self.options.causal_consistency(value);
         self

@@ -1,4 +1,4 @@
-//! The time limits of sessions and transactions, including those of blocking calls.
+//! The time limits of sessions and transactions, including the limits of blocking calls.
 
 use std::panic::Location;
 
@@ -13,7 +13,7 @@ impl End {
     pub(super) fn limit_in(self, explicit: &Explicit) -> Limit {
         match (explicit.limit(), self) {
             (Some(limit), Self::Commit) => limit,
-            // The time may have run out, and the transaction must not stay open.
+            // The time may have run out, but the transaction must not stay open.
             (Some(limit), Self::Abort) => limit.unstarted(),
             (None, _) => Limit::Unset.or(explicit.lock().timeout_of_end()),
         }
@@ -45,7 +45,7 @@ impl Session {
     }
 
     /// Returns the time limit of the next [`advance`](super::super::repeating::Repeating::advance) unchanged. `fails`
-    /// says that the body failed, so the call begins with an abort.
+    /// says that the body failed, in which case `advance` begins with an abort.
     pub(crate) fn limit_of_advance(&self, fails: bool) -> Limit {
         match self.explicit().limit() {
             Some(limit) if fails => limit.unstarted(),

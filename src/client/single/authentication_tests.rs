@@ -23,7 +23,7 @@ fn refused() -> Answer {
     Answer::Reply(doc! { "ok": 0, "code": 18, "codeName": "AuthenticationFailed", "errmsg": "Authentication failed." })
 }
 
-/// Answers all commands. The first authentications get a different answer.
+/// Answers all commands. The first `first` authentications get the answer `other`.
 fn after(first: usize, other: Answer) -> impl Fn(&Document, usize) -> Answer + Clone + Send + 'static {
     move |command, number| match name(command).as_str() {
         "saslStart" if number < first => other.clone(),
@@ -45,7 +45,8 @@ fn answer_of_insert(number: usize) -> Answer {
     }
 }
 
-/// Returns whether an operation failed because its connection could not be authenticated, as an operation on a pool would.
+/// Returns whether an operation failed because its connection could not be authenticated, with the same error as on a
+/// pool.
 fn is_unauthenticated(error: &ClientError) -> bool {
     matches!(error.operation_error(), Some(OperationError::CheckOut(CheckOutError::Establish(error)))
         if error.stage() == Stage::Authenticate)
@@ -109,13 +110,13 @@ fn refused_password_is_not_retried() {
         let error = client.run(Operation::read("test", &find)).unwrap_err();
         assert!(is_unauthenticated(&error) && error.to_string().contains("Authentication failed."), "{error:?}");
         assert_eq!(server.times(is_authentication).len(), 1);
-        // By now an administrator has fixed it.
+        // An administrator has fixed the password in the meantime.
         client.run(Operation::read("test", &find)).unwrap();
         assert!(close(&server.times(is_hello), &[0, 500]), "{:?}", server.times(is_hello));
     }
 }
 
-/// The check succeeds. Then the server becomes unknown once, because of the authentication.
+/// The check succeeds. The failed authentication then makes the server unknown once.
 #[test]
 fn check_succeeds_before_the_authentication_fails() {
     let world = World::new();
@@ -152,8 +153,8 @@ fn check_succeeds_before_the_authentication_fails() {
     assert_eq!(*events.lock().unwrap(), ["ServerHeartbeatSucceeded", "Standalone", "Unknown"]);
 }
 
-/// The check's connection is closed without clearing the pool, because its hello was answered. The check-out of the
-/// operation that selects the server clears the pool, before its own connection is closed.
+/// The check's connection is closed without clearing the pool, because its hello was answered. When the operation
+/// selects the server, its check-out clears the pool, and only then closes its own connection.
 #[test]
 fn pool_is_cleared_before_the_connection_of_an_operation_is_closed() {
     let world = World::new();
@@ -176,7 +177,7 @@ fn pool_is_cleared_before_the_connection_of_an_operation_is_closed() {
     assert_eq!(*events.lock().unwrap(), expected.concat());
 }
 
-/// Only operations that select a server are affected by its authentication.
+/// A server's failed authentication affects only the operations that select this server.
 #[test]
 fn server_that_refuses_the_password_stops_no_operation_on_another_one() {
     let world = World::new();
@@ -193,8 +194,8 @@ fn server_that_refuses_the_password_stops_no_operation_on_another_one() {
     assert_eq!(servers[0].times(is_hello).len(), 1, "no operation on the primary causes a scan");
 }
 
-/// After the scan that detected the failure, scans do not wait for the server if another one is suitable. This holds
-/// while the server is known from its hello, and also after an operation selected it and made it unknown.
+/// After the scan that detected the failure, scans do not wait for the server if another server is suitable. This is
+/// the case while the server is known from its hello, and also after an operation selected it and made it unknown.
 #[test]
 fn server_whose_authentication_hangs_does_not_hold_up_each_scan() {
     for is_selected in [false, true] {
@@ -217,13 +218,13 @@ fn server_whose_authentication_hangs_does_not_hold_up_each_scan() {
         let insert = || client.insert("test", "things", [doc! { "_id": 1 }]).run();
         insert().unwrap_err();
         insert().unwrap();
-        // The first scan ends after 2 s, and the next one comes 500 ms later.
+        // The first scan ends after 2 s, and the next scan follows 500 ms later.
         assert!(close(&servers[0].times(|command| name(command) == "insert"), &[2_000, 2_500]));
         assert!(close(&servers[1].times(is_authentication), &[0]), "{:?}", servers[1].times(is_authentication));
     }
 }
 
-/// An operation that selects it later opens a new connection.
+/// An operation that selects the server later opens a new connection.
 #[test]
 fn authentication_that_failed_a_while_ago_is_repeated() {
     let world = World::new();

@@ -13,9 +13,9 @@ use crate::client::{self, Advanced, ClientError, read};
 
 /// The changes to a collection, a database or the whole cluster, in order.
 ///
-/// As an [`Iterator`] it waits for changes, and yields them as values of type `T`: owned raw documents, or, after
-/// [`typed`](Self::typed), whatever serde reads from them. Other threads can use the client between its batches. The
-/// iterator ends after an event that invalidates it, such as the drop of its collection.
+/// As an [`Iterator`], it waits for changes, and yields them as values of type `T`: owned raw documents, or, after
+/// [`typed`](Self::typed), any type that serde can read from them. Other threads can use the client between its
+/// batches. The iterator ends after an event that invalidates it, such as the drop of its collection.
 /// [`next_event`](Self::next_event) lends out raw events without copying them. [`next_if_any`](Self::next_if_any) does
 /// not wait for an event.
 ///
@@ -23,9 +23,9 @@ use crate::client::{self, Advanced, ClientError, read};
 ///
 /// # Failures
 ///
-/// It resumes as [`ChangeStream`](crate::client::ChangeStream) does. To resume, it must find a server. With
-/// `serverSelectionTryOnce=true`, the default, there is only one scan, and an election may outlast it. The stream is
-/// then over. With `serverSelectionTryOnce=false` it waits for `serverSelectionTimeoutMS`.
+/// The stream resumes as [`ChangeStream`](crate::client::ChangeStream) does. To resume, it must find a server. With
+/// `serverSelectionTryOnce=true`, the default, there is only one scan. If an election takes longer than this scan, the
+/// stream is over. With `serverSelectionTryOnce=false`, the stream waits for up to `serverSelectionTimeoutMS`.
 ///
 /// After [`ClientError::OnRuntime`], [`ClientError::EventLoop`] and [`ClientError::InUse`] the stream continues.
 #[must_use = "a change stream fetches nothing before it is asked to"]
@@ -51,8 +51,8 @@ impl<T> ChangeStream<T> {
     }
 
     /// Returns the next event, or `None` if the server has none after waiting for a while (a second, or
-    /// [`Watch::max_await_time`](crate::client::Watch::max_await_time)). [`is_over`](Self::is_over) says whether there
-    /// will be any more.
+    /// [`Watch::max_await_time`](crate::client::Watch::max_await_time)). [`is_over`](Self::is_over) says whether more
+    /// events can follow.
     ///
     /// # Errors
     ///
@@ -101,7 +101,7 @@ impl<T> ChangeStream<T> {
         self.stream.resume_token()
     }
 
-    /// Returns whether there will be no more events.
+    /// Returns whether the stream has ended, so that no more events follow.
     #[must_use]
     #[doc(alias = "is_alive")]
     pub fn is_over(&self) -> bool {
@@ -125,7 +125,7 @@ impl<T: DeserializeOwned> Iterator for ChangeStream<T> {
 
 impl<T> Drop for ChangeStream<T> {
     fn drop(&mut self) {
-        // A call that timed out did not get to closing its cursor.
+        // If a call timed out, it may have left its cursor open.
         if self.stream.abandon() || self.client.client().deployment().has_kept() {
             self.client.finish_kept();
         }

@@ -13,17 +13,17 @@ use super::Client;
 use crate::client::{self, Advanced, ClientError, PAUSE, read};
 use crate::endpoint::Limit;
 
-/// How long an iterator pauses between two empty batches, if the server waits for documents. This is long enough for a
-/// thread that is waiting for the client. If the server does not wait, it pauses as a stream does.
+/// How long an iterator pauses between two empty batches, if the server waits for documents. This gives a thread that
+/// is waiting for the client enough time. If the server does not wait, the iterator pauses for as long as a stream.
 pub(super) const SHORT_PAUSE: Duration = Duration::from_millis(1);
 
 /// The results of a query.
 ///
-/// As an [`Iterator`] it yields values of type `T`: owned raw documents, or, after [`typed`](Self::typed), whatever
-/// serde reads from them. [`next_document`](Self::next_document) lends out raw documents without copying them. Both ask
-/// the server for the next batch when the current one is used up. At the end of a tailable cursor they wait for a
-/// document, while other threads can use the client between batches. [`next_if_any`](Self::next_if_any) does not wait
-/// for a document.
+/// As an [`Iterator`], it yields values of type `T`: owned raw documents, or, after [`typed`](Self::typed), any type
+/// that serde can read from them. [`next_document`](Self::next_document) lends out raw documents without copying them.
+/// Both ask the server for the next batch when the current batch is used up. At the end of a tailable cursor, they wait
+/// for a document. Other threads can use the client between the batches. [`next_if_any`](Self::next_if_any) does not
+/// wait for a document.
 ///
 /// A cursor stays on its server. Dropping it before its end closes it on the server, before the drop returns. The
 /// cursor does not retry a failed fetch of a batch: it yields the error, and then ends.
@@ -51,8 +51,8 @@ impl<T> Cursor<T> {
         }
     }
 
-    /// Returns the next document, or `None` if there is none at the moment. A tailable cursor has then fetched one
-    /// batch, and [`is_over`](Self::is_over) says whether there can be more.
+    /// Returns the next document, or `None` if there is none at the moment. In this case, a tailable cursor has fetched
+    /// one batch, and [`is_over`](Self::is_over) says whether there can be more.
     ///
     /// # Errors
     ///
@@ -96,18 +96,18 @@ impl<T> Cursor<T> {
         }
     }
 
-    /// Returns whether there are no more documents, neither here nor on the server.
+    /// Returns whether there are no more documents, either here or on the server.
     #[must_use]
     #[doc(alias = "is_alive")]
     pub fn is_over(&self) -> bool {
         self.cursor.is_over()
     }
 
-    /// Closes the cursor on the server, as dropping it does, but with a different `timeoutMS`. Zero means no limit at
-    /// all, not even the limit of a drop. Errors are ignored: the server closes an idle cursor after ten minutes.
+    /// Closes the cursor on the server, as dropping it does, but with a different `timeoutMS`. Zero means no limit, not
+    /// even the limit that applies to a drop. Errors are ignored: the server closes an idle cursor after ten minutes.
     pub fn close_within(mut self, timeout: Duration) {
         let cursor = self.cursor.take_typed::<T>();
-        // If this call cannot close it, the next call does.
+        // If this call cannot close the cursor, the next call does.
         let _ = self.client.drive_within(Limit::of(timeout), |limit| cursor.close_by(limit));
     }
 
@@ -126,7 +126,7 @@ impl<T: DeserializeOwned> Iterator for Cursor<T> {
     }
 }
 
-/// Returns the output of a future that does not wait. It needs neither the lock nor the runtime.
+/// Returns the output of a future that does not wait, and so needs neither the lock nor the runtime.
 pub(super) fn at_once<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => output,
@@ -136,7 +136,7 @@ pub(super) fn at_once<T>(future: impl Future<Output = T>) -> T {
 
 impl<T> Drop for Cursor<T> {
     fn drop(&mut self) {
-        // A call that timed out did not get to closing its cursor.
+        // If a call timed out, it may have left its cursor open.
         if self.cursor.abandon() || self.client.client().deployment().has_kept() {
             self.client.finish_kept();
         }

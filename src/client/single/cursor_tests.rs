@@ -1,4 +1,4 @@
-//! Cursors of the client on a single thread: how they share the client, and what a dropped cursor leaves behind.
+//! Cursors of the client on a single thread: sharing the client, and cleaning up after dropped cursors.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,8 +17,8 @@ use super::{Client, Cursor};
 use crate::client::{ClientError, Operation};
 use crate::endpoint::options::{ReadPreference, ReadPreferenceMode};
 
-/// Drops the value inside a runtime, where no cleanup is possible, and returns how long the call that then cleans up
-/// takes.
+/// Drops the value inside a runtime, where no cleanup is possible. Returns how long the call takes, which cleans up at
+/// its end.
 fn time_to_drop<T>(client: &Client, value: T) -> Duration {
     let begun = client.shared.driver.run(async { Instant::now() }).unwrap();
     client.drive(async { drop(value) }).unwrap();
@@ -71,7 +71,7 @@ fn other_threads_use_the_client_while_an_iterator_waits_for_a_document() {
         let (asked, has_asked) = mpsc::channel();
         let server = world.server(move |command, number| match name(command).as_str() {
             "find" => batch(command, 7, &[]),
-            // If no other thread gets its turn, the cursor ends without a document.
+            // If no other thread gets a turn, the cursor ends without a document.
             "getMore" if number >= 5_000 => batch(command, 0, &[]),
             "getMore" if has_pinged.load(Ordering::SeqCst) => batch(command, 0, &[doc! { "_id": 1 }]),
             "getMore" => {
@@ -171,7 +171,7 @@ fn balanced_cursor_whose_fetch_failed_keeps_its_connection_until_it_is_dropped()
         cursor.next().unwrap().unwrap();
         cursor.next().unwrap().unwrap_err();
         assert!(cursor.next().is_none() && cursor.is_over());
-        // A call that would otherwise close the cursor at its end.
+        // If the close had been left to the next call, this call would do it at its end.
         ping(&client).unwrap();
         assert_eq!((in_use(), closed()), (1, 0));
         if closes {

@@ -1,4 +1,4 @@
-//! The private runtime, which runs only inside calls.
+//! The client's private runtime, which runs only inside calls.
 
 use std::io;
 use std::mem;
@@ -14,14 +14,14 @@ use crate::pool::runtime::{Inline, OfThisProcess, PerProcess};
 
 /// Drives futures on a private runtime, one at a time.
 ///
-/// The first call creates the runtime. A forked child leaks its parent's runtime and creates a new one. Otherwise the two
-/// would share one epoll instance, and the child would remove the parent's sockets from it.
+/// The first call creates the runtime. A forked child leaks its parent's runtime and creates a new one. Otherwise, both
+/// processes would share one epoll instance, and the child would remove the parent's sockets from it.
 #[derive(Default)]
 pub(super) struct Driver {
     lock: PerProcess<Lock>,
 }
 
-/// A lock around the runtime. A call waits for it no longer than its time limit.
+/// A lock around the runtime. A call waits for the lock no longer than its time limit.
 #[derive(Default)]
 struct Lock {
     state: Mutex<State>,
@@ -32,7 +32,7 @@ struct Lock {
 struct State {
     /// Whether a call holds the runtime.
     is_held: bool,
-    /// How many calls are waiting for it.
+    /// How many calls are waiting for the runtime.
     waiting: usize,
     /// Empty before the first call, and while a call holds the runtime.
     private: Private,
@@ -44,11 +44,11 @@ impl Lock {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the runtime. Returns it with the time that the call waited.
+    /// Takes the runtime. Also returns how long the call waited.
     ///
     /// # Errors
     ///
-    /// [`ClientError::InUse`] if other calls hold it until the limit is reached.
+    /// [`ClientError::InUse`] if other calls hold the runtime until the limit is reached.
     fn take(&self, limit: Limit) -> Result<(Held<'_>, Duration), ClientError> {
         let mut state = self.state();
         let mut waited = Duration::ZERO;
@@ -118,7 +118,8 @@ impl Private {
 impl Drop for Private {
     fn drop(&mut self) {
         if let Some(runtime) = self.0.take() {
-            // An ordinary drop panics inside an asynchronous task. This runtime has no threads to wait for.
+            // An ordinary drop panics inside an asynchronous task. There is nothing to wait for, because this runtime
+            // has no threads.
             runtime.shutdown_background();
         }
     }
@@ -150,18 +151,18 @@ impl Driver {
         self.run_within(Limit::Unset, async |_| future.await)
     }
 
-    /// Blocks until the future completes. `begin` makes the future. It gets the limit, which was started before the
+    /// Blocks until the future completes. `begin` creates the future. It receives the time limit, which includes the
     /// wait for other calls.
     ///
     /// # Errors
     ///
-    /// [`ClientError::OnRuntime`] inside a tokio runtime, which may be this one: a subscriber that uses the client
-    /// would otherwise wait for itself. [`ClientError::EventLoop`] if the runtime cannot be created, or the thread is
+    /// [`ClientError::OnRuntime`] inside a tokio runtime. This may be the client's own runtime: a subscriber that uses
+    /// the client would wait for itself. [`ClientError::EventLoop`] if the runtime cannot be created, or the thread is
     /// ending. [`ClientError::InUse`] if other calls hold the runtime until the limit is reached.
     pub(super) fn run_within<T>(&self, limit: Limit, begin: impl AsyncFnOnce(Limit) -> T) -> Result<T, ClientError> {
         match Handle::try_current() {
             Ok(_) => return Err(ClientError::OnRuntime),
-            // The caller is the destructor of a thread-local value that runs after tokio's destructors. Running a
+            // The caller is the destructor of a thread-local value, and tokio's destructors have already run. Running a
             // runtime would panic.
             Err(error) if error.is_thread_local_destroyed() => return Err(event_loop(io::Error::other(error))),
             Err(_) => {}
@@ -173,8 +174,8 @@ impl Driver {
         let _inline = Inline::enter();
         Ok(runtime.block_on(async {
             let limit = limit.start_after(waited);
-            // Nothing has polled the sockets since the last call, and a server may have closed one. A command that
-            // notices this before it is sent takes another connection.
+            // Nothing has polled the sockets since the last call, and a server may have closed a connection. A command
+            // that notices this before it is sent takes another connection.
             yield_now().await;
             begin(limit).await
         }))
@@ -203,7 +204,7 @@ mod tests {
         assert_eq!(driver.run(async { 1 }).unwrap(), 1);
     }
 
-    /// Runs `other` while a call on another thread is in progress, then lets that call end once `is_ready` is true.
+    /// Runs `other` while a call on another thread is in progress. The other call ends once `is_ready` is true.
     fn beside_a_call<T: Send>(driver: &Driver, other: impl FnOnce() -> T + Send, is_ready: impl Fn() -> bool) -> T {
         let (begun, has_begun) = mpsc::channel();
         let (end, ends) = mpsc::channel::<()>();
@@ -239,7 +240,7 @@ mod tests {
 
     #[test]
     fn time_limit_includes_the_wait_for_another_call() {
-        // The runtime's time stands still in the meantime.
+        // The runtime's virtual time stands still in the meantime.
         let driver = Driver::of_virtual_time();
         let whole = Duration::from_secs(600);
         let left = || driver.run_within(Limit::For(whole), async |limit| limit.left()).unwrap().unwrap();

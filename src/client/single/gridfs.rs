@@ -10,8 +10,8 @@ use super::Client;
 use crate::client::ClientError;
 use crate::client::gridfs::{self, io_error};
 
-/// A bucket of a [`single::Client`](Client): see [`gridfs::GridFsBucket`]. The builders of its methods
-/// are run by `run`.
+/// A bucket of a [`single::Client`](Client): see [`gridfs::GridFsBucket`]. The methods return builders, which `run`
+/// runs.
 pub type GridFsBucket = gridfs::GridFsBucket<Client>;
 
 /// An upload of a [`single::Client`](Client): see [`gridfs::GridFsUploadStream`].
@@ -30,11 +30,12 @@ impl GridFsUploadStream {
         client.drive_within(self.limit(), |_| poll_fn(|context| poll(self, context)))?
     }
 
-    /// Sends the last chunk, stores the file's document, and returns the file's `_id`. Without it, the drop deletes the chunks.
+    /// Sends the last chunk, stores the file's document, and returns the file's `_id`. Without this call, the drop
+    /// deletes the chunks.
     ///
     /// # Errors
     ///
-    /// [`ClientError`] of the first command that has failed, [`ClientError::OnRuntime`], [`ClientError::EventLoop`] and
+    /// [`ClientError`] of the first command that failed, [`ClientError::OnRuntime`], [`ClientError::EventLoop`] and
     /// [`ClientError::InUse`].
     pub fn finish(mut self) -> Result<Bson, ClientError> {
         self.drive(Self::poll_finish)?;
@@ -63,7 +64,7 @@ impl Write for GridFsUploadStream {
         }
     }
 
-    /// Sends a full chunk. A part of a chunk cannot be sent before the end.
+    /// Sends a full chunk. A partial chunk can be sent only at the end.
     fn flush(&mut self) -> io::Result<()> {
         if self.has_room() { Ok(()) } else { self.drive(Self::poll_room).map_err(io_error) }
     }

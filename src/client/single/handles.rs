@@ -1,4 +1,5 @@
-//! Handles to databases and collections. They are the asynchronous client's, with builders that have a method `run`.
+//! Handles to databases and collections. They are the handles of the asynchronous client, and their builders have a
+//! method `run`.
 
 use bson::{Bson, Document};
 use serde::de::DeserializeOwned;
@@ -91,7 +92,7 @@ impl Client {
     }
 }
 
-/// Converts what the asynchronous client returns into what a blocking call returns.
+/// Converts the output of the asynchronous client into the output of a blocking call.
 trait Returned<O> {
     fn of(client: Client, output: O) -> Self;
 }

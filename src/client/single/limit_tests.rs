@@ -1,4 +1,4 @@
-//! What the `timeoutMS` of a call includes: the wait for calls on other threads, and the work at its end.
+//! The `timeoutMS` of a call includes the wait for calls on other threads, and the work at its end.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
@@ -108,14 +108,14 @@ fn work_that_a_call_leaves_gets_what_is_left_of_the_next_ones_time() {
     let (took, outcome) = time(&client, || client.drive_within(super::Limit::For(limit), |_| async {}));
     outcome.unwrap();
     assert!(close(&[took], &[300]), "{took} ms");
-    // That work is abandoned. Otherwise it would hold the server's only connection.
+    // The call abandons the work. Otherwise, the work would hold the server's only connection.
     is_dark.store(false, Ordering::SeqCst);
     ping(&client).unwrap();
     assert_eq!(server.times(is_kill).len(), 1, "{:?}", server.times(|_| true));
 }
 
-/// Runs `call` on a separate thread while another thread uses the client. Returns the outcome, if it arrives in the
-/// meantime.
+/// Runs `call` on a separate thread while another thread uses the client. Returns the outcome if the call ends before
+/// the other thread is done.
 fn beside_a_call<T: Send>(client: &Client, call: impl FnOnce() -> T + Send) -> Option<T> {
     let (begun, has_begun) = mpsc::channel();
     let (end, ends) = mpsc::channel::<()>();
@@ -129,7 +129,7 @@ fn beside_a_call<T: Send>(client: &Client, call: impl FnOnce() -> T + Send) -> O
             client.shared.driver.run(blocking).unwrap();
         });
         has_begun.recv().unwrap();
-        // No receiver: the call finished too late.
+        // There is no receiver if the call finished too late.
         scope.spawn(move || drop(ended.send(call())));
         let outcome = has_ended.recv_timeout(Duration::from_secs(20)).ok();
         end.send(()).unwrap();

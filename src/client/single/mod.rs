@@ -28,42 +28,42 @@
 //! | a connection that cannot be authenticated | fails the operation, or is retried as the error says | the same; a retry that has to scan comes 500 ms after the last scan. In events and metrics of the pool, the attempt of the scan and the check-out that fails with its error are two |
 //! | a connection that is lost while it is idle | the next command takes another one | the same, and before its use by a command or a cursor the connection is checked if it has been idle for 5 s |
 //!
-//! Operations, retries, errors, sessions, transactions, change streams, events and options are the same, and so is the
-//! code.
+//! Operations, retries, errors, sessions, transactions, change streams, events and options are the same as in the
+//! asynchronous client, and share its code.
 //!
 //! # How long a call takes
 //!
-//! A scan asks all servers at once, and ends when every check has either been answered or failed. A check takes at most
+//! A scan checks all servers at once, and ends when every check has been answered or has failed. A check takes at most
 //! `connectTimeoutMS`, or twice that if it fails on the server's existing connection and opens a new one. Scans skip a
 //! server for 5 s after a failed check, and scans are at least 500 ms apart. With `serverSelectionTryOnce=true` (the
 //! default), the selection of a server takes at most the time of one scan, plus up to 500 ms before it. Otherwise it
-//! takes at most `serverSelectionTimeoutMS` plus the time of one scan. `timeoutMS` limits all of this. A scan may end
-//! after half of it if a server that has answered is suitable, so that an unresponsive server does not block
+//! takes at most `serverSelectionTimeoutMS` plus the time of one scan. `timeoutMS` limits all of this. If a server that
+//! has answered is suitable, a scan may end after half of this time, so that an unresponsive server does not block
 //! operations.
 //!
-//! The operating system looks names up (`getaddrinfo`), one after another, on the calling thread: no time limit of wharf
-//! applies there.
+//! The operating system resolves host names (`getaddrinfo`), one after another, on the calling thread. No time limit of
+//! wharf applies to these look-ups.
 //!
 //! # Threads
 //!
-//! The client is [`Send`] and [`Sync`], and clones share everything. A lock lets one call in at a time; the others
-//! wait. A language runtime may therefore call it from any of its threads. The `timeoutMS` of a call includes its wait
-//! for the lock. If the time runs out before the call gets the lock, the call fails with [`ClientError::InUse`]. Other
-//! limits start when the lock lets the call in.
+//! The client is [`Send`] and [`Sync`], and clones share everything. A lock admits one call at a time, and other calls
+//! wait. A language runtime may therefore call the client from any of its threads. The `timeoutMS` of a call includes
+//! its wait for the lock. If the time runs out before the call gets the lock, the call fails with
+//! [`ClientError::InUse`]. Other limits start when the lock admits the call.
 //!
 //! Nothing runs between calls. If a cursor or a change stream is dropped before its end, the thread that drops it
-//! closes it on the server at once. If a session is dropped with an open transaction, the thread aborts it at once in
-//! the same way. The end of a call spends at most `connectTimeoutMS` on all such work, or 10 s if that is less or
-//! `connectTimeoutMS` is 0. With `timeoutMS`, it spends at most the time that is left. If no time is left, the next
-//! call does the work, or the next drop of a cursor or a change stream.
+//! closes it on the server at once. If a session is dropped with an open transaction, the thread aborts the transaction
+//! at once in the same way. At its end, a call spends at most `connectTimeoutMS` on all such work, and at most 10 s,
+//! also if `connectTimeoutMS` is 0. With `timeoutMS`, it spends at most the time that is left. If no time is left, the
+//! next call does the work, or the next drop of a cursor or a change stream.
 //!
 //! # Inside of a tokio runtime
 //!
-//! A call inside an asynchronous task would block the task's thread, so it fails with [`ClientError::OnRuntime`]. The
-//! same holds for a call from one of the client's own subscribers, from `spawn_blocking`, or on a thread that has
-//! entered a runtime (`Runtime::enter`). A call from the destructor of a thread-local value may come too late for
-//! tokio, and fails with [`ClientError::EventLoop`]. The next call then does the work left by a dropped cursor or
-//! session.
+//! A call inside an asynchronous task would block the task's thread, so it fails with [`ClientError::OnRuntime`]. A
+//! call from one of the client's own subscribers, from `spawn_blocking`, or on a thread that has entered a runtime
+//! (`Runtime::enter`) fails in the same way. A call from the destructor of a thread-local value fails with
+//! [`ClientError::EventLoop`] if tokio's own thread-local values are already destroyed. The next call then does the
+//! work left by a dropped cursor or session.
 //!
 //! # Forks
 //!
@@ -138,14 +138,15 @@ pub struct Client {
 
 /// The state that all clones share.
 struct Shared {
-    // Dropped first, because its sockets are registered with the driver's runtime.
+    // Dropped before the driver, because the client's sockets are registered with the driver's runtime.
     client: client::Client,
     driver: Driver,
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // The work left by a value that was dropped inside a runtime refers to the client, and would keep it alive.
+        // A value that was dropped inside a runtime may have left work. This work refers to the client, and would keep
+        // it alive.
         drop(self.client.deployment().kept());
     }
 }
@@ -176,7 +177,7 @@ impl ClientBuilder {
         Self { builder: self.builder.command_subscriber(subscriber) }
     }
 
-    /// Adds a subscriber to the events of checks, and of what the client learns from them.
+    /// Adds a subscriber to the events of checks, and of the changes that they reveal.
     #[doc(alias = "sdam_event_handler")]
     pub fn topology_subscriber(self, subscriber: impl TopologySubscriber) -> Self {
         Self { builder: self.builder.topology_subscriber(subscriber) }
@@ -212,7 +213,7 @@ impl ClientBuilder {
 }
 
 impl Client {
-    /// Creates a client from a connection string. Does not look anything up or connect.
+    /// Creates a client from a connection string. Does not resolve any name or connect.
     ///
     /// `heartbeatFrequencyMS` is 60 s by default. An SRV name (`mongodb+srv://`) is looked up on first use.
     ///
@@ -236,7 +237,7 @@ impl Client {
         Self::builder(options).build()
     }
 
-    /// Returns a builder for a client with these options. [`new`](Self::new) says more about them.
+    /// Returns a builder for a client with these options. See [`new`](Self::new) for their defaults.
     pub fn builder(options: Options) -> ClientBuilder {
         ClientBuilder { builder: client::Client::builder(options.without_monitors()) }
     }
@@ -378,14 +379,14 @@ impl Client {
         Prepared::new(self.clone(), self.client().watch(target, pipeline))
     }
 
-    /// Prepares a session. It starts with [`run`](StartSession::run), which sends nothing: the server learns of the session
-    /// from its first command.
+    /// Prepares a session. [`run`](StartSession::run) starts the session, and sends nothing: the server learns of the
+    /// session from its first command.
     pub fn start_session(&self) -> StartSession<'_, Self> {
         StartSession::of(self)
     }
 
-    /// Connects before use: scans the servers if a scan is due, waits for a server that the read preference of the
-    /// options allows, and opens a connection to each server that answered, unless it has one.
+    /// Connects before use. This scans the servers if a scan is due, and waits for a server that the read preference of
+    /// the options allows. It then opens a connection to each server that answered, unless there is one.
     ///
     /// # Errors
     ///
@@ -409,15 +410,15 @@ impl Client {
     }
 
     /// Ends the sessions that no operation is using, and closes all connections, within `limit`. Returns whether all
-    /// are closed. Operations that begin later fail with
+    /// connections are closed. Operations that begin later fail with
     /// [`ServerSelectionError::Closed`](crate::client::ServerSelectionError::Closed).
     ///
     /// # Errors
     ///
     /// [`ClientError::OnRuntime`], [`ClientError::EventLoop`], and [`ClientError::InUse`] if another thread used the
-    /// client for the whole time. In these cases nothing was done.
+    /// client for the whole time. In these cases, nothing is closed.
     pub fn shutdown(&self, limit: Duration) -> Result<bool, ClientError> {
-        // Zero means no time at all here.
+        // Here, zero means no time rather than no limit.
         self.drive_within(Limit::For(limit), |limit| self.client().shutdown(limit.left().unwrap_or(Duration::MAX)))
     }
 
@@ -425,7 +426,7 @@ impl Client {
         &self.shared.client
     }
 
-    /// Blocks until the future completes. Then does the work left by this future, or by values dropped earlier.
+    /// Blocks until the future completes. Afterwards, does the work left by this future, or by values dropped earlier.
     ///
     /// # Errors
     ///
@@ -434,8 +435,8 @@ impl Client {
         self.drive_within(Limit::Unset, |_| future)
     }
 
-    /// Like [`drive`](Self::drive), within a limit. The limit starts before the wait for other calls, and `begin`
-    /// gets it already running.
+    /// Like [`drive`](Self::drive), within a limit. The limit includes the wait for other calls, and `begin` receives
+    /// it already running.
     ///
     /// # Errors
     ///
@@ -458,7 +459,7 @@ impl Client {
         self.drive_within(prepared.limit()?, |limit| prepared.begin(limit))
     }
 
-    /// Does the work that a dropped value left. The next call does it if this one cannot.
+    /// Does the work that a dropped value has left. If this is not possible now, the next call does the work.
     fn finish_kept(&self) {
         let _ = self.drive(async {});
     }

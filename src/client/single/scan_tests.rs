@@ -1,4 +1,4 @@
-//! What makes the client on a single thread scan, and what precedes a scan.
+//! The reasons for a scan of the client on a single thread, and the work that precedes a scan.
 
 use bson::{doc, rawdoc};
 use wharf_testbed::scripted::{Answer, name};
@@ -52,7 +52,7 @@ mod srv {
 
     const SERVICE: &str = "_mongodb._tcp.db.wharf.test";
 
-    /// For records that expire sooner than the minimum time between two look-ups.
+    /// Returns a zone whose records expire sooner than the minimum time between two look-ups.
     fn zone(ports: &[u16]) -> Zone {
         ports.iter().fold(Zone::default(), |zone, port| zone.srv(SERVICE, *port, "a.wharf.test")).lasting(1)
     }

@@ -18,8 +18,8 @@ use crate::endpoint::Limit;
 /// A session: operations that see the effects of earlier ones in the session (causal consistency), that read the same
 /// point in time (`snapshot`), or that belong to a transaction. Start it with [`Client::start_session`].
 ///
-/// Operations in the session are methods of the session. Dropping it aborts its transaction before the drop returns,
-/// and gives its identifier back for reuse.
+/// Operations in the session are methods of the session. Dropping the session aborts its transaction before the drop
+/// returns, and gives its identifier back for reuse.
 ///
 /// ```no_run
 /// # fn example(client: wharf::single::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -177,7 +177,7 @@ impl Session {
         self.session.transaction_state()
     }
 
-    /// Advances the cluster time to another session's, if that is newer.
+    /// Advances the cluster time to the time of another session, if that is newer.
     ///
     /// # Errors
     ///
@@ -186,8 +186,8 @@ impl Session {
         self.session.advance_cluster_time(cluster_time)
     }
 
-    /// Advances the operation time to another session's, if that is newer, so that this session sees what the other one
-    /// did.
+    /// Advances the operation time to the time of another session, if that is newer, so that this session sees the
+    /// effects of the other session.
     pub fn advance_operation_time(&mut self, time: Timestamp) {
         self.session.advance_operation_time(time);
     }
@@ -247,19 +247,19 @@ impl Session {
         self.client.drive_within(Limit::of(limit), |limit| session.abort_within(limit))?
     }
 
-    /// Runs `body` in a transaction and commits it. Repeats body and commit where the errors' labels allow it, for at most
-    /// 120 seconds, or `defaultTimeoutMS` or `timeoutMS` (Convenient API for Transactions).
+    /// Runs `body` in a transaction and commits it. Repeats `body` and the commit if the labels of their errors allow
+    /// it, for at most 120 seconds, or `defaultTimeoutMS` or `timeoutMS` if set (Convenient API for Transactions).
     ///
-    /// `body` gets this session, and runs its operations with it. It may run several times, so it should do nothing else
-    /// that must not be repeated. If it returns an error, the transaction is aborted.
+    /// `body` gets this session, and runs its operations with it. It may run several times, so it should have no other
+    /// effects that must not be repeated. If it returns an error, the transaction is aborted.
     ///
     /// `body` must return the error of each command, and must not continue after an error: the error may have aborted
     /// the transaction on the server. [`client::Session::with_transaction`](crate::client::Session::with_transaction)
-    /// says what happens otherwise.
+    /// describes what happens otherwise.
     ///
     /// # Errors
     ///
-    /// The error of `body`, of the start, or of the commit.
+    /// The error of `body`, of starting the transaction, or of the commit.
     #[doc(alias = "and_run")]
     pub fn with_transaction<T>(
         &mut self,

@@ -52,8 +52,8 @@ impl World {
         Self { driver, begun }
     }
 
-    /// Starts a server. `answer` gets each command with its index among the commands of that name. All hellos count as
-    /// one name.
+    /// Starts a server. `answer` gets each command, and its index among the commands with the same name. All forms of
+    /// hello count as one name.
     pub(super) fn server(&self, answer: impl Fn(&Document, usize) -> Answer + Clone + Send + 'static) -> Server {
         let arrivals = Arrivals::default();
         let (begun, noted) = (self.begun, arrivals.clone());
@@ -89,7 +89,7 @@ impl World {
 }
 
 impl Server {
-    /// Returns when the matching commands arrived, in milliseconds.
+    /// Returns the times at which the matching commands arrived, in milliseconds.
     pub(super) fn times(&self, is_it: impl Fn(&Document) -> bool) -> Vec<u128> {
         let arrivals = self.arrivals.lock().unwrap();
         arrivals.iter().filter(|(_, command)| is_it(command)).map(|(time, _)| time.as_millis()).collect()
@@ -109,7 +109,7 @@ pub(super) fn close(times: &[u128], expected: &[u128]) -> bool {
 pub(super) const PRIMARY_AND_SECONDARY: [&str; 2] = ["isWritablePrimary", "secondary"];
 
 /// Starts replica set members of these kinds, and returns them with their addresses. `script` gets the member's number,
-/// the command, its index among the commands of that name, and the answer if it is a hello.
+/// the command, its index among the commands with the same name, and the reply if it is a hello.
 pub(super) fn replica_set<const MEMBERS: usize>(
     world: &World,
     kinds: [&'static str; MEMBERS],
@@ -136,7 +136,7 @@ pub(super) fn pass(client: &Client, milliseconds: u64) {
     client.drive(async { sleep(Duration::from_millis(milliseconds)).await }).unwrap();
 }
 
-/// A lone server that answers everything.
+/// Answers any command as a standalone server.
 pub(super) fn answer(command: &Document) -> Answer {
     Answer::Reply(if is_hello(command) {
         standalone()
@@ -280,7 +280,7 @@ fn selection_that_tries_once_scans_once() {
 fn all_servers_are_asked_at_once_and_those_that_they_name() {
     let world = World::new();
     let members: Arc<Mutex<Vec<String>>> = Arc::default();
-    // The servers reply once all have been asked. The replies of the first two reveal the third.
+    // The first two servers reply once both have been asked. Their replies reveal the third server.
     let asked = Arc::new(tokio::sync::Semaphore::new(0));
     let server = |field: &'static str, waits: bool| {
         let (members, asked) = (members.clone(), asked.clone());
@@ -343,7 +343,7 @@ fn server_that_is_not_primary_any_more_causes_a_scan() {
     for _ in 0..2 {
         client.run(Operation::write("test", &insert)).unwrap();
     }
-    // The retry of the second insert comes after a scan, half a second after the first scan.
+    // The retry of the second insert follows a scan, half a second after the first scan.
     assert!(close(&server.times(is_hello), &[0, 500]), "{:?}", server.times(is_hello));
     assert_eq!(server.times(|command| name(command) == "insert").len(), 3);
     assert_eq!(server.connections(), 1, "the connection stays");
@@ -383,13 +383,12 @@ fn time_limit_of_an_operation_cuts_a_scan_off() {
     let error = ping(&client).unwrap_err();
     let text = error.to_string();
     assert!(error.is_timeout() && text.contains("timeoutMS") && text.contains("did not answer a check"), "{text}");
-    // There is no other server, so this one is checked again, half a second after the scan.
+    // There is no other server, so this server is checked again, half a second after the scan.
     ping(&client).unwrap();
     assert!(close(&server.times(is_hello), &[0, 1_500]), "{:?}", server.times(is_hello));
 }
 
-/// Starts a server that does not answer, and the primary of a replica set that contains both. Returns them with their
-/// addresses.
+/// Starts a replica set of a member that does not answer and a primary. Returns both servers, and their addresses.
 fn dark_member_and_primary(world: &World) -> (Server, Server, String) {
     let kinds = ["secondary", "isWritablePrimary"];
     let ([dark, primary], addresses) = replica_set(world, kinds, |place, command, _, hello| match place {
@@ -428,7 +427,7 @@ fn scan_without_a_suitable_server_waits_until_the_time_is_up() {
     let find = rawdoc! { "find": "things" };
     let error = client.run(Operation::read("test", &find).read_preference(&secondary)).unwrap_err();
     assert!(error.is_timeout() && error.to_string().contains("did not answer a check for 1000 ms"), "{error}");
-    // The primary's answer is known.
+    // The primary is known from its answer.
     ping(&client).unwrap();
     let pings = primary.times(|command| name(command) == "ping");
     assert!(close(&pings, &[1_000]), "{pings:?}");
@@ -453,7 +452,7 @@ fn each_server_that_was_idle_is_checked_before_its_use() {
     }
 }
 
-/// Answers a query with a batch from a cursor that has more.
+/// Answers a query with a batch from a cursor that does not end.
 pub(super) fn answer_of_query(command: &Document) -> Answer {
     let batch = match name(command).as_str() {
         "find" => "firstBatch",
@@ -481,7 +480,7 @@ fn connection_that_was_idle_is_checked_before_a_cursor_uses_it() {
     let fetched = server.times(|command| name(command) == "getMore");
     assert!(close(&fetched, &[4_000, 8_000, 14_000]), "{fetched:?}");
     assert!(close(&server.times(is_hello), &[0, 14_000]), "{:?}", server.times(is_hello));
-    // If the server no longer answers, the check fails rather than the getMore, which has no time limit.
+    // If the server no longer answers, the check fails. The `getMore`, which has no time limit, is not sent.
     pass(&client, 6_000);
     cursor.next().unwrap().unwrap_err();
     assert!(close(&server.times(is_hello), &[0, 14_000, 20_000, 21_000]), "{:?}", server.times(is_hello));

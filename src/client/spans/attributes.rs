@@ -12,7 +12,8 @@ use crate::pool::runtime::Connection;
 use crate::telemetry::host_and_port;
 use crate::text::shortened::MostLogged;
 
-/// The commands whose first field is the name of a collection. For other commands it may be the name of a user.
+/// The commands whose first field contains the name of a collection. In other commands, it may contain the name of a
+/// user.
 const OF_COLLECTIONS: [&str; 25] = [
     "aggregate",
     "collMod",
@@ -41,7 +42,7 @@ const OF_COLLECTIONS: [&str; 25] = [
     "validate",
 ];
 
-/// The fields that `db.query.text` leaves out.
+/// The fields that `db.query.text` omits.
 const LEFT_OUT: [&str; 4] = ["lsid", "$db", "$clusterTime", "signature"];
 
 /// Returns the attributes that every span has.
@@ -49,7 +50,7 @@ pub(super) fn of_any() -> Vec<Attribute<'static>> {
     vec![("db.system.name", "mongodb".into())]
 }
 
-/// Returns the attributes that say what an operation or a command concerns.
+/// Returns the attributes for the namespace of an operation or a command.
 fn of_namespace<'a>(database: &'a str, collection: Option<&'a str>) -> Vec<Attribute<'a>> {
     let mut attributes = of_any();
     attributes.push(("db.namespace", database.into()));
@@ -77,7 +78,7 @@ pub(super) fn of_command<'a>(
     let (database, body) = (command.database(), command.body());
     let collection = collection_of(database, body);
     let (host, port) = host_and_port(connection.address());
-    // Only a socket's path has no port.
+    // Only the path of a Unix domain socket has no port.
     let transport = if port.is_some() { "tcp" } else { "unix" };
     let mut attributes = of_namespace(database, collection);
     attributes.push(("db.command.name", command.name().into()));
@@ -111,7 +112,7 @@ fn summary(name: &str, database: &str, collection: Option<&str>) -> String {
     }
 }
 
-/// Returns the name of the operation that sends a command: the command's name, but for two.
+/// Returns the name of the operation that sends a command: the command's name, with two exceptions.
 pub(super) fn operation_of(command: &RawDocument) -> &str {
     match name(command).unwrap_or_default() {
         "create" => "createCollection",
@@ -120,7 +121,7 @@ pub(super) fn operation_of(command: &RawDocument) -> &str {
     }
 }
 
-/// Returns the collection that a command concerns. Commands on `admin` concern none.
+/// Returns the collection that a command operates on. Commands on `admin` have none.
 pub(super) fn collection_of<'a>(database: &str, command: &'a RawDocument) -> Option<&'a str> {
     if database == "admin" {
         return None;

@@ -14,7 +14,7 @@ use super::{Attribute, TracingOptions, Value};
 pub(super) struct Tracer {
     /// `None` for the global provider.
     provider: Option<Provider>,
-    /// Made for the first span, because an application may set the global provider after it has built the client.
+    /// Created for the first span, because an application may set the global provider after it has built the client.
     tracer: OnceLock<BoxedTracer>,
 }
 

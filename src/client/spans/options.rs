@@ -17,14 +17,14 @@ pub(super) type Provider = std::sync::Arc<dyn opentelemetry::global::ObjectSafeT
 /// Options for the spans of a client: [`ClientBuilder::tracing`](crate::ClientBuilder::tracing).
 ///
 /// A client has a span for each operation, each command that it sends, and each transaction, with the names and attributes of
-/// MongoDB's OpenTelemetry specification. They go to two places, which do not depend on each other:
+/// MongoDB's OpenTelemetry specification. The spans go to two destinations, which do not depend on each other:
 ///
 /// | | switched on by |
 /// | --- | --- |
 /// | a subscriber of [`tracing`](mod@tracing) | its filter: level `DEBUG`, target `wharf::operation` |
 /// | a tracer of OpenTelemetry, with the feature `opentelemetry` | `enabled`, or the environment variable `OTEL_RUST_INSTRUMENTATION_MONGODB_ENABLED` |
 ///
-/// [The guide](crate::guide::metrics_and_traces#traces) lists the attributes, and has an example.
+/// [The guide](crate::guide::metrics_and_traces#traces) lists the attributes and shows an example.
 #[derive(Clone, Default)]
 #[must_use]
 pub struct TracingOptions {
@@ -36,16 +36,16 @@ pub struct TracingOptions {
 }
 
 impl TracingOptions {
-    /// Creates options that leave everything to the environment variables.
+    /// Creates options that use the values of the environment variables.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets whether the spans go to a tracer of OpenTelemetry. The default comes from the environment variable
-    /// `OTEL_RUST_INSTRUMENTATION_MONGODB_ENABLED` (`1`, `true` or `yes`), or else is false.
+    /// Sets whether the spans go to a tracer of OpenTelemetry. The default is the value of the environment variable
+    /// `OTEL_RUST_INSTRUMENTATION_MONGODB_ENABLED` (`1`, `true` or `yes`), or else false.
     ///
-    /// An application whose `tracing` subscriber passes spans on to OpenTelemetry has them from there: with both, it
-    /// has each span twice.
+    /// Do not combine this with a `tracing` subscriber that passes spans on to OpenTelemetry: each span would appear
+    /// twice.
     #[cfg(feature = "opentelemetry")]
     pub fn enabled(mut self, enabled: bool) -> Self {
         self.enabled = Some(enabled);
@@ -63,9 +63,9 @@ impl TracingOptions {
         self
     }
 
-    /// Sets the number of characters after which the attribute `db.query.text` is cut: the command as extended JSON, which
-    /// may contain personal data. Zero leaves the attribute out. The default comes from the environment variable
-    /// `OTEL_RUST_INSTRUMENTATION_MONGODB_QUERY_TEXT_MAX_LENGTH`, or else is zero.
+    /// Sets the number of characters after which the attribute `db.query.text` is truncated. It contains the command as
+    /// extended JSON, and possibly personal data. Zero omits the attribute. The default is the value of the environment
+    /// variable `OTEL_RUST_INSTRUMENTATION_MONGODB_QUERY_TEXT_MAX_LENGTH`, or else zero.
     pub fn query_text_max_length(mut self, characters: usize) -> Self {
         self.query_text_max_length = Some(characters);
         self

@@ -5,7 +5,7 @@ use tracing::{Level, Span, debug_span, span_enabled};
 
 use super::{Attribute, Kind, Value};
 
-/// The target of the spans. It differs from the targets of messages, so that a filter can choose either.
+/// The target of the spans. It differs from the targets of messages, so that a filter can distinguish them.
 const TARGET: &str = "wharf::operation";
 
 /// Returns whether a subscriber reads the spans. A logger of the crate `log` does not count.
@@ -15,8 +15,8 @@ pub(super) fn is_enabled() -> bool {
 
 /// Begins a span, if a subscriber reads it. Without `parent`, the current span is the parent.
 ///
-/// The names of these spans are fixed. `otel.name` and the other fields that begin so are what bridges to OpenTelemetry
-/// read.
+/// The names of these spans are fixed. Bridges to OpenTelemetry read `otel.name` and the other fields with the prefix
+/// `otel.`.
 pub(super) fn begin(kind: Kind, name: &str, attributes: &[Attribute<'_>], parent: Option<&Span>) -> Option<Span> {
     if !is_enabled() {
         return None;

@@ -43,8 +43,8 @@ impl TopologyType {
     }
 }
 
-/// A deployment as of the last checks of its servers (SDAM, "TopologyDescription"). It is never changed, only replaced:
-/// see [`after_check`](Self::after_check) and [`after_error`](Self::after_error).
+/// A deployment as of the last checks of its servers (SDAM, "TopologyDescription"). A description is never changed,
+/// only replaced: see [`after_check`](Self::after_check) and [`after_error`](Self::after_error).
 #[derive(Debug, Clone)]
 pub struct TopologyDescription {
     topology_type: TopologyType,
@@ -56,8 +56,8 @@ pub struct TopologyDescription {
     incompatibility: Option<IncompatibleServerError>,
     logical_session_timeout_minutes: Option<i64>,
     has_one_seed: bool,
-    /// The last server that was left out because it does not belong to the deployment, with the reason, which errors
-    /// report.
+    /// The last server that was left out because it does not belong to the deployment, and the reason. Errors report
+    /// both.
     left_out: Option<Arc<str>>,
 }
 
@@ -141,7 +141,7 @@ impl TopologyDescription {
         Self::new(topology_type, options.replica_set.clone(), options.hosts.iter().cloned())
     }
 
-    /// Describes a deployment without servers: a closed one, or one whose servers have not been looked up yet.
+    /// Describes a deployment without servers: the deployment is closed, or its servers have not been looked up yet.
     #[must_use]
     pub fn without_servers() -> Self {
         Self::before_any_primary(TopologyType::Unknown, None, Vec::new())
@@ -181,14 +181,14 @@ impl TopologyDescription {
         self.max_set_version
     }
 
-    /// Returns `logicalSessionTimeoutMinutes`: the smallest among all data-bearing servers; `None` if any of them lacks
-    /// it.
+    /// Returns `logicalSessionTimeoutMinutes`: the minimum of all data-bearing servers, or `None` if any of them has
+    /// none.
     #[must_use]
     pub fn logical_session_timeout_minutes(&self) -> Option<i64> {
         self.logical_session_timeout_minutes
     }
 
-    /// Returns why wharf cannot work with the deployment, if it cannot: it does not support the wire versions of a
+    /// Returns an error if wharf cannot work with the deployment, because it does not support the wire versions of a
     /// server.
     #[must_use]
     pub fn incompatibility(&self) -> Option<&IncompatibleServerError> {
@@ -205,10 +205,10 @@ impl TopologyDescription {
         &self.servers
     }
 
-    /// Returns whether the two descriptions are equal for an application: equal in everything that events report, apart
+    /// Returns whether the two descriptions are equal for an application: events report the same values in both, apart
     /// from round-trip times.
     pub(super) fn is_equivalent(&self, other: &Self) -> bool {
-        // Destructured, so that a new field does not compile until it is considered here.
+        // Destructured, so that a new field is a compile error until it is handled here.
         let Self {
             topology_type,
             set_name,
@@ -219,7 +219,7 @@ impl TopologyDescription {
             incompatibility: _,
             logical_session_timeout_minutes: _,
             has_one_seed: _,
-            // The name left with its server.
+            // Leaving a server out also changes the list of servers.
             left_out: _,
         } = self;
         *topology_type == other.topology_type
@@ -266,8 +266,8 @@ impl TopologyDescription {
         }
     }
 
-    /// Returns the server that was left out because it does not belong to the deployment, and why. `None` once there is a
-    /// primary.
+    /// Returns the server that was left out because it does not belong to the deployment, and the reason. `None` once
+    /// there is a primary.
     pub(crate) fn left_out(&self) -> Option<&Arc<str>> {
         self.left_out.as_ref()
     }
@@ -301,7 +301,7 @@ impl TopologyDescription {
         self.servers.push(server);
     }
 
-    /// Removes the servers that are not to stay, and returns their addresses.
+    /// Removes the servers for which `stays` returns false, and returns their addresses.
     pub(super) fn take_out(&mut self, stays: impl Fn(&ServerAddress) -> bool) -> Vec<ServerAddress> {
         let (stay, gone) = std::mem::take(&mut self.servers).into_iter().partition(|server| stays(&server.address));
         self.servers = stay;

@@ -35,7 +35,7 @@ pub enum TopologyEvent {
         /// The client's topology.
         topology_id: ObjectId,
     },
-    /// `TopologyDescriptionChangedEvent`: what the client knows about the deployment changed.
+    /// `TopologyDescriptionChangedEvent`: the client's description of the deployment changed.
     #[non_exhaustive]
     TopologyDescriptionChanged {
         /// The client's topology.
@@ -61,7 +61,7 @@ pub enum TopologyEvent {
         /// The server, `host:port`.
         address: Arc<str>,
     },
-    /// `ServerDescriptionChangedEvent`: what the client knows about a server changed, apart from round-trip times.
+    /// `ServerDescriptionChangedEvent`: the client's description of a server changed, apart from round-trip times.
     #[non_exhaustive]
     ServerDescriptionChanged {
         /// The client's topology.
@@ -73,8 +73,8 @@ pub enum TopologyEvent {
         /// What it knows now.
         new: ServerView,
     },
-    /// `ServerHeartbeatStartedEvent`: the monitor of a server begins a check. If this opens a connection, the event comes
-    /// before its socket is created.
+    /// `ServerHeartbeatStartedEvent`: the monitor of a server begins a check. If this opens a connection, the event
+    /// precedes the creation of its socket.
     #[non_exhaustive]
     ServerHeartbeatStarted {
         /// The client's topology.
@@ -93,7 +93,7 @@ pub enum TopologyEvent {
         connection: HeartbeatConnection,
         /// Whether the server may have delayed its reply. Otherwise `duration` is the round-trip time.
         awaited: bool,
-        /// How long the hello took. For a check that opened a connection, this is the hello only.
+        /// How long the hello took. For a check that opened a connection, this is only the time of the hello.
         duration: Duration,
         /// The server's reply.
         reply: Arc<RawDocumentBuf>,

@@ -1,8 +1,8 @@
 //! The client's knowledge of a deployment: pure functions over immutable descriptions (SDAM specification).
 //!
 //! This layer does no I/O, reads no clock and holds no lock. A monitor converts the reply to a hello, or the failure of
-//! a check, to a [`ServerDescription`]. [`TopologyDescription::after_check`] then returns the new topology and what the
-//! caller must do. [`TopologyDescription::after_error`] does the same for an error that an operation met.
+//! a check, to a [`ServerDescription`]. [`TopologyDescription::after_check`] then returns the new topology and the
+//! caller's tasks. [`TopologyDescription::after_error`] does the same for an error of an operation.
 //!
 //! # Terms
 //!
@@ -19,7 +19,7 @@
 //! - TOP-1: A topology of type [`Single`](TopologyType::Single) or [`LoadBalanced`](TopologyType::LoadBalanced) has
 //!   exactly one server.
 //! - TOP-2: At most one server is an [`RsPrimary`](ServerType::RsPrimary). A topology that is not
-//!   [`Single`](TopologyType::Single) has one if and only if it is
+//!   [`Single`](TopologyType::Single) has a primary if and only if it is
 //!   [`ReplicaSetWithPrimary`](TopologyType::ReplicaSetWithPrimary).
 //! - TOP-3: A transition that clears a pool and changes the server's description is one value. The caller applies both
 //!   under one lock, as the specification requires ("Connection Pool Management").

@@ -39,7 +39,8 @@ impl Transition {
         if !self.joins_the_set(server) {
             return self.leave_out_of_set(server);
         }
-        // A primary replaces the list. Without a primary, members could grow it forever.
+        // A primary's reply replaces the list of members. Without a primary, the replies of members could make the list
+        // grow forever.
         let new = self.new_ones(server.members()).len();
         if new > 0 && self.topology.servers().count() + new > MOST_MEMBERS {
             let error = format!("the servers report more than {MOST_MEMBERS} members of the replica set together");
@@ -106,7 +107,8 @@ impl Transition {
         });
     }
 
-    /// Returns whether the server belongs to the replica set. A set without a name takes the server's name.
+    /// Returns whether the server belongs to the replica set. If the set has no name yet, it takes the server's set
+    /// name.
     fn joins_the_set(&mut self, server: &ServerDescription) -> bool {
         if self.topology.set_name().is_none() {
             self.topology.set_set_name(server.set_name.clone());

@@ -17,8 +17,7 @@ use crate::text::printable::PeerText;
 
 /// The kind of a server (SDAM, "ServerType").
 ///
-/// The specification's `PossiblePrimary` is missing. It is a kind of unknown server, for clients that check one server
-/// at a time.
+/// The specification's `PossiblePrimary` is missing, because it is only for clients that check one server at a time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum ServerType {
     /// A server that is not a member of a replica set.
@@ -65,7 +64,7 @@ impl ServerType {
         matches!(self, Self::Mongos | Self::RsPrimary | Self::RsSecondary | Self::Standalone | Self::LoadBalancer)
     }
 
-    /// Returns whether servers of this type accept writes, if their deployment does.
+    /// Returns whether servers of this type accept writes, if their deployment accepts writes.
     pub(crate) fn accepts_writes(self) -> bool {
         self.is_data_bearing() && self != Self::RsSecondary
     }
@@ -158,7 +157,7 @@ pub struct ServerDescription {
 }
 
 impl ServerDescription {
-    /// Describes a server about which nothing is known.
+    /// Describes a server before its first check.
     #[must_use]
     pub fn unknown(address: ServerAddress) -> Self {
         Self {
@@ -221,7 +220,7 @@ impl ServerDescription {
             None => Ok(0),
             Some(number) => i32::try_from(number).map_err(|_| out_of_range(field, number, "a 32-bit integer")),
         };
-        // The handshake of a connection refuses an invalid limit.
+        // The handshake of a connection refuses invalid limits.
         let limit = |field, default| {
             let number = whole_number(reply, field).ok().flatten();
             number.and_then(|number| u32::try_from(number).ok()).filter(|&limit| limit > 0).unwrap_or(default)
@@ -262,7 +261,7 @@ impl ServerDescription {
     #[must_use]
     pub fn is_equivalent(&self, other: &Self) -> bool {
         let text = |error: &Option<Cause>| error.as_ref().map(ToString::to_string);
-        // Destructured, so that a new field does not compile until it is considered here.
+        // Destructured, so that a new field is a compile error until it is handled here.
         let Self {
             address,
             server_type,
@@ -326,7 +325,8 @@ impl ServerDescription {
     }
 }
 
-/// The maximum number of replica set members that a server may report, in each of its lists and together. Servers allow 50.
+/// The maximum number of replica set members that a server may report, in each of its lists and in total. Servers allow
+/// 50.
 pub(super) const MOST_MEMBERS: usize = 100;
 
 /// Returns whether two lists of at most a hundred addresses contain the same addresses in any order.
@@ -338,7 +338,7 @@ fn is_same_set(ours: &[ServerAddress], theirs: &[ServerAddress]) -> bool {
 /// Returns the addresses in an array of a hello reply, in lower case; empty if the array is missing.
 fn addresses(reply: &RawDocument, field: &'static str) -> Result<Vec<ServerAddress>, WireError> {
     let Ok(array) = reply.get_array(field) else { return Ok(Vec::new()) };
-    // Checked before any of it is kept.
+    // The number is checked before any address is kept.
     match reply::texts(array).count() {
         count if count > MOST_MEMBERS => Err(too_many(field, count)),
         _ => reply::texts(array).map(|text| parse(field, &text)).collect(),
@@ -365,8 +365,8 @@ fn parse(field: &'static str, text: &str) -> Result<ServerAddress, WireError> {
     }
 }
 
-/// Returns the name of the replica set. Errors and logs show the name, and it is compared, so a bad name is refused
-/// rather than truncated.
+/// Returns the name of the replica set. Errors and logs show the name, and names are compared, so an invalid name is
+/// refused rather than truncated.
 fn set_name(reply: &RawDocument) -> Result<Option<String>, WireError> {
     let Some(name) = reply::text(reply, "setName") else { return Ok(None) };
     match *PeerText::of(&name) == *name {

@@ -11,7 +11,7 @@ use crate::endpoint::options::ServerAddress;
 use crate::endpoint::wire::reply::StateChange;
 use crate::pool::error::Cause;
 
-/// What the caller must do before it replaces the description, in the order of the list.
+/// The caller's tasks before it replaces the description, in the order of the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Preparation {
     /// The server has joined the topology: create its pool, and start monitoring it.
@@ -22,7 +22,7 @@ pub enum Preparation {
     MarkReady(ServerAddress),
 }
 
-/// What the caller must do after it has replaced the description, in the order of the list.
+/// The caller's tasks after it has replaced the description, in the order of the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Consequence {
     /// Clear the server's pool; behind a load balancer, clear the service of the failed connection.
@@ -33,20 +33,21 @@ pub enum Consequence {
     CancelCheck(ServerAddress),
 }
 
-/// A topology description that replaces an earlier one. All of it takes effect under one lock.
+/// A new topology description, with the tasks for its replacement of the earlier description. All of this takes effect
+/// under one lock.
 #[derive(Debug, Clone)]
 pub struct Transition {
     /// The new description.
     pub topology: TopologyDescription,
-    /// What to do before the description is replaced.
+    /// The tasks before the description is replaced.
     pub preparations: Vec<Preparation>,
-    /// What to do afterwards.
+    /// The tasks afterwards.
     pub consequences: Vec<Consequence>,
 }
 
 impl TopologyDescription {
     /// Returns the topology after a check of one server. Returns `None` if the outcome is ignored: the server has left
-    /// the topology, or the reply is stale (its `topologyVersion` is older than the known one).
+    /// the topology, or the reply is stale (its `topologyVersion` is older than the known version).
     ///
     /// A failed check does not clear the pool here. The monitor decides that, because it depends on the error (Server
     /// Monitoring, "Network or command error during server check").
@@ -58,7 +59,8 @@ impl TopologyDescription {
         }
         let (address, server_type) = (server.address.clone(), server.server_type);
         let mut transition = self.replace(server);
-        // Looks at the result instead of the check: a stale primary, or a server of another set, is unknown by now.
+        // Looks at the new topology instead of the check: a stale primary, or a server of another set, is unknown
+        // there.
         let accepted = transition.topology.server(&address).is_some_and(|now| now.server_type == server_type);
         let is_usable = server_type.is_data_bearing()
             || (transition.topology.topology_type() == TopologyType::Single && !server_type.is_unknown());
@@ -115,8 +117,8 @@ impl TopologyDescription {
         matches!(self.topology_type(), TopologyType::Unknown | TopologyType::Sharded)
     }
 
-    /// Returns the topology with these servers: all others leave, and new ones are unknown. Returns `None` if nothing
-    /// changes, or the topology is not [rescanned](Self::is_rescanned).
+    /// Returns the topology with exactly these servers: all other servers leave, and new servers are unknown. Returns
+    /// `None` if nothing changes, or the topology is not [rescanned](Self::is_rescanned).
     #[must_use]
     pub fn after_rescan(&self, servers: &[ServerAddress]) -> Option<Transition> {
         if !self.is_rescanned() || servers.is_empty() {
@@ -195,13 +197,13 @@ impl Transition {
         self.topology.put(Arc::new(server));
     }
 
-    /// Replaces a server's description with a default one that holds an error.
+    /// Replaces a server's description with a default description that holds an error.
     pub(super) fn mark_unknown(&mut self, address: &ServerAddress, error: String) {
         let error: Box<dyn std::error::Error + Send + Sync> = error.into();
         self.put(ServerDescription::failed(address.clone(), Cause::from(error)));
     }
 
-    /// Returns the addresses that are new, each once.
+    /// Returns the new addresses, without duplicates.
     pub(super) fn new_ones<'a>(&self, addresses: impl Iterator<Item = &'a ServerAddress>) -> Vec<ServerAddress> {
         let mut present: HashSet<&ServerAddress> = self.topology.servers().map(|server| &server.address).collect();
         addresses.filter(|address| present.insert(address)).cloned().collect()
@@ -222,7 +224,8 @@ impl Transition {
         self.preparations.extend(gone.into_iter().map(Preparation::Removed));
     }
 
-    /// Removes a server that does not belong to the deployment, and records the reason, for the errors of selections.
+    /// Removes a server that does not belong to the deployment, and records the reason for the errors of server
+    /// selection.
     pub(super) fn leave_out(&mut self, address: &ServerAddress, reason: &str) {
         self.topology.set_left_out(Some(format!("{address} is left out: {reason}").into()));
         self.remove(address);
@@ -234,7 +237,7 @@ impl Transition {
     }
 }
 
-/// Says which replica set a server belongs to, if it differs from the requested one.
+/// Describes the replica set that a server belongs to, if it is not the requested set.
 pub(super) fn of_other_set(server: &ServerDescription, asked: &str) -> String {
     match &server.set_name {
         Some(found) => format!("belongs to the replica set {found:?}, but replicaSet is {asked:?}"),

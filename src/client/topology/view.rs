@@ -13,7 +13,7 @@ use super::server::{ServerDescription, ServerType};
 use crate::pool::error::Cause;
 use crate::text::printable::PrintableError;
 
-/// What a client knew about one server at one moment (SDAM, "ServerDescription"). Clones share it.
+/// A client's view of one server at one moment (SDAM, "ServerDescription"). Clones share it.
 ///
 /// Two views are equal if an application cannot tell them apart: round-trip times and the time of the check do not count
 /// (SDAM, "Server Description Equality").
@@ -118,7 +118,7 @@ impl fmt::Debug for ServerView {
     }
 }
 
-/// What a client knew about its deployment at one moment (SDAM, "TopologyDescription"). Clones share it.
+/// A client's view of its deployment at one moment (SDAM, "TopologyDescription"). Clones share it.
 #[derive(Clone)]
 pub struct TopologyView(pub(crate) Arc<TopologyDescription>);
 
@@ -140,8 +140,8 @@ impl TopologyView {
         self.0.shared_servers().iter().cloned().map(ServerView)
     }
 
-    /// Returns `logicalSessionTimeoutMinutes`: the smallest among all data-bearing servers; `None` if any of them lacks
-    /// it.
+    /// Returns `logicalSessionTimeoutMinutes`: the minimum of all data-bearing servers, or `None` if any of them has
+    /// none.
     #[must_use]
     pub fn logical_session_timeout_minutes(&self) -> Option<i64> {
         self.0.logical_session_timeout_minutes()

@@ -1,10 +1,12 @@
 //! Reads documents with serde in one pass, if they consist of the usual types.
 //!
 //! bson's deserializer takes more than twice as long for a document of ten fields: it looks at each key three times, and
-//! checks each value before it reads it. It also knows every type, and names every error. So whatever is unusual here ends
-//! the reading with [`Unusual`], and [`decode`](super::decode) reads the document again with bson's deserializer.
+//! checks each value before it reads it. However, it supports every type, and describes every error. So this module
+//! gives up with [`Unusual`] at anything unusual, and [`decode`](super::decode) reads the document again with bson's
+//! deserializer.
 //!
-//! Both give a visitor the same values. Fields that the application's type ignores are not checked here, but stepped over.
+//! Both deserializers give a visitor the same values. Fields that the application's type ignores are skipped here
+//! without a check.
 
 use std::any::type_name;
 use std::fmt::Display;
@@ -25,8 +27,8 @@ pub(super) fn read<'de, T: Deserialize<'de>>(document: &'de RawDocument) -> Resu
     T::deserialize(Value { kind: ElementType::EmbeddedDocument, bytes: document.as_bytes(), level: 1 })
 }
 
-/// The document has something that only bson's deserializer reads, or an error. It says no more, because bson's
-/// deserializer finds the error again.
+/// The document contains an error, or something that only bson's deserializer can read. There are no details, because
+/// bson's deserializer finds the error again.
 #[derive(Debug, thiserror::Error)]
 #[error("the document is not one of the usual types")]
 pub(super) struct Unusual;
@@ -41,7 +43,7 @@ impl Error for Unusual {
 struct Value<'de> {
     kind: ElementType,
     bytes: &'de [u8],
-    /// How many levels of documents and arrays the value would be, with what is around it.
+    /// The nesting level of the value, if it is a document or an array.
     level: usize,
 }
 
@@ -59,7 +61,7 @@ impl<'de> Value<'de> {
 
     fn elements(&self) -> Result<Elements<'de>, Unusual> {
         match self.bytes {
-            // The length is right, because the bytes were taken by it.
+            // The length is right, because it determined these bytes.
             [_, _, _, _, rest @ .., 0] if self.level <= MOST_LEVELS => {
                 Ok(Elements { rest, value: None, level: self.level + 1 })
             }
@@ -68,12 +70,12 @@ impl<'de> Value<'de> {
     }
 }
 
-/// The elements of a document or array that are still to be read.
+/// The unread elements of a document or array.
 struct Elements<'de> {
     rest: &'de [u8],
-    /// The value of the key that was read last.
+    /// The value that belongs to the last key read.
     value: Option<Value<'de>>,
-    /// The level of a document or array among the values.
+    /// The nesting level of documents and arrays among the values.
     level: usize,
 }
 
@@ -226,7 +228,7 @@ impl<'de> Deserializer<'de> for Key<'de> {
         BorrowedStrDeserializer::new(self.text()?).deserialize_enum(name, variants, visitor)
     }
 
-    /// A struct compares the bytes, so nothing has to check them.
+    /// A struct compares the bytes, so they need no check.
     fn deserialize_identifier<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Unusual> {
         visitor.visit_borrowed_bytes(self.0)
     }
@@ -237,8 +239,9 @@ impl<'de> Deserializer<'de> for Key<'de> {
     }
 }
 
-/// Returns whether a visitor makes a [`Bson`], as for bson's own types. Such a visitor takes shorter forms of a value, which
-/// need no allocation. If the names of types said something else, the visitor would only get the long forms.
+/// Returns whether a visitor creates a [`Bson`], as for bson's own types. Such a visitor accepts shorter forms of a
+/// value, which need no allocation. If the type names did not match, the visitor would get the long forms, which it
+/// accepts as well.
 fn is_for_bson<T>() -> bool {
     type_name::<T>() == type_name::<Bson>()
 }
@@ -433,7 +436,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is read from damaged bytes is what bson's deserializer reads.
+        /// If a damaged document can be read at all, bson's deserializer reads the same value.
         #[test]
         fn damaged_document_is_read_as_by_bson(
             changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),

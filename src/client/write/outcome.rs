@@ -20,8 +20,8 @@ use crate::text::printable::Printable;
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Written {
-    /// Whether the server acknowledged the writes. With the write concern `w: 0` it does not, and the numbers are 0
-    /// whatever the writes did.
+    /// Whether the server acknowledged the writes. With the write concern `w: 0` it does not, and the numbers are
+    /// always 0.
     pub acknowledged: bool,
     /// The number of documents that were inserted. Upserts are not counted.
     pub inserted: u64,
@@ -31,13 +31,13 @@ pub struct Written {
     pub modified: u64,
     /// The number of documents that were deleted.
     pub deleted: u64,
-    /// The positions of the statements that upserted a document, with the document's `_id`.
+    /// The `_id`s of upserted documents, with the positions of their statements.
     pub upserted: Vec<(usize, RawBson)>,
-    /// The positions of the inserts whose documents had no `_id`, with the `_id` that was added.
+    /// The `_id`s that were added to inserted documents, with the positions of the inserts.
     pub generated_ids: Vec<(usize, ObjectId)>,
 }
 
-/// It is known that nothing was done.
+/// The result of zero writes.
 impl Default for Written {
     fn default() -> Self {
         Self {
@@ -65,7 +65,7 @@ impl Written {
 #[error("{}", self.sentence())]
 #[non_exhaustive]
 pub struct WriteFailure {
-    /// What the writes did.
+    /// The results of the writes.
     pub written: Written,
     /// The statements that the server refused.
     pub errors: Vec<WriteError>,
@@ -78,7 +78,7 @@ pub struct WriteFailure {
     pub cause: Option<Box<ClientError>>,
     /// The server of the first error.
     pub(in crate::client) address: Option<Arc<str>>,
-    /// Whether a reply that reports success names an exceeded time limit as the reason.
+    /// Whether a reply that reports success also reports an exceeded time limit.
     pub(in crate::client) is_timeout: bool,
 }
 
@@ -122,8 +122,8 @@ impl WriteFailure {
 pub struct WriteError {
     /// The statement's position, from 0.
     pub index: usize,
-    /// The server's error. Its `reply` is the statement's element of `writeErrors`, with `errInfo`, and its labels come
-    /// from the whole reply.
+    /// The server's error. The error's `reply` is the statement's element of `writeErrors`, with `errInfo`. The labels
+    /// come from the whole reply.
     pub error: ServerError,
 }
 
@@ -152,8 +152,8 @@ impl Failure {
         self.errors.is_empty() && self.concerns.is_empty() && self.cause.is_none()
     }
 
-    /// Records what the client knows apart from the reply: the server, whether a time limit is the reason, and the
-    /// labels that no reply had. Before 4.4, the client adds the label `RetryableWriteError`.
+    /// Records the client's own knowledge besides the reply: the server, whether a time limit is the reason, and the
+    /// labels that the client adds. Before 4.4, the client adds the label `RetryableWriteError`.
     pub fn note(&mut self, address: &ServerAddress, unmet: Option<UnmetConcern>, limit: Limit) {
         if !self.is_none() {
             self.address.get_or_insert_with(|| address.text.clone());
@@ -207,7 +207,7 @@ pub(super) fn read(
     }
     for document in documents(reply.get_array("writeErrors").ok()) {
         let mut error = ServerError::read(document);
-        // Servers give the name of an error only if the whole command fails.
+        // Servers report the name of an error only if the whole command fails.
         if error.code == DUPLICATE_KEY && error.code_name.is_empty() {
             error.code_name.push_str("DuplicateKey");
         }
