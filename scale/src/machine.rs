@@ -60,7 +60,7 @@ pub enum Access {
     Update,
 }
 
-/// What a simulation runs on, and for how long.
+/// The machine that a simulation runs on, and the duration.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// The number of cores.

@@ -52,7 +52,8 @@ const DRIVER_LINES: usize = 16;
 pub struct Runtime {
     workers: Vec<Worker>,
     tasks: Vec<Arc<Task>>,
-    /// The number of workers that are awake, in the high half, and how many of those are searching, in the low half.
+    /// The number of workers that are awake, in the high half, and the number of awake workers that are searching, in
+    /// the low half.
     idle: Word,
     sleepers: Lock<Vec<usize>>,
     driver: Word,

@@ -11,9 +11,9 @@
 //! | `left` | the memory that the pool has kept when the burst is over, in KiB |
 //!
 //! The check-outs are polled by hand, by one thread or by two at the same time. They end in several ways ([`End`]),
-//! each with a fresh pool. Each time is the lowest of the rounds' longest times, because the pool's own work recurs in
-//! each round and disturbances of the machine mostly do not. In the row `nothing`, a poll does nothing, so its times
-//! come from the machine alone.
+//! each with a fresh pool. Each time is the lowest of the rounds' longest times: the pool's own work recurs in each
+//! round, but most disturbances of the machine do not. In the row `nothing`, a poll does nothing, so its times come
+//! from the machine alone.
 //!
 //! A filter such as `-- wharf/100000` selects the rows whose "subject/waiters/threads" contains it.
 //! `cargo test --benches` runs a small burst of each kind.

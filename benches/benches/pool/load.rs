@@ -14,8 +14,8 @@
 //! a slightly different moment, so some inversions mean nothing. When a check-out takes its place, two kinds of older
 //! check-outs may still lack a place, even in a pool that serves first come, first served:
 //!
-//! - Check-outs that were granted a connection but whose task has not run since. Each holds a connection, and so does
-//!   the check-out in question, so there are at most `size - 1` of them.
+//! - Check-outs that were granted a connection but whose task has not run since. Each of them holds a connection, as
+//!   does the check-out in question. So there are at most `size - 1` of them.
 //! - Check-outs that had a ticket but had not queued up when the check-out in question queued up (or was served at
 //!   once). They are rightly behind it. No task is suspended between its ticket and its place in the queue, so each of
 //!   these occupied a worker thread at that time, as did the check-out in question: there are at most `workers - 1` of
@@ -23,7 +23,7 @@
 //!
 //! All other older check-outs had queued up before the check-out in question, and were still waiting when it got its
 //! connection: they were passed over. So a check-out counts as an overtake if more than `size - 1 + workers - 1` older
-//! check-outs are without a place. A pool that serves first come, first served has exactly none, however its tasks are
+//! check-outs are without a place. A pool that serves first come, first served has no overtakes, however its tasks are
 //! scheduled. Any other pool may have more overtakes than are counted.
 //!
 //! # Lost waiters
@@ -114,7 +114,7 @@ pub fn throughput_on<S: Source>(runtime: Runtime, load: Load, length: Length) ->
     }
 }
 
-/// Measures what remains of the case without a pool; see [`Turns`].
+/// Measures the case without a pool; see [`Turns`].
 pub fn floor_on(runtime: Runtime, load: Load, length: Length) -> Throughput {
     assert_eq!(load.tasks, TASKS_IN_A_CIRCLE * load.size, "BUG: the circles do not have room for this load");
     throughput_on::<Turns>(runtime, load, length)

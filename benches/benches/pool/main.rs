@@ -22,10 +22,10 @@
 //!
 //! All this takes about ten minutes on two cores; more cores make the series `cores` longer. `WHARF_BENCH_SECONDS` sets
 //! a different length, in seconds; the default is 240. criterion's `--quick` is the same as 60, and also makes
-//! criterion itself stop early. A filter, as in `cargo bench --bench pool -- hit`, applies to criterion's groups as a
-//! regular expression, and is matched against parts of "case/subject" in the rounds. The cases of the second series
-//! begin with "observed/" and those of the third with "cores/", so the filter `observed` or `cores` selects only that
-//! series. `cargo test --benches` runs every case once, as a check.
+//! criterion itself stop early. A filter, such as `hit` in `cargo bench --bench pool -- hit`, applies to criterion's
+//! groups as a regular expression. In the rounds, it selects each "case/subject" that contains it. The names of the
+//! second series' cases begin with "observed/", and the names of the third series' cases with "cores/". So the filter
+//! `observed` or `cores` selects only that series. `cargo test --benches` runs every case once, as a check.
 
 mod cores;
 mod load;

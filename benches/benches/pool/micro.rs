@@ -24,8 +24,8 @@ const WORKERS: usize = 2;
 
 /// One task repeatedly checks out and in, on a current-thread runtime.
 ///
-/// The pool holds 100 available connections, so a check-out never waits or opens a connection. This is what a pool
-/// costs a single-threaded program, with its lines in the cache and without contention.
+/// The pool holds 100 available connections, so a check-out never waits or opens a connection. This is the cost of a
+/// pool in a single-threaded program, with the pool's lines in the cache and without contention.
 pub fn hit_one_task<S: Subject>() -> Run {
     let bed = Bed::<S>::warm(current_thread(), SIZE);
     Box::new(move |pairs| {

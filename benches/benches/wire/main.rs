@@ -1,11 +1,11 @@
 //! The cost of messages by size: encoding, decoding, checksums, compressors and all allocations. Also the cost of a
 //! whole command.
 //!
-//! `cargo bench --bench wire` runs criterion over every case, and then all cases in turns, from which it prints a table:
-//! nanoseconds and allocations per message, bytes per nanosecond, and for compressors the compressed share of the bytes.
-//! `copy` is the cost of copying the same bytes, a lower bound for encoding. `-- --quick` takes a tenth of the time. A
-//! filter, as in `-- zstd`, applies to criterion as a regular expression, and is matched against parts of "case/size" in
-//! the table. `cargo test --benches` runs every case once.
+//! `cargo bench --bench wire` runs criterion over every case. It then runs all cases in turns and prints a table:
+//! nanoseconds and allocations per message, bytes per nanosecond, and for compressors the compressed share of the
+//! bytes. `copy` is the cost of copying the same bytes, a lower bound for encoding. `-- --quick` takes a tenth of the
+//! time. A filter such as `-- zstd` applies to criterion as a regular expression. In the table, it selects each
+//! "case/size" that contains it. `cargo test --benches` runs every case once.
 //!
 //! The bytes of a message are counted before compression. zstd's library has its own allocator, which is not counted
 //! here; `system-tests/tests/instructions/wire.rs` shows that it is not called.

@@ -35,7 +35,7 @@ thread_local! {
     static DELIVERED: Cell<(u64, Duration)> = const { Cell::new((0, Duration::ZERO)) };
 }
 
-/// What the tasks measured.
+/// The tasks' measurements.
 pub struct Held {
     measured: Duration,
     check_outs: u64,

@@ -6,7 +6,7 @@
 //!
 //! At its time limit, a check-out still delivers the event of its failure. The limit may have passed while it was
 //! delivering the event of its start. So its own events account for twice the subscriber's time. The machine's
-//! scheduler has to wake the caller's thread, for which the claim allows the same time again.
+//! scheduler also has to wake the caller's thread, and the claim allows the same time again for that.
 
 use std::sync::Arc;
 use std::thread::{self, sleep};

@@ -57,7 +57,7 @@ impl Subject for Bb8 {
 
 impl Queue for Bb8 {}
 
-/// Closes by way of `has_broken`, the only way to make bb8 drop a connection and correct its count.
+/// Closes through `has_broken`, the only way to make bb8 drop a connection and correct its count.
 impl Create for Bb8 {
     async fn create_and_close(&self) {
         let mut connection = self.check_out().await;

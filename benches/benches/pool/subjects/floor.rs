@@ -75,7 +75,7 @@ impl Clear for Floor {
     }
 }
 
-/// What remains of a saturated pool without the pool: turns that circulate among tasks.
+/// A saturated case without a pool: turns circulate among tasks.
 ///
 /// There are as many circles as connections. The task that has the turn passes it on to the next task in the circle and
 /// waits for it to come round again. So each operation wakes one task, in a fixed order, and circles do not share
@@ -171,7 +171,7 @@ impl Floor {
         let mut seen = Head(head.load(Ordering::Acquire));
         loop {
             let top = seen.top()?;
-            // ORD: Relaxed; acquired with the head. If the link is stale by now, so is the tag, and the CAS fails.
+            // ORD: Relaxed; acquired with the head. If the link is stale, the tag is also stale, and the CAS fails.
             let below = self.below[top as usize].load(Ordering::Relaxed);
             // ORD: Acquire in both outcomes, as for the load. A pop does not publish anything, but continues the
             // release sequences of the pushes below it.

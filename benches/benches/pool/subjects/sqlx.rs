@@ -136,7 +136,7 @@ impl Connection for Idler {
     }
 }
 
-/// The options for opening an [`Idler`], of which there are none.
+/// The options for opening an [`Idler`], which has no options.
 #[derive(Debug, Clone)]
 pub struct Options;
 

@@ -1,5 +1,5 @@
-//! Models of the delivery of events. A waiting caller that never gets a verdict is a deadlock, which loom reports. So
-//! is a task that is never woken from its wait for the end.
+//! Models of the delivery of events. A waiting caller that never gets a verdict is a deadlock, which loom reports. A
+//! task that is never woken from its wait for the end is a deadlock, too.
 
 #![allow(clippy::arc_with_non_send_sync, reason = "loom runs all threads of a model on one thread")]
 
@@ -151,8 +151,8 @@ fn call_delivers_at_most_its_turn_and_the_events_left_behind() {
             thread::spawn(move || (1..=3).for_each(|number| _ = events.publish(number)))
         };
         let delivered = events.publish(10);
-        // A turn is one event, here its own. The other two are events that the other caller left behind before it saw
-        // the turn end.
+        // A turn is one event: here, the caller's own event. It may also deliver the two events that the other caller
+        // left behind before it saw the turn end.
         assert!(delivered <= 3, "one call has delivered {delivered} events");
         others.join().unwrap();
         assert_eq!(events.seen.numbers().len(), 4);

@@ -1,7 +1,7 @@
 //! Models of the inline delivery of events, and of its order with the queue.
 //!
 //! Inline deliveries may overlap, and a subscriber's panic is caught. So the subscribers here do not assert. They note
-//! faults, and the model asserts at its end that there are none.
+//! faults, and the model asserts at its end that no fault was noted.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::harness::model;
 /// The event that a subscriber of event 1 emits.
 const INNER: u32 = 101;
 
-/// What the subscribers have noted, in std's atomics, which do not order anything.
+/// The subscribers' notes, in std's atomics, which do not order anything.
 #[derive(Default)]
 struct Noted {
     delivered: AtomicU32,

@@ -1,5 +1,5 @@
 //! Models of orderings 5 and 9: the counts never exceed the limits, nothing is left after a close, and the end of the
-//! last connection does not go unnoticed.
+//! last connection is noticed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

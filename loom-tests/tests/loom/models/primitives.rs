@@ -56,8 +56,8 @@ fn watch_never_misses_a_close() {
     });
 }
 
-/// The value is in a loom cell, so two simultaneous holders are a race, and so is a holder that does not see the last
-/// holder's writes.
+/// The value is in a loom cell, so two simultaneous holders are a race. A holder that does not see the last holder's
+/// writes is a race, too.
 #[test]
 fn brief_lock_has_one_holder_that_sees_the_last_holders_writes() {
     model("brief_lock_has_one_holder_that_sees_the_last_holders_writes", Some(3), || {
