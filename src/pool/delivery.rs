@@ -16,9 +16,10 @@
 //! inside the delivery of A. Then the delivery of A ends before the delivery of B begins. Other events are unordered,
 //! and may be delivered at the same time.
 //!
-//! This is the order that a pool needs. The events of a check-out are emitted one after the other. So are the events of
-//! a connection, because a thread passes the connection on only after it has emitted its event. When an event of the
-//! pool itself precedes another event, the later event is emitted by a thread that acts on the pool's change.
+//! This is the order that a pool needs. The events of a check-out are emitted one after the other. The events of a
+//! connection are also emitted one after the other, because a thread passes the connection on only after it has emitted
+//! its event. When an event of the pool itself precedes another event, the later event is emitted by a thread that acts
+//! on the pool's change.
 //!
 //! A single word, `busy`, keeps the two ways in order. It is true if and only if an event is queued or being delivered
 //! from the queue. It changes only under the lock of the queue. A caller delivers inline if `busy` is false. If it is

@@ -4,7 +4,7 @@
 //!
 //! - `sync`: the facade for shared memory. `options`, `error`, `event`, `condition`, `holder`, `service_id` and
 //!   `by_stage`: the pool's vocabulary. `delivery`: events on their way to subscribers.
-//! - `core`: the pool without I/O, a clock or tasks. `metrics`: what it counts and measures.
+//! - `core`: the pool without I/O, a clock or tasks. `metrics`: the pool's counts and measurements.
 //! - `runtime`: the core on tokio.
 
 pub(crate) mod by_stage;

@@ -169,7 +169,7 @@ impl<E: Environment> Core<E> {
         if Held::new(self, slot).needs_check() {
             return Self::put_aside(Held::new(self, slot));
         }
-        // First, while the slot's cache line is at hand.
+        // Done first, while the slot's cache line is in the cache.
         let is_timed = E::METERED && slot.tally().count_hit();
         Some(Hit { lease: Lease::of(Held::new(self, slot)), is_timed })
     }
@@ -222,7 +222,8 @@ impl<E: Environment> Core<E> {
 
     /// Searches the shards, then asks for a permit. If neither succeeds, the caller has to queue up.
     fn seek(self: &Arc<Self>) -> Sought<E> {
-        // Waiting check-outs come first. If none is waiting any more, `queue_up` repeats all the following steps.
+        // Waiting check-outs come first. If no check-out is waiting any more, `queue_up` repeats all the following
+        // steps.
         if self.own_shard().is_waited_for() {
             return Sought::Behind;
         }

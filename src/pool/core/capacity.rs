@@ -160,7 +160,8 @@ impl Capacity {
     /// it.
     ///
     /// This also lowers the displacing flag, in the same step. Otherwise a thread that looks in between would displace
-    /// another drain for a waiter that already has this capacity, or would displace none for the next waiter.
+    /// another drain for a waiter that already has this capacity, or would fail to displace a drain for the next
+    /// waiter.
     #[must_use]
     pub(super) fn end_displacing(&self) -> bool {
         let before = self.update(|counts| {

@@ -116,7 +116,8 @@ impl<E: Environment> Core<E> {
     }
 
     /// Delivers `ConnectionCheckOutFailed`, if a subscriber is listening. It is delivered inline, like the other events
-    /// of a check-out: with the queue, a check-out whose time is up would wait for the failures of all others.
+    /// of a check-out: in the queue, the failure of a check-out whose time is up would wait for the failures of all
+    /// others.
     fn tell_failure(&self, started: Started, reason: CheckOutFailedReason, error: impl FnOnce() -> Option<EventError>) {
         if !self.environment.listens() {
             return;

@@ -25,7 +25,7 @@ pub struct Checking<E: Environment> {
 impl CheckBeforeUse {
     /// Returns after how many ticks of the coarse clock an idle connection is due for a check.
     ///
-    /// One tick less than the time allows for, because the clock may be late by almost a tick.
+    /// One tick less than the given time, because the clock may be almost one tick late.
     fn ticks(self) -> u32 {
         match self {
             Self::Never => u32::MAX,

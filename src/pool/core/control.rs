@@ -1,4 +1,4 @@
-//! What the owner of a pool does to it while it is in use: resize, suspend and resume.
+//! Changes that a pool's owner makes while the pool is in use: resize, suspend and resume.
 
 use std::sync::Arc;
 
@@ -38,7 +38,8 @@ impl<E: Environment> Core<E> {
         options
     }
 
-    /// Changes the pool's sizes to those of `wanted`, if they are still those of `seen`. Returns whether they were.
+    /// Changes the pool's sizes to the sizes in `wanted`, if they still equal the sizes in `seen`. Returns whether they
+    /// were.
     ///
     /// If the pool grows, waiters are granted permits. If it shrinks, surplus connections are closed: available
     /// connections at once, and connections in use when they come back.

@@ -93,7 +93,7 @@ pub struct Clear {
 }
 
 impl Clear {
-    /// Clears without a cause, and lets connections in use finish what they are doing.
+    /// Clears without a cause, and lets connections in use finish their work.
     pub fn new() -> Self {
         Self::default()
     }

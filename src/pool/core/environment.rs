@@ -1,4 +1,4 @@
-//! What the core requires of its surroundings.
+//! The interface between the core and its surroundings.
 
 use std::time::{Duration, Instant};
 
@@ -70,10 +70,10 @@ pub unsafe trait Environment: Send + Sync + 'static {
     /// different threads.
     fn shard_hint(&self) -> usize;
 
-    /// Calls `f` with the calling thread's note of the shard that it used last, and returns what `f` returns. Returns
-    /// `None` if threads do not keep notes here. In a forked child, [`Nearby::forget`] must be called before anything
-    /// uses a pool. It does not take `&self`, because a check-in calls it while other threads may already be freeing
-    /// the core and its environment.
+    /// Calls `f` with the calling thread's note of the shard that it used last, and returns its result. Returns `None`
+    /// if threads do not keep notes here. In a forked child, [`Nearby::forget`] must be called before anything uses a
+    /// pool. It does not take `&self`, because a check-in calls it while other threads may already be freeing the core
+    /// and its environment.
     #[inline]
     fn with_nearby<R>(f: impl FnOnce(&Nearby) -> R) -> Option<R> {
         let _ = f;

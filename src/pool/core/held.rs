@@ -97,8 +97,8 @@ impl<E: Environment> Held<E> {
         unsafe { self.slot().with_record_mut(f) }
     }
 
-    /// Returns the core's `Arc`, borrowed from the record (INV-2). Cloning it adds a reference, and dropping it removes
-    /// none.
+    /// Returns the core's `Arc`, borrowed from the record (INV-2). Cloning it adds a reference; dropping it does not
+    /// remove a reference.
     pub(super) fn shared_core(&self) -> ManuallyDrop<Arc<Core<E>>> {
         // SAFETY: INV-2: an `Arc` of the core exists, and the pointer is that `Arc`'s. It is never dropped through this
         // pointer.
@@ -149,7 +149,8 @@ impl<E: Environment> Held<E> {
     /// this call does.
     ///
     /// The push or the grant comes last. From then on the connection belongs to others, which may close it and the
-    /// pool, and free the core. So none of the functions on the way there take a reference to the core or to the slot.
+    /// pool, and free the core. So no function on the way to the push or the grant takes a reference to the core or to
+    /// the slot.
     #[inline]
     pub(super) fn offer(self, shard: &Shard, lanes: [Lane; 3], mut before_grant: impl FnMut()) {
         let core = self.core();
@@ -171,8 +172,8 @@ impl<E: Environment> Held<E> {
         }
     }
 
-    /// Hands the connection over to the first check-out of the first lane that has one. Returns `false` if no check-out
-    /// is waiting any more.
+    /// Hands the connection over to the first check-out of the first lane that is not empty. Returns `false` if no
+    /// check-out is waiting any more.
     #[inline]
     fn hand_over(self, generation: u64, lanes: [Lane; 3], before_grant: impl FnMut()) -> bool {
         if let Some(claimed) = self.core().wait_list.try_claim(|| self.is_current(generation)) {
@@ -202,7 +203,7 @@ impl<E: Environment> Held<E> {
         wake(claimed.grant(Grant::Connection(self.into_idle())));
     }
 
-    /// Claims the first check-out of the first lane that has one. Runs under the wait list's lock.
+    /// Claims the first check-out of the first lane that is not empty. Runs under the wait list's lock.
     #[inline(always)]
     fn claim_first(
         self,

@@ -39,7 +39,7 @@ pub(super) struct Hold {
     generation: AtomicU64,
     /// The first eight bytes of the service's id.
     service: AtomicU64,
-    /// The last four bytes of the service's id, whether there is one, and the purpose.
+    /// The last four bytes of the service's id, whether there is a service, and the purpose.
     rest: AtomicU64,
 }
 

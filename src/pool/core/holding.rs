@@ -9,9 +9,9 @@
 //! # Race window
 //!
 //! A check-out that runs while the accounting is switched on may miss the switch. Its connection then counts as checked
-//! out before the switch. So does a connection that is on its way to its caller at that moment, until its check-out
-//! notes it or makes it available again. If the connection was reported as a long hold in the meantime, the reported
-//! use ends then.
+//! out before the switch. A connection that is on its way to its caller at that moment counts in the same way, until
+//! its check-out notes it or makes it available again. If the connection was reported as a long hold in the meantime,
+//! the reported use ends then.
 //!
 //! A connection that is about to be closed also counts as checked out before the switch. The end of such a use is not
 //! reported. But such a use is reported only if the close takes longer than the threshold, and the close does not run

@@ -103,7 +103,8 @@ impl<E: Environment> Lease<E> {
         PoolClearedError { address, cause: None, interrupted: true, sent, never_ready: false }
     }
 
-    /// Sets what the connection is held for, which the time-out errors of load-balanced mode count.
+    /// Sets the purpose for which the connection is held. The time-out errors of load-balanced mode count connections
+    /// by purpose.
     pub fn pin_to(&mut self, purpose: Purpose) {
         self.0.pin_to(purpose);
         self.0.note_purpose(purpose);
@@ -237,7 +238,7 @@ impl<E: Environment> fmt::Debug for Lease<E> {
 /// Tells when the use of a connection should be cancelled.
 pub struct Interruption<'l, C> {
     slot: &'l Slot<C>,
-    /// Whether a waker was left behind. A use that ends without waiting does not leave one.
+    /// Whether a waker was left behind. A use that ends without waiting does not leave a waker.
     waits: bool,
 }
 

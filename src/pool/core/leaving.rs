@@ -1,4 +1,4 @@
-//! Connections that leave the pool because their user or the pool's owner wants it, and how much they were used.
+//! Connections that their user or the pool's owner removes from the pool, and how much they were used.
 
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
@@ -87,8 +87,8 @@ impl<E: Environment> Lease<E> {
         taken.expect("BUG: the lease has no connection")
     }
 
-    /// Ends the use without making the connection available. Returns it as an error if it belongs to the parent of this
-    /// forked child, whose pool must not be touched.
+    /// Ends the use without making the connection available. In a forked child, returns a connection of the parent as
+    /// an error, because the parent's pool must not be touched.
     fn end(self) -> Result<Held<E>, Held<E>> {
         let held = ManuallyDrop::new(self).held();
         if held.core().environment.is_inherited() {

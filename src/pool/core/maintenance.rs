@@ -40,7 +40,7 @@ impl<E: Environment> Core<E> {
         WarmUp(self)
     }
 
-    /// Does one background run, except for its last part, [`Core::populate`].
+    /// Performs one background run, except for its last part, [`Core::populate`].
     ///
     /// Notices whether a log is listening, interrupts the connections that a clear marked, closes stale and surplus
     /// connections, and removes available connections that have perished. Does not wait for more work.
@@ -65,11 +65,11 @@ impl<E: Environment> Core<E> {
     /// could have, so it does not wait any longer.
     ///
     /// The last permit is left to check-outs if only one connection is missing: the official case
-    /// `pool-checkout-minPoolSize-connection-maxConnecting` requires that a check-out opens its connection beside the
-    /// background's, and that no third connection is created. With all permits taken, a third connection would be
-    /// created: the first connection that is ready serves the first check-out and gives back a permit. With that
-    /// permit, the second check-out must create a connection ("Checking Out a Connection") before the other connection
-    /// is ready. If more connections are missing, the third is needed anyway.
+    /// `pool-checkout-minPoolSize-connection-maxConnecting` requires that a check-out opens a connection while the
+    /// background opens another, and that no third connection is created. With all permits taken, a third connection
+    /// would be created: the first connection that is ready serves the first check-out and gives back a permit. With
+    /// that permit, the second check-out must create a connection ("Checking Out a Connection") before the other
+    /// connection is ready. If more connections are missing, the third is needed anyway.
     pub fn populate(self: &Arc<Self>) -> Option<Pending<E>> {
         // Relaxed: a hint. The same task sets it and populates the pool.
         let wanted = self.wanted.load(UnmodelledOrdering::Relaxed).max(self.min_pool_size());
@@ -120,8 +120,8 @@ impl<E: Environment> Core<E> {
             let mut registry = self.registry.lock();
             let stale = registry.take_stale(&self.slab, most);
             // Relaxed: under the lock. The count falls before the connections are closed: a check-out that finds
-            // nothing to close here queues up instead of spinning until this is done, and is granted the permit that
-            // this gives back.
+            // nothing to close here queues up instead of spinning until this call is done, and is granted the permit
+            // that this call gives back.
             self.stale.fetch_sub(stale.len() as u32, Ordering::Relaxed);
             stale
         };
@@ -184,8 +184,8 @@ impl<E: Environment> Core<E> {
 
     /// Removes perished connections from the shards, and worn connections that the pool can spare (`perished.rs`).
     ///
-    /// A shard is left alone unless a scan finds such a connection in it. If one is found, the stack is detached,
-    /// and the good connections are pushed back, oldest first.
+    /// A shard is left alone unless a scan finds such a connection in it. If such a connection is found, the stack is
+    /// detached, and the good connections are pushed back, oldest first.
     ///
     /// # Race window
     ///

@@ -73,7 +73,7 @@
 //!
 //! # Drains
 //!
-//! A connection that comes back with unfinished work is drained: the environment completes what the user left
+//! A connection that comes back with unfinished work is drained: the environment completes the work that the user left
 //! unfinished. A check-out does not wait for a drain to succeed. If it lacks only capacity under `maxPoolSize`, the
 //! pool *displaces* the oldest drain, which is the least likely to succeed (`drain_queue.rs`). The holder of its
 //! [`Draining`] is told, and drops the token, which closes the connection. The first waiter gets the capacity once the

@@ -33,9 +33,9 @@ use super::slab::{Link, Slot, Stamp};
 /// The thread also notes the slot that it last took from its shard or pushed there, and the head that it left behind.
 /// If the shard still has that head, a check-out takes that slot, and a check-in puts it back. Both swap only values
 /// from the note and from the slot that it names, and compare the head with the note. Otherwise they would look up the
-/// top and the height of the stack at addresses that depend on the head, whose load has to wait for the locked
-/// instruction that just wrote it. With the noted slot, a check-out and its check-in take 0.83 of the time, with one
-/// thread and with two.
+/// top and the height of the stack at addresses that depend on the head. The load of the head has to wait for the
+/// locked instruction that just wrote it. With the noted slot, a check-out and its check-in take 0.83 of the time, with
+/// one thread and with two.
 ///
 /// INV-17 (what a noted head says): if the head of the noted shard is `with`, this thread made it by pushing `slot`,
 /// and `slot` is on top. If the head is `without`, this thread made it by taking `slot`, the link of `slot` was `link`,

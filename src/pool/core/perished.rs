@@ -10,7 +10,7 @@
 //!    [`Core::populate`].
 //! 2. The replacement becomes available, which requests maintenance.
 //! 3. The next [`Core::reap`](Core::maintain), or the check-in of the worn connection, finds a connection to spare and
-//!    closes the worn one.
+//!    closes the worn connection.
 //!
 //! [`Core::give_up`] decides under the registry's lock, one connection at a time, so two threads cannot both close the
 //! one connection that the pool can spare. With as many connections as `maxPoolSize` allows, none of them pending, there

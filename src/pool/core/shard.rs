@@ -14,7 +14,7 @@ pub(super) struct Head {
     /// queues up instead of popping. Changes only under the wait list's lock, and is raised only while the shard is
     /// empty.
     waiting: bool,
-    /// Counts the changes, modulo 2^43, so that a head is never mistaken for an older one with the same top. If one
+    /// Counts the changes, modulo 2^43, so that a head is never mistaken for an older head with the same top. If one
     /// shard changes 100 million times a second, the tag wraps after a day.
     tag: u64,
 }

@@ -1,6 +1,6 @@
 //! The slab: one slot for each connection that exists, in segments that are never deallocated while the pool lives.
 //!
-//! Slots are never deallocated, so reading one by an outdated index is always allowed. The tag of the head that the
+//! Slots are never deallocated, so reading a slot by an outdated index is always allowed. The tag of the head that the
 //! index came from decides whether the value still holds.
 
 mod words;
@@ -320,7 +320,7 @@ impl<C> Slot<C> {
         drop(self.interrupting.lock());
     }
 
-    /// Returns the record of the connection's holder, if one was ever made.
+    /// Returns the record of the connection's holder, if it was ever created.
     pub(super) fn hold(&self) -> Option<&Hold> {
         self.hold.get().map(|hold| &**hold)
     }

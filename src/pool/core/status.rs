@@ -14,8 +14,8 @@ use crate::pool::sync::atomic::Ordering;
 pub struct PoolStatus {
     /// The pool's phase.
     pub phase: Phase,
-    /// How many times the pool was cleared or [renewed](crate::Pool::renew). Closing counts as a clear. So does the end of the runtime that the
-    /// connections were registered with, although it does not emit an event.
+    /// How many times the pool was cleared or [renewed](crate::Pool::renew). Closing counts as a clear. The end of the
+    /// runtime that the connections were registered with also counts, although it does not emit an event.
     pub generation: u64,
     /// The largest number of connections that may exist (`maxPoolSize`). 0 means no limit.
     pub max_pool_size: u32,
@@ -33,7 +33,7 @@ pub struct PoolStatus {
     pub draining: u32,
     /// Connections that became stale while they were available, and are not closed yet.
     pub stale: u32,
-    /// Check-outs in the queue that are neither opening a connection nor about to open one.
+    /// Check-outs in the queue that are neither opening a connection nor about to do so.
     pub waiting: u32,
     /// Whether all numbers are from the same instant. In a pool that changes constantly, a reader may not find such an
     /// instant within its attempts. Then each number is right, but the numbers may be from different instants.
@@ -53,13 +53,13 @@ pub struct ServiceStatus {
 }
 
 impl<E: Environment> Core<E> {
-    /// How many times a snapshot is attempted before an inconsistent one is returned.
+    /// How many times a snapshot is attempted before an inconsistent snapshot is returned.
     const ATTEMPTS: u32 = 64;
 
     /// Returns a snapshot. Each attempt takes the wait list's lock for an instant, and, while connections are being
     /// drained, the registry's lock.
     ///
-    /// All words are read twice. Each has a version, so equal readings mean that nothing changed in between.
+    /// All words are read twice. Each has a version, so equal readings mean that nothing changed between the two.
     pub fn status(&self) -> PoolStatus {
         let mut last = self.collect();
         for _ in 0..Self::ATTEMPTS {

@@ -35,8 +35,8 @@ pub(super) struct Tally {
 }
 
 /// The difference between a slot's hits and the number of uses of its present connection: the hits before the
-/// connection was created, minus its uses that were not hits. Modulo 2^56, as the hits are counted, which leaves room
-/// for a byte beside it.
+/// connection was created, minus its uses that were not hits. Counted modulo 2^56, like the hits, so it takes only
+/// seven bytes.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct FirstUse([u8; 7]);
 
@@ -105,7 +105,7 @@ impl Tally {
         // passed the slot on. Other threads read a number that does not publish anything.
         let before = self.word.load(Ordering::Relaxed);
         debug_assert_ne!(before & Self::LEFT, 0, "BUG: a timed use has not ended");
-        // One addition of a constant, because `hits` is one.
+        // A single addition of a constant, because callers pass a constant for `hits`.
         let word = before.wrapping_add(hits.wrapping_sub(1));
         self.word.store(word, Ordering::Relaxed);
         word & Self::LEFT == 0

@@ -216,7 +216,7 @@ pub struct Closing<E: Environment> {
     counts_as: CountsAs,
 }
 
-/// What a connection counts as while it is being closed.
+/// How a connection is counted while it is being closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CountsAs {
     /// An established connection.

@@ -172,7 +172,7 @@ pub struct PoolClosedError {
 pub struct PoolClearedError {
     /// The pool's address.
     pub address: Arc<str>,
-    /// The error that cleared the pool, if the clear named one. Always `None` if `interrupted`.
+    /// The error that cleared the pool, if the caller of the clear gave an error. Always `None` if `interrupted`.
     pub cause: Option<Cause>,
     /// Whether a connection in use or pending was interrupted, as opposed to a check-out being refused.
     pub interrupted: bool,
@@ -242,7 +242,7 @@ pub struct WaitQueueTimeoutError {
     pub waited: Duration,
     /// The limit that ended the check-out.
     pub limit: TimeLimit,
-    /// What the connections in use were held for, in load-balanced mode.
+    /// The numbers of connections in use by purpose, in load-balanced mode.
     pub holders: Option<Holders>,
     /// The connections that had been in use longest, at most five, longest first. `None` unless the pool accounts for
     /// holders (`Pool::account_for_holders`).
@@ -275,7 +275,7 @@ impl fmt::Display for TimeLimit {
     }
 }
 
-/// What connections in use are held for (load balancer specification, "Connection Tracking").
+/// The numbers of connections in use by purpose (load balancer specification, "Connection Tracking").
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holders {

@@ -1,7 +1,7 @@
 //! Errors of check-outs, check-ins and connections, and what a caller can do about them.
 //!
 //! Types whose names end in `Error` are errors that a caller gets, or their sources. Each has a `Debug` that prints a
-//! sentence, because `Debug` is what Rust prints for an error that `main` returns. `{:#?}` prints the names of the
+//! sentence, because Rust prints the `Debug` form of an error that `main` returns. `{:#?}` prints the names of the
 //! variants before the sentence.
 
 use std::error::Error as StdError;

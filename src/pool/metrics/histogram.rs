@@ -66,7 +66,7 @@ impl Histogram {
     }
 
     /// Returns the sum of the recorded times, exact to the nanosecond. While the pool is in use, the sum may cover a
-    /// few more times than [`count`](Self::count): those recorded during the snapshot.
+    /// few more times than [`count`](Self::count): the times recorded during the snapshot.
     #[must_use]
     pub fn sum(&self) -> Duration {
         Duration::from_nanos(self.sum)

@@ -385,7 +385,7 @@ impl PoolOptions {
         Err(InvalidOption::because(other, "cannot change while the pool is in use"))
     }
 
-    /// Returns the options that are logged when a pool is created: those that were set, even if to their default.
+    /// Returns the options that are logged when a pool is created: the options that were set, even if to their default.
     ///
     /// Each has the specification's name and unit. `loadBalanced` is not among them, because the specification does not
     /// log it (CMAP, "Connection Pool Logging").

@@ -1,4 +1,4 @@
-//! Boxes the futures of rare cases, so that frequent ones stay small.
+//! Boxes the futures of rare cases, so that the futures of frequent cases stay small.
 
 use std::pin::Pin;
 

@@ -122,8 +122,8 @@ impl<E: Establish> PoolBuilder<E> {
     /// Sets the failure sink, which is called when a connection could not be established. It is usually the monitor of
     /// the server.
     ///
-    /// It is called by the task that failed to open the connection, outside of all locks. A panic in it is caught.
-    /// Without a sink, only the check-out that requested the connection learns of the failure.
+    /// It is called by the task that failed to open the connection, outside of all locks. A panic in the sink is
+    /// caught. Without a sink, only the check-out that requested the connection learns of the failure.
     ///
     /// A pool that the sink clears stays paused until [`Pool::ready`] is called. The sink does not receive the network
     /// errors of commands on established connections.

@@ -127,7 +127,7 @@ impl<'p, E: Establish, W: Fn(&'p Pool<E>) -> Waiting<'p, E>> CheckOut<'p, E, W> 
             Ok(connection) => return Poll::Ready(Ok(connection)),
             Err(started) => started,
         };
-        // Counts the check-out as cancelled if what follows panics.
+        // Counts the check-out as cancelled if the following code panics.
         let guard = StartedCheckOut { pool, started, site: parts.site };
         // SAFETY: `waiting` is empty, so nothing is moved out of it.
         let waiting = unsafe { parts.waiting.as_mut().get_unchecked_mut() };

@@ -15,7 +15,7 @@ use crate::pool::sync::{Watch, contain};
 enum End {
     Done(CheckResult),
     Panicked,
-    /// The connection has gone stale. There is nothing to find out about it any more.
+    /// The connection has gone stale. A check would be pointless.
     Stale,
 }
 

@@ -29,7 +29,7 @@ pub(super) enum Coarse {
     Tokio { start: tokio::time::Instant },
 }
 
-/// Keeps the thread going.
+/// Keeps the thread running.
 pub(super) struct Users(());
 
 impl Coarse {

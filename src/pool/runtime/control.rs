@@ -1,4 +1,4 @@
-//! What the owner of a pool does to it while it is in use.
+//! Operations of a pool's owner while the pool is in use.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -80,7 +80,7 @@ impl<E: Establish> Pool<E> {
 
     /// Ends a [suspension](Self::suspend). Returns whether the pool was suspended.
     ///
-    /// The check-outs that waited for it go on in the order in which their tasks are polled.
+    /// The check-outs that waited for the resumption continue in the order in which their tasks are polled.
     #[doc(alias = "resume_pool")]
     pub fn resume(&self) -> bool {
         let core = &self.here().core;

@@ -80,8 +80,8 @@ pub struct TokioEnvironment<E: Establish> {
     /// Tells warm-ups that the number of connections may have changed.
     pub(super) population: Event,
     pub(super) failures: Failures,
-    /// Tells draining tasks that the pool was cleared or closed, and openings that are backing off that the back-off
-    /// has ended.
+    /// Notified when the pool is cleared or closed, for draining tasks, and when a back-off ends, for openings that are
+    /// backing off.
     pub(super) changed: Event,
     pub(super) stopwatch: Stopwatch,
     pub(super) coarse: Coarse,

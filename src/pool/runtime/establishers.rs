@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The present establisher of a pool, to which this dereferences, and all earlier establishers.
+/// The present establisher of a pool, and all earlier establishers. Dereferences to the present establisher.
 ///
 /// An establisher that was replaced is kept as long as the pool, because its users borrow it from the pool.
 pub(super) struct Establishers<E> {

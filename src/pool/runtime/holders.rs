@@ -90,7 +90,7 @@ impl HoldReports {
     }
 }
 
-/// Reports long holds. Never completes. Without a threshold it waits until there is one, which costs nothing.
+/// Reports long holds. Never completes. Without a threshold, it waits until a threshold is set, which costs nothing.
 pub(super) async fn watch<E: Establish>(core: &Core<TokioEnvironment<E>>) {
     let reports = &core.environment().holds;
     loop {
@@ -123,7 +123,7 @@ impl<E: Establish> Pool<E> {
     /// default.
     ///
     /// It may be switched at any time, even while the pool is in use. Later check-outs are noted with their call site
-    /// and task. A connection that was checked out earlier is listed without them.
+    /// and task. A connection that was checked out earlier is listed without a call site and a task.
     ///
     /// # Cost
     ///
@@ -143,8 +143,8 @@ impl<E: Establish> Pool<E> {
         self.here().core.accounts_for_holders()
     }
 
-    /// Returns the connections in use, with what is known about each. The connection in use longest comes first. Empty
-    /// unless the pool [accounts for holders](Self::account_for_holders).
+    /// Returns the connections in use, with the details known about each. The connection in use longest comes first.
+    /// Empty unless the pool [accounts for holders](Self::account_for_holders).
     ///
     /// A connection that is being drained is not listed, although [`PoolStatus::in_use`](crate::PoolStatus::in_use)
     /// counts it, because its caller has checked it in. Each entry was right at some instant during the call, but the
@@ -194,7 +194,7 @@ impl<E: Establish> Pool<E> {
     ///
     /// The background task calls it outside of all locks, with one report at a time. The report of a use comes before
     /// the report of its end. The function must not block, because the background task also maintains the pool. A panic
-    /// in it is caught.
+    /// in the function is caught.
     ///
     /// The reports are also logged, with the target `wharf::holders`: a long hold as a warning, its end as information.
     ///

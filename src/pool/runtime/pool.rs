@@ -83,12 +83,12 @@ use crate::pool::sync::Contained;
 ///
 /// # Cost
 ///
-/// A check-out that finds an available connection in the calling thread's stack takes one compare-and-swap, and so does
-/// its check-in. Neither takes a lock, allocates or wakes a task. The clock is read for one use in 128 (for every use
-/// if `maxIdleTimeMS` is set, or if the pool has a subscriber or accounts for holders). A check-out that finds its
+/// A check-out that finds an available connection in the calling thread's stack takes one compare-and-swap, as does its
+/// check-in. Neither takes a lock, allocates or wakes a task. The clock is read for one use in 128 (for every use if
+/// `maxIdleTimeMS` is set, or if the pool has a subscriber or accounts for holders). A check-out that finds its
 /// connection in another thread's stack reads the clock.
 ///
-/// The first check-out to wait takes a lock for a few steps. So do a check-out that gives up or whose waker changes,
+/// The first check-out to wait takes a lock for a few steps, as does a check-out that gives up or whose waker changes,
 /// and a check-in that serves the last waiter. About two in 64 waiting check-outs take the lock, if it is free, to
 /// manage the queue's memory. Such a check-out may allocate a segment of 4 KiB; the memory for a burst of check-outs is
 /// freed once the burst is over. While a check-out is opening a connection, or others are waiting behind a check-out

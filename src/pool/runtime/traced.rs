@@ -27,7 +27,7 @@ pub(crate) const TARGET: &str = "wharf::connection";
 /// The shortest time between two warnings of a pool.
 const PACE: Duration = Duration::from_secs(1);
 
-/// Returns whether a waiting check-out may need what [`observed`] adds.
+/// Returns whether a waiting check-out may need the span or the warning that [`observed`] adds.
 #[inline]
 pub(super) fn is_wanted<E: Establish>(pool: &Pool<E>) -> bool {
     LevelFilter::current() >= Level::DEBUG || pool.core.environment().slow_check_outs.is_some()

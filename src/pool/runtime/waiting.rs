@@ -116,7 +116,7 @@ impl<E: Establish> Pool<E> {
         self.obtain(Some(grant), TimeLimits::none()).await
     }
 
-    /// Waits for a grant, unless there already is one, and returns the connection that it leads to.
+    /// Waits for a grant, unless the check-out already has one, and returns the connection that the grant leads to.
     async fn obtain(&self, mut grant: Option<Grant<TokioEnvironment<E>>>, limits: TimeLimits) -> opening::Acquired<E> {
         let core = &self.core;
         if grant.is_none() {

@@ -71,7 +71,7 @@ unsafe impl<T: Send> Sync for BriefLock<T> {}
 #[allow(unsafe_code)]
 unsafe impl<T: Send> Send for BriefLock<T> {}
 
-/// A held lock. It must stay on its thread.
+/// A held lock. The guard must stay on its thread.
 pub struct BriefGuard<'l, T> {
     lock: &'l BriefLock<T>,
     /// The requests that came with the lock, in order.
@@ -328,9 +328,9 @@ impl<T> BriefLock<T> {
         self.guard(request.next.with(|next| unsafe { *next }))
     }
 
-    /// Serves the requests `left`, then those that have arrived in the meantime, and then releases the lock or gives it
-    /// to another thread. Called by the holder, whose borrow of the lock outlives the call; a thread that was served
-    /// may have dropped its own borrow.
+    /// Serves the requests `left`, then the requests that have arrived in the meantime, and then releases the lock or
+    /// gives it to another thread. Called by the holder, whose borrow of the lock outlives the call; a thread that was
+    /// served may have dropped its own borrow.
     #[allow(unsafe_code)]
     fn serve(&self, mut left: *const Request<T>) {
         let mut served = 0;
@@ -352,8 +352,8 @@ impl<T> BriefLock<T> {
                 }
                 None => Request::<T>::HOLDS,
             };
-            // ORD: Release; pairs with the Acquire in `wait`; publishes the outcome, and what was changed under the lock.
-            // The request may be gone from here on.
+            // ORD: Release; pairs with the Acquire in `wait`; publishes the outcome, and the changes made under the
+            // lock. The request may be gone from here on.
             request.state.store(state, unless_mutant("brief_lock_serves_unseen", Ordering::Release));
             if run.is_none() {
                 return;

@@ -3,7 +3,7 @@
 //! loom decides which orders to try by the *last* access to each object, and a load overwrites the record of an earlier
 //! load. If A loads, then B loads and then B stores, loom compares B's store with B's own load, and never tries B's
 //! store before A's load. Every compare-and-swap loop begins with a load. Models on plain loom atomics therefore pass
-//! after a handful of executions that do not include the interesting ones (seen with loom 0.7.2).
+//! after a handful of executions, which do not include the interesting executions (seen with loom 0.7.2).
 //!
 //! Here each access first passes a *turnstile*: a relaxed read-modify-write on a companion of the atomic. These
 //! operations depend on each other, whatever kind of access follows, so loom tries all their orders. Because they are

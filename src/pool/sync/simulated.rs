@@ -2,8 +2,8 @@
 //!
 //! The simulator is in `scale/`. It runs each core of its machine as a coroutine, all of them on one thread, and knows
 //! the state of each cache line in each core. Each access first calls [`Machine::access`]. The machine then runs other
-//! cores until this access is due, and adds the cost of the access to the core's clock. So the pool's code, its memory
-//! layout and its values are those that ship. Only time is simulated.
+//! cores until this access is due, and adds the cost of the access to the core's clock. So the pool runs with the same
+//! code, memory layout and values as when it ships. Only time is simulated.
 //!
 //! Each access names its location in the source, so that the simulator can name the words in its reports. Without a
 //! machine, everything is std's.

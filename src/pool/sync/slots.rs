@@ -151,10 +151,10 @@ impl SlotStack {
         StackHead::unpack(self.head.load(Ordering::Relaxed)).top == NONE
     }
 
-    /// Replaces the head with the first part of what `next` returns, and returns the second part.
+    /// Calls `next`, replaces the head with the first part of its result, and returns the second part.
     fn change<R>(&self, mut next: impl FnMut(StackHead) -> Option<(u32, R)>) -> Option<R> {
-        // ORD: Acquire, here and after a failed swap; pairs with the Release of the swap that made this head; makes visible
-        // what is below the top, and the values of the slots.
+        // ORD: Acquire, here and after a failed swap; pairs with the Release of the swap that made this head; makes the
+        // slots below the top, and the values of all slots, visible.
         let acquire = unless_mutant("slot_stack_acquires_nothing", Ordering::Acquire);
         let mut present = self.head.load(acquire);
         loop {

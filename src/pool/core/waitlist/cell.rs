@@ -21,9 +21,9 @@ use crate::pool::sync::{UnsafeCell, made_progress, unless_mutant};
 ///
 /// A state carries the [tag](tag_of) of its ticket, so a cell can be reused without being reset.
 ///
-/// The granter's last access to the cell is the one that changes the state, and the same is true of a waiter that has
-/// taken its grant. From then on the cell may be gone. So both functions take pointers, because a reference would have
-/// to stay valid until the call returns.
+/// The granter's last access to the cell changes the state, as does the last access of a waiter that has taken its
+/// grant. From then on the cell may be gone. So both functions take pointers, because a reference would have to stay
+/// valid until the call returns.
 ///
 /// INV-4 (access to a cell): `parking` belongs to the waiter, with one exception. Once a granter has claimed the ticket
 /// and found that the waiter waits, `parking` belongs to the granter until it publishes the grant. In addition, the

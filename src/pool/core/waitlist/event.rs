@@ -1,4 +1,4 @@
-//! Parking by means of an event-listener `Event` in each cell.
+//! Parking with an event-listener `Event` in each cell.
 //!
 //! The waiter listens before it says that it waits, and the granter notifies after it has left the grant. The waiter
 //! takes the grant only when its listener is notified: then the granter has released the event's lock, and no longer
@@ -16,7 +16,7 @@ use event_listener::IntoNotification;
 
 use crate::pool::sync::{Contained, Event, EventListener, made_progress};
 
-/// What the cell needs to wake its waiter.
+/// The part of the cell that wakes its waiter.
 pub(super) struct Parking {
     event: Event<()>,
 }
@@ -112,7 +112,7 @@ impl Parking {
     ///
     /// # Safety
     ///
-    /// The caller is the granter, and `grant` publishes what it grants.
+    /// The caller is the granter, and `grant` publishes the grant.
     #[inline]
     pub(super) unsafe fn release(&self, grant: impl FnOnce()) -> Option<Waker> {
         grant();

@@ -47,7 +47,7 @@ struct Gap {
     last: Ticket,
 }
 
-/// What remains of a waiter that left, to be dropped outside of the lock.
+/// The remains of a waiter that left, which are dropped outside of the lock.
 pub(super) struct Departure<G> {
     pub(super) withdrawn: Withdrawn,
     pub(super) removed: [Parts<G>; 2],
@@ -55,7 +55,7 @@ pub(super) struct Departure<G> {
     pub(super) at_front: bool,
 }
 
-/// Consecutive tickets. The first of them is waiting.
+/// Consecutive tickets. The first ticket is waiting.
 #[derive(Debug, Clone, Copy)]
 struct TicketRange {
     first: Ticket,

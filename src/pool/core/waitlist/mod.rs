@@ -56,7 +56,7 @@
 //! one for 16,384 tickets). A segment is freed when its tickets are over, apart from a few that are kept. A newcomer
 //! that looks ahead also checks one segment that the queue has passed, and removes it if it is over. While more waiters
 //! leave than arrive, waiters with the first or the last ticket of a segment do the same when they take their grants,
-//! and so do waiters that leave at the front. Maintenance checks all segments. A segment whose waiters have all left is
+//! as do waiters that leave at the front. Maintenance checks all segments. A segment whose waiters have all left is
 //! removed at once if the neighbouring waiters have left as well. So in the worst case, one waiter in 64 stays and
 //! keeps its segment alive, or two segments if it is at their border.
 //!
@@ -195,7 +195,7 @@ impl<G> Seat<G> {
     }
 }
 
-/// A granter's promise to grant something to the waiter with a ticket.
+/// A granter's promise to grant something to the waiter with this ticket.
 #[must_use = "a waiter waits for the grant"]
 pub(super) struct Claimed<G> {
     ticket: Ticket,
@@ -235,8 +235,8 @@ struct LaneQueue<G> {
 }
 
 impl<G> LaneQueue<G> {
-    /// The most segments beyond those full of waiting tickets: two partly used segments, the next segment, and two that
-    /// are about to be removed.
+    /// The largest number of segments that are not full of waiting tickets: two partly used segments, the next segment,
+    /// and two that are about to be removed.
     const FEW: u32 = 5;
 
     fn new() -> Self {
@@ -269,7 +269,7 @@ impl<G> Lanes<G> {
 
 pub(super) struct WaitList<G> {
     lanes: Arc<Lanes<G>>,
-    /// The most waiters in the lane `Waiters`. A newcomer beyond it is turned down.
+    /// The largest number of waiters in the lane `Waiters`. A newcomer beyond this number is turned down.
     most: u32,
     /// Kept apart from `lanes`, which threads read without the lock.
     locked: CachePadded<BriefLock<LockedWaitList<G>>>,
@@ -328,7 +328,7 @@ impl<G> WaitList<G> {
     /// Waits until the next ticket of a lane has a cell.
     ///
     /// Does not wait in the lock's queue: on 64 simulated cores, newcomers stayed in that queue forever, because others
-    /// had taken the next cells by the time one of them got the lock.
+    /// had taken the next cells before the newcomers got the lock.
     #[cold]
     fn await_room(&self, lane: Lane) {
         let queue = self.lanes.queue(lane);
@@ -505,7 +505,7 @@ impl<G> WaitList<G> {
         grant.map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// Replaces the waker. Returns the grant if one came first.
+    /// Replaces the waker. Returns the grant if it came first.
     #[cold]
     fn renew(&self, waiter: &mut Waiter<G>, waker: &Waker) -> Option<G> {
         // Cloned before the lock is taken. The old waker is dropped after the lock's release. Both run foreign code.

@@ -5,7 +5,7 @@ use std::task::Waker;
 
 use crate::pool::sync::{UnsafeCell, discard};
 
-/// What the cell needs to wake its waiter.
+/// The part of the cell that wakes its waiter.
 pub(super) struct Parking {
     /// The waker's bits, once the waiter has parked. The thread that moves the waker out leaves the bits.
     waker: UnsafeCell<MaybeUninit<Waker>>,
@@ -48,18 +48,18 @@ impl Parking {
         self.waker.with_mut(|place| unsafe { (*place).write(waker) });
     }
 
-    /// Returns whether this waker would wake the waiter. The granter may have moved the parked waker out. While the two
-    /// are equal, that is harmless: the granter wakes it after the grant. The parked waker may even have been freed,
-    /// and `waker` may belong to another task at the same address. But then the grant was published before `waker` was
-    /// created, and the waiter has looked for the grant since, and found it.
+    /// Returns whether this waker would wake the waiter. The granter may have moved the parked waker out. As long as
+    /// the two wakers are equal, that is harmless: the granter wakes the parked waker after the grant. The parked waker
+    /// may even have been freed, and `waker` may belong to another task at the same address. But then the grant was
+    /// published before `waker` was created, and the waiter has looked for the grant since, and found it.
     ///
     /// # Safety
     ///
     /// The caller is the waiter, and is parked.
     #[inline]
     pub(super) unsafe fn wakes(&self, _: &mut WaiterSide, waker: &Waker) -> bool {
-        // SAFETY: the waiter reads what it has written, and no thread writes. Only the bits are compared, and no waker
-        // is dropped.
+        // SAFETY: the waiter reads its own writes, and no thread writes. Only the bits are compared, and no waker is
+        // dropped.
         self.waker.with(|present| unsafe { (*present).assume_init_ref().will_wake(waker) })
     }
 
@@ -83,7 +83,7 @@ impl Parking {
     ///
     /// # Safety
     ///
-    /// The caller is the granter, and `grant` publishes what it grants. The parking is the granter's until then (INV-4).
+    /// The caller is the granter, and `grant` publishes the grant. The parking is the granter's until then (INV-4).
     #[inline]
     pub(super) unsafe fn release(&self, grant: impl FnOnce()) -> Option<Waker> {
         // SAFETY: the caller guarantees it.

@@ -218,7 +218,7 @@ fn no_section_depends_on_how_many_wait_or_leave() {
         });
         assert!(segments(&list, Lane::Waiters) <= FEW, "after leaving {order}: {}", segments(&list, Lane::Waiters));
     }
-    // All waiters except the first and the last leave, and then those two are served.
+    // All waiters except the first and the last leave, and then the first and the last are served.
     assert_short("queueing up", MOST_STEPS, &mut || all_wait(&list, &mut waiters));
     assert_short("leaving the ends", MOST_STEPS, &mut || {
         waiters[1..WAITERS - 1].iter_mut().for_each(|waiter| leave(&list, waiter));
@@ -303,7 +303,7 @@ fn segments_come_and_go_behind_a_waiter_that_stays() {
     assert_eq!(waiters[100].take(), Some(7));
 }
 
-/// By then, each remaining waiter has its own segment.
+/// At this point, each remaining waiter has its own segment.
 #[test]
 fn waiters_that_stay_are_served_in_order_from_the_segments_of_all_that_left() {
     let (list, mut waiters) = (WaitList::new(u32::MAX), waiters(5 + 4 * SIZE as usize));
@@ -448,7 +448,7 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// The list, and what it should contain.
+/// The list and its expected contents.
 struct Compared {
     list: WaitList<u32>,
     waiters: Vec<Waiter<u32>>,
