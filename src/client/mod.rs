@@ -75,7 +75,8 @@ pub use collection::{
 pub use command_events::{
     CommandEvent, CommandFailed, CommandFailure, CommandSource, CommandStarted, CommandSubscriber, CommandSucceeded,
 };
-pub use cursor::{Cursor, CursorType, OpenCursor, TimeoutMode};
+pub use cursor::open::OpenCursor;
+pub use cursor::{Cursor, CursorType, TimeoutMode};
 pub use deployment::{ServerSelectionError, TopologySubscriber, TopologySummary};
 pub use error::{BodyError, ClientError, Result};
 pub use operation::Operation;

@@ -10,7 +10,8 @@ use bson::{Bson, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use thiserror::Error;
 
 use super::super::Client;
-use super::super::cursor::{Cursor, Opened};
+use super::super::cursor::Cursor;
+use super::super::cursor::open::Opened;
 use super::super::error::ClientError;
 use super::super::operation::{Operation, Whole};
 use super::super::spans::Described;

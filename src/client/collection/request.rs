@@ -9,7 +9,8 @@ use bson::{RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use serde::de::DeserializeOwned;
 
 use super::super::Client;
-use super::super::cursor::{Cursor, OpenCursor, TimeoutMode};
+use super::super::cursor::open::OpenCursor;
+use super::super::cursor::{Cursor, TimeoutMode};
 use super::super::error::ClientError;
 use super::super::in_session::Explicit;
 use super::super::operation::Operation;

@@ -13,14 +13,15 @@ use super::super::engine::GivenUp;
 use super::super::error::ClientError;
 use super::super::in_session::InSession;
 use super::super::spans::Span;
-use super::TimeoutMode;
 use super::batch::{Batch, collection_of};
 use super::command::OfCursor;
+use super::time::CursorTime;
 use crate::client::deployment::{Background, Demand, LoggedOperation, Server, WaitLogged};
 use crate::client::selection::Access;
 use crate::client::session::FaultKind;
 use crate::endpoint::options::{ReadPreference, ReadPreferenceMode};
 use crate::endpoint::{Endpoint, Limit};
+use crate::pool::core::Purpose;
 use crate::pool::error::Labels;
 use crate::pool::runtime::{Connection, boxed};
 
@@ -53,31 +54,22 @@ pub(super) struct ServerCursor {
     pub(super) queue_number: Option<QueueNumber>,
 }
 
-/// The time limits of a cursor (Client Side Operations Timeout, "Cursors").
-#[derive(Clone, Copy)]
-pub(super) struct CursorTime {
-    /// `timeoutMS` of the query.
-    pub(super) timeout: Limit,
-    pub(super) mode: TimeoutMode,
-    /// The running limit: of the cursor's whole life, or of the iteration in progress.
-    pub(super) running: Option<Limit>,
-}
-
-impl CursorTime {
-    /// Returns the limit of the iteration in progress. Without one, begins an iteration.
-    fn of_iteration(&mut self) -> Limit {
-        *self.running.get_or_insert_with(|| self.timeout.start())
-    }
-
-    /// Ends an iteration.
-    pub(super) fn end_iteration(&mut self) {
-        if self.mode == TimeoutMode::Iteration {
-            self.running = None;
-        }
-    }
-}
-
 impl ServerCursor {
+    /// Keeps the connection of the query if only it leads to the cursor. A cursor that ended with its first batch gives
+    /// back its session.
+    pub(super) fn opened_on(mut self, connection: Option<Connection<Endpoint>>, id: i64) -> Self {
+        if id == 0 {
+            self.end_on(connection.as_ref());
+        } else if let Some(mut connection) = connection
+            && connection.service_id().is_some()
+        {
+            // Behind a load balancer (Load Balancers, "Connection Pinning").
+            connection.pin_to(Purpose::Cursor);
+            self.pinned = Some(connection);
+        }
+        self
+    }
+
     /// Fetches the next batch, after a pause.
     pub(super) async fn fetch(mut self, id: i64, pause: Duration) -> (Self, Result<Batch, GivenUp>) {
         if !pause.is_zero() {

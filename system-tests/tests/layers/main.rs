@@ -58,7 +58,6 @@ const CIRCLES: &[(&str, usize, &str)] = &[
     ("endpoint::wire::compressed", 4, "The codec has each compressor, and each takes its pauses as the codec says."),
     ("client::session", 2, "The identifier of a server session is one of a command's elements."),
     ("client::deployment", 12, "The deployment's state, its monitors, scans and selections act on each other."),
-    ("client::cursor", 2, "A cursor on its server runs commands, and a command in progress changes it."),
     (
         "client::collection",
         2,
@@ -66,7 +65,7 @@ const CIRCLES: &[(&str, usize, &str)] = &[
     ),
     (
         "client",
-        22,
+        26,
         "A session's commit is an operation that runs in it. The error has what writes had done before they failed.",
     ),
 ];
