@@ -144,8 +144,8 @@ fn chance(of: u32) -> bool {
     thread_rng().gen_range(0..of) == 0
 }
 
-/// Drains a connection for a while, unless the pool is cleared or closed. One drain in four fails. One in eight closes
-/// the connection in any case.
+/// Drains a connection for a while, unless the pool is cleared or closed. One drain in four fails. One drain in eight
+/// closes the connection in any case.
 fn end_drain(mut draining: Draining<World>) {
     HINT.with(|present| present.set(thread_rng().gen_range(0..10)));
     let (connection, revocation) = draining.revocable();
@@ -310,8 +310,8 @@ fn all_at_once(listens: bool, users: usize, (max_pool_size, max_connecting, min_
     threads.push(start(users, Box::new(server_monitor)));
     threads.push(start(users + 1, Box::new(background)));
     threads.push(start(users + 2, Box::new(move |pool| watcher(pool, max_pool_size, max_connecting))));
-    // In half of the schedules, the pool is closed at a random time. In the others, the monitor leaves it ready at the
-    // end, so that every check-out is answered.
+    // In half of the schedules, the pool is closed at a random time. In the other schedules, the monitor leaves the
+    // pool ready at the end, so that every check-out is answered.
     if chance(2) {
         let closes = |pool: &Arc<Pool>| {
             for _ in 0..thread_rng().gen_range(0..40) {
@@ -453,7 +453,7 @@ fn unheard_sharded_connections_in_schedules_with_few_preemptions() {
     unheard(30_000, with_few_changes_of_priority, (8, 2, 3));
 }
 
-/// With many more users than connections, nearly all of them wait. One in three gives up after a few polls.
+/// With many more users than connections, nearly all of them wait. One user in three gives up after a few polls.
 #[test]
 fn crowd_on_one_unheard_connection_in_random_schedules() {
     run(10_000, random, (1, 1, 0), CROWD, false);
@@ -497,7 +497,7 @@ fn queue_is_served_in_order() {
     assert_eq!((status.total, status.pending, status.waiting), (0, 0, 0));
 }
 
-/// Queues up a check-out. Returns a closure that performs the rest of its life.
+/// Queues up a check-out. Returns a closure that performs the rest of the check-out's life.
 fn queued_up(pool: &Arc<Pool>, number: u32, served: Arc<Mutex<Vec<u32>>>) -> impl FnOnce() + Send + 'static {
     let pool = pool.clone();
     let mut waits = Box::pin({

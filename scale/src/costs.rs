@@ -83,7 +83,7 @@ costs! {
     batch = 250.0, 190.0;
     /// A system call that does not sleep.
     call = 300.0, 130.0;
-    /// From a system call that wakes a sleeping thread until the thread runs.
+    /// The time from a system call that wakes a sleeping thread until the thread runs.
     awake = 5000.0, 13000.0;
 }
 

@@ -156,11 +156,11 @@ struct Busy {
     present: Line,
     /// The line after all requested transfers.
     promised: Line,
-    /// When the line will have served all of them.
+    /// When the line will have served all requested transfers.
     until: Picos,
     /// When each transfer takes the line from its core: half a transfer before it arrives.
     leaves: VecDeque<Picos>,
-    /// How many accesses its last user had made at that use.
+    /// How many accesses the line's last user had made when it used the line.
     used: u64,
     /// When it was last written.
     written: Picos,
@@ -266,7 +266,7 @@ fn on_machine<R>(f: impl FnOnce(&mut Machine, usize) -> R) -> Option<R> {
 }
 
 /// Runs `work` on each core of the machine, until it returns on all of them. `work` gets the number of its core, and
-/// returns soon once [`is_over`] says so.
+/// returns soon once [`is_over`] returns `true`.
 ///
 /// # Panics
 ///

@@ -38,7 +38,7 @@ pub struct Profile {
     measured: &'static [(Case, &'static [f64])],
 }
 
-/// The machines. A simulation that does not name a machine uses the costs of the first.
+/// The machines. A simulation that does not name a machine uses the costs of the first machine.
 pub const PROFILES: &[Profile] = &[
     Profile {
         name: "xeon-16",

@@ -12,7 +12,7 @@
 //! counts of workers that are awake and of workers that are searching, the list of sleepers, the lock of the driver,
 //! and each task's state with its reference count. Each poll changes the state twice, and each wake-up three times: the
 //! waker was cloned, the task is scheduled, and the waker is dropped. A wake-up takes effect at the end of the current
-//! poll, so that a waker never lets other cores run while its caller holds a lock that the machine does not know of.
+//! poll, so that a waker never lets other cores run while its caller holds a lock that the machine does not know about.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;

@@ -170,7 +170,7 @@ fn overtakes_per_thousand(mut served: Vec<Note>, tickets: usize, allowance: u64)
     overtakes as f64 * 1e3 / counted.max(1) as f64
 }
 
-/// A Fenwick tree that counts the added tickets below a given one.
+/// A Fenwick tree that counts the added tickets below a given ticket.
 struct Prefixes(Vec<u32>);
 
 impl Prefixes {

@@ -25,7 +25,7 @@
 //! criterion itself stop early. A filter, such as `hit` in `cargo bench --bench pool -- hit`, applies to criterion's
 //! groups as a regular expression. In the rounds, it selects each "case/subject" that contains it. The names of the
 //! second series' cases begin with "observed/", and the names of the third series' cases with "cores/". So the filter
-//! `observed` or `cores` selects only that series. `cargo test --benches` runs every case once, as a check.
+//! `observed` or `cores` selects only the series of that name. `cargo test --benches` runs every case once, as a check.
 
 mod cores;
 mod load;

@@ -13,7 +13,7 @@ const CHECK_OUTS: (u64, u64) = (1_500, 3_000);
 /// The most check-outs that bursts leak, in addition to [`MOST_LEAKED`].
 const MOST_LEAKED_INSIDE: usize = 100;
 
-/// A waker that does nothing. The sanitizer notices if it is used too late.
+/// A waker that does nothing. The sanitizer notices if the waker is used too late.
 struct Quiet;
 
 impl Wake for Quiet {

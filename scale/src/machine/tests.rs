@@ -1,4 +1,4 @@
-//! Tests of the machine: the costs of accesses, their order, and that a simulation can be repeated.
+//! Tests of the machine: the costs of accesses, their order, and the repeatability of simulations.
 
 use std::sync::{Mutex as Shared, MutexGuard, PoisonError};
 

@@ -130,7 +130,8 @@ impl Seat {
         // ORD: AcqRel; pairs with the AcqRel in `grant`. Release publishes the waker, and Acquire makes the previous
         // task's work visible.
         if self.state.swap(WAITING, Ordering::AcqRel) == GRANTED {
-            // ORD: Relaxed; the next grant comes only after a full circle of grants, which starts with this task's.
+            // ORD: Relaxed; the next grant comes only after a full circle of grants, which starts with this task's
+            // grant.
             self.state.store(AWAY, Ordering::Relaxed);
             return Poll::Ready(());
         }

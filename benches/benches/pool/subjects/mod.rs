@@ -111,7 +111,7 @@ impl<S: Subject> Source for S {
 /// A subject whose callers wait while all connections are in use.
 pub trait Queue: Subject {}
 
-/// A subject that opens connections on demand and can be made to close one instead of keeping it.
+/// A subject that opens connections on demand and can be made to close a connection instead of keeping it.
 pub trait Create: Subject {
     /// Opens a connection for this caller, hands it out, and removes it from the pool.
     ///

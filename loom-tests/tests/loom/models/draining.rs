@@ -1,4 +1,4 @@
-//! Models of a connection that needs a drain: it either is closed once or goes to the next check-out.
+//! Models of a connection that needs a drain: it is either closed, once, or passed to the next check-out.
 
 use loom::thread;
 use wharf::{Clear, ConnectionClosedReason};
