@@ -144,7 +144,7 @@ use inside::Inside;
 use queue::{Caller, Next, Queue};
 use signal::Verdict;
 
-/// How many events a caller delivers for others or leaves to them; see the [module](self).
+/// How many events a caller delivers for others or leaves to others; see the [module](self).
 #[derive(Debug, Clone, Copy)]
 pub struct Share {
     /// The number of events after which a deliverer is relieved.
@@ -183,8 +183,8 @@ impl<T> Delivery<T> {
     /// Passes queued events to `on_event`, or leaves them to another caller; see the [module](self). A panic of
     /// `on_event` is caught, and the event counts as delivered.
     ///
-    /// Inside an inline delivery, leaves them until it ends, so that a subscriber is not called again inside its own
-    /// call.
+    /// Inside an inline delivery, leaves the events until the delivery ends, so that a subscriber is not called again
+    /// inside its own call.
     pub fn deliver(&self, on_event: impl Fn(&T)) {
         if !inside::is_inline_in(self.address()) {
             let (next, caller) = self.locked(|queue| queue.arrive(self.share.room));

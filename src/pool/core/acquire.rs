@@ -27,7 +27,7 @@ pub enum Grant<E: Environment> {
     Connection(Idle<E>),
     /// A permit to open a connection.
     Permit(Permit<E>),
-    /// Neither: the pool is not ready. Boxed, because a refusal is rare and an unboxed one would make every grant
+    /// Neither: the pool is not ready. Boxed, because a refusal is rare and an unboxed refusal would make every grant
     /// larger than the two words that fit into registers.
     Refused(Box<Refusal>),
 }
@@ -80,7 +80,7 @@ impl<E: Environment> Hit<E> {
 
 enum Sought<E: Environment> {
     Granted(Grant<E>),
-    /// Others are waiting, or were until a moment ago.
+    /// Other check-outs are waiting, or were until a moment ago.
     Behind,
     /// Nothing was found, and no waiter is in the queue.
     First,
@@ -125,8 +125,8 @@ impl<E: Environment> Core<E> {
     ///
     /// # Race window
     ///
-    /// As for [`Core::try_take`]. While another check-out is queuing up, this one may take a connection from a shard that
-    /// the other has yet to look at, and then counts as earlier.
+    /// As for [`Core::try_take`]. While another check-out is queuing up, this check-out may take a connection from a
+    /// shard that the other has not looked at yet. It then counts as earlier.
     pub fn try_take_any(self: &Arc<Self>) -> Option<Idle<E>> {
         self.first_usable(|| self.take_any())
     }
@@ -456,7 +456,7 @@ impl<E: Environment> Acquire<'_, E> {
     #[inline(never)]
     fn leave(&mut self) {
         let grant = self.core.wait_list.leave(&mut self.waiter, |queue| self.core.settle(queue));
-        // Dropped here, outside of the lock, the grant goes to the next in the queue.
+        // Dropped here, outside of the lock, the grant goes to the next check-out in the queue.
         drop(grant);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// The reasons for which check-outs and check-ins leave the shortest path. The hot path asks one question,
+/// The reasons why check-outs and check-ins leave the shortest path. The hot path asks one question,
 /// [`Attention::is_needed`]; the long path then looks at the reasons.
 ///
 /// Check-outs and check-ins in progress may miss a reason that is added or removed concurrently. If the effect of a

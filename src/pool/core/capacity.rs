@@ -69,7 +69,7 @@ impl Counts {
     }
 
     /// Returns whether a waiter lacks only capacity under `maxPoolSize` that displacing a drain would provide. One
-    /// drain is displaced at a time: the release of its capacity leads to the next look.
+    /// drain is displaced at a time: the release of its capacity leads to the next call.
     pub(super) fn wants_a_drain_displaced(self, limits: CapacityLimits) -> bool {
         let is_full = self.total >= limits.total && self.pending < limits.pending;
         is_full && self.waiting && self.draining && !self.displacing
@@ -199,7 +199,7 @@ impl Capacity {
 
     /// Writes the word without changing the counts, for [`Core::close`](super::Core::close) and for a warm-up.
     ///
-    /// The order of this word's changes decides between this write and a release of capacity:
+    /// The order of this word's changes decides whether this write or a release of capacity comes first:
     ///
     /// | the pool is closed | capacity is given back |
     /// | --- | --- |

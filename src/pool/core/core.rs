@@ -622,7 +622,7 @@ impl<E: Environment> Core<E> {
         let mut refusals: Vec<Box<Refusal>> = Vec::with_capacity(most);
         let mut are_more = true;
         while are_more {
-            // Before the claims: nothing may fail between a claim and its grant.
+            // Done before the claims, because nothing may fail between a claim and its grant.
             refusals.resize_with(most, || Box::new(refusal()));
             self.wait_list.claim_turned_away(&away, &mut claimed);
             are_more = claimed.len() == most;

@@ -31,7 +31,7 @@ impl<E: Environment> Held<E> {
     }
 
     /// Has the environment complete the work that the connection's user left unfinished. If a check-out is waiting for
-    /// capacity, the oldest drain is displaced first. If that is this drain, there is nothing left to do.
+    /// capacity, the oldest drain is displaced first. If this drain is the oldest, there is nothing left to do.
     fn drain(self) {
         let core = Arc::clone(&self.shared_core());
         let (number, is_wanted) = core.enter_drain(&self);
@@ -49,7 +49,7 @@ impl<E: Environment> Held<E> {
 /// A connection that came back with unfinished work, and becomes available once the drain has completed it.
 ///
 /// Until then the connection counts as in use. Dropping the token judges the connection again: it becomes available if
-/// it can now be reused, and is closed if it cannot or if the drain was displaced.
+/// it can now be reused, and is closed if it cannot be reused or if the drain was displaced.
 #[must_use = "dropping it closes the connection, unless it has been drained"]
 pub struct Draining<E: Environment> {
     number: DrainNumber,

@@ -46,7 +46,8 @@ pub unsafe trait Environment: Send + Sync + 'static {
     /// pool without metrics.
     const METERED: bool = true;
 
-    /// Whether connections can be checked before use. If not, check-outs and check-ins have no code for it.
+    /// Whether connections can be checked before use. If they cannot, check-outs and check-ins contain no code for
+    /// checks.
     const CHECKS: bool = false;
 
     /// Returns the current instant of a monotonic clock. Called only if `maxIdleTimeMS` needs it.

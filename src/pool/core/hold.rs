@@ -216,8 +216,7 @@ impl Hold {
             since,
             connection_id,
             // SAFETY: `begin` stored the address of a `&'static Location`, before it first set the state to `InUse`.
-            // The word is never anything but such an address from then on (INV-1: only owners write it, and only
-            // there).
+            // From then on, the word always holds such an address (INV-1: only owners write it, and only there).
             site: unsafe { &*site },
             task_id: (task_id != 0).then_some(task_id),
             generation,

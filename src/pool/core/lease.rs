@@ -159,7 +159,7 @@ impl<E: Environment> Lease<E> {
 
     /// Checks the connection in without recording or emitting anything.
     ///
-    /// The shortest path makes no calls; on the others, every call is the last step, as in [`Core::try_hit`].
+    /// The shortest path makes no calls; on the other paths, every call is the last step, as in [`Core::try_hit`].
     #[inline(always)]
     fn check_in_plainly(&mut self, shard: &Shard) {
         let held = self.0;
@@ -173,7 +173,7 @@ impl<E: Environment> Lease<E> {
         }
     }
 
-    /// Asks the environment for the connection's condition, and closes the connection if that panics.
+    /// Asks the environment for the connection's condition, and closes the connection if the environment panics.
     #[inline(always)]
     fn condition(&mut self) -> Condition {
         let held = self.0;

@@ -33,8 +33,8 @@ impl<E: Environment> Drop for WarmUp<'_, E> {
 impl<E: Environment> Core<E> {
     /// Begins a warm-up. The caller then listens for maintenance, and looks at the pool after that.
     pub fn begin_warm_up(&self) -> WarmUp<'_, E> {
-        // Relaxed: the write to the capacity word publishes it. A thread that changes the counts after that finds it, and
-        // the caller's look finds the earlier changes (`Capacity::order_releases`).
+        // Relaxed: the write to the capacity word publishes it. A thread that changes the counts later finds the
+        // warm-up, and the caller's look finds the earlier changes (`Capacity::order_releases`).
         self.warm_ups.fetch_add(1, UnmodelledOrdering::Relaxed);
         self.capacity.order_releases();
         WarmUp(self)
@@ -190,7 +190,7 @@ impl<E: Environment> Core<E> {
     /// # Race window
     ///
     /// While a shard is detached, a check-out does not find its connections, and may open one or queue up. If it queues
-    /// up, it gets the first connection that this would otherwise push back.
+    /// up, it gets the first connection that this function would otherwise push back.
     fn reap(&self) {
         // ORD: Acquire; pairs with the Release in `clear_service`, so the service's new generation is visible.
         let order = unless_mutant("service_cleared_acquires_nothing", Ordering::Acquire);

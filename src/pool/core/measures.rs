@@ -176,7 +176,7 @@ impl<E: Environment> Held<E> {
     pub(super) fn end_timed_use(&self) {
         let (core, slot) = (self.core(), self.slot());
         let now = core.environment.stopwatch();
-        // The lowest bits of the reading are as good as random.
+        // The lowest bits of the reading are effectively random.
         slot.tally().end_timed(now ^ u64::from(slot.index()) << 32);
         core.measures.of_shard(core.environment.shard_hint()).used.record(now.saturating_sub(slot.since()));
         core.heed_log();

@@ -79,7 +79,7 @@
 //! [`Draining`] is told, and drops the token, which closes the connection. The first waiter gets the capacity once the
 //! connection is closed, because the connection counts until then. While there is free capacity, drains are left alone.
 //!
-//! One drain is displaced at a time. When its capacity becomes free, the thread that serves it displaces the next
+//! One drain is displaced at a time. When its capacity becomes free, the thread that passes it on displaces the next
 //! drain, if another check-out is waiting. So the second of two check-outs may wait for two closes.
 //!
 //! INV-8 (drains keep no check-out waiting, beyond a close): if a check-out is waiting while connections are being

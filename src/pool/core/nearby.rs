@@ -21,7 +21,7 @@ use super::slab::{Link, Slot, Stamp};
 /// instructions take 3 ns.
 ///
 /// A thread that alternates between two pools always has a note of the wrong pool. Its check-outs and check-ins then
-/// take the longer paths, which take 1.27 times as long.
+/// use the longer paths, which take 1.27 times as long.
 ///
 /// INV-16 (a note leads to a living shard of this process): a core's number is never given to another core, and its
 /// shards stay in place while it lives. So a caller that borrows the core with the note's number may use the note's
@@ -34,8 +34,8 @@ use super::slab::{Link, Slot, Stamp};
 /// If the shard still has that head, a check-out takes that slot, and a check-in puts it back. Both swap only values
 /// from the note and from the slot that it names, and compare the head with the note. Otherwise they would look up the
 /// top and the height of the stack at addresses that depend on the head. The load of the head has to wait for the
-/// locked instruction that just wrote it. With the noted slot, a check-out and its check-in take 0.83 of the time, with
-/// one thread and with two.
+/// locked instruction that just wrote it. With the noted slot, a check-out and its check-in take 0.83 times as long,
+/// with one thread and with two.
 ///
 /// INV-17 (what a noted head says): if the head of the noted shard is `with`, this thread made it by pushing `slot`,
 /// and `slot` is on top. If the head is `without`, this thread made it by taking `slot`, the link of `slot` was `link`,

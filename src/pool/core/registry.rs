@@ -3,7 +3,8 @@
 //! Slots are allocated and released here, and the pool is marked ready, cleared and closed here. Connection ids are
 //! given out and `ConnectionCreated` events emitted under this lock, so that both are in the same order.
 //!
-//! Lock order: the registry, then the wait list. No thread takes the registry's lock while it holds the wait list's.
+//! Lock order: the registry, then the wait list. No thread takes the registry's lock while it holds the wait list's
+//! lock.
 
 use super::drain_queue::DrainQueue;
 use super::measures::RegistryCounts;

@@ -148,7 +148,7 @@ impl Shards {
 
 /// One shard.
 ///
-/// It is nothing but an atomic, and therefore a cell: a reference to a cell may outlive it, as happens when other
+/// It is nothing but an atomic, and therefore a cell: a reference to a cell may outlive the cell, as happens when other
 /// threads free the core after a push. Any other reference must point to live memory for as long as it is a function's
 /// parameter. So the functions that push take pointers to the slab and the slot.
 #[derive(Debug)]

@@ -151,8 +151,8 @@ impl<C> Slot<C> {
         self.started.store(started.word(), UnmodelledOrdering::Relaxed);
     }
 
-    /// Returns when the connection was checked out, if a subscriber was listening then, and forgets it. Called by the
-    /// owner, and by a forked child.
+    /// Returns when the connection was checked out, if a subscriber was listening then, and forgets the time. Called by
+    /// the owner, and by a forked child.
     pub(super) fn take_started(&self) -> Started {
         // Relaxed: see `known_as`. Not a swap, because nothing else writes the word.
         let started = Started::from_word(self.started.load(UnmodelledOrdering::Relaxed));

@@ -12,8 +12,8 @@ pub(super) enum Verdict {
 
 /// A verdict that one thread waits for and another thread gives. It is given only once.
 ///
-/// The waiter first checks a number of times, because a deliverer with a quick subscriber finishes within a
-/// microsecond. Then it sleeps.
+/// The waiter first checks many times, because a deliverer with a quick subscriber finishes within a microsecond. Then
+/// it sleeps.
 #[derive(Debug)]
 pub(super) struct Signal {
     /// The verdict, or 0 until it is given.
@@ -23,7 +23,7 @@ pub(super) struct Signal {
 }
 
 impl Signal {
-    /// How often the waiter checks before it sleeps, which takes a few microseconds.
+    /// How often the waiter checks before it sleeps. The checks take a few microseconds.
     const LOOKS: u32 = if cfg!(any(loom, shuttle)) { 1 } else { 160 };
 
     pub(super) fn new() -> Self {

@@ -376,7 +376,7 @@ impl fmt::Display for WaitQueueFull {
     }
 }
 
-/// A check-out needs a tokio runtime to open a connection or to keep a time limit, and there is none.
+/// A check-out needs a tokio runtime to open a connection or to keep a time limit, but there is no runtime.
 ///
 /// The pool's runtime has ended, and the check-out is being polled outside of any runtime, or on a runtime that is
 /// about to end. Nothing was sent.

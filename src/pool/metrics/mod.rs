@@ -21,8 +21,8 @@
 //! In every snapshot, ends never outnumber beginnings: `closed` is at most `created`, and so on. If two snapshots are
 //! ordered, for example because one thread takes them one after the other, no counter in the later snapshot is smaller.
 //! [`PoolStatus::consistent`] says whether the numbers in [`PoolMetrics::status`] are from one instant. The counters
-//! are read one after the other. So in a pool that is in use, two counters may differ by the events that occur in
-//! between.
+//! are read one after the other. So in a pool that is in use, two counters may differ by the events that occur between
+//! the two reads.
 //!
 //! # Cost
 //!

@@ -1,8 +1,8 @@
 //! Work that blocks a thread: it runs on a blocking thread of the runtime, or at once if no other thread is allowed.
 //!
-//! A client on a single thread drives its runtime itself, and promises not to start any threads. While it does, its
-//! thread is marked ([`Inline`]), and blocking work runs there. Nothing else runs on that thread, so only the call
-//! itself waits for the work.
+//! A client on a single thread drives its runtime itself, and promises not to start any threads. While it drives the
+//! runtime, its thread is marked ([`Inline`]), and blocking work runs there. Nothing else runs on that thread, so only
+//! the call itself waits for the work.
 
 use std::cell::Cell;
 use std::io;

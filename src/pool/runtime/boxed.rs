@@ -2,7 +2,8 @@
 
 use std::pin::Pin;
 
-/// Boxes the future that `make` returns. It is seldom needed, and inline it would enlarge the future that awaits it.
+/// Boxes the future that `make` returns. It is seldom needed, and would enlarge the future that awaits it if it were
+/// inline.
 ///
 /// A box on its own shrinks only the waiting future. The code of the rare case would still be compiled into the
 /// function that polls the frequent case. The rare future would also be built on the stack before it moves into its

@@ -110,10 +110,10 @@ impl<E: Establish> PoolBuilder<E> {
     /// no log.
     ///
     /// A log that is switched on while the pool is in use receives the next event of a connection or of the pool
-    /// itself. Check-outs and check-ins follow once the pool has noticed: after at most 191 further uses of a
-    /// connection, or at the next call of [`Pool::ready`], if that comes first. A client makes that call after each
-    /// successful check of the server, every ten seconds by default (`heartbeatFrequencyMS`). A connection that is in
-    /// use at that time is later reported as checked in after zero time.
+    /// itself. It receives the events of check-outs and check-ins once the pool has noticed it: after at most 191
+    /// further uses of a connection, or at the next call of [`Pool::ready`], if that comes first. A client makes that
+    /// call after each successful check of the server, every ten seconds by default (`heartbeatFrequencyMS`). A
+    /// connection that is in use at that time is later reported as checked in after zero time.
     pub fn log(mut self, log: impl Subscriber) -> Self {
         self.log = Some(Arc::new(log));
         self
@@ -166,7 +166,7 @@ impl<E: Establish> PoolBuilder<E> {
     /// ends: with a connection, with an error, or because its caller dropped it (`outcome`). It records the time that
     /// the check-out waited (`waited_ms`, in milliseconds) and the pool's numbers at the end: `in_use`, `available`,
     /// `pending`, `waiting` and `max` (`maxPoolSize`; 0 means no limit). A pool logs at most one warning a second.
-    /// `suppressed` counts the slow check-outs since the last warning that were not logged.
+    /// `suppressed` counts the slow check-outs that were not logged since the last warning.
     ///
     /// A check-out that finds a connection at once is not measured and costs nothing extra. A check-out that waits
     /// reads a clock twice and makes one more allocation.

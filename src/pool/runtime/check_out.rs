@@ -272,7 +272,7 @@ impl<'p, E: Establish> StartedCheckOut<'p, E> {
     }
 
     /// Fails a check-out that was waiting at the fork. The child's pool behaves like the parent's after a clear, so the
-    /// error is that of a cleared pool.
+    /// error is the error of a cleared pool.
     #[cold]
     fn fail_after_fork(self) -> CheckOutError {
         let Self { pool, started, .. } = *ManuallyDrop::new(self);

@@ -34,7 +34,7 @@ pub(super) struct Users(());
 
 impl Coarse {
     /// Returns the clock that all pools share, and starts its thread if there is none. In a forked child of a process
-    /// that uses it, the clock works without a thread until this is called there.
+    /// that uses it, the clock works without a thread until this is called in the child.
     pub(super) fn shared() -> Self {
         // SeqCst, here and below: see `run`.
         USERS.fetch_add(1, Ordering::SeqCst);

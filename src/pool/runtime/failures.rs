@@ -51,11 +51,11 @@ impl Failures {
 
     /// Counts the failure of an opening that began in `round`. Returns how long to keep its permit.
     ///
-    /// The time is random, between half and all of the pause, so that several pools do not retry in step.
+    /// The time is random, between half of the pause and the whole pause, so that several pools do not retry in step.
     pub fn add(&self, round: Round) -> Option<Pause> {
         if round.failures() < u32::MAX {
-            // Relaxed: as in `round`. It fails if another opening of the round has already failed, or the back-off has
-            // ended.
+            // Relaxed: as in `round`. The swap fails if another opening of the round has already failed, or the
+            // back-off has ended.
             let _ = self.0.compare_exchange(round.0, round.0 + 1, Ordering::Relaxed, Ordering::Relaxed);
         }
         let present = self.round();

@@ -23,7 +23,7 @@ use thiserror::Error;
 /// The number of forks from the process that first used the crate to this process.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
-/// A process, for a value that belongs to it: the process that first used the crate, or one of its descendants.
+/// The process that a value belongs to: the process that first used the crate, or one of its descendants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Process(u32);
 
@@ -158,8 +158,8 @@ impl<T: Default> PerProcess<T> {
     }
 }
 
-/// Wraps a future so that a forked child neither polls nor drops it. There the wrapper returns [`Forked`] at its next
-/// poll.
+/// Wraps a future so that a forked child neither polls nor drops it. In the child, the wrapper returns [`Forked`] at
+/// its next poll.
 ///
 /// The future is boxed, so that it keeps its memory when it is leaked: an inherited runtime may still have the future's
 /// timers in its lists.

@@ -317,7 +317,7 @@ impl<E: Establish> Pool<E> {
 
     /// Closes the pool permanently.
     ///
-    /// Available connections are closed at once, connections being established when their tasks notice, and connections
+    /// Available connections are closed at once, pending connections when their tasks notice the close, and connections
     /// in use when they come back. From then on, all check-outs fail, including those that are waiting. Dropping the
     /// last handle has the same effect. [`closed`](Self::closed) waits until all connections are closed.
     pub fn close(&self) {
@@ -460,7 +460,7 @@ impl<E: Establish> Pool<E> {
         self.here().core.environment().living_runtime()
     }
 
-    /// Returns the establisher, which opens the pool's connections: the last one that the pool was
+    /// Returns the establisher, which opens the pool's connections: the last establisher that the pool was
     /// [given](Self::replace_establisher).
     #[must_use]
     pub fn establisher(&self) -> &E {

@@ -159,7 +159,7 @@ impl Publisher {
 }
 
 /// Subscribers or sinks, in the order in which they were added. No item is ever removed, so reading the list takes one
-/// load per item and one for the end, from cache lines that do not change.
+/// load per item and one load for the end, from cache lines that do not change.
 pub(super) struct List<T>(OnceLock<Box<Entry<T>>>);
 
 struct Entry<T> {

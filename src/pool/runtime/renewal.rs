@@ -7,7 +7,7 @@ use super::pool::Pool;
 use crate::pool::core::{Environment, WentStale};
 
 impl<E: Establish> Pool<E> {
-    /// Replaces all connections, for instance because the password or the certificate of new ones has changed.
+    /// Replaces all connections, for instance because the password or the certificate for new connections has changed.
     ///
     /// A check-out that begins after this call has returned never gets an old connection. Old connections are closed
     /// with the reason "stale": available connections at once, connections in use when they come back, and pending

@@ -22,8 +22,8 @@ pub(crate) enum Lapse {
 
 /// Waits for `future` until `at`.
 ///
-/// `lender` returns the runtime whose timer to use if the caller is not on a runtime. If it returns `None`, `future` is
-/// never polled.
+/// `lender` returns the runtime whose timer is used if the caller is not on a runtime. If it returns `None`, `future`
+/// is never polled.
 pub(crate) async fn within<F: Future>(
     at: Instant,
     lender: impl FnOnce() -> Option<Handle>,

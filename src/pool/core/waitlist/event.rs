@@ -1,8 +1,8 @@
 //! Parking with an event-listener `Event` in each cell.
 //!
-//! The waiter listens before it says that it waits, and the granter notifies after it has left the grant. The waiter
-//! takes the grant only when its listener is notified: then the granter has released the event's lock, and no longer
-//! touches the cell.
+//! The waiter listens before it says that it waits, and the granter notifies after it has left the grant in the cell.
+//! The waiter takes the grant only when its listener is notified: then the granter has released the event's lock, and
+//! no longer touches the cell.
 //!
 //! An event calls its listener's waker under the event's lock. So a waiter's waker must neither poll nor drop a
 //! check-out: that would deadlock. The wakers of the common runtimes only schedule their tasks.

@@ -78,7 +78,7 @@ impl<G> LockedWaitList<G> {
         Self { lanes, books, away: Vec::with_capacity(Lane::OF_PERMITS.len()), era: 0, spares: Spares::new(), most }
     }
 
-    /// Returns the word of a lane. All words except that of `Waiters` change only under the lock.
+    /// Returns the word of a lane. All words except the word of `Waiters` change only under the lock.
     pub(super) fn word(&self, lane: Lane) -> Word {
         match lane {
             Lane::Waiters => self.lanes.queue(lane).tickets.load(),

@@ -53,12 +53,12 @@
 //! # Memory
 //!
 //! A cell takes 64 bytes. A poll builds a segment of 64 cells and, rarely, the branches that lead to it (2 KiB each,
-//! one for 16,384 tickets). A segment is freed when its tickets are over, apart from a few that are kept. A newcomer
-//! that looks ahead also checks one segment that the queue has passed, and removes it if it is over. While more waiters
-//! leave than arrive, waiters with the first or the last ticket of a segment do the same when they take their grants,
-//! as do waiters that leave at the front. Maintenance checks all segments. A segment whose waiters have all left is
-//! removed at once if the neighbouring waiters have left as well. So in the worst case, one waiter in 64 stays and
-//! keeps its segment alive, or two segments if it is at their border.
+//! one for 16,384 tickets). A segment is freed when its tickets are over, except for a few segments that are kept. A
+//! newcomer that looks ahead also checks one segment that the queue has passed, and removes it if it is over. While
+//! more waiters leave than arrive, waiters with the first or the last ticket of a segment do the same when they take
+//! their grants, as do waiters that leave at the front. Maintenance checks all segments. A segment whose waiters have
+//! all left is removed at once if the neighbouring waiters have left as well. So in the worst case, one waiter in 64
+//! stays and keeps its segment alive, or two segments if it is at their border.
 //!
 //! # A waiter that leaves
 //!
@@ -276,8 +276,8 @@ pub(super) struct WaitList<G> {
 }
 
 impl<G> WaitList<G> {
-    /// The most promises that [`claim_turned_away`](Self::claim_turned_away) takes at a time. It is small, so that the
-    /// section under the lock is short and delays leaving waiters only briefly.
+    /// The largest number of promises that [`claim_turned_away`](Self::claim_turned_away) takes at a time. The number
+    /// is small, so that the section under the lock is short and delays leaving waiters only briefly.
     pub(super) const BATCH: usize = 16;
     /// Newcomers look ahead once in this many tickets.
     const STRETCH: u32 = if SIZE < 4 { 1 } else { SIZE / 4 };
@@ -417,7 +417,8 @@ impl<G> WaitList<G> {
     }
 
     /// Joins the waiters without the lock, and returns the result of [`sit_down`](Self::sit_down). Returns `None` if
-    /// there are no waiters, or so many that only the holder of the lock can tell whether there is room for another.
+    /// there are no waiters, or so many that only the holder of the lock can tell whether there is room for another
+    /// waiter.
     #[inline]
     pub(super) fn try_join(&self, waiter: &mut Waiter<G>, waker: &Waker) -> Option<Poll<G>> {
         let queue = self.lanes.queue(Lane::Waiters);

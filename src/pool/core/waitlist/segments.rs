@@ -6,9 +6,9 @@
 //!
 //! INV-12 (segments stay): a ticket's segment enters the directory before the ticket is given out, and stays until the
 //! ticket is over: its waiter has taken the grant, or has left and the ticket was skipped. A segment is removed earlier
-//! only if all its tickets have left and lie inside a gap, where no thread looks. So a thread may look up its own
-//! ticket, or a ticket that it has claimed, and no other. It does not need protection from the threads that free
-//! memory, because its ticket keeps the segment alive.
+//! only if all its tickets have left and lie inside a gap, where no thread looks. So a thread may look up only its own
+//! ticket, or a ticket that it has claimed. It does not need protection from the threads that free memory, because its
+//! ticket keeps the segment alive.
 
 use std::ptr::{self, NonNull};
 
@@ -146,7 +146,7 @@ pub(super) struct Parts<G> {
     upper: Option<Box<Upper<G>>>,
 }
 
-/// The parts that are missing to install a segment.
+/// The missing parts for installing a segment.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Lack {
     segment: bool,
@@ -240,13 +240,13 @@ impl<G> Directory<G> {
         Self { root: std::array::from_fn(|_| AtomicPtr::new(ptr::null_mut())) }
     }
 
-    /// Returns the segment of a ticket, which is there (INV-12).
+    /// Returns the segment of a ticket. The segment exists (INV-12).
     #[inline]
     pub(super) fn segment(&self, ticket: Ticket) -> NonNull<Segment<G>> {
         let [root, upper, lower] = path(ticket);
         // Relaxed: the limit published the branches and the segment before the ticket was given out.
         let branch: *mut Upper<G> = known(published!(self.root[root]));
-        // SAFETY: INV-12, as the caller guarantees: the segment is there, and so are the branches that lead to it.
+        // SAFETY: INV-12, as the caller guarantees: the segment exists, as do the branches that lead to it.
         unsafe {
             let branch: *mut Lower<G> = known(published!((*branch).children[upper]));
             NonNull::new_unchecked(known(published!((*branch).children[lower])))
@@ -299,8 +299,8 @@ impl<G> Directory<G> {
             (*twig).set(lower, new.as_ptr());
             let before = new.as_ref().with_links(|links| std::mem::replace(&mut links.start, start));
             if before == start {
-                // The segment may have been spare since before the numbers wrapped around. If its cells did not forget,
-                // its tickets would seem to be over.
+                // The segment may have been a spare since before the numbers wrapped around. If its cells kept their
+                // states, its tickets would seem to be over.
                 new.as_ref().cells.iter().for_each(Cell::forget);
             }
         }
@@ -348,7 +348,7 @@ impl<G> Chain<G> {
         self.first
     }
 
-    /// Returns the next segment that the queue has passed, starting over from the first after the last.
+    /// Returns the next segment that the queue has passed, starting over from the first segment after the last.
     pub(super) fn next_passed(&mut self, has_passed: impl Fn(Ticket) -> bool) -> Option<NonNull<Segment<G>>> {
         let has_passed = |segment: &NonNull<Segment<G>>| has_passed(Self::links(*segment, |links| links.start));
         let next = self.next.filter(has_passed).or_else(|| self.first.filter(has_passed))?;
