@@ -62,10 +62,9 @@
 //! `mongodb+srv://`; `aws` and `oidc`, for the mechanisms `MONGODB-AWS` and `MONGODB-OIDC`; `ocsp`, which asks
 //! responders about revoked certificates. Off by default: `serde`, which implements its traits for [`PoolStatus`],
 //! [`ServiceStatus`], [`metrics`], [`Holder`], [`PoolOptions`] and [`Options`], without secrets; `opentelemetry` and
-//! `metrics-facade`, which export a pool's metrics (see [`telemetry`]), the former also a client's spans (see
-//! [the guide](guide::metrics_and_traces#traces)); `log`, which also sends log messages to the
-//! `log` crate when `tracing` has no subscriber; `event-listener-queue`, which makes waiters park on event-listener
-//! events, for comparison.
+//! `metrics-facade`, which export a pool's metrics (see [`telemetry`]), and the former also a client's spans (see [the
+//! guide](guide::metrics_and_traces#traces)); `log`, which also sends log messages to the `log` crate when `tracing`
+//! has no subscriber; `event-listener-queue`, which makes waiters park on event-listener events, for comparison.
 // Show which feature an item needs. Works only with nightly rustdoc, which builds the published documentation.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(docsrs, doc(auto_cfg(hide(loom, shuttle, simulated))))]

@@ -14,7 +14,7 @@ use crate::mutation::{Random, mutate};
 pub struct Bound {
     /// After this many inputs.
     pub inputs: u64,
-    /// At this time, if it comes first.
+    /// At this time, if that is earlier.
     pub deadline: Instant,
 }
 

@@ -7,7 +7,8 @@
 //! # Three ways to run the targets
 //!
 //! The tests of this crate, and therefore `cargo test --workspace`, replay the seeds and the regressions and try a few
-//! thousand mutations of each target, on stable Rust without other tools. The printed number determines the mutations:
+//! thousand mutations of each target, on stable Rust without other tools. The run prints a number that determines the
+//! mutations:
 //!
 //! ```sh
 //! WHARF_FUZZ_SEED=7 cargo test -p wharf-fuzz

@@ -48,7 +48,7 @@ fn mutations_violate_no_property() {
         let tally = campaign::run(target, seed, bound).unwrap_or_else(|finding| fail(target, finding));
         let Tally { accepted, refused } = tally;
         println!("{}: {accepted} accepted, {refused} refused in {:?}", target.name, started.elapsed());
-        // A run in which all inputs are refused, or none, hardly tests anything.
+        // A run that refuses all inputs, or none, hardly tests anything.
         assert!(accepted > 0 && refused > 0, "{}: {tally:?}", target.name);
     }
 }

@@ -138,7 +138,7 @@ pub(super) struct Request<'a> {
     pub sequences: &'a [OutgoingSequence<'a>],
     /// [`Flags::MORE_TO_COME`]: there is no reply. [`Flags::EXHAUST_ALLOWED`]: there may be several replies.
     pub flags: Flags,
-    /// Elements that are appended to this command only, in two runs.
+    /// Elements that are appended to this command only, in two parts.
     pub appended: [&'a [u8]; 2],
 }
 
@@ -201,7 +201,8 @@ impl Channel {
 
     /// Holds later messages to the server's own limits.
     ///
-    /// Received messages are always limited to 48,000,000 bytes. No server sends more, and its announcement may be false.
+    /// Received messages are always limited to 48,000,000 bytes. No server sends more, and its announced limit may be
+    /// false.
     pub fn set_limits(&mut self, hello: &HelloReply) {
         let HelloReply { max_message_size, max_document_size, .. } = *hello;
         self.limits = Limits { max_message_size, max_document_size };
@@ -354,7 +355,7 @@ impl Channel {
             }
             _ => {
                 let most = self.limits.max_message_size;
-                // Usually there is nothing to append, so searching for the place is skipped.
+                // Usually there is nothing to append, so the search for the place to append is skipped.
                 match [&*self.appended, appended[0], appended[1]] {
                     [[], [], []] => op_msg::encode(&message, most, &mut self.outgoing)?,
                     [[], elements, []] => op_msg::encode_with(&message, &[elements], most, &mut self.outgoing)?,
@@ -371,7 +372,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Encodes and compresses a request. Keeps it uncompressed if compression does not make it shorter.
+    /// Encodes and compresses a request. Keeps the request uncompressed if compression does not make it shorter.
     fn encode_compressed(
         &mut self,
         compressor: Compressor,
@@ -404,8 +405,8 @@ impl Channel {
 
     /// Polls [`finish`](Self::finish).
     ///
-    /// A function, because all state is in the channel: a future would only add a state machine to the path of every
-    /// command.
+    /// This is a function, because all state is in the channel: a future would only add a state machine to the path of
+    /// every command.
     // Inlined into `EndpointConnection::poll_finish`, so that a command's code is contiguous.
     #[inline(always)]
     pub fn poll_finish(&mut self, context: &mut Context<'_>) -> Poll<Result<(), ExchangeError>> {

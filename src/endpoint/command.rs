@@ -1,4 +1,4 @@
-//! Commands, and how each is run.
+//! Commands, and how to run each of them.
 
 use std::fmt;
 use std::time::Duration;
@@ -118,7 +118,7 @@ impl Limit {
         }
     }
 
-    /// Returns this limit or, if it is unset, the other one.
+    /// Returns this limit or, if it is unset, `other`.
     #[cfg(feature = "gridfs")]
     pub fn or_limit(self, other: Self) -> Self {
         if self.is_set() { self } else { other }
@@ -174,7 +174,7 @@ impl<'a> Command<'a> {
         self
     }
 
-    /// Sends a CRC-32C of the message with it. Servers verify the checksum. Over TLS it serves no purpose.
+    /// Sends a CRC-32C along with the message. Servers verify the checksum. Over TLS it serves no purpose.
     pub fn checksum(mut self) -> Self {
         self.flags = self.flags.with(Flags::CHECKSUM_PRESENT);
         self
@@ -226,7 +226,7 @@ impl<'a> Command<'a> {
         self.body
     }
 
-    /// Returns the name, which is the name of the first field. Empty if there is no field.
+    /// Returns the command's name, which is the name of its first field. Empty if there is no field.
     pub(crate) fn name(&self) -> &'a str {
         self.body.iter().next().and_then(Result::ok).map_or("", |(name, _)| name.as_str())
     }

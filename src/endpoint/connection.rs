@@ -29,7 +29,7 @@ use crate::pool::runtime::{Lapse, on_runtime, within};
 use crate::text::milliseconds::Milliseconds;
 
 /// The most memory that a connection keeps for the elements that a client appends to a command, in bytes. A session, a
-/// transaction and the cluster time need 250; only a large write concern or read preference needs more.
+/// transaction and the cluster time need 250 bytes; only a large write concern or read preference needs more.
 const MOST_ROOM: usize = 1024;
 
 /// An established connection to a MongoDB server. Dropping it closes it.
@@ -50,12 +50,12 @@ pub struct EndpointConnection {
     closes_if_cut_short: bool,
     /// Memory for the elements that a client appends to a command.
     room: Vec<u8>,
-    /// Notified of the end of the command that was cut off.
+    /// Notified when a command that was cut off has ended.
     waiting: Option<Box<dyn AwaitsDrain>>,
 }
 
-/// A value to notify of the end of a command that was cut off on its connection. If it is dropped instead, nothing
-/// reports when the command ends.
+/// A value that is notified when a command that was cut off has ended on its connection. If it is dropped instead,
+/// nothing reports when the command ends.
 pub(crate) trait AwaitsDrain: fmt::Debug + Send + Sync {
     /// The connection was drained: the server executed the command, or never received it.
     fn drained(self: Box<Self>);
@@ -99,7 +99,7 @@ pub(super) struct Opened {
 }
 
 impl Identity {
-    /// Returns where an error of this connection happened. Only the pool knows the generation of a service.
+    /// Returns the place of an error on this connection. Only the pool knows the generation of a service.
     pub fn origin(&self) -> Box<Origin> {
         let in_pool = self.connection_id > 0;
         let service_id = self.hello.service_id;
@@ -226,7 +226,7 @@ impl EndpointConnection {
     #[cold]
     fn condition_at_check_in_amid_exchange(&mut self) -> Condition {
         if self.closes_if_cut_short {
-            // Applies whether or not any of it was sent: nothing refers to the transaction any longer.
+            // This also applies if none of the command was sent: nothing refers to the transaction any longer.
             return Condition::Broken;
         }
         let condition = self.condition_amid_exchange();
@@ -239,7 +239,7 @@ impl EndpointConnection {
     #[cold]
     fn condition_amid_exchange(&self) -> Condition {
         match self.channel.condition() {
-            // In the middle of a conversation that determines the client's identity.
+            // The connection is in the middle of a conversation that determines the client's identity.
             _ if self.reauthenticating => Condition::Broken,
             Condition::NeedsDrain if self.closes_if_cut_short || self.options.drain_timeout.is_zero() => {
                 Condition::Broken
@@ -284,7 +284,7 @@ impl EndpointConnection {
         }
     }
 
-    /// Sends the command and reads its reply into the channel, within the limit, which is already running.
+    /// Sends the command and reads its reply into the channel. The limit is already running.
     pub(super) async fn complete(&mut self, command: &Command<'_>, limit: Limit) -> Result<(), Box<CommandError>> {
         if self.is_timed(limit) {
             // Boxed, so that a command without a limit carries no timer.
@@ -467,7 +467,7 @@ impl EndpointConnection {
         &self.identity.address
     }
 
-    /// Returns the server's reply to the handshake of this connection, which holds its limits.
+    /// Returns the server's reply to the handshake of this connection. The reply holds the connection's limits.
     #[must_use]
     pub fn hello(&self) -> &HelloReply {
         &self.identity.hello
@@ -498,9 +498,9 @@ impl EndpointConnection {
     }
 
     /// Sets whether the connection is closed rather than drained if a command is cancelled or times out from now on. Behind
-    /// a load balancer, the server aborts the transaction of a connection when the connection is closed (Load Balancers,
-    /// "Downstream Visible Behavioral Changes"). A drained connection would leave the transaction open, and nothing would
-    /// refer to it.
+    /// a load balancer, the server aborts a connection's transaction when the connection is closed (Load Balancers,
+    /// "Downstream Visible Behavioral Changes"). A drained connection would leave the transaction open, and nothing
+    /// would refer to it.
     pub(crate) fn close_if_cut_short(&mut self, closes: bool) {
         self.closes_if_cut_short = closes;
     }

@@ -30,7 +30,7 @@ impl Drop for Decompressing {
 }
 
 /// The channel's buffers. A drop wipes the buffers: if the channel no longer wants them back, the channel may be wiping
-/// its own.
+/// its own buffers.
 #[derive(Default)]
 struct Decompressed {
     incoming: Inbox,

@@ -72,8 +72,8 @@ impl From<ExchangeError> for NotDrained {
 impl Channel {
     /// Drains the exchange: writes the rest of its request, then reads and discards its reply.
     ///
-    /// A reply of up to 64 KiB is checked like any other, and so is a larger one that begins like the reply to a query. For
-    /// any other reply, only the header and the flags are checked.
+    /// A reply of up to 64 KiB is checked like any other, and so is a larger reply that begins like the reply to a
+    /// query. For any other reply, only the header and the flags are checked.
     ///
     /// If the reply names a newly opened cursor, the drain closes the cursor (`killCursors`), and drains that command
     /// as well. It does not inspect a reply of more than 1 MiB, or a compressed reply of more than 64 KiB.

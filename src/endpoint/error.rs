@@ -66,8 +66,8 @@ pub enum CommandError {
         /// How far the command got, or the server's error.
         source: CommandTimeoutError,
     },
-    /// The command is too large to be sent, and the connection remains usable. Or the reply breaks the protocol, and a
-    /// retry does not help.
+    /// The command is too large to be sent, or the reply breaks the protocol. In the first case, the connection remains
+    /// usable. In the second case, a retry does not help.
     #[error("wire protocol error on a connection to {origin}: {source}")]
     #[non_exhaustive]
     Wire {
@@ -95,8 +95,8 @@ pub enum CommandError {
         /// The connection and server of the command.
         origin: Box<Origin>,
     },
-    /// The server asked the connection to authenticate again (error 391), and that failed. The server refused the command
-    /// with that error, and the command was not run again. The connection is closed.
+    /// The server asked the connection to authenticate again (error 391), and the authentication failed. The server
+    /// refused the command with that error, and the command was not run again. The connection is closed.
     #[error("connection to {origin} could not authenticate again: {source}")]
     #[non_exhaustive]
     Reauthentication {

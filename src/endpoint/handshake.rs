@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(client.document, client.metadata.to_document());
     }
 
-    /// A lock would be held at the time of most of the forks.
+    /// If there were a lock, it would be held during most of the forks.
     #[cfg(unix)]
     #[test]
     fn forked_child_appends_metadata_while_a_thread_of_the_parent_does() {

@@ -33,7 +33,7 @@ const MAX_BODY: usize = 64 * 1024;
 /// The longest head that an answer may have, in bytes.
 const MAX_HEAD: usize = 16 * 1024;
 
-/// A request. Its headers and body may hold secrets, its path must not.
+/// A request. Its headers and body may hold secrets; its path must not.
 #[derive(Clone)]
 pub(super) struct HttpRequest<'a> {
     pub method: Method,

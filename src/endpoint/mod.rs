@@ -429,7 +429,7 @@ struct OpenContext<'a> {
     connection_id: u64,
     /// The pool's generation, or 0.
     generation: u64,
-    /// How long each command of the handshake may take, besides the limit for the whole handshake.
+    /// How long each command of the handshake may take, in addition to the limit for the whole handshake.
     each_command: Option<ConnectTimeoutError>,
     /// Receives the connection's service in load-balanced mode.
     identify: Option<&'a (dyn Fn(ServiceId) + Sync)>,

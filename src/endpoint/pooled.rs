@@ -58,8 +58,8 @@ impl Pool<Endpoint> {
     /// `waitQueueTimeoutMS` is ignored (CSOT, "Validation and Overrides").
     ///
     /// If the connection was lost while it was idle, nothing was sent, and the pool takes another connection. After a
-    /// server restart, this may happen once for each connection in the pool. If a connection that was opened since then
-    /// is lost as well, the server itself closes connections, and the call fails with that error.
+    /// server restart, this may happen once for each connection in the pool. If a newly opened connection is lost as
+    /// well, the server itself closes connections, and the call fails with that error.
     ///
     /// This method does not clear the pool. It sends a command twice only if the server refused it and demanded a new
     /// authentication (error 391). See [`clear_after`](Self::clear_after) and [`OperationError::is_retryable`]. The
@@ -145,9 +145,9 @@ impl Pool<Endpoint> {
     /// load-balanced mode it clears only the connection's service.
     ///
     /// A cleared pool stays paused until [`Pool::ready`] is called. Use this only if the application monitors the
-    /// server and notices when it is back. Errors of establishing a connection have no effect here, because the failure
-    /// sink ([`PoolBuilder::on_failure`](crate::PoolBuilder::on_failure)) gets each of them once, while check-outs may
-    /// report them later.
+    /// server and notices when it is back. Errors from establishing a connection have no effect here, because the
+    /// failure sink ([`PoolBuilder::on_failure`](crate::PoolBuilder::on_failure)) gets each of them once, while
+    /// check-outs may report them later.
     pub fn clear_after(&self, error: &OperationError) -> bool {
         let OperationError::Command(failure) = error else { return false };
         let Some(generation) = failure.origin().generation.filter(|_| failure.clears_pool()) else { return false };
@@ -245,7 +245,8 @@ impl Connection<Endpoint> {
         }
     }
 
-    /// Sends the command and reads its reply into the channel, unless the connection is interrupted.
+    /// Sends the command and reads its reply into the channel, unless the connection is interrupted. The limit is
+    /// already running.
     #[inline]
     async fn complete_unless_interrupted(
         &mut self,

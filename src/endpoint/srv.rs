@@ -160,8 +160,8 @@ impl Options {
         Self::parse_strict(uri)?.resolve().await
     }
 
-    /// Looks up the servers in DNS, if an [`srv`](Self#structfield.srv) name stands for them. Returns other options
-    /// unchanged.
+    /// Looks up the servers in DNS, if the options have an [`srv`](Self#structfield.srv) name instead of servers.
+    /// Returns other options unchanged.
     ///
     /// The servers are the SRV records of `_{srvServiceName}._tcp.{name}`, or `srvMaxHosts` of them, chosen at random.
     /// At most 1,000 are allowed. Their priorities and weights are ignored. The TXT record of the name, if there is
@@ -357,7 +357,7 @@ mod look_up {
         }
     }
 
-    /// Each server has a monitor and a pool, so a list from the network is bounded.
+    /// Each server has a monitor and a pool, so the length of a list from the network is limited.
     fn check_number(name: &SrvName, servers: usize) -> Result<(), ResolveError> {
         match servers {
             0..=MOST_SERVERS => Ok(()),
@@ -425,7 +425,7 @@ mod look_up {
 
     /// The SRV records of a name.
     struct Found {
-        /// For each record, the server, or why the record is refused.
+        /// For each record, the server, or the reason for refusing the record.
         servers: Vec<Result<ServerAddress, ResolveError>>,
         /// The lowest of their times to live.
         valid_for: Duration,
@@ -436,7 +436,8 @@ mod look_up {
         tokio::runtime::Handle::try_current().map(drop).map_err(absent)
     }
 
-    /// Looks up a name. ASCII names are used unchanged, because the rules for other names would refuse underscores.
+    /// Looks up a name. ASCII names are used unchanged, because the rules for internationalized names would refuse
+    /// underscores.
     async fn look_up(resolver: &TokioResolver, name: &str, record: RecordType) -> Result<Lookup, NetError> {
         let name = if name.is_ascii() { Name::from_ascii(name) } else { Name::from_utf8(name) };
         resolver.lookup(name.map_err(NetError::from)?, record).await

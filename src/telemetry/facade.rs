@@ -86,8 +86,8 @@ impl FacadeMetrics {
         Self { source: self.source, name: Some(name.into()), series: Arc::default() }
     }
 
-    /// Passes the metrics to the recorder. Returns whether the pool or the client still exists. If neither exists, only
-    /// the end of its series is passed on.
+    /// Passes the metrics to the recorder. Returns whether the pool or the client still exists. If it no longer exists,
+    /// only the end of its series is passed on.
     ///
     /// The recorder is the calling thread's if it has one, otherwise the global recorder. The first call passes all
     /// times since the pools were built.

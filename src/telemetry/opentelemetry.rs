@@ -94,7 +94,7 @@ const OUTCOME: &str = "wharf.check_out.outcome";
 /// ```
 #[must_use = "the metrics are exported until this handle is dropped"]
 pub struct OpenTelemetryMetrics {
-    /// The callbacks hold only weak references to it.
+    /// The callbacks hold only weak references to this value.
     _exported: Arc<Exported>,
 }
 

@@ -55,7 +55,7 @@ const KEY: &str = "d2hhcmYgdGVzdGJlZCBrZXk=";
 /// How to start a server. The default is a standalone server without authentication.
 #[derive(Clone, Debug, Default)]
 pub struct MongodOptions {
-    /// Whether clients must authenticate (`--auth`). The server starts without users: create the first one through the
+    /// Whether clients must authenticate (`--auth`). The server starts without users: create the first user through the
     /// localhost exception. Default: false.
     pub auth: bool,
     /// The name of the replica set that the server joins (`--replSet`). The set is not initiated: send

@@ -9,9 +9,9 @@
 //!
 //! # Time
 //!
-//! A start takes about three seconds, a step-down less than one. After the kill of a primary, the others elect one after
-//! [`ReplicaSetOptions::election_timeout`]. All methods block the calling thread, and run asynchronous work on a separate
-//! thread: on a tokio runtime, call them in `spawn_blocking` or `block_in_place`.
+//! A start takes about three seconds, and a step-down takes less than one second. After a primary is killed, the others
+//! elect a new one after [`ReplicaSetOptions::election_timeout`]. All methods block the calling thread, and run
+//! asynchronous work on a separate thread: on a tokio runtime, call them in `spawn_blocking` or `block_in_place`.
 
 mod admin;
 
@@ -133,7 +133,7 @@ impl ReplicaSet {
 
     /// Returns the primary, if there is one. A member that does not answer within a second does not count.
     ///
-    /// If several members call themselves primary, the one elected last is returned.
+    /// If several members call themselves primary, the member that was elected last is returned.
     ///
     /// # Errors
     ///
@@ -236,8 +236,8 @@ impl ReplicaSet {
         self.member(member).resume().map_err(ReplicaSetError::Process)
     }
 
-    /// Starts a member again with the same port and data, and waits until it accepts connections. It is a secondary only
-    /// later: see [`wait_for_secondary`](Self::wait_for_secondary). A running process is ended first.
+    /// Starts a member again with the same port and data, and waits until it accepts connections. It becomes a
+    /// secondary only later: see [`wait_for_secondary`](Self::wait_for_secondary). A running process is ended first.
     ///
     /// # Errors
     ///
@@ -250,7 +250,8 @@ impl ReplicaSet {
         Ok(self.member(member).restart()?)
     }
 
-    /// Runs a command on a member, on a separate connection, and returns the reply: a fail point, a count.
+    /// Runs a command on a member, on a separate connection, and returns the reply; for example to set a fail point or
+    /// to count documents.
     ///
     /// # Errors
     ///
@@ -281,7 +282,7 @@ impl ReplicaSet {
     /// over. That member refuses or loses until it is a secondary and the others have received the configuration.
     fn elect_at_once(&self, deadline: Instant) -> Result<usize, ReplicaSetError> {
         loop {
-            // If that member cannot be elected, another member is.
+            // If that member cannot be elected, another member is elected.
             let _ = self.run(0, "admin", doc! { "replSetStepUp": 1 });
             match self.wait_for_primary(Instant::now()) {
                 Err(ReplicaSetError::Deadline { .. }) if Instant::now() < deadline => thread::sleep(POLL),
@@ -336,7 +337,8 @@ impl ReplicaSet {
 
 impl Drop for ReplicaSet {
     fn drop(&mut self) {
-        // The data is no longer needed, and members that shut down gracefully wait for each other.
+        // Kill the members: their data is no longer needed, and a graceful shutdown would make them wait for each
+        // other.
         for member in 0..self.members.len() {
             let _ = self.kill(member);
         }
@@ -370,7 +372,7 @@ pub enum ReplicaSetError {
     /// A member could not be started.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// A member could not be connected to.
+    /// Connecting to a member failed.
     #[error(transparent)]
     Connect(#[from] EstablishError),
     /// A member refused a command, or did not answer it.

@@ -39,7 +39,7 @@ pub enum Pem {
     Authority,
     /// The certificate of a second authority.
     OtherAuthority,
-    /// The certificates of both authorities, with the second authority's first and text around them.
+    /// The certificates of both authorities, the second authority's first, with text around them.
     BothAuthorities,
     /// A server's certificate, for `localhost`, `127.0.0.1`, `::1` and [`SERVER_NAME`].
     Server,
@@ -67,7 +67,7 @@ pub enum Pem {
     SignedAuthorityAsServer,
     /// A client's certificate, with its key in PKCS#8. Its subject is `CN=client,O=wharf`.
     Client,
-    /// Like [`Client`](Pem::Client), signed by an intermediate authority: the key, and both certificates.
+    /// Like [`Client`](Pem::Client), signed by an intermediate authority. The file holds the key and both certificates.
     ClientWithChain,
     /// Like [`Client`](Pem::Client), expired in 2001.
     ExpiredClient,
@@ -115,7 +115,7 @@ impl Certificates {
         self.folder.path().join(format!("{pem:?}.pem"))
     }
 
-    /// Returns the TLS options of a mongod with the certificate [`Pem::Server`], which trusts [`Pem::Authority`].
+    /// Returns the TLS options of a mongod that presents the certificate [`Pem::Server`] and trusts [`Pem::Authority`].
     #[must_use]
     pub fn of_mongod(&self, require_client_certificate: bool) -> MongodTls {
         MongodTls {
@@ -258,7 +258,7 @@ fn sections(
     Ok(pem_rfc7468::encode_string(label, pem_rfc7468::LineEnding::LF, &der)?)
 }
 
-/// Returns the key inside PKCS#8, in the form of its algorithm.
+/// Returns the key inside a PKCS#8 document, in the format of the key's algorithm.
 fn key_within(pkcs8: &[u8]) -> Result<Vec<u8>, pkcs8::der::Error> {
     use pkcs8::der::Decode;
     Ok(pkcs8::PrivateKeyInfoRef::from_der(pkcs8)?.private_key.as_bytes().to_vec())

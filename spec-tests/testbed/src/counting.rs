@@ -55,7 +55,7 @@ unsafe impl GlobalAlloc for CountingAllocator {
     }
 }
 
-/// Calls `run`, and returns how many allocations this thread made in it, with the result.
+/// Calls `run`, and returns how many allocations this thread made during the call, with the result.
 pub fn allocations<T>(run: impl FnOnce() -> T) -> (usize, T) {
     let before = ALLOCATIONS.get();
     let result = run();
@@ -67,15 +67,15 @@ pub fn so_far() -> usize {
     ALLOCATIONS.get()
 }
 
-/// Calls `run`, and returns how many bytes this thread allocated in it, freed or not, with the result.
+/// Calls `run`, and returns how many bytes this thread allocated during the call, freed or not, with the result.
 pub fn allocated<T>(run: impl FnOnce() -> T) -> (usize, T) {
     let before = ALLOCATED.get();
     let result = run();
     (ALLOCATED.get() - before, result)
 }
 
-/// Returns the bytes that this thread currently has allocated. The number is negative if it has freed more memory of
-/// other threads.
+/// Returns the bytes that this thread currently has allocated. The number is negative if the thread has freed more
+/// memory of other threads than it holds.
 pub fn held() -> isize {
     BYTES.get().0
 }

@@ -134,7 +134,7 @@ impl DnsServer {
         Ok(DnsServer { address, zone, questions, _tasks: tasks })
     }
 
-    /// Answers all further questions from a different zone.
+    /// From now on, answers questions from a different zone.
     pub fn replace(&self, zone: Zone) {
         *self.zone.lock().expect("no thread panics under the lock") = zone;
     }

@@ -2,7 +2,7 @@
 //!
 //! The tests fetch the copy in PyMongo's source package. Its files come from an earlier commit, and some are edited.
 //! `WHARF_SUITES` may name the files of the specifications' newest commit instead, in the same folders. [`DIFFERENCES`]
-//! lists all differences, with the reasons. The test `suites` compares it with the files, where both editions are
+//! lists all differences, with the reasons. The test `suites` compares the list with the files, where both editions are
 //! available.
 
 use std::path::PathBuf;
@@ -72,7 +72,7 @@ pub struct Difference {
     pub kind: Kind,
     /// The beginning of the files' paths.
     pub path: &'static str,
-    /// What differs, why, and what a test does about it.
+    /// The difference, its reason, and how the tests handle it.
     pub reason: &'static str,
 }
 

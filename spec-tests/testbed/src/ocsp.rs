@@ -61,7 +61,7 @@ pub enum Issuing {
 pub enum Signer {
     /// The issuer itself. Its certificate is not in the response.
     Issuer(Issuing),
-    /// The holder of a certificate from the issuer, which is in the response.
+    /// A delegate of the issuer. Its certificate is in the response.
     Delegate(Issuing, Delegate),
 }
 

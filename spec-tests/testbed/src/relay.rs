@@ -39,7 +39,7 @@ enum Passage {
     Partition,
 }
 
-/// How many connections the system accepts for the relay before the relay does.
+/// The length of the queue of connections that wait for the relay to accept them.
 const BACKLOG: u32 = 1024;
 
 /// The counters of a relay.

@@ -17,7 +17,7 @@ use wharf::unstable::wire::{Flags, Header, Limits, Message, Outgoing, op_msg};
 
 const LIMITS: Limits = Limits { max_message_size: 48_000_000, max_document_size: 16 * 1024 * 1024 };
 
-/// What the server does after a command.
+/// How the server reacts to a command.
 #[derive(Debug, Clone)]
 pub enum Answer {
     /// Reply with this document.
@@ -110,7 +110,7 @@ pub fn name(command: &Document) -> String {
 }
 
 async fn serve(mut stream: TcpStream, mut script: Script, commands: Arc<watch::Sender<Vec<Document>>>) {
-    // The connection is over, so nothing can be sent on it about the error.
+    // The connection is over, so the error cannot be reported on it.
     let _ = follow(&mut stream, &mut script, &commands).await;
 }
 
@@ -144,7 +144,7 @@ async fn follow(
                 Answer::Reply(document) => stream.write_all(&reply(header, Flags::NONE, &document)?).await?,
                 Answer::More(document) => {
                     stream.write_all(&reply(header, Flags::MORE_TO_COME, &document)?).await?;
-                    // The next reply answers this one.
+                    // A script that continues sends the next reply as an answer to this reply.
                     header.request_id = REPLY;
                     continue;
                 }

@@ -211,7 +211,8 @@ async fn read<const N: usize>(client: &mut TcpStream) -> io::Result<[u8; N]> {
     Ok(bytes)
 }
 
-/// Applies the fault in place of `message`, which is `length` bytes long. A hang ends when the client closes.
+/// Applies the fault in place of `message`, which is `length` bytes long. A hang ends when the client closes the
+/// connection.
 async fn fail(client: &mut TcpStream, options: &SocksOptions, message: SocksMessage, length: usize) -> io::Result<()> {
     match options.fault {
         Some(SocksFault::Hang(at)) if at == message => {

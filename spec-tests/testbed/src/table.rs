@@ -16,7 +16,7 @@ pub struct Row<'r> {
     pub suite: &'r str,
     /// The number of its files.
     pub files: usize,
-    /// The number of cases in them.
+    /// The number of cases in the suite's files.
     pub cases: usize,
     /// Cases that passed.
     pub passed: usize,

@@ -175,7 +175,7 @@ async fn first_message_travels_with_hello_and_saves_a_round_trip() {
     assert_eq!(round_trips(Credential::new("both", "both")).await, 2);
     assert_eq!(round_trips(Credential::new("both", "both").mechanism(Mechanism::ScramSha256)).await, 2);
     assert_eq!(round_trips(Credential::new("sha1", "sha1").mechanism(Mechanism::ScramSha1)).await, 2);
-    // SCRAM-SHA-256, which was tried with hello, is repeated as SCRAM-SHA-1 for a user without SCRAM-SHA-256.
+    // The attempt with SCRAM-SHA-256 in hello is followed by SCRAM-SHA-1 for a user without SCRAM-SHA-256.
     assert_eq!(round_trips(Credential::new("sha1", "sha1")).await, 3);
 }
 

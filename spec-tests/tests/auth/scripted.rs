@@ -65,7 +65,8 @@ async fn mechanism_is_negotiated_if_none_is_named() {
     assert_eq!(speculative.get_str("mechanism").unwrap(), "SCRAM-SHA-256");
     assert_eq!(server.command_names(), ["isMaster", "saslContinue"]);
 
-    // With any other list, or without one, the mechanism is SCRAM-SHA-1, even if the server replied to SCRAM-SHA-256.
+    // With any other list of mechanisms, or without a list, the mechanism is SCRAM-SHA-1, even if the server replied to
+    // SCRAM-SHA-256.
     for mechanisms in
         [None, Some(Bson::from(vec!["SCRAM-SHA-1"])), Some(Bson::from(vec!["PLAIN", "NEW"])), Some(Bson::Null)]
     {
@@ -340,7 +341,7 @@ fn user_without_a_password_is_refused_before_connecting() {
         let error = Options::new(["localhost"]).unwrap().credential(credential).endpoint().unwrap_err();
         assert_eq!(error.to_string(), format!("password is required with authMechanism={}", mechanism.name()));
     }
-    // An empty password counts as given; only the server can refuse it.
+    // An empty password counts as a password; only the server can refuse it.
     assert!("mongodb://ada:@localhost".parse::<Options>().unwrap().endpoint().is_ok());
 }
 

@@ -25,7 +25,7 @@ pub struct Behaviour {
     pub wants_empty_exchange: bool,
     /// The number of iterations to require; 4096 by default.
     pub iterations: Option<u64>,
-    /// The nonce to send instead of the extended client's nonce.
+    /// The nonce to send, instead of one that extends the client's nonce.
     pub nonce: Option<&'static str>,
     /// The message to send instead of the final one.
     pub server_final: Option<&'static str>,

@@ -68,7 +68,7 @@ async fn credentials_come_from_the_environment() {
     let mut connection = connect(&server, credential(variables(&keys))).await.unwrap();
     connection.run_command("test", &find()).await.unwrap();
     assert_eq!(server.state().commands, ["hello", "saslStart", "saslContinue", "find"]);
-    // MONGODB-AWS is not sent along with hello.
+    // No message of MONGODB-AWS is sent along with hello.
     assert_eq!(server.state().speculations, [None]);
 
     let server = server_with_token().await;

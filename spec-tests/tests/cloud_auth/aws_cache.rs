@@ -1,6 +1,6 @@
-//! The prose tests of MONGODB-AWS, "Cached Credentials". Endpoints with the same options share a cache, so each test
-//! step that clears the cache in the specification takes a new endpoint here. A client of the specification corresponds
-//! to a connection.
+//! The prose tests of MONGODB-AWS, "Cached Credentials". Endpoints with the same options share a cache. Where the
+//! specification clears the cache, a test takes a new endpoint. A client of the specification corresponds to a
+//! connection.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

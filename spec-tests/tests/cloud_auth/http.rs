@@ -22,7 +22,7 @@ impl Seen {
     }
 }
 
-/// What the service does with a request.
+/// How the service reacts to a request.
 #[derive(Debug, Clone)]
 pub enum Answer {
     /// Answers with a status and a body.

@@ -18,7 +18,7 @@ use super::recorder::{Recorder, Recording, matches};
 /// How long `waitForEvent` waits by default.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// An error in the format's words.
+/// An error in the format's notation.
 type Failed = Value;
 
 /// Runs a case and panics with a report if it fails.
@@ -45,7 +45,7 @@ pub async fn run<E: Establish>(case: &Case, address: &str, establish: E, spoil: 
             break;
         }
     }
-    // Taken now, because the clean-up emits more events.
+    // The events are taken now, because the clean-up emits more events.
     let events = stage.recorder.events();
     for thread in threads.into_values() {
         if thread.task.is_finished() {

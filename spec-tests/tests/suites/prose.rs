@@ -76,7 +76,7 @@ fn root() -> PathBuf {
 fn has_test(source: &str, function: &str) -> bool {
     let declaration = format!("fn {function}(");
     source.match_indices(&declaration).any(|(at, _)| {
-        // Its attributes follow the item before it.
+        // A function's attributes are between its declaration and the previous item.
         let before = &source[..at];
         let before = &before[before.rfind(['}', ';']).map_or(0, |end| end + 1)..];
         before.contains("#[test]") || before.contains("#[tokio::test")

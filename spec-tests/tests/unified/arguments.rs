@@ -57,7 +57,7 @@ impl Arguments {
 
 /// A type of arguments.
 pub trait Argument: Sized {
-    /// Reads a value, unless it is of another type.
+    /// Reads a value, if it has the right type.
     fn read(value: &Value) -> Option<Self>;
 }
 

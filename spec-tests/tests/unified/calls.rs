@@ -1,4 +1,4 @@
-//! A call of a method of either client, and the options that all calls share.
+//! A method call on either client, and the options that all calls share.
 
 use crate::arguments::Arguments;
 use crate::clients::Session;
@@ -11,7 +11,7 @@ pub struct Call<'s> {
     pub raw_data: bool,
 }
 
-/// Runs the builder that a method of a handle returns, of either client.
+/// Runs the builder that a method returns, for a handle of either client.
 macro_rules! call {
     ($handle:expr, $call:ident, |$of:ident| $builder:expr) => {
         match $handle {

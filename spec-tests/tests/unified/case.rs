@@ -37,7 +37,7 @@ pub struct Case {
     entities: Mutex<HashMap<String, Held>>,
     /// The names of the fail points that were set.
     pub fail_points: Mutex<Vec<String>>,
-    /// The messages of commands and of selections.
+    /// The log messages about commands and server selections.
     messages: Kept,
     spans: Collector,
     /// Whether an operation sets fail points, so that clients check their servers more often.
@@ -211,7 +211,7 @@ impl Case {
                 _ => {}
             }
         }
-        // Sessions and cursors come before their clients.
+        // Sessions and cursors were dropped before the clients that they belong to.
         for held in entities.values() {
             if let Held::Client(client) = held {
                 client.client.shutdown(Duration::from_secs(1)).await;
@@ -320,8 +320,8 @@ impl Case {
         self.execute_and_return_error(operation).await.map(drop)
     }
 
-    /// Runs an operation, and checks its result or error. Returns the error that it raised as expected, for the
-    /// callback of a transaction.
+    /// Runs an operation, and checks its result or error. Returns the expected error that it raised, for the callback
+    /// of a transaction.
     pub fn execute_and_return_error<'c>(
         self: &'c Arc<Self>,
         operation: &'c Operation,
@@ -341,7 +341,7 @@ impl Case {
             }
             match (outcome, &operation.expect_error) {
                 (Err(error), Some(expected)) => error.check(expected, &**self).map_err(place)?,
-                // In a callback, the error of an operation without expectations becomes the transaction's.
+                // In a callback, the error of an operation without expectations becomes the error of the transaction.
                 (Err(error), None) if !operation.is_in_callback => return Err(place(error.describe())),
                 (Err(_), None) => {}
                 (Ok(_), Some(expected)) if self.timeout_by_chance && expected.is_timeout_error == Some(true) => {}
@@ -489,7 +489,7 @@ impl Case {
         matches(&Bson::Document(document(&expected.data)), Some(&values.into()), true, self)?;
         let failure = actual.values.get("failure").and_then(Bson::as_str);
         match (expected.failure_is_redacted, failure) {
-            // A failure shows the server's message, which begins with where the failure occurred.
+            // The text of a failure that shows the server's message begins with the place of the failure.
             (Some(is_redacted), Some(text)) if is_redacted != text.starts_with("the server refused the command") => {
                 Err(format!("failureIsRedacted must be {is_redacted}, got {text}"))
             }

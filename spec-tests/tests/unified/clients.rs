@@ -124,7 +124,7 @@ pub struct ReadConcern {
     pub level: Option<String>,
 }
 
-/// Reads an optional field of a type that arguments have as well.
+/// Reads an optional field whose type also occurs among arguments.
 fn argument<'de, D: Deserializer<'de>, T: Argument>(deserializer: D) -> Result<Option<T>, D::Error> {
     let value = Value::deserialize(deserializer)?;
     T::read(&value).map(Some).ok_or_else(|| D::Error::custom(format!("{value} has another type")))
@@ -322,7 +322,8 @@ impl Session {
         }
     }
 
-    /// Runs `body` in a transaction. It gets the session, and gives it back unless it ended it.
+    /// Runs `body` in a transaction. The closure gets the session, and gives it back unless the closure ended the
+    /// session.
     pub async fn with_transaction<F>(
         &mut self,
         options: TransactionOptions,

@@ -12,7 +12,7 @@ use crate::clients::{Bucket, Of, apart};
 use crate::format::Object;
 use crate::stop::Stop;
 
-/// Runs the builder that a method of a bucket returns, of either client.
+/// Runs the builder that a method returns, for a bucket of either client.
 macro_rules! call {
     ($bucket:expr, $arguments:ident, |$of:ident| $builder:expr) => {
         match $bucket {

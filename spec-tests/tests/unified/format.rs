@@ -1,4 +1,5 @@
-//! The structure of test files, according to the schema of the unified test format. A file that breaks it is refused.
+//! The structure of test files, according to the schema of the unified test format. A file that violates the schema is
+//! refused.
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};

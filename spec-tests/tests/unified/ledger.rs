@@ -57,7 +57,7 @@ const fn newer(file: &'static str, cases: &'static [&'static str], reason: &'sta
     Entry { editions: NEWEST, ..single(file, cases, reason) }
 }
 
-// Why cases of the single client fail, each by design.
+// Why cases of the single client fail: all by design.
 const MONITORS: &str = "the single client has no task that monitors servers or fills pools between calls";
 const CHECKS: &str = "connections of the single client serve the checks, too, and these have events of the pool";
 const OPENED_BY_A_CHECK: &str = "the single client runs the operation on the connection on which it has checked the server, so \

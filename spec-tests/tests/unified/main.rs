@@ -203,7 +203,7 @@ fn wanted() -> Option<String> {
     std::env::var("WHARF_UNIFIED").ok().filter(|filter| !filter.is_empty())
 }
 
-/// Returns whether the files that both editions have are left out.
+/// Returns whether to leave out the files that both editions contain.
 fn changed_only() -> bool {
     std::env::var_os("WHARF_CHANGED").is_some_and(|value| !value.is_empty())
 }
@@ -250,7 +250,7 @@ struct Servers {
     // Fields drop in this order.
     /// The last two require authentication.
     environments: Vec<Arc<Environment>>,
-    /// The same as the first environment.
+    /// Environments of the same kind as the first one.
     other_sets: [Arc<Environment>; 2],
     _balancers: [Balancer; 2],
     _sets: [ReplicaSet; 3],
@@ -351,7 +351,7 @@ fn unified_suites_pass() {
     let lacking: Mutex<BTreeSet<&str>> = Mutex::default();
     let newer = Edition::present().pick(&[][..], NEWER_SUITES);
     let files: Vec<Loaded> = SUITES.iter().chain(newer).flat_map(|suite| load(suite)).collect();
-    // The cases of a file together, by environment.
+    // The cases of a file stay together, grouped by environment.
     let mut queues: Vec<Queue<'_>> = servers.environments.iter().map(|_| VecDeque::new()).collect();
     for (loaded, which) in files.iter().flat_map(|loaded| CLIENTS.map(|which| (loaded, which))) {
         let mut rows = rows.lock().unwrap();

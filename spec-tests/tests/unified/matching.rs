@@ -1,4 +1,4 @@
-//! Whether an actual value is what a test expects ("Evaluating Matches").
+//! Checks whether an actual value matches the expected value ("Evaluating Matches").
 
 use bson::{Bson, Document};
 use serde_json::Value;

@@ -84,7 +84,7 @@ impl Observed {
         }
         for (field, value) in &expected.fields {
             let (expected, actual) = (bson(value), self.field(field));
-            // If the description is missing, there is no type.
+            // A missing description has no type.
             let is_root = true;
             matches(&expected, actual.as_ref(), is_root, entities)
                 .map_err(|error| format!("{field} of a {:?}: {error}", self.kind()))?;
@@ -280,7 +280,7 @@ impl ObservedClient {
     }
 }
 
-/// Waits until a condition holds. There is no event for it, so it is polled.
+/// Waits until a condition holds. No event reports this, so the condition is polled.
 pub async fn until(limit: Duration, holds: impl Fn() -> bool) -> Result<(), ()> {
     let end = Instant::now() + limit;
     while !holds() {

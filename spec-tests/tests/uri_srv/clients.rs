@@ -155,7 +155,7 @@ enum Ran {
     Fails(Client, String),
 }
 
-/// Runs a case, apart from the failure of a client.
+/// Runs a case, except that the caller checks whether the client fails.
 async fn run(case: &Value, deployment: &Deployment, dns: &DnsServer) -> Ran {
     let uri = case["uri"].as_str().unwrap();
     let fails = case["error"].as_bool() == Some(true);

@@ -117,7 +117,7 @@ mod tests {
     use super::*;
     use crate::pool::runtime::in_child;
 
-    /// A lock would be held at the time of some of the forks.
+    /// If there were a lock, it would be held during some of the forks.
     #[test]
     fn forked_child_finds_credentials_while_a_thread_of_the_parent_stores_some() {
         let expiration = SystemTime::now() + 2 * EXPIRY_MARGIN;

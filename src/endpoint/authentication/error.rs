@@ -58,7 +58,8 @@ impl AuthenticationError {
     /// Returns the establishment error.
     ///
     /// The pool adds no label to failures after hello (CMAP, "Backpressure-enabled"). A wrong password clears the pool,
-    /// and so does a network failure here. The labels and the retryability of the server's own error are kept.
+    /// and so does a network failure during authentication. The labels and the retryability of the server's own error
+    /// are kept.
     pub(in crate::endpoint) fn into_establish_error(self) -> EstablishError {
         let refused = self.server_error().cloned();
         let is_of_network = matches!(self.cause, AuthenticationCause::Network(_) | AuthenticationCause::Timeout(_));

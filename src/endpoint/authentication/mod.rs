@@ -149,8 +149,8 @@ impl Authenticator {
         })))
     }
 
-    /// Returns the parts of the authentication to send along with hello. Authentication works without it, with one more
-    /// round trip.
+    /// Returns the parts of the authentication to send along with hello. Authentication works without them, with one
+    /// more round trip.
     #[cfg_attr(not(feature = "oidc"), expect(unused_variables, reason = "only OIDC needs the address"))]
     pub fn speculation(&self, address: &ServerAddress) -> Speculation {
         let (command, state) = match &self.method {
@@ -182,8 +182,8 @@ impl Authenticator {
     /// Authenticates a new connection after its hello. `speculation` was sent along with that hello.
     ///
     /// Returns `None` if the server is an arbiter: it has no users, and the handshake is complete without
-    /// authentication. That is an error unless the caller `keeps_arbiter`: operations that rely on the credential would
-    /// go to a server that has proven nothing.
+    /// authentication. An arbiter is an error unless the caller `keeps_arbiter`: operations that rely on the credential
+    /// would go to a server that has proven nothing.
     ///
     /// # Errors
     ///

@@ -47,7 +47,7 @@ const MACHINE_LIMIT: Duration = Duration::from_secs(60);
 const NOT_ACCEPTED: i32 = 18;
 
 /// How often a human's shared token is tried before the server is asked again for the issuer of tokens. A token that
-/// another connection has just obtained is worth another attempt, but not without end.
+/// another connection has just obtained is worth another attempt, but the number of attempts must be limited.
 const ROUNDS: u32 = 3;
 
 /// The state that all connections share for MONGODB-OIDC.
@@ -67,7 +67,7 @@ pub(super) struct Oidc {
 impl Oidc {
     /// # Errors
     ///
-    /// [`InvalidOption`] unless there is either a callback or an environment, not both, or if the environment is
+    /// [`InvalidOption`] if there is neither a callback nor an environment, if there are both, or if the environment is
     /// incomplete.
     pub fn new(options: &Options) -> Result<Self, InvalidOption> {
         let credential = options.credential.as_ref().expect("BUG: an authenticator is made of a credential");
@@ -85,7 +85,7 @@ impl Oidc {
     }
 
     /// Returns the command to send along with hello (`saslStart`, with `db`), and the token that it carries. Returns `None`
-    /// if there is no token yet, or none for this server.
+    /// if there is no token yet, or no token for this server.
     pub fn speculation(&self, address: &ServerAddress) -> Option<(RawDocumentBuf, Token)> {
         self.require_allowed(address).ok()?;
         let token = self.tokens.get().current()?;
@@ -102,7 +102,7 @@ impl Oidc {
     ) -> Result<Token, Cause> {
         self.require_allowed(conversation.address).map_err(provider)?;
         match speculated {
-            // A token that was refused here is kept: the conversation that follows finds out why.
+            // A token that was refused here is kept: the conversation that follows finds the reason.
             Some((token, reply)) if SaslReply::read(reply).is_ok_and(|reply| reply.done) => Ok(token),
             _ if self.allowed_hosts.is_some() => self.authenticate_by_human(conversation).await,
             _ => self.authenticate_by_machine(conversation).await,

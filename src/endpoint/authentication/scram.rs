@@ -53,8 +53,8 @@ impl Scram {
         Ok((command, begun))
     }
 
-    /// Returns the mechanism for a server that reports these mechanisms for the user. Without a report, the mechanism is
-    /// SCRAM-SHA-1 (Authentication specification, "Default Authentication Methods").
+    /// Returns the mechanism for a server that reports these mechanisms for the user. If the server reports none, the
+    /// mechanism is SCRAM-SHA-1 (Authentication specification, "Default Authentication Methods").
     pub fn choose(&self, supported: Option<&[String]>) -> Hash {
         let sha_256 = || supported.is_some_and(|names| names.iter().any(|name| name == "SCRAM-SHA-256"));
         match self.forced {

@@ -18,7 +18,7 @@ pub(super) struct BusyPoll {
     limit: Duration,
     /// The request whose reply is awaited.
     request: i32,
-    /// When the current wait lets its thread sleep; `None` if it does so at once or already has.
+    /// When the current wait lets its thread sleep; `None` if the thread need not stay awake any longer.
     until: Option<Instant>,
     /// How many commands to let pass after the next miss.
     step: u8,
@@ -96,7 +96,7 @@ mod tests {
         let mut busy_poll = BusyPoll::new(LIMIT);
         assert_eq!(awake(&mut busy_poll, 1, LIMIT / 2), LIMIT / 2);
         assert_eq!(awake(&mut busy_poll, 2, LIMIT * 9), LIMIT);
-        // If it is polled once more for another reason, it stays asleep.
+        // If the task is polled once more for another reason, its thread stays asleep.
         assert_eq!(awake(&mut busy_poll, 2, LIMIT * 9), Duration::ZERO);
     }
 

@@ -111,7 +111,7 @@ impl Channel {
     #[inline(always)]
     pub fn take_body(&mut self) -> Result<Body<'_>, ExchangeError> {
         let ExchangeState::Received { awaited, header } = self.state else { return Err(ExchangeError::NotReusable) };
-        // Broken until the message turns out to be a valid reply.
+        // The channel is broken until the message turns out to be a valid reply.
         self.state = ExchangeState::Broken;
         let length = header.message_length as usize;
         // The next reply of a stream may have been read along with this one.

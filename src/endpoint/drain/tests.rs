@@ -1,4 +1,4 @@
-//! Leaves exchanges at every byte, and checks the limits. The draining by a pool is tested through the public API, in
+//! Abandons exchanges at every byte, and checks the limits. The draining by a pool is tested through the public API, in
 //! `system-tests/tests/drain/main.rs`.
 
 use bson::{RawDocument, RawDocumentBuf, rawdoc};
@@ -258,7 +258,7 @@ async fn cursor_that_a_reply_without_a_caller_has_opened_is_closed() {
             rawdoc! { "firstBatch": batch(length), "id": 7_i64, "ns": "test.some.name" },
             rawdoc! { "id": 7_i64, "ns": "test.some.name", "firstBatch": batch(length) },
         ] {
-            // All at once, and with a part of the reply that is not yet conclusive.
+            // The reply arrives at once, or first with a part that is not yet conclusive.
             for prefix in [0, TELLING - 1] {
                 send_ping(&mut channel).await;
                 let number = Header::read(&receive(&mut server).await, 48_000_000).unwrap().unwrap().request_id;

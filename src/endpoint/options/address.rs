@@ -11,7 +11,7 @@ use crate::text::printable::is_unprintable;
 /// The port of a server whose address has no port.
 const DEFAULT_PORT: u16 = 27017;
 
-/// The longest host, in bytes. A DNS name has at most 253.
+/// The longest host, in bytes. A DNS name has at most 253 bytes.
 const LONGEST_HOST: usize = 255;
 
 /// The suffix of a Unix domain socket's path.

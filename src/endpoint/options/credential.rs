@@ -38,7 +38,7 @@ pub struct Credential {
     /// `authSource`: the database that the user is defined in, if it was given.
     /// [`effective_source`](Self::effective_source) applies the defaults.
     pub source: Option<String>,
-    /// `authMechanism`. By default client and server negotiate it.
+    /// `authMechanism`. By default, client and server negotiate the mechanism.
     pub mechanism: Option<Mechanism>,
     /// `authMechanismProperties`, in the order in which they were given.
     pub mechanism_properties: Vec<(String, Secret)>,
@@ -142,7 +142,7 @@ impl Mechanism {
 
 impl Credential {
     /// Creates the credential of a user with a password. Without [`mechanism`](Self::mechanism), client and server
-    /// negotiate it.
+    /// negotiate the mechanism.
     pub fn new(username: impl Into<String>, password: impl Into<Secret>) -> Self {
         Self { username: Some(username.into()), password: Some(password.into()), ..Self::default() }
     }

@@ -47,17 +47,17 @@ pub struct Options {
     /// The user to authenticate: in connection strings `user:password@`, `authMechanism` and `authMechanismProperties`.
     /// Default none: connections are not authenticated.
     pub credential: Option<Credential>,
-    /// `authSource`, if it was given: the database of a credential without a source. Alone it does not cause
+    /// `authSource`, if it was given: the database of a credential without a source. On its own, it does not cause
     /// authentication.
     pub auth_source: Option<String>,
-    /// The connection string's database: the database of a credential without `authSource`. Alone it does not cause
-    /// authentication. Default none, which means `admin` (`$external` for `PLAIN`).
+    /// The connection string's database: the database of a credential without `authSource`. On its own, it does not
+    /// cause authentication. Default none, which means `admin` (`$external` for `PLAIN`).
     pub default_database: Option<String>,
     /// `tls` (or `ssl`): whether and how connections use TLS. Default none: connections do not use TLS.
     ///
     /// With a connection string, connections use TLS if it says `tls=true`, or begins with `mongodb+srv://`, or has any
-    /// option that begins with `tls`; never if it says `tls=false`. A value of `tls` that is neither true nor false is
-    /// refused. An invalid value of `tlsInsecure`, `tlsAllowInvalidCertificates` or `tlsAllowInvalidHostnames` is
+    /// option that begins with `tls`, and never if it says `tls=false`. A value of `tls` that is neither true nor false
+    /// is refused. An invalid value of `tlsInsecure`, `tlsAllowInvalidCertificates` or `tlsAllowInvalidHostnames` is
     /// ignored with a [warning](Self::warnings); then connections use TLS, and everything is checked.
     pub tls: Option<TlsOptions>,
     /// `proxyHost`, `proxyPort`, `proxyUsername`, `proxyPassword`: the proxy for all TCP connections to servers.
@@ -94,9 +94,10 @@ pub struct Options {
     /// How long a connection is drained in the background after its command was cancelled or timed out, before it is
     /// closed. Default 3 seconds; zero closes it at once. Not part of connection strings.
     ///
-    /// The connection counts as in use until then, but no check-out waits for it: the pool closes it if a check-out
-    /// needs its permit. If the command turns out to have opened a cursor, the cursor is closed on the server. If the
-    /// command belongs to a [`Session`](crate::client::Session), the client stays alive until the drain ends.
+    /// The connection counts as in use in the meantime, but no check-out waits for it: the pool closes it if a
+    /// check-out needs its permit. If the command turns out to have opened a cursor, the cursor is closed on the
+    /// server. If the command belongs to a [`Session`](crate::client::Session), the client stays alive until the drain
+    /// ends.
     pub drain_timeout: Duration,
     /// How many bytes of a reply, or of the rest of a request, a drained connection may still transfer. A connection
     /// with more bytes left is closed instead. Default 4 MiB, about as much work as a new connection. Not part of
@@ -105,8 +106,8 @@ pub struct Options {
     /// While it is drained, a reply of more than 64 KiB takes 64 KiB of memory, or up to 1 MiB if it may name a cursor
     /// that must be closed.
     pub drain_limit: u64,
-    /// How long, at most, a command that waits for its reply keeps its thread awake instead of letting it sleep. At
-    /// most 10 milliseconds. Default zero, which means not at all. Not part of connection strings.
+    /// The longest time that a command keeps its thread awake while it waits for its reply. At most 10 milliseconds.
+    /// Default zero, which means not at all. Not part of connection strings.
     ///
     /// It suits threads that have little else to do, and servers that answer within a few tens of microseconds. Falling
     /// asleep and waking up costs a thread 10 to 20 µs, and the reply waits that long. 50 µs is a good limit. Other
@@ -123,46 +124,46 @@ pub struct Options {
     /// [`is_load_balanced`](Self::is_load_balanced) considers both. `Some(false)` contradicts a pool that is
     /// load-balanced, and is refused.
     pub load_balanced: Option<bool>,
-    /// `replicaSet`: the name of the replica set that the hosts are members of. For a [`Client`](crate::Client).
-    /// Default none.
+    /// `replicaSet`: the name of the replica set that the hosts are members of. Only a [`Client`](crate::Client) uses
+    /// it. Default none.
     pub replica_set: Option<String>,
-    /// `directConnection`: whether the one host is the whole deployment. For a [`Client`](crate::Client).
+    /// `directConnection`: whether the one host is the whole deployment. Only a [`Client`](crate::Client) uses it.
     /// Default not set.
     pub direct_connection: Option<bool>,
-    /// `readPreference`, `readPreferenceTags`, `maxStalenessSeconds`. For a [`Client`](crate::Client).
+    /// `readPreference`, `readPreferenceTags`, `maxStalenessSeconds`. Only a [`Client`](crate::Client) uses them.
     pub read_preference: ReadPreference,
     /// `readConcernLevel`: which writes a read sees. Any name is allowed, because newer servers may have more levels.
-    /// For a [`Client`](crate::Client). Default the server's choice.
+    /// Only a [`Client`](crate::Client) uses it. Default the server's choice.
     pub read_concern: Option<String>,
-    /// `w`, `journal`, `wTimeoutMS`. For a [`Client`](crate::Client).
+    /// `w`, `journal`, `wTimeoutMS`. Only a [`Client`](crate::Client) uses them.
     pub write_concern: WriteConcern,
-    /// `retryReads`: whether the client retries a read after a network error. For a [`Client`](crate::Client). Default
-    /// `true`.
-    pub retry_reads: bool,
-    /// `retryWrites`: whether the client retries a write after a network error. For a [`Client`](crate::Client).
+    /// `retryReads`: whether the client retries a read after a network error. Only a [`Client`](crate::Client) uses it.
     /// Default `true`.
+    pub retry_reads: bool,
+    /// `retryWrites`: whether the client retries a write after a network error. Only a [`Client`](crate::Client) uses
+    /// it. Default `true`.
     pub retry_writes: bool,
     /// `maxAdaptiveRetries`: how often the client retries an operation that an overloaded server refused (client
-    /// backpressure specification). For a [`Client`](crate::Client). Default 2.
+    /// backpressure specification). Only a [`Client`](crate::Client) uses it. Default 2.
     pub max_adaptive_retries: u32,
-    /// `enableOverloadRetargeting`: whether such a retry prefers another server. For a [`Client`](crate::Client).
-    /// Default `false`.
+    /// `enableOverloadRetargeting`: whether such a retry prefers another server. Only a [`Client`](crate::Client) uses
+    /// it. Default `false`.
     pub enable_overload_retargeting: bool,
-    /// `heartbeatFrequencyMS`: the time between two checks of a server by its monitor, at least 500 milliseconds. For a
-    /// [`Client`](crate::Client). Default not set, which means 10 seconds. For a
+    /// `heartbeatFrequencyMS`: the time between two checks of a server by its monitor, at least 500 milliseconds. Only
+    /// a [`Client`](crate::Client) uses it. Default not set, which means 10 seconds. For a
     /// [`single::Client`](crate::single::Client), the time between two scans of all servers. If it is not set, that
     /// client sets it to 60 seconds.
     pub heartbeat_frequency: Option<Duration>,
-    /// `localThresholdMS`: how much slower than the nearest server another server may be and still be selected. For a
-    /// [`Client`](crate::Client). Default 15 milliseconds.
+    /// `localThresholdMS`: how much slower than the nearest server another server may be and still be selected. Only a
+    /// [`Client`](crate::Client) uses it. Default 15 milliseconds.
     pub local_threshold: Duration,
-    /// `serverSelectionTimeoutMS`: how long to wait for a suitable server, never zero. For a [`Client`](crate::Client).
-    /// Default 30 seconds.
+    /// `serverSelectionTimeoutMS`: how long to wait for a suitable server, never zero. Only a [`Client`](crate::Client)
+    /// uses it. Default 30 seconds.
     pub server_selection_timeout: Duration,
-    /// `serverSelectionTryOnce`: whether a client on a single thread looks for a suitable server only once. For a
-    /// [`single::Client`](crate::single::Client). Default `true`.
+    /// `serverSelectionTryOnce`: whether a client on a single thread looks for a suitable server only once. Only a
+    /// [`single::Client`](crate::single::Client) uses it. Default `true`.
     pub server_selection_try_once: bool,
-    /// `serverMonitoringMode`: how a monitor learns of changes. For a [`Client`](crate::Client). Default
+    /// `serverMonitoringMode`: how a monitor learns of changes. Only a [`Client`](crate::Client) uses it. Default
     /// `auto`.
     pub server_monitoring_mode: ServerMonitoringMode,
     pub(super) warnings: Vec<UriWarning>,
@@ -300,7 +301,7 @@ impl Options {
         self
     }
 
-    /// Sets [`auth_source`](Self#structfield.auth_source). A credential without a source gets it.
+    /// Sets [`auth_source`](Self#structfield.auth_source). A credential without a source gets this source.
     pub fn auth_source(mut self, database: impl Into<String>) -> Self {
         let database = database.into();
         if let Some(credential) = self.credential.as_mut().filter(|credential| credential.source.is_none()) {

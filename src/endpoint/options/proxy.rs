@@ -18,7 +18,7 @@ const LONGEST: usize = 255;
 #[non_exhaustive]
 #[must_use]
 pub struct ProxyOptions {
-    /// `proxyHost`: the proxy's name or IP address, an IPv6 address without brackets.
+    /// `proxyHost`: the proxy's name or IP address. An IPv6 address has no brackets.
     pub host: String,
     /// `proxyPort`, never 0. Default 1080.
     pub port: u16,

@@ -12,7 +12,7 @@ const SERVICE_NAME: &str = "mongodb";
 const PRIVATE_NAMES: [&str; 9] =
     ["corp", "example", "home", "internal", "invalid", "local", "localhost", "mail", "test"];
 
-/// The longest `srvServiceName`. Together with the underscore before it, it is one label of a DNS name.
+/// The longest `srvServiceName`. Together with the underscore before it, the service name is one label of a DNS name.
 const LONGEST_SERVICE_NAME: usize = 62;
 
 /// The DNS name that lists a deployment's servers, as in `mongodb+srv://` (Initial DNS Seedlist Discovery specification).

@@ -243,8 +243,9 @@ impl TlsOptions {
     /// Sets the provider of cryptography, which replaces *ring* for everything in TLS: key exchange, cipher suites,
     /// certificates, stapled OCSP responses, and the client's key.
     ///
-    /// wharf does not use the process's default provider. To share that, pass a clone of [`CryptoProvider::get_default`].
-    /// The provider decides how long it keeps the client's key and whether it wipes it.
+    /// wharf does not use the process's default provider. To share that provider, pass a clone of
+    /// [`CryptoProvider::get_default`]. The provider decides how long it keeps the client's key and whether it wipes
+    /// it.
     pub fn crypto_provider(mut self, provider: Arc<CryptoProvider>) -> Self {
         self.crypto_provider = Some(Made(provider));
         self

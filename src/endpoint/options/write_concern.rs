@@ -9,7 +9,7 @@ use super::InvalidOption;
 
 /// When a write counts as done (Read and Write Concern specification). The server decides anything that is not set.
 ///
-/// A pool sends commands unchanged. A [`Client`](crate::Client) adds it to writes without one.
+/// A pool sends commands unchanged. A [`Client`](crate::Client) adds the write concern to writes that have none.
 ///
 /// ```
 /// use wharf::{Options, WriteConcern};

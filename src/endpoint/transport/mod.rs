@@ -178,8 +178,8 @@ async fn resolve(
 
 /// Returns the establishment error for a stream that failed between its opening and the end of hello.
 ///
-/// TLS may have failed instead of the network. In TLS 1.3, a client learns only after its own handshake that the server
-/// does not accept its certificate. Overload cannot cause such an error, so it has no label (CMAP specification,
+/// TLS may have failed rather than the network. In TLS 1.3, a client learns only after its own handshake that the
+/// server does not accept its certificate. Overload cannot cause such an error, so it has no label (CMAP specification,
 /// "Backpressure-enabled").
 ///
 /// This works if the server sends an alert. mongod 6.0 does not: it checks the client's certificate after the handshake

@@ -74,7 +74,7 @@ impl Heard {
     /// Returns the code of the reply, if one arrived and it is not success (RFC 1928, section 6).
     fn refusal(&self) -> Option<u8> {
         let rest = match &self.bytes[..self.count] {
-            // Reached after a login by name and password (RFC 1929).
+            // The first pattern follows a login by name and password (RFC 1929).
             [5, 2, 1, 0, rest @ ..] | [5, 0, rest @ ..] => rest,
             _ => return None,
         };

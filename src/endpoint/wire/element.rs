@@ -19,7 +19,7 @@ pub(crate) fn timestamp(value: &[u8]) -> Option<Timestamp> {
 /// bytes: the caller must then use `get`. A result is always what `get` would have returned.
 pub(crate) fn find<'d>(document: &'d RawDocument, name: &[u8]) -> Option<(u8, &'d [u8])> {
     let bytes = document.as_bytes();
-    // Between the document's length and the zero byte at its end.
+    // The elements are between the document's length and the zero byte at its end.
     let mut rest = bytes.get(4..bytes.len() - 1)?;
     loop {
         let (&kind, named) = rest.split_first()?;
@@ -68,8 +68,8 @@ pub(crate) fn has(document: &RawDocument, name: &[u8]) -> Option<bool> {
 /// An element's name, type and value.
 pub(crate) type Element<'d> = (&'d [u8], u8, &'d [u8]);
 
-/// Returns the first element, and the bytes after it. Returns `None` if there is none, if its type is rare, if its name
-/// is not ASCII, or if it is invalid.
+/// Returns the first element, and the bytes after it. Returns `None` if there is no element, if its type is rare, if
+/// its name is not ASCII, or if it is invalid.
 #[inline]
 pub(crate) fn next(elements: &[u8]) -> Option<(Element<'_>, &[u8])> {
     let (&kind, named) = elements.split_first()?;
@@ -81,7 +81,7 @@ pub(crate) fn next(elements: &[u8]) -> Option<(Element<'_>, &[u8])> {
 }
 
 /// Returns the position of the first byte that is zero or not ASCII. Looks at eight bytes at a time: the names in a
-/// reply take some thirty.
+/// reply take some thirty bytes.
 #[inline]
 fn end_of_name(named: &[u8]) -> Option<usize> {
     const LOWEST: u64 = u64::MAX / 0xff;

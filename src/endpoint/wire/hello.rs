@@ -60,8 +60,8 @@ impl Request<'_> {
     /// Returns the handshake command, to be run on the `admin` database.
     ///
     /// With a server API or in load-balanced mode, which only newer servers support, it is `hello`. Otherwise it is the
-    /// legacy hello, `isMaster`, with `helloOk`, which asks the server whether later ones may be `hello`. Both are sent
-    /// in `OP_MSG`.
+    /// legacy hello, `isMaster`, with `helloOk`, which asks the server whether later commands may be `hello`. Both are
+    /// sent in `OP_MSG`.
     #[must_use]
     pub fn command(&self) -> RawDocumentBuf {
         let speculated = self.speculative_authenticate.map_or(0, |first| first.as_bytes().len());
@@ -111,8 +111,9 @@ pub struct HelloReply {
     /// MiB.
     ///
     /// Replies may be at most 48,000,000 bytes long, or less if the server says so, compressed or not. No server sends
-    /// longer ones, and this limits the memory of a connection. A reply takes memory as its bytes arrive, rather than by
-    /// its declared length. A compressed reply takes its declared uncompressed length, if its bytes can yield that.
+    /// longer replies, and this limits the memory of a connection. A reply takes memory as its bytes arrive, rather
+    /// than by its declared length. A compressed reply takes its declared uncompressed length, if its bytes can yield
+    /// that.
     pub max_message_size: u32,
     /// `maxBsonObjectSize`: the largest document, in bytes. By default 16,777,216.
     pub max_document_size: u32,
@@ -281,7 +282,7 @@ impl HelloReply {
     ///
     /// # Errors
     ///
-    /// Returns an error if the reply does not name one.
+    /// Returns an error if the reply does not name a service.
     pub fn required_service_id(&self) -> Result<ServiceId, IncompatibleServerError> {
         self.service_id.ok_or(IncompatibleServerError::NoLoadBalancer)
     }
@@ -379,7 +380,8 @@ pub(crate) fn out_of_range(field: &'static str, value: i64, allowed: &'static st
     WireError::ReplyField { field, value: PeerText::of(value), allowed }
 }
 
-/// A server that this version of wharf, or the mode that the options ask for, does not support. Retrying does not help.
+/// A server that does not work with this version of wharf, or with the mode that the options ask for. Retrying does not
+/// help.
 #[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum IncompatibleServerError {

@@ -19,7 +19,7 @@ pub(crate) fn is_too_deep(document: &RawDocument) -> bool {
     if document.as_bytes().len() < MOST_LEVELS * SMALLEST_LEVEL {
         return false;
     }
-    // The library's own iterator, because a different one might not stop at the same malformed element.
+    // This uses the library's own iterator, because a different one might not stop at the same malformed element.
     let mut open: Vec<RawIter<'_>> = vec![document.iter_elements()];
     while let Some(innermost) = open.last_mut() {
         let Some(element) = innermost.next() else {

@@ -43,7 +43,7 @@ pub struct ServerError {
 crate::pool::error::debug_as_sentence!(ServerError);
 
 impl ServerError {
-    /// Returns whether the server gave the error this label, which may be one that no specification defines.
+    /// Returns whether the server gave the error this label, even if no specification defines the label.
     #[must_use]
     pub fn has_label(&self, label: &str) -> bool {
         self.labels.has(label) || label_names(&self.reply).any(|given| given == label)

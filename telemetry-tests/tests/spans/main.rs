@@ -64,7 +64,7 @@ impl World {
         Self { server: server.await.unwrap(), provider, exporter }
     }
 
-    /// Starts a primary. `answer` gets each command, with its number among the commands of its name, from 1.
+    /// Starts a primary. `answer` gets each command, with its number among the commands of that name, from 1.
     async fn start(answer: impl Fn(&Document, usize) -> Answer + Send + Sync + 'static) -> Self {
         Self::new(Sampler::AlwaysOn, answer).await
     }

@@ -152,7 +152,7 @@ impl Collection {
         })
     }
 
-    /// Returns the next documents of a result, at most `most`, and the positions of the remaining ones.
+    /// Returns the next documents of a result, at most `most`, and the positions of the remaining documents.
     fn batch(&self, found: Range<usize>, most: usize) -> (RawArrayBuf, Range<usize>) {
         let end = found.end.min(found.start.saturating_add(most));
         let documents = self.documents[found.start..end].iter().map(|document| &**document).collect();

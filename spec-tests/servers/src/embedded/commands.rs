@@ -1,4 +1,4 @@
-//! Reads commands, decides what to do with each, and replies to the simple ones.
+//! Reads commands, decides how to treat each of them, and replies to the simple ones.
 
 use std::time::Duration;
 

@@ -41,7 +41,7 @@ impl Drop for OpenConnection {
     }
 }
 
-/// What the server knows about the client on a connection.
+/// The server's knowledge of the client on a connection.
 #[derive(Debug)]
 pub(super) struct Client {
     /// The connection's number.
@@ -59,7 +59,7 @@ pub(super) async fn serve(stream: TcpStream, id: u64, open: OpenConnection) {
     // The stream closes before the connection counts as closed: locals are dropped in reverse order.
     let open = open;
     let mut stream = stream;
-    // The connection is over, so nothing can be sent on it about the error.
+    // The connection is over, so the error cannot be reported on it.
     let _ = exchange_messages(&mut stream, id, &open.0).await;
 }
 
@@ -116,7 +116,7 @@ async fn answer(
         Effect::Reply(reply) => Ok(Some(reply)),
         Effect::Close => Ok(None),
         Effect::Hang => {
-            // All further messages also stay unanswered, but the copy ends when the client closes the connection.
+            // Further messages also stay unanswered, but the copy ends when the client closes the connection.
             tokio::io::copy(stream, &mut tokio::io::sink()).await?;
             Ok(None)
         }

@@ -43,7 +43,7 @@ pub(super) struct WheelFile {
 }
 
 impl Artifact {
-    /// Returns the name of the folder that it is unpacked into. Each pin has its own folder.
+    /// Returns the name of the folder that the archive is unpacked into. Each pin has its own folder.
     pub(super) fn folder_name(&self) -> String {
         format!("{}-{}", self.folder, &self.sha256[..12])
     }

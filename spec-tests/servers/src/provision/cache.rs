@@ -16,7 +16,8 @@ pub(super) type Download<'a> = &'a dyn Fn(&Artifact, &Path) -> Result<(), Provis
 
 const LOCK: &str = "lock";
 const DOWNLOADS: &str = "downloads";
-/// Files in preparation, moved to their destination when complete. The next process deletes the leftovers of a killed one.
+/// Files in preparation, moved to their destination when complete. The next process deletes the leftovers of a killed
+/// process.
 const STAGING: &str = "staging";
 /// The list of all files of an unpacked folder with their sizes, one `size path` per line.
 const MANIFEST: &str = ".manifest";
@@ -40,7 +41,7 @@ impl<'a> Cache<'a> {
         }
         fs::create_dir_all(&self.root).map_err(ProvisionError::io("create", &self.root))?;
         let lock = Lock::acquire(&self.root.join(LOCK))?;
-        // The previous holder of the lock may have created it.
+        // The previous holder of the lock may have created the folder.
         if !is_sound(&folder) {
             self.install(artifact, &folder, &lock)?;
         }
@@ -56,7 +57,7 @@ impl<'a> Cache<'a> {
         rename(&staging, folder)
     }
 
-    /// Returns the artifact's archive with the pinned sha256. Downloads it if the kept one is absent or differs.
+    /// Returns the artifact's archive with the pinned sha256. Downloads it if the kept archive is absent or differs.
     fn archive(&self, artifact: &Artifact, lock: &Lock) -> Result<PathBuf, ProvisionError> {
         let downloads = self.root.join(DOWNLOADS);
         let archive = downloads.join(artifact.file);

@@ -233,7 +233,8 @@ fn provide_and_count(root: &Path) {
     let download = |artifact: &Artifact, folder: &Path| {
         let mut count = File::options().append(true).create(true).open(root.join("count")).unwrap();
         count.write_all(b"+").unwrap();
-        // Long enough for the others to reach the lock. If the lock let them through, they would add to the count.
+        // Long enough for the other processes to reach the lock. If the lock let them through, they would add to the
+        // count.
         thread::sleep(Duration::from_millis(300));
         write_download(artifact, folder, &wheel())
     };

@@ -39,7 +39,7 @@ pub(super) fn primary(roles: &[Role]) -> Option<usize> {
     primaries.max().map(|(_, member)| member)
 }
 
-/// Runs a future to its end on a separate thread and runtime, so that the caller may be on a runtime itself.
+/// Runs a future to its end on a separate thread and runtime, so that the caller may itself run on a runtime.
 ///
 /// # Errors
 ///

@@ -80,7 +80,7 @@ pub(super) fn from_variables(cloud: &CloudEnvironment) -> Result<Option<AwsCrede
     }
 }
 
-/// Returns the credentials of the service that the environment is set up for.
+/// Returns the credentials of the service that the environment selects.
 pub(super) async fn from_service(cloud: &CloudEnvironment) -> Result<AwsCredentials, Unavailable> {
     let file = cloud.variable(WEB_IDENTITY_TOKEN_FILE);
     if let (Some(file), Some(role)) = (file, text(cloud, "AWS_ROLE_ARN")?) {

@@ -46,7 +46,7 @@ pub(in crate::endpoint::authentication) enum NoToken {
 }
 
 impl NoToken {
-    /// Returns the error of a callback. The built-in callbacks fail with this type itself.
+    /// Returns the error of a callback. The built-in callbacks already fail with this type.
     pub fn of_callback(error: CallbackError) -> Self {
         match error.downcast() {
             Ok(error) => *error,
@@ -73,7 +73,7 @@ pub(super) enum Source {
 impl Source {
     /// # Errors
     ///
-    /// [`InvalidOption`] unless there is exactly one source, or if it is incomplete.
+    /// [`InvalidOption`] if there is not exactly one source, or if the source is incomplete.
     pub fn new(credential: &Credential) -> Result<Self, InvalidOption> {
         const ENVIRONMENT: &str = "ENVIRONMENT of authMechanismProperties";
         let environment = credential.property("ENVIRONMENT").map(Secret::reveal);

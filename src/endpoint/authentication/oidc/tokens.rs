@@ -98,7 +98,7 @@ impl Tokens {
         }
         let exceeded = |_| NoToken::Timeout { limit };
         let mut last_call = timeout(limit, self.calling.lock()).await.map_err(exceeded)?;
-        // The call that this call waited for obtained a token.
+        // The earlier call, for which this call waited, obtained a token.
         if let Some(token) = self.current() {
             return Ok((token, false));
         }
@@ -114,7 +114,7 @@ impl Tokens {
         let obtained =
             timeout(left, call(left)).await.map_err(exceeded)?.map_err(|error| match called.elapsed() < left {
                 true => NoToken::of_callback(error),
-                // The call kept to its limit, and reports in its own words that the time was too short.
+                // The callback noticed that its time was up, and reports that in its own words.
                 false => NoToken::Timeout { limit },
             })?;
         let OidcToken { access_token, refresh_token, expires_in: _ } = obtained;

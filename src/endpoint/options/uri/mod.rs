@@ -8,10 +8,10 @@
 //! - values that the specification allows but wharf cannot honour, such as a `maxPoolSize` of two million;
 //! - any value with a warning, with [`Options::parse_strict`].
 //!
-//! Errors and warnings never show what may be part of a password. A password that is not percent-encoded can end up in any
-//! other part of the string. So if there is an at-sign outside the user information, hosts and values are not shown. Ports
-//! are never shown. The rest of a secret option can look like a key, so if there is a secret option, unknown keys are not
-//! shown.
+//! Errors and warnings never show text that may be part of a password. A password that is not percent-encoded can end
+//! up in any other part of the string. So if there is an at-sign outside the user information, hosts and values are not
+//! shown. Ports are never shown. The rest of a secret option can look like a key, so if there is a secret option,
+//! unknown keys are not shown.
 
 mod draft;
 mod finish;
@@ -68,7 +68,7 @@ impl Options {
     /// # Errors
     ///
     /// [`InvalidOption`] if the string is not a connection string, or if [`validate`](Self::validate) refuses the options.
-    /// Its message never repeats what may be part of a password.
+    /// Its message never repeats text that may be part of a password.
     pub fn parse(uri: &str) -> Result<Self, InvalidOption> {
         let (uri, given) = (uri.trim_end(), uri);
         let (is_srv, rest) = if let Some(rest) = uri.strip_prefix("mongodb://") {

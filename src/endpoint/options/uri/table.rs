@@ -575,7 +575,7 @@ mod tests {
         }
     }
 
-    /// Otherwise a password could get lost, and the connection be made without it.
+    /// Otherwise a password could be lost, and the connection would be made without it.
     #[test]
     fn secret_options_of_tls_protect() {
         for row in Row::all().filter(|row| row.is_secret) {

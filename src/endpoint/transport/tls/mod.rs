@@ -245,10 +245,10 @@ impl TlsStream {
         self.0.into_inner().0
     }
 
-    /// Returns the reason for a failed write, if the server sent one before it closed.
+    /// Returns the reason for a failed write, if the server sent a reason before it closed the stream.
     ///
-    /// A server that refuses the client's certificate after the handshake sends an alert and closes. The first
-    /// operation to fail may then be a write, whose own error is only a reset.
+    /// A server that refuses the client's certificate after the handshake sends an alert and closes the stream. The
+    /// first operation to fail may then be a write, whose own error is only a reset.
     fn reason(&mut self, error: io::Error, cx: &mut Context<'_>) -> io::Error {
         match Pin::new(&mut *self.0).poll_read(cx, &mut ReadBuf::new(&mut [])) {
             Poll::Ready(Err(reason)) if is_refusal(&reason) => reason,

@@ -44,8 +44,8 @@ pub(super) struct Responders {
 }
 
 impl Responders {
-    /// Remembers a conclusion, unless the known one lasts longer. A revocation is not replaced by any other conclusion
-    /// before it expires: another connection may have got no answer in the meantime.
+    /// Remembers a conclusion, unless the known conclusion is valid for longer. A revocation is not replaced by any
+    /// other conclusion before it expires: another connection may have got no answer in the meantime.
     pub fn learn(&self, id: &CertificateId, conclusion: Conclusion) {
         let now = UnixTime::now().as_secs();
         self.known.rcu(|known| {
@@ -88,7 +88,7 @@ impl Responders {
     }
 }
 
-/// Asks one responder. Returns `None` if it gives no valid and conclusive answer in time.
+/// Asks one responder. Returns `None` if the responder gives no valid and conclusive answer in time.
 async fn ask(
     url: &str,
     request: &[u8],

@@ -1,5 +1,5 @@
-//! Checks whether a server's certificate was revoked, with an OCSP response that the server stapled to its handshake, or that a
-//! responder gave.
+//! Checks whether a server's certificate was revoked, with an OCSP response that the server stapled to its handshake,
+//! or with a responder's answer.
 //!
 //! Implements RFC 6960, section 3.2, with the cryptography of rustls. The issuer's key comes from the verified chain.
 //! Signatures are checked with the same algorithms as certificates' signatures, and the certificate of a delegated
@@ -138,8 +138,8 @@ impl<'a> Issued<'a> {
     }
 }
 
-/// Checks that the response is signed by the certificate's issuer, or by a responder that the issuer certified for
-/// this.
+/// Checks that the response is signed by the certificate's issuer, or by a responder that the issuer certified for this
+/// purpose.
 fn verify_signature(
     response: &OcspResponse<'_>,
     certificate: &Certificate<'_>,
@@ -178,8 +178,8 @@ fn is_signed_by(response: &OcspResponse<'_>, key: PublicKey<'_>, algorithms: &Al
 
 /// Returns true if the issuer itself issued this certificate for signing OCSP responses, and the certificate is valid now.
 ///
-/// It is not checked whether that certificate was revoked in turn. Responders' certificates are short-lived, or state
-/// that no check is needed (RFC 6960, section 4.2.2.2.1).
+/// Does not check whether that certificate was revoked in turn. Responders' certificates are short-lived, or state that
+/// no check is needed (RFC 6960, section 4.2.2.2.1).
 fn is_delegated(certificate: &[u8], issuer: &TrustAnchor<'_>, now: UnixTime, algorithms: &Algorithms) -> bool {
     let certificate = CertificateDer::from(certificate);
     let Ok(certificate) = EndEntityCert::try_from(&certificate) else { return false };

@@ -65,7 +65,7 @@ enum Authorities {
 }
 
 impl Verifier {
-    /// Reads the certificate authorities that the options name or hold, even if nothing is to be checked.
+    /// Reads the certificate authorities that the options name or hold, even if all checks are off.
     pub fn new(options: &TlsOptions, provider: &CryptoProvider) -> Result<Self, InvalidOption> {
         let authorities = match (&options.ca_file, &options.ca) {
             (Some(path), _) => read_file(path)?,

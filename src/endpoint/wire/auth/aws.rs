@@ -31,7 +31,7 @@ pub const NONCE_LENGTH: usize = 32;
 /// The maximum length of a host, in bytes.
 const MAX_HOST: usize = 255;
 
-/// The region of hosts whose names contain none.
+/// The region of hosts whose names contain no region.
 const DEFAULT_REGION: &str = "us-east-1";
 
 /// The body of the signed request.

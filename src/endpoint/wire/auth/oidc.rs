@@ -1,7 +1,7 @@
 //! The messages of MONGODB-OIDC (Authentication specification, "MONGODB-OIDC", "Conversation").
 //!
 //! Messages are BSON documents in the payloads of `saslStart` and `saslContinue`. A client with an access token sends a
-//! single one, [`token`]. A client without a token first asks for the identity provider ([`principal`], answered by
+//! single message, [`token`]. A client without a token first asks for the identity provider ([`principal`], answered by
 //! [`read_idp`]), obtains a token from it, and then sends the token.
 
 use bson::raw::cstr;

@@ -21,7 +21,7 @@ const AROUND: usize = 256;
 
 /// Returns the command that begins a conversation.
 ///
-/// `options` is the document with that name, if there is one.
+/// `options` is the command's document of that name, if there is one.
 #[must_use]
 pub fn start(mechanism: Mechanism, payload: &[u8], options: Option<&RawDocument>) -> RawDocumentBuf {
     let mut command =
@@ -96,7 +96,7 @@ impl<'a> SaslReply<'a> {
         }
     }
 
-    /// Refuses a reply that ends the conversation too early, or does not end it.
+    /// Refuses a reply that ends the conversation too early, or does not end it when it should.
     ///
     /// # Errors
     ///

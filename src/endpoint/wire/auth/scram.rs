@@ -331,7 +331,7 @@ impl fmt::Debug for Verification {
     }
 }
 
-/// How much of a server's error is kept, in characters. The longest error in RFC 5802 has 36.
+/// How much of a server's error is kept, in characters. The longest error in RFC 5802 has 36 characters.
 const MAX_ERROR: usize = 64;
 
 fn text(message: &[u8]) -> Result<&str, ScramError> {

@@ -58,8 +58,8 @@ const NEVER_COMPRESSED: [&[u8]; 12] = [
 ];
 
 /// Returns whether `command` may be compressed (OP_COMPRESSED, "Messages not allowed to be compressed"). This depends
-/// on the name of its first element, in the spelling of servers. Once a compressor is negotiated, all other commands
-/// must be compressed.
+/// on the name of its first element, as servers spell it. Once a compressor is negotiated, all other commands must be
+/// compressed.
 ///
 /// ```
 /// use bson::rawdoc;

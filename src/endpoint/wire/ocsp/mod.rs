@@ -69,7 +69,7 @@ pub enum Status {
 /// A response's entry about one certificate. Times are in seconds since 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StatusEntry<'a> {
-    /// The hash function of the issuer's name and key, if it is known here.
+    /// The hash function of the issuer's name and key, if wharf knows it.
     hash: Option<Hash>,
     issuer_name_hash: &'a [u8],
     issuer_key_hash: &'a [u8],

@@ -60,7 +60,7 @@ fn parse(text: &str) -> Result<Agent, Unavailable> {
     let host = authority.host().trim_start_matches('[').trim_end_matches(']');
     let is_allowed = match scheme {
         "https" => true,
-        // The addresses of a name are checked when it is resolved.
+        // The addresses of a name are checked when the name is resolved.
         "http" => host.parse().map_or(true, is_local),
         _ => false,
     };
