@@ -185,7 +185,8 @@ impl<G> Handfuls<G> {
         self.handfuls.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
     }
 
-    /// Waits for a handful until the time is over. Most arrive soon, and the worker's other tasks run in the meantime.
+    /// Waits for a handful until the time is over. Most handfuls arrive soon, and the worker's other tasks run in the
+    /// meantime.
     async fn received(&self) -> Option<Vec<G>> {
         const SPINS: usize = 100;
         loop {

@@ -70,7 +70,7 @@ struct Worker {
     queue: Mutex<VecDeque<Arc<Task>>>,
     /// Stands for the queue's memory, a ring of pointers.
     entries: Entries,
-    /// The number of tasks that were ever pushed. The last of them are in the queue.
+    /// The number of tasks that were ever pushed. The last of these tasks are in the queue.
     pushed: AtomicUsize,
     lifo: Mutex<Option<Arc<Task>>>,
     /// Whether the LIFO slot is currently off, because too many tasks in a row have come from it.
@@ -217,7 +217,7 @@ impl Runtime {
         } else if self.driver.swap(1) == 0 {
             machine::compute_alone(|costs| costs.driver);
             for word in &self.driver_state {
-                // Each word leads to the next.
+                // Each word contains the address of the next word.
                 machine::follow();
                 word.store(word.load());
             }

@@ -158,7 +158,8 @@ impl<G: Send, R: Send, F: Future<Output = Result<G, R>> + Send> Waiters<F> {
         })
     }
 
-    /// Passes the connection from one check-out to the next, until all except the `cancelled` ones have had it.
+    /// Passes the connection from one check-out to the next, until all check-outs except the `cancelled` ones have had
+    /// it.
     fn serve(&mut self, cancelled: usize, guard: G, longest: &mut Longest) -> G {
         (cancelled..self.futures.len()).fold(guard, |guard, _| {
             let outcome = longest.time(|| {

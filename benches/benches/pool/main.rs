@@ -116,7 +116,7 @@ fn groups(criterion: &mut Criterion, entries: &[Entry], arguments: &Arguments) {
     }
 }
 
-/// Runs each saturated case once, briefly. criterion has run the others.
+/// Runs each saturated case once, briefly. criterion has run the other cases.
 fn test_loads(entries: &[Entry]) {
     let length = Length {
         warm_up: Duration::from_millis(1),

@@ -81,8 +81,8 @@ pub fn is_present(mutant: &str) -> bool {
 ///
 /// # Errors
 ///
-/// Names each edit whose fragment does not occur exactly once, with its mutant and file. If all fragments do, names the
-/// first edit whose fragment overlaps another.
+/// Names each edit whose fragment does not occur exactly once, with its mutant and file. If there is no such edit,
+/// names the first edit whose fragment overlaps another fragment.
 pub fn instrument(file: &Path, source: &str) -> Result<String, String> {
     apply(catalogue().filter(|mutant| Path::new(mutant.file) == file), source)
 }

@@ -153,7 +153,7 @@ impl Burst<'_> {
         }
     }
 
-    /// Returns a range of check-outs between the first and the last.
+    /// Returns a range of check-outs that excludes the first and the last check-out.
     fn stretch(&self, dice: &mut Dice) -> std::ops::Range<usize> {
         let Some(inside) = self.waiting.len().checked_sub(2) else { return 0..0 };
         let start = dice.roll(1 + inside as u64);

@@ -19,7 +19,7 @@ pub trait Design: Send + Sync + Sized + 'static {
     /// The column's title.
     const NAME: &'static str;
 
-    /// A connection that is checked out. Dropping it checks it in.
+    /// A connection that is checked out. Dropping the connection checks it in.
     type Guard: Send;
 
     /// Creates a pool of `size` connections for a machine with this many cores. If the pool assigns connections to

@@ -210,7 +210,7 @@ fn mutex_excludes_and_wakes_its_sleepers() {
         for _ in 0..50 {
             let mut value = lock.lock();
             assert_eq!(std::mem::replace(&mut *seen(&inside), 1), 0, "two cores hold the lock");
-            // Longer than the others spin.
+            // This takes longer than the other cores spin.
             pass(20_000_000);
             touch(&lock, Access::Load);
             *value += 1;

@@ -1,9 +1,9 @@
-//! How long a call to the pool is held up by delivering the events of others.
+//! How long a call to the pool is held up by delivering the events of other calls.
 //!
 //! 64 tasks on two workers check out, yield, and check in. No check-out waits in this pool. The subscriber keeps its
 //! thread busy for 20 µs. Each call to the pool is timed on its thread: each poll of a check-out, and each check-in.
 //! The subscriber counts how many events each thread delivers. A check-out and check-in emit three events, so any
-//! further events delivered during them were delivered for others.
+//! further events delivered during these calls belong to other calls.
 //!
 //! A call may take longer than the subscriber does because the machine stops the thread, or because the call waits for
 //! another thread. The 99.9th percentile shows the usual longest call; the maximum includes these delays.
@@ -41,9 +41,9 @@ pub struct Held {
     check_outs: u64,
     /// The durations of calls, in nanoseconds.
     calls: Histogram<u64>,
-    /// The maximum number of events that were delivered for others during one check-out and check-in.
+    /// The maximum number of events of other calls that were delivered during one check-out and check-in.
     most_events: u64,
-    /// The longest time that one task spent delivering for others, over the whole run.
+    /// The longest time that one task spent delivering the events of other calls, over the whole run.
     most_time: Duration,
 }
 

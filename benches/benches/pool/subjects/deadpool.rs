@@ -59,8 +59,8 @@ impl Clear for Deadpool {
 
 /// deadpool with what a user must add to find out how long check-outs wait: two clock readings around `get`.
 ///
-/// deadpool itself counts each connection's check-outs and reads the clock at each of them (`Metrics`), also in
-/// [`Deadpool`]. The measured wait is not recorded anywhere, so this is the minimum cost of metrics. `Pool::status`
+/// In both subjects, deadpool itself counts each connection's check-outs and reads the clock at each check-out
+/// (`Metrics`). The measured wait is not recorded anywhere, so this is the minimum cost of metrics. `Pool::status`
 /// locks the pool, but only when the numbers are read.
 pub struct Timed(Deadpool);
 

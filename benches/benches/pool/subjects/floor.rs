@@ -80,7 +80,7 @@ impl Clear for Floor {
 /// There are as many circles as connections. The task that has the turn passes it on to the next task in the circle and
 /// waits for it to come round again. So each operation wakes one task, in a fixed order, and circles do not share
 /// anything: there is no queue, no counter, no search. The two tasks of a hand-over meet at one word, which each of
-/// them changes once. Any cost beyond that is the pool's own.
+/// them changes once. Any cost beyond this exchange is the pool's own.
 pub struct Turns {
     circles: usize,
     seats: Box<[CachePadded<Seat>]>,

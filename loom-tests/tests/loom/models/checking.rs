@@ -8,7 +8,7 @@ use super::clearing::closed_reasons;
 use super::harness::model;
 use super::world::*;
 
-/// Opens a connection, and takes it to be checked.
+/// Opens a connection, and takes it for a check.
 fn checking(pool: &std::sync::Arc<Pool>) -> Checking<World> {
     check_in(leased(pool));
     pool.try_take().expect("the connection is not available").begin_check()

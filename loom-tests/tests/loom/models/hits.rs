@@ -296,8 +296,8 @@ fn connection_returned_during_a_close_is_closed_once() {
     });
 }
 
-/// One connection moves from the bottom of one stack to the top of the other, while the caller holds another. Reading
-/// the new height with the old head would count the held connection as available.
+/// One connection moves from the bottom of one stack to the top of the other, while the caller holds another
+/// connection. Reading the new height with the old head would count the held connection as available.
 #[test]
 fn consistent_status_counts_a_held_connection_as_in_use() {
     model("consistent_status_counts_a_held_connection_as_in_use", Some(2), || {

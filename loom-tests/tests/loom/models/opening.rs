@@ -9,7 +9,7 @@ use wharf::{Clear, Phase, PoolEvent};
 use super::harness::model;
 use super::world::*;
 
-/// Asserts that every `ConnectionCreated` comes after a `PoolReady`, with no `PoolCleared` between the two.
+/// Asserts that every `ConnectionCreated` comes after a `PoolReady`, with no `PoolCleared` between these two events.
 fn assert_created_while_ready(pool: &Pool) {
     let mut ready = false;
     for name in pool.environment().names() {

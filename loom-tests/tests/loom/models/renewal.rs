@@ -61,8 +61,8 @@ fn waiter_is_served_despite_a_renewal() {
                 pool.maintain();
             }
         });
-        // A connection that comes back before the renewal may be granted and then go stale. Then its capacity leads to
-        // a permit.
+        // A connection that comes back before the renewal may be granted and then go stale. Then the waiter is granted
+        // a permit for its capacity.
         let grant = match loom::future::block_on(waits) {
             wharf::unstable::pool::Grant::Connection(idle) if idle.is_stale() => {
                 drop(idle);

@@ -317,7 +317,7 @@ fn second_waiter_is_never_served_before_the_first() {
         let (mut first, mut second) = (queued(&pool), queued(&pool));
         let returns = thread::spawn(move || leases.into_iter().for_each(check_in));
         if let Some(granted) = poll(&mut second) {
-            // The granter granted the first connection before the second. The second is still held here, because
+            // The granter granted the first connection before the second one. The second is still held here, because
             // returning it would serve the first waiter.
             drop(connection(poll(&mut first).expect("the second waiter was served first")));
             drop(connection(granted));
@@ -408,7 +408,7 @@ fn stale_connection_is_never_handed_to_the_first_of_two_later_waiters() {
     });
 }
 
-/// One of the newcomers needs the next segment. The newcomer that leaves may be the later of the two.
+/// One of the newcomers needs the next segment. The newcomer that leaves may be the later one.
 #[test]
 fn newcomer_that_leaves_takes_no_grant_of_one_before_it() {
     model("newcomer_that_leaves_takes_no_grant_of_one_before_it", Some(2), || {
@@ -431,7 +431,7 @@ fn newcomer_that_leaves_takes_no_grant_of_one_before_it() {
     });
 }
 
-/// The third check-out waits in a different segment from the first.
+/// The third check-out waits in a different segment from the first check-out.
 #[test]
 fn third_waiter_is_never_served_before_the_first() {
     model("third_waiter_is_never_served_before_the_first", Some(2), || {
