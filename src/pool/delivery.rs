@@ -1,5 +1,5 @@
-//! In-order delivery of events by the threads that emit them, with a limit on the work that each thread does for
-//! others.
+//! In-order delivery of events by the threads that emit them, with a limit on the work that each thread does for other
+//! threads.
 //!
 //! No task or thread is dedicated to events. A [`Delivery`] delivers an event in one of two ways:
 //!
@@ -144,7 +144,7 @@ use inside::Inside;
 use queue::{Caller, Next, Queue};
 use signal::Verdict;
 
-/// How many events a caller delivers for others or leaves to others; see the [module](self).
+/// How many events a caller delivers for other callers, or leaves to them; see the [module](self).
 #[derive(Debug, Clone, Copy)]
 pub struct Share {
     /// The number of events after which a deliverer is relieved.

@@ -62,7 +62,8 @@ pub struct Hit<E: Environment> {
 }
 
 impl<E: Environment> Hit<E> {
-    /// Returns whether the use is timed. About one use in 128 is. If so, [`begin`](Self::begin) reads the clock.
+    /// Returns whether the use is one of the timed uses, about one in 128. If so, [`begin`](Self::begin) reads the
+    /// clock.
     #[inline]
     pub fn is_timed(&self) -> bool {
         self.is_timed
@@ -131,7 +132,8 @@ impl<E: Environment> Core<E> {
         self.first_usable(|| self.take_any())
     }
 
-    /// Takes connections until one has not perished. Returns it, unless it must be checked before its use.
+    /// Takes connections until it finds one that has not perished. Returns it, unless it must be checked before its
+    /// use.
     #[inline]
     fn first_usable<'s>(&self, take: impl Fn() -> Popped<'s, E::Connection>) -> Option<Idle<E>>
     where

@@ -135,7 +135,7 @@ impl Capacity {
     /// The caller holds the registry's lock.
     ///
     /// The waiting flag and the draining flag are bits of one word. So if a check-out queues up while a drain begins,
-    /// the second of the two notices the first, and displaces the oldest drain:
+    /// whichever comes second notices the other, and displaces the oldest drain:
     ///
     /// | a check-out queues up | a drain begins |
     /// | --- | --- |
@@ -148,8 +148,8 @@ impl Capacity {
         self.update(|counts| Some(after(counts))).is_ok_and(|before| after(before).wants_a_drain_displaced(limits))
     }
 
-    /// Raises the displacing flag if a waiter needs a drain displaced. Returns whether one does. The caller holds the
-    /// registry's lock, and then ends the oldest drain.
+    /// Raises the displacing flag if a waiter needs a drain displaced. Returns whether a waiter does. The caller holds
+    /// the registry's lock, and then ends the oldest drain.
     #[must_use]
     pub(super) fn begin_displacing(&self, limits: CapacityLimits) -> bool {
         let begun = |counts: Counts| Counts { displacing: true, ..counts.next() };
@@ -210,8 +210,8 @@ impl Capacity {
     /// If a comes after 2, it acquires what 2 released, so b sees 1. Otherwise 3 sees a. Without 2, both threads could
     /// read old values: nothing orders a store before a load of another word.
     pub(super) fn order_releases(&self) {
-        // ORD: AcqRel; pairs with the AcqRel in `update`, which `release` uses: the second of the two acquires from the
-        // first.
+        // ORD: AcqRel; pairs with the AcqRel in `update`, which `release` uses: the later access acquires from the
+        // earlier one.
         self.0.fetch_add(0, Ordering::AcqRel);
     }
 

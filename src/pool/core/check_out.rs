@@ -117,7 +117,7 @@ impl<E: Environment> Core<E> {
 
     /// Delivers `ConnectionCheckOutFailed`, if a subscriber is listening. It is delivered inline, like the other events
     /// of a check-out: in the queue, the failure of a check-out whose time is up would wait for the failures of all
-    /// others.
+    /// other check-outs.
     fn tell_failure(&self, started: Started, reason: CheckOutFailedReason, error: impl FnOnce() -> Option<EventError>) {
         if !self.environment.listens() {
             return;

@@ -39,7 +39,7 @@ impl<E: Environment> Core<E> {
     }
 
     /// Changes the pool's sizes to the sizes in `wanted`, if they still equal the sizes in `seen`. Returns whether they
-    /// were.
+    /// did.
     ///
     /// If the pool grows, waiters are granted permits. If it shrinks, surplus connections are closed: available
     /// connections at once, and connections in use when they come back.

@@ -119,7 +119,8 @@ impl Clear {
     }
 }
 
-/// The remaining steps of a change of phase or generation, to be taken outside of all locks; see [`Core::conclude`].
+/// The remaining steps of a change of phase or generation, which are taken outside of all locks; see
+/// [`Core::conclude`].
 #[must_use]
 pub struct Change {
     away: Option<TurnedAway>,
@@ -485,7 +486,7 @@ impl<E: Environment> Core<E> {
         self.interrupt_pending();
         self.emit(|| PoolEvent::PoolClosed { address: self.address.clone() });
         if self.environment.may_have_events() {
-            // If the log has ended in the meantime, nothing was emitted just now.
+            // If the log has just ended, no event was emitted here.
             self.environment.deliver();
         }
         self.environment.connections_went_stale(WentStale::All);
@@ -602,8 +603,8 @@ impl<E: Environment> Core<E> {
         tops.map(|top| (top, self.slab.slot(top).link().depth)).collect()
     }
 
-    /// Takes all waiters out of the queue, to be [refused](Self::refuse) outside of all locks. Openers stay: they learn
-    /// the outcome from their own connections.
+    /// Takes all waiters out of the queue. The caller then [refuses](Self::refuse) them outside of all locks. Openers
+    /// stay: they learn the outcome from their own connections.
     fn turn_away(&self) -> Option<TurnedAway> {
         let mut queue = self.wait_list.lock_to_turn_away();
         let away = queue.turn_away();

@@ -49,8 +49,8 @@ impl DrainQueue {
 }
 
 impl<E: Environment> Core<E> {
-    /// Enters a drain of the caller's connection. Also returns whether a waiter is waiting for its capacity; if so, the
-    /// caller must call [`Core::serve_permits`].
+    /// Enters a drain of the caller's connection into the queue. Also returns whether a waiter is waiting for its
+    /// capacity; if so, the caller must call [`Core::serve_permits`].
     pub(super) fn enter_drain(&self, held: &Held<E>) -> (DrainNumber, bool) {
         let mut registry = self.registry.lock();
         registry.counts.drains += 1;
@@ -58,7 +58,7 @@ impl<E: Environment> Core<E> {
         let number = DrainNumber(registry.drains.last);
         let is_first = registry.drains.present.is_empty();
         registry.drains.present.insert(number, Drain { index: held.slot().index(), waker: None });
-        // A waiting check-out has noticed any earlier drains.
+        // If earlier drains are in the queue, a waiting check-out has already noticed them.
         (number, is_first && self.capacity.set_draining(true, self.limits()))
     }
 

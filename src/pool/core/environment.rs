@@ -107,7 +107,7 @@ pub unsafe trait Environment: Send + Sync + 'static {
     }
 
     /// Returns whether a log is listening. A log may start or stop listening at any time; while it is listening,
-    /// [`listens`](Self::listens) returns `true`. The core notices in [`Core::heed_log`](super::Core::heed_log).
+    /// [`listens`](Self::listens) returns `true`. The core notices this in [`Core::heed_log`](super::Core::heed_log).
     fn log_listens(&self) -> bool {
         false
     }

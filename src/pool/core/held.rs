@@ -148,9 +148,9 @@ impl<E: Environment> Held<E> {
     /// Calls `before_grant` before it hands the connection over: the check-out that gets the connection may return before
     /// this call does.
     ///
-    /// The push or the grant comes last. From then on the connection belongs to others, which may close it and the
-    /// pool, and free the core. So no function on the way to the push or the grant takes a reference to the core or to
-    /// the slot.
+    /// The push or the grant comes last. From then on the connection belongs to other threads, which may close it and
+    /// the pool, and free the core. So no function on the way to the push or the grant takes a reference to the core or
+    /// to the slot.
     #[inline]
     pub(super) fn offer(self, shard: &Shard, lanes: [Lane; 3], mut before_grant: impl FnMut()) {
         let core = self.core();
@@ -296,7 +296,7 @@ impl<E: Environment> Held<E> {
             Some(connection) => core.environment.dispose(connection, closing),
             None => drop(closing),
         }
-        // Last, so that a slow subscriber does not delay the permit for others.
+        // Last, so that a slow subscriber does not delay the permit of another check-out.
         if core.environment.may_have_events() {
             core.environment.deliver();
         }

@@ -284,7 +284,7 @@ impl<E: Environment> Core<E> {
         slots
     }
 
-    /// Returns the current time in nanoseconds since the pool's epoch. 64 bits last for 584 years.
+    /// Returns the current time in nanoseconds since the pool's epoch. A count of 64 bits lasts for 584 years.
     pub(super) fn nanos_since_epoch(&self) -> u64 {
         self.environment.now().duration_since(self.epoch).as_nanos() as u64
     }

@@ -18,7 +18,7 @@ use crate::pool::event::ConnectionClosedReason;
 use crate::pool::service_id::ServiceId;
 use crate::pool::sync::discard;
 
-/// A connection that is checked out. Dropping it checks it in.
+/// A connection that is checked out. Dropping the lease checks the connection in.
 #[must_use = "dropping it checks the connection in"]
 pub struct Lease<E: Environment>(Held<E>);
 
@@ -200,7 +200,7 @@ fn check_in_elsewhere<E: Environment>(held: Held<E>) {
 /// Ends a timed use, tells the subscribers, and makes the connection available.
 ///
 /// `ConnectionCheckedIn` is delivered before the connection can be seen checked out again or closed. So a slow
-/// subscriber keeps the connection from others, and no event of the connection overtakes another.
+/// subscriber keeps the connection from other callers, and no event of the connection overtakes another.
 #[cold]
 #[inline(never)]
 fn check_in_at_length<E: Environment>(held: Held<E>) {

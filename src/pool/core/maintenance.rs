@@ -33,8 +33,8 @@ impl<E: Environment> Drop for WarmUp<'_, E> {
 impl<E: Environment> Core<E> {
     /// Begins a warm-up. The caller then listens for maintenance, and looks at the pool after that.
     pub fn begin_warm_up(&self) -> WarmUp<'_, E> {
-        // Relaxed: the write to the capacity word publishes it. A thread that changes the counts later finds the
-        // warm-up, and the caller's look finds the earlier changes (`Capacity::order_releases`).
+        // Relaxed: the write to the capacity word publishes the warm-up. A thread that changes the counts later finds
+        // the warm-up, and the caller's look finds the earlier changes (`Capacity::order_releases`).
         self.warm_ups.fetch_add(1, UnmodelledOrdering::Relaxed);
         self.capacity.order_releases();
         WarmUp(self)

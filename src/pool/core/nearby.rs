@@ -182,8 +182,8 @@ impl<E: Environment> Core<E> {
     }
 }
 
-/// From the push on, the connection belongs to others, which may close it and the pool, and free the core. So neither
-/// is touched after the push, here or in the callers, and no parameter is a reference to either: see [`Shard`].
+/// From the push on, the connection belongs to other threads, which may close it and the pool, and free the core. So
+/// neither is touched after the push, here or in the callers, and no parameter is a reference to either: see [`Shard`].
 #[allow(unsafe_code)]
 impl<E: Environment> Held<E> {
     /// Puts the slot back if the calling thread took it from this shard and the shard has not changed since. Returns
@@ -227,7 +227,7 @@ impl<E: Environment> Held<E> {
             }
             Some(())
         });
-        // SAFETY: as above. Only where threads keep no notes.
+        // SAFETY: as above. Called only where threads keep no notes.
         let try_push = || unsafe { shard.try_push(slab, self.slot_pointer(), is_current) }.is_ok();
         if !pushed.map_or_else(try_push, |pushed| pushed.is_some()) {
             self.make_available(shard);

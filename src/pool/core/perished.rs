@@ -66,7 +66,7 @@ impl<E: Environment> Core<E> {
                 > self.jittered(most, slot.known_as().0)
     }
 
-    /// Returns whether the connection's lifetime is over. Any thread may ask.
+    /// Returns whether the connection's lifetime is over. Any thread may call this.
     pub(super) fn is_expired(&self, slot: &Slot<E::Connection>) -> bool {
         !self.options.max_lifetime.is_zero() && self.ticks_since_epoch() >= u128::from(slot.expires_at())
     }

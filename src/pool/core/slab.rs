@@ -29,7 +29,7 @@ pub(super) use words::{INDEX_BITS, Link, NO_SLOT, Stamp};
 /// INV-1 (one owner): from its allocation until it is released to the registry, a slot has one owner at a time: a
 /// token, or the stack that it is pushed on. Only the owner touches `record` and `value`. Ownership passes by a swap of
 /// a shard's head, by a hand-over through the wait list, under the registry's lock, or by moving a token. Each of these
-/// releases and acquires.
+/// steps releases and acquires.
 #[repr(align(64))]
 pub(super) struct Slot<C> {
     /// Written by the owner before a push, unless it is already right. Any thread may read it at any time.
@@ -298,7 +298,7 @@ impl<C> Slot<C> {
     #[inline]
     pub(super) fn take_waker(&self) -> Option<Waker> {
         // Relaxed: if the mark `watched` was still set, the owner left the waker itself. If an interruption has taken
-        // the waker, the lock that the owner waits for orders the two.
+        // the waker, the lock that the owner waits for orders the two threads.
         let before = Stamp::unpack(self.stamp.fetch_and(!Stamp::WATCHED, Ordering::Relaxed));
         if before.interrupted {
             self.await_interrupter();
@@ -461,7 +461,7 @@ impl<C> Slot<C> {
 }
 
 pub(super) struct Slab<C> {
-    /// The first slots. Most pools do not need any others, and a single comparison identifies a first slot.
+    /// The first slots. Most pools do not need any other slots, and a single comparison identifies a first slot.
     first: Box<[Slot<C>]>,
     /// Segment `k` has `2^k` times as many slots as `first`, which is as many as all slots before it together.
     segments: [OnceLock<Box<[Slot<C>]>>; Slab::<()>::SEGMENTS],

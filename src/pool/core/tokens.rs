@@ -75,7 +75,7 @@ impl<E: Environment> Pending<E> {
     ///
     /// The connection counts as pending until the second token is dropped, which must happen after the first is handed
     /// on (ordering 2). The drop also delivers the event, so that a slow subscriber does not keep the new connection
-    /// from others.
+    /// from other callers.
     ///
     /// # Errors
     ///
@@ -300,7 +300,8 @@ impl<E: Environment> SharedOpening<E> {
     }
 }
 
-/// An established connection without a user, taken out of the shards. Dropping it makes it available.
+/// An established connection without a user, taken out of the shards. Dropping the token makes the connection
+/// available.
 #[must_use = "dropping it makes the connection available again"]
 pub struct Idle<E: Environment>(Held<E>);
 

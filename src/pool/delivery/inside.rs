@@ -33,8 +33,8 @@ pub(super) fn is_inline_in(address: usize) -> bool {
     NESTING.try_with(|nesting| nesting.outermost.get() == address).unwrap_or(false)
 }
 
-/// Runs an inline delivery. `deliver` must not panic. Returns the embargo on the events that were emitted in the
-/// meantime, or 0 if there were none. Returns `None`, without running it, if the thread is already inside a subscriber.
+/// Runs an inline delivery. `deliver` must not panic. Returns the embargo on the events that were emitted during the
+/// delivery, or 0 if there were none. Returns `None`, without running it, if the thread is already inside a subscriber.
 #[inline]
 pub(super) fn inline(address: usize, deliver: impl FnOnce()) -> Option<u64> {
     let inline = |nesting: &Nesting| {

@@ -310,7 +310,7 @@ impl fmt::Display for WaitQueueTimeoutError {
 }
 
 impl WaitQueueTimeoutError {
-    /// Writes the part whose beginning the specifications prescribe.
+    /// Writes the first part of the message. The specifications prescribe its first words.
     fn fmt_beginning(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { address, max_pool_size, in_use, pending, waiting, waited, limit, holders, .. } = self;
         if let Some(Holders { cursors, transactions, other_operations }) = holders {

@@ -244,7 +244,7 @@ impl Recorder {
     ///
     /// A reader that finds the time in a snapshot also sees everything that the calling thread did before.
     pub(crate) fn record(&self, nanos: u64) {
-        // Relaxed: a statistic. The fence in `count` publishes it together with the bucket.
+        // Relaxed: a statistic. The fence in `count` publishes the sum together with the bucket.
         self.recorded().sum.fetch_add(nanos, Ordering::Relaxed);
         self.count(nanos);
     }
@@ -257,7 +257,7 @@ impl Recorder {
     pub(crate) fn count(&self, nanos: u64) {
         let recorded = self.recorded();
         let bucket = recorded.bucket(nanos);
-        // Relaxed: a statistic. The fence below publishes it together with the bucket.
+        // Relaxed: a statistic. The fence below publishes the maximum together with the bucket.
         if nanos > recorded.max.load(Ordering::Relaxed) {
             recorded.max.fetch_max(nanos, Ordering::Relaxed);
         }

@@ -68,7 +68,7 @@ pub struct PoolMetrics {
     /// How long connections were in use, from the end of check-out to the beginning of check-in.
     ///
     /// Sampled: about one use in 128 is timed, and its time is exact. For each slot that the pool keeps for a
-    /// connection, the first use is timed, and then one use after every 64 to 190 others. That number is drawn at
+    /// connection, the first use is timed, and then one use after every 64 to 190 other uses. That number is drawn at
     /// random each time, so that the sample does not follow a pattern in the application's uses. [`Histogram::count`]
     /// is the number of timed uses. [`CheckOutMetrics::succeeded`] is the number of all uses that have begun.
     pub use_time: Histogram,

@@ -1,4 +1,4 @@
-//! A clock that takes one load to read, and is a tenth of a second coarse.
+//! A clock that takes one load to read, and has a resolution of a tenth of a second.
 //!
 //! Linux's coarse clock took 6 to 8 ns on a loaded Xeon. This clock is a word in memory that a thread advances while a
 //! pool uses it. A task would be too late: a check-out may be the first thing that a current-thread runtime runs after

@@ -12,7 +12,7 @@ use crate::pool::core::{Core, Lease, Purpose, Usage};
 use crate::pool::error::PoolClearedError;
 use crate::pool::service_id::ServiceId;
 
-/// A connection that is checked out of a [`Pool`](crate::Pool). Dropping it checks it in.
+/// A connection that is checked out of a [`Pool`](crate::Pool). Dropping the connection checks it in.
 ///
 /// It may be sent to and dropped on any thread, inside or outside of a runtime. Checking in is a function call. It does
 /// not take a lock unless a check-out is waiting, or the connection has to be closed or drained. These locks are held

@@ -72,7 +72,7 @@ async fn drain<E: Establish>(mut task: DrainTask<E>) {
 }
 
 struct DrainTask<E: Establish> {
-    /// Present if the task runs on the pool's runtime. Dropped before the connection is.
+    /// Present if the task runs on the pool's runtime. Dropped before the connection.
     guard: Option<HomeGuard<E>>,
     draining: Draining<TokioEnvironment<E>>,
 }

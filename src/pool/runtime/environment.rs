@@ -85,7 +85,7 @@ pub struct TokioEnvironment<E: Establish> {
     pub(super) changed: Event,
     pub(super) stopwatch: Stopwatch,
     pub(super) coarse: Coarse,
-    /// Whether the pool spawns tasks. Without them, a check-out opens its connection itself.
+    /// Whether the pool spawns tasks. If it does not, a check-out opens its connection itself.
     pub(super) has_tasks: bool,
     /// The process that built the pool.
     process: Process,

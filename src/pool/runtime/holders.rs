@@ -106,7 +106,7 @@ pub(super) async fn watch<E: Establish>(core: &Core<TokioEnvironment<E>>) {
     }
 }
 
-/// Reports all news about long holds. Returns the time until there may be more.
+/// Reports new long holds, and the ends of reported holds. Returns the time until there may be more to report.
 pub(super) fn tell_news<E: Establish>(core: &Core<TokioEnvironment<E>>) -> Option<Duration> {
     let HoldReview { long, ended, threshold, next } = core.review_holds();
     for (holders, has_ended) in [(long, false), (ended, true)] {

@@ -15,12 +15,12 @@ use crate::pool::sync::contain;
 /// # Order
 ///
 /// A subscriber may be called by several threads at the same time, with events of different check-outs and connections.
-/// One event is fully delivered before the next in these cases:
+/// One event is fully delivered before another in these cases:
 ///
-/// - both belong to the same check-out, or to the same connection;
-/// - one of them is about the pool itself (created, ready, cleared, closed), and the call that emitted the first had
-///   returned before the second was emitted;
-/// - the subscriber itself made the call that emitted the second.
+/// - both events belong to the same check-out, or to the same connection;
+/// - one of the events is about the pool itself (created, ready, cleared, closed), and the call that emitted the first
+///   event had returned before the second event was emitted;
+/// - the subscriber itself made the call that emitted the second event.
 ///
 /// # What a slow subscriber costs
 ///

@@ -119,7 +119,7 @@ impl<T> Drop for Request<T> {
     }
 }
 
-/// A section that is waiting to be run, and its outcome. On separate cache lines.
+/// A section that waits for its run, and its outcome. On separate cache lines.
 #[repr(C, align(64))]
 struct Errand<T, F, R> {
     request: Request<T>,

@@ -139,7 +139,7 @@ impl SlotStack {
         Some(slots.slot(index).below.load(Ordering::Relaxed)).filter(|&below| below != NONE)
     }
 
-    /// Links one slot of the caller on top of another.
+    /// Links one slot of the caller on top of another slot.
     pub fn link<T: Default>(slots: &Slots<T>, upper: u32, lower: u32) {
         // ORD: Relaxed; the caller owns both slots, and publishes them when it pushes them.
         slots.slot(upper).below.store(lower, Ordering::Relaxed);

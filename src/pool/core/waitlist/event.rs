@@ -32,7 +32,7 @@ struct Listening {
     waker: Waker,
 }
 
-/// The waiter's part once it is no longer parked. Its drop is foreign code.
+/// The waiter's part once it is no longer parked. Dropping it runs foreign code.
 #[must_use = "dropped outside of the lock"]
 pub(super) struct Withdrawn(#[expect(dead_code, reason = "only dropped")] Option<Listening>);
 

@@ -203,8 +203,8 @@ impl<G> LockedWaitList<G> {
         room
     }
 
-    /// Takes all waiters except openers out of the queue at once, to be claimed one by one and refused. The caller took
-    /// the lock with [`WaitList::lock_to_turn_away`](super::WaitList::lock_to_turn_away).
+    /// Takes all waiters except openers out of the queue at once. They are then claimed one by one and refused. The
+    /// caller took the lock with [`WaitList::lock_to_turn_away`](super::WaitList::lock_to_turn_away).
     pub(in crate::pool::core) fn turn_away(&mut self) -> Option<TurnedAway> {
         self.first_waiting_lane()?;
         for lane in Lane::OF_PERMITS {

@@ -38,7 +38,7 @@ pub(super) const SIZE: u32 = 1 << BITS.segment;
 const FAN: usize = 1 << BITS.branch;
 const ROOT: usize = 1 << BITS.root;
 
-/// Returns the first ticket of a ticket's segment.
+/// Returns the first ticket of this ticket's segment.
 #[inline]
 pub(super) fn start_of(ticket: Ticket) -> Ticket {
     Ticket::of(ticket.number() & !(SIZE - 1))
@@ -288,7 +288,7 @@ impl<G> Directory<G> {
             branch = Box::into_raw(spares.upper.take().expect("BUG: no spare branch"));
             self.root[root].store(branch, Ordering::Relaxed);
         }
-        // SAFETY: INV-12: each is in the directory, or new.
+        // SAFETY: INV-12: each part is in the directory, or new.
         unsafe {
             if twig.is_null() {
                 twig = Box::into_raw(spares.lower.take().expect("BUG: no spare branch"));

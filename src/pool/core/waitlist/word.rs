@@ -40,8 +40,8 @@ impl Ticket {
         Self(self.0.wrapping_add(tickets) & TICKET_MASK)
     }
 
-    /// Returns whether this ticket was given out before the other. Fewer than [`MOST`](Self::MOST) tickets lie between
-    /// the two.
+    /// Returns whether this ticket was given out before the other one. Fewer than [`MOST`](Self::MOST) tickets lie
+    /// between them.
     pub(super) fn is_before(self, other: Self) -> bool {
         self != other && other.since(self) < Self::MOST
     }
