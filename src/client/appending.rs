@@ -1,4 +1,4 @@
-//! What the client appends to the commands of operations.
+//! The elements that the client appends to the commands of operations.
 
 use std::sync::LazyLock;
 
@@ -50,7 +50,7 @@ pub(super) fn without(body: &RawDocument, left_out: &str) -> Option<RawDocumentB
     Some(rest)
 }
 
-/// Returns what an explicit session needs to know about the operation.
+/// Returns the properties of the operation that matter to an explicit session.
 pub(super) fn session_use<'u>(
     client: &'u Client,
     operation: &Operation<'u>,
@@ -109,7 +109,7 @@ pub(super) fn append_write_concern(appended: &mut Vec<u8>, client: &Client, oper
     }
 }
 
-/// Returns the read preference for an operation outside a transaction, if it has one.
+/// Returns the read preference for an operation outside a transaction, if there is one.
 pub(super) fn usual_preference<'u>(client: &'u Client, operation: &Operation<'u>) -> Option<&'u ReadPreference> {
     let options = client.options();
     match operation.kind {

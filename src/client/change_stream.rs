@@ -1,7 +1,7 @@
 //! Change streams: the changes to a collection, a database or the whole cluster. They survive server failures.
 //!
 //! A [`ChangeStream`] reads from a cursor. When the cursor fails with an error that the specification calls resumable,
-//! the stream opens a new one at its current position (Change Streams, "Resume Process").
+//! the stream opens a new cursor at its current position (Change Streams, "Resume Process").
 
 mod event;
 mod opening;
@@ -45,8 +45,8 @@ const MAX_PAUSE: Duration = Duration::from_secs(1);
 /// The changes to a collection, a database or the whole cluster, in order.
 ///
 /// [`next`](Self::next) waits for an event, and returns it as a value of type `T`: an owned raw document, or, after
-/// [`typed`](Self::typed), whatever serde reads from it. As a [`Stream`], the value yields the same events. The stream
-/// ends after an event that invalidates it, such as the drop of its collection.
+/// [`typed`](Self::typed), any type that serde can read from it. As a [`Stream`], the value yields the same events. The
+/// stream ends after an event that invalidates it, such as the drop of its collection.
 ///
 /// Dropping a change stream closes its cursor on the server, in the background.
 ///
@@ -58,7 +58,8 @@ const MAX_PAUSE: Duration = Duration::from_secs(1);
 /// `resumeAfter` and [`resume_token`](Self::resume_token).
 ///
 /// If two resumptions follow each other without an event or an empty batch between them, the stream waits before the
-/// second one: up to 50 milliseconds, then up to twice as long each time, but never longer than a second.
+/// second resumption. The first wait is at most 50 milliseconds. Each further wait may be twice as long, but never
+/// longer than a second.
 ///
 /// With `timeoutMS`, each call to [`next`](Self::next) may take this long. For the [`Stream`], the limit applies to
 /// each event, from its first poll. A timeout does not end the stream: the next call resumes it. If calls time out
@@ -108,7 +109,7 @@ impl<T> ChangeStream<T> {
         this
     }
 
-    /// Waits for the next event, as serde reads it. Returns `None` at the end of the stream, after an event that
+    /// Waits for the next event, and reads it with serde. Returns `None` at the end of the stream, after an event that
     /// invalidates it.
     ///
     /// # Errors
@@ -176,7 +177,7 @@ impl<T> ChangeStream<T> {
     }
 
     /// Returns the token that the stream would resume from: a later change stream with this token as `resumeAfter`
-    /// continues after the last event that this one returned. `None` until the server has sent a token.
+    /// continues after the last event that this stream returned. `None` until the server has sent a token.
     #[must_use]
     pub fn resume_token(&self) -> Option<&RawDocument> {
         self.start.token.as_deref()
@@ -199,7 +200,7 @@ impl<T> ChangeStream<T> {
         self.take_typed()
     }
 
-    /// Moves the stream into one of another type, and ends the original.
+    /// Converts the stream into a stream of another type, and ends the original.
     pub(crate) fn take_typed<U>(&mut self) -> ChangeStream<U> {
         ChangeStream {
             plan: self.plan.clone(),
@@ -250,8 +251,8 @@ impl<T> ChangeStream<T> {
         }
     }
 
-    /// Fetches one batch at most, and advances to the next event, unless the server has none at the moment. The time
-    /// limit applies to the next event, and keeps running across batches without events.
+    /// Fetches at most one batch, and advances to the next event, unless the server has no event at the moment. The
+    /// time limit applies to the next event, and keeps running across batches without events.
     pub(crate) fn poll_step(&mut self, context: &mut Context<'_>) -> Poll<Advanced> {
         let advanced = ready!(self.poll_advance(context));
         if !matches!(advanced, Ok(None)) || self.is_over() {

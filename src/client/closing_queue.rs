@@ -5,7 +5,7 @@
 //! transaction's queue as soon as it is dropped. The cursors in the queue close one after the other, and operations
 //! wait until it is empty.
 //!
-//! Operations and `getMore` commands do not join the queue, because a cursor in the queue holds up all others: a
+//! Operations and `getMore` commands do not join the queue, because a cursor in the queue delays all later cursors: a
 //! cancelled call to [`Cursor::next`](super::Cursor::next) stays in its cursor and is not polled.
 
 use std::collections::VecDeque;

@@ -46,7 +46,7 @@ pub enum CommandEvent {
 }
 
 impl CommandEvent {
-    /// Returns what identifies the command and its connection.
+    /// Returns the value that identifies the command and its connection.
     #[must_use]
     pub fn source(&self) -> &CommandSource {
         match self {
@@ -61,7 +61,7 @@ impl CommandEvent {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct CommandStarted {
-    /// What identifies the command and its connection.
+    /// Identifies the command and its connection.
     pub source: Arc<CommandSource>,
     /// The command as it is sent, with all fields that the client adds. Document sequences are arrays. Empty if the
     /// command is sensitive: see [`CommandSource::is_sensitive`].
@@ -72,7 +72,7 @@ pub struct CommandStarted {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct CommandSucceeded {
-    /// What identifies the command and its connection.
+    /// Identifies the command and its connection.
     pub source: Arc<CommandSource>,
     /// The time from sending the command to the arrival of its reply.
     pub duration: Duration,
@@ -84,7 +84,7 @@ pub struct CommandSucceeded {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct CommandFailed {
-    /// What identifies the command and its connection.
+    /// Identifies the command and its connection.
     pub source: Arc<CommandSource>,
     /// The time from sending the command to its failure.
     pub duration: Duration,
@@ -144,14 +144,14 @@ pub struct CommandSource {
     pub server_connection_id: Option<i64>,
     /// The service that the load balancer chose, if there is one.
     pub service_id: Option<ServiceId>,
-    /// Whether command, reply and error may hold secrets, in which case they are not shown (the specification's
+    /// Whether the command, the reply and the error may hold secrets. If so, they are not shown (the specification's
     /// "Security").
     pub is_sensitive: bool,
 }
 
 /// Receives a client's command events. Every `Fn(&CommandEvent)` is a subscriber.
 ///
-/// It is called by the task that runs the command, which waits for it. A slow subscriber therefore slows operations
+/// The task that runs the command calls the subscriber, and waits for it. A slow subscriber therefore slows operations
 /// down: if its work may take long, it should pass the event on. A panic is caught. It may use the client, but must not
 /// block on it.
 pub trait CommandSubscriber: Send + Sync + 'static {
@@ -489,8 +489,8 @@ const SENSITIVE: [&str; 9] = [
     "copydb",
 ];
 
-/// Returns whether a command may hold secrets: it is a sensitive command, explains one, or contains a field with the
-/// name of one. A hello is sensitive if it carries credentials.
+/// Returns whether a command may hold secrets: it is sensitive, explains a sensitive command, or contains a field with
+/// the name of a sensitive command. A hello is sensitive if it carries credentials.
 ///
 /// The comparison ignores case. A server refuses a command in the wrong case, but the command, and perhaps the error,
 /// still contains the secret.

@@ -37,7 +37,7 @@ pub(crate) const PAUSE: Duration = Duration::from_millis(10);
 /// The results of a query.
 ///
 /// [`next`](Self::next) returns values of type `T`: owned raw documents, or, after [`typed`](Self::typed), any type
-/// that serde can read from them. It asks the server for the next batch when the current one is used up.
+/// that serde can read from them. It asks the server for the next batch when the current batch is used up.
 /// [`next_document`](Self::next_document) lends raw documents out without copying them. As a [`Stream`], the cursor
 /// yields the same values as `next`.
 ///
@@ -94,7 +94,7 @@ impl Cursor {
 }
 
 impl<T> Cursor<T> {
-    /// Returns the next document as serde reads it, or `None` at the end of the results. A tailable cursor waits for a
+    /// Reads the next document with serde, or returns `None` at the end of the results. A tailable cursor waits for a
     /// document instead; [`next_if_any`](Self::next_if_any) does not.
     ///
     /// # Errors
@@ -182,7 +182,7 @@ impl<T> Cursor<T> {
         self.take_typed()
     }
 
-    /// Moves the cursor into one of another type, and ends the original.
+    /// Converts the cursor into a cursor of another type, and ends the original.
     pub(crate) fn take_typed<U>(&mut self) -> Cursor<U> {
         Cursor {
             id: std::mem::take(&mut self.id),

@@ -6,9 +6,9 @@
 //!
 //! # What is repeated
 //!
-//! [`Retries`](crate::client::session::Retries) decides by the error and the [`Retryability`]. With `timeoutMS`, "once"
-//! means as often as the time allows (Client Side Operations Timeout, "Retryability"). The engine reports the last
-//! error that shows that an attempt was made.
+//! [`Retries`](crate::client::session::Retries) decides from the error and the [`Retryability`]. With `timeoutMS`,
+//! "once" means as often as the time allows (Client Side Operations Timeout, "Retryability"). The engine reports the
+//! last error that shows that an attempt was made.
 //!
 //! | operation | [`Retryability`] | repeated | why |
 //! | --- | --- | --- | --- |
@@ -27,9 +27,9 @@
 //! write needs `retryWrites`, and a generic command or `killCursors` needs both. A commit or an abort needs neither.
 //!
 //! Two cases do not count as retries, because nothing was sent. If a connection was lost while idle, the attempt
-//! continues with other connections to the same server, up to the first one that was opened later. If the server has
-//! left the deployment, the attempt selects another server. Neither applies to an operation in a transaction, a commit
-//! or an abort. A command of a cursor stays on its server.
+//! continues with other connections to the same server, until it gets a connection that was opened later. If the server
+//! has left the deployment, the attempt selects another server. Neither applies to an operation in a transaction, a
+//! commit or an abort. A command of a cursor stays on its server.
 
 mod attempts;
 
@@ -111,7 +111,7 @@ pub(super) trait Attempted: Send + Sync {
         true
     }
 
-    /// Pins the connection again if it is to stay pinned, and returns it otherwise.
+    /// Pins the connection again if it must stay pinned, and returns it otherwise.
     fn keep(&mut self, server: &Self::Server, connection: Connection<Endpoint>) -> Option<Connection<Endpoint>>;
 
     /// Records a failed attempt in the session, and returns the error's labels.
@@ -122,7 +122,7 @@ pub(super) trait Attempted: Send + Sync {
         false
     }
 
-    /// Returns what the operation allows after a failure.
+    /// Returns which retries the operation allows after a failure.
     fn retryability(&self) -> Retryability;
 }
 
@@ -154,7 +154,7 @@ pub(super) struct Reached<S> {
 /// The outcome of all attempts: the command's result, and whether its write concern was met.
 pub(super) type Ended<S> = Result<(Reached<S>, Option<UnmetConcern>), GivenUp>;
 
-/// Describes, besides the reply, a write whose write concern was not met.
+/// Details about a write whose write concern was not met, in addition to the reply.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct UnmetConcern {
     pub(super) labels: Labels,
@@ -164,7 +164,7 @@ pub(super) struct UnmetConcern {
     pub(super) is_late: bool,
 }
 
-/// The outcome of all attempts, if none executed the command.
+/// The outcome of all attempts, if no attempt executed the command.
 pub(super) struct GivenUp {
     /// The error to report.
     pub(super) error: ClientError,

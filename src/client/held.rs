@@ -17,8 +17,8 @@ impl Client {
     /// reply.
     ///
     /// The command produces events and log messages. The client adds `$clusterTime`, which the command's document must
-    /// not contain, and keeps the one in the reply. Errors have the same effect as after [`run`](Self::run): a network
-    /// error, for instance, makes the server unknown and clears its pool.
+    /// not contain, and records the `$clusterTime` of the reply. Errors have the same effect as after
+    /// [`run`](Self::run): a network error, for instance, makes the server unknown and clears its pool.
     ///
     /// The command is not retried, and does not belong to a session. The client adds no `lsid`, so that all commands of
     /// a cursor can carry the same `lsid`. `timeoutMS` applies to each command.

@@ -1,4 +1,4 @@
-//! The session of an operation: its own session, or the application's.
+//! The session of an operation: its own session, or the application's session.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -129,7 +129,7 @@ impl Explicit {
         self.span.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Returns the span of the transaction, while the session is in one.
+    /// Returns the span of the transaction, while the session is in a transaction.
     pub(super) fn span_in_transaction(&self) -> Option<Arc<Span>> {
         let is_in_transaction = self.lock().is_in_transaction();
         is_in_transaction.then(|| self.span())?
@@ -185,7 +185,7 @@ impl Explicit {
     ///
     /// # Errors
     ///
-    /// [`SessionError::TransactionCutOff`] if another command holds the connection or lost it.
+    /// [`SessionError::TransactionCutOff`] if another command holds the connection, or has lost it.
     pub(super) fn take_pin(&self, opened_in: Option<i64>) -> Result<Option<Pinned>, SessionError> {
         let mut state = self.lock();
         if opened_in.is_some() && state.open_transaction() != opened_in {
@@ -213,7 +213,7 @@ impl Explicit {
     }
 
     /// Pins a cursor's transaction again to the connection that the cursor took from it. If the transaction is over, or
-    /// an error unpinned it, the connection is closed, so that the server aborts what is left of the transaction.
+    /// an error unpinned it, the connection is closed, so that the server aborts the transaction.
     pub(super) fn pin_again(&self, opened_in: i64, server: &Selected, connection: Connection<Endpoint>) {
         let back = self.lock().pin_again(opened_in, Pinned::Connection(server.clone(), Box::new(connection)));
         if let Some(mut connection) = connection_of(back) {
@@ -304,8 +304,8 @@ impl InSession {
 }
 
 impl Client {
-    /// Gives the session of an operation back to the pool, if the operation had its own. `connection` is the connection
-    /// of its last command, if available.
+    /// Gives the session of an operation back to the pool, if the operation had its own session. `connection` is the
+    /// connection of its last command, if available.
     pub(super) fn give_back(&self, session: InSession, connection: Option<&Connection<Endpoint>>) {
         if let InSession::Implicit(Some(session)) = session {
             self.give_back_of(session, connection);
@@ -325,7 +325,7 @@ impl Client {
     }
 }
 
-/// Returns the properties of the server at the other end of a connection that matter to a session.
+/// Describes the server at the other end of a connection, for a session.
 #[inline]
 pub(super) fn known_of(connection: &Connection<Endpoint>) -> SessionServer {
     let hello = connection.hello();

@@ -67,7 +67,7 @@ impl Client {
         progress(0, wanted);
         let mut opened = 0;
         while let Some(ended) = opening.join_next().await {
-            // A task ends early only with its runtime.
+            // A task ends early only if its runtime ends.
             let Ok((place, connection)) = ended else { return Err(ServerSelectionError::NoRuntime.into()) };
             // A server's connections are held until all of them are open. Otherwise, one connection could serve several
             // check-outs. A slow server does not hold up operations on the other servers.
@@ -87,8 +87,8 @@ impl Client {
     ///
     /// The sessions are ended first. Then idle connections are closed. If operations are still running, one connection
     /// stays open, to end their sessions after the last operation. If no connection is idle at first, the client waits
-    /// for one for at most a second. It waits for the server's reply for at most a quarter of a second. Operations that
-    /// begin after the pools have closed fail with [`ServerSelectionError::Closed`]. Dropping the last clone of a
+    /// up to a second for a connection. It waits for the server's reply for at most a quarter of a second. Operations
+    /// that begin after the pools have closed fail with [`ServerSelectionError::Closed`]. Dropping the last clone of a
     /// client also closes its pools, but does not end sessions: the servers end them after half an hour without use.
     ///
     /// # Cancel safety

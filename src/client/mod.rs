@@ -16,8 +16,8 @@
 //! A [`Client`] monitors the servers of its deployment, keeps a [pool](crate::Pool) for each of them, selects a server
 //! for each [`Operation`], and retries operations where that is safe.
 
-// rustdoc shows a type's methods in the order of the modules. First come the methods that create a client, and those
-// that return its databases and collections.
+// rustdoc shows a type's methods in the order of the modules. The methods that create a client, and that return its
+// databases and collections, come first.
 mod creation;
 
 mod collection;
@@ -306,8 +306,8 @@ impl Client {
     /// Appends the name of a wrapping library to the metadata that connections send with their hello (MongoDB
     /// Handshake, "Metadata updates after MongoClient initialization").
     ///
-    /// It applies to all clones of the client, and to connections that are opened from now on, including the monitors'. It
-    /// does not open or close connections. A library that was already appended, or that
+    /// It applies to all clones of the client, and to connections that are opened from now on, including the
+    /// connections of monitors. It does not open or close connections. A library that was already appended, or that
     /// [`Options::driver_info`](crate::Options#structfield.driver_info) names, is not appended again.
     ///
     /// ```
@@ -403,7 +403,7 @@ impl Client {
     ///
     /// Run the commands with [`run_on`](Self::run_on). The client does not notice commands that run through the
     /// connection's own methods: they cause no events or log messages, carry no `lsid` or `$clusterTime`, and their
-    /// errors do not change what the client knows about the server.
+    /// errors do not change the client's view of the server.
     ///
     /// # Errors
     ///

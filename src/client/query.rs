@@ -213,7 +213,7 @@ impl<'c> IntoFuture for Query<'c> {
     /// # Errors
     ///
     /// [`ClientError::Argument`] if serde could not write the filter, the pipeline or the options,
-    /// [`ClientError::InvalidOption`] for time limits that exclude each other, otherwise those of [`Client::run`].
+    /// [`ClientError::InvalidOption`] for time limits that exclude each other, otherwise the errors of [`Client::run`].
     ///
     /// # Cancel safety
     ///

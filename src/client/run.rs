@@ -283,7 +283,7 @@ impl<'a> Running<'a> {
         Ok(())
     }
 
-    /// Gives the session back, if the operation had its own.
+    /// Gives the session back, if the operation had its own session.
     #[inline]
     fn give_back(&mut self, connection: Option<&Connection<Endpoint>>) {
         if let InSession::Implicit(session) = &mut self.session
@@ -301,7 +301,7 @@ impl<'a> Running<'a> {
         self.checked(reply, &server)
     }
 
-    /// Returns the reply, or the errors in it about statements of a write that failed.
+    /// Returns the reply. If it reports failed statements of a write, returns their errors instead.
     #[inline]
     fn checked(&self, reply: RawDocumentBuf, server: &Server) -> Result<RawDocumentBuf, ClientError> {
         let is_write = matches!(self.operation.kind, Kind::Write { .. });
@@ -343,7 +343,7 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Makes further attempts, and returns the reply in the end.
+    /// Makes further attempts, and returns the final reply.
     async fn reply_after(mut self, failed: Box<Failed<Selected>>) -> Result<RawDocumentBuf, ClientError> {
         let (reached, unmet) = engine::go_on_after(&mut self, failed).await.map_err(|given_up| given_up.error)?;
         let Reached { reply, connection, server } = reached;

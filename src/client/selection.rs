@@ -1,9 +1,9 @@
 //! Server selection: pure functions over topology descriptions (Server Selection specification).
 //!
-//! Selection has three steps. [`suitable`] finds the servers that can serve an operation, [`in_window`] keeps the near
-//! ones, and [`choose`] takes the less busy of two random servers. This layer does no I/O, reads no clock and generates
-//! no random numbers: the caller passes the values as arguments. If no server is suitable, a client waits for the
-//! topology to change.
+//! Selection has three steps. [`suitable`] finds the servers that can serve an operation, [`in_window`] keeps the
+//! nearby servers, and [`choose`] takes the less busy of two random servers. This layer does no I/O, reads no clock and
+//! generates no random numbers: the caller passes the values as arguments. If no server is suitable, a client waits for
+//! the topology to change.
 
 use std::time::Duration;
 
@@ -109,7 +109,7 @@ pub fn in_window<'t>(suitable: &[&'t ServerDescription], local_threshold: Durati
     only(suitable.to_vec(), |server| server.average_round_trip_time.is_some_and(|time| time <= most))
 }
 
-/// Picks two servers at random and returns the less busy one. Returns `None` if there is no candidate.
+/// Picks two servers at random and returns the less busy server. Returns `None` if there is no candidate.
 ///
 /// `random` is a random number, which both picks use. `operation_count` returns the number of operations that a server
 /// is executing for this client.

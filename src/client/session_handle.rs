@@ -169,7 +169,7 @@ impl Session {
     /// # Errors
     ///
     /// [`ClientError::Session`] if there is no transaction to commit, otherwise the error of the command, after one
-    /// retry where the specification allows it. If the retry was not sent, this is the error of the previous attempt.
+    /// retry if the specification allows it. If the retry was not sent, this is the error of the previous attempt.
     ///
     /// # Cancel safety
     ///

@@ -54,7 +54,7 @@ enum Kind {
     Transaction,
 }
 
-/// An error, as a span shows it.
+/// The description of an error in a span.
 pub(super) trait Exception {
     /// Returns the message and the type.
     fn exception(&self) -> (&dyn fmt::Display, &'static str);
@@ -224,7 +224,7 @@ impl Span {
 pub(super) struct OperationSpan {
     span: Span,
     site: Option<&'static Location<'static>>,
-    /// Whether the span of the last command has the failure as an exception. The operation's span then omits it.
+    /// Whether the span of the last command records the failure as an exception. The operation's span then omits it.
     has_told: AtomicBool,
 }
 
@@ -259,7 +259,7 @@ impl OperationSpan {
         CommandSpan { operation: self, span: spans.begin(Kind::Command, name.into(), attributes, Some(&self.span)) }
     }
 
-    /// Records that the next command is sensitive: it has no span, and no command's span has its failure.
+    /// Records that the next command is sensitive: it has no span, so no command's span records its failure.
     pub(super) fn sensitive_command(&self) -> CommandSpan<'_> {
         CommandSpan { operation: self, span: None }
     }

@@ -3,8 +3,8 @@
 use bson::{DateTime, Document, RawDocumentBuf, Timestamp};
 use serde::de::{Deserialize, Deserializer};
 
-/// A change, as a change stream of a [`Collection`](crate::Collection) or a [`Database`](crate::Database) returns it.
-/// `T` is the type of the collection's documents.
+/// A change that a change stream of a [`Collection`](crate::Collection) or a [`Database`](crate::Database) returns. `T`
+/// is the type of the collection's documents.
 ///
 /// The pipeline of the stream may remove any field except `_id` and `operationType`. For events of another shape, use
 /// [`Watch::typed`](super::Watch::typed).
@@ -27,8 +27,8 @@ use serde::de::{Deserialize, Deserializer};
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct ChangeStreamEvent<T> {
-    /// The resume token of this event (`_id`). A stream that is opened with it as `resume_after` continues after the
-    /// event.
+    /// The resume token of this event (`_id`). A stream that is opened with this token as `resume_after` continues
+    /// after the event.
     #[serde(rename = "_id")]
     pub id: RawDocumentBuf,
     /// What happened.
@@ -42,9 +42,10 @@ pub struct ChangeStreamEvent<T> {
     pub to: Option<ChangeNamespace>,
     /// Describes a change of a collection, of its indexes or of its shard key. Only with `show_expanded_events`.
     pub operation_description: Option<Document>,
-    /// The `_id` of the document that was inserted, updated, replaced or deleted, after the fields of its shard key.
+    /// The `_id` of the document that was inserted, updated, replaced or deleted, preceded by the fields of its shard
+    /// key.
     pub document_key: Option<Document>,
-    /// What an update changed.
+    /// The changes of an update.
     pub update_description: Option<UpdateDescription>,
     /// The document, after an insert or a replacement. After an update only with the option `full_document`, and `None`
     /// if the document has been deleted since.
@@ -81,7 +82,7 @@ pub enum OperationType {
     DropDatabase,
     /// `invalidate`: the stream ends, because the collection or the database that it watches is gone.
     Invalidate,
-    /// Another kind, by its name: `create`, `createIndexes`, or one that a later server adds.
+    /// Another kind, by its name: `create`, `createIndexes`, or a kind that a later server adds.
     Other(String),
 }
 

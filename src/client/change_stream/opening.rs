@@ -36,8 +36,8 @@ impl Client {
     /// `pipeline` holds the stages that filter or change the events: anything that serde writes as an array of
     /// documents, or `()` for none. The stages must keep each event's `_id`: without it, the stream cannot be resumed.
     ///
-    /// A raw `aggregate` with a stage `$changeStream` does not resume, so prefer this method. The server requires the
-    /// read concern `majority`, or none.
+    /// A raw `aggregate` with a stage `$changeStream` does not resume, so prefer this method. The read concern must be
+    /// `majority`, or not set.
     ///
     /// ```no_run
     /// # async fn example(client: wharf::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -59,7 +59,7 @@ impl Client {
     }
 }
 
-/// What a change stream watches.
+/// The target of a change stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WatchTarget<'c> {
@@ -377,7 +377,7 @@ impl Start {
 /// A cursor that is being opened.
 pub(super) type Opening = Pin<Box<dyn Future<Output = Result<Cursor, ClientError>> + Send>>;
 
-/// What a change stream needs to open its cursors.
+/// Everything that a change stream needs to open its cursors.
 pub(super) struct Plan {
     client: Client,
     database: String,
@@ -405,7 +405,7 @@ impl Plan {
         self.timeout
     }
 
-    /// Returns what is watched.
+    /// Returns the target.
     pub(super) fn target(&self) -> WatchTarget<'_> {
         match &self.collection {
             _ if self.is_of_cluster => WatchTarget::Cluster,

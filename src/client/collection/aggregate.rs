@@ -28,9 +28,9 @@ impl<T, C: AnyClient> Collection<T, C> {
         Aggregate::new(self.request("aggregate"), &pipeline)
     }
 
-    /// Prepares a count of the documents that match `filter`, by an aggregation. Its stage `$match` excludes [some
-    /// operators][restrictions]: use `$expr` for `$where`, and `$geoWithin` with `$center` or `$centerSphere` for `$near` and
-    /// `$nearSphere`.
+    /// Prepares a count of the documents that match `filter`, which runs as an aggregation. Its stage `$match` excludes
+    /// [some operators][restrictions]: use `$expr` for `$where`, and `$geoWithin` with `$center` or `$centerSphere` for
+    /// `$near` and `$nearSphere`.
     ///
     /// With an empty filter it reads all documents, which [`estimated_document_count`](Self::estimated_document_count)
     /// avoids.
@@ -136,7 +136,7 @@ impl<C: AnyClient> CountDocuments<'_, C> {
         self
     }
 
-    /// Counts by `$group` (CRUD, "countDocuments").
+    /// Counts with `$group` (CRUD, "countDocuments").
     async fn send(self) -> Result<u64, ClientError> {
         let Self { mut request, stage, skip, limit } = self;
         let mut pipeline = RawArrayBuf::new();

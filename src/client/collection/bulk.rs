@@ -43,7 +43,7 @@ impl<T, C: AnyClient> Collection<T, C> {
     }
 }
 
-/// A write of a bulk: [`Collection::bulk_write`].
+/// A write in a bulk: [`Collection::bulk_write`].
 #[derive(Debug, Clone)]
 #[must_use = "a write is sent by bulk_write"]
 pub struct WriteModel {

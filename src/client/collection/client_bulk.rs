@@ -69,7 +69,7 @@ impl<T, C: AnyClient> Collection<T, C> {
     }
 }
 
-/// A write to a collection, as a part of [`Client::bulk_write`]: [`Collection::model`] makes it.
+/// A write to a collection, as a part of [`Client::bulk_write`]: [`Collection::model`] creates it.
 #[derive(Debug, Clone)]
 #[must_use = "a write is sent by bulk_write"]
 pub struct NamespaceWriteModel {
@@ -439,7 +439,7 @@ impl Done {
     }
 }
 
-/// The counts of a reply.
+/// The counts in a reply.
 struct Counted {
     errors: u64,
     inserted: u64,
@@ -520,7 +520,7 @@ pub struct VerboseResults {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct ClientInsertOneResult {
-    /// The `_id` of the document: its own, or the one that the client gave it.
+    /// The `_id` of the document, which the client may have added.
     pub inserted_id: Bson,
 }
 

@@ -45,7 +45,7 @@ impl Shape {
     }
 }
 
-/// A document that serde writes field by field, straight into one buffer, or the error of the first field that was refused.
+/// A document that serde writes field by field into one buffer. If a field is refused, its error is kept instead.
 #[derive(Debug, Clone)]
 pub(in crate::client) struct Fields {
     /// The whole document, unless a field was refused.

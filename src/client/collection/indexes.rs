@@ -132,7 +132,7 @@ fn name_of(keys: &RawDocument) -> String {
             _ => write!(name, "{separator}{key}_"),
         };
     }
-    // The name that the server gives it, which cannot be changed.
+    // The server gives this index a fixed name.
     if name == "_id_1" { "_id_".to_owned() } else { name }
 }
 

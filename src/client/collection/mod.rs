@@ -1,8 +1,8 @@
 //! Handles to databases and collections, with the operations that the CRUD specification names.
 //!
 //! A handle creates builders. A builder holds a [`Request`]: the command's document while it is being built, and how to
-//! run it. The client's operations run it. Both clients share the handles and builders: the asynchronous one awaits a
-//! builder, and the blocking one runs its [`Call`].
+//! run it. The client's operations run it. Both clients share the handles and builders: the asynchronous client awaits
+//! a builder, and the blocking client runs its [`Call`].
 
 mod fields;
 #[macro_use]
@@ -117,7 +117,7 @@ impl AnyClient for Client {
     type Session = Session;
 }
 
-/// What handles need from a client and its sessions.
+/// Gives handles access to a client and its sessions.
 pub(crate) mod sealed {
     pub trait Client: Clone + Send + Sync + 'static {
         /// Returns the client that runs the operations.
@@ -296,7 +296,7 @@ impl<T, C> fmt::Debug for Collection<T, C> {
     }
 }
 
-/// What all clones of a handle share.
+/// The state that all clones of a handle share.
 #[derive(Clone)]
 struct Namespace<C> {
     client: C,

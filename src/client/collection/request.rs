@@ -1,4 +1,4 @@
-//! The part that all builders share: a command while it is built, and how it is finally run.
+//! The part that all builders share: a command while it is being built, and the ways to run it.
 
 use crate::client::session::{self, SessionError, name, takes_read_concern, writes_its_result};
 use crate::endpoint::options::{PRIMARY, ReadPreference, WriteConcern};
@@ -43,7 +43,7 @@ pub(crate) trait Call: Sized {
     fn begin(self, limit: Limit) -> impl Future<Output = Result<Self::Output, ClientError>> + Send;
 }
 
-/// The command that a builder makes.
+/// The command that a builder creates.
 pub(super) struct Request<'c, C = Client> {
     pub client: &'c C,
     pub database: &'c str,
@@ -240,7 +240,7 @@ impl<'c, C: AnyClient> Request<'c, C> {
     }
 }
 
-/// A command with everything that it inherits.
+/// A command with the settings that it inherits.
 pub(super) struct Ready<'c> {
     client: &'c Client,
     database: &'c str,
@@ -426,21 +426,21 @@ macro_rules! builder {
     };
 
     (@inherited read_preference) => {
-        /// Sets the servers that the command may be sent to, instead of the collection's or database's.
+        /// Sets the servers that the command may be sent to. The default comes from the collection or database.
         pub fn read_preference(mut self, preference: &'c crate::endpoint::options::ReadPreference) -> Self {
             self.request.read_preference = Some(preference);
             self
         }
     };
     (@inherited read_concern) => {
-        /// Sets the level of the read concern, such as `majority`, instead of the collection's or database's.
+        /// Sets the level of the read concern, such as `majority`. The default comes from the collection or database.
         pub fn read_concern(mut self, level: impl Into<String>) -> Self {
             self.request.read_concern = Some(level.into());
             self
         }
     };
     (@inherited write_concern) => {
-        /// Sets the write concern, instead of the collection's or database's.
+        /// Sets the write concern. The default comes from the collection or database.
         pub fn write_concern(mut self, concern: crate::endpoint::options::WriteConcern) -> Self {
             self.request.write_concern = Some(concern);
             self

@@ -10,7 +10,7 @@ use bson::{Bson, RawBsonRef, RawDocument};
 pub struct InsertOneResult {
     /// Whether the server acknowledged the write. With the write concern `w: 0` it does not.
     pub acknowledged: bool,
-    /// The `_id` of the document: its own, or the one that the client added.
+    /// The `_id` of the document, which the client may have added.
     pub inserted_id: Bson,
 }
 
@@ -20,7 +20,7 @@ pub struct InsertOneResult {
 pub struct InsertManyResult {
     /// Whether the server acknowledged the writes. With the write concern `w: 0` it does not.
     pub acknowledged: bool,
-    /// The `_id`s of the documents, by the documents' positions: their own, or those that the client added.
+    /// The `_id`s of the documents, by the documents' positions. The client may have added some of them.
     pub inserted_ids: BTreeMap<usize, Bson>,
 }
 
@@ -111,7 +111,7 @@ impl Counts {
     }
 }
 
-/// Returns a number of documents, whatever its BSON type.
+/// Reads a number of documents, which may have any numeric BSON type.
 fn count(value: RawBsonRef<'_>) -> Option<u64> {
     match value {
         RawBsonRef::Int32(number) => u64::try_from(number).ok(),

@@ -100,7 +100,7 @@ pub(super) struct CursorReply {
 }
 
 impl CursorReply {
-    /// Reads the cursor in a reply to a query. If the namespace cannot be read, the error is returned besides the
+    /// Reads the cursor in a reply to a query. If the namespace cannot be read, the error is returned alongside the
     /// cursor, so that the cursor can still be closed: its collection is then taken from `query`.
     pub(super) fn read(reply: &RawDocument, query: &RawDocument) -> (Self, Result<(), ClientError>) {
         let cursor = reply.get_document("cursor");
@@ -127,7 +127,7 @@ impl CursorReply {
     }
 }
 
-/// Returns the collection for the next `getMore`, as the reply to the last one names it.
+/// Returns the collection for the next `getMore`, which this reply names.
 pub(super) fn collection_of(reply: &RawDocument) -> Option<&str> {
     let namespace = reply.get_document("cursor").ok()?.get_str("ns").ok()?;
     namespace.split_once('.').map(|(_, collection)| collection)

@@ -52,8 +52,8 @@ impl<T> Cursor<T> {
         let background = self.client.deployment().background();
         let guard = match &background {
             Some(Background::Spawned(_)) => self.queue_up(),
-            // Kept work is done at the end of a call, and with the cursor in the queue, the call itself would wait
-            // first.
+            // Kept work is done at the end of a call. With the cursor in the queue, the call itself would first have to
+            // wait for the cursor.
             Some(Background::Kept(_)) | None => None,
         };
         let Some(closing) = self.closing(None, guard) else { return false };
@@ -84,7 +84,7 @@ impl<T> Cursor<T> {
                         closer.close(id, timeout, None).await;
                     }
                 };
-                // Otherwise, the server must answer first, and the connection may be the pinned one.
+                // Otherwise, the server must answer first, and the cursor may depend on the pinned connection.
                 let after_batch = async move {
                     let (server_cursor, fetched) = fetching.await;
                     server_cursor.close_after(id, fetched.map_err(|given_up| given_up.error), timeout, guard).await;

@@ -4,7 +4,7 @@ use super::Cursor;
 use crate::endpoint::Limit;
 
 impl<T> Cursor<T> {
-    /// Returns the time limit of the iteration in progress, or of the next one.
+    /// Returns the time limit of the iteration in progress, or of the next iteration.
     pub(crate) fn limit(&self) -> Limit {
         let time = self.server_cursor.as_ref().map(|server_cursor| &server_cursor.time);
         time.map_or(Limit::Unset, |time| time.running.unwrap_or(time.timeout))

@@ -255,7 +255,7 @@ impl<'c> IntoFuture for OpenCursor<'c> {
     ///
     /// # Errors
     ///
-    /// [`ClientError::InvalidOption`] for options that exclude each other, otherwise those of [`Client::run`].
+    /// [`ClientError::InvalidOption`] for options that exclude each other, otherwise the errors of [`Client::run`].
     ///
     /// # Cancel safety
     ///

@@ -48,7 +48,7 @@ pub(super) struct ServerCursor {
     /// Behind a load balancer, the connection through which the cursor is reached, unless the transaction holds it.
     pub(super) pinned: Option<Connection<Endpoint>>,
     pub(super) session: InSession,
-    /// The number of the transaction that the cursor was opened in. The session may have begun a new one since.
+    /// The number of the transaction that the cursor was opened in. The session may have begun a new transaction since.
     pub(super) opened_in: Option<i64>,
     /// Set for a cursor of a transaction behind a load balancer.
     pub(super) queue_number: Option<QueueNumber>,
@@ -126,9 +126,9 @@ impl ServerCursor {
         })
     }
 
-    /// Closes the cursor on the server (`killCursors`), and gives back what the cursor holds. `timeout` replaces the
-    /// `timeoutMS` of the query, which otherwise starts afresh. `guard` keeps the cursor in its
-    /// transaction's queue, if it is there already.
+    /// Closes the cursor on the server (`killCursors`), and gives back the cursor's connection and session. `timeout`
+    /// replaces the `timeoutMS` of the query, which otherwise starts afresh. `guard` keeps the cursor in its
+    /// transaction's queue, if it is already there.
     pub(super) async fn close(mut self, id: i64, timeout: Option<Limit>, guard: Option<QueueGuard>) {
         let limit = timeout.map_or_else(|| self.time.timeout.refreshed(), Limit::start);
         if self.has_ended_with_transaction() {
@@ -191,8 +191,8 @@ impl ServerCursor {
     }
 
     /// Waits until the server is known again, after its pool was cleared because of a network error. The wait ends with
-    /// `serverSelectionTimeoutMS`, or earlier with the limit. A client on a single thread does not wait, because a call
-    /// of the application would wait with it.
+    /// `serverSelectionTimeoutMS`, or earlier with the limit. A client on a single thread does not wait, because this
+    /// would block a call of the application.
     async fn is_known_again(&self, limit: Limit) -> bool {
         if matches!(self.client.deployment().background(), Some(Background::Kept(_))) {
             return false;
@@ -228,7 +228,7 @@ impl ServerCursor {
     }
 }
 
-/// A cursor that is dropped without being closed gives back what it holds.
+/// A cursor that is dropped without being closed gives back its connection and session.
 impl Drop for ServerCursor {
     fn drop(&mut self) {
         self.end();

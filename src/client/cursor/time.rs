@@ -56,7 +56,7 @@ impl CursorTime {
         }
     }
 
-    /// Returns the limit of the iteration in progress. Without one, begins an iteration.
+    /// Returns the limit of the iteration in progress. If no iteration is in progress, begins one.
     pub(super) fn of_iteration(&mut self) -> Limit {
         *self.running.get_or_insert_with(|| self.timeout.start())
     }

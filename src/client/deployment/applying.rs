@@ -235,8 +235,8 @@ impl Deployment {
     }
 
     /// Applies the reply to the hello of a connection that the server's pool opens, if it brings news ("Clients update
-    /// the topology from each handshake"). `generation` is the connection's. A check that opens the connection applies the
-    /// reply itself. A load balancer describes only one of its servers.
+    /// the topology from each handshake"). `generation` is the generation of the connection. A check that opens the
+    /// connection applies the reply itself. A load balancer describes only one of its servers.
     ///
     /// If the server is unknown, its monitor makes it known, with its round-trip time. An invalid reply changes nothing:
     /// the monitor's own check fails on it.
@@ -290,7 +290,7 @@ impl Deployment {
         });
     }
 
-    /// Applies what a successful reply to a write says about the server's state, in its `writeConcernError`.
+    /// Applies the server's state in the `writeConcernError` of a successful reply to a write.
     pub(crate) fn state_changed(
         self: &Arc<Self>,
         server: &Server,
@@ -381,7 +381,7 @@ fn with_round_trips(server: &Server, description: ServerDescription) -> ServerDe
     ServerDescription { average_round_trip_time, minimum_round_trip_time, ..description }
 }
 
-/// Returns whether an error comes from a connection whose generation is older than the pool's, or the service's.
+/// Returns whether an error comes from a connection of an older generation than the pool's, or than the service's.
 fn is_older(server: &Server, reason: &Reason) -> bool {
     let Some(generation) = reason.generation else { return false };
     let present = match reason.service_id {

@@ -17,17 +17,17 @@ use super::state::Deployment;
 use crate::endpoint::Limit;
 use crate::pool::runtime::{PerProcess, own};
 
-/// The maximum time that a call spends on the work kept for its end.
+/// The maximum time that a call spends on kept work at its end.
 const LONGEST_FINISH: Duration = Duration::from_secs(10);
 
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Where to put work that no call is waiting for.
+/// The destination of work that no call waits for.
 #[derive(Clone)]
 pub(crate) enum Background {
     /// Spawned on the runtime of the monitors.
     Spawned(Handle),
-    /// Kept until a call does it.
+    /// Kept until a call does the work.
     Kept(Arc<Kept>),
 }
 
@@ -52,7 +52,7 @@ impl Kept {
 }
 
 impl Deployment {
-    /// Returns where to put work that no call is waiting for, or `None` before the first operation.
+    /// Returns the destination of work that no call waits for, or `None` before the first operation.
     pub(crate) fn background(&self) -> Option<Background> {
         match self.scanning() {
             Some(scanning) => Some(Background::Kept(scanning.kept.clone())),
@@ -93,14 +93,14 @@ impl Deployment {
                 let own = Instant::now() + limit;
                 call.deadline().map_or(own, |(end, _)| end.min(own))
             });
-            // All of it runs concurrently, so that a server that does not answer does not hold up the work for other
+            // The kept work runs concurrently, so that an unresponsive server does not delay the work for other
             // servers.
             let all = poll_fn(|context| {
                 kept.retain_mut(|work| work.as_mut().poll(context).is_pending());
                 if kept.is_empty() { Poll::Ready(()) } else { Poll::Pending }
             });
             if timeout_at(at, all).await.is_err() {
-                // The servers will clean up whatever is left unused.
+                // The servers end unused cursors and transactions themselves after a while.
                 return;
             }
         }

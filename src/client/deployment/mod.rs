@@ -1,4 +1,4 @@
-//! A deployment as a client sees it: its servers with their pools and monitors, and what is known about them.
+//! A deployment as a client sees it: its servers with their pools and monitors, and the client's knowledge of them.
 //!
 //! The modules `topology` and `selection` hold the rules. This module carries them out: it monitors the servers, applies
 //! each transition, and finds the server for an operation.

@@ -28,7 +28,8 @@
 //!
 //! # How long a scan takes
 //!
-//! A check takes at most `connectTimeoutMS`, or twice that if it fails on an existing connection and opens a new one.
+//! A check takes at most `connectTimeoutMS`, or twice as long if it fails on an existing connection and opens a new
+//! connection.
 //!
 //! One unresponsive server must not block operations whose `timeoutMS` is shorter. A scan ends once half of the operation's
 //! time is used up and a server that has answered is suitable. A check that is cut off, at that point or when the time is

@@ -69,7 +69,7 @@ pub enum ServerSelectionError {
         /// The servers' states at the end.
         topology: Arc<TopologySummary>,
     },
-    /// A server supports only wire versions that wharf does not.
+    /// A server supports only wire versions that wharf does not support.
     #[error("{0}")]
     Incompatible(#[source] Cause),
     /// The operation's read preference cannot be used with this deployment.
@@ -98,7 +98,7 @@ impl ServerSelectionError {
     }
 }
 
-/// What is known about a deployment: its type, and each server's type and last error.
+/// A summary of a deployment: its type, and each server's type and last error.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TopologySummary {
     /// Why the SRV name could not be resolved.
@@ -215,7 +215,7 @@ impl Deployment {
         if self.is_running() { self.snapshot().select_writable(access) } else { None }
     }
 
-    /// Selects a server, and logs its beginning and end.
+    /// Selects a server, and logs the beginning and the end of the selection.
     async fn select_logged(
         self: &Arc<Self>,
         demand: Demand<'_>,
@@ -342,7 +342,7 @@ impl Deployment {
     }
 }
 
-/// Describes what an operation needs, for an error.
+/// Describes an operation's requirement, for an error.
 pub(super) fn wanted(access: Access<'_>) -> String {
     match access {
         Access::Write => "writes".to_owned(),

@@ -79,7 +79,7 @@ impl<'a> SelectionLog<'a> {
         debug!(target: TARGET, selector, operationId, operation, topologyDescription, "Server selection started");
     }
 
-    /// Logs that no server is currently suitable. `until` is when the selection fails.
+    /// Logs that no server is currently suitable. The selection fails at `until`.
     pub(super) fn waiting(&self, topology: &TopologyDescription, until: Option<Instant>) {
         let Self { selector, operation, operation_id: operationId, .. } = self;
         let topologyDescription = described(topology);

@@ -41,13 +41,13 @@ pub(crate) struct Server {
 /// The signals to a monitor.
 #[derive(Default)]
 pub(super) struct Control {
-    /// Notified when the server is to be checked at once.
+    /// Notified to request a check at once.
     pub(super) check: Notify,
     /// Whether a check is in progress, or is about to begin without a pause.
     is_checking: AtomicBool,
-    /// Notified when the check in progress is to be cancelled.
+    /// Notified to cancel the check in progress.
     pub(super) cancel: Notify,
-    /// Notified when a round trip is to be measured at once.
+    /// Notified to request the measurement of a round trip at once.
     pub(super) measure: Notify,
     /// Notified when `has_ended` is set.
     end: Notify,
@@ -93,7 +93,7 @@ impl Control {
         self.has_ended.load(Ordering::Acquire)
     }
 
-    /// Completes when the monitor is to end.
+    /// Completes when the monitor must end.
     pub(super) async fn ended(&self) {
         // The future receives notifications from here on, so that it cannot miss an end after the check below.
         let end = self.end.notified();

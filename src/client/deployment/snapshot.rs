@@ -1,4 +1,4 @@
-//! What is known about a deployment at one moment.
+//! The client's knowledge of a deployment at one moment.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -87,7 +87,7 @@ impl Snapshot {
         self.members[place].as_ref()
     }
 
-    /// Returns whether the snapshot holds this very server, not a different one at the same address.
+    /// Returns whether the snapshot holds exactly this server, and not another server at the same address.
     pub(super) fn has(&self, server: &Server) -> bool {
         self.member(&server.address).is_some_and(|member| std::ptr::eq(&*member.server, server))
     }

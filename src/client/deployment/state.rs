@@ -506,7 +506,7 @@ impl Deployment {
         present.members().iter().flatten().for_each(|member| member.server.pool.account_for_holders(on));
     }
 
-    /// Returns the servers that have a pool, or that had one when the deployment was closed.
+    /// Returns the servers that have a pool, or that had a pool when the deployment was closed.
     pub(crate) fn servers(&self) -> Vec<Arc<Server>> {
         let state = self.lock();
         match state.is_closed {

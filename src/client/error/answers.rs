@@ -1,4 +1,4 @@
-//! The answers of each client error, however deeply they are nested.
+//! The accessors of client errors, which find their answers at any depth.
 
 use crate::client::session::SessionError;
 use crate::endpoint::wire::reply::DUPLICATE_KEY;
@@ -74,7 +74,7 @@ impl<'e> Told<'e> {
         None
     }
 
-    /// Returns the error that this one reports, if it only adds where that error occurred.
+    /// Returns the underlying error, if this error only adds where it occurred.
     fn reported(self) -> Option<&'e ClientError> {
         match self {
             Self::Repeated(last) => Some(last),
@@ -97,7 +97,7 @@ impl<'e> Told<'e> {
     }
 }
 
-/// Returns the client's error in an application's error: the error itself, or the first one among its sources.
+/// Returns the client's error in an application's error: the error itself, or the first client error among its sources.
 pub(super) fn client_error_in(error: &(dyn StdError + 'static)) -> Option<ClientError> {
     Told::find_in(error).map(Told::to_error)
 }
@@ -107,7 +107,7 @@ impl ClientError {
         Told::of(self)
     }
 
-    /// Returns the error that this one reports, if it only adds where that error occurred.
+    /// Returns the underlying error, if this error only adds where it occurred.
     fn reported(&self) -> Option<&Self> {
         self.told().reported()
     }

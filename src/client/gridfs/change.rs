@@ -101,8 +101,8 @@ impl<C: AnyClient> ChangeFiles<'_, C> {
                     chunks.drop().begin(limit).await
                 }
                 .await;
-                // A failed drop may have taken effect. ORD: Relaxed; nothing is published. The next upload looks for
-                // the indexes.
+                // A failed drop may have taken effect. ORD: Relaxed; nothing is published. The next upload checks the
+                // indexes.
                 bucket.shared.has_indexes.store(false, Ordering::Relaxed);
                 return dropped;
             }

@@ -27,7 +27,8 @@ impl<C: AnyClient> GridFsBucket<C> {
     }
 
     /// Prepares the download of the latest file with this name, or of another
-    /// [`revision`](OpenDownloadStreamByName::revision). A missing name or revision is a [`ClientError::GridFs`].
+    /// [`revision`](OpenDownloadStreamByName::revision). If the name or the revision does not exist, the error is
+    /// [`ClientError::GridFs`].
     pub fn open_download_stream_by_name(&self, filename: impl Into<String>) -> OpenDownloadStreamByName<'_, C> {
         OpenDownloadStreamByName { bucket: self, filename: filename.into(), revision: -1, timeout: Limit::Unset }
     }
@@ -102,7 +103,7 @@ call!(OpenDownloadStreamByName => GridFsDownloadStream<C>, GridFsDownloadStream:
 /// # Errors
 ///
 /// A read fails with an [`io::Error`] whose inner error is the [`ClientError`]: [`ClientError::GridFs`] with the kind
-/// [`InvalidData`](io::ErrorKind::InvalidData) if a chunk is missing or has another length. After an error, all reads
+/// [`InvalidData`](io::ErrorKind::InvalidData) if a chunk is missing or has the wrong length. After an error, all reads
 /// fail.
 ///
 /// # Cancel safety

@@ -78,19 +78,19 @@ impl GridFsBucketOptions {
         self
     }
 
-    /// Sets the read preference, instead of the database's.
+    /// Sets the read preference. The default comes from the database.
     pub fn read_preference(mut self, preference: ReadPreference) -> Self {
         self.read_preference = Some(preference);
         self
     }
 
-    /// Sets the level of the read concern, such as `majority`, instead of the database's.
+    /// Sets the level of the read concern, such as `majority`. The default comes from the database.
     pub fn read_concern(mut self, level: impl Into<String>) -> Self {
         self.read_concern = Some(level.into());
         self
     }
 
-    /// Sets the write concern, instead of the database's.
+    /// Sets the write concern. The default comes from the database.
     pub fn write_concern(mut self, concern: WriteConcern) -> Self {
         self.write_concern = Some(concern);
         self

@@ -56,7 +56,7 @@ impl<C: AnyClient> OpenUploadStream<'_, C> {
         self
     }
 
-    /// Sets the length of each chunk of this file in bytes (`chunkSizeBytes`), instead of the bucket's.
+    /// Sets the length of each chunk of this file in bytes (`chunkSizeBytes`). The default comes from the bucket.
     pub fn chunk_size_bytes(mut self, size: u32) -> Self {
         self.chunk_size = size;
         self
@@ -305,7 +305,7 @@ impl<C: AnyClient> GridFsUploadStream<C> {
         if sending.is_none() && !(deletes && is_stored) {
             return None;
         }
-        // The upload's limit is used up by its calls, so it starts afresh.
+        // The limit covered the calls of the upload, so it starts afresh for this work.
         let (bucket, id, limit) = (self.bucket.clone(), self.id.clone(), self.limit.refreshed());
         Some(async move {
             if let Some(sending) = sending {

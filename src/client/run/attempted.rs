@@ -1,4 +1,4 @@
-//! An operation, as the engine runs it.
+//! Operations, which the engine runs.
 
 use super::super::Client;
 use super::super::engine::{Attempted, Common, Target, Tried, found_no_server, refused};

@@ -66,7 +66,7 @@ pub struct SharedClusterTime {
     at_least: AtomicU64,
 }
 
-/// Maps the time to a number that grows with it.
+/// Maps a time to a number. A later time has a larger number.
 fn ordinal(time: Timestamp) -> u64 {
     u64::from(time.time) << 32 | u64::from(time.increment)
 }

@@ -10,7 +10,7 @@ use crate::pool::error::Labels;
 #[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SessionError {
-    /// A transaction must end before the next one starts.
+    /// A transaction must end before the next transaction starts.
     #[error("Transaction already in progress")]
     TransactionInProgress,
     /// The session was started by another client.

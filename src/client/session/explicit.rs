@@ -43,8 +43,8 @@ pub struct SessionUse<'a> {
     pub takes_after_cluster_time: bool,
     /// The number of a write that may be retried, from [`Session::next_transaction_number`]. Unused in a transaction.
     pub transaction_number: Option<i64>,
-    /// Whether the operation stays outside the session's transaction, whatever the transaction's state. A change stream
-    /// resumes this way.
+    /// Whether the operation stays outside the session's transaction, regardless of the transaction's state. A change
+    /// stream resumes this way.
     pub is_beside_transaction: bool,
 }
 
@@ -254,8 +254,8 @@ impl<P> Session<P> {
         }
     }
 
-    /// Pins the transaction with this number again, after a cursor took its pin. Returns the pin if the transaction is
-    /// over, or if an error unpinned it.
+    /// Restores the pin of the transaction with this number, after a cursor took it. Returns the pin if the transaction
+    /// is over, or if an error unpinned it.
     pub fn pin_again(&mut self, number: i64, pinned: P) -> Option<P> {
         let has_lent_it = self.is_pin_taken() && self.server.transaction_number() == number;
         if has_lent_it { self.pin(pinned) } else { Some(pinned) }
@@ -317,7 +317,8 @@ impl<P> Session<P> {
         if self.is_aborting { Err(SessionError::AbortInProgress) } else { Ok(()) }
     }
 
-    /// Starts a transaction. The server learns of it with the first command. Returns the previous transaction's pin.
+    /// Starts a transaction. The server learns of the transaction from its first command. Returns the previous
+    /// transaction's pin.
     ///
     /// # Errors
     ///

@@ -30,7 +30,7 @@ pub enum FaultKind {
     CheckOut,
     /// The pool of the selected server was cleared. Nothing was sent.
     PoolCleared,
-    /// No connection could be opened, or an existing one was lost before the command was sent.
+    /// No connection could be opened, or an existing connection was lost before the command was sent.
     NoConnection {
         /// Whether the network failed, or the server refused with a code from the list of retryable codes.
         is_retryable: bool,
@@ -59,9 +59,9 @@ pub struct Fault {
     pub kind: FaultKind,
     /// The labels that the server or the endpoint gave the error.
     pub labels: Labels,
-    /// The server's code; 0 for none.
+    /// The server's error code; 0 if there is none.
     pub code: i32,
-    /// The code of the `writeConcernError`; 0 for none.
+    /// The code of the `writeConcernError`; 0 if there is none.
     pub write_concern_code: i32,
     /// `baseBackoffMS`, if it is positive: the pause that the server asks for before a retry.
     pub base_backoff: Option<Duration>,

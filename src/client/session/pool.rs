@@ -37,8 +37,8 @@ const PRUNING: Duration = Duration::from_secs(60);
 ///
 /// While a shard is pruned, or a session is on its way from the front to the stack, the affected sessions are in
 /// neither. A thread that searches at that moment may create a new session although an idle session exists. If two
-/// threads give sessions back at once, the earlier session may end up above the later one. Each case costs a few bytes
-/// on the server until the session expires.
+/// threads give sessions back at once, the earlier session may end up above the later session. Each case costs a few
+/// bytes on the server until the session expires.
 #[derive(Debug)]
 pub struct ServerSessionPool {
     /// A power of two.
@@ -170,7 +170,8 @@ impl Shard {
         self.idle.push(&self.slots, slot);
     }
 
-    /// Prunes the shard unless it was pruned within the last minute. If several threads try, only one of them does it.
+    /// Prunes the shard unless it was pruned within the last minute. If several threads try, only one of them prunes
+    /// it.
     #[inline]
     fn prune_at_times(&self, now: Moment, timeout: Option<Duration>) {
         // ORD: Relaxed, here and in the exchange: they only choose the thread that prunes, and publish nothing.

@@ -10,7 +10,7 @@ use crate::pool::error::Labels;
 const BASE_BACKOFF: Duration = Duration::from_millis(100);
 /// The longest pause after an overload.
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
-/// The same for the first repetition of a whole transaction ("ClientSession.withTransaction").
+/// The base of the random pauses before a whole transaction is repeated ("ClientSession.withTransaction").
 const TRANSACTION_BASE_BACKOFF: Duration = Duration::from_millis(5);
 /// The longest pause before a transaction is repeated.
 const TRANSACTION_MAX_BACKOFF: Duration = Duration::from_millis(500);

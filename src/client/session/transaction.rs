@@ -203,8 +203,8 @@ impl<P> Transaction<P> {
         Ok(self.is_known_to_server)
     }
 
-    /// Moves back to the state before the commit, because the commit was refused. If an earlier commit was sent, the state
-    /// stays.
+    /// Moves back to the state before the commit, because the commit was refused. If an earlier commit was sent, the
+    /// transaction stays committed.
     pub(super) fn commit_refused(&mut self) {
         if self.state == TransactionState::Committed && self.commit.made != Commits::Sent {
             self.state = TransactionState::InProgress;

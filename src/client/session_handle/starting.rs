@@ -14,8 +14,8 @@ use crate::client::session::{SessionOptions, TransactionOptions};
 use crate::pool::runtime::Process;
 
 impl Client {
-    /// Prepares a session. Await it to start the session, which sends nothing: the server learns of the session from
-    /// its first command.
+    /// Prepares a session. Await it to start the session. This sends nothing: the server learns of the session from its
+    /// first command.
     ///
     /// ```no_run
     /// # async fn example(client: wharf::Client) -> Result<(), wharf::ClientError> {
@@ -35,7 +35,8 @@ impl Client {
 
 /// The start of a session: [`Client::start_session`].
 ///
-/// If more than a minute passes between two operations of a session, the server may have ended it in the meantime.
+/// If more than a minute passes between two operations of a session, the server may have ended the session in the
+/// meantime.
 #[must_use = "the session starts when the value is awaited or run"]
 pub struct StartSession<'c, C = Client> {
     pub(crate) client: &'c C,

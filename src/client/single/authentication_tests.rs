@@ -37,7 +37,7 @@ fn is_authentication(command: &Document) -> bool {
     name(command) == "saslStart"
 }
 
-/// Answers inserts, and refuses the first one because the server is no longer primary.
+/// Answers inserts, and refuses the first insert because the server is no longer primary.
 fn answer_of_insert(number: usize) -> Answer {
     match number {
         0 => Answer::Reply(doc! { "ok": 0, "code": 10_107, "errmsg": "it is not primary" }),

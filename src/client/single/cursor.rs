@@ -13,8 +13,9 @@ use super::Client;
 use crate::client::{self, Advanced, ClientError, PAUSE, read};
 use crate::endpoint::Limit;
 
-/// How long an iterator pauses between two empty batches, if the server waits for documents. This gives a thread that
-/// is waiting for the client enough time. If the server does not wait, the iterator pauses for as long as a stream.
+/// How long an iterator pauses between two empty batches, if the server waits for documents. This is long enough for
+/// another thread that is waiting for the client. If the server does not wait, the iterator pauses for as long as a
+/// stream.
 pub(super) const SHORT_PAUSE: Duration = Duration::from_millis(1);
 
 /// The results of a query.
@@ -25,8 +26,8 @@ pub(super) const SHORT_PAUSE: Duration = Duration::from_millis(1);
 /// for a document. Other threads can use the client between the batches. [`next_if_any`](Self::next_if_any) does not
 /// wait for a document.
 ///
-/// A cursor stays on its server. Dropping it before its end closes it on the server, before the drop returns. The
-/// cursor does not retry a failed fetch of a batch: it yields the error, and then ends.
+/// A cursor stays on its server. Dropping the cursor before its end closes it on the server, before the drop returns.
+/// The cursor does not retry a failed fetch of a batch: it yields the error, and then ends.
 #[must_use = "a cursor fetches nothing before it is asked to"]
 pub struct Cursor<T = RawDocumentBuf> {
     client: Client,
@@ -43,7 +44,7 @@ impl<T> Cursor<T> {
     /// # Errors
     ///
     /// [`ClientError`] if the next batch could not be fetched. The cursor has then ended. After [`ClientError::OnRuntime`]
-    /// and [`ClientError::InUse`] it continues.
+    /// and [`ClientError::InUse`], the cursor continues.
     pub fn next_document(&mut self) -> Result<Option<&RawDocument>, ClientError> {
         match self.advance()? {
             Some(range) => self.cursor.document(range).map(Some),

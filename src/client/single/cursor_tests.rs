@@ -17,8 +17,8 @@ use super::{Client, Cursor};
 use crate::client::{ClientError, Operation};
 use crate::endpoint::options::{ReadPreference, ReadPreferenceMode};
 
-/// Drops the value inside a runtime, where no cleanup is possible. Returns how long the call takes, which cleans up at
-/// its end.
+/// Drops the value inside a runtime, where no cleanup is possible. Returns how long the cleanup takes, at the end of
+/// the call.
 fn time_to_drop<T>(client: &Client, value: T) -> Duration {
     let begun = client.shared.driver.run(async { Instant::now() }).unwrap();
     client.drive(async { drop(value) }).unwrap();

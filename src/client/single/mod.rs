@@ -34,12 +34,12 @@
 //! # How long a call takes
 //!
 //! A scan checks all servers at once, and ends when every check has been answered or has failed. A check takes at most
-//! `connectTimeoutMS`, or twice that if it fails on the server's existing connection and opens a new one. Scans skip a
-//! server for 5 s after a failed check, and scans are at least 500 ms apart. With `serverSelectionTryOnce=true` (the
-//! default), the selection of a server takes at most the time of one scan, plus up to 500 ms before it. Otherwise it
-//! takes at most `serverSelectionTimeoutMS` plus the time of one scan. `timeoutMS` limits all of this. If a server that
-//! has answered is suitable, a scan may end after half of this time, so that an unresponsive server does not block
-//! operations.
+//! `connectTimeoutMS`, or twice as long if it fails on the server's existing connection and opens a new connection.
+//! Scans skip a server for 5 s after a failed check, and scans are at least 500 ms apart. With
+//! `serverSelectionTryOnce=true` (the default), the selection of a server takes at most the time of one scan, plus up
+//! to 500 ms before it. Otherwise it takes at most `serverSelectionTimeoutMS` plus the time of one scan. `timeoutMS`
+//! limits all of this. If a server that has answered is suitable, a scan may end after half of this time, so that an
+//! unresponsive server does not block operations.
 //!
 //! The operating system resolves host names (`getaddrinfo`), one after another, on the calling thread. No time limit of
 //! wharf applies to these look-ups.
@@ -55,7 +55,7 @@
 //! closes it on the server at once. If a session is dropped with an open transaction, the thread aborts the transaction
 //! at once in the same way. At its end, a call spends at most `connectTimeoutMS` on all such work, and at most 10 s,
 //! also if `connectTimeoutMS` is 0. With `timeoutMS`, it spends at most the time that is left. If no time is left, the
-//! next call does the work, or the next drop of a cursor or a change stream.
+//! next call does the work, or else the next drop of a cursor or a change stream.
 //!
 //! # Inside of a tokio runtime
 //!
@@ -310,7 +310,7 @@ impl Client {
         Prepared::new(self.clone(), self.client().aggregate(database, collection, pipeline))
     }
 
-    /// Prepares a command whose document and whose reply are values of the application. See
+    /// Prepares a command whose document and reply are values of the application's own types. See
     /// [`wharf::Client::run_typed`](crate::Client::run_typed).
     #[track_caller]
     pub fn run_typed<'c, R: DeserializeOwned>(
@@ -396,7 +396,7 @@ impl Client {
         self.drive(self.client().warm_up(1))?
     }
 
-    /// Returns what is currently known about the deployment: its type, and each server. Sends nothing.
+    /// Returns a snapshot of the deployment: its type, and each server. Sends nothing.
     #[must_use]
     pub fn status(&self) -> ClientStatus {
         self.client().status()

@@ -46,8 +46,8 @@ impl Prepared<OpenCursor<'_>> {
     /// # Errors
     ///
     /// [`ClientError::InvalidOption`] for options that exclude each other, [`ClientError::Reply`] if the reply contains
-    /// no cursor, otherwise as for [`Client::run`]. In a session, also [`ClientError::Session`] if it does not allow
-    /// the operation.
+    /// no cursor, otherwise as for [`Client::run`]. In a session, also [`ClientError::Session`] if the session does not
+    /// allow the operation.
     pub fn run(self) -> Result<Cursor, ClientError> {
         let cursor: client::Cursor = self.client.run_prepared(self.prepared)??;
         Ok(Cursor::new(self.client, cursor))

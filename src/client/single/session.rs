@@ -15,8 +15,8 @@ use crate::client::{
 };
 use crate::endpoint::Limit;
 
-/// A session: operations that see the effects of earlier ones in the session (causal consistency), that read the same
-/// point in time (`snapshot`), or that belong to a transaction. Start it with [`Client::start_session`].
+/// A session: operations that see the effects of earlier operations in the session (causal consistency), that read the
+/// same point in time (`snapshot`), or that belong to a transaction. Start it with [`Client::start_session`].
 ///
 /// Operations in the session are methods of the session. Dropping the session aborts its transaction before the drop
 /// returns, and gives its identifier back for reuse.
@@ -206,7 +206,7 @@ impl Session {
     /// # Errors
     ///
     /// [`ClientError::Session`] if there is no transaction to commit, otherwise the error of the command, after one retry
-    /// where the specification allows it.
+    /// if the specification allows it.
     #[track_caller]
     pub fn commit_transaction(&mut self) -> Result<(), ClientError> {
         let session = &mut self.session;

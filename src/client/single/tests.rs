@@ -388,7 +388,7 @@ fn time_limit_of_an_operation_cuts_a_scan_off() {
     assert!(close(&server.times(is_hello), &[0, 1_500]), "{:?}", server.times(is_hello));
 }
 
-/// Starts a replica set of a member that does not answer and a primary. Returns both servers, and their addresses.
+/// Starts a replica set with a primary and a member that does not answer. Returns both servers, and their addresses.
 fn dark_member_and_primary(world: &World) -> (Server, Server, String) {
     let kinds = ["secondary", "isWritablePrimary"];
     let ([dark, primary], addresses) = replica_set(world, kinds, |place, command, _, hello| match place {

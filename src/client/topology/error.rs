@@ -53,7 +53,7 @@ pub struct ApplicationError {
     pub is_of_older_generation: bool,
     /// Whether the error has the label `SystemOverloadedError`.
     pub is_overload: bool,
-    /// `topologyVersion` of the reply, if the error came in a reply with one.
+    /// `topologyVersion` of the reply, if the error came in a reply that contains it.
     pub topology_version: Option<TopologyVersion>,
     /// The error itself.
     pub cause: Cause,

@@ -40,9 +40,9 @@ pub enum TopologyEvent {
     TopologyDescriptionChanged {
         /// The client's topology.
         topology_id: ObjectId,
-        /// What the client knew before.
+        /// The description before the change.
         previous: TopologyView,
-        /// What it knows now.
+        /// The description after the change.
         new: TopologyView,
     },
     /// `ServerOpeningEvent`: a server joined the topology. It is not monitored yet.
@@ -68,9 +68,9 @@ pub enum TopologyEvent {
         topology_id: ObjectId,
         /// The server, `host:port`.
         address: Arc<str>,
-        /// What the client knew before.
+        /// The description before the change.
         previous: ServerView,
-        /// What it knows now.
+        /// The description after the change.
         new: ServerView,
     },
     /// `ServerHeartbeatStartedEvent`: the monitor of a server begins a check. If this opens a connection, the event
@@ -122,7 +122,7 @@ pub struct HeartbeatConnection {
     pub address: Arc<str>,
     /// The number of the connection among the connections of the server's monitor: 1, 2, 3 and so on.
     pub connection_id: u64,
-    /// The server's number for the connection, if already reported.
+    /// The server's number for the connection, if the server has reported it.
     pub server_connection_id: Option<i64>,
 }
 

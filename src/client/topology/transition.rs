@@ -33,8 +33,8 @@ pub enum Consequence {
     CancelCheck(ServerAddress),
 }
 
-/// A new topology description, with the tasks for its replacement of the earlier description. All of this takes effect
-/// under one lock.
+/// A change to a new topology description, with the caller's tasks before and after the change. All of this takes
+/// effect under one lock.
 #[derive(Debug, Clone)]
 pub struct Transition {
     /// The new description.

@@ -417,7 +417,7 @@ mod tests {
             let expected: Document = bson::deserialize_from_slice(unusual.as_bytes()).unwrap();
             assert_eq!(super::super::decode::<Document>(&unusual).unwrap(), expected);
         }
-        // bson's types that have to be read raw.
+        // Only bson's deserializer reads bson's raw types.
         assert!(read::<RawDocumentBuf>(&everything()).is_err());
         assert_eq!(super::super::decode::<RawDocumentBuf>(&everything()).unwrap(), everything());
     }

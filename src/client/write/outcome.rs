@@ -152,8 +152,8 @@ impl Failure {
         self.errors.is_empty() && self.concerns.is_empty() && self.cause.is_none()
     }
 
-    /// Records the client's own knowledge besides the reply: the server, whether a time limit is the reason, and the
-    /// labels that the client adds. Before 4.4, the client adds the label `RetryableWriteError`.
+    /// Records details that the reply does not contain: the server, whether a time limit is the reason, and the labels
+    /// that the client adds. Before 4.4, the client adds the label `RetryableWriteError`.
     pub fn note(&mut self, address: &ServerAddress, unmet: Option<UnmetConcern>, limit: Limit) {
         if !self.is_none() {
             self.address.get_or_insert_with(|| address.text.clone());

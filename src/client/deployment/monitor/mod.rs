@@ -78,7 +78,7 @@ struct Monitor<'m> {
     probe: &'m Endpoint,
     /// Whether to stream from servers that support it.
     streams: bool,
-    /// Says whether round trips are to be measured on a separate connection.
+    /// Says whether to measure round trips on a separate connection.
     streaming: watch::Sender<bool>,
     /// When the last check ended, or was cancelled. Pauses are measured from this time.
     ended: Instant,
@@ -106,7 +106,8 @@ impl Monitor<'_> {
                 Failure::Cancelled => self.monitored.deployment.check_cancelled(self.monitored),
                 Failure::Check { cause, is_network_error, is_timeout } => {
                     self.monitored.deployment.check_failed(self.monitored, cause, is_timeout);
-                    // A restart of the server, or a device on the path, may have cost only the connection.
+                    // The server may still be reachable: a restart of the server, or a device on the path, may have
+                    // closed only the connection.
                     if is_network_error && was_known {
                         // An operation may have failed together with the check.
                         self.monitored.server.control.forget_cancellation();
@@ -127,7 +128,7 @@ impl Monitor<'_> {
         let heartbeat = monitored.heartbeat(&CheckConnection::New(&monitored.server.address.text), false);
         let probe = self.probe;
         let opened = self.unless_cancelled(async { Ok(probe.probe().await?) }).await;
-        // With a server API, the handshake is a `hello` already.
+        // With a server API, the handshake already uses `hello`.
         self.hello_ok = self.probe.options().server_api.is_some();
         let mut connection = match opened {
             Ok((connection, took)) => {

@@ -195,7 +195,7 @@ fn snapshot_session_reads_at_the_time_of_its_first_read() {
     reply(&mut session, &rawdoc! { "atClusterTime": time(6), "ok": 1 });
     assert_eq!(session.snapshot_time(), Some(time(5)));
     let expected = rawdoc! { "readConcern": { "level": "snapshot", "atClusterTime": time(5) } };
-    // Sent even with commands that do not support it, so that the server refuses them.
+    // The read concern is sent even with commands that do not support it, so that the server refuses them.
     for operation in [READ, WRITE, SessionUse { takes_after_cluster_time: false, ..READ }] {
         assert_eq!(sent(&mut session, &operation), expected);
     }

@@ -52,8 +52,8 @@ struct Server {
 }
 
 proptest! {
-    /// Whatever happens, each transaction is begun once, with a number larger than all earlier ones, and its end is
-    /// sent if and only if the server may know it.
+    /// In every case, each transaction is begun once, with a number larger than all earlier numbers. Its end is sent if
+    /// and only if the server may know the transaction.
     #[test]
     fn server_understands_every_command_of_a_session(steps in prop::collection::vec(step(), 0..40)) {
         let mut session = session();
