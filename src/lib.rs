@@ -61,7 +61,8 @@
 //! `gridfs`, for files of any length; `snappy`, `zlib` and `zstd`, one for each [`Compressor`]; `srv`, for
 //! `mongodb+srv://`; `aws` and `oidc`, for the mechanisms `MONGODB-AWS` and `MONGODB-OIDC`; `ocsp`, which asks
 //! responders about revoked certificates. Off by default: `serde`, which implements its traits for [`PoolStatus`],
-//! [`ServiceStatus`], [`metrics`], [`Holder`], [`PoolOptions`] and [`Options`], without secrets; `opentelemetry` and
+//! [`ServiceStatus`], [`metrics`], [`Holder`], [`PoolOptions`] and [`Options`], writes no secrets, and
+//! [reads options](guide::options#from-files-and-environment-variables); `opentelemetry` and
 //! `metrics-facade`, which export a pool's metrics (see [`telemetry`]), and the former also a client's spans (see [the
 //! guide](guide::metrics_and_traces#traces)); `log`, which also sends log messages to the `log` crate when `tracing`
 //! has no subscriber; `event-listener-queue`, which makes waiters park on event-listener events, for comparison.

@@ -65,7 +65,7 @@ impl Serialize for Options {
             drain_limit,
             busy_poll,
             pool: pool_options,
-            load_balanced: _,
+            load_balanced,
             replica_set,
             direct_connection,
             read_preference,
@@ -75,7 +75,7 @@ impl Serialize for Options {
             retry_writes,
             max_adaptive_retries,
             enable_overload_retargeting,
-            heartbeat_frequency: _,
+            heartbeat_frequency,
             local_threshold,
             server_selection_timeout,
             server_selection_try_once,
@@ -89,10 +89,10 @@ impl Serialize for Options {
         if let Some(name) = srv {
             put_srv(name, &mut written);
         }
-        for (name, number) in pool_options.numbers() {
-            written.put(name, number);
+        for (name, value) in pool_options.fields().filter(|(name, _)| *name != "loadBalanced") {
+            written.put(name, value);
         }
-        written.put("loadBalanced", self.is_load_balanced());
+        written.put("loadBalanced", if pool_options.load_balanced { Some(true) } else { *load_balanced });
         written.put("appName", app_name.clone());
         written.put("driverInfo", driver_info.as_ref().map(library));
         put_credential(credential.as_ref(), auth_source.as_ref(), &mut written);
@@ -123,7 +123,7 @@ impl Serialize for Options {
         written.put("retryWrites", *retry_writes);
         written.put("maxAdaptiveRetries", *max_adaptive_retries);
         written.put("enableOverloadRetargeting", *enable_overload_retargeting);
-        written.put_millis("heartbeatFrequencyMS", self.heartbeat_interval());
+        written.put("heartbeatFrequencyMS", heartbeat_frequency.map(millis));
         written.put_millis("localThresholdMS", *local_threshold);
         written.put_millis("serverSelectionTimeoutMS", *server_selection_timeout);
         written.put("serverSelectionTryOnce", *server_selection_try_once);
@@ -155,7 +155,9 @@ fn put_credential(credential: Option<&Credential>, auth_source: Option<&String>,
     written.put("username", username.clone().filter(|_| is_shown));
     written.put("authMechanism", mechanism.map(Mechanism::name));
     #[cfg(feature = "oidc")]
-    written.put("allowedHosts", credential.oidc.allowed_hosts.clone());
+    if let Some(hosts) = &credential.oidc.allowed_hosts {
+        written.put("allowedHosts", hosts.clone());
+    }
 }
 
 fn put_tls(tls: Option<&TlsOptions>, written: &mut Written) {

@@ -83,11 +83,7 @@ impl UriWarning {
         };
         match self {
             Self::UnknownOption { option } => {
-                let advice = match option.as_deref().and_then(nearest_option) {
-                    Some(name) => format!("; the nearest name is {name}"),
-                    None => String::new(),
-                };
-                InvalidOption::because("option", format!("{} is not supported{advice}", shown(option)))
+                InvalidOption::unknown(shown(option), option.as_deref().and_then(nearest_option))
             }
             Self::InvalidValue { error } => error.clone(),
             Self::RepeatedOption { option } => InvalidOption::because(option, "is given more than once"),

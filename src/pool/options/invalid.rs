@@ -40,6 +40,12 @@ impl InvalidOption {
         Self { option, problem: problem.into(), value: None }
     }
 
+    /// Creates the error for an unknown option, whose name `shown` is or stands for.
+    pub(crate) fn unknown(shown: impl fmt::Display, nearest: Option<&str>) -> Self {
+        let advice = nearest.map(|name| format!("; the nearest name is {name}")).unwrap_or_default();
+        Self::because("option", format!("{shown} is not supported{advice}"))
+    }
+
     /// Creates the error for an option that cannot be combined with `other`.
     pub(crate) fn conflict(option: &'static str, other: impl fmt::Display) -> Self {
         Self::because(option, format!("cannot be combined with {other}"))

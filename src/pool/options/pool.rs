@@ -11,6 +11,9 @@ use super::{CheckBeforeUse, InvalidOption};
 /// A slot's index has only 20 bits, because it shares a 64-bit word with a tag.
 pub const MAX_CONNECTIONS: u32 = (1 << 20) - 1;
 
+/// The largest number that an option may have, unless the specification makes it a 64-bit integer.
+pub(crate) const MAX_INT: u64 = i32::MAX.unsigned_abs() as u64;
+
 /// Declares [`PoolOptions`] and [`PoolOptions::TABLE`] from one entry for each option that connection strings can set.
 ///
 /// One entry suffices for an option to be stored, set, read from connection strings, validated, logged, and listed in

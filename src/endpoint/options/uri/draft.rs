@@ -8,6 +8,17 @@ use super::super::{
 use super::text::decode;
 use super::value::Value;
 
+/// The pairs of options that cannot be combined, because each says how strictly TLS is checked.
+const EXCLUSIVE: [(&str, &str); 7] = [
+    ("tlsInsecure", "tlsAllowInvalidCertificates"),
+    ("tlsInsecure", "tlsAllowInvalidHostnames"),
+    ("tlsInsecure", "tlsDisableOCSPEndpointCheck"),
+    ("tlsInsecure", "tlsDisableCertificateRevocationCheck"),
+    ("tlsAllowInvalidCertificates", "tlsDisableOCSPEndpointCheck"),
+    ("tlsAllowInvalidCertificates", "tlsDisableCertificateRevocationCheck"),
+    ("tlsDisableOCSPEndpointCheck", "tlsDisableCertificateRevocationCheck"),
+];
+
 /// Why an option was not set.
 pub(super) enum Rejection {
     /// The value is not allowed. The option stays as if it had not been given, unless it protects the connection.
@@ -24,6 +35,8 @@ pub(super) struct Draft {
     pub options: Options,
     /// The options that were given, whether or not their values were allowed.
     pub given: Vec<&'static str>,
+    /// The user's name, which may be empty, and the password.
+    pub user: Option<(String, Option<Secret>)>,
     pub tls_is_on: Option<bool>,
     pub tls: TlsOptions,
     pub proxy_host: Option<String>,
@@ -46,6 +59,7 @@ impl Draft {
         Self {
             options,
             given: Vec::new(),
+            user: None,
             tls_is_on: None,
             tls: TlsOptions::default(),
             proxy_host: None,
@@ -55,6 +69,14 @@ impl Draft {
             zlib_level: None,
             mechanism: None,
             mechanism_properties: Vec::new(),
+        }
+    }
+
+    /// Refuses options that cannot be combined.
+    pub fn refuse_exclusive(is_given: impl Fn(&str) -> bool) -> Result<(), InvalidOption> {
+        match EXCLUSIVE.into_iter().find(|(one, other)| is_given(one) && is_given(other)) {
+            Some((one, other)) => Err(InvalidOption::conflict(one, other)),
+            None => Ok(()),
         }
     }
 
@@ -81,7 +103,7 @@ impl Draft {
                 None => {
                     let text = value.reader.shown_value(name);
                     let error = InvalidOption::new(value.option, Compressor::available(), text);
-                    value.reader.warn(UriWarning::InvalidValue { error });
+                    value.reader.ignore(error).map_err(Rejection::Fatal)?;
                 }
             }
         }

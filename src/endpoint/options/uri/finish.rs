@@ -10,16 +10,12 @@ const KERBEROS_SERVICE: &str = "mongodb";
 
 impl Draft {
     /// Combines the values that depend on each other.
-    pub fn finish(
-        mut self,
-        user: Option<(String, Option<Secret>)>,
-        reader: &mut Reader,
-    ) -> Result<Options, InvalidOption> {
+    pub fn finish(mut self, reader: &mut Reader) -> Result<Options, InvalidOption> {
         #[cfg(not(feature = "ocsp"))]
         self.check_responders();
         self.options.tls = self.tls_is_on(reader).then(|| self.tls.clone());
         self.options.proxy = self.proxy()?;
-        self.options.credential = self.credential(user, reader);
+        self.options.credential = self.credential(reader);
         self.set_zlib_level(reader);
         Ok(self.options)
     }
@@ -73,7 +69,8 @@ impl Draft {
     }
 
     /// A user or a mechanism causes authentication; a database or a source does not.
-    fn credential(&mut self, user: Option<(String, Option<Secret>)>, reader: &mut Reader) -> Option<Credential> {
+    fn credential(&mut self, reader: &mut Reader) -> Option<Credential> {
+        let user = self.user.take();
         let mut properties = std::mem::take(&mut self.mechanism_properties);
         if user.is_none() && self.mechanism.is_none() {
             if !properties.is_empty() {

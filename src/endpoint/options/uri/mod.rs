@@ -14,6 +14,8 @@
 //! unknown keys are not shown.
 
 mod draft;
+#[cfg(feature = "serde")]
+mod fields;
 mod finish;
 mod table;
 mod text;
@@ -37,17 +39,6 @@ const TXT_OPTIONS: [&str; 3] = ["authSource", "replicaSet", "loadBalanced"];
 #[cfg(feature = "srv")]
 const MOST_OF_TXT: usize = 255;
 
-/// The pairs of options that cannot be combined, because each says how strictly TLS is checked.
-const EXCLUSIVE: [(&str, &str); 7] = [
-    ("tlsInsecure", "tlsAllowInvalidCertificates"),
-    ("tlsInsecure", "tlsAllowInvalidHostnames"),
-    ("tlsInsecure", "tlsDisableOCSPEndpointCheck"),
-    ("tlsInsecure", "tlsDisableCertificateRevocationCheck"),
-    ("tlsAllowInvalidCertificates", "tlsDisableOCSPEndpointCheck"),
-    ("tlsAllowInvalidCertificates", "tlsDisableCertificateRevocationCheck"),
-    ("tlsDisableOCSPEndpointCheck", "tlsDisableCertificateRevocationCheck"),
-];
-
 impl Options {
     /// Reads a connection string: `mongodb://` or `mongodb+srv://`.
     ///
@@ -70,29 +61,15 @@ impl Options {
     /// [`InvalidOption`] if the string is not a connection string, or if [`validate`](Self::validate) refuses the options.
     /// Its message never repeats text that may be part of a password.
     pub fn parse(uri: &str) -> Result<Self, InvalidOption> {
-        let (uri, given) = (uri.trim_end(), uri);
-        let (is_srv, rest) = if let Some(rest) = uri.strip_prefix("mongodb://") {
-            (false, rest)
-        } else if let Some(rest) = uri.strip_prefix("mongodb+srv://") {
-            (true, rest)
-        } else {
-            let problem = "must be mongodb:// or mongodb+srv://".to_owned();
-            return Err(InvalidOption { option: "scheme", problem, value: scheme_of(uri) });
-        };
-        let end = rest.find(['/', '?']).unwrap_or(rest.len());
-        let (authority, rest) = rest.split_at(end);
-        let mut reader = Reader { shows_values: !rest.contains('@'), shows_keys: true, warnings: Vec::new() };
-        if uri != given {
-            reader.warn(UriWarning::SpaceAtEnd);
-        }
-        reader.read(is_srv, authority, rest).map_err(|error| reader.without_values(error))
+        let mut reader = Reader::default();
+        let options = reader.read(uri).and_then(|draft| reader.finish(draft));
+        options.map_err(|error| reader.without_values(error))
     }
 
     /// Takes the defaults from the TXT record of an SRV name.
     #[cfg(feature = "srv")]
     pub(crate) fn apply_txt(&mut self, record: &str) -> Result<(), InvalidOption> {
-        let warnings = std::mem::take(&mut self.warnings);
-        let mut reader = Reader { shows_values: true, shows_keys: true, warnings };
+        let mut reader = Reader { warnings: std::mem::take(&mut self.warnings), ..Reader::default() };
         let mut draft = Draft::of(Options::nowhere());
         for pair in record.split('&') {
             let refuse = || InvalidOption::new("TXT record", "key=value pairs joined by &", shown(pair));
@@ -135,8 +112,7 @@ const NOT_ENCODED: &str = "must be percent-encoded, in UTF-8";
 
 /// Returns the option name that is closest to a misspelt one, if any is close.
 pub(super) fn nearest_option(misspelt: &str) -> Option<&'static str> {
-    // A longer text is not a name, and would only cost time.
-    if misspelt.len() > 64 { None } else { Row::nearest(misspelt) }
+    Row::nearest(misspelt)
 }
 
 /// Replaces, in errors, a value that may be part of a password.
@@ -178,12 +154,40 @@ struct Reader {
     /// Whether keys cannot be part of a secret. The rest of a secret option whose ampersand is not percent-encoded looks
     /// like a key.
     shows_keys: bool,
+    /// Whether a value that its option does not allow is an error instead of a warning.
+    refuses_values: bool,
     warnings: Vec<UriWarning>,
 }
 
+impl Default for Reader {
+    fn default() -> Self {
+        Self { shows_values: true, shows_keys: true, refuses_values: false, warnings: Vec::new() }
+    }
+}
+
 impl Reader {
+    /// Reads a connection string.
+    fn read(&mut self, given: &str) -> Result<Draft, InvalidOption> {
+        let uri = given.trim_end();
+        let (is_srv, rest) = if let Some(rest) = uri.strip_prefix("mongodb://") {
+            (false, rest)
+        } else if let Some(rest) = uri.strip_prefix("mongodb+srv://") {
+            (true, rest)
+        } else {
+            let problem = "must be mongodb:// or mongodb+srv://".to_owned();
+            return Err(InvalidOption { option: "scheme", problem, value: scheme_of(uri) });
+        };
+        let end = rest.find(['/', '?']).unwrap_or(rest.len());
+        let (authority, rest) = rest.split_at(end);
+        self.shows_values = !rest.contains('@');
+        if uri != given {
+            self.warn(UriWarning::SpaceAtEnd);
+        }
+        self.read_parts(is_srv, authority, rest)
+    }
+
     /// Reads the part after the scheme: `authority`, and `rest` from the slash or the question mark on.
-    fn read(&mut self, is_srv: bool, authority: &str, rest: &str) -> Result<Options, InvalidOption> {
+    fn read_parts(&mut self, is_srv: bool, authority: &str, rest: &str) -> Result<Draft, InvalidOption> {
         let mut start = Options::nowhere();
         let (database, options) = rest.split_once('?').unwrap_or((rest, ""));
         let database = database.strip_prefix('/').unwrap_or(database);
@@ -201,9 +205,14 @@ impl Reader {
             start.default_database = Some(decoded);
             start.check()?;
         }
-        let mut draft = Draft::of(start);
+        let mut draft = Draft { user, ..Draft::of(start) };
         self.read_options(options, &mut draft)?;
-        let mut finished = draft.finish(user, self)?;
+        Ok(draft)
+    }
+
+    /// Combines the options that were read, and validates them.
+    fn finish(&mut self, draft: Draft) -> Result<Options, InvalidOption> {
+        let mut finished = draft.finish(self)?;
         finished.warnings = std::mem::take(&mut self.warnings);
         finished.validate()?;
         Ok(finished)
@@ -221,6 +230,17 @@ impl Reader {
     /// A value of an option, as an error shows it.
     fn shown_value(&self, value: &str) -> String {
         if self.shows_values { format!("{value:?}") } else { HIDDEN.to_owned() }
+    }
+
+    /// Notes that the value of an option is ignored, or refuses it.
+    fn ignore(&mut self, error: InvalidOption) -> Result<(), InvalidOption> {
+        match self.refuses_values {
+            true => Err(error),
+            false => {
+                self.warn(UriWarning::InvalidValue { error });
+                Ok(())
+            }
+        }
     }
 
     fn warn(&mut self, warning: UriWarning) {
@@ -306,10 +326,7 @@ impl Reader {
                 self.read_option(row, value, draft)?;
             }
         }
-        let is_given = |option: &&str| draft.given.contains(option);
-        if let Some((one, other)) = EXCLUSIVE.into_iter().find(|(one, other)| is_given(one) && is_given(other)) {
-            return Err(InvalidOption::conflict(one, other));
-        }
+        Draft::refuse_exclusive(|option| draft.given.contains(&option))?;
         given.into_iter().try_for_each(|(row, value)| self.read_option(row, value, draft))
     }
 
@@ -324,13 +341,25 @@ impl Reader {
         Ok(())
     }
 
-    /// Sets one option, or leaves it unchanged, with a warning.
+    /// Sets one option from a value of a connection string, or leaves it unchanged, with a warning.
     fn read_option(&mut self, row: Row, value: &str, draft: &mut Draft) -> Result<(), InvalidOption> {
+        let text = if row.is_raw { Some(value.to_owned()) } else { decode(value) };
+        self.set_option(row, text.map(Zeroizing::new), value, draft)
+    }
+
+    /// Sets one option, or leaves it unchanged, with a warning. `text` is `None` if it cannot be decoded, and `shown` is
+    /// what an error shows of it.
+    fn set_option(
+        &mut self,
+        row: Row,
+        text: Option<Zeroizing<String>>,
+        shown: &str,
+        draft: &mut Draft,
+    ) -> Result<(), InvalidOption> {
         let option = row.name;
         let before = draft.clone();
-        let text = if row.is_raw { Some(value.to_owned()) } else { decode(value) };
         let set = match text {
-            Some(text) => row.read(draft, Value { option, text: Zeroizing::new(text), reader: self }),
+            Some(text) => row.read(draft, Value { option, text, reader: self }),
             None => Err(Rejection::NotDecoded),
         };
         let problem = match set {
@@ -343,13 +372,9 @@ impl Reader {
             Err(Rejection::Fatal(error)) => return Err(error),
         };
         *draft = before;
-        let value = (!row.is_secret).then(|| self.shown_value(value));
+        let value = (!row.is_secret).then(|| self.shown_value(shown));
         let error = InvalidOption { option, problem, value };
-        if row.protects {
-            return Err(error);
-        }
-        self.warn(UriWarning::InvalidValue { error });
-        Ok(())
+        if row.protects { Err(error) } else { self.ignore(error) }
     }
 }
 

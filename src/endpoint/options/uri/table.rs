@@ -10,7 +10,8 @@ use std::time::Duration;
 use super::super::{PoolOptions, ReadPreferenceMode, Secret, ServerMonitoringMode};
 use super::draft::{Draft, Rejection, put};
 use super::value::Value;
-use crate::pool::options::PoolOption;
+use crate::pool::options::{MAX_INT, PoolOption};
+use crate::text::given::nearest;
 
 /// One option of connection strings.
 #[cfg_attr(not(test), expect(dead_code, reason = "tests compare the documentation's tables with these fields"))]
@@ -59,20 +60,6 @@ enum Read {
     Other(fn(&mut Draft, Value<'_>) -> Result<(), Rejection>),
 }
 
-/// Returns how many letters must be changed, added or removed to turn one name into the other, ignoring case.
-fn distance(ours: &str, theirs: &str) -> usize {
-    let mut row: Vec<usize> = (0..=theirs.len()).collect();
-    for (at, our) in ours.bytes().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], at + 1);
-        for (column, their) in theirs.bytes().enumerate() {
-            let changed = diagonal + usize::from(!our.eq_ignore_ascii_case(&their));
-            diagonal = row[column + 1];
-            row[column + 1] = changed.min(diagonal + 1).min(row[column] + 1);
-        }
-    }
-    row[theirs.len()]
-}
-
 impl Row {
     /// All options of connection strings.
     pub fn all() -> impl Iterator<Item = Self> {
@@ -95,8 +82,7 @@ impl Row {
         if let Some(present) = Self::present_name(name) {
             return Some(present);
         }
-        let all = Self::all().map(|row| (distance(name, row.name), row.name));
-        all.filter(|(distance, known)| *distance <= 2 && known.len() > 4).min().map(|(_, known)| known)
+        nearest(name, Self::all().map(|row| row.name))
     }
 
     /// Sets the option in `draft`.
@@ -107,7 +93,7 @@ impl Row {
         }
     }
 
-    const fn secret(self) -> Self {
+    pub const fn secret(self) -> Self {
         Self { is_secret: true, ..self }
     }
 
@@ -150,7 +136,7 @@ impl Group {
     }
 }
 
-const fn row(
+pub(super) const fn row(
     name: &'static str,
     default: &'static str,
     allowed: &'static str,
@@ -188,17 +174,14 @@ fn read_pool_option(option: &PoolOption, pool: &mut PoolOptions, value: &Value<'
     }
 }
 
-/// The largest number that an option may have, unless the specification makes it a 64-bit integer.
-const MAX_INT: u64 = i32::MAX.unsigned_abs() as u64;
-
 /// The largest number that an option may have if the specification makes it a 64-bit integer.
-const MAX_LONG: u64 = i64::MAX.unsigned_abs();
+pub(super) const MAX_LONG: u64 = i64::MAX.unsigned_abs();
 
-const FLAG: &str = "true or false";
+pub(super) const FLAG: &str = "true or false";
 const COUNT: &str = "0 to 2147483647";
-const LIMIT: &str = "0 (no limit) to 2147483647";
-const LONG_LIMIT: &str = "0 (no limit) to 9223372036854775807";
-const TEXT: &str = "a text that is not empty";
+pub(super) const LIMIT: &str = "0 (no limit) to 2147483647";
+pub(super) const LONG_LIMIT: &str = "0 (no limit) to 9223372036854775807";
+pub(super) const TEXT: &str = "a text that is not empty";
 const PATH: &str = "a path that is not empty";
 const MECHANISMS: &str = "SCRAM-SHA-256, SCRAM-SHA-1, MONGODB-X509, PLAIN, MONGODB-AWS or MONGODB-OIDC";
 

@@ -8,6 +8,7 @@ use zeroize::Zeroizing;
 use super::super::{Acknowledgement, InvalidOption, Mechanism, UriWarning};
 use super::Reader;
 use super::draft::Rejection;
+use crate::text::given::number;
 
 /// The value of an option that is being read.
 pub(super) struct Value<'r> {
@@ -44,10 +45,7 @@ impl Value<'_> {
 
     /// Reads a number, which consists of digits only.
     pub fn number<N: TryFrom<u64>>(&self, least: u64, most: u64) -> Result<N, Rejection> {
-        let number = match self.text.bytes().all(|byte| byte.is_ascii_digit()) {
-            true => self.text.parse().ok().filter(|number| (least..=most).contains(number)),
-            false => None,
-        };
+        let number = number(&self.text, least, most);
         number.and_then(|number| N::try_from(number).ok()).ok_or(Rejection::NotAllowed)
     }
 
