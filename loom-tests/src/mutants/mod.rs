@@ -12,8 +12,8 @@
 //! # Fragments
 //!
 //! A fragment is an expression, or statements that end with `;` or `}`. It must occur exactly once in the item that
-//! [`Edit::within`] names. White space and comments are ignored, so a fragment's line breaks may differ from the
-//! source's. Fragments may be nested or equal, but must not otherwise overlap.
+//! [`Edit::within`] names. White space and comments are ignored, so a fragment's line breaks may differ from the line
+//! breaks in the source. Fragments may be nested or equal, but must not otherwise overlap.
 
 mod clearing;
 mod delivery;

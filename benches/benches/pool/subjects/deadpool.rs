@@ -57,7 +57,7 @@ impl Clear for Deadpool {
     }
 }
 
-/// deadpool with what a user must add to find out how long check-outs wait: two clock readings around `get`.
+/// deadpool with the code that a user must add to find out how long check-outs wait: two clock readings around `get`.
 ///
 /// In both subjects, deadpool itself counts each connection's check-outs and reads the clock at each check-out
 /// (`Metrics`). The measured wait is not recorded anywhere, so this is the minimum cost of metrics. `Pool::status`

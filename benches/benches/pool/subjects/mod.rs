@@ -22,8 +22,8 @@ pub mod qp;
 pub mod sqlx;
 pub mod wharf;
 
-/// The connection in every pool: a cache line of plain data. A pool that moves connections around pays for that, and
-/// opening a connection costs next to nothing.
+/// The connection in every pool: a cache line of plain data. Moving a connection has a cost, and opening a connection
+/// costs next to nothing.
 #[derive(Debug)]
 pub struct Dummy {
     /// Makes the connection unusable for pools that check connections at check-in.
