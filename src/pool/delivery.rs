@@ -44,7 +44,7 @@
 //! Step 1 happens before b, because of 2 and a. So b reads the value of 1 or a later one (coherence; the store in 1 can
 //! be relaxed). If b reads true, the caller goes to the queue, where A comes before it. If b reads false, it reads the
 //! value of 4 or a later one. The Release of 4 and the Acquire of b order the delivery of A before c. With a weaker
-//! ordering at either, B's subscriber might not see the writes of A's subscriber.
+//! ordering at 4 or at b, B's subscriber might not see the writes of A's subscriber.
 //!
 //! # Embargoes
 //!

@@ -45,8 +45,8 @@ pub(crate) use simulated::atomic;
 #[cfg(not(any(loom, shuttle, simulated)))]
 pub(crate) use std::sync::atomic;
 
-/// The atomics of statistics are std's: no model checks them. The simulated machine observes them, because their cache
-/// lines move between cores like any other.
+/// The atomics of statistics come from std: no model checks them. The simulated machine observes them, because their
+/// cache lines move between cores like any other.
 pub(crate) mod statistics {
     #[cfg(simulated)]
     pub(crate) use super::simulated::atomic::{AtomicU64, Ordering, fence};

@@ -363,7 +363,7 @@ impl<E: Environment> Core<E> {
     /// Queues up as an opener, unless a connection turns out to be available. Establishes INV-5 as `queue_up` does.
     ///
     /// Does not check the phase, for three reasons. A clear does not fail a check-out whose own connection is on the
-    /// way. If that connection is yet to be created, `Permit::create` refuses to create it unless the pool is ready
+    /// way. If that connection was not created yet, `Permit::create` refuses to create it unless the pool is ready
     /// again. And a pool that is not ready has nothing to hand over.
     fn queue_up_as_opener(self: &Arc<Self>) -> Result<Seat<Grant<E>>, Idle<E>> {
         loop {

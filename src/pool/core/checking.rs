@@ -82,8 +82,8 @@ impl<E: Environment> Checking<E> {
     #[allow(unsafe_code)]
     pub fn connection(&mut self) -> (&mut E::Connection, impl Fn() -> bool) {
         let held = self.held;
-        // SAFETY: INV-1: we own the slot. The borrow is the token's, and exclusive. The function does not touch the
-        // connection.
+        // SAFETY: INV-1: we own the slot. The borrow lasts as long as the exclusive borrow of the token. The function
+        // does not touch the connection.
         let connection = unsafe { self.held.slot().value_mut() }.expect("BUG: a check without its connection");
         (connection, move || held.is_stale())
     }

@@ -361,7 +361,7 @@ impl<E: Environment> Core<E> {
     /// its generation is not the requested one.
     ///
     /// Available connections leave the shards at once, and the next check-outs and maintenance close them. Waiters fail
-    /// with [`Refusal::Paused`]; openers go on.
+    /// with [`Refusal::Paused`]; openers continue.
     ///
     /// # Errors
     ///

@@ -77,7 +77,8 @@ impl<E: Environment> Draining<E> {
     pub fn revocable(&mut self) -> (&mut E::Connection, Revocation<'_, E>) {
         let Self { number, held } = self;
         let revocation = Revocation { number: *number, held: *held, draining: PhantomData };
-        // SAFETY: INV-1: we own the slot. The borrow is the token's, and the revocation does not touch the connection.
+        // SAFETY: INV-1: we own the slot. The borrow lasts as long as the exclusive borrow of the token, and the
+        // revocation does not touch the connection.
         let connection = unsafe { held.slot().value_mut() };
         (connection.expect("BUG: a drain without its connection"), revocation)
     }

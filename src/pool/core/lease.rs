@@ -90,8 +90,8 @@ impl<E: Environment> Lease<E> {
     #[allow(unsafe_code)]
     pub fn interruptible(&mut self) -> (&mut E::Connection, Interruption<'_, E::Connection>) {
         let slot = self.0.slot();
-        // SAFETY: INV-1: we own the slot. The borrow is the token's, and exclusive. An `Interruption` does not lead to
-        // the connection.
+        // SAFETY: INV-1: we own the slot. The borrow lasts as long as the exclusive borrow of the token. An
+        // `Interruption` does not lead to the connection.
         let connection = unsafe { slot.value_mut() }.expect("BUG: the lease has no connection");
         (connection, Interruption { slot, waits: false })
     }
@@ -117,7 +117,7 @@ impl<E: Environment> Deref for Lease<E> {
 
     #[inline]
     fn deref(&self) -> &E::Connection {
-        // SAFETY: INV-1: we own the slot. The borrow is the token's.
+        // SAFETY: INV-1: we own the slot. The borrow lasts as long as the borrow of the token.
         unsafe { self.0.slot().value_ref() }.expect("BUG: the lease has no connection")
     }
 }
@@ -126,7 +126,7 @@ impl<E: Environment> Deref for Lease<E> {
 impl<E: Environment> DerefMut for Lease<E> {
     #[inline]
     fn deref_mut(&mut self) -> &mut E::Connection {
-        // SAFETY: INV-1: we own the slot. The borrow is the token's, and exclusive.
+        // SAFETY: INV-1: we own the slot. The borrow lasts as long as the exclusive borrow of the token.
         unsafe { self.0.slot().value_mut() }.expect("BUG: the lease has no connection")
     }
 }

@@ -184,8 +184,8 @@ impl<E: Environment> Core<E> {
 
     /// Removes perished connections from the shards, and worn connections that the pool can spare (`perished.rs`).
     ///
-    /// A shard is left alone unless a scan finds such a connection in it. If such a connection is found, the stack is
-    /// detached, and the good connections are pushed back, oldest first.
+    /// A shard is left alone unless a scan finds a perished or worn connection in it. If such a connection is found,
+    /// the stack is detached, and the good connections are pushed back, oldest first.
     ///
     /// # Race window
     ///

@@ -223,7 +223,7 @@ impl<E: Environment> Core<E> {
         self.measures.retries.count();
     }
 
-    /// Returns a snapshot of the metrics. Takes the locks that [`Core::status`] takes, and the registry's.
+    /// Returns a snapshot of the metrics. Takes the locks that [`Core::status`] takes, and the registry's lock.
     pub fn metrics(&self) -> PoolMetrics {
         let measures = &self.measures;
         // The ends come before their beginnings: uses, then check-outs, then establishments, then creations.

@@ -84,7 +84,7 @@
 //!
 //! INV-8 (drains keep no check-out waiting, beyond a close): if a check-out is waiting while connections are being
 //! drained, then a permit is free, or `maxConnecting` does not admit a connection, or a drain was displaced and its
-//! connection is yet to be closed, or a thread is about to displace a drain. Each change that could break this is a
+//! connection is not closed yet, or a thread is about to displace a drain. Each change that could break this is a
 //! change of the capacity word, and the thread that makes the change looks at the word: a check-out that queues up, a
 //! drain that begins, a connection that stops being pending, and a displaced connection that is closed.
 //!

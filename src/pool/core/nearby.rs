@@ -26,7 +26,7 @@ use super::slab::{Link, Slot, Stamp};
 /// INV-16 (a note leads to a living shard of this process): a core's number is never given to another core, and its
 /// shards stay in place while it lives. So a caller that borrows the core with the note's number may use the note's
 /// shard. A forked child forgets its note, and notes a core of the parent only while `Core::note_own_shard` runs. So a
-/// core that a note names is not the parent's.
+/// note never names a core of the parent.
 ///
 /// # The last slot
 ///
@@ -102,7 +102,7 @@ impl<E: Environment> Core<E> {
         let noted = E::with_nearby(|note| (note.core.get() == self.number).then(|| note.shard.get()));
         let Some(noted) = noted else { return Some(self.preferred_shard()) };
         let shard = noted?;
-        // SAFETY: INV-16: the shard is this core's, which `self` borrows.
+        // SAFETY: INV-16: the shard belongs to this core, which `self` borrows.
         Some(unsafe { shard.as_ref() })
     }
 
@@ -183,7 +183,8 @@ impl<E: Environment> Core<E> {
 }
 
 /// From the push on, the connection belongs to other threads, which may close it and the pool, and free the core. So
-/// neither is touched after the push, here or in the callers, and no parameter is a reference to either: see [`Shard`].
+/// the connection and the core are not touched after the push, here or in the callers, and no parameter is a reference
+/// to them: see [`Shard`].
 #[allow(unsafe_code)]
 impl<E: Environment> Held<E> {
     /// Puts the slot back if the calling thread took it from this shard and the shard has not changed since. Returns
@@ -197,7 +198,7 @@ impl<E: Environment> Held<E> {
             if !is_noted || !shard.is_at(without) {
                 return None;
             }
-            // SAFETY: INV-1: we own the slot. Its core is the shard's.
+            // SAFETY: INV-1: we own the slot. The slot and the shard belong to the same core.
             note.with.set(unsafe { shard.put_back(without, self.slot_pointer()) }?);
             Some(())
         });
@@ -205,7 +206,7 @@ impl<E: Environment> Held<E> {
     }
 
     /// Makes available a connection that was not put back, in a pool that neither vets connections nor emits events.
-    /// Tries to push it onto this shard, which is usually the calling thread's.
+    /// Tries to push it onto this shard, which is usually the shard of the calling thread.
     ///
     /// A separate function, so that a check-in that puts the connection back does not save registers.
     #[inline(never)]
@@ -219,7 +220,7 @@ impl<E: Environment> Held<E> {
         let pushed = E::with_nearby(|note| {
             // The code that judges the connection's condition may have used another pool since.
             let is_noted = ptr::eq(note.shard.get().as_ptr(), shard);
-            // SAFETY: INV-1: we own the slot. Its core is the shard's and the slab's.
+            // SAFETY: INV-1: we own the slot. The slot, the shard and the slab belong to the same core.
             let (link, with) = unsafe { shard.try_push(slab, self.slot_pointer(), is_current) }.ok()?;
             if is_noted {
                 note.note(self.slot_pointer(), link);

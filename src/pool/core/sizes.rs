@@ -36,8 +36,8 @@ impl Sizes {
     }
 }
 
-/// The sizes word. It changes under the registry's lock and the wait list's, and together with the capacity word, so
-/// that a check-out never exceeds a limit that it has read too early:
+/// The sizes word. It changes under the registry's lock and the wait list's lock, and together with the capacity word,
+/// so that a check-out with an outdated reading never exceeds a limit:
 ///
 /// | an admission by [`Capacity::try_admit`](super::capacity::Capacity::try_admit) | a resize |
 /// | --- | --- |

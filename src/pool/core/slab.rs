@@ -65,9 +65,9 @@ pub(super) struct Slot<C> {
     /// The waker to wake when the connection is interrupted.
     ///
     /// INV-6 (waker ownership): while the stamp is `watched`, no thread touches this cell. The thread that clears that
-    /// mark, the owner or an interrupter, may touch it. Without the mark, the cell is the owner's, with one exception.
-    /// An interrupter holds the lock `interrupting` from before it sets `interrupted` until it has taken the waker, and
-    /// an owner that finds that mark waits for the lock.
+    /// mark, the owner or an interrupter, may touch it. Without the mark, the cell belongs to the owner, with one
+    /// exception. An interrupter holds the lock `interrupting` from before it sets `interrupted` until it has taken the
+    /// waker, and an owner that finds that mark waits for the lock.
     waker: UnsafeCell<Option<Waker>>,
     interrupting: Mutex<()>,
     /// Where and when the connection was checked out. Created by the owner when it is first needed.
@@ -96,8 +96,8 @@ pub(super) struct Record {
     pub(super) core: Option<Arc<dyn Any + Send + Sync>>,
 }
 
-// SAFETY: INV-1: one owner at a time touches `record` and `value`, on any thread, hence `C: Send`. INV-6 guarantees the
-// same for `waker`.
+// SAFETY: INV-1: one owner at a time touches `record` and `value`, on any thread, so `C` must be `Send`. INV-6
+// guarantees the same for `waker`.
 #[allow(unsafe_code)]
 unsafe impl<C: Send> Sync for Slot<C> {}
 
@@ -284,8 +284,8 @@ impl<C> Slot<C> {
     /// which has not left a waker yet.
     #[inline]
     fn watch(&self, waker: Waker) -> bool {
-        // SAFETY: INV-6: not watched, so the cell is the owner's. An interrupter that sets its mark now does not find a
-        // watch.
+        // SAFETY: INV-6: not watched, so the cell belongs to the owner. An interrupter that sets its mark now does not
+        // find a watch.
         self.waker.with_mut(|present| unsafe { *present = Some(waker) });
         // ORD: AcqRel; the Release pairs with the Acquire in `interrupt` and publishes the waker. The Acquire has the
         // same purpose as in `stamp`.

@@ -320,7 +320,7 @@ impl<E: Environment> Idle<E> {
     /// Returns the connection.
     #[allow(unsafe_code)]
     pub(super) fn connection(&mut self) -> &mut E::Connection {
-        // SAFETY: INV-1: we own the slot. The borrow is the token's, and exclusive.
+        // SAFETY: INV-1: we own the slot. The borrow lasts as long as the exclusive borrow of the token.
         unsafe { self.0.slot().value_mut() }.expect("BUG: an idle token without its connection")
     }
 

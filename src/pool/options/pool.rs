@@ -255,8 +255,8 @@ pub enum BackgroundInterval {
     /// Without `minPoolSize`, `maxIdleTimeMS` and a lifetime, the passing of time does not create work, and maintenance begins only
     /// when there is work. In load-balanced mode it always begins at intervals.
     Every(Duration),
-    /// Maintenance never begins. This is for tests: such a pool does not open connections towards `minPoolSize`, does
-    /// not close idle connections without traffic, and does not interrupt connections in use.
+    /// Maintenance never begins. This is for tests: a pool without maintenance does not open connections towards
+    /// `minPoolSize`, does not close idle connections without traffic, and does not interrupt connections in use.
     Never,
 }
 

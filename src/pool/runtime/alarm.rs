@@ -33,7 +33,7 @@ pub(crate) async fn before_alarm<F: Future>(limit: Duration, future: F) -> Optio
     }
 }
 
-/// Returns whether tokio's clock agrees with the system's. It does not if a test has paused or advanced it.
+/// Returns whether tokio's clock agrees with the system's clock. It does not if a test has paused or advanced it.
 fn is_clock_running() -> bool {
     let before = std::time::Instant::now();
     let shown = Instant::now().into_std();

@@ -21,7 +21,7 @@ type Close = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// Has the establisher close a connection, which counts until `closing` is dropped.
 ///
 /// A close that completes at once does not need a task. A longer close continues in a task on the pool's runtime or,
-/// failing that, on the caller's. Without a runtime, the future is dropped.
+/// without one, on the caller's runtime. Without a runtime, the future is dropped.
 ///
 /// Catches a panic, so that the pool still closes its other connections. The panic hook has already reported it.
 #[cold]

@@ -68,8 +68,8 @@ impl<E: Establish> Connection<E> {
         self.lease.address()
     }
 
-    /// Returns the generation in which the connection was created: its service's in load-balanced mode, otherwise the
-    /// pool's.
+    /// Returns the generation in which the connection was created: the generation of its service in load-balanced mode,
+    /// otherwise of the pool.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.lease.service().map_or_else(|| self.lease.generation(), |(_, generation)| generation)

@@ -15,8 +15,8 @@ use crate::pool::sync::{Watch, contain};
 
 /// Spawns a task in which the establisher drains the connection.
 ///
-/// The task runs on the pool's runtime or, failing that, on the caller's. If there is no runtime, or it is shutting
-/// down, or the pool does not spawn tasks, the connection is closed.
+/// The task runs on the pool's runtime or, without one, on the caller's runtime. If there is no runtime, or it is
+/// shutting down, or the pool does not spawn tasks, the connection is closed.
 #[cold]
 pub(super) fn begin<E: Establish>(draining: Draining<TokioEnvironment<E>>) {
     if !draining.environment().has_tasks {

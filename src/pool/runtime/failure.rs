@@ -44,7 +44,8 @@ impl FailedConnection<'_> {
         self.service.map(|(service_id, _)| service_id)
     }
 
-    /// Returns the generation of the failed connection: its service's in load-balanced mode, otherwise the pool's.
+    /// Returns the generation of the failed connection: the generation of its service in load-balanced mode, otherwise
+    /// of the pool.
     pub(crate) fn generation(&self) -> Option<u64> {
         self.service.map(|(_, generation)| generation).or(self.error.generation())
     }

@@ -74,8 +74,8 @@ use crate::pool::sync::Contained;
 ///
 /// A pool starts paused. [`Pool::ready`] makes it serve check-outs, and [`Pool::clear`] pauses it again. The monitors
 /// of a [`Client`](crate::Client) do both for the client's pools. If you build a pool yourself, your application must
-/// do so. A pool that is never cleared stays ready: its check-outs fail while the server cannot be reached, and succeed
-/// again when it can.
+/// call them. A pool that is never cleared stays ready: its check-outs fail while the server cannot be reached, and
+/// succeed again when it can.
 ///
 /// [`Endpoint::pool`](crate::Endpoint::pool) makes a pool of connections to a MongoDB server, and [`Pool::builder`]
 /// makes a pool of any other connections. Clones are handles to the same pool. Dropping the last handle closes the
@@ -130,18 +130,18 @@ use crate::pool::sync::Contained;
 /// connections that it inherited, without sending anything on them. Connections that were checked out at the time of
 /// the fork still belong to the parent and must not be used in the child. Dropping them there is allowed.
 ///
-/// For a subscriber, the child's pool continues the parent's, so counts made from the events remain correct in the
+/// For a subscriber, the child's pool continues the parent's pool, so counts made from the events remain correct in the
 /// child. If the pool was ready, it emits `PoolCleared`. For every inherited connection it emits `ConnectionClosed`
 /// with the reason "stale", preceded by `ConnectionCheckedIn` if the connection was in use. The numbers of new
-/// connections follow the parent's. A call that another thread was making to the pool at the time of the fork does not
-/// emit any further events in the child. If that call was telling subscribers of a check-out or a check-in, the child
-/// considers the event delivered.
+/// connections continue the numbers of the parent's pool. A call that another thread was making to the pool at the time
+/// of the fork does not emit any further events in the child. If that call was telling subscribers of a check-out or a
+/// check-in, the child considers the event delivered.
 ///
-/// The parent's work does not continue in the child, even if the child inherits a runtime: neither the background task
-/// nor the opening of a connection. A check-out that was waiting at the time of the fork fails with
-/// [`PoolClearedError`](crate::PoolClearedError) when the child polls it. Nothing in the child wakes such a check-out,
-/// so do not rely on this error. The resources of such futures are leaked: the socket of a connection that was being
-/// established stays open in the child.
+/// The parent's work does not continue in the child, even if the child inherits a runtime: the background task does not
+/// run there, and the opening of a connection does not go on. A check-out that was waiting at the time of the fork
+/// fails with [`PoolClearedError`](crate::PoolClearedError) when the child polls it. Nothing in the child wakes such a
+/// check-out, so do not rely on this error. The resources of such futures are leaked: the socket of a connection that
+/// was being established stays open in the child.
 ///
 /// In the child, an [`Endpoint`](crate::Endpoint) derives its keys from the password again, and obtains its own OIDC
 /// tokens. The parent's keys and tokens are leaked in the child and are not wiped from its memory.
@@ -306,7 +306,7 @@ impl<E: Establish> Pool<E> {
     }
 
     /// Makes all connections to one service stale, in load-balanced mode. The pool stays ready. Returns whether there
-    /// were such connections.
+    /// were any.
     ///
     /// # Errors
     ///

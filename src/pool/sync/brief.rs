@@ -63,8 +63,8 @@ pub struct BriefLock<T> {
     requests: AtomicPtr<Request<T>>,
 }
 
-// SAFETY: the lock gives access to the value to one thread at a time, hence `T: Send`. Everything that moves between
-// threads with a request is `Send`: see `run`.
+// SAFETY: the lock gives access to the value to one thread at a time, so `T` must be `Send`. Everything that moves
+// between threads with a request is `Send`: see `run`.
 #[allow(unsafe_code)]
 unsafe impl<T: Send> Sync for BriefLock<T> {}
 // SAFETY: as above. While a lock is being moved, no thread uses it, so there are no requests.
@@ -181,7 +181,7 @@ impl<T> BriefLock<T> {
         (seems_free && self.try_acquire()).then(|| self.guard(ptr::null()))
     }
 
-    /// Runs a section under the lock, on this thread or on the holder's, and returns its result.
+    /// Runs a section under the lock, on this thread or on the thread of the holder, and returns its result.
     ///
     /// `now` and the result of `later` are the same section, and one of them runs. `now` runs at once and on this
     /// thread, so that the compiler can inline it. `later` may do in advance what `now` does under the lock. The
@@ -346,7 +346,7 @@ impl<T> BriefLock<T> {
                 Some(run) => {
                     // Read first, because the request may be gone once it is served. SAFETY: INV-13: as above.
                     left = request.next.with(|next| unsafe { *next });
-                    // SAFETY: `run` belongs to the request. The value is this thread's, which holds the lock.
+                    // SAFETY: `run` belongs to the request. The value belongs to this thread, which holds the lock.
                     self.value.with_mut(|value| unsafe { run(this, &mut *value) });
                     Request::<T>::SERVED
                 }

@@ -6,7 +6,7 @@
 //! code, memory layout and values as when it ships. Only time is simulated.
 //!
 //! Each access names its location in the source, so that the simulator can name the words in its reports. Without a
-//! machine, everything is std's.
+//! machine, all operations are the operations of std.
 
 use std::panic::Location;
 use std::sync::OnceLock;

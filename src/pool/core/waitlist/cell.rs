@@ -40,7 +40,7 @@ pub(super) struct Cell<G> {
     parking: Parking,
 }
 
-// SAFETY: INV-4, and the lock for `other_end`. A grant moves from the granter's thread to the waiter's.
+// SAFETY: INV-4, and the lock for `other_end`. A grant moves from the granter's thread to the waiter's thread.
 #[allow(unsafe_code)]
 unsafe impl<G: Send> Sync for Cell<G> {}
 // SAFETY: as above.

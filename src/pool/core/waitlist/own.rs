@@ -83,7 +83,8 @@ impl Parking {
     ///
     /// # Safety
     ///
-    /// The caller is the granter, and `grant` publishes the grant. The parking is the granter's until then (INV-4).
+    /// The caller is the granter, and `grant` publishes the grant. The parking belongs to the granter until then
+    /// (INV-4).
     #[inline]
     pub(super) unsafe fn release(&self, grant: impl FnOnce()) -> Option<Waker> {
         // SAFETY: the caller guarantees it.
