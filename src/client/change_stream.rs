@@ -1,4 +1,5 @@
-//! Change streams: the changes to a collection, a database or the whole cluster. They survive server failures.
+//! Change streams: the changes to a collection, a database or the whole cluster. Change streams survive server
+//! failures.
 //!
 //! A [`ChangeStream`] reads from a cursor. When the cursor fails with an error that the specification calls resumable,
 //! the stream opens a new cursor at its current position (Change Streams, "Resume Process").
@@ -53,8 +54,8 @@ const MAX_PAUSE: Duration = Duration::from_secs(1);
 /// # Failures
 ///
 /// After a network error, an election, or another error that the specification calls resumable, the stream selects a
-/// server again, and continues after the last event that it returned. It does so once for each failure: if a cursor
-/// cannot be opened, `next` returns the error and the stream is over. To continue anyway, watch again with
+/// server again, and continues after the last event that it returned. The stream tries this once for each failure: if
+/// no cursor can be opened, `next` returns the error and the stream is over. To continue anyway, watch again with
 /// `resumeAfter` and [`resume_token`](Self::resume_token).
 ///
 /// If two resumptions follow each other without an event or an empty batch between them, the stream waits before the

@@ -85,7 +85,7 @@ impl QueueNumber {
     }
 }
 
-/// A cursor in the queue. It leaves the queue when the value drops.
+/// A cursor in the queue. The cursor leaves the queue when this value drops.
 #[must_use = "dropping the guard leaves the queue"]
 pub(super) struct QueueGuard(QueueNumber);
 

@@ -101,9 +101,9 @@ pub enum CommandFailure {
     /// The server's error for a sensitive command. Only these fields are shown.
     #[non_exhaustive]
     Redacted {
-        /// The server's number for the error.
+        /// The server's error code.
         code: i32,
-        /// The server's name for the error; empty if there is none.
+        /// The server's error name; empty if there is none.
         code_name: String,
         /// The error labels.
         labels: Labels,
@@ -130,8 +130,8 @@ pub struct CommandSource {
     pub command_name: String,
     /// The database that the command runs on.
     pub database_name: String,
-    /// The number of the command, unique in this process. It is not the number in the message's header, which is unique
-    /// only within one connection.
+    /// The number of the command, unique in this process. The number in the message's header is a different number,
+    /// which is unique only within one connection.
     pub request_id: i64,
     /// The number of the operation, unique in this process: the same for all attempts of an operation, and for all
     /// commands of one bulk write.
@@ -152,8 +152,8 @@ pub struct CommandSource {
 /// Receives a client's command events. Every `Fn(&CommandEvent)` is a subscriber.
 ///
 /// The task that runs the command calls the subscriber, and waits for it. A slow subscriber therefore slows operations
-/// down: if its work may take long, it should pass the event on. A panic is caught. It may use the client, but must not
-/// block on it.
+/// down: if its work may take long, it should pass the event on. A panic is caught. A subscriber may use the client,
+/// but must not block on it.
 pub trait CommandSubscriber: Send + Sync + 'static {
     /// Receives an event.
     fn on_event(&self, event: &CommandEvent);
@@ -303,8 +303,8 @@ impl CommandEvents {
         boxed(|| self.run_observed(connection, command, operation)).await
     }
 
-    /// Returns whether the commands of an operation have events or spans. They have none if only the server selections
-    /// of the operation are observed.
+    /// Returns whether the commands of an operation have events or spans. There are no events or spans if only the
+    /// server selections of the operation are observed.
     fn observes(&self, operation: &Observation) -> bool {
         operation.span().is_some() || (operation.is_observed() && self.has_events())
     }

@@ -37,7 +37,7 @@ pub(crate) const PAUSE: Duration = Duration::from_millis(10);
 /// The results of a query.
 ///
 /// [`next`](Self::next) returns values of type `T`: owned raw documents, or, after [`typed`](Self::typed), any type
-/// that serde can read from them. It asks the server for the next batch when the current batch is used up.
+/// that serde can read from them. The cursor asks the server for the next batch when the current batch is used up.
 /// [`next_document`](Self::next_document) lends raw documents out without copying them. As a [`Stream`], the cursor
 /// yields the same values as `next`.
 ///

@@ -1,4 +1,4 @@
-//! Telling servers that sessions have ended (`endSessions`): at a shutdown, and of sessions that cannot be reused.
+//! Tells servers that sessions have ended (`endSessions`): at a shutdown, and for sessions that cannot be reused.
 
 use std::mem;
 use std::panic::Location;

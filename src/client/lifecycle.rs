@@ -87,9 +87,10 @@ impl Client {
     ///
     /// The sessions are ended first. Then idle connections are closed. If operations are still running, one connection
     /// stays open, to end their sessions after the last operation. If no connection is idle at first, the client waits
-    /// up to a second for a connection. It waits for the server's reply for at most a quarter of a second. Operations
-    /// that begin after the pools have closed fail with [`ServerSelectionError::Closed`]. Dropping the last clone of a
-    /// client also closes its pools, but does not end sessions: the servers end them after half an hour without use.
+    /// up to a second for a connection. The client waits for the server's reply for at most a quarter of a second.
+    /// Operations that begin after the pools have closed fail with [`ServerSelectionError::Closed`]. Dropping the last
+    /// clone of a client also closes its pools, but does not end sessions: the servers end them after half an hour
+    /// without use.
     ///
     /// # Cancel safety
     ///

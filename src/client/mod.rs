@@ -174,8 +174,8 @@ const DEFAULT_SESSION_TIMEOUT_MINUTES: i64 = 30;
 /// # Forks
 ///
 /// A forked child may use a client that it inherits. In the child, the client monitors the servers anew, on new
-/// connections, and leaves the parent's connections alone. It does not share sessions with the parent. The `_id`s that
-/// it adds to documents differ from the `_id`s of the parent and of its other children.
+/// connections, and leaves the parent's connections alone. The child's client does not share sessions with the parent.
+/// The `_id`s that the child adds to documents differ from the `_id`s of the parent and of the parent's other children.
 #[derive(Clone)]
 pub struct Client {
     inner: Arc<Inner>,
@@ -254,8 +254,8 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets the resolver for an SRV name (`mongodb+srv://`), instead of the system's configuration. It caches according
-    /// to its own settings.
+    /// Sets the resolver for an SRV name (`mongodb+srv://`), instead of the system's configuration. The resolver caches
+    /// according to its own settings.
     #[cfg(feature = "srv")]
     #[doc(alias = "resolver_config")]
     pub fn resolver(mut self, resolver: crate::endpoint::hickory_resolver::TokioResolver) -> Self {
@@ -306,7 +306,7 @@ impl Client {
     /// Appends the name of a wrapping library to the metadata that connections send with their hello (MongoDB
     /// Handshake, "Metadata updates after MongoClient initialization").
     ///
-    /// It applies to all clones of the client, and to connections that are opened from now on, including the
+    /// The change applies to all clones of the client, and to connections that are opened from now on, including the
     /// connections of monitors. It does not open or close connections. A library that was already appended, or that
     /// [`Options::driver_info`](crate::Options#structfield.driver_info) names, is not appended again.
     ///

@@ -123,8 +123,8 @@ impl<'a> Operation<'a> {
     /// Sets `timeoutMS`: how long the operation may take in total, from the selection of a server to the end of the last
     /// attempt. The default is [`Options::timeout`](crate::Options::timeout). Zero means no limit.
     ///
-    /// The client sends the remaining time as `maxTimeMS`, and omits this field from the command's document. It does
-    /// not inspect the document of [`Operation::new`]: the server refuses a command that contains the field twice.
+    /// The client sends the remaining time as `maxTimeMS`, and omits this field from the command's document. The client
+    /// does not inspect the document of [`Operation::new`]: the server refuses a command that contains the field twice.
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.command = self.command.timeout(limit);
         self

@@ -170,7 +170,7 @@ impl<'c> Query<'c> {
         self
     }
 
-    /// Sets what `timeoutMS` limits. It requires a `timeoutMS`, in the query or in the options.
+    /// Sets what `timeoutMS` limits. This requires a `timeoutMS`, in the query or in the options.
     pub fn timeout_mode(mut self, mode: TimeoutMode) -> Self {
         self.timeout_mode = Some(mode);
         self

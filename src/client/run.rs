@@ -58,7 +58,7 @@ impl Client {
     /// client returns the reply without inspecting it, so the caller must check both fields.
     ///
     /// With the write concern `w: 0`, the server does not answer `insert`, `update`, `delete` and `bulkWrite`, and the
-    /// reply is `{ ok: 1 }`. It answers all other commands.
+    /// reply is `{ ok: 1 }`. The server answers all other commands.
     ///
     /// The client adds `lsid` and the other fields of the session, `$clusterTime`, `$readPreference`, and the read
     /// concern and write concern of the options. The command's document must not contain `lsid`, `txnNumber` or
@@ -66,7 +66,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`ClientError`] says how far the operation got.
+    /// [`ClientError`] tells how far the operation got.
     ///
     /// # Cancel safety
     ///

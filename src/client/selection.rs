@@ -21,9 +21,9 @@ const OUTPUT_ON_SECONDARIES: i32 = 13;
 pub enum Access<'a> {
     /// It writes.
     Write,
-    /// It reads, from the servers that the read preference allows.
+    /// A read, from the servers that the read preference allows.
     Read(&'a ReadPreference),
-    /// It reads and writes its result: an aggregation with `$out` or `$merge`.
+    /// A read that writes its result: an aggregation with `$out` or `$merge`.
     Output(&'a ReadPreference),
 }
 

@@ -151,8 +151,8 @@ impl Session {
 
     /// Starts a transaction. Sends nothing: the server learns of the transaction from the first command.
     ///
-    /// The error of a command may abort the transaction on the server. A commit is then refused with the server's error
-    /// `NoSuchTransaction`.
+    /// If a command fails, the server may have aborted the transaction. A commit is then refused with the server's
+    /// error `NoSuchTransaction`.
     ///
     /// # Errors
     ///
@@ -164,7 +164,8 @@ impl Session {
         Ok(())
     }
 
-    /// Commits the transaction. It may be called again if the error has the label `UnknownTransactionCommitResult`.
+    /// Commits the transaction. The method may be called again if the error has the label
+    /// `UnknownTransactionCommitResult`.
     ///
     /// # Errors
     ///

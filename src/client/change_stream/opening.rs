@@ -156,8 +156,8 @@ impl<'c, T, C: AnyClient> Watch<'c, T, C> {
         self
     }
 
-    /// Sets how long the server waits for events before it replies that there are none (`maxAwaitTimeMS`). It must be less
-    /// than `timeoutMS`. By default a server waits for one second.
+    /// Sets how long the server waits for events before it replies that there are none (`maxAwaitTimeMS`). This time
+    /// must be less than `timeoutMS`. By default a server waits for one second.
     pub fn max_await_time(mut self, limit: Duration) -> Self {
         self.max_await_time = Some(limit);
         self
@@ -170,7 +170,7 @@ impl<'c, T, C: AnyClient> Watch<'c, T, C> {
         self
     }
 
-    /// Sets the session that the stream belongs to. By default it uses a session of its own.
+    /// Sets the session that the stream belongs to. By default, the stream uses its own session.
     pub fn session(mut self, session: &'c mut C::Session) -> Self {
         self.session = Some(sealed::Session::running(session).explicit().clone());
         self
@@ -356,7 +356,8 @@ impl Start {
     /// Returns the stage's fields with this starting position.
     fn stage(&self, given: &RawDocument) -> RawDocumentBuf {
         if !self.has_begun {
-            // All are passed on: if there is more than one, the server refuses the command ("startAtOperationTime").
+            // All starting points are passed on: if there is more than one, the server refuses the command
+            // ("startAtOperationTime").
             return given.to_owned();
         }
         let mut stage = RawDocumentBuf::new();

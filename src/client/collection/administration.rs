@@ -179,7 +179,7 @@ builder!(ListCollections<T> => Cursor<T>);
 pub struct CollectionSpecification {
     /// The name.
     pub name: String,
-    /// The type: `collection`, `view` or `timeseries`. Its name on the wire is `type`.
+    /// The type: `collection`, `view` or `timeseries`. On the wire, this field is named `type`.
     pub collection_type: String,
     /// The options that it was created with.
     pub options: Document,

@@ -47,7 +47,8 @@ impl<T, C: AnyClient> Collection<T, C> {
     /// after an unclean shutdown, or in a sharded cluster.
     ///
     /// This runs the command `count`: see its [behaviour][count] in the server's manual. With version 1 of the Stable
-    /// API and `apiStrict`, that needs MongoDB 5.0.9: earlier versions of the API lacked the command by an oversight.
+    /// API and `apiStrict`, the command needs MongoDB 5.0.9: earlier versions of the API lacked the command by an
+    /// oversight.
     ///
     /// [count]: https://www.mongodb.com/docs/manual/reference/command/count/#behavior
     #[track_caller]

@@ -36,8 +36,8 @@ const HAS_COMMAND: i32 = 25;
 const MESSAGE_OVERHEAD: usize = 1000;
 
 impl Client {
-    /// Prepares writes of any kind to any collections of any databases, in as few commands as the server's limits allow. It needs
-    /// MongoDB 8.0; [`Collection::bulk_write`] does not.
+    /// Prepares writes of any kind to any collections of any databases, in as few commands as the server's limits
+    /// allow. This method needs MongoDB 8.0, but [`Collection::bulk_write`] does not.
     ///
     /// ```no_run
     /// # async fn example(client: wharf::Client) -> Result<(), Box<dyn std::error::Error>> {

@@ -20,7 +20,7 @@ use crate::endpoint::Limit;
 impl<C: AnyClient> Database<C> {
     /// Prepares a command of the application's choice, on the primary. The command is a document, or any value that
     /// serde writes as a document. Await it for the reply, or, after [`typed`](RunCommand::typed), for the reply as any
-    /// type. The client adds no concern to it.
+    /// type. The client adds no read or write concern to the command.
     #[track_caller]
     #[doc(alias = "run_raw_command")]
     pub fn run_command(&self, command: impl Serialize) -> RunCommand<'_, Document, C> {
@@ -28,7 +28,8 @@ impl<C: AnyClient> Database<C> {
     }
 
     /// Prepares a command of the application's choice that opens a cursor, on the primary. Await it for a [`Cursor`] of
-    /// documents, or, after [`typed`](RunCursorCommand::typed), of any type. The client adds no concern to it.
+    /// documents, or, after [`typed`](RunCursorCommand::typed), of any type. The client adds no read or write concern
+    /// to the command.
     ///
     /// ```no_run
     /// # async fn example(shop: wharf::Database) -> Result<(), wharf::ClientError> {
@@ -114,8 +115,8 @@ impl<'c, T, C: AnyClient> RunCursorCommand<'c, T, C> {
         self
     }
 
-    /// Sets `maxTimeMS` of each `getMore`: how long the server waits for new documents. It only applies to cursors that
-    /// await data.
+    /// Sets `maxTimeMS` of each `getMore`: how long the server waits for new documents. This only applies to cursors
+    /// that await data.
     pub fn max_time(mut self, limit: Duration) -> Self {
         self.max_time = Some(limit);
         self
@@ -128,7 +129,7 @@ impl<'c, T, C: AnyClient> RunCursorCommand<'c, T, C> {
         self
     }
 
-    /// Sets what `timeoutMS` limits. It requires a `timeoutMS`, in the call or in the options.
+    /// Sets what `timeoutMS` limits. This requires a `timeoutMS`, in the call or in the options.
     pub fn timeout_mode(mut self, mode: TimeoutMode) -> Self {
         self.timeout_mode = Some(mode);
         self

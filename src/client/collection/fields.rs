@@ -167,7 +167,8 @@ impl Fields {
         self.last = start;
         serialize_to_buffer(&Field { name: field, value }, &mut self.bytes)
             .map_err(|error| refused(argument, error.to_string()))?;
-        // Serializing wraps the element in a document. Its length is removed, and its end becomes the new end.
+        // Serializing wraps the element in a document. The length of this document is removed, and its end becomes the
+        // new end.
         self.bytes.copy_within(start + 4.., start);
         self.bytes.truncate(self.bytes.len() - 4);
         let length = i32::try_from(self.bytes.len()).map_err(|error| refused(argument, error.to_string()))?;

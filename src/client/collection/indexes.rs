@@ -18,7 +18,7 @@ use super::{AnyClient, Collection};
 use crate::endpoint::Limit;
 
 impl<T, C: AnyClient> Collection<T, C> {
-    /// Prepares the creation of an index. It has no effect if the index exists. Await it for the index's name.
+    /// Prepares the creation of an index. This has no effect if the index exists. Await it for the index's name.
     #[track_caller]
     pub fn create_index(&self, model: IndexModel) -> CreateIndex<'_, C> {
         CreateIndex { request: self.request("createIndexes"), model }

@@ -1,8 +1,8 @@
 //! Handles to databases and collections, with the operations that the CRUD specification names.
 //!
 //! A handle creates builders. A builder holds a [`Request`]: the command's document while it is being built, and how to
-//! run it. The client's operations run it. Both clients share the handles and builders: the asynchronous client awaits
-//! a builder, and the blocking client runs its [`Call`].
+//! run it. The client's operations run this command. Both clients share the handles and builders: the asynchronous
+//! client awaits a builder, and the blocking client runs its [`Call`].
 
 mod fields;
 #[macro_use]
@@ -147,7 +147,7 @@ impl sealed::Session for Session {
 
 /// A database of a client: [`Client::database`].
 ///
-/// It is cheap to clone, and can be created at any time.
+/// A handle is cheap to clone, and can be created at any time.
 #[derive(Clone)]
 pub struct Database<C = Client> {
     namespace: Arc<Namespace<C>>,

@@ -344,7 +344,7 @@ macro_rules! cursor_options {
             self
         }
 
-        /// Sets what `timeoutMS` limits. It requires a `timeoutMS`, in the call or in the options.
+        /// Sets what `timeoutMS` limits. This requires a `timeoutMS`, in the call or in the options.
         pub fn timeout_mode(mut self, mode: TimeoutMode) -> Self {
             self.cursor.timeout_mode = Some(mode);
             self

@@ -32,8 +32,8 @@ pub struct UpdateResult {
     pub acknowledged: bool,
     /// The number of documents that the filter matched.
     pub matched_count: u64,
-    /// The number of documents that were changed. It is less than [`matched_count`](Self#structfield.matched_count) if some
-    /// documents already had the new values.
+    /// The number of documents that were changed. This number is less than
+    /// [`matched_count`](Self#structfield.matched_count) if some documents already had the new values.
     pub modified_count: u64,
     /// The `_id` of the document that `upsert` inserted.
     pub upserted_id: Option<Bson>,

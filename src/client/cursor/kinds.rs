@@ -10,7 +10,7 @@ use crate::client::session::name;
 pub enum CursorType {
     /// It ends.
     NonTailable,
-    /// It stays open, and yields documents that are added later to its capped collection.
+    /// The cursor stays open, and yields documents that are added later to its capped collection.
     Tailable,
     /// Like `Tailable`, but the server waits a while for new documents before it replies that there are none. Change
     /// streams use this type.
@@ -30,7 +30,7 @@ impl CursorType {
     }
 }
 
-/// What `timeoutMS` limits, for operations that open cursors (`timeoutMode` of Client Side Operations Timeout).
+/// The scope of `timeoutMS`, for operations that open cursors (`timeoutMode` of Client Side Operations Timeout).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TimeoutMode {

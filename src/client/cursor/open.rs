@@ -81,7 +81,7 @@ pub struct OpenCursor<'c> {
     max_await_time: Option<Duration>,
     cursor_type: Option<CursorType>,
     timeout_mode: Option<TimeoutMode>,
-    /// A document with the field `comment` of each `getMore`, which replaces the command's comment.
+    /// The field `comment` of each `getMore`, as a document, in place of the command's comment.
     comment: Option<RawDocumentBuf>,
     /// The time limit of the query, if it is already running.
     started: Option<Limit>,
@@ -109,13 +109,13 @@ impl OpenCursor<'_> {
         self
     }
 
-    /// Sets what `timeoutMS` limits. It requires a `timeoutMS`, in the operation or in the options.
+    /// Sets what `timeoutMS` limits. This requires a `timeoutMS`, in the operation or in the options.
     pub fn timeout_mode(mut self, mode: TimeoutMode) -> Self {
         self.timeout_mode = Some(mode);
         self
     }
 
-    /// Sets the comment of each `getMore`: a document with the field `comment`, or an empty document for no comment.
+    /// Sets the comment of each `getMore`, as a document with the field `comment`. An empty document means no comment.
     /// The default is the command's comment.
     pub(in crate::client) fn comment(mut self, comment: RawDocumentBuf) -> Self {
         self.comment = Some(comment);
@@ -192,7 +192,7 @@ impl OpenCursor<'_> {
         // its servers are recent enough.
         let takes_comment = connection.is_none() || max_wire_version >= TAKES_COMMENT;
         let session = match session {
-            // A change stream's own session, if the server has none.
+            // This is a change stream's own session, on a server without sessions.
             InSession::Explicit(explicit)
                 if explicit.is_implicit() && !connection.as_ref().is_none_or(has_sessions) =>
             {
@@ -267,7 +267,7 @@ impl<'c> IntoFuture for OpenCursor<'c> {
     }
 }
 
-/// Returns the number of the session's transaction, and, behind a load balancer a number for its queue.
+/// Returns the number of the session's transaction, and, behind a load balancer, a number for its queue.
 fn transaction_of(client: &Client, session: &InSession) -> (Option<i64>, Option<QueueNumber>) {
     let InSession::Explicit(explicit) = session else { return (None, None) };
     let opened_in = explicit.lock().open_transaction();

@@ -49,7 +49,7 @@ impl CursorTime {
         Ok(Self { timeout, mode, running: None })
     }
 
-    /// Keeps the limit of the query running, if it is that of the cursor's whole life.
+    /// Keeps the limit of the query running, if it limits the cursor's whole life.
     pub(super) fn begin(&mut self, limit: Limit) {
         if self.mode == TimeoutMode::CursorLifetime {
             self.running = Some(limit);

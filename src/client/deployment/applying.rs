@@ -66,7 +66,8 @@ impl Afterwards {
             tracing::error!(target: "wharf::topology", address = address.as_str(), %error, "Server cannot be used");
         }
         if let Some(reason) = &self.is_emptied {
-            // Terminal, because only a server of the topology can report other servers ("Other TopologyTypes").
+            // This state is terminal, because only a server of the topology can report other servers ("Other
+            // TopologyTypes").
             tracing::warn!(target: "wharf::topology", reason = reason.as_deref(), "The last server has left the topology");
         }
         self.created.iter().for_each(|server| server.pool.deliver());

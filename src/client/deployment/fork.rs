@@ -1,8 +1,8 @@
 //! A client's deployment in a forked child.
 //!
 //! The child inherits the memory of the monitors, but not the threads that run them, and it may inherit locks that
-//! these threads held. So the child neither uses nor drops its parent's deployment. It starts with a new deployment,
-//! which knows nothing yet.
+//! these threads held. So the child neither uses nor drops its parent's deployment. The child starts with a new
+//! deployment, which knows nothing yet.
 
 use std::sync::{Arc, OnceLock};
 

@@ -13,8 +13,7 @@ use crate::endpoint::{ResolveError, SHORTEST_RESCAN, choose, resolve_again, reso
 use crate::pool::runtime::alarm;
 use crate::text::printable::PrintableError;
 
-/// Keeps looking the servers up until the deployment is closed, or turns out to be of a type that needs no further
-/// look-ups.
+/// Keeps looking the servers up until the deployment is closed, or its type needs no further look-ups.
 ///
 /// # Cancel safety
 ///

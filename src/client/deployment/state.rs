@@ -25,7 +25,7 @@ use crate::text::printable::PrintableError;
 
 /// The servers of a client, with their pools and monitors.
 pub(crate) struct Deployment {
-    /// The options as the application gave them. They have no servers until an SRV name is resolved.
+    /// The options as the application gave them. These options have no servers until an SRV name is resolved.
     given: Arc<Options>,
     /// The handshake of all connections, which is known before the servers are.
     handshake: Arc<Handshake>,
@@ -40,7 +40,7 @@ pub(crate) struct Deployment {
     pub(super) subscribers: Vec<Arc<dyn Subscriber>>,
     pub(super) publisher: Publisher,
     pub(super) snapshot: ArcSwap<Snapshot>,
-    /// Which start of the monitors is current, or 0 if they are not running. Each operation reads it.
+    /// Which start of the monitors is current, or 0 if they are not running. Each operation reads this value.
     running: AtomicU64,
     /// Whether the deployment is closed, for a forked child.
     was_closed: AtomicBool,

@@ -140,9 +140,9 @@ impl<C: AnyClient> Database<C> {
 
 /// A bucket for files: [`Database::gridfs_bucket`].
 ///
-/// It is cheap to clone. The first upload through a bucket or its clones checks whether the bucket contains a file, and
-/// so does the first upload after [`drop`](Self::drop). If the bucket is empty, the upload creates the indexes that
-/// GridFS needs, unless they exist.
+/// A bucket is cheap to clone. The first upload through a bucket or its clones checks whether the bucket contains a
+/// file, and so does the first upload after [`drop`](Self::drop). If the bucket is empty, the upload creates the
+/// indexes that GridFS needs, unless they exist.
 pub struct GridFsBucket<C = Client> {
     shared: Arc<Shared<C>>,
 }

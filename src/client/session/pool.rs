@@ -29,7 +29,7 @@ const PRUNING: Duration = Duration::from_secs(60);
 /// takes one compare-and-swap instead of two. Most operations end on the thread that begins the next operation, and
 /// touch only this place.
 ///
-/// Taking a session and giving it back are lock-free. They allocate memory only when a shard holds more sessions than
+/// Taking a session and giving it back are lock-free. Memory is allocated only when a shard holds more sessions than
 /// ever before. Each session takes 48 bytes, which are never freed. About once a minute, a release to a shard discards
 /// the expired sessions in it.
 ///
@@ -113,8 +113,8 @@ impl ServerSessionPool {
         sessions.map(|session| session.id).collect()
     }
 
-    /// Returns the commands that end these sessions, at most 10,000 in each command. They run on the database `admin`,
-    /// and their replies do not matter.
+    /// Returns the commands that end these sessions, at most 10,000 in each command. The commands run on the database
+    /// `admin`, and their replies do not matter.
     pub fn end_sessions(ids: &[SessionId]) -> impl Iterator<Item = RawDocumentBuf> {
         ids.chunks(MOST_ENDED_AT_ONCE).map(|ids| {
             let mut array = RawArrayBuf::new();

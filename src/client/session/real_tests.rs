@@ -135,7 +135,7 @@ async fn server_understands_sessions_retries_and_transactions() {
     }
     assert_eq!(client.count().await, 2);
 
-    // Nothing in a transaction is visible before its commit, which can be repeated.
+    // Nothing in a transaction is visible before its commit. The commit can be repeated.
     let options = TransactionOptions::default().read_concern("snapshot");
     session.start_transaction(options.clone()).unwrap();
     client.run(&mut session, &WRITE, &insert(2)).await.unwrap();

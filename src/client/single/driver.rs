@@ -151,8 +151,8 @@ impl Driver {
         self.run_within(Limit::Unset, async |_| future.await)
     }
 
-    /// Blocks until the future completes. `begin` creates the future. It receives the time limit, which includes the
-    /// wait for other calls.
+    /// Blocks until the future completes. `begin` creates the future. The closure receives the time limit, which
+    /// includes the wait for other calls.
     ///
     /// # Errors
     ///

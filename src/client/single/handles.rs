@@ -1,4 +1,4 @@
-//! Handles to databases and collections. They are the handles of the asynchronous client, and their builders have a
+//! Handles to databases and collections. These are the handles of the asynchronous client, and their builders have a
 //! method `run`.
 
 use bson::{Bson, Document};

@@ -1,6 +1,6 @@
 //! The client on a single thread: blocking, without threads or background tasks.
 //!
-//! It is meant for a language runtime that embeds wharf, and for command-line tools.
+//! This client is meant for a language runtime that embeds wharf, and for command-line tools.
 //!
 //! ```no_run
 //! use bson::{Document, doc};
@@ -72,8 +72,8 @@
 //!
 //! # How it works
 //!
-//! A private current-thread runtime of tokio drives the asynchronous client. It runs only inside calls (`driver.rs`).
-//! The deployment scans instead of running monitors, and the servers' pools do not spawn anything
+//! A private current-thread runtime of tokio drives the asynchronous client. This runtime runs only inside calls
+//! (`driver.rs`). The deployment scans instead of running monitors, and the servers' pools do not spawn anything
 //! (`src/client/deployment/scanning.rs`).
 
 #[cfg(test)]
@@ -164,8 +164,9 @@ impl fmt::Debug for ClientBuilder {
 }
 
 impl ClientBuilder {
-    /// Adds a subscriber to the events of all connections, which the client also [logs](crate::ClientBuilder::subscriber). It
-    /// must not use the client: see [the module](self#inside-of-a-tokio-runtime).
+    /// Adds a subscriber to the events of all connections, which the client also
+    /// [logs](crate::ClientBuilder::subscriber). The subscriber must not use the client: see [the
+    /// module](self#inside-of-a-tokio-runtime).
     #[doc(alias = "cmap_event_handler")]
     pub fn subscriber(self, subscriber: impl Subscriber) -> Self {
         Self { builder: self.builder.subscriber(subscriber) }

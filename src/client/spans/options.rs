@@ -63,9 +63,9 @@ impl TracingOptions {
         self
     }
 
-    /// Sets the number of characters after which the attribute `db.query.text` is truncated. It contains the command as
-    /// extended JSON, and possibly personal data. Zero omits the attribute. The default is the value of the environment
-    /// variable `OTEL_RUST_INSTRUMENTATION_MONGODB_QUERY_TEXT_MAX_LENGTH`, or else zero.
+    /// Sets the number of characters after which the attribute `db.query.text` is truncated. This attribute contains
+    /// the command as extended JSON, and possibly personal data. Zero omits the attribute. The default is the value of
+    /// the environment variable `OTEL_RUST_INSTRUMENTATION_MONGODB_QUERY_TEXT_MAX_LENGTH`, or else zero.
     pub fn query_text_max_length(mut self, characters: usize) -> Self {
         self.query_text_max_length = Some(characters);
         self

@@ -45,7 +45,7 @@ pub enum TopologyEvent {
         /// The description after the change.
         new: TopologyView,
     },
-    /// `ServerOpeningEvent`: a server joined the topology. It is not monitored yet.
+    /// `ServerOpeningEvent`: a server joined the topology. The server is not monitored yet.
     #[non_exhaustive]
     ServerOpening {
         /// The client's topology.
@@ -73,8 +73,8 @@ pub enum TopologyEvent {
         /// The description after the change.
         new: ServerView,
     },
-    /// `ServerHeartbeatStartedEvent`: the monitor of a server begins a check. If this opens a connection, the event
-    /// precedes the creation of its socket.
+    /// `ServerHeartbeatStartedEvent`: the monitor of a server begins a check. If the check opens a connection, the
+    /// event precedes the creation of its socket.
     #[non_exhaustive]
     ServerHeartbeatStarted {
         /// The client's topology.

@@ -246,7 +246,7 @@ fn is_for_bson<T>() -> bool {
     type_name::<T>() == type_name::<Bson>()
 }
 
-/// A value in Extended JSON: documents with one key each around the value.
+/// A value in Extended JSON, wrapped in documents with one key each.
 struct Extended {
     keys: std::slice::Iter<'static, &'static str>,
     value: Leaf,
