@@ -57,15 +57,24 @@
 //! # Features
 //!
 //! On by default: `mongodb`, for everything that connects to MongoDB. Without the default features, wharf is the pool
-//! for connections of any type, without BSON or TLS. These are also on by default, and each implies `mongodb`:
-//! `gridfs`, for files of any length; `snappy`, `zlib` and `zstd`, one for each [`Compressor`]; `srv`, for
-//! `mongodb+srv://`; `aws` and `oidc`, for the mechanisms `MONGODB-AWS` and `MONGODB-OIDC`; `ocsp`, which asks
-//! responders about revoked certificates. Off by default: `serde`, which implements its traits for [`PoolStatus`],
-//! [`ServiceStatus`], [`metrics`], [`Holder`], [`PoolOptions`] and [`Options`], writes no secrets, and
-//! [reads options](guide::options#from-files-and-environment-variables); `opentelemetry` and
-//! `metrics-facade`, which export a pool's metrics (see [`telemetry`]), and the former also a client's spans (see [the
-//! guide](guide::metrics_and_traces#traces)); `log`, which also sends log messages to the `log` crate when `tracing`
-//! has no subscriber; `event-listener-queue`, which makes waiters park on event-listener events, for comparison.
+//! for connections of any type, without BSON or TLS.
+//!
+//! These are also on by default, and each implies `mongodb`:
+//!
+//! - `gridfs`: files of any length.
+//! - `snappy`, `zlib` and `zstd`: one for each [`Compressor`].
+//! - `srv`: the scheme `mongodb+srv://`.
+//! - `aws` and `oidc`: the mechanisms `MONGODB-AWS` and `MONGODB-OIDC`.
+//! - `ocsp`: asks responders about revoked certificates.
+//!
+//! Off by default:
+//!
+//! - `serde`: implements its traits for [`PoolStatus`], [`ServiceStatus`], [`metrics`], [`Holder`], [`PoolOptions`] and
+//!   [`Options`]. It writes no secrets, and it [reads options](guide::options#from-files-and-environment-variables).
+//! - `opentelemetry` and `metrics-facade`: export a pool's metrics (see [`telemetry`]). `opentelemetry` also exports a
+//!   client's spans (see [the guide](guide::metrics_and_traces#traces)).
+//! - `log`: also sends log messages to the `log` crate when `tracing` has no subscriber.
+//! - `event-listener-queue`: makes waiters park on event-listener events, for comparison.
 // Show which feature an item needs. Works only with nightly rustdoc, which builds the published documentation.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(docsrs, doc(auto_cfg(hide(loom, shuttle, simulated))))]

@@ -58,7 +58,7 @@ pub(super) struct Channel {
     appended: Arc<[u8]>,
     /// The compressor that the handshake agreed on.
     compressor: Option<Compressor>,
-    /// The compressors that replies may use: the offered ones.
+    /// The compressors that replies may use: the compressors that were offered.
     pub(super) accepted: compressed::Accepted,
     last_request_id: i32,
     pub(super) state: ExchangeState,

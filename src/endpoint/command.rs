@@ -280,7 +280,7 @@ impl<'a> Command<'a> {
         let milliseconds = for_server.as_nanos().div_ceil(1_000_000);
         match i32::try_from(milliseconds) {
             Ok(milliseconds) if self.sends_max_time => Some(MaxTime::of(milliseconds.into())),
-            // A limit beyond what a server accepts is as good as no limit.
+            // A limit that is too long for a server is as good as no limit.
             _ => Some(MaxTime::NONE),
         }
     }

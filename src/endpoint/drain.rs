@@ -86,7 +86,7 @@ impl Channel {
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost: the next call continues where this one stopped.
+    /// Nothing is lost: the next call continues where this call stopped.
     pub async fn drain(&mut self, most: u64) -> Result<(), NotDrained> {
         let mut has_closed = false;
         loop {

@@ -26,7 +26,7 @@ use crate::pool::error::{EstablishError, Labels, Stage};
 pub(crate) struct Handshake {
     /// Not behind a lock: after a fork, the child might find it held by a thread that only the parent has.
     client: ArcSwap<Client>,
-    /// The compressors to offer: those in the options that are compiled in.
+    /// The compressors to offer: the compressors in the options, as far as they are compiled in.
     compressors: Vec<Compressor>,
     /// The elements that declare the server API in every command; empty if none is declared.
     server_api: Arc<[u8]>,

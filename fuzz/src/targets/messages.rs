@@ -134,7 +134,7 @@ fn compress(bytes: &[u8]) -> bool {
 }
 
 fn assert_survives(message: &[u8]) {
-    // A level other than the last one needs a new context, which costs far more than compressing the message.
+    // A different level needs a new context, which costs far more than compressing the message.
     let level = if message.len().is_multiple_of(64) { message.len() as i32 / 64 % 11 - 1 } else { -1 };
     for compressor in [Compressor::Snappy, Compressor::Zstd, Compressor::Zlib { level }] {
         let (mut packed, mut again) = (Vec::new(), Vec::new());

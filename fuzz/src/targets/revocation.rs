@@ -1,4 +1,4 @@
-//! The response that a TLS server staples to its handshake, and the certificate that it is about.
+//! The response that a TLS server staples to its handshake, and the certificate that the response is about.
 
 use wharf::unstable::wire::ocsp::{Certificate, OcspError, OcspResponse, PublicKey, ResponderId, Status};
 

@@ -227,7 +227,7 @@ impl Mongod {
 /// Returns the server that the tests of this process share, starting it if no test holds it.
 ///
 /// It stops when the last clone is dropped, because statics are not dropped when a process exits. The next call starts
-/// a new one, so tests that do not overlap get different servers. A test that changes global state, such as a fail
+/// a new server, so tests that do not overlap get different servers. A test that changes global state, such as a fail
 /// point, shares that state with the tests that run beside it. Concurrent callers wait for a single start.
 ///
 /// # Errors

@@ -10,7 +10,7 @@
 //! # Time
 //!
 //! A start takes about three seconds, and a step-down takes less than one second. After a primary is killed, the others
-//! elect a new one after [`ReplicaSetOptions::election_timeout`]. All methods block the calling thread, and run
+//! elect a new primary after [`ReplicaSetOptions::election_timeout`]. All methods block the calling thread, and run
 //! asynchronous work on a separate thread: on a tokio runtime, call them in `spawn_blocking` or `block_in_place`.
 
 mod admin;
@@ -42,8 +42,8 @@ pub struct ReplicaSetOptions {
     pub members: usize,
     /// The name of the set. Default: `rs`.
     pub name: String,
-    /// `electionTimeoutMillis`: how long the members must hear nothing from the primary before they elect a new one.
-    /// Default: 2 s instead of the server's 10 s. A shorter time leads to elections when the machine is busy.
+    /// `electionTimeoutMillis`: how long the members must hear nothing from the primary before they elect a new
+    /// primary. Default: 2 s instead of the server's 10 s. A shorter time leads to elections when the machine is busy.
     pub election_timeout: Duration,
     /// `heartbeatIntervalMillis`: how often members ask each other for their state. Default: 500 ms instead of the
     /// server's 2 s.

@@ -74,7 +74,7 @@ pub fn show<'r>(rows: impl IntoIterator<Item = Row<'r>>, reasons: &str) {
 /// The beginning of a line that is not a row.
 const REASON: char = '#';
 
-/// Adds lines to the file of this binary. The first lines of a process replace those from an earlier one.
+/// Adds lines to the file of this binary. The first lines of a process replace the lines of an earlier process.
 fn keep(lines: &str) -> io::Result<()> {
     static BEGUN: Mutex<bool> = Mutex::new(false);
     let mut begun = BEGUN.lock().unwrap_or_else(PoisonError::into_inner);

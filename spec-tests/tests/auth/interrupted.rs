@@ -94,7 +94,7 @@ async fn pool_reports_the_failure_and_keeps_no_connection() {
     assert_eq!(error.connection_id(), Some(1));
 }
 
-/// Notifies the test when it is dropped, together with the connection whose script holds it.
+/// This value is dropped with the connection whose script holds it, and then notifies the test.
 struct Closing(mpsc::UnboundedSender<()>);
 
 impl Drop for Closing {

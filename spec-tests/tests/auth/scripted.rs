@@ -159,7 +159,7 @@ async fn plain_sends_the_name_and_password_to_the_external_source() {
     let credential = Credential::new("user", "pencil").mechanism(Mechanism::Plain);
     let server = answering(doc! {}, sasl(b"", true)).await;
     let connection = connect(&server.address(), credential.clone()).await.unwrap();
-    // The buffers do not keep the data that passed through them, and the connection does not print it.
+    // The buffers do not keep the data that passed through them, and the connection does not print that data.
     let printed = format!("{connection:?}");
     assert!(printed.contains("outgoing_bytes: 0"), "{printed}");
     let mut connection = connection;

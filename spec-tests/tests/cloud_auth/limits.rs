@@ -75,7 +75,7 @@ async fn hanging_provider_times_out() {
     assert_ended(&server, aws::credential(variables(&[])).aws_credential_provider(provider)).await;
 }
 
-/// Notifies the test when it is dropped.
+/// Notifies the test when this value is dropped.
 struct Tells(Arc<Notify>);
 
 impl Drop for Tells {

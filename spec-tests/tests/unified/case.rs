@@ -168,7 +168,8 @@ impl Case {
             }
             Ok(())
         };
-        // Only messages and spans from this task are kept: the commands of the case, but not those of the runner's monitors.
+        // Only messages and spans from this task are kept: they come from the commands of the case, not from the
+        // runner's monitors.
         let ended = if test.expect_log_messages.is_some() {
             tokio::time::timeout(CASE_LIMIT, whole.with_subscriber(case.messages.clone())).await
         } else if test.expect_spans.is_some() {

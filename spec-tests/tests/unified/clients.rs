@@ -1,4 +1,5 @@
-//! The two clients of wharf behind one interface: the asynchronous one with pools, and the single one, which blocks.
+//! The two clients of wharf behind one interface: the asynchronous client with pools, and the single client, which
+//! blocks.
 
 use std::panic::resume_unwind;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! The official suites in the unified test format, run against real servers: a standalone, three replica sets of three
 //! members, a replica set of one member behind the runner's load balancer, and a standalone and a replica set of one member
-//! that require authentication. Both clients run all suites: the asynchronous one, and the single one, whose rows and
-//! failures name it.
+//! that require authentication. Both the asynchronous client and the single client run all suites; the single client's
+//! rows and failures name it.
 //!
 //! A case runs on a replica set if its requirements allow that, otherwise on the standalone. A file waits for the first
 //! replica set that becomes free, because most of the time of a case is spent waiting. The servers with authentication
@@ -230,8 +230,8 @@ fn place<'e>(
         match refusal {
             None => return Ok(environment),
             // If a deployment has the right topology, its missing features say more than another deployment's wrong
-            // topology. If several deployments have the right topology, report the last one's missing features: it is a
-            // server with users, which lacks nothing else.
+            // topology. If several deployments have the right topology, report the last deployment's missing features:
+            // it is a server with users, which lacks nothing else.
             Some(refusal) if why.as_deref().is_none_or(is_of_topology) || !is_of_topology(&refusal) => {
                 why = Some(refusal)
             }
@@ -250,7 +250,7 @@ struct Servers {
     // Fields drop in this order.
     /// The last two require authentication.
     environments: Vec<Arc<Environment>>,
-    /// Environments of the same kind as the first one.
+    /// Environments of the same kind as the first environment.
     other_sets: [Arc<Environment>; 2],
     _balancers: [Balancer; 2],
     _sets: [ReplicaSet; 3],

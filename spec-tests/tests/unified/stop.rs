@@ -64,7 +64,7 @@ impl Stop {
         }
     }
 
-    /// Returns the server's reply that reports the error, or an error in it.
+    /// Returns the replies of the server that report the error, and the write concern error within the first of them.
     fn responses(&self) -> Vec<Document> {
         let mut responses: Vec<Document> = Vec::new();
         if let Some(error) = self.client_error().and_then(ClientError::server_error) {

@@ -11,7 +11,7 @@ use wharf_testbed::dns::Zone;
 use super::values::value_of;
 use super::{hosts, resolve, start};
 
-/// The records that the suite's README lists, and additional ones that newer cases need.
+/// The records that the suite's README lists, and additional records that newer cases need.
 pub(super) fn zone() -> Zone {
     const HERE: &str = "localhost.test.build.10gen.cc";
     let service = |number: u8| format!("_mongodb._tcp.test{number}.test.build.10gen.cc");

@@ -115,7 +115,7 @@ mod tests {
         assert_eq!(slow, 9);
         let mut fast = (301..).filter(|&request| !awake(&mut busy_poll, request, LIMIT / 2).is_zero());
         assert_eq!([fast.next(), fast.next(), fast.next()], [Some(520), Some(521), Some(522)]);
-        // The next miss counts as the first one.
+        // The next miss counts as the first miss.
         let again: Vec<i32> =
             (523..530).filter(|&request| !awake(&mut busy_poll, request, LIMIT * 2).is_zero()).collect();
         assert_eq!(again, [523, 525, 528]);

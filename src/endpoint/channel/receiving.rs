@@ -114,7 +114,7 @@ impl Channel {
         // The channel is broken until the message turns out to be a valid reply.
         self.state = ExchangeState::Broken;
         let length = header.message_length as usize;
-        // The next reply of a stream may have been read along with this one.
+        // The next reply of a stream may have been read along with this reply.
         let bytes = if awaited.exhaust { &self.incoming[..length] } else { &self.incoming[..] };
         let is_plain = header.op_code == compressed::OP_CODE;
         let message = if is_plain {

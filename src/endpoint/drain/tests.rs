@@ -267,7 +267,7 @@ async fn cursor_that_a_reply_without_a_caller_has_opened_is_closed() {
                 read_prefix(&mut channel, prefix).await;
                 let serve = async {
                     server.write_all(&bytes[prefix..]).await.unwrap();
-                    // The server claims to have opened another cursor, which is not believed.
+                    // The server claims to have opened another cursor, but the drain ignores that claim.
                     answer(&mut server, &rawdoc! { "cursor": cursor.clone(), "ok": 1 }).await
                 };
                 let (drained, sent) = tokio::join!(channel.drain(PLENTY), serve);

@@ -39,7 +39,7 @@ impl Options {
         }
     }
 
-    /// Logs the options that a pool does not apply. After strict parsing, the first one is an error.
+    /// Logs the options that a pool does not apply. After strict parsing, the first such option is an error.
     pub(crate) fn check_applied(&self) -> Result<(), InvalidOption> {
         for warning in self.unapplied() {
             if self.is_strict {

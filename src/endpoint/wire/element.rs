@@ -132,7 +132,7 @@ mod tests {
 
     use super::*;
 
-    /// An element of every type that the search steps over, and then the one searched for.
+    /// An element of every type that the search steps over, and then the element to find.
     fn reply() -> RawDocumentBuf {
         rawdoc! {
             "cursor": { "firstBatch": [{ "ok": 7.0 }], "ns": "shop.orders" },

@@ -187,7 +187,8 @@ impl HelloReply {
         Ok(Self {
             min_wire_version: version("minWireVersion")?,
             max_wire_version: version("maxWireVersion")?,
-            // The minimum is what a command needs around its own content, so that the limit cannot forbid every command.
+            // The minimum leaves room for the parts of a command around its own content, so that the limit cannot
+            // forbid every command.
             max_message_size: limit("maxMessageSizeBytes", DEFAULT_MAX_MESSAGE_SIZE, 1024, "1024 to 2147483647")?,
             max_document_size: limit("maxBsonObjectSize", 16 * 1024 * 1024, 1024, "1024 to 2147483647")?,
             max_write_batch_size: limit("maxWriteBatchSize", 100_000, 1, "1 to 2147483647")?,

@@ -54,7 +54,8 @@ pub(super) struct Client {
     pub greeted: bool,
 }
 
-/// Serves a connection until the client closes it, sends an invalid message, or a fault or fail point ends it.
+/// Serves a connection until the client closes it or sends an invalid message, or until a fault or a fail point ends
+/// it.
 pub(super) async fn serve(stream: TcpStream, id: u64, open: OpenConnection) {
     // The stream closes before the connection counts as closed: locals are dropped in reverse order.
     let open = open;

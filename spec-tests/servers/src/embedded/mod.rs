@@ -144,7 +144,7 @@ impl Drop for EmbeddedServer {
     }
 }
 
-/// Counts of what a server received since it started.
+/// Counts of the connections and commands that a server received since it started.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Counters {
     /// The number of connections accepted so far.

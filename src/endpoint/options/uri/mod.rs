@@ -81,7 +81,7 @@ impl Options {
             reader.read_option(row, value, &mut draft)?;
         }
         let defaults = draft.options;
-        // The texts are shown in errors, and the first one is sent with each authentication.
+        // The texts are shown in errors, and the first text is sent with each authentication.
         for (option, text) in [("authSource", &defaults.auth_source), ("replicaSet", &defaults.replica_set)] {
             let Some(text) = text else { continue };
             if text.len() > MOST_OF_TXT || Printable(text).to_string() != *text {

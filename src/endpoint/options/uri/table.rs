@@ -47,7 +47,7 @@ pub(super) struct Row {
 pub(super) enum Repetition {
     /// The last value counts, and there is a warning.
     LastCounts,
-    /// Each value adds to the earlier ones.
+    /// Each value adds to the earlier values.
     Adds,
     /// The connection string is refused.
     Refused,

@@ -5,9 +5,9 @@
 //!
 //! # Revocation
 //!
-//! The OCSP response that a server staples is verified, and a certificate can make it mandatory (Must-Staple)
-//! (`revocation`; OCSP Support specification, "Suggested OCSP Behavior", steps 1 to 3 and 10). rustls asks every server
-//! for a response and passes it on.
+//! The OCSP response that a server staples is verified, and a certificate can require a response (Must-Staple): see
+//! `revocation`, and the OCSP Support specification, "Suggested OCSP Behavior", steps 1 to 3 and 10. rustls asks every
+//! server for a response and passes it on.
 //!
 //! With the feature `ocsp`, the responders that the certificate names are asked after an inconclusive handshake. This is
 //! not done if `tlsDisableOCSPEndpointCheck` forbids it, or if a proxy is set, which no request may bypass (`responders`;
@@ -164,7 +164,7 @@ impl Tls {
 
 #[cfg(feature = "ocsp")]
 impl Tls {
-    /// Refuses the certificate of a new session if the responders that it names say that it was revoked.
+    /// Refuses the certificate of a new session if a responder that the certificate names reports a revocation.
     async fn ask_responders(&self, stream: &client::TlsStream<Socket>, deadline: Deadline) -> io::Result<()> {
         let session = stream.get_ref().1;
         let Some(verifier) =
@@ -258,7 +258,7 @@ impl TlsStream {
 }
 
 impl AsyncRead for TlsStream {
-    /// Reads, and sends what is still to be written: the end of a request, or an answer of TLS itself.
+    /// Reads, and sends the pending bytes: the end of a request, or an answer of TLS itself.
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let stream = &mut self.get_mut().0;
         let pushed = match stream.get_ref().1.wants_write() {

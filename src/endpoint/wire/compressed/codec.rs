@@ -224,7 +224,7 @@ fn is_compiled_in(compressor_id: u8) -> bool {
     NAMES.iter().any(|(id, _, is_there)| *id == compressor_id && *is_there)
 }
 
-/// Returns the error for a compressor that is not among the `allowed` ones.
+/// Returns the error for a compressor that is not among the `allowed` compressors.
 pub(super) fn unsupported(compressor_id: u8, allowed: impl Fn(u8) -> bool) -> WireError {
     let value = match NAMES.iter().find(|(id, ..)| *id == compressor_id) {
         Some((id, name, _)) => format!("{id} ({name})"),

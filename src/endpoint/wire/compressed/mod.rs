@@ -138,7 +138,7 @@ pub(crate) fn announced_size(bytes: &[u8]) -> Option<usize> {
     usize::try_from(i32::from_le_bytes(*size)).ok()
 }
 
-/// The compressors that a peer may use: those that were offered to it. The no-op is never among them.
+/// The compressors that a peer may use: the compressors that were offered to it. The no-op is never among them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Accepted(u8);
 

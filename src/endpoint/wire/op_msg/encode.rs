@@ -45,7 +45,7 @@ pub struct OutgoingSequence<'a> {
 }
 
 impl<'a> OutgoingSequence<'a> {
-    /// Creates the argument `identifier` with these documents: a slice, array or vector of owned or borrowed ones.
+    /// Creates the argument `identifier` from these documents: a slice, array or vector of owned or borrowed documents.
     pub fn new(identifier: &'a str, documents: impl Into<OutgoingDocuments<'a>>) -> Self {
         Self { identifier, documents: documents.into() }
     }

@@ -24,7 +24,7 @@ const SEQUENCE: u8 = 1;
 /// The length of a checksum in bytes.
 const CHECKSUM_LENGTH: usize = 4;
 
-/// The flag bits of a message, of which only defined ones can be set.
+/// The flag bits of a message. Only defined bits can be set.
 ///
 /// ```
 /// use wharf::unstable::wire::Flags;
@@ -49,11 +49,11 @@ impl Flags {
     /// The bits that a receiver must understand.
     const REQUIRED: u32 = 0xffff;
 
-    /// Returns the flags in `bits`, without undefined optional ones, which are ignored.
+    /// Returns the flags in `bits`, and ignores undefined optional bits.
     ///
     /// # Errors
     ///
-    /// Returns [`WireError::FlagBits`] if an undefined bit among the required ones (the low 16) is set.
+    /// Returns [`WireError::FlagBits`] if an undefined bit among the required bits (the low 16) is set.
     pub fn from_bits(bits: u32) -> Result<Self, WireError> {
         let required = Self::CHECKSUM_PRESENT.with(Self::MORE_TO_COME).0;
         if bits & Self::REQUIRED & !required != 0 {

@@ -68,7 +68,7 @@ fn is_legacy(cloud: &CloudEnvironment) -> Result<bool, Unavailable> {
     }
 }
 
-/// Returns the region. Its name becomes part of a host name, so the name may contain only what a DNS label may contain.
+/// Returns the region. Its name becomes part of a host name, so only the characters of a DNS label are allowed.
 fn region(cloud: &CloudEnvironment) -> Result<Option<String>, Unavailable> {
     for name in ["AWS_REGION", "AWS_DEFAULT_REGION"] {
         let Some(value) = text(cloud, name)? else { continue };
