@@ -22,9 +22,10 @@
 //! | abort | `Abort` | the same, but at most twice with `timeoutMS` | the server aborts a transaction itself when its time is up (Transactions, "abortTransaction") |
 //! | any command (`runCommand`) | `Command` | no | the client does not know what it does (Run Command, "Retryability") |
 //!
-//! All of these are repeated after an overload, because the server did nothing: up to `maxAdaptiveRetries` times, each
-//! time after a pause (Client Backpressure, "Overload retry policy"). A read or a `getMore` then needs `retryReads`, a
-//! write needs `retryWrites`, and a generic command or `killCursors` needs both. A commit or an abort needs neither.
+//! All of these are repeated after an overload, because the server did nothing. There are up to `maxAdaptiveRetries`
+//! repetitions, each after a pause (Client Backpressure, "Overload retry policy"). A read or a `getMore` then needs
+//! `retryReads`, a write needs `retryWrites`, and a generic command or `killCursors` needs both. A commit or an abort
+//! needs neither.
 //!
 //! Two cases do not count as retries, because nothing was sent. If a connection was lost while idle, the attempt
 //! continues with other connections to the same server, until it gets a connection that was opened later. If the server

@@ -138,8 +138,8 @@ pub use file_problem::GridFsProblem;
 impl ClientError {
     /// Wraps an error of the application, so that the body of a transaction can return it.
     ///
-    /// If one of the error's sources is a client's error, the methods of this type return the same as for that error.
-    /// So the labels are kept, and the transaction can be repeated.
+    /// If one of the error's sources is a client's error, the methods of this type answer for that client's error. So
+    /// the labels are kept, and the transaction can be repeated.
     /// [`with_transaction_as`](crate::client::Session::with_transaction_as) returns errors of other types unchanged.
     #[doc(alias = "custom")]
     pub fn other(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {

@@ -70,8 +70,9 @@ impl Explicit {
         *self.locked_limit()
     }
 
-    /// Returns the session's time limit for an operation with the limit `own`: while `with_transaction` runs, the limit
-    /// of that call (Client Side Operations Timeout, "Validation and Overrides"). `None` if the session sets no limit.
+    /// Returns the session's time limit for an operation with the limit `own`. While `with_transaction` runs, this is
+    /// the limit of that call (Client Side Operations Timeout, "Validation and Overrides"). `None` if the session sets
+    /// no limit.
     ///
     /// # Errors
     ///

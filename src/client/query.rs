@@ -157,7 +157,8 @@ impl<'c> Query<'c> {
         self
     }
 
-    /// Sets the session, and with it the transaction, that the query and its cursor belong to.
+    /// Sets the session that the query and its cursor belong to. If the session is in a transaction, they are a part of
+    /// it.
     pub fn session(mut self, session: &'c mut Session) -> Self {
         self.prepared.session = Some(session);
         self
@@ -212,8 +213,8 @@ impl<'c> IntoFuture for Query<'c> {
     ///
     /// # Errors
     ///
-    /// [`ClientError::Argument`] if serde could not write the filter, the pipeline or the options,
-    /// [`ClientError::InvalidOption`] for time limits that exclude each other, otherwise the errors of [`Client::run`].
+    /// [`ClientError::Argument`] if serde could not write the filter, the pipeline or the options.
+    /// [`ClientError::InvalidOption`] for time limits that exclude each other. Otherwise the errors of [`Client::run`].
     ///
     /// # Cancel safety
     ///

@@ -106,8 +106,8 @@ impl<'c, R: DeserializeOwned + 'c> IntoFuture for TypedCommand<'c, R> {
     ///
     /// # Errors
     ///
-    /// [`ClientError::Argument`] if serde could not write the command as a document, [`ClientError::Reply`] if it could not
-    /// read the reply, otherwise the errors of [`Client::run`].
+    /// [`ClientError::Argument`] if serde could not write the command as a document. [`ClientError::Reply`] if it could
+    /// not read the reply. Otherwise the errors of [`Client::run`].
     ///
     /// # Cancel safety
     ///

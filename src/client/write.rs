@@ -279,7 +279,7 @@ impl<'c> Write<'c> {
         self
     }
 
-    /// Sets the session, and with it the transaction, that the writes belong to.
+    /// Sets the session that the writes belong to. If the session is in a transaction, the writes are a part of it.
     pub fn session(mut self, session: &'c mut Session) -> Self {
         self.session = Some(session.explicit().clone());
         self

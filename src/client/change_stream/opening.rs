@@ -232,8 +232,8 @@ impl<'c, T: 'c> IntoFuture for Watch<'c, T> {
     ///
     /// # Errors
     ///
-    /// [`ClientError::Argument`] if serde could not write the pipeline, the stage or the options,
-    /// [`ClientError::InvalidOption`] if `maxAwaitTimeMS` is not less than `timeoutMS`, otherwise the errors of
+    /// [`ClientError::Argument`] if serde could not write the pipeline, the stage or the options.
+    /// [`ClientError::InvalidOption`] if `maxAwaitTimeMS` is not less than `timeoutMS`. Otherwise the errors of
     /// [`Client::run`]. A standalone server does not support change streams, and returns an error.
     ///
     /// # Cancel safety

@@ -356,7 +356,7 @@ macro_rules! cursor_options {
 macro_rules! builder {
     ($name:ident $(<$t:ident>)? => $output:ty $(, $inherited:ident)*) => {
         impl<'c $(, $t)?, C: super::AnyClient> $name<'c $(, $t)?, C> {
-            /// Sets the session, and with it the transaction, that the call belongs to.
+            /// Sets the session that the call belongs to. If the session is in a transaction, the call is a part of it.
             pub fn session(mut self, session: &'c mut C::Session) -> Self {
                 self.request.session = Some(super::sealed::Session::running(session));
                 self

@@ -52,7 +52,7 @@ pub(super) struct Afterwards {
     /// The SRV look-up of the servers.
     pub(super) to_resolve: Option<SrvPolling>,
     removed: Vec<Arc<Member>>,
-    /// Whether the last server has left the topology, and why, if the reason is known.
+    /// Set if the last server has left the topology, with the reason if it is known.
     is_emptied: Option<Option<Arc<str>>>,
     /// Dropped here, outside the lock, because it may own the last reference to a foreign error.
     pub(super) before: Option<Arc<Snapshot>>,

@@ -44,9 +44,8 @@ pub enum SessionError {
     #[error("read preference in a transaction must be primary")]
     ReadPreferenceInTransaction,
     /// Behind a load balancer, the connection of the transaction is lost, because an operation on it was cancelled. The
-    /// error also occurs while a cursor of the transaction uses the connection for a call that was cancelled, until the
-    /// cursor continues or is dropped. The error has the label `TransientTransactionError`: abort the transaction, and
-    /// start it again.
+    /// error also occurs after a cancelled call to a cursor of the transaction, until the cursor continues or is
+    /// dropped. The error has the label `TransientTransactionError`: abort the transaction, and start it again.
     #[error(
         "an operation of the transaction was cancelled, and its connection is lost or in use: abort the transaction"
     )]

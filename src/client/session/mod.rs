@@ -1,6 +1,6 @@
-//! Sessions of a client: the fields that they add to commands, and the values that they take from replies (Driver
-//! Sessions, Causal Consistency, Snapshot Reads, Transactions, Retryable Reads, Retryable Writes and Client
-//! Backpressure specifications).
+//! Sessions of a client: the fields that they add to commands, and the values that they take from replies. This module
+//! implements the specifications Driver Sessions, Causal Consistency, Snapshot Reads, Transactions, Retryable Reads,
+//! Retryable Writes and Client Backpressure.
 //!
 //! This layer does no I/O, runs no tasks and reads no clock: the caller passes the time and random numbers as arguments.
 //!

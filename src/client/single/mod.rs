@@ -53,9 +53,9 @@
 //!
 //! Nothing runs between calls. If a cursor or a change stream is dropped before its end, the thread that drops it
 //! closes it on the server at once. If a session is dropped with an open transaction, the thread aborts the transaction
-//! at once in the same way. At its end, a call spends at most `connectTimeoutMS` on all such work, and at most 10 s,
-//! also if `connectTimeoutMS` is 0. With `timeoutMS`, it spends at most the time that is left. If no time is left, the
-//! next call does the work, or else the next drop of a cursor or a change stream.
+//! at once in the same way. At its end, a call spends at most `connectTimeoutMS` on all such work, and never more than
+//! 10 s, even if `connectTimeoutMS` is 0 (no limit). With `timeoutMS`, it spends at most the time that is left. If no
+//! time is left, the next call does the work, or else the next drop of a cursor or a change stream.
 //!
 //! # Inside of a tokio runtime
 //!
@@ -274,7 +274,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`ClientError`] says how far the operation got.
+    /// [`ClientError`] tells how far the operation got.
     #[track_caller]
     pub fn run<'c>(&self, operation: impl Into<Operation<'c>>) -> Result<RawDocumentBuf, ClientError> {
         self.run_at(operation.into(), Location::caller())

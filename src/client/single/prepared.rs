@@ -45,8 +45,8 @@ impl Prepared<OpenCursor<'_>> {
     ///
     /// # Errors
     ///
-    /// [`ClientError::InvalidOption`] for options that exclude each other, [`ClientError::Reply`] if the reply contains
-    /// no cursor, otherwise as for [`Client::run`]. In a session, also [`ClientError::Session`] if the session does not
+    /// [`ClientError::InvalidOption`] for options that exclude each other. [`ClientError::Reply`] if the reply contains
+    /// no cursor. Otherwise as for [`Client::run`]. In a session, also [`ClientError::Session`] if the session does not
     /// allow the operation.
     pub fn run(self) -> Result<Cursor, ClientError> {
         let cursor: client::Cursor = self.client.run_prepared(self.prepared)??;
@@ -72,8 +72,8 @@ impl<'c, R: DeserializeOwned + 'c> Prepared<TypedCommand<'c, R>> {
     ///
     /// # Errors
     ///
-    /// [`ClientError::Argument`] if serde could not write the command as a document, [`ClientError::Reply`] if it could not
-    /// read the reply, otherwise as for [`Client::run`].
+    /// [`ClientError::Argument`] if serde could not write the command as a document. [`ClientError::Reply`] if it could
+    /// not read the reply. Otherwise as for [`Client::run`].
     pub fn run(self) -> Result<R, ClientError> {
         self.client.run_prepared(self.prepared)?
     }
@@ -95,8 +95,9 @@ impl Prepared<Watch<'_>> {
     ///
     /// # Errors
     ///
-    /// [`ClientError::Argument`] if serde could not write the pipeline, the stage or the options,
-    /// [`ClientError::InvalidOption`] if `maxAwaitTimeMS` is not less than `timeoutMS`, otherwise as for [`Client::run`].
+    /// [`ClientError::Argument`] if serde could not write the pipeline, the stage or the options.
+    /// [`ClientError::InvalidOption`] if `maxAwaitTimeMS` is not less than `timeoutMS`. Otherwise as for
+    /// [`Client::run`].
     pub fn run(self) -> Result<ChangeStream, ClientError> {
         let stream = self.client.run_prepared(self.prepared)??;
         Ok(ChangeStream::new(self.client, stream))

@@ -200,7 +200,7 @@ impl Monitor<'_> {
             };
             match self.unless_cancelled(next).await {
                 Ok(Some(reply)) => self.checked(heartbeat, &reply, number, None)?,
-                // Cannot happen before `is_over` returns true.
+                // The replies cannot end before `is_over` returns true.
                 Ok(None) => return Ok(()),
                 Err(failure) => return Err(failure.reported(heartbeat)),
             }
