@@ -525,7 +525,7 @@ impl EndpointConnection {
         self.channel.transport().local()
     }
 
-    /// Returns the IP address and port of the other end: the server's, or the proxy's if there is one.
+    /// Returns the IP address and port of the other end: of the server or, if there is a proxy, of the proxy.
     ///
     /// Returns `None` if the connection uses a Unix domain socket, whose path is the [`address`](Self::address).
     #[must_use]

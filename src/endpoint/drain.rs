@@ -183,7 +183,8 @@ impl Channel {
     }
 }
 
-/// Returns whether a reply that begins like this may name a newly opened cursor, rather than one that is already known.
+/// Returns whether a reply that begins like this may name a newly opened cursor, rather than a cursor that is already
+/// known.
 fn may_open_cursor(start: &[u8; TELLING]) -> bool {
     start[FIRST_FIELD..].starts_with(CURSOR) && !start[FIRST_OF_CURSOR..].starts_with(NEXT_BATCH)
 }

@@ -166,7 +166,7 @@ pub struct Origin {
     pub connection_id: Option<u64>,
     /// The server's number for the connection, as in the server's log, if the server reported it.
     pub server_connection_id: Option<i64>,
-    /// The generation of the connection: its service's in load-balanced mode, otherwise its pool's. `None` without a
+    /// The generation of the connection: of its service in load-balanced mode, otherwise of its pool. `None` without a
     /// pool. An error of an older generation says nothing about the server's current state.
     pub generation: Option<u64>,
     /// The service behind the load balancer.
@@ -282,7 +282,8 @@ impl CommandError {
         }
     }
 
-    /// Returns whether a time limit ended the command: the client's, or the limit that the client sent to the server.
+    /// Returns whether a time limit ended the command: the limit of the client, or the limit that the client sent to
+    /// the server.
     ///
     /// A timeout says nothing about the server, because the command may just be slow (SDAM, "Network error when reading
     /// or writing").

@@ -332,7 +332,7 @@ impl Connection<Endpoint> {
         outcome.map_err(|cleared| self.cut_off(&cleared))?.map_err(|failure| self.placed(*failure))
     }
 
-    /// Returns the failure with the pool's generation or, in load-balanced mode, the service's.
+    /// Returns the failure with the generation of the pool or, in load-balanced mode, of the service.
     #[cold]
     pub(super) fn placed(&self, mut failure: CommandError) -> OperationError {
         let origin = failure.origin_mut();

@@ -89,8 +89,8 @@ impl FacadeMetrics {
     /// Passes the metrics to the recorder. Returns whether the pool or the client still exists. If it no longer exists,
     /// only the end of its series is passed on.
     ///
-    /// The recorder is the calling thread's if it has one, otherwise the global recorder. The first call passes all
-    /// times since the pools were built.
+    /// This uses the recorder of the calling thread, if there is one, and the global recorder otherwise. The first call
+    /// passes all times since the pools were built.
     pub fn publish(&self) -> bool {
         let read = self.source.read();
         let mut series = self.series.lock().unwrap_or_else(PoisonError::into_inner);

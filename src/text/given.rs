@@ -1,6 +1,6 @@
 //! Names and numbers that a person has written.
 
-/// Returns the name that is closest to a misspelt one: at most two letters are wrong, extra or missing.
+/// Returns the name that is closest to a misspelt name: at most two letters are wrong, extra or missing.
 pub(crate) fn nearest(misspelt: &str, names: impl Iterator<Item = &'static str>) -> Option<&'static str> {
     // A longer text is not a name, and would only cost time.
     let all = names.filter(|_| misspelt.len() <= 64).map(|name| (distance(misspelt, name), name));

@@ -223,7 +223,8 @@ async fn certificate_authenticates_with_and_without_the_user_name() {
     let mongod = Mongod::start(MongodOptions {
         auth: true,
         tls: Some(certificates.of_mongod(false)),
-        // The certificates have the same organisation as the server's, so a mongod would mistake them for cluster members.
+        // The certificates have the same organisation as the server's certificate, so a mongod would mistake them for
+        // cluster members.
         extra_args: vec!["--setParameter".into(), "enforceUserClusterSeparation=false".into()],
         ..MongodOptions::default()
     })

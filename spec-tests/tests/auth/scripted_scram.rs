@@ -91,7 +91,7 @@ impl Server {
         sasl(first.as_bytes(), self.behaviour.done_at_once)
     }
 
-    /// Checks the client's proof, and returns the server's.
+    /// Checks the client's proof, and returns the server's proof.
     fn last(&mut self, advance: &Document) -> Document {
         let message = String::from_utf8(payload(advance)).unwrap();
         if self.proven {

@@ -55,7 +55,7 @@ const RUN: &[(&str, &str)] = &[
     ("versioned-api", UNIFIED),
 ];
 
-/// The suites of the newest edition that the fetched one lacks, each with the file of its test.
+/// The suites of the newest edition that the fetched edition lacks, each with the file of its test.
 const NEWER: &[(&str, &str)] = &[
     ("bson_corpus", "tests/suites/corpus.rs"),
     ("causal_consistency", UNIFIED),

@@ -31,7 +31,7 @@ use crate::pool::error::{EstablishError, Stage};
 /// ```
 #[non_exhaustive]
 pub struct AuthenticationError {
-    /// The mechanism that was used: the credential's, or the negotiated one.
+    /// The mechanism that was used: the mechanism of the credential, or the negotiated mechanism.
     pub mechanism: Mechanism,
     /// The user's name, if the credential has one.
     pub username: Option<String>,

@@ -236,8 +236,8 @@ impl Transport {
         self.local
     }
 
-    /// Returns the address of the other end, which is the proxy's if there is one, or `None` if the stream is a Unix
-    /// domain socket.
+    /// Returns the address of the other end, or `None` if the stream is a Unix domain socket. The other end is the
+    /// proxy, if there is one.
     pub fn peer(&self) -> Option<SocketAddr> {
         self.peer
     }

@@ -335,7 +335,7 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
-/// Checks that a range of wire versions overlaps wharf's.
+/// Checks that a range of wire versions overlaps the range that wharf supports.
 pub(crate) fn check_wire_versions(least: i32, most: i32, address: &str) -> Result<(), IncompatibleServerError> {
     let address = || address.to_owned();
     if least > MAX_WIRE_VERSION {
@@ -386,7 +386,7 @@ pub(crate) fn out_of_range(field: &'static str, value: i64, allowed: &'static st
 #[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum IncompatibleServerError {
-    /// The server supports only wire versions that are newer than wharf's.
+    /// The server supports only wire versions that are too new for wharf.
     #[error(
         "Server at {address} requires wire version {version}, but this version of wharf only supports up to \
          {MAX_WIRE_VERSION}."

@@ -78,7 +78,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Locks a new folder's lock file. Returns `None` if another process mistook the folder for an abandoned one and
+/// Locks a new folder's lock file. Returns `None` if another process mistook the folder for an abandoned folder and
 /// removed it in the meantime.
 fn own(path: &Path) -> io::Result<Option<File>> {
     let lock = path.join(OWNER);

@@ -78,14 +78,14 @@ fn rows() -> impl Iterator<Item = Row> {
 
 /// Reads a connection string, or a map. `Serialize` writes such a map, without its secrets.
 ///
-/// The fields of the map are the options of connection strings, and those of the
-/// [guide](crate::guide::options#from-files-and-environment-variables), among them `uri`, a connection string that the
+/// The fields of the map are the options of connection strings, and the additional fields in the
+/// [guide](crate::guide::options#from-files-and-environment-variables). The field `uri` is a connection string that the
 /// other fields complete or override.
 ///
 /// # Errors
 ///
-/// An error names the option, the value and what is allowed, as [`InvalidOption`] does. It never repeats a secret. A map's
-/// unknown fields and invalid values are refused. A connection string is read as [`Options::parse`] does.
+/// An error names the option, the value and what is allowed, as [`InvalidOption`] does. It never repeats a secret.
+/// Unknown fields and invalid values in a map are refused. A connection string is read as by [`Options::parse`].
 impl<'de> Deserialize<'de> for Options {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(Fields)
@@ -122,7 +122,8 @@ impl<'de> Visitor<'de> for Fields {
 
 impl Reader {
     fn read_fields(&mut self, mut fields: Vec<(&'static str, Json)>) -> Result<Options, InvalidOption> {
-        // Others complete the connection string and the SRV name. The values of a pool's fields are not checked one by one.
+        // The connection string and the SRV name come first, because other fields complete them. The values of a pool's
+        // fields are not checked one by one.
         fields.sort_by_key(|(name, _)| match *name {
             "uri" => 0,
             "srv" => 1,
@@ -140,7 +141,7 @@ impl Reader {
             draft = self.read(&uri)?;
         }
         self.refuses_values = true;
-        // `Serialize` writes all options of TLS except `tlsInsecure`, which no other may contradict.
+        // `Serialize` writes all options of TLS except `tlsInsecure`, which no other option may contradict.
         let counts = |value: &Json| *value != false && *value != "false";
         let given = |option: &str, all: bool| {
             draft.given.contains(&option)
@@ -235,7 +236,7 @@ fn refuse(row: Row, kind: &str) -> InvalidOption {
     InvalidOption::new(row.name, row.allowed, kind)
 }
 
-/// Reads a map that has some of these parts. Text alone is the first part.
+/// Reads a map with some of the parts `names`. A value that is not a map is the first part.
 fn parts<const N: usize>(
     option: &'static str,
     value: Json,
@@ -270,7 +271,7 @@ mod tests {
         serde_json::from_value(map).map_err(|error| error.to_string())
     }
 
-    /// A map that sets every option, each to another value than its default where one is possible.
+    /// A map that sets every option, if possible to a value that is not the default.
     fn full() -> Json {
         let text = r#"{
             "hosts": ["db.example.com:27018"], "maxIdleTimeMS": 3000, "minPoolSize": 1, "maxPoolSize": 7,
@@ -293,7 +294,7 @@ mod tests {
         serde_json::from_str(text).unwrap()
     }
 
-    /// The options that are not written: secrets, and options that only set others.
+    /// The options that are not written: secrets, and options that only set other options.
     const NOT_WRITTEN: [&str; 7] = [
         "uri",
         "password",

@@ -348,7 +348,7 @@ impl Reader {
     }
 
     /// Sets one option, or leaves it unchanged, with a warning. `text` is `None` if it cannot be decoded, and `shown` is
-    /// what an error shows of it.
+    /// the part of it that an error shows.
     fn set_option(
         &mut self,
         row: Row,

@@ -64,7 +64,7 @@ impl ServerFirst {
     /// # Errors
     ///
     /// Returns [`WireError::Document`] if the payload is not a BSON document, and [`WireError::ReplyField`] if the
-    /// nonce does not extend the client's, or if the host is not 1 to 255 bytes of labels separated by periods.
+    /// nonce does not extend the client's nonce, or if the host is not 1 to 255 bytes of labels separated by periods.
     pub fn read(payload: &[u8], client_nonce: &[u8; NONCE_LENGTH]) -> Result<Self, WireError> {
         let document = RawDocument::from_bytes(payload)
             .map_err(|error| WireError::Document { field: "payload", reason: PeerText::of(error) })?;

@@ -282,7 +282,7 @@ impl Challenge {
         self.iterations
     }
 
-    /// Returns the client's final message, and the check for the server's.
+    /// Returns the client's final message, and the check for the server's final message.
     ///
     /// `keys` must be derived with this challenge's salt and iterations.
     pub fn answer(self, keys: &Keys) -> (String, Verification) {
@@ -404,7 +404,7 @@ pub enum ScramError {
     /// The server requires an extension, but none is defined.
     #[error("the server requires an extension of SCRAM, but none is defined")]
     Extension,
-    /// The server's nonce does not extend the client's, so it belongs to another conversation.
+    /// The server's nonce does not extend the client's nonce, so it belongs to another conversation.
     #[error("the server's nonce does not extend the client's")]
     Nonce,
     /// The server requires too few iterations to be safe, or unreasonably many.

@@ -25,9 +25,9 @@ use element::Hash;
 /// The length of the longest response that is read, in bytes. Responses of current authorities have 300 to 5,000 bytes.
 pub const MAX_LENGTH: usize = 32 * 1024;
 
-/// How far a responder's clock may be ahead of the client's, in seconds: a client with a slow clock must not refuse a
-/// response that was just produced. This tolerance does not apply after [`next_update`](StatusEntry::next_update) (OCSP
-/// Support specification, "Should drivers utilize a tolerance period").
+/// How far a responder's clock may be ahead of the client's clock, in seconds: a client with a slow clock must not
+/// refuse a response that was just produced. This tolerance does not apply after
+/// [`next_update`](StatusEntry::next_update) (OCSP Support specification, "Should drivers utilize a tolerance period").
 pub const CLOCK_SKEW: u64 = 60;
 
 /// The maximum age of a response without a `nextUpdate`, in seconds. Otherwise it would be valid forever (RFC 6960,
