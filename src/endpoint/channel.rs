@@ -163,7 +163,7 @@ pub(super) enum ExchangeError {
     Network(io::Error),
     /// Either the request must not be sent, and nothing has been done, or the reply is malformed.
     Wire(WireError),
-    /// An earlier exchange failed or is unfinished, so the stream cannot carry another.
+    /// An earlier exchange failed or is unfinished, so the stream cannot carry another exchange.
     NotReusable,
 }
 
@@ -338,7 +338,7 @@ impl Channel {
     #[inline]
     pub fn begin(&mut self, request: &Request<'_>) -> Result<(), ExchangeError> {
         if !self.is_idle() {
-            // An earlier request gives way to this one if none of it was sent.
+            // An earlier request is dropped in favour of this request if none of the earlier request was sent.
             if !self.condition().is_reusable() {
                 return Err(ExchangeError::NotReusable);
             }
@@ -398,7 +398,7 @@ impl Channel {
         poll_fn(|context| self.poll_advance(context)).await
     }
 
-    /// Advances until nothing is left to write or read. Dropping the future loses nothing here either.
+    /// Advances until nothing is left to write or read. Dropping the future loses nothing.
     pub async fn finish(&mut self) -> Result<(), ExchangeError> {
         poll_fn(|context| self.poll_finish(context)).await
     }

@@ -500,7 +500,7 @@ impl EndpointConnection {
     /// Sets whether the connection is closed rather than drained if a command is cancelled or times out from now on. Behind
     /// a load balancer, the server aborts a connection's transaction when the connection is closed (Load Balancers,
     /// "Downstream Visible Behavioral Changes"). A drained connection would leave the transaction open, and nothing
-    /// would refer to it.
+    /// would refer to the transaction.
     pub(crate) fn close_if_cut_short(&mut self, closes: bool) {
         self.closes_if_cut_short = closes;
     }

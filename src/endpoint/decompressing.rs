@@ -48,8 +48,8 @@ impl Drop for Decompressed {
 impl Channel {
     /// Starts to decompress a large reply on a blocking thread.
     ///
-    /// A smaller reply is decompressed when it is taken. So is any reply where there is no blocking thread: outside a
-    /// runtime, and in a client on a single thread.
+    /// A smaller reply is decompressed when it is taken. The same holds for every reply if there is no blocking thread:
+    /// outside a runtime, and in a client on a single thread.
     #[cold]
     pub(super) fn begin_decompressing(
         &mut self,

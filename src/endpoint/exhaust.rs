@@ -61,7 +61,7 @@ impl DirectConnection {
 impl Replies<'_, DirectConnection> {
     /// Returns the next successful reply, borrowed from the connection's buffer, or `None` after the last reply.
     ///
-    /// A cursor may be open although there is no further reply. Run another command to get more from it.
+    /// A cursor may be open although there is no further reply. Run another command to get more documents from it.
     ///
     /// # Errors
     ///

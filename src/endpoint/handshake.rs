@@ -135,7 +135,7 @@ impl Handshake {
 
 /// Returns the error of a stream that did not answer hello.
 ///
-/// A server that requires TLS simply closes a stream that begins without it.
+/// A server that requires TLS simply closes a stream that begins without a TLS handshake.
 fn without_answer(channel: &Channel, error: io::Error) -> io::Error {
     if channel.transport().is_secured() || !channel.received().is_empty() {
         return error;

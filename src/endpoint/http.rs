@@ -147,7 +147,8 @@ async fn exchange(
     tokio::select! {
         biased;
         answer = &mut answer => answer,
-        // If the connection fails, so does the answer. If the connection ends cleanly, the rest has been received.
+        // If the connection fails, so does the answer. If the connection ends cleanly, the whole answer has been
+        // received.
         _ = &mut connection => answer.await,
     }
 }

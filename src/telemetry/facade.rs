@@ -44,7 +44,7 @@ const MOST: u64 = 10_000;
 /// # How exact it is
 ///
 /// Gauges and counters are exact. The facade cannot pass a histogram on as it is, so each call records the times since
-/// the last call, each with a value within 3.2 % of the true one. If there are more than 10,000 new times in a
+/// the last call, each with a value within 3.2 % of the true time. If there are more than 10,000 new times in a
 /// histogram, it records 10,000 of them in the same proportions. The times of uses are only a sample.
 /// `wharf_pool_check_outs_total` gives the exact numbers: its sum is the number of uses begun, and its outcomes count
 /// the check-outs that waited.

@@ -20,7 +20,7 @@ use crate::text::printable::PrintableError;
 /// were set. Some values are specific to wharf: the `error` of a cleared pool, the `durationMS` of a check-in, which is
 /// how long the connection was used, and the milliseconds of the stages of an establishment (`resolveMS`, `proxyMS`,
 /// `connectMS`, `tlsMS`, `helloMS`, `authenticateMS`). [`Log::unstructured`] logs the same as sentences without keys.
-/// An absent value is left out of both.
+/// Both forms leave out an absent value.
 ///
 /// `error` contains the text of the underlying error and its labels. Control characters in it are escaped, so that a
 /// message is one line.

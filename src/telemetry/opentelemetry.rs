@@ -50,7 +50,7 @@ const OUTCOME: &str = "wharf.check_out.outcome";
 /// # How exact the histograms are
 ///
 /// The pool has its own histograms, which OpenTelemetry instruments cannot take as they are. So each collection records
-/// the times since the last collection, each with a value within 3.2 % of the true one. If there are more than 100,000
+/// the times since the last collection, each with a value within 3.2 % of the true time. If there are more than 100,000
 /// new times in a histogram, it records 100,000 of them in the same proportions. The exported count is then too small.
 /// Times between the last collection and the end of the pool are not recorded.
 ///
@@ -68,8 +68,8 @@ const OUTCOME: &str = "wharf.check_out.outcome";
 /// # End
 ///
 /// The registration does not keep the pool or the client open. It ends when this handle, or the last handle to the pool
-/// or the client, is dropped. From then on, no instrument reports a value for it. OpenTelemetry cannot remove the
-/// callbacks, so a few words of memory remain for each registration.
+/// or the client, is dropped. From then on, no instrument reports a value for the pool or the client. OpenTelemetry
+/// cannot remove the callbacks, so a few words of memory remain for each registration.
 ///
 /// Likewise, no observable instrument reports a value for a server that has left the client's deployment. If the server
 /// comes back, its counters continue where they left off. OpenTelemetry cannot remove the series of a histogram, so

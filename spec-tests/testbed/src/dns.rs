@@ -22,7 +22,7 @@ const TTL: u32 = 86_400;
 #[derive(Debug, Default, Clone)]
 pub struct Zone {
     records: Vec<Record>,
-    /// Names that are answered with an error; `None` stands for no answer at all.
+    /// Names that are answered with an error; `None` stands for no answer.
     failures: BTreeMap<String, Option<ResponseCode>>,
 }
 

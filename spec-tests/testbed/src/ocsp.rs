@@ -37,7 +37,7 @@ pub enum Revocable {
     WithImpostor,
     /// A certificate signed by the intermediate authority, whose certificate follows.
     WithChain,
-    /// A certificate signed by the authority below the intermediate one; both certificates follow, in that order.
+    /// A certificate signed by the authority below the intermediate authority; both certificates follow, in that order.
     WithLongChain,
 }
 
@@ -48,7 +48,7 @@ pub enum Issuing {
     Authority,
     /// The intermediate authority: the trusted authority certified it as an authority.
     Between,
-    /// The authority below the intermediate one, which certified it as an authority.
+    /// The authority below the intermediate authority, which certified it as an authority.
     Below,
     /// An authority with its own name, which clients do not trust.
     Other,
@@ -121,7 +121,7 @@ pub struct ResponseOptions {
     pub forged: bool,
     /// Where the response contains an unknown extension, if anywhere, and whether the extension is critical.
     pub extension: Option<(Place, bool)>,
-    /// Whether the response names a signer other than the actual one.
+    /// Whether the response names a signer other than the actual signer.
     pub misnamed: bool,
     /// How many certificates of other delegates, with the same name and rights, precede a delegate's own.
     pub namesakes: usize,

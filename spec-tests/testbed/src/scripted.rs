@@ -24,7 +24,7 @@ pub enum Answer {
     Reply(Document),
     /// Reply with this document, and ask the script for the next reply to the same command (`moreToCome`).
     More(Document),
-    /// Wait for this long, on tokio's clock, and then do this.
+    /// Wait for this long, on tokio's clock, and then continue with this answer.
     After(Duration, Box<Answer>),
     /// Send at most this many bytes of the reply, and close the connection.
     Cut(Document, usize),

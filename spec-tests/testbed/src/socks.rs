@@ -17,8 +17,8 @@ pub struct SocksOptions {
     /// The names that the proxy resolves itself, in lower case, without a port (`name`) or for one port (`name:port`).
     /// It refuses other names as unreachable.
     pub names: HashMap<String, SocketAddr>,
-    /// The address that the proxy connects to in place of the requested one, such as the address of a relay. Default:
-    /// the requested address.
+    /// The address that the proxy connects to in place of the requested address, such as the address of a relay.
+    /// Default: the requested address.
     pub detours: HashMap<SocketAddr, SocketAddr>,
     /// The proxy's fault. Default: none.
     pub fault: Option<SocksFault>,

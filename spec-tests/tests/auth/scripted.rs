@@ -11,7 +11,7 @@ use wharf_testbed::tls_front::TlsFront;
 use super::scripted_scram::{Behaviour, PASSWORD, credential, hello, payload, replies, sasl, start};
 use super::*;
 
-/// Asserts that SCRAM-SHA-256 fails with a server that behaves like this, and returns the cause's message.
+/// Asserts that SCRAM-SHA-256 fails with a server that shows this behaviour, and returns the cause's message.
 async fn refusal(behaviour: Behaviour) -> String {
     let server = start(behaviour).await;
     let error = connect(&server.address(), credential()).await.unwrap_err();

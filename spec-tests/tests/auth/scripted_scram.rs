@@ -27,7 +27,7 @@ pub struct Behaviour {
     pub iterations: Option<u64>,
     /// The nonce to send, instead of one that extends the client's nonce.
     pub nonce: Option<&'static str>,
-    /// The message to send instead of the final one.
+    /// The message to send instead of the final message.
     pub server_final: Option<&'static str>,
     /// Sends `done` with the first message.
     pub done_at_once: bool,

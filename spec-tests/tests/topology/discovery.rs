@@ -189,7 +189,7 @@ fn run(name: &str, case: &Value) {
     }
 }
 
-/// The folders of the suite whose files are in its own format. The test `unified` runs the others.
+/// The folders of the suite whose files are in its own format. The test `unified` runs the other folders.
 const FOLDERS: [&str; 5] = ["errors", "rs", "sharded", "single", "load-balanced"];
 
 #[test]

@@ -14,8 +14,7 @@ pub struct Entry {
     pub reason: &'static str,
     /// The clients with which they fail.
     clients: &'static [Which],
-    /// Whether chance decides if the timeout that the cases expect occurs. Such cases must pass apart from that
-    /// timeout.
+    /// Whether the timeout that the cases expect occurs only by chance. Such cases must pass apart from that timeout.
     pub timeout_by_chance: bool,
     /// The editions of the suites in which the cases fail.
     editions: &'static [Edition],

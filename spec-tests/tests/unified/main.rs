@@ -139,7 +139,7 @@ struct Loaded {
 }
 
 impl Loaded {
-    /// Returns the file's name, with the client's name if it is not the usual one.
+    /// Returns the file's name, with the client's name unless it is the usual client.
     fn name(&self, which: Which) -> String {
         match which {
             Which::Pooled => self.name.clone(),
@@ -483,7 +483,7 @@ fn has_failed(ended: &Result<(), Stop>) -> bool {
     ended.as_ref().is_err_and(|stop| !matches!(stop, Stop::Lacks(_)))
 }
 
-/// Repeats a case whose first run ended like this, until most of [`RUNS`] runs have passed or failed. Returns how they
+/// Repeats a case whose first run had this outcome, until most of [`RUNS`] runs have passed or failed. Returns how they
 /// ended, and describes the failures.
 fn by_majority(first: Result<(), Stop>, run: impl Fn() -> Result<(), Stop>) -> (Result<(), Stop>, String) {
     let (mut ended, mut failures, mut passed) = (first, Vec::new(), 0);

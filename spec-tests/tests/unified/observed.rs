@@ -41,7 +41,7 @@ pub struct ObservedClient {
     pub observes_logs_of: Vec<Component>,
     pub spans: Exported,
     /// Whether the case may expect that creating the client makes it check the servers, although this client has no
-    /// monitors for that.
+    /// monitors.
     connects_late: bool,
 }
 

@@ -39,7 +39,7 @@ pub async fn run(case: &Arc<Case>, operation: &Operation) -> Result<Returned, St
     };
     let mut arguments = Arguments::of(operation);
     arguments.take::<String>("session")?;
-    // Servers before 8.2 do not know the field. The option must not be sent to them.
+    // Servers before 8.2 do not know the field. The option must not be sent to such servers.
     let raw_data = arguments.take::<bool>("rawData")? == Some(true) && case.environment.has_raw_data();
     let name = operation.name.as_str();
     let call = Call { arguments, session, raw_data };

@@ -18,7 +18,7 @@ const KEPT: usize = 16;
 /// The keys of one user.
 ///
 /// Deriving a key takes milliseconds of CPU time, so it is done on a blocking thread, and once for all connections that
-/// are waiting for it. Cancelling one caller does not stop the derivation for the others.
+/// are waiting for it. Cancelling one caller does not stop the derivation for the other callers.
 pub(super) struct KeyCache {
     username: String,
     password: crate::endpoint::options::Secret,

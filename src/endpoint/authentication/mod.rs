@@ -68,7 +68,7 @@ enum Method {
 /// The fields that hello carries for authentication. Not printable, because it may hold a token.
 #[derive(Default)]
 pub(super) struct Speculation {
-    /// `saslSupportedMechs`, if the mechanism is to be negotiated.
+    /// `saslSupportedMechs`, if the server and the client must negotiate the mechanism.
     pub supported_mechanisms_of: Option<String>,
     /// `speculativeAuthenticate`.
     pub command: Option<Wiped>,

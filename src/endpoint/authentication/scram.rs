@@ -16,7 +16,7 @@ pub(super) struct Scram {
     username: String,
     /// The database in which the user is defined.
     source: String,
-    /// `None` if the mechanism is to be negotiated.
+    /// `None` if the server and the client must negotiate the mechanism.
     forced: Option<Hash>,
     keys: KeyCache,
 }
@@ -35,7 +35,7 @@ impl Scram {
         Ok(Self { keys: KeyCache::new(username.clone(), password.clone()), username, source, forced })
     }
 
-    /// Returns `saslSupportedMechs`, with the user name exactly as given, if the mechanism is to be negotiated.
+    /// Returns `saslSupportedMechs`, with the user name exactly as given, if the mechanism must be negotiated.
     pub fn supported_mechanisms_of(&self) -> Option<String> {
         self.forced.is_none().then(|| format!("{}.{}", self.source, self.username))
     }

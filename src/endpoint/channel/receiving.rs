@@ -102,7 +102,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Takes the reply. This ends the exchange or, if more replies follow, continues with the next one.
+    /// Takes the reply. This ends the exchange or, if more replies follow, continues with the next reply.
     ///
     /// # Errors
     ///

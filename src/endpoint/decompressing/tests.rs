@@ -76,7 +76,7 @@ fn large_reply_is_decompressed_on_a_blocking_thread_and_can_be_left_meanwhile() 
     runtime.block_on(async {
         let (mut channel, mut server) = pair().await;
         let body = large();
-        // While the only blocking thread is busy, the reply waits for it.
+        // While the only blocking thread is busy, the reply waits for that thread.
         let (release, released) = mpsc::channel::<()>();
         let other_work = tokio::task::spawn_blocking(move || released.recv());
         exchange(&mut channel, &mut server, |number| packed(number, &body, compressor)).await;

@@ -104,7 +104,7 @@ async fn reply_can_be_left_at_any_byte() {
         server.write_all(&bytes[..prefix]).await.unwrap();
         read_prefix(&mut channel, prefix).await;
         assert_eq!(channel.condition(), Condition::NeedsDrain, "{prefix}");
-        // A cancelled drain loses nothing either.
+        // A cancelled drain loses no bytes.
         tokio::select! {
             biased;
             drained = channel.drain(PLENTY) => panic!("nothing more was sent: {drained:?}"),

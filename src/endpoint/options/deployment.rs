@@ -94,10 +94,10 @@ pub struct Options {
     /// How long a connection is drained in the background after its command was cancelled or timed out, before it is
     /// closed. Default 3 seconds; zero closes it at once. Not part of connection strings.
     ///
-    /// The connection counts as in use in the meantime, but no check-out waits for it: the pool closes it if a
-    /// check-out needs its permit. If the command turns out to have opened a cursor, the cursor is closed on the
-    /// server. If the command belongs to a [`Session`](crate::client::Session), the client stays alive until the drain
-    /// ends.
+    /// The connection counts as in use in the meantime, but no check-out waits for the drain: the pool closes the
+    /// connection if a check-out needs its permit. If the command turns out to have opened a cursor, the cursor is
+    /// closed on the server. If the command belongs to a [`Session`](crate::client::Session), the client stays alive
+    /// until the drain ends.
     pub drain_timeout: Duration,
     /// How many bytes of a reply, or of the rest of a request, a drained connection may still transfer. A connection
     /// with more bytes left is closed instead. Default 4 MiB, about as much work as a new connection. Not part of

@@ -27,7 +27,7 @@ pub trait OidcCallback: Send + Sync {
     /// Obtains an access token.
     ///
     /// All connections of the same options share one token. At most one call runs at a time, and it begins at least 100
-    /// ms after the previous one. The future is dropped after [`OidcContext::timeout`], or once no task is waiting for
+    /// ms after the previous call. The future is dropped after [`OidcContext::timeout`], or once no task is waiting for
     /// its connection.
     ///
     /// # Errors
@@ -116,7 +116,7 @@ impl OidcToken {
     }
 }
 
-/// The servers that human callbacks may give tokens to, unless the application lists others.
+/// The servers that human callbacks may give tokens to, unless the application lists different servers.
 pub(crate) const DEFAULT_ALLOWED_HOSTS: [&str; 8] = [
     "*.mongodb.net",
     "*.mongodb-qa.net",

@@ -51,7 +51,7 @@ impl Options {
     }
 
     /// Returns a warning for each option that is set and that a [`Pool`](crate::Pool) does not apply, although a write or a
-    /// read may depend on it: `w`, `journal`, `wTimeoutMS`, `readConcernLevel` and `readPreference`.
+    /// read may depend on the option: `w`, `journal`, `wTimeoutMS`, `readConcernLevel` and `readPreference`.
     ///
     /// A pool sends commands unchanged. Put `writeConcern`, `readConcern` and `$readPreference` into the commands.
     /// [`endpoint`](Self::endpoint) and [`endpoints`](Self::endpoints) log these warnings with the target `wharf::options`,

@@ -92,7 +92,7 @@ impl Options {
         }
     }
 
-    /// Refuses a credential whose proof is the client's certificate, if connections would not present one.
+    /// Refuses a credential whose proof is the client's certificate, if connections would not present a certificate.
     ///
     /// Parsing does not check this, because the specification's cases require it to succeed.
     pub(crate) fn check_certificate(&self) -> Result<(), InvalidOption> {

@@ -142,7 +142,7 @@ fn unconnected(failed: ConnectError) -> EstablishError {
     }
 }
 
-/// Connects to a Unix domain socket. On other platforms, the options cannot name one.
+/// Connects to a Unix domain socket. On other platforms, the options cannot name such a socket.
 async fn connect_unix(path: &std::path::Path, deadline: Deadline) -> Result<Socket, EstablishError> {
     let (source, timeout) =
         match deadline.bound(Socket::connect_unix(path)).instrument(debug_span!(target: TARGET, "connect")).await {

@@ -21,7 +21,7 @@ const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 /// Connects to `addresses` in the order of [`interleave`].
 ///
 /// The next attempt begins as soon as one has failed, or 250 ms after the last one began. The first attempt that
-/// succeeds wins, and the others are dropped.
+/// succeeds wins, and the other attempts are dropped.
 pub(super) async fn connect_first<T, F>(
     addresses: Vec<SocketAddr>,
     connect: impl FnMut(SocketAddr) -> F,

@@ -1,4 +1,4 @@
-//! Finds elements of a document without decoding the others.
+//! Finds elements of a document without decoding the other elements.
 
 use bson::spec::ElementType;
 use bson::{RawDocument, Timestamp};
@@ -104,7 +104,7 @@ fn end_of_name(named: &[u8]) -> Option<usize> {
 /// Returns the length in bytes of a value of type `kind` at the start of `value`.
 fn length(kind: u8, value: &[u8]) -> Option<usize> {
     let declared = || usize::try_from(i32::from_le_bytes(*value.first_chunk()?)).ok();
-    // The value ends with a zero byte, and is at least as long as an empty one.
+    // The value ends with a zero byte, and is at least as long as an empty value.
     let ended = |length: usize, least: usize| {
         let is_whole = length >= least && *value.get(length - 1)? == 0;
         is_whole.then_some(length)

@@ -35,7 +35,7 @@ pub struct Request<'a> {
     pub load_balanced: bool,
     /// The compressors to offer, most preferred first.
     pub compressors: &'a [Compressor],
-    /// `saslSupportedMechs`: `database.username` of the user whose mechanism is to be negotiated.
+    /// `saslSupportedMechs`: `database.username` of the user whose mechanism must be negotiated.
     pub supported_mechanisms_of: Option<&'a str>,
     /// `speculativeAuthenticate`: the first command of an authentication, with its database in `db`.
     pub speculative_authenticate: Option<&'a RawDocument>,
@@ -223,7 +223,7 @@ impl HelloReply {
             return;
         }
         let mut rest = RawDocumentBuf::new();
-        // Elements after an unreadable one cannot be separated from it, and are dropped with it.
+        // Elements after an unreadable element cannot be separated from it, and are dropped with it.
         for (key, value) in
             self.document.iter().map_while(Result::ok).filter(|(key, _)| key.as_str() != SPECULATIVE_AUTHENTICATE)
         {

@@ -30,7 +30,7 @@ struct Active {
     app_name: Option<String>,
     close_connection: bool,
     block: Duration,
-    /// The reply, if affected commands fail with one.
+    /// The reply with which affected commands fail, if they do.
     error: Option<RawDocumentBuf>,
 }
 

@@ -68,7 +68,7 @@ impl Tokens {
         known.access = known.access.take().filter(|current| current.0 != token.0);
     }
 
-    /// Drops an access token and the refresh token that came with it, unless others have replaced them.
+    /// Drops an access token and the refresh token that came with it, unless newer tokens have replaced them.
     pub fn invalidate_with_refresh(&self, token: &Token) {
         let mut known = self.known();
         if known.access.as_ref().is_some_and(|current| current.0 == token.0) {

@@ -1,4 +1,4 @@
-//! The options of a connection string that is being read, with the values that depend on others.
+//! The options of a connection string that is being read, with the values that depend on other options.
 
 use std::collections::BTreeMap;
 

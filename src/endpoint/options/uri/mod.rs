@@ -110,7 +110,7 @@ impl Options {
 /// The problem of a text whose percent-encoding is wrong.
 const NOT_ENCODED: &str = "must be percent-encoded, in UTF-8";
 
-/// Returns the option name that is closest to a misspelt one, if any is close.
+/// Returns the option name that is closest to a misspelt name, if any name is close.
 pub(super) fn nearest_option(misspelt: &str) -> Option<&'static str> {
     Row::nearest(misspelt)
 }
@@ -149,10 +149,10 @@ fn shown(text: &str) -> String {
 
 /// Reads the parts of a connection string, and collects warnings.
 struct Reader {
-    /// Whether hosts and values cannot be part of a password.
+    /// Whether hosts and values may be shown: they cannot be part of a password.
     shows_values: bool,
-    /// Whether keys cannot be part of a secret. The rest of a secret option whose ampersand is not percent-encoded looks
-    /// like a key.
+    /// Whether keys may be shown: they cannot be part of a secret. The rest of a secret option whose ampersand is not
+    /// percent-encoded looks like a key.
     shows_keys: bool,
     /// Whether a value that its option does not allow is an error instead of a warning.
     refuses_values: bool,

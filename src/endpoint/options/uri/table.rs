@@ -76,7 +76,7 @@ impl Row {
         PRESENT_NAMES.iter().find(|(former, _)| former.eq_ignore_ascii_case(name)).map(|(_, present)| *present)
     }
 
-    /// Returns the current name of an option with a former name, or the option name that is closest to a misspelt one:
+    /// Returns the current name of an option with a former name, or the option name that is closest to a misspelt name:
     /// at most two letters are wrong, extra or missing.
     pub fn nearest(name: &str) -> Option<&'static str> {
         if let Some(present) = Self::present_name(name) {
@@ -558,7 +558,7 @@ mod tests {
         }
     }
 
-    /// Otherwise a password could be lost, and the connection would be made without it.
+    /// Otherwise a password could be lost, and the connection would be made without the password.
     #[test]
     fn secret_options_of_tls_protect() {
         for row in Row::all().filter(|row| row.is_secret) {

@@ -102,7 +102,7 @@ impl CertificateKey<'_> {
         };
         let certified = CertifiedKey::new(self.chain, key.map_err(refuse)?);
         match certified.keys_match() {
-            // Not every provider can check this.
+            // Not every provider can check whether the key belongs to the certificate.
             Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => Ok(SingleCertAndKey::from(certified)),
             Err(error @ Error::InvalidCertificate(_)) => match has_key(&certified) {
                 Some(true) => Ok(SingleCertAndKey::from(certified)),

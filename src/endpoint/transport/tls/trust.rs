@@ -34,7 +34,7 @@ static SYSTEM_AUTHORITIES: OnceCell<RootCertStore> = OnceCell::const_new();
 /// Verifies servers' certificates, as strictly as the options ask.
 ///
 /// In every mode, the server must prove that it holds the private key of its certificate. The only exception is a
-/// certificate that cannot be read at all, when any certificate is accepted.
+/// certificate that cannot be read at all, if the options accept any certificate.
 #[derive(Debug)]
 pub(super) struct Verifier {
     check: Check,
@@ -160,7 +160,7 @@ impl Verifier {
 
     /// Reads the system's certificate authorities on a blocking thread, if they are needed and not read yet.
     ///
-    /// Must have succeeded once before the verifier is used.
+    /// This must have succeeded once before the verifier is used.
     pub async fn load(&self) -> Result<(), TlsError> {
         if let Check::Chain { authorities: Authorities::System, .. } = self.check {
             let read = async || match blocking(read_system_authorities).await {

@@ -75,7 +75,7 @@ impl fmt::Debug for SaslReply<'_> {
 
 impl<'a> SaslReply<'a> {
     /// Reads the reply of a successful command (see [`reply::check`](crate::endpoint::wire::reply::check)), or the reply to a
-    /// speculative one.
+    /// speculative command.
     ///
     /// # Errors
     ///

@@ -410,7 +410,7 @@ pub enum ScramError {
     /// The server requires too few iterations to be safe, or unreasonably many.
     #[error("the server requires {iterations} iterations, but the number must be {MIN_ITERATIONS} to {MAX_ITERATIONS}")]
     Iterations {
-        /// The required number; 4,294,967,295 stands for that number or a larger one.
+        /// The required number; 4,294,967,295 stands for that number or a larger number.
         iterations: u32,
     },
     /// The server's final message reports an error.

@@ -290,7 +290,7 @@ fn write_elements(message: &Outgoing<'_>, appended: &[&[u8]], buffer: &mut Vec<u
         buffer.push(0);
     }
     for elements in appended {
-        // Usually there are none, and copying nothing would still be a call.
+        // Usually there are no elements, and copying nothing would still be a call.
         if !elements.is_empty() {
             buffer.extend_from_slice(elements);
         }
