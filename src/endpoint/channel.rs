@@ -64,8 +64,8 @@ pub(super) struct Channel {
     pub(super) state: ExchangeState,
     pub(super) outgoing: Vec<u8>,
     pub(super) incoming: Inbox,
-    /// The length in bytes of a reply at the start of `incoming` that has already been taken, and that other replies of
-    /// its stream follow.
+    /// The length in bytes of a reply that has already been taken, but is still at the start of `incoming`, before
+    /// other replies of its stream.
     taken: usize,
     /// A message before compression, or after decompression.
     pub(super) plain: Vec<u8>,

@@ -316,7 +316,7 @@ impl EndpointConnection {
     /// Continues the exchange until its next reply is complete.
     ///
     /// Not inlined, so that the code of a command is in one place, next to `begin` and `outcome`. A CPU core that slept
-    /// since the last command must fetch every page and cache line of it again.
+    /// since the last command must fetch every page and cache line of this code again.
     #[inline(never)]
     pub(super) fn poll_finish(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Box<CommandError>>> {
         let finished = ready!(self.channel.poll_finish(context));

@@ -139,7 +139,7 @@ pub(crate) trait Observer: fmt::Debug + Send + Sync {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Terms {
     /// Whether the handshake is a check of the server. Then wire versions that wharf does not support are not refused,
-    /// because the topology reports them, and only `connectTimeoutMS` limits a pooled connection (Server Monitoring,
+    /// because the topology reports them. Only `connectTimeoutMS` limits a pooled connection (Server Monitoring,
     /// "Socket timeout").
     pub(crate) is_check: bool,
     /// Whether to keep a connection to a server that calls itself an arbiter, although the connection cannot be

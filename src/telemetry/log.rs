@@ -17,8 +17,8 @@ use crate::text::printable::PrintableError;
 ///
 /// The messages and the keys come from the CMAP specification ("Connection Pool Logging"), in structured form:
 /// `serverHost`, `serverPort`, `driverConnectionId`, `serviceId`, `reason`, `error`, `durationMS`, and the options that
-/// were set. Some values are specific to wharf: the `error` of a cleared pool, the `durationMS` of a check-in, which is
-/// how long the connection was used, and the milliseconds of the stages of an establishment (`resolveMS`, `proxyMS`,
+/// were set. Some values are specific to wharf: the `error` of a cleared pool; the `durationMS` of a check-in, which is
+/// how long the connection was used; and the milliseconds of the stages of an establishment (`resolveMS`, `proxyMS`,
 /// `connectMS`, `tlsMS`, `helloMS`, `authenticateMS`). [`Log::unstructured`] logs the same as sentences without keys.
 /// Both forms leave out an absent value.
 ///

@@ -1,8 +1,8 @@
 //! A load balancer in front of one server, which does not know about it.
 //!
-//! It takes `loadBalanced` out of the hello of each connection, and adds a `serviceId` to the reply, made from the process
-//! that answers (the load balancer tests of the specifications, "Test Runner Configuration"). All later bytes pass
-//! unchanged.
+//! It takes `loadBalanced` out of the hello of each connection, and adds a `serviceId` to the reply. The `serviceId` is
+//! made from the process that answers (the load balancer tests of the specifications, "Test Runner Configuration"). All
+//! later bytes pass unchanged.
 
 use std::io;
 use std::net::SocketAddr;

@@ -10,8 +10,8 @@ use super::{InvalidOption, Secret};
 /// connections. A connection that [`Endpoint::connect`](crate::Endpoint::connect) opens to an arbiter works;
 /// [`EndpointConnection::is_authenticated`](crate::EndpointConnection::is_authenticated) is then false.
 ///
-/// Nothing is checked until [`Options::validate`](super::Options::validate), which refuses a credential if the
-/// mechanism needs more, or cannot use a part of the credential.
+/// Nothing is checked until [`Options::validate`](super::Options::validate), which refuses a credential with missing
+/// parts, or with parts that the mechanism cannot use.
 ///
 /// ```
 /// use wharf::{Credential, Mechanism};
@@ -216,7 +216,7 @@ impl Credential {
             .map(|(_, value)| value)
     }
 
-    /// Refuses a credential if the mechanism needs more, or cannot use a part of the credential.
+    /// Refuses a credential with missing parts, or with parts that the mechanism cannot use.
     pub(super) fn validate(&self) -> Result<(), InvalidOption> {
         if self.source.as_deref() == Some("") {
             return Err(InvalidOption::because("authSource", "must not be empty"));

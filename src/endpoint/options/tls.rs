@@ -72,8 +72,8 @@ pub(crate) use material::{CaCertificates, ClientCertificate};
 ///
 /// # Revocation
 ///
-/// wharf asks servers to staple an OCSP response to the handshake, which says whether their certificate was revoked (OCSP
-/// Support specification; RFC 6960). It verifies three things about the response:
+/// wharf asks servers to staple an OCSP response to the handshake. The response says whether the server's certificate
+/// was revoked (OCSP Support specification; RFC 6960). It verifies three things about the response:
 ///
 /// - It is signed by the certificate's issuer, or by a responder that the issuer certified for this purpose.
 /// - It is about this certificate.

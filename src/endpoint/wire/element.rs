@@ -14,9 +14,9 @@ pub(crate) fn timestamp(value: &[u8]) -> Option<Timestamp> {
 
 /// Returns the type and the value's bytes of the element `name`, which must include the terminating zero byte.
 ///
-/// The search steps over earlier elements by their lengths, without checking them. That costs a fraction of
-/// [`RawDocument::get`], which checks them. The search returns `None` at an element of a rare type and at invalid
-/// bytes: the caller must then use `get`. A result is always what `get` would have returned.
+/// The search steps over earlier elements by their lengths. It does not check them, so it costs a fraction of
+/// [`RawDocument::get`]. The search returns `None` at an element of a rare type or at invalid bytes: the caller must
+/// then use `get`. A result is always what `get` would have returned.
 pub(crate) fn find<'d>(document: &'d RawDocument, name: &[u8]) -> Option<(u8, &'d [u8])> {
     let bytes = document.as_bytes();
     // The elements are between the document's length and the zero byte at its end.

@@ -58,7 +58,8 @@ impl Collecting {
         Self { exporter, provider: SdkMeterProvider::builder().with_reader(reader).build() }
     }
 
-    /// Collects once. Returns each value under its name, its unit and its attributes except the pool's name.
+    /// Collects once. Returns the values. The key of each is its name, its unit and its attributes without the pool's
+    /// name.
     fn collect(&self) -> BTreeMap<String, f64> {
         let found = self.collect_named().into_iter().map(|((pool, name), value)| {
             assert_eq!(pool, "here:1", "{name}");
@@ -67,7 +68,7 @@ impl Collecting {
         found.collect()
     }
 
-    /// Collects once. Returns each value under its pool's name and its remaining key.
+    /// Collects once. Returns the values. The key of each is the name of its pool, and the key that `collect` returns.
     fn collect_named(&self) -> BTreeMap<(String, String), f64> {
         self.exporter.reset();
         self.provider.force_flush().unwrap();

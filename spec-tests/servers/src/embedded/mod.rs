@@ -1,9 +1,10 @@
 //! A small MongoDB server inside the process. It speaks the real wire protocol over TCP, for tests, benchmarks and the
 //! quickstart example.
 //!
-//! It reads `OP_MSG` and answers `hello`, `isMaster`, `ping`, `buildInfo` and `endSessions`, `find`, `getMore` and
-//! `killCursors` on one fixed collection, and `configureFailPoint` for `failCommand`, as a mongod with test commands
-//! enabled does. Any other command gets `CommandNotFound`. An invalid message closes the connection.
+//! It reads `OP_MSG`, and answers `hello`, `isMaster`, `ping`, `buildInfo` and `endSessions`. It answers `find`,
+//! `getMore` and `killCursors` on one fixed collection. It also answers `configureFailPoint` for `failCommand`, like a
+//! mongod with test commands enabled. Any other command gets `CommandNotFound`. An invalid message closes the
+//! connection.
 //!
 //! It also misbehaves on request ([`Faults`]), in ways that a mongod cannot.
 

@@ -19,7 +19,7 @@ use crate::endpoint::wire::ocsp::{Certificate, OcspError, OcspResponse, PublicKe
 /// id-kp-OCSPSigning (RFC 6960, section 4.2.2.2): the right to sign on behalf of an issuer.
 const OCSP_SIGNING: &[u8] = &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x03, 0x09];
 
-/// The maximum number of certificates in a response that are verified, so that a response cannot slow the handshake down.
+/// The maximum number of certificates to verify in a response, so that a response cannot slow the handshake down.
 const MAX_RESPONDERS: usize = 4;
 
 pub(super) type Algorithms = [&'static dyn SignatureVerificationAlgorithm];
