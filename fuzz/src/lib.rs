@@ -23,7 +23,7 @@
 //!
 //! The third way adds coverage guidance by libFuzzer, which needs a C++ compiler. Stable Rust is enough. Only the
 //! address sanitizer needs nightly (`cargo +nightly fuzz run --features libfuzzer coverage`), and wharf has next to no
-//! unsafe code for it to check. A variable names the target, and the arguments are the arguments of libFuzzer:
+//! unsafe code for it to check. A variable names the target, and the arguments go to libFuzzer:
 //!
 //! ```sh
 //! cargo run --release -p wharf-fuzz -- --write-seeds target/corpus op_msg

@@ -394,8 +394,8 @@ mod look_up {
         TokioResolver::builder_tokio()
     }
 
-    /// Reads a `resolv.conf` as libc does: without a name server the local one is asked, a time limit of 0 s means 1 s,
-    /// and search domains are not checked. All names here end with a dot, so search domains do not apply.
+    /// Reads a `resolv.conf` as libc does: without a name server, the local name server is asked, a time limit of 0 s
+    /// means 1 s, and search domains are not checked. All names here end with a dot, so search domains do not apply.
     #[cfg(all(unix, not(any(target_os = "android", target_vendor = "apple"))))]
     fn settings_of(text: &[u8]) -> Result<(ResolverConfig, ResolverOpts), NetError> {
         let is_used = |line: &&[u8]| !line.starts_with(b"search") && !line.starts_with(b"domain");

@@ -71,8 +71,8 @@ fn list(value: Value) -> Vec<Value> {
     }
 }
 
-/// The default interval of the background task: so long that no test reaches its end. A run then begins only if
-/// something requests it.
+/// The default interval of the background task: no test lasts that long. A run then begins only if something requests
+/// it.
 const REST: Duration = Duration::from_secs(24 * 60 * 60);
 
 fn pool_options(given: &Value) -> (Option<String>, PoolOptions) {

@@ -6,8 +6,8 @@
 //! has no prose tests.
 //!
 //! Below it, each prose test has a line with its title, which may be shortened. Each test that runs it follows in an
-//! indented line: the file, a space and the function. `not:` begins the reason why there is none, and `but:` lists what
-//! the tests leave out.
+//! indented line: the file, a space and the function. `not:` begins the reason why there is no test, and `but:` lists
+//! what the tests leave out.
 //!
 //! The suites' package does not contain the prose. `WHARF_SPECIFICATIONS` names the folder `source` of the
 //! specifications' repository. With it, the titles are compared, and the list must contain each text that is among the

@@ -39,8 +39,8 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A map with the names of connection strings. Times are in milliseconds, unless the name says otherwise. An option
-/// that connection strings cannot set is named after its method, in the same style.
+/// A map whose keys are the names of options in connection strings. Times are in milliseconds, unless the name says
+/// otherwise. An option that connection strings cannot set is named after its method, in the same style.
 ///
 /// Passwords, the values of `authMechanismProperties`, the user of `MONGODB-AWS`, and keys and certificates from memory are
 /// left out.

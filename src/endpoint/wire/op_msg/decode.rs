@@ -9,7 +9,7 @@ use super::{BODY, CHECKSUM_LENGTH, Flags, OP_CODE, SEQUENCE};
 use crate::endpoint::wire::header::{self, Header};
 use crate::endpoint::wire::{PeerText, WireError};
 
-/// The limits for received messages. A length beyond them is refused before its content is read.
+/// The limits for received messages. A length beyond these limits is refused before any content is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// `maxMessageSizeBytes`: the longest message, in bytes, including its header.
