@@ -215,7 +215,7 @@ impl ObservedClient {
         let observes_topology = subscribes_to_topology || !observes_logs_of.is_empty();
         let connects_late = which == Which::Single && observes_topology;
         let observed = Self { client, events, topology_id, observes_logs_of, spans, connects_late };
-        // Creating a client of the specification starts its monitors. The first use starts wharf's.
+        // In the specification, creating a client starts its monitors. In wharf, the first use of the client does.
         if which == Which::Pooled && (!observed_kinds_are_of_commands || observes_topology) {
             let client = observed.client.clone();
             tokio::spawn(async move { client.connect().await });
