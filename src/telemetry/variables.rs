@@ -22,9 +22,9 @@ const ALL: &str = "MONGODB_LOG_ALL";
 /// Returns the level of each target according to the logging specification's environment variables.
 ///
 /// The variables are `MONGODB_LOG_COMMAND`, `MONGODB_LOG_TOPOLOGY`, `MONGODB_LOG_SERVER_SELECTION` and
-/// `MONGODB_LOG_CONNECTION`. `MONGODB_LOG_ALL` applies to every component whose own variable is not set. Their values,
-/// which are case-insensitive, are `off`, `emergency`, `alert`, `critical`, `error`, `warn`, `notice`, `info`, `debug`
-/// and `trace`. Any other value counts as not set. A target without a value is off.
+/// `MONGODB_LOG_CONNECTION`. `MONGODB_LOG_ALL` applies to every component whose own variable is not set. The values of
+/// all these variables are case-insensitive: `off`, `emergency`, `alert`, `critical`, `error`, `warn`, `notice`,
+/// `info`, `debug` and `trace`. Any other value counts as not set. A target without a value is off.
 ///
 /// `tracing` has no levels above `ERROR`, so `emergency`, `alert` and `critical` stand for `ERROR`, and `notice` for `INFO`.
 ///
