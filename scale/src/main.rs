@@ -43,8 +43,8 @@ struct Arguments {
     /// The machine whose costs are used.
     #[arg(long, value_name = "NAME", default_value = PROFILES[0].name, value_parser = machine)]
     machine: &'static Profile,
-    /// Compares wharf's figures with the machine's measured ones, and fails unless the figures of one and two cores are
-    /// within 25 %.
+    /// Compares wharf's figures with the figures measured on the machine, and fails unless the figures of one and two
+    /// cores are within 25 %.
     #[arg(long)]
     check: bool,
     /// Compares with the measurements in the file that the benchmark's series `cores` has written.

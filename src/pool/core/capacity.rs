@@ -216,7 +216,7 @@ impl Capacity {
     }
 
     /// Applies `change` until the word is swapped or `change` declines. Returns the counts before the change, or the
-    /// counts for which it declined.
+    /// counts for which `change` declined.
     fn update(&self, change: impl Fn(Counts) -> Option<Counts>) -> Result<Counts, Counts> {
         // ORD: AcqRel on the change. The Release pairs with the Acquire in `load` and publishes the caller's pushes.
         // The Acquire serves `order_releases`. Relaxed where `change` declines: the decision depends only on the word,

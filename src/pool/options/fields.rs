@@ -1,4 +1,5 @@
-//! The options of a pool as serde's data: what a configuration file or an environment variable gives, and what is shown.
+//! The options of a pool as serde's data: the values that a configuration file or an environment variable gives, and
+//! the values that are shown.
 
 use std::fmt;
 use std::time::Duration;
@@ -94,7 +95,7 @@ pub(crate) fn is_name(given: &str, name: &str) -> bool {
 }
 
 /// Returns a single value as text: environment variables give numbers and flags as text, and some configuration files
-/// turn a text that looks like a number into a number.
+/// turn text that looks like a number into a number.
 pub(crate) fn text_of(value: Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text),
@@ -115,7 +116,7 @@ impl PoolOptions {
         of_table.chain(FIELDS.iter().map(|field| (field.name, (field.value)(self))))
     }
 
-    /// Sets the option with the name, which is one of [`names`](Self::names).
+    /// Sets the option with this name, which is one of [`names`](Self::names).
     pub(crate) fn set_field(&mut self, name: &'static str, value: Value) -> Result<(), InvalidOption> {
         let shown = value.to_string();
         let set = text_of(value).ok_or("a single value").and_then(|text| self.set_text(name, &text));
@@ -137,8 +138,9 @@ impl PoolOptions {
     }
 }
 
-/// A map with the names of connection strings. Times are in milliseconds. The other options have names in the same style:
-/// `backgroundIntervalMS` and `checkBeforeUseMS`, which may be words (`never`, `always`), `maxLifetimeMS`, `jitterPercent`.
+/// A map with the names of connection strings. Times are in milliseconds. The other options have names in the same
+/// style: `backgroundIntervalMS` and `checkBeforeUseMS`, whose values may be words (`never`, `always`),
+/// `maxLifetimeMS`, and `jitterPercent`.
 impl Serialize for PoolOptions {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.fields())
@@ -204,7 +206,7 @@ mod tests {
 
     use super::*;
 
-    /// A map that gives each option another value than its default.
+    /// A map that gives each option a value other than its default.
     fn unusual() -> Value {
         json!({
             "maxIdleTimeMS": 3_000, "minPoolSize": 1, "maxPoolSize": 7, "maxConnecting": 3, "waitQueueTimeoutMS": 5,

@@ -294,8 +294,8 @@ impl<G> Directory<G> {
                 twig = Box::into_raw(spares.lower.take().expect("BUG: no spare branch"));
                 (*branch).set(upper, twig);
             }
-            // If a grant is not taken before the numbers wrap around, its segment is still here. The waiter does not
-            // need the directory to reach it.
+            // If a grant is not taken before the numbers wrap around, the segment of its ticket is still here. The
+            // waiter does not need the directory to reach it.
             (*twig).set(lower, new.as_ptr());
             let before = new.as_ref().with_links(|links| std::mem::replace(&mut links.start, start));
             if before == start {
