@@ -94,7 +94,8 @@ impl Capacity {
 
     pub(super) fn load(&self) -> Counts {
         // ORD: Acquire; pairs with the Release in `update`. If a thread sees that a connection is no longer pending, it
-        // also finds it in the shards, if it was pushed there (ordering 2 in the module documentation of `pool`).
+        // also finds the connection in the shards, if the connection was pushed there (ordering 2 in the module
+        // documentation of `pool`).
         Counts::unpack(self.0.load(unless_mutant("capacity_acquires_nothing", Ordering::Acquire)))
     }
 

@@ -534,7 +534,7 @@ impl<E: Environment> Core<E> {
     }
 
     /// Delivers an event of a use: a check-out has started, or a connection was checked out or is being checked in.
-    /// `event` builds it from the pool's address, and must not panic. The caller must not hold a lock.
+    /// `event` builds the event from the pool's address, and must not panic. The caller must not hold a lock.
     ///
     /// Does not count a reference to the address: two processor cores changing that count would cost more than the rest
     /// of the event.

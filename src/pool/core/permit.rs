@@ -89,9 +89,9 @@ impl<E: Environment> Drop for Permit<E> {
 /// A [`Permit`] that a check-out shares with the task that will open the connection. The first of the two to take it
 /// owns it.
 ///
-/// The task takes the permit to open a connection. The check-out takes it when it has received a different connection,
-/// and drops it, so that the next check-out in the queue gets the permit. If neither takes it, the permit is dropped
-/// with the last reference.
+/// The task takes the permit to open a connection. The check-out takes and drops the permit when it has received a
+/// different connection, so that the next check-out in the queue gets the permit. If neither takes it, the permit is
+/// dropped with the last reference.
 pub struct SharedPermit<E: Environment>(Mutex<Option<Permit<E>>>);
 
 impl<E: Environment> SharedPermit<E> {

@@ -28,13 +28,14 @@ pub(super) fn is_inside() -> bool {
     NESTING.try_with(|nesting| nesting.outermost.get() != OUTSIDE).unwrap_or(true)
 }
 
-/// Returns whether the thread is in an inline delivery of the delivery at this address.
+/// Returns whether the thread is delivering an event inline for the `Delivery` at this address.
 pub(super) fn is_inline_in(address: usize) -> bool {
     NESTING.try_with(|nesting| nesting.outermost.get() == address).unwrap_or(false)
 }
 
 /// Runs an inline delivery. `deliver` must not panic. Returns the embargo on the events that were emitted during the
-/// delivery, or 0 if there were none. Returns `None`, without running it, if the thread is already inside a subscriber.
+/// delivery, or 0 if there were none. Returns `None`, without calling `deliver`, if the thread is already inside a
+/// subscriber.
 #[inline]
 pub(super) fn inline(address: usize, deliver: impl FnOnce()) -> Option<u64> {
     let inline = |nesting: &Nesting| {
@@ -49,9 +50,9 @@ pub(super) fn inline(address: usize, deliver: impl FnOnce()) -> Option<u64> {
     NESTING.try_with(inline).ok().flatten()
 }
 
-/// Returns the embargo of the thread's inline delivery, for an event that is emitted inside the delivery at this
-/// address. `begin` makes the embargo for the first event. Returns 0 if the thread is not in an inline delivery of that
-/// address.
+/// Returns the embargo for an event that is emitted while the thread delivers inline for the `Delivery` at this
+/// address. `begin` makes the embargo for the first such event. Returns 0 if the thread is not delivering inline for
+/// that `Delivery`.
 pub(super) fn embargo_of(address: usize, begin: impl FnOnce() -> u64) -> u64 {
     let embargo_of = |nesting: &Nesting| {
         if nesting.outermost.get() != address {

@@ -106,7 +106,7 @@ impl<T> Queue<T> {
         self.ended && self.events.is_empty() && self.role == Role::Free
     }
 
-    /// Queues an event of a thread that may be in an inline delivery of the delivery at this address.
+    /// Queues an event of the calling thread, which may be delivering inline for the `Delivery` at this address.
     pub(super) fn push(&mut self, event: T, address: usize) {
         let embargo = inside::embargo_of(address, || {
             self.last_embargo += 1;

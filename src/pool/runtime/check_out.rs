@@ -91,8 +91,8 @@ impl<'p, E: Establish, W> CheckOut<'p, E, W> {
         let started = StartedCheckOut { pool, started: unsafe { started.assume_init() }, site };
         *state = CheckOutState::Ended;
         if !started.is_inherited() {
-            // SAFETY: the state was `Waits`, so `waiting` is there. The state already says that it is gone, and it is
-            // not moved.
+            // SAFETY: the state was `Waits`, so `waiting` is there. The state already says that `waiting` is gone, and
+            // it is not moved.
             unsafe { waiting.get_unchecked_mut().assume_init_drop() };
         }
     }

@@ -57,8 +57,8 @@ pub trait Establish: Send + Sync + 'static {
     #[doc(hidden)]
     const HAS_SOCKETS: bool = false;
 
-    /// Whether [`check`](Self::check) is implemented. Set it together with `check`: without it, the pool never calls
-    /// `check`, and its check-outs and check-ins have no code for it.
+    /// Whether [`check`](Self::check) is implemented. Set it together with `check`. If it is `false`, the pool never
+    /// calls `check`, and its check-outs and check-ins contain no code for checks.
     const HAS_CHECK: bool = false;
 
     /// Opens one connection completely: transport, handshake and authentication.

@@ -49,8 +49,8 @@ pub struct World {
     listens: bool,
     /// The events, in the order of the calls. A std mutex, for the reason that `Connection` states.
     events: Mutex<Vec<PoolEvent>>,
-    /// The number of emitted events. It lets loom switch threads at each event. Emitting threads release it and never
-    /// acquire it, so it does not order them.
+    /// The number of emitted events. It lets loom switch threads at each event. Emitting threads release the number and
+    /// never acquire it, so it does not order them.
     emitted: AtomicUsize,
     /// Notified when connections have become stale, if a model watches for it.
     changed: Option<Event>,

@@ -42,11 +42,11 @@
 //!
 //! # Which thread waits for which
 //!
-//! A newcomer looks ahead for the next segment while three quarters of the current segment are left, and only tries the
-//! lock. If all newcomers find the lock taken, a newcomer without a cell waits for the next segment, before it has a
-//! ticket. So it may wait for a thread that is preempted in one of the short sections: it yields, and after about a
-//! millisecond sleeps for 50 µs at a time. A claimed waiter that leaves or changes its waker waits for the few steps
-//! between the claim and its grant. No other newcomer, granter or waiter waits for a thread.
+//! A newcomer looks ahead for the next segment while three quarters of the current segment are left. It tries the lock,
+//! but does not wait for it. If all newcomers find the lock taken, a newcomer without a cell waits for the next
+//! segment, before it has a ticket. So it may wait for a thread that is preempted in one of the short sections: it
+//! yields, and after about a millisecond sleeps for 50 µs at a time. A claimed waiter that leaves or changes its waker
+//! waits for the few steps between the claim and its grant. No other newcomer, granter or waiter waits for a thread.
 //!
 //! Nothing between a claim and its grant may panic, wait, or call foreign code.
 //!
