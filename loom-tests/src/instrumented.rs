@@ -1,9 +1,9 @@
 //! The instrumented build: the models, on a copy of the pool that contains all mutants of the catalogue.
 //!
-//! The models themselves run on the unchanged sources. The negative controls make the instrumented build. They copy the
-//! workspace's sources, with the mutants inserted, to `instrumented` in the target directory, and run cargo there with
-//! the profile and the flags of the current run. A file that has not changed is not written, so it is not compiled
-//! again.
+//! The models themselves run on the unchanged sources. The negative controls run on the instrumented build, and create
+//! it themselves. They copy the workspace's sources, with the mutants inserted, to `instrumented` in the target
+//! directory, and run cargo there with the profile and the flags of the current run. A file that has not changed is not
+//! written, so it is not compiled again.
 //!
 //! The copy has its own target directory. If both builds shared a directory, cargo would confuse them, because it
 //! identifies packages by their paths in the workspace. Then the models would run with the mutants in the pool.

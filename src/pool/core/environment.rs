@@ -9,7 +9,7 @@ use crate::pool::condition::Condition;
 use crate::pool::error::Cause;
 use crate::pool::event::PoolEvent;
 
-/// The unit of the coarse clock, which tells for how long a connection was idle before it is checked.
+/// The unit of the coarse clock, which measures how long a connection has been idle before its check.
 pub const COARSE_TICK: Duration = Duration::from_millis(100);
 
 /// Which connections have become stale.

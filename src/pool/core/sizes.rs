@@ -14,7 +14,7 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
-    /// [`MAX_CONNECTIONS`](crate::MAX_CONNECTIONS) fits.
+    /// Large enough for [`MAX_CONNECTIONS`](crate::MAX_CONNECTIONS).
     const BITS: u32 = 20;
     const MASK: u64 = (1 << Self::BITS) - 1;
 

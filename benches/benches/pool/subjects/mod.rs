@@ -50,7 +50,7 @@ impl Drop for Dummy {
     }
 }
 
-/// A pool to be measured. For a pool that supports only check-out and check-in, this trait suffices.
+/// A pool that is measured. For a pool that supports only check-out and check-in, this trait suffices.
 pub trait Subject: Send + Sync + Sized + 'static {
     /// The column's title.
     const NAME: &'static str;

@@ -136,7 +136,7 @@ impl Tickets {
     }
 
     /// Loads the word, to change it. Fetches its cache line once for both the load and the swap, because threads that
-    /// fetch it twice take it away from each other in between.
+    /// fetched it twice would take it from each other between the two accesses.
     #[inline]
     pub(super) fn load_to_change(&self) -> Word {
         fetch_to_write(&self.0);
