@@ -8,7 +8,7 @@
 //! | invalid, another core has the line | a transfer, which makes all copies shared | a transfer, as above |
 //! | invalid, no core has the line | comes from memory, exclusive | comes from memory, modified |
 
-/// The most cores that a machine can have.
+/// The largest number of cores that a machine can have.
 pub const MOST_CORES: usize = 256;
 
 /// A set of cores.

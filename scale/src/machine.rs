@@ -378,7 +378,7 @@ impl Machine {
             let source = if hits { Source::Own } else { line.promised.change(core, access == Access::Load, &socket) };
             let (counter, took) = match source {
                 Source::Own => {
-                    // If the line is not there, the core's own store is waiting for it and provides the value.
+                    // If the line has not arrived, the core's own store is waiting for it and provides the value.
                     tally.hits += 1;
                     let unused = count.saturating_sub(std::mem::replace(&mut line.used, count));
                     let is_near = unused <= FIRST_LEVEL || self.cores[core].streams.meets(number);

@@ -8,9 +8,9 @@ use super::occurrences::Occurrence;
 use super::{Bomb, CheckOut, Dice, MOST_LEAKED, POOLS, Parcels, World, clear, close, hoard, new_pool, owned, poll};
 use wharf::{Connection, Pool};
 
-/// The smallest number of check-outs in a burst, and the most that are added to it.
+/// The smallest number of check-outs in a burst, and the largest number that is added to it.
 const CHECK_OUTS: (u64, u64) = (1_500, 3_000);
-/// The most check-outs that bursts leak, in addition to [`MOST_LEAKED`].
+/// The largest number of check-outs that bursts leak, in addition to [`MOST_LEAKED`].
 const MOST_LEAKED_INSIDE: usize = 100;
 
 /// A waker that does nothing. The sanitizer notices if the waker is used too late.

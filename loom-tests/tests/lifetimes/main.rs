@@ -41,7 +41,7 @@ const THREADS: u64 = 6;
 /// Further threads, for the bursts.
 const BURSTING: u64 = 2;
 const POOLS: u64 = 3;
-/// The most check-outs that are leaked. Each keeps its pool in memory.
+/// The largest number of check-outs that are leaked. Each keeps its pool in memory.
 const MOST_LEAKED: usize = 500;
 /// How long the last connections may take to close, or a rare occurrence to happen.
 const PATIENCE: Duration = Duration::from_secs(60);

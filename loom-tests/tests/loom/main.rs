@@ -21,7 +21,7 @@
 //!
 //! Waiters park in one of two ways, which the feature `event-listener-queue` selects. The models run with both ways,
 //! and a mutant of one way counts only in builds that use that way. A wait takes more steps with events, so two models
-//! have a smaller bound there, in parentheses in the list below. An operation on an event is one step
+//! have a smaller bound with events, in parentheses in the list below. An operation on an event is one step
 //! (`src/pool/sync/events.rs`), and a thread that is waiting for another thread looks twice and then sleeps
 //! (`src/pool/sync/patience.rs`).
 //!

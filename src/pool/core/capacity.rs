@@ -160,9 +160,9 @@ impl Capacity {
     /// Gives back the capacity of a displaced connection, which is now closed. Returns whether a waiter is waiting for
     /// it.
     ///
-    /// This also lowers the displacing flag, in the same step. Otherwise a thread that looks in between would displace
-    /// another drain for a waiter that already has this capacity, or would fail to displace a drain for the next
-    /// waiter.
+    /// This also lowers the displacing flag, in the same step. Otherwise a thread that looks between the two changes
+    /// would displace another drain for a waiter that already has this capacity, or would fail to displace a drain for
+    /// the next waiter.
     #[must_use]
     pub(super) fn end_displacing(&self) -> bool {
         let before = self.update(|counts| {

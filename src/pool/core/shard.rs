@@ -110,7 +110,7 @@ pub(super) enum Obstacle {
 pub(super) struct Shards(Box<[CachePadded<Shard>]>);
 
 impl Shards {
-    /// The most shards that a pool on a machine with many cores can use. A power of two.
+    /// The largest number of shards that a pool on a machine with many cores can use. A power of two.
     #[cfg(not(any(loom, shuttle)))]
     const MOST: usize = 256;
     /// Small, because the model checkers explore every possible shard.

@@ -79,7 +79,8 @@ macro_rules! pool_options {
             /// are replaced before they are closed, and can be checked out until then, unless the pool already has
             /// `maxPoolSize` connections. The reason in the event is "idle". Not part of connection strings.
             pub max_lifetime: Duration,
-            /// The most by which each connection's idle time and lifetime are shortened, in percent. Default 0.
+            /// The largest amount, in percent, by which each connection's idle time and lifetime are shortened. Default
+            /// 0.
             ///
             /// Each connection's share is random, so connections that were opened together do not expire together. Not
             /// part of connection strings.

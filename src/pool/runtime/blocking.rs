@@ -1,8 +1,8 @@
 //! Work that blocks a thread: it runs on a blocking thread of the runtime, or at once if no other thread is allowed.
 //!
 //! A client on a single thread drives its runtime itself, and promises not to start any threads. While it drives the
-//! runtime, its thread is marked ([`Inline`]), and blocking work runs there. Nothing else runs on that thread, so only
-//! the call itself waits for the work.
+//! runtime, its thread is marked ([`Inline`]), and blocking work runs on this thread. Nothing else runs on that thread,
+//! so only the call itself waits for the work.
 
 use std::cell::Cell;
 use std::io;
@@ -19,7 +19,7 @@ thread_local! {
     static IS_INLINE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Marks the calling thread: until this is dropped, blocking work runs there.
+/// Marks the calling thread: until this is dropped, blocking work runs on that thread.
 #[must_use]
 pub(crate) struct Inline {
     before: bool,

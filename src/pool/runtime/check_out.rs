@@ -87,12 +87,12 @@ impl<'p, E: Establish, W> CheckOut<'p, E, W> {
     #[allow(unsafe_code)]
     fn drop_waiting(self: Pin<&mut Self>) {
         let CheckOutParts { pool, site, state, started, waiting, .. } = self.project();
-        // SAFETY: the state was `Waits`, so `started` is there.
+        // SAFETY: the state was `Waits`, so `started` is present.
         let started = StartedCheckOut { pool, started: unsafe { started.assume_init() }, site };
         *state = CheckOutState::Ended;
         if !started.is_inherited() {
-            // SAFETY: the state was `Waits`, so `waiting` is there. The state already says that `waiting` is gone, and
-            // it is not moved.
+            // SAFETY: the state was `Waits`, so `waiting` is present. The state already says that `waiting` is gone,
+            // and it is not moved.
             unsafe { waiting.get_unchecked_mut().assume_init_drop() };
         }
     }
@@ -151,14 +151,14 @@ impl<'p, E: Establish, W> CheckOutParts<'_, 'p, E, W> {
     #[allow(unsafe_code)]
     fn poll_waiting<const HAS_WAITED: bool>(self, context: &mut Context<'_>) -> Poll<Outcome<E>> {
         let Self { pool, site, state, started, mut waiting, .. } = self;
-        // SAFETY: the state is `Waits`, so `started` is there.
+        // SAFETY: the state is `Waits`, so `started` is present.
         let (pool, site, started) = (*pool, *site, unsafe { started.assume_init() });
         if pool.core.environment().is_inherited() {
             // `waiting` is leaked, as in `drop_waiting`.
             *state = CheckOutState::Ended;
             return Poll::Ready(Err(StartedCheckOut { pool, started, site }.fail_after_fork()));
         }
-        // SAFETY: the state is `Waits`, so `waiting` is there. It is pinned, and is never moved.
+        // SAFETY: the state is `Waits`, so `waiting` is present. It is pinned, and is never moved.
         let pinned = unsafe { waiting.as_mut().map_unchecked_mut(|waiting| waiting.assume_init_mut()) };
         let outcome =
             ready!(if HAS_WAITED { pinned.poll_again_for(pool, context) } else { pinned.poll_for(pool, context) });

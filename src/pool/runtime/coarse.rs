@@ -50,7 +50,8 @@ impl Coarse {
         Self::Tokio { start: tokio::time::Instant::now() }
     }
 
-    /// Returns the clock of the pool's successor in a forked child. It starts no thread, which could hang there.
+    /// Returns the clock of the pool's successor in a forked child. It starts no thread, because that could hang in the
+    /// child.
     pub(super) fn successor(&self) -> Self {
         match self {
             Self::Still => Self::Still,

@@ -72,7 +72,7 @@ pub(super) struct Residence(Mutex<Places>);
 struct Places {
     home: Option<Arc<Home>>,
     /// The runtime, other than the home, on which a check-out last opened a connection. If the home ends, a check-out
-    /// without a runtime moves the pool there.
+    /// without a runtime moves the pool to this runtime.
     other: Option<Handle>,
 }
 

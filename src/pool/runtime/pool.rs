@@ -330,7 +330,8 @@ impl<E: Establish> Pool<E> {
     /// [`close`](Self::close), then await this with a time limit.
     ///
     /// It also waits for each [`Establish::close`] to end. A close that does not end at once runs on the pool's
-    /// runtime. A current-thread runtime runs it only while something blocks on the runtime, so await this there.
+    /// runtime. A current-thread runtime runs it only while something blocks on the runtime, so await this on that
+    /// runtime.
     ///
     /// A check-out that fails because the pool was closed emits its `ConnectionCheckOutFailed` when its task is polled
     /// next, or when its future is dropped. That may be after this completes. A subscriber that is being told that a

@@ -17,8 +17,8 @@ const BOUND: &str = "WHARF_LOOM_BOUND";
 pub const STARTED: &str = "model started:";
 pub const FAILED: &str = "model failed:";
 
-/// Models with a smaller bound for the wait list on event-listener. A wait takes more steps there, and with their usual
-/// bounds each of these models takes half a minute or more.
+/// Models with a smaller bound for the wait list on event-listener. A wait on event-listener takes more steps, and with
+/// their usual bounds each of these models takes half a minute or more.
 pub const BOUNDS_WITH_EVENT_LISTENER: &[(&str, usize)] = &[
     ("pending_count_drops_after_the_connection_is_available", 4),
     ("pending_count_drops_after_the_connection_is_available_on_another_shard", 4),

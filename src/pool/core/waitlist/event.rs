@@ -5,7 +5,7 @@
 //! no longer touches the cell.
 //!
 //! An event calls its listener's waker under the event's lock. So a waiter's waker must neither poll nor drop a
-//! check-out: that would deadlock. The wakers of the common runtimes only schedule their tasks.
+//! check-out, because this would deadlock. The wakers of the common runtimes only schedule their tasks.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -1,8 +1,8 @@
 //! Segments, which hold the cells of the tickets.
 //!
-//! A ticket's number determines its cell: a [`Directory`] leads to the segment, and the number is an index there. A
-//! segment is installed before the first of its tickets is given out, and removed when all of them are over. Both
-//! happen under the list's lock; the memory is allocated and freed outside of it.
+//! A ticket's number determines its cell: a [`Directory`] leads to the segment, and the number determines the index in
+//! the segment. A segment is installed before the first of its tickets is given out, and removed when all of them are
+//! over. Both happen under the list's lock; the memory is allocated and freed outside of it.
 //!
 //! INV-12 (segments stay): a ticket's segment enters the directory before the ticket is given out, and stays until the
 //! ticket is over: its waiter has taken the grant, or has left and the ticket was skipped. A segment is removed earlier

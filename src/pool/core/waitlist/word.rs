@@ -15,8 +15,8 @@ const BY_LOCK_SHIFT: u32 = u64::BITS - 1;
 pub(super) struct Ticket(u32);
 
 impl Ticket {
-    /// The most tickets that may wait or be in gaps at the same time. Beyond half of all ticket numbers, an old ticket
-    /// would look like a new one.
+    /// The largest number of tickets that may wait or be in gaps at the same time. Beyond half of all ticket numbers,
+    /// an old ticket would look like a new one.
     const MOST: u32 = Self::COUNT / 2;
     /// The very first ticket, at the beginning of a segment.
     #[cfg(not(any(test, loom, shuttle)))]
