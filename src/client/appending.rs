@@ -94,7 +94,7 @@ fn usual_read_concern<'u>(client: &'u Client, operation: &Operation<'_>) -> Opti
     }
 }
 
-/// Appends the write concern of the options, unless the caller's document has its own.
+/// Appends the write concern of the options, unless the caller's document already has a write concern.
 #[inline]
 pub(super) fn append_write_concern(appended: &mut Vec<u8>, client: &Client, operation: &Operation<'_>) {
     let usual = &client.options().write_concern;

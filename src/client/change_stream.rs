@@ -69,8 +69,8 @@ const MAX_PAUSE: Duration = Duration::from_secs(1);
 /// # Storing the resume token
 ///
 /// A service that stores [`resume_token`](Self::resume_token) after each call to [`next_if_any`](Self::next_if_any),
-/// even one that returns `None`, always holds the newest token. A token becomes too old to resume from when the oplog
-/// no longer reaches back to it. Tokens advance even without events.
+/// even after a call that returns `None`, always holds the newest token. A token becomes too old to resume from when
+/// the oplog no longer reaches back to it. Tokens advance even without events.
 #[must_use = "a change stream fetches nothing before it is asked to"]
 pub struct ChangeStream<T = RawDocumentBuf> {
     plan: Arc<Plan>,

@@ -233,7 +233,7 @@ fn connection_of(pinned: Option<Pinned>) -> Option<Connection<Endpoint>> {
 /// A call to `with_transaction` in progress, whose time limit applies to all operations of the session.
 pub(super) struct LimitedCall {
     explicit: Arc<Explicit>,
-    /// The limit of the call that contains this one.
+    /// The limit of the enclosing call.
     before: Option<Limit>,
 }
 

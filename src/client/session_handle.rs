@@ -305,7 +305,7 @@ impl Session {
     }
 
     /// Like [`with_transaction_options`](Self::with_transaction_options), but returns the error type of `body`, which
-    /// may be the application's.
+    /// may be a type of the application.
     ///
     /// The transaction is repeated if a source of the error has the label `TransientTransactionError`: see the example
     /// at [`BodyError`]. If the compiler cannot infer the error type, name it: `with_transaction_as::<MyError, _, _>`.

@@ -42,7 +42,8 @@ const ROOM_FOR_BODY: usize = 16 * 1024;
 const IN_LIST: &str = "; pass a list of documents, such as [doc! { … }], also for one";
 
 impl Client {
-    /// Prepares inserts into a collection. Await the value to send them. A document without `_id` gets one.
+    /// Prepares inserts into a collection. Await the value to send them. The client adds an `_id` to documents without
+    /// one.
     ///
     /// A document can be anything that serde writes as a document: a struct, `doc!`, `rawdoc!`. [`Write::insert`] takes
     /// raw documents without copying them.
@@ -224,7 +225,8 @@ impl<'c> Write<'c> {
         self.insert(document)
     }
 
-    /// Adds an insert of a document. A document without `_id` gets one: see [`Written::generated_ids`].
+    /// Adds an insert of a document. The client adds an `_id` to a document without one: see
+    /// [`Written::generated_ids`].
     pub fn insert(self, document: impl Into<Cow<'c, RawDocument>>) -> Self {
         self.add(Kind::Insert, document.into())
     }

@@ -56,7 +56,7 @@ impl<T, C: AnyClient> Collection<T, C> {
         DropIndexes { request }
     }
 
-    /// Prepares dropping all indexes except the one on `_id`. It also succeeds if the collection does not exist.
+    /// Prepares dropping all indexes except the index on `_id`. It also succeeds if the collection does not exist.
     #[track_caller]
     pub fn drop_indexes(&self) -> DropIndexes<'_, C> {
         let mut request = self.request("dropIndexes");

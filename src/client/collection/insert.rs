@@ -27,8 +27,8 @@ impl<T: Serialize, C: AnyClient> Collection<T, C> {
         InsertOne { request: self.request("insert"), document: NewDocument::of("document", document.borrow(), true) }
     }
 
-    /// Prepares inserts of documents, in as few commands as the server's limits allow. A document without an `_id` gets
-    /// one, as in [`insert_one`](Self::insert_one).
+    /// Prepares inserts of documents, in as few commands as the server's limits allow. The client adds an `_id` to
+    /// documents without one, as in [`insert_one`](Self::insert_one).
     #[track_caller]
     pub fn insert_many(&self, documents: impl IntoIterator<Item = impl Borrow<T>>) -> InsertMany<'_, C> {
         let mut makes_room = true;

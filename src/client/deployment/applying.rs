@@ -382,7 +382,8 @@ fn with_round_trips(server: &Server, description: ServerDescription) -> ServerDe
     ServerDescription { average_round_trip_time, minimum_round_trip_time, ..description }
 }
 
-/// Returns whether an error comes from a connection of an older generation than the pool's, or than the service's.
+/// Returns whether an error comes from a connection of an older generation than the current generation of the pool or
+/// the service.
 fn is_older(server: &Server, reason: &Reason) -> bool {
     let Some(generation) = reason.generation else { return false };
     let present = match reason.service_id {

@@ -78,7 +78,7 @@ pub enum ServerSelectionError {
     /// The client was shut down.
     #[error("the client is shut down")]
     Closed,
-    /// The client was used outside a tokio runtime, and has never been used on one.
+    /// The client was used outside a tokio runtime, and has never been used on a runtime.
     #[error("a client needs a tokio runtime: use it on one first")]
     NoRuntime,
 }

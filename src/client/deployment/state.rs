@@ -315,7 +315,7 @@ impl Deployment {
         Ok(())
     }
 
-    /// Replaces the snapshot, and gives each server of the topology a member, unless it already has one.
+    /// Replaces the snapshot, and creates a member for each server of the topology that has none.
     fn inhabit(
         self: &Arc<Self>,
         state: &State,

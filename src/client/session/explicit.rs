@@ -429,7 +429,7 @@ impl<P> Session<P> {
         self.append_cluster_time(elements, client_time);
     }
 
-    /// Appends the newer cluster time: the session's or the client's.
+    /// Appends the cluster time of the session or of the client, whichever is newer.
     fn append_cluster_time(&self, elements: &mut Vec<u8>, client_time: Option<&ClusterTime>) {
         let newer = self.cluster_time.as_deref().into_iter().chain(client_time).max_by_key(|time| time.time());
         if let Some(time) = newer {

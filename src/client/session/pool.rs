@@ -70,7 +70,7 @@ impl ServerSessionPool {
         Self { shards: shards.collect() }
     }
 
-    /// Takes a session that was used before, or creates a new one.
+    /// Takes a session that was used before, or creates a new session.
     ///
     /// `timeout` is the deployment's `logicalSessionTimeoutMinutes`, and `None` in load-balanced mode, where sessions do not
     /// expire (Load Balancers, "Session Expiration"). A session with less than a minute left is discarded. Call this only

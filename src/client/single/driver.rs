@@ -14,8 +14,8 @@ use crate::pool::runtime::{Inline, OfThisProcess, PerProcess};
 
 /// Drives futures on a private runtime, one at a time.
 ///
-/// The first call creates the runtime. A forked child leaks its parent's runtime and creates a new one. Otherwise, both
-/// processes would share one epoll instance, and the child would remove the parent's sockets from it.
+/// The first call creates the runtime. A forked child leaks its parent's runtime and creates a new runtime. Otherwise,
+/// both processes would share one epoll instance, and the child would remove the parent's sockets from it.
 #[derive(Default)]
 pub(super) struct Driver {
     lock: PerProcess<Lock>,

@@ -322,7 +322,7 @@ impl Client {
         Prepared::new(self.clone(), self.client().run_typed(database, command))
     }
 
-    /// Prepares inserts into a collection. A document without `_id` gets one.
+    /// Prepares inserts into a collection. The client adds an `_id` to documents without one.
     #[track_caller]
     pub fn insert<'c>(
         &self,
@@ -387,7 +387,7 @@ impl Client {
     }
 
     /// Connects before use. This scans the servers if a scan is due, and waits for a server that the read preference of
-    /// the options allows. It then opens a connection to each server that answered, unless there is one.
+    /// the options allows. It then opens a connection to each server that answered and has no connection yet.
     ///
     /// # Errors
     ///

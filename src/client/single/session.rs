@@ -283,7 +283,8 @@ impl Session {
     }
 
     /// Like [`with_transaction_options`](Self::with_transaction_options), but returns the error type of `body`, which
-    /// may be the application's: see [`client::Session::with_transaction_as`](crate::client::Session::with_transaction_as).
+    /// may be a type of the application: see
+    /// [`client::Session::with_transaction_as`](crate::client::Session::with_transaction_as).
     ///
     /// # Errors
     ///

@@ -154,7 +154,7 @@ fn client_connects_on_first_use_and_scans_when_the_heartbeat_has_passed() {
     assert_eq!(server.connections(), 0, "nothing was asked");
     ping(&client).unwrap();
     assert!(close(&server.times(is_hello), &[1_000]), "{:?}", server.times(is_hello));
-    // Each use is less than 5 s after the previous one, so only the heartbeat asks for a hello.
+    // Each use is less than 5 s after the previous use, so only the heartbeat asks for a hello.
     for _ in 0..14 {
         pass(&client, 4_000);
         ping(&client).unwrap();

@@ -48,8 +48,8 @@ pub struct ApplicationError {
     pub progress: Progress,
     /// The kind of the error.
     pub kind: ErrorKind,
-    /// Whether the error is stale: the connection's generation is lower than the pool's (behind a load balancer, than its
-    /// service's).
+    /// Whether the error is stale: the generation of the connection is lower than the generation of the pool, or of the
+    /// service behind a load balancer.
     pub is_of_older_generation: bool,
     /// Whether the error has the label `SystemOverloadedError`.
     pub is_overload: bool,

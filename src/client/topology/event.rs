@@ -159,7 +159,7 @@ impl TopologyEvent {
         }
     }
 
-    /// Returns the server, `host:port`, if the event is about one.
+    /// Returns the server, `host:port`, if the event is about a server.
     #[must_use]
     pub fn address(&self) -> Option<&str> {
         match self {

@@ -33,7 +33,7 @@ impl ServerView {
         self.0.server_type
     }
 
-    /// Returns the error that made the server unknown, if one did.
+    /// Returns the error that made the server unknown, if there was an error.
     #[must_use]
     pub fn error(&self) -> Option<&Cause> {
         self.0.error.as_ref()

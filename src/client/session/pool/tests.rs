@@ -229,7 +229,7 @@ fn child_process_uses_none_of_its_parents_sessions() {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Takes a session, or creates one.
+    /// Takes a session, or creates a new session.
     Acquire,
     /// Gives back one of the sessions in use, dirty or clean.
     Release { which: prop::sample::Index, dirty: bool },
