@@ -1,7 +1,7 @@
 //! A runtime of tasks on the simulated cores, which places them like tokio's multi-threaded runtime.
 //!
-//! Each core has a worker with a queue, and a slot for the task that it woke last, which runs next (the LIFO slot, for
-//! at most three tasks in a row). A task that is woken runs on the core that woke it. A task that yields waits in a
+//! Each core has a worker with a queue, and a slot for the task that it woke last (the LIFO slot). This task runs next,
+//! for at most three tasks in a row. A task that is woken runs on the core that woke it. A task that yields waits in a
 //! list of its worker. A worker without tasks steals half of another worker's queue, beginning with a random worker,
 //! unless half of the workers are already searching. If it does not find any tasks, it polls the driver and then
 //! schedules the tasks that have yielded, last in, first out. It also does this after every 61 ticks. If no tasks have

@@ -45,7 +45,7 @@ unsafe impl<E: Environment> Send for Held<E> {}
 
 #[allow(unsafe_code)]
 impl<E: Environment> Held<E> {
-    /// Creates the raw token for a caller that owns the slot, which must belong to this core.
+    /// Creates the raw token for a caller that owns the slot. The slot must belong to this core.
     #[inline]
     pub(super) fn new(core: &Core<E>, slot: &Slot<E::Connection>) -> Self {
         let held = Self { slot: NonNull::from(slot), core: PhantomData };
@@ -159,7 +159,7 @@ impl<E: Environment> Held<E> {
             // `push` calls this at the right moment: a service is marked as cleared before `Core::reap` detaches the
             // stacks, and a pool before its clear detaches them.
             let is_current = || self.is_current(generation);
-            // SAFETY: INV-1: we own the slot, which is of this core. It is not touched after a push.
+            // SAFETY: INV-1: we own the slot, which belongs to this core. It is not touched after a push.
             match unsafe { shard.push(&raw const core.slab, self.slot_pointer(), is_current) } {
                 Ok(()) => return,
                 Err(PushError::Stale) => return self.retire_stale(),

@@ -297,7 +297,7 @@ impl Shard {
     ) -> Result<(), PushError> {
         let mut head = self.load();
         loop {
-            // SAFETY: INV-2: the caller's connection keeps the slab, until it is pushed.
+            // SAFETY: INV-2: the caller's connection keeps the slab alive until it is pushed.
             let height = head.top.map_or(0, |top| unsafe { (*slab).slot(top) }.link().depth);
             // SAFETY: the caller guarantees it.
             match unsafe { self.push_onto(head, height, slot, &is_current) } {

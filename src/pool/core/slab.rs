@@ -92,7 +92,7 @@ pub(super) struct Record {
     pub(super) purpose: Purpose,
     pub(super) first_use: FirstUse,
     /// INV-2 (a connection keeps its pool): an `Arc` of the core, from the connection's creation until the slot is
-    /// released to the registry. Tokens hold plain pointers to the core and rely on it.
+    /// released to the registry. Tokens hold plain pointers to the core and rely on this invariant.
     pub(super) core: Option<Arc<dyn Any + Send + Sync>>,
 }
 

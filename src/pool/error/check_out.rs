@@ -76,7 +76,7 @@ impl CheckOutError {
         }
     }
 
-    /// Returns whether the operation that needed the connection, which was never sent, may be retried.
+    /// Returns whether the operation that needed the connection may be retried. The operation was never sent.
     ///
     /// Pause before a retry, because a paused pool refuses at once.
     #[must_use]

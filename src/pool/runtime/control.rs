@@ -24,8 +24,9 @@ impl<E: Establish> Pool<E> {
     /// Checks out an available connection, if there is one and no check-out is waiting. Never waits or opens a
     /// connection.
     ///
-    /// Returns `None` otherwise, if the connection is due for a [check](crate::PoolOptions::check_before_use), and if the
-    /// pool is paused, suspended or closed. Then no event is emitted, and the metrics do not count a check-out.
+    /// Otherwise returns `None`. Also returns `None` if the connection is due for a
+    /// [check](crate::PoolOptions::check_before_use), or if the pool is paused, suspended or closed. Then no event is
+    /// emitted, and the metrics do not count a check-out.
     ///
     /// ```no_run
     /// # async fn example(pool: wharf::Pool<wharf::Endpoint>) -> Result<(), Box<dyn std::error::Error>> {

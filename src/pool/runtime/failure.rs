@@ -60,8 +60,8 @@ impl FailedConnection<'_> {
         self.error.clears_pool() && (self.service.is_some() || !self.is_load_balanced)
     }
 
-    /// Clears the pool, or in load-balanced mode the connection's service, because of this error. Returns `false` if it
-    /// was already cleared after the connection was created.
+    /// Clears the pool, or in load-balanced mode the connection's service, because of this error. Returns `false` if
+    /// the pool or the service was already cleared after the connection was created.
     pub fn clear_pool(&self) -> bool {
         let clear = Clear::new().because(self.error.cause().clone());
         self.generation().is_some_and(|generation| (self.clear)(clear.only_at_generation(generation)).unwrap_or(false))

@@ -161,7 +161,8 @@ pub struct Pool<E: Establish> {
 /// A handle's copy of the pointer to its pool's core.
 ///
 /// INV-14 (a handle's core is lent): the copy is not counted, so that cloning a pool takes one locked instruction. It
-/// is never dropped, and stays beside the `shared` that it was copied from, whose pointer to the core never changes.
+/// is never dropped, and stays beside the `shared` that it was copied from. The pointer to the core in `shared` never
+/// changes.
 pub(super) struct CoreOfShared<E: Establish>(ManuallyDrop<Arc<Core<TokioEnvironment<E>>>>);
 
 impl<E: Establish> Deref for CoreOfShared<E> {

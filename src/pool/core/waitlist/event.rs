@@ -26,8 +26,8 @@ pub(super) struct WaiterSide(Option<Listening>);
 
 struct Listening {
     listener: EventListener<()>,
-    /// The task's waker, wrapped so that it contains panics, which event-listener cannot handle. The event holds the
-    /// same wrapper.
+    /// The task's waker, wrapped so that its panics are caught, because event-listener cannot handle them. The event
+    /// holds the same wrapper.
     task: Arc<Contained>,
     waker: Waker,
 }

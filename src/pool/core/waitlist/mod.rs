@@ -308,7 +308,7 @@ impl<G> WaitList<G> {
         self.extend(lane, |list| Some(list.lock()), LockedWaitList::has_room).expect("BUG: a lock was not waited for")
     }
 
-    /// Extends a lane before its last cell is taken, if the lock is free. First removes one segment that is over, whose
+    /// Extends a lane before its last cell is taken, if the lock is free. First removes one segment that is over. Its
     /// memory may then become the next segment.
     #[cold]
     fn look_ahead(&self, lane: Lane) {

@@ -219,7 +219,7 @@ pub(super) struct Chain<G> {
 #[allow(unsafe_code)]
 unsafe impl<G: Send> Send for Chain<G> {}
 
-/// Returns a pointer that is not null, which tests and models check.
+/// Returns a pointer that is not null; tests and models check this.
 #[inline]
 fn known<T>(pointer: *mut T) -> *mut T {
     #[cfg(any(debug_assertions, loom, shuttle))]

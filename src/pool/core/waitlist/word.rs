@@ -161,7 +161,8 @@ impl Tickets {
         swapped
     }
 
-    /// Marks the word so that only the holder of the lock, which calls this, may claim. Returns the previous word.
+    /// Marks the word so that only the holder of the lock may claim. Called by the holder of the lock. Returns the
+    /// previous word.
     pub(super) fn go_by_lock(&self) -> Word {
         // ORD: as in `swap`.
         let before = Word::unpack(self.0.fetch_or(1 << BY_LOCK_SHIFT, Ordering::AcqRel));
