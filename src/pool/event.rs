@@ -247,8 +247,8 @@ impl ConnectionClosedReason {
 
 /// Why a check-out failed.
 ///
-/// The specification defines the first three reasons. It does not provide for cancelled check-outs, because only
-/// futures can be cancelled by dropping them.
+/// The specification defines the first three reasons. It does not provide for cancelled check-outs, but a check-out
+/// here is a future, and can be cancelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CheckOutFailedReason {
