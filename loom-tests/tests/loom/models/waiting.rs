@@ -317,8 +317,8 @@ fn second_waiter_is_never_served_before_the_first() {
         let (mut first, mut second) = (queued(&pool), queued(&pool));
         let returns = thread::spawn(move || leases.into_iter().for_each(check_in));
         if let Some(granted) = poll(&mut second) {
-            // The granter granted the first connection before the second one. The second is still held here, because
-            // returning it would serve the first waiter.
+            // The granter granted the first connection before the second one. The second connection is still held here,
+            // because returning it would serve the first waiter.
             drop(connection(poll(&mut first).expect("the second waiter was served first")));
             drop(connection(granted));
         }
