@@ -145,7 +145,7 @@ impl Client {
         let ended = match ended {
             // The connection is returned before its pool is closed.
             Ok(mut connection) if self.is_idle() => {
-                // Operations that have just ended gave their sessions back.
+                // Operations that have just ended have given their sessions back.
                 let rest = async { self.end_sessions(&idle_sessions(), &mut connection).await };
                 let _ = within(moment, || self.deployment().home(), rest).await;
                 return;
@@ -167,7 +167,7 @@ impl Client {
             }
         };
         let (mut connection, ()) = tokio::join!(ending, others_closed);
-        // The operations have ended by now, and gave their sessions back.
+        // The operations have ended by now, and have given their sessions back.
         self.end_sessions(&idle_sessions(), &mut connection).await;
     }
 

@@ -245,7 +245,7 @@ macro_rules! options {
         version
     ); };
     (@row $place:tt view_on) => { options!(@method $place "viewOn" text
-        /// Makes the collection a view of this collection or view (`viewOn`).
+        /// Turns the new collection into a view of an existing collection or view, by its name (`viewOn`).
         view_on
     ); };
     (@row $place:tt weights) => { options!(@method $place "weights" document

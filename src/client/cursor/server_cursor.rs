@@ -55,8 +55,8 @@ pub(super) struct ServerCursor {
 }
 
 impl ServerCursor {
-    /// Keeps the connection of the query if only it leads to the cursor. A cursor that ended with its first batch gives
-    /// back its session.
+    /// Keeps the connection of the query, if the cursor can be reached only through this connection. A cursor that
+    /// ended with its first batch gives back its session.
     pub(super) fn opened_on(mut self, connection: Option<Connection<Endpoint>>, id: i64) -> Self {
         if id == 0 {
             self.end_on(connection.as_ref());

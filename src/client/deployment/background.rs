@@ -65,7 +65,7 @@ impl Deployment {
         self.scanning().is_some_and(|scanning| scanning.kept.with(|kept| !kept.is_empty()))
     }
 
-    /// Takes the kept work. Only a client on a single thread keeps any.
+    /// Takes the kept work. Only a client on a single thread keeps work.
     pub(crate) fn kept(&self) -> Vec<Work> {
         self.scanning().map_or_else(Vec::new, |scanning| scanning.kept.with(mem::take))
     }

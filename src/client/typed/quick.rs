@@ -61,7 +61,7 @@ impl<'de> Value<'de> {
 
     fn elements(&self) -> Result<Elements<'de>, Unusual> {
         match self.bytes {
-            // The length is right, because it determined these bytes.
+            // The length field is right, because it determined how many bytes belong to this value.
             [_, _, _, _, rest @ .., 0] if self.level <= MOST_LEVELS => {
                 Ok(Elements { rest, value: None, level: self.level + 1 })
             }
