@@ -3,6 +3,7 @@
 pub mod balancer;
 pub mod certificates;
 pub mod counting;
+pub mod dice;
 pub mod dns;
 pub mod edition;
 pub mod executor;

@@ -6,9 +6,9 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Waker};
 
 use wharf::{Condition, Connection, Establish, EstablishError, Establishing, Pool, PoolOptions};
+use wharf_testbed::dice::Dice;
 
 use super::mock::{Mock, builder, counts};
-use super::soak::Dice;
 
 /// Returns a pool with one connection, which is available.
 async fn filled() -> Pool<Mock> {

@@ -13,6 +13,7 @@ use tokio::task::{JoinSet, yield_now};
 use tokio::time::timeout;
 use wharf::metrics::PoolMetrics;
 use wharf::{CheckOutError, Clear, Condition, Establish, EstablishError, Establishing, Pool, PoolOptions, Stage};
+use wharf_testbed::dice::Dice;
 
 /// More workers than cores, so that threads are interrupted between their steps.
 const WORKERS: usize = 6;
@@ -57,18 +58,6 @@ impl Establish for Moody {
 
     fn condition(&self, connection: &mut Single) -> Condition {
         if connection.is_broken { Condition::Broken } else { Condition::Reusable }
-    }
-}
-
-/// Numbers that look random, but are the same in each run.
-pub struct Dice(pub u64);
-
-impl Dice {
-    /// Returns a number below `sides`.
-    pub fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB) % sides
     }
 }
 
