@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 
 use crate::client;
+use crate::soak;
 use crate::subjects::Kind;
 
 /// Compares the cost of a `ping` through wharf with a hand-written loop and with the official driver, on a real mongod.
@@ -36,6 +37,9 @@ pub enum Mode {
     /// Compares wharf's client with its pool and with the official driver: commands, operations on one document, cursors,
     /// inserts in bulk, failover and memory.
     Client(client::Client),
+    /// Uses pools in every way at once for long, with clears, resizes, renewals and restarts, and counts what is left. Exits
+    /// with 1 unless all counts are right.
+    Soak(soak::Soak),
     /// Draws the pictures of BENCHMARKS.md from the figures in docs/pictures/data. Needs no server.
     Report(Report),
     /// Measures reads or writes of many documents. The comparison runs this.

@@ -21,6 +21,7 @@ mod observer;
 mod report;
 mod scale;
 mod server;
+mod soak;
 mod statistics;
 mod subjects;
 
@@ -53,12 +54,14 @@ fn main() -> ExitCode {
         Some(Mode::Documents(documents)) => client::documents(documents).map(|()| true),
         Some(Mode::Failover(failover)) => client::failover(failover).map(|()| true),
         Some(Mode::Memory(memory)) => client::memory(memory).map(|()| true),
+        Some(Mode::Soak(soak)) => soak::run(soak),
         Some(Mode::Frugal) => frugal::serve().map(|()| true),
         Some(Mode::Allocations(counted)) => child::allocations(counted).map(|()| true),
         Some(Mode::ColdStart(cold)) => child::cold_start(cold).map(|()| true),
     };
     let checks = match &arguments.mode {
         Some(Mode::Client(client)) => client.check,
+        Some(Mode::Soak(_)) => true,
         _ => arguments.comparison.check,
     };
     match outcome {

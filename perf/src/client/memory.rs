@@ -133,7 +133,8 @@ fn settled() -> Result<f64, Failure> {
     Ok(last)
 }
 
-fn resident() -> Result<f64, Failure> {
+/// Returns the resident memory of this process in bytes, not counting mapped files.
+pub fn resident() -> Result<f64, Failure> {
     let status = fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).ok_or("the system tells no RssAnon")?;
     let kibibytes: f64 = line.trim().trim_end_matches(" kB").parse()?;

@@ -11,7 +11,7 @@ mod typed;
 
 pub use documents::{Documents, child as documents};
 pub use failover::{Failover, child as failover};
-pub use memory::{Memory, child as memory};
+pub use memory::{Memory, child as memory, resident};
 
 use std::path::PathBuf;
 use std::time::Duration;
