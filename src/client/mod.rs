@@ -298,7 +298,7 @@ impl ClientBuilder {
 }
 
 impl Client {
-    /// Returns the client's options.
+    /// Returns the client's options. [`replace_options`](Self::replace_options) does not change them.
     pub fn options(&self) -> &Options {
         self.deployment().options()
     }
@@ -323,6 +323,35 @@ impl Client {
     /// [`InvalidOption`] if the name is empty, a field contains `|`, or the metadata would be longer than 512 bytes.
     pub fn append_metadata(&self, library: DriverInfo) -> Result<(), InvalidOption> {
         self.deployment().handshake().append_metadata(library)
+    }
+
+    /// Replaces the credential, TLS and the compressors with the ones of these options, for instance because a password or
+    /// a certificate has changed. All other options must be the client's own.
+    ///
+    /// The files that the options name are read now. Connections that are opened from now on use the new options,
+    /// including the monitors'. The pools are [renewed](crate::Pool::renew): no operation that begins after this has
+    /// returned uses an earlier connection, and no operation fails. The server must accept both, the old and the new, until
+    /// the operations in progress have ended. A session, a cursor or a change stream goes on. A monitor keeps its connection
+    /// as long as that lasts, because it is not authenticated.
+    ///
+    /// The new options are not tried out: if the servers refuse them, operations fail until they are replaced again. The
+    /// client keeps former credentials in memory until it is dropped.
+    ///
+    /// ```no_run
+    /// use wharf::{Client, InvalidOption, Options};
+    ///
+    /// fn rotate(client: &Client, password: &str) -> Result<(), InvalidOption> {
+    ///     client.replace_options(Options::parse(&format!("mongodb://app:{password}@db.example.com/?tls=true"))?)
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidOption`] names an option that cannot change while the client is in use, such as `hosts` or `replicaSet`, or an
+    /// option that is invalid, such as a file that cannot be read. Then nothing has changed.
+    #[doc(alias("rotate", "reload"))]
+    pub fn replace_options(&self, options: Options) -> Result<(), InvalidOption> {
+        self.deployment().replace_options(options)
     }
 
     pub(crate) fn deployment(&self) -> &Arc<Deployment> {

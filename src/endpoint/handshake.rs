@@ -25,7 +25,7 @@ use crate::pool::error::{EstablishError, Labels, Stage};
 #[derive(Debug)]
 pub(crate) struct Handshake {
     /// Not behind a lock: after a fork, the child might find it held by a thread that only the parent has.
-    client: ArcSwap<Client>,
+    client: Arc<ArcSwap<Client>>,
     /// The compressors to offer: the compressors in the options, as far as they are compiled in.
     compressors: Vec<Compressor>,
     /// The elements that declare the server API in every command; empty if none is declared.
@@ -55,10 +55,19 @@ impl Handshake {
             metadata.append(library.clone())?;
         }
         Ok(Self {
-            client: ArcSwap::from_pointee(Client::new(metadata)),
-            compressors: options.compressors.iter().copied().filter(|compressor| compressor.is_supported()).collect(),
+            client: Arc::new(ArcSwap::from_pointee(Client::new(metadata))),
+            compressors: supported(&options.compressors),
             server_api: server_api::elements(options.server_api.as_ref()).into(),
         })
+    }
+
+    /// Returns the same handshake, with the same metadata, also in the future, but with the compressors of these options.
+    pub fn with_compressors(&self, options: &Options) -> Self {
+        Self {
+            client: self.client.clone(),
+            compressors: supported(&options.compressors),
+            server_api: self.server_api.clone(),
+        }
     }
 
     /// Appends a wrapping library to the metadata of connections that are opened from now on.
@@ -131,6 +140,10 @@ impl Handshake {
         reply::check(&document).map_err(|unsuccessful| refusal(unsuccessful, speculation.is_secret()))?;
         HelloReply::read(document).map_err(|error| EstablishError::permanent(Stage::Hello, error))
     }
+}
+
+fn supported(compressors: &[Compressor]) -> Vec<Compressor> {
+    compressors.iter().copied().filter(|compressor| compressor.is_supported()).collect()
 }
 
 /// Returns the error of a stream that did not answer hello.

@@ -11,7 +11,7 @@ use super::server::{Member, Server};
 use super::settled::Settled;
 use super::state::{Deployment, State};
 use crate::endpoint::options::{InvalidOption, ServerAddress};
-use crate::endpoint::{HelloReply, Observer, Terms};
+use crate::endpoint::{Endpoint, HelloReply, Observer, Terms};
 use crate::pool::error::EstablishError;
 use crate::pool::runtime::FailedConnection;
 use crate::telemetry::Log;
@@ -50,7 +50,10 @@ impl Deployment {
         address: &ServerAddress,
         after: &mut Afterwards,
     ) -> Option<Arc<Member>> {
-        let (runtime, settled) = (state.home.clone()?, self.settled.get()?);
+        let runtime = state.home.clone()?;
+        let replaced = self.replaced.load();
+        let replaced = replaced.as_ref().and_then(|replaced| replaced.settled.as_ref());
+        let settled = replaced.or_else(|| self.settled.get().map(Arc::as_ref))?;
         match self.server_at(address, settled, runtime) {
             Ok(server) => {
                 after.created.push(server.clone());
@@ -94,5 +97,17 @@ impl Deployment {
         let server = Arc::new(Server::new(address.clone(), pool, probe));
         let _ = link.server.set(Arc::downgrade(&server));
         Ok(server)
+    }
+
+    /// Returns the endpoints of the server's pool and of its monitor, if it has one, from these values.
+    pub(super) fn endpoints_of(
+        self: &Arc<Self>,
+        server: &Arc<Server>,
+        settled: &Settled,
+    ) -> Result<(Endpoint, Option<Endpoint>), InvalidOption> {
+        let link = Link { deployment: Arc::downgrade(self), server: OnceLock::from(Arc::downgrade(server)) };
+        let endpoint = settled.endpoints.at(&server.address)?.observed_by(Arc::new(link));
+        let probe = server.probe.as_ref().map(|_| settled.probes.at(&server.address)).transpose()?;
+        Ok((endpoint, probe))
     }
 }

@@ -54,6 +54,7 @@ mod heartbeat;
 mod log;
 mod monitor;
 mod publisher;
+mod replacing;
 mod rescan;
 mod scanning;
 mod selecting;

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use crossbeam_utils::CachePadded;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -26,7 +27,7 @@ pub(crate) struct Server {
     pub(crate) address: ServerAddress,
     pub(crate) pool: Pool<Endpoint>,
     /// Opens the monitor's connections. `None` without a monitor: behind a load balancer, and where operations scan.
-    pub(super) probe: Option<Endpoint>,
+    pub(super) probe: Option<ArcSwap<Endpoint>>,
     pub(super) control: Control,
     pub(super) heartbeats: Heartbeats,
     /// When the server's monitor or an operation began to check it.
@@ -108,7 +109,7 @@ impl Server {
         Self {
             address,
             pool,
-            probe,
+            probe: probe.map(ArcSwap::from_pointee),
             control: Control::default(),
             heartbeats: Heartbeats::default(),
             checks_begun: Mutex::new(Instant::now()),

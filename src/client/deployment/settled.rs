@@ -15,6 +15,13 @@ pub(super) struct Settled {
     pub(super) probes: Endpoints,
 }
 
+/// The latest options that replaced the credential, TLS and the compressors.
+pub(super) struct Replaced {
+    pub(super) options: Options,
+    /// The values derived from them. `None` if the servers were not known.
+    pub(super) settled: Option<Settled>,
+}
+
 impl Settled {
     /// Reads the files that the options name, and creates the description of the servers.
     pub(super) fn new(

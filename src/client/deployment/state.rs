@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
-use arc_swap::{ArcSwap, Guard};
+use arc_swap::{ArcSwap, ArcSwapOption, Guard};
 use event_listener::Event;
 use tokio::runtime::Handle;
 
@@ -15,7 +15,7 @@ use super::publisher::Publisher;
 use super::scanning::Scanning;
 use super::selecting::ServerSelectionError;
 use super::server::{Control, Server};
-use super::settled::Settled;
+use super::settled::{Replaced, Settled};
 use super::snapshot::Snapshot;
 use crate::client::topology::{TopologyDescription, TopologyEvent, TopologyType, events_of_change, events_of_opening};
 use crate::endpoint::options::{InvalidOption, Options};
@@ -31,6 +31,10 @@ pub(crate) struct Deployment {
     handshake: Arc<Handshake>,
     /// Set when the servers are known.
     pub(super) settled: OnceLock<Arc<Settled>>,
+    /// The latest credential, TLS options and compressors, if the application has replaced them (`replacing.rs`).
+    pub(super) replaced: ArcSwapOption<Replaced>,
+    /// Held while the replacement changes, or the servers become known.
+    pub(super) replacing: Mutex<()>,
     /// Replaces the system's resolver for the SRV name.
     pub(super) resolver: Option<Resolver>,
     /// The state of scans, for a deployment without monitors. `None` if monitors check the servers.
@@ -56,6 +60,7 @@ struct Parts {
     given: Arc<Options>,
     handshake: Arc<Handshake>,
     settled: OnceLock<Arc<Settled>>,
+    replaced: Option<Arc<Replaced>>,
     resolver: Option<Resolver>,
     subscribers: Vec<Arc<dyn Subscriber>>,
     publisher: Publisher,
@@ -197,6 +202,7 @@ impl Deployment {
             given,
             handshake,
             settled,
+            replaced: None,
             resolver,
             subscribers,
             publisher,
@@ -216,6 +222,8 @@ impl Deployment {
             given: parts.given,
             handshake: parts.handshake,
             settled: parts.settled,
+            replaced: ArcSwapOption::new(parts.replaced),
+            replacing: Mutex::new(()),
             resolver: parts.resolver,
             scanning: (parts.checks == Checks::ByOperations).then(Box::default),
             srv_control: Control::default(),
@@ -242,6 +250,7 @@ impl Deployment {
             given: self.given.clone(),
             handshake: self.handshake.clone(),
             settled: settled.map_or_else(OnceLock::new, OnceLock::from),
+            replaced: self.replaced.load_full(),
             resolver: self.resolver.clone(),
             subscribers: self.subscribers.clone(),
             publisher: self.publisher.successor(),
@@ -255,6 +264,11 @@ impl Deployment {
     /// Returns the state of scans, if operations scan.
     pub(super) fn scanning(&self) -> Option<&Scanning> {
         self.scanning.as_deref()
+    }
+
+    /// Returns the options as the application gave them. For an SRV name, they have no servers.
+    pub(super) fn given(&self) -> &Options {
+        &self.given
     }
 
     /// Returns the options: until an SRV name is resolved, as the application gave them.
@@ -294,10 +308,11 @@ impl Deployment {
     ///
     /// As for [`Deployment::new`].
     pub(super) fn settle(self: &Arc<Self>, options: Options) -> Result<(), InvalidOption> {
-        let (settled, topology) = Settled::new(options, &self.handshake)?;
         let mut after = Afterwards::default();
         let is_listened_to = self.publisher.is_listened_to();
         {
+            let _turn = self.replacing();
+            let (settled, topology) = self.settled_now(options)?;
             let state = self.lock();
             if state.is_closed || self.settled.set(Arc::new(settled)).is_err() {
                 return Ok(());

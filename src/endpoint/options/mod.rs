@@ -22,6 +22,7 @@ mod monitoring;
 mod oidc;
 mod proxy;
 mod read_preference;
+mod replacing;
 mod secret;
 #[cfg(feature = "serde")]
 mod serialize;

@@ -27,10 +27,10 @@ pub(crate) use material::{CaCertificates, ClientCertificate};
 /// `TlsOptions::default()` trusts the system's certificate authorities. It checks the server's certificate: the chain
 /// to an authority, the times, and that the subject's alternative names contain the server's name or IP address.
 ///
-/// The files are read when an endpoint is built, so a change to them needs a new endpoint. The first connection of a
-/// process reads the system's authorities (`SSL_CERT_FILE` and `SSL_CERT_DIR` may name different ones). Connections use
-/// TLS 1.2 or 1.3. wharf wipes its copy of the client's key from memory, but *ring*, which signs with the key, does not
-/// wipe its own form.
+/// The files are read when an endpoint is built, so a change to them needs a new endpoint, or
+/// [`Client::replace_options`](crate::Client::replace_options). The first connection of a process reads the system's
+/// authorities (`SSL_CERT_FILE` and `SSL_CERT_DIR` may name different ones). Connections use TLS 1.2 or 1.3. wharf wipes
+/// its copy of the client's key from memory, but *ring*, which signs with the key, does not wipe its own form.
 ///
 /// # Self-signed servers
 ///

@@ -378,15 +378,24 @@ impl PoolOptions {
     /// Refuses options that differ from the pool's present options in anything but the sizes.
     pub(crate) fn check_resize_from(&self, present: &Self) -> Result<(), InvalidOption> {
         const SIZES: [&str; 3] = ["minPoolSize", "maxPoolSize", "maxConnecting"];
-        let differs = |option: &&PoolOption| (option.value)(self) != (option.value)(present);
-        let mut others = Self::TABLE.iter().filter(|option| !SIZES.contains(&option.name));
-        let other = match others.find(differs) {
-            Some(option) => option.name,
-            None if self.background_interval != present.background_interval => "backgroundInterval",
-            None if self.load_balanced != present.load_balanced => "loadBalanced",
-            None => return Ok(()),
-        };
-        Err(InvalidOption::because(other, "cannot change while the pool is in use"))
+        match self.differences(present).find(|option| !SIZES.contains(option)) {
+            Some(other) => Err(InvalidOption::because(other, "cannot change while the pool is in use")),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the names of the options that differ.
+    pub(crate) fn differences(&self, other: &Self) -> impl Iterator<Item = &'static str> {
+        let differs = |option: &&PoolOption| (option.value)(self) != (option.value)(other);
+        let others = [
+            ("backgroundInterval", self.background_interval != other.background_interval),
+            ("loadBalanced", self.load_balanced != other.load_balanced),
+            ("checkBeforeUse", self.check_before_use != other.check_before_use),
+            ("maxLifetime", self.max_lifetime != other.max_lifetime),
+            ("jitterPercent", self.jitter_percent != other.jitter_percent),
+        ];
+        let others = others.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name);
+        Self::TABLE.iter().filter(differs).map(|option| option.name).chain(others)
     }
 
     /// Returns the options that are logged when a pool is created: the options that were set, even if to their default.
@@ -459,6 +468,24 @@ mod tests {
         ];
         for (options, message) in refusals {
             assert_eq!(options.validate().unwrap_err().to_string(), message);
+        }
+    }
+
+    #[test]
+    fn resize_allows_other_sizes_and_refuses_all_other_changes() {
+        let present = PoolOptions::default();
+        let check = |changed: PoolOptions| changed.check_resize_from(&present).map_err(|error| error.option);
+        assert_eq!(check(present.clone().max_pool_size(7).min_pool_size(1).max_connecting(3)), Ok(()));
+        let second = Duration::from_secs(1);
+        for (changed, option) in [
+            (present.clone().max_idle_time(second), "maxIdleTimeMS"),
+            (present.clone().background_interval(BackgroundInterval::Never), "backgroundInterval"),
+            (present.clone().load_balanced(true), "loadBalanced"),
+            (present.clone().check_before_use(CheckBeforeUse::Always), "checkBeforeUse"),
+            (present.clone().max_lifetime(second), "maxLifetime"),
+            (present.clone().jitter_percent(5), "jitterPercent"),
+        ] {
+            assert_eq!(check(changed), Err(option));
         }
     }
 

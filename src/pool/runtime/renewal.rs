@@ -33,7 +33,12 @@ impl<E: Establish> Pool<E> {
     /// opened. The pool's first establisher continues to judge their [condition](Establish::condition), and all earlier
     /// establishers are dropped with the pool.
     pub fn replace_establisher(&self, establish: E) {
-        self.here().core.environment().establish.replace(Arc::new(establish));
+        self.set_establisher(establish);
         self.renew();
+    }
+
+    /// Replaces the establisher without a renewal. Runs no foreign code.
+    pub(crate) fn set_establisher(&self, establish: E) {
+        self.here().core.environment().establish.replace(Arc::new(establish));
     }
 }

@@ -31,6 +31,7 @@ mod prose_timeouts;
 mod prose_transactions;
 mod prose_writes;
 mod repetitions;
+mod replacing;
 mod scripted;
 mod sessions;
 mod srv;

@@ -20,6 +20,7 @@ mod round_trips;
 
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use bson::{RawDocument, RawDocumentBuf, rawdoc};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -28,7 +29,7 @@ use super::check::{CheckTimeoutError, Failure, hello};
 use super::heartbeat::{CheckConnection, Heartbeat};
 use super::state::Monitored;
 use crate::client::topology::TopologyVersion;
-use crate::endpoint::options::{SHORTEST_HEARTBEAT, ServerMonitoringMode};
+use crate::endpoint::options::{Options, SHORTEST_HEARTBEAT, ServerMonitoringMode};
 use crate::endpoint::{Command, DirectConnection, Endpoint, is_function};
 use crate::pool::runtime::{alarm, before_alarm};
 
@@ -47,7 +48,9 @@ const BURST: u32 = 10;
 pub(super) async fn run(monitored: Monitored) {
     let server = &*monitored.server;
     let Some(probe) = &server.probe else { return };
-    let streams = match probe.options().server_monitoring_mode {
+    let first = probe.load_full();
+    let options = first.options();
+    let streams = match options.server_monitoring_mode {
         ServerMonitoringMode::Stream => true,
         ServerMonitoringMode::Poll => false,
         ServerMonitoringMode::Auto => !is_function(),
@@ -56,6 +59,7 @@ pub(super) async fn run(monitored: Monitored) {
     let mut monitor = Monitor {
         monitored: &monitored,
         probe,
+        options,
         streams,
         streaming,
         ended: Instant::now(),
@@ -75,7 +79,9 @@ pub(super) async fn run(monitored: Monitored) {
 /// A monitor at work.
 struct Monitor<'m> {
     monitored: &'m Monitored,
-    probe: &'m Endpoint,
+    /// Opens its connections. It may be replaced by one with other certificates.
+    probe: &'m ArcSwap<Endpoint>,
+    options: &'m Options,
     /// Whether to stream from servers that support it.
     streams: bool,
     /// Says whether to measure round trips on a separate connection.
@@ -126,10 +132,10 @@ impl Monitor<'_> {
         self.keep_pace().await;
         let monitored = self.monitored;
         let heartbeat = monitored.heartbeat(&CheckConnection::New(&monitored.server.address.text), false);
-        let probe = self.probe;
+        let probe = self.probe.load_full();
         let opened = self.unless_cancelled(async { Ok(probe.probe().await?) }).await;
         // With a server API, the handshake already uses `hello`.
-        self.hello_ok = self.probe.options().server_api.is_some();
+        self.hello_ok = self.options.server_api.is_some();
         let mut connection = match opened {
             Ok((connection, took)) => {
                 let hello = connection.hello();
@@ -153,7 +159,7 @@ impl Monitor<'_> {
             return Err(Failure::Cancelled);
         }
         let hello = hello(self.hello_ok);
-        let limit = self.probe.options().connect_timeout;
+        let limit = self.options.connect_timeout;
         let number = connection.hello().server_connection_id;
         let monitored = self.monitored;
         let heartbeat = monitored.heartbeat(&CheckConnection::Latest(&monitored.server.address.text, number), false);
@@ -166,7 +172,7 @@ impl Monitor<'_> {
 
     /// Checks the server through the replies to one awaitable hello, which arrive when the server's state changes.
     async fn stream(&mut self, connection: &mut DirectConnection, version: TopologyVersion) -> Result<(), Failure> {
-        let options = self.probe.options();
+        let options = self.options;
         let limit = match options.connect_timeout {
             // No limit.
             Duration::ZERO => Duration::MAX,
@@ -260,7 +266,7 @@ impl Monitor<'_> {
     /// least 500 ms after the last check. Returns whether a cancellation cut the pause short.
     async fn pause(&self, on_cancel: OnCancel) -> bool {
         let floor = self.ended + SHORTEST_HEARTBEAT;
-        let rest = self.probe.options().heartbeat_interval().saturating_sub(self.ended.elapsed());
+        let rest = self.options.heartbeat_interval().saturating_sub(self.ended.elapsed());
         let control = &self.monitored.server.control;
         let mut is_requested = false;
         let wait = async {

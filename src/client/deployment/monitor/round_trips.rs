@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use bson::rawdoc;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -14,7 +15,11 @@ use crate::pool::runtime::alarm;
 
 /// Measures a round trip every `heartbeatFrequencyMS` while the monitor streams, and at once if the server becomes known
 /// without a round-trip time. Failures change nothing: the monitor notices them as well.
-pub(super) async fn keep_measuring(monitored: &Monitored, probe: &Endpoint, mut streaming: watch::Receiver<bool>) {
+pub(super) async fn keep_measuring(
+    monitored: &Monitored,
+    probe: &ArcSwap<Endpoint>,
+    mut streaming: watch::Receiver<bool>,
+) {
     // The sender belongs to the monitor, which ends together with this future.
     while streaming.wait_for(|on| *on).await.is_ok() {
         tokio::select! {
@@ -26,10 +31,11 @@ pub(super) async fn keep_measuring(monitored: &Monitored, probe: &Endpoint, mut 
     }
 }
 
-async fn measure(monitored: &Monitored, probe: &Endpoint) {
+async fn measure(monitored: &Monitored, probe: &ArcSwap<Endpoint>) {
     let mut connection = None;
     loop {
-        match ping(probe, &mut connection).await {
+        let probe = probe.load_full();
+        match ping(&probe, &mut connection).await {
             Ok(round_trip) => monitored.deployment.measured(monitored, round_trip),
             Err(_) => connection = None,
         }

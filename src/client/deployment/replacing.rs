@@ -1,0 +1,72 @@
+//! Replaces what new connections present to the servers: the credential, TLS, and the compressors.
+
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+use super::settled::{Replaced, Settled};
+use super::state::Deployment;
+use crate::client::topology::TopologyDescription;
+use crate::endpoint::Endpoints;
+use crate::endpoint::options::{InvalidOption, Options};
+use crate::pool::runtime::Pool;
+
+impl Deployment {
+    /// Opens all further connections with the credential, TLS and the compressors of these options, and renews the pools.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidOption`] as for [`Deployment::new`], and for options that cannot be replaced. Then nothing has changed.
+    pub(crate) fn replace_options(self: &Arc<Self>, options: Options) -> Result<(), InvalidOption> {
+        options.validate()?;
+        // A TXT record may have added options, with or without which these ones may come.
+        let check = self.options().check_replacement(&options);
+        check.or_else(|error| self.given().check_replacement(&options).map_err(|_| error))?;
+        let mut pools = Vec::new();
+        {
+            let _turn = self.replacing();
+            let Some(present) = self.settled.get() else {
+                // Reads the files, so that an error is reported now rather than when the servers are known.
+                let next = self.given().with_replaced(&options);
+                let handshake = Arc::new(self.handshake().with_compressors(&next));
+                Endpoints::new(Arc::new(next), handshake)?;
+                self.replaced.store(Some(Arc::new(Replaced { options, settled: None })));
+                return Ok(());
+            };
+            let (next, _) = self.settled_with(present.options.with_replaced(&options))?;
+            let _state = self.lock();
+            let snapshot = self.snapshot();
+            let servers = snapshot.members().iter().flatten().map(|member| &member.server);
+            let servers = servers.map(|server| Ok((server, self.endpoints_of(server, &next)?)));
+            let servers = servers.collect::<Result<Vec<_>, InvalidOption>>()?;
+            for (server, (endpoint, next_probe)) in servers {
+                if let (Some(probe), Some(next)) = (&server.probe, next_probe) {
+                    probe.store(Arc::new(next));
+                }
+                server.pool.set_establisher(endpoint);
+                pools.push(server.pool.clone());
+            }
+            self.replaced.store(Some(Arc::new(Replaced { options, settled: Some(next) })));
+        }
+        // Closes connections, which subscribers may learn of.
+        pools.iter().for_each(Pool::renew);
+        Ok(())
+    }
+
+    /// Waits for other replacements of options.
+    pub(super) fn replacing(&self) -> MutexGuard<'_, ()> {
+        // It guards no data.
+        self.replacing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the values derived from the options with servers, as far as they were not replaced.
+    pub(super) fn settled_now(&self, options: Options) -> Result<(Settled, TopologyDescription), InvalidOption> {
+        match self.replaced.load_full() {
+            Some(replaced) => self.settled_with(options.with_replaced(&replaced.options)),
+            None => self.settled_with(options),
+        }
+    }
+
+    fn settled_with(&self, options: Options) -> Result<(Settled, TopologyDescription), InvalidOption> {
+        let handshake = self.handshake().with_compressors(&options);
+        Settled::new(options, &Arc::new(handshake))
+    }
+}
