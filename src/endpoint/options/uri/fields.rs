@@ -82,6 +82,28 @@ fn rows() -> impl Iterator<Item = Row> {
 /// [guide](crate::guide::options#from-files-and-environment-variables). The field `uri` is a connection string that the
 /// other fields complete or override.
 ///
+/// ```
+/// use serde::Deserialize;
+/// use wharf::Options;
+///
+/// #[derive(Deserialize)]
+/// struct Settings {
+///     mongodb: Options,
+/// }
+///
+/// // A file, and in it the password from elsewhere.
+/// let text = r#"{ "mongodb": { "uri": "mongodb://ada@db.example.com", "password": "secret", "maxPoolSize": 50 } }"#;
+/// let settings: Settings = serde_json::from_str(text)?;
+/// assert_eq!(settings.mongodb.pool.max_pool_size, 50);
+///
+/// // Environment variables, without their prefix, as the crate `envy` gives them.
+/// let variables = [("hosts", "db1.example.com,db2.example.com"), ("replica_set", "rs0"), ("max_connecting", "0")];
+/// let variables = serde::de::value::MapDeserializer::<_, serde_json::Error>::new(variables.into_iter());
+/// let error = Options::deserialize(variables).unwrap_err();
+/// assert_eq!(error.to_string(), r#"maxConnecting must be 1 to 1048575, got "0""#);
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+///
 /// # Errors
 ///
 /// An error names the option, the value and what is allowed, as [`InvalidOption`] does. It never repeats a secret.
