@@ -136,11 +136,11 @@ pub use endpoint::{
 #[doc(inline)]
 pub use pool::condition::Condition;
 #[doc(inline)]
-pub use pool::core::{Clear, Phase, PoolStatus, ServiceStatus, Usage};
+pub use pool::core::{Budget, Clear, Phase, PoolStatus, ServiceStatus, Usage};
 #[doc(inline)]
 pub use pool::error::{
-    Cause, CheckInError, CheckOutError, ConnectTimeoutError, EstablishError, Holders, Labels, PoolClearedError,
-    PoolClosedError, Stage, TimeLimit, WaitQueueFull, WaitQueueTimeoutError,
+    BudgetStatus, Cause, CheckInError, CheckOutError, ConnectTimeoutError, EstablishError, Holders, Labels,
+    PoolClearedError, PoolClosedError, Stage, TimeLimit, WaitQueueFull, WaitQueueTimeoutError,
 };
 #[doc(inline)]
 pub use pool::event::{CheckOutFailedReason, ConnectionClosedReason, EventError, PoolEvent};

@@ -137,6 +137,7 @@ fn samples() -> Vec<(&'static str, Box<dyn StdError>)> {
             limit: TimeLimit::WaitQueueTimeout,
             holders: Some(Holders { cursors: 1, transactions: 2, other_operations: 97 }),
             longest_held: None,
+            budget: None,
         },
         WireError => WireError::Unasked { count: 12 },
         WriteConcernError => WriteConcernError {

@@ -27,7 +27,7 @@ const TYPES: [&str; 12] = [
 
 /// Methods that set something, and the field or method that shows it, where their names differ. Values that an application
 /// supplies as code, as a key or as certificates are not shown: only whether they were given.
-const GETTERS: [(&str, &str); 23] = [
+const GETTERS: [(&str, &str); 24] = [
     ("CloudEnvironment::variables", "CloudEnvironment::has_own_variables(&self)"),
     ("Credential::allowed_hosts", "Credential::effective_allowed_hosts(&self)"),
     ("Credential::aws_credential_provider", "Credential::has_aws_credential_provider(&self)"),
@@ -35,6 +35,7 @@ const GETTERS: [(&str, &str); 23] = [
     ("Credential::mechanism_property", "Credential::mechanism_properties:"),
     ("Credential::oidc_callback", "Credential::has_oidc_callback(&self)"),
     ("Credential::oidc_human_callback", "Credential::has_oidc_human_callback(&self)"),
+    ("PoolBuilder::budget", "Pool<E>::budget(&self)"),
     ("PoolBuilder::account_for_holders", "Pool<E>::accounts_for_holders(&self)"),
     ("PoolBuilder::max_waiting", "Pool<E>::max_waiting(&self)"),
     ("PoolBuilder::options", "Pool<E>::options(&self)"),

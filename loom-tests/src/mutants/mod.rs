@@ -20,6 +20,7 @@ mod delivery;
 mod holders;
 mod opening;
 mod shards;
+mod sharing;
 mod sync;
 mod tickets;
 mod waiting;
@@ -58,6 +59,7 @@ pub fn catalogue() -> impl Iterator<Item = &'static Mutant> {
         waiting::MUTANTS,
         tickets::MUTANTS,
         opening::MUTANTS,
+        sharing::MUTANTS,
         clearing::MUTANTS,
         delivery::MUTANTS,
         holders::MUTANTS,

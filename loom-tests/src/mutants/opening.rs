@@ -68,7 +68,10 @@ pub const MUTANTS: &[Mutant] = &[
         file: "pool/core/permit.rs",
         edits: &[Edit {
             within: "Drop for Permit",
-            right: "if self.core.capacity.release(1, 1) { self.core.serve_permits(); }",
+            right: "
+                let is_awaited = self.core.capacity.release(1, 1);
+                self.core.give_back(is_awaited, false);
+            ",
             wrong: "return;",
         }],
     },

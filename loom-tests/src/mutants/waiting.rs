@@ -36,8 +36,9 @@ pub const MUTANTS: &[Mutant] = &[
             within: "fn seek",
             right: "
                 if counts.admits(self.limits()) {
-                    match self.capacity.try_admit(counts) {
-                        Ok(()) => return Sought::Granted(Grant::Permit(Permit::new(self.clone()))),
+                    match self.try_admit(counts) {
+                        Ok(Some(permit)) => return Sought::Granted(Grant::Permit(permit)),
+                        Ok(None) => {}
                         Err(()) => continue,
                     }
                 }
@@ -45,8 +46,9 @@ pub const MUTANTS: &[Mutant] = &[
             wrong: "
                 let counts = self.capacity.load();
                 if counts.admits(self.limits()) {
-                    match self.capacity.try_admit(counts) {
-                        Ok(()) => return Sought::Granted(Grant::Permit(Permit::new(self.clone()))),
+                    match self.try_admit(counts) {
+                        Ok(Some(permit)) => return Sought::Granted(Grant::Permit(permit)),
+                        Ok(None) => {}
                         Err(()) => continue,
                     }
                 }

@@ -60,6 +60,7 @@
 //! | *clear* | `Core::clear` | `Core::detach_all`, `Shard::detach`, `Core::claim_all`, `refuse` |
 //! | *renew* | `Core::renew` | `Core::begin_generation`, `detach_all` |
 //! | *resize* | `Core::try_resize` | `Capacity::outdate_readings`, `Core::serve_permits`, `trim`, `has_surplus` |
+//! | *share* | the operations of a pool under a `Budget` | `Core::try_admit`, `admit_first`, `give_back`; `Budget::take_or_queue`, `leave`, `settle`, `gives_idle_up`, `gives_one_up` |
 //! | *clear service* | `Core::clear_service` | `Services::clear`, `Membership::is_stale` |
 //! | *close* | `Core::close` | as "clear", also `Capacity::order_releases`, `Core::interrupt_pending` |
 //! | *maintain* | `Core::maintain` | `Core::interrupt_cleared`, `Slab::iter`, `close_stale`, `reap` |
@@ -119,6 +120,13 @@
 //! | `connection_checked_in_while_the_pool_shrinks_is_no_surplus` | resize, return, maintain | 4 | `maintenance_leaves_a_surplus` |
 //! | `connection_opened_while_the_pool_shrinks_is_no_surplus` | resize, hand on, maintain | 4 | `maintenance_leaves_a_surplus` |
 //! | `pool_that_is_closed_while_it_shrinks_closes_each_connection_once` | resize, close | 4 | `detach_in_two_steps` |
+//! | **sharing**: ordering 11 | | | |
+//! | `pools_never_hold_more_connections_than_their_budget_has_places` | share, acquire, permit | 4 | `place_is_taken_and_stays_free` |
+//! | `place_given_back_while_another_pool_queues_up_loses_no_wake_up` | share, acquire, permit | 4 | `place_given_back_serves_no_pool`, `settling_ends_after_the_look` |
+//! | `place_given_back_while_a_pool_leaves_the_queue_goes_to_the_next_pool` | share, acquire, cancel, permit | 2 | `place_given_back_serves_no_pool`, `settling_ends_after_the_look` |
+//! | `pool_whose_waiters_leave_is_no_longer_in_the_queue` | share, cancel, return | 4 | `pool_without_a_waiter_stays_in_the_queue` |
+//! | `connection_returned_while_another_pool_queues_up_is_found_at_the_next_look` | share, acquire, return, maintain | none | `pool_in_the_queue_does_not_look_again` |
+//! | `pool_in_the_queue_costs_others_one_connection` | share, acquire, return | 4 | `leaving_places_are_not_counted` |
 //! | **hits**: check-outs and check-ins on the fast path | | | |
 //! | `concurrent_hits_share_no_connection` | hit, hit, return | none | `hit_without_comparing`, `noted_slot_is_taken_without_comparing` |
 //! | `concurrent_returns_lose_no_connection` | return, return | none | `push_without_comparing`, `link_is_kept_at_another_height` |

@@ -90,8 +90,8 @@ enum Sought<E: Environment> {
 enum Queued<E: Environment> {
     Waits {
         seat: Seat<Grant<E>>,
-        /// Whether it waits for the capacity of a connection that is being drained.
-        for_drain: bool,
+        /// Whether the caller must serve permits, because the check-out waits for a drain's capacity or for the budget.
+        to_be_served: bool,
     },
     Granted(Grant<E>),
     NotReady,
@@ -250,8 +250,9 @@ impl<E: Environment> Core<E> {
                 return Sought::Behind;
             }
             if counts.admits(self.limits()) {
-                match self.capacity.try_admit(counts) {
-                    Ok(()) => return Sought::Granted(Grant::Permit(Permit::new(self.clone()))),
+                match self.try_admit(counts) {
+                    Ok(Some(permit)) => return Sought::Granted(Grant::Permit(permit)),
+                    Ok(None) => {}
                     Err(()) => continue,
                 }
             }
@@ -285,7 +286,8 @@ impl<E: Environment> Core<E> {
     /// INV-5 (while check-outs wait): under the list's lock, if a check-out is in the queue, then all shards are
     /// flagged and empty. If a waiter is in the queue, and not only openers, then the capacity word is flagged as well:
     /// it admitted no connection when the flag was raised, and capacity released since then is only for the first
-    /// waiter, under the list's lock.
+    /// waiter, under the list's lock. Under a budget, the flag is always raised, and the caller then serves the first
+    /// waiter.
     ///
     /// This function establishes the invariant for the first check-out in the queue. It raises the flags, so that every
     /// later push and release takes the list's lock. Each shard's flag is raised in the step that finds the shard
@@ -297,7 +299,7 @@ impl<E: Environment> Core<E> {
         if self.state.load().phase != Phase::Ready {
             return Queued::NotReady;
         }
-        let (limits, mut is_drain_wanted) = (self.limits(), false);
+        let (limits, mut to_be_served) = (self.limits_of_the_first(), false);
         if queue.first_waiting_lane().is_none() {
             let found = self.look_for_the_first(&queue);
             // Relaxed: a hint, as in `seek`.
@@ -320,11 +322,11 @@ impl<E: Environment> Core<E> {
                 self.close_stale(Self::CLOSED_ON_THE_WAY);
                 return queued;
             }
-            is_drain_wanted = refused.is_some_and(|counts| counts.wants_a_drain_displaced(limits));
+            to_be_served = self.is_budgeted() || refused.is_some_and(|counts| counts.wants_a_drain_displaced(limits));
         }
         // The first waiter displaces a drain (INV-8). The thread that releases its capacity looks for the next waiter.
         match queue.enqueue(lane) {
-            Some(seat) => Queued::Waits { seat, for_drain: is_drain_wanted },
+            Some(seat) => Queued::Waits { seat, to_be_served },
             None if queue.is_full(lane) => {
                 self.settle(&queue);
                 Queued::Full
@@ -344,7 +346,7 @@ impl<E: Environment> Core<E> {
         // Cloned before there is a ticket, because cloning is foreign code.
         let waker = context.waker().clone();
         let queued = self.queue_up(lane);
-        let Queued::Waits { seat, for_drain } = queued else {
+        let Queued::Waits { seat, to_be_served } = queued else {
             discard(waker);
             return match queued {
                 Queued::Granted(grant) => Some(Poll::Ready(grant)),
@@ -354,7 +356,7 @@ impl<E: Environment> Core<E> {
             };
         };
         let polled = self.wait_list.sit_down(waiter, seat, waker);
-        if for_drain {
+        if to_be_served {
             self.serve_permits();
         }
         Some(polled)

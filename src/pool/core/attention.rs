@@ -24,6 +24,9 @@ pub(super) enum Reason {
     Surplus = 1 << 4,
     /// The pool is suspended: check-outs wait until it is resumed.
     Suspended = 1 << 5,
+    /// Another pool under the same budget starves, and this pool holds more than its fair share. Changes under the lock
+    /// of the budget's books.
+    Asked = 1 << 6,
 }
 
 impl Attention {

@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering as StatisticOrdering;
 use std::time::Duration;
 
+use super::budget::Budget;
 use super::core::Core;
 use super::environment::Environment;
 use super::status::PoolStatus;
@@ -176,6 +177,7 @@ impl<E: Environment> Core<E> {
             limit,
             holders,
             longest_held,
+            budget: self.environment.budget().map(Budget::status),
         }
         .into()
     }

@@ -27,7 +27,10 @@ impl<E: Environment> Core<E> {
 
     /// Returns whether the mere passing of time can create work for maintenance.
     pub fn needs_intervals(&self) -> bool {
-        self.options.needs_intervals() || self.min_pool_size() > 0 || self.attention.includes(Reason::Surplus)
+        self.options.needs_intervals()
+            || self.min_pool_size() > 0
+            || self.is_budgeted()
+            || self.attention.includes(Reason::Surplus)
     }
 
     /// Returns the pool's options, with its present sizes.

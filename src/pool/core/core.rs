@@ -640,6 +640,7 @@ impl<E: Environment> Core<E> {
             return;
         }
         self.capacity.lower_waiting_flag();
+        self.leave_budget_queue();
         if queue.is_empty(Lane::Openers) {
             self.shards.iter().for_each(|shard| shard.lower_flag());
         }

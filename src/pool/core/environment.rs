@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::budget::Budget;
 use super::draining::Draining;
 use super::nearby::Nearby;
 use super::tokens::Closing;
@@ -83,6 +84,11 @@ pub unsafe trait Environment: Send + Sync + 'static {
 
     /// Returns how many check-outs may wait at a time. Asked once. `None` means no limit.
     fn max_waiting(&self) -> Option<u32> {
+        None
+    }
+
+    /// Returns the budget that the pool's connections count in, always the same.
+    fn budget(&self) -> Option<&Budget> {
         None
     }
 

@@ -134,11 +134,14 @@ impl<E: Environment> Held<E> {
     }
 
     /// Makes the connection available: pushes it onto this shard, hands it over to the first check-out in the queue, or
-    /// closes it if it is stale or surplus.
+    /// closes it if it is stale, surplus, or needed by another pool of the budget.
     #[inline(never)]
     pub(super) fn make_available(self, shard: &Shard) {
         if self.core().has_surplus() {
             return self.retire_stale();
+        }
+        if self.is_asked_for() {
+            return self.close_for_another_pool(self.stale_reason());
         }
         self.offer(shard, Lane::OF_RETURNED, || {});
     }

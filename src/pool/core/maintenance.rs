@@ -10,7 +10,6 @@ use super::capacity::CapacityLimits;
 use super::core::Core;
 use super::environment::Environment;
 use super::held::Held;
-use super::permit::Permit;
 use super::slab::Stamp;
 use super::state::Phase;
 use super::tokens::Pending;
@@ -43,7 +42,8 @@ impl<E: Environment> Core<E> {
     /// Performs one background run, except for its last part, [`Core::populate`].
     ///
     /// Notices whether a log is listening, interrupts the connections that a clear marked, closes stale and surplus
-    /// connections, and removes available connections that have perished. Does not wait for more work.
+    /// connections, and removes available connections that have perished. Looks for idle connections of other pools, if
+    /// a pool of the budget needs one. Does not wait for more work.
     pub fn maintain(self: &Arc<Self>) {
         self.heed_log();
         self.interrupt_cleared();
@@ -53,12 +53,13 @@ impl<E: Environment> Core<E> {
         if self.vetting {
             self.reap();
         }
+        self.look_for_idle_elsewhere();
     }
 
     /// Creates a connection towards `minPoolSize`, or the replacement of a worn connection (`perished.rs`).
     ///
     /// Returns `None` if there are enough connections, if the pool is not ready, if a waiter is waiting (it opens a
-    /// connection itself), or if the last missing connection would take the last permit.
+    /// connection itself), if the last missing connection would take the last permit, or if the budget is used up.
     ///
     /// A run calls this until it returns `None`, because a run "MUST do as much work as readily available" ("Background
     /// Thread"). If a check-out then finds no permit, it waits for a connection that began opening earlier than its own
@@ -78,8 +79,9 @@ impl<E: Environment> Core<E> {
 
     /// Creates a connection towards this number, for a caller that warms the pool up.
     ///
-    /// Returns `None` if there are enough connections, if the pool is not ready, if a waiter is waiting, or if no permit
-    /// is free. While a [`WarmUp`] exists, the environment is asked for maintenance whenever that may have changed.
+    /// Returns `None` if there are enough connections, if the pool is not ready, if a waiter is waiting, if no permit is
+    /// free, or if the budget is used up. While a [`WarmUp`] exists, the environment is asked for maintenance whenever
+    /// that may have changed.
     pub fn create_to_warm_up(self: &Arc<Self>, wanted: u32) -> Option<Pending<E>> {
         self.create_towards(wanted, |_| false)
     }
@@ -98,8 +100,8 @@ impl<E: Environment> Core<E> {
             if counts.waiting || counts.total >= wanted || !counts.admits(limits) {
                 return None;
             }
-            if self.capacity.try_admit(counts).is_ok() {
-                return Permit::new(self.clone()).create().ok();
+            if let Ok(permit) = self.try_admit(counts) {
+                return permit?.create().ok();
             }
         }
     }

@@ -15,6 +15,7 @@
 //! | sizes word (`sizes.rs`) | `maxPoolSize`, `minPoolSize`, `maxConnecting` | a resize, under the registry's lock and the wait list's |
 //! | a shard's head (`shard.rs`), about one for each CPU core | top of the stack, flag, tag | check-out and check-in; the first and the last check-out to wait |
 //! | wait list (`waitlist/`) | the check-outs that wait, in order | check-outs that wait, and the threads that serve them |
+//! | a budget's books (`budget.rs`) | the places of its pools' connections, the pools that wait for one | an opening and a close in a pool under the budget, the first and the last waiter there; under their own lock |
 //! | registry (`registry.rs`) | free slots, detached stacks, services, drains; connection numbers are given out under its lock | all operations that are rare |
 //!
 //! A check-out that finds a connection on top of its thread's shard swaps that head, and its check-in swaps it back.
@@ -83,8 +84,8 @@
 //! drain, if another check-out is waiting. So the second of two check-outs may wait for two closes.
 //!
 //! INV-8 (drains keep no check-out waiting, beyond a close): if a check-out is waiting while connections are being
-//! drained, then a permit is free, or `maxConnecting` does not admit a connection, or a drain was displaced and its
-//! connection is not closed yet, or a thread is about to displace a drain. Each change that could break this is a
+//! drained, then a permit is free, or `maxConnecting` or a budget does not admit a connection, or a drain was displaced
+//! and its connection is not closed yet, or a thread is about to displace a drain. Each change that could break this is a
 //! change of the capacity word, and the thread that makes the change looks at the word: a check-out that queues up, a
 //! drain that begins, a connection that stops being pending, and a displaced connection that is closed.
 //!
@@ -115,6 +116,8 @@
 //!    sees that the pool is closed and announces it: `Capacity::order_releases`.
 //! 10. If a drain begins while a check-out queues up, the later of the two notices the earlier:
 //!     `Capacity::set_draining`.
+//! 11. Pools under a budget never hold more connections than it has places, and no pool is forgotten in its queue:
+//!     `budget.rs`.
 //!
 //! `loom-tests/` contains a model of each ordering and, for each model, mutants of this code that the model must catch.
 //!
@@ -133,6 +136,7 @@
 
 mod acquire;
 mod attention;
+mod budget;
 mod capacity;
 mod check_out;
 mod checking;
@@ -157,6 +161,7 @@ mod pinning;
 mod registry;
 mod services;
 mod shard;
+mod sharing;
 mod sizes;
 mod slab;
 mod state;
@@ -167,6 +172,7 @@ mod waitlist;
 
 pub use self::core::{Change, Clear, Core};
 pub use acquire::{Acquire, Grant, Hit, OpenerWait, Reacquire};
+pub use budget::Budget;
 pub use check_out::{Refusal, Started};
 pub use checking::Checking;
 pub use draining::{Draining, Revocation};

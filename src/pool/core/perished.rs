@@ -13,8 +13,8 @@
 //!    closes the worn connection.
 //!
 //! [`Core::give_up`] decides under the registry's lock, one connection at a time, so two threads cannot both close the
-//! one connection that the pool can spare. With as many connections as `maxPoolSize` allows, none of them pending, there
-//! is no capacity for a replacement. Then the worn connection is closed first.
+//! one connection that the pool can spare. With as many connections as `maxPoolSize` or the budget allows, none of them
+//! pending, there is no capacity for a replacement. Then the worn connection is closed first.
 //!
 //! A check-out still closes a connection that was idle for too long, as the specification requires. Until it is replaced, a
 //! connection whose lifetime is over can be checked out.
@@ -108,7 +108,7 @@ impl<E: Environment> Core<E> {
         self.min_pool_size() == 0
             || self.state.load().phase != Phase::Ready
             || self.established() > self.min_pool_size()
-            || (counts.pending == 0 && counts.total >= self.limits().total)
+            || (counts.pending == 0 && (counts.total >= self.limits().total || self.lacks_budget()))
     }
 
     /// Counts the established connections that are not about to be closed. Looks at all slots.

@@ -78,9 +78,8 @@ impl<E: Environment> Permit<E> {
 
 impl<E: Environment> Drop for Permit<E> {
     fn drop(&mut self) {
-        if self.core.capacity.release(1, 1) {
-            self.core.serve_permits();
-        }
+        let is_awaited = self.core.capacity.release(1, 1);
+        self.core.give_back(is_awaited, false);
         // The permit counted towards `minPoolSize`, and may have been the last part of a closed pool.
         self.core.schedule_population();
     }
@@ -108,15 +107,16 @@ impl<E: Environment> SharedPermit<E> {
 
 impl<E: Environment> Core<E> {
     /// Grants free permits to the waiters, in order. Displaces a drain if the next waiter lacks only the drain's
-    /// capacity.
+    /// capacity. Asks the budget for its place.
     pub(super) fn serve_permits(self: &Arc<Self>) {
         loop {
             let claimed = {
                 let mut queue = self.wait_list.lock();
                 let limits = self.limits();
-                let Some(lane) = queue.first_waiting_lane() else { return };
-                if let Err(counts) = self.capacity.admit_first(limits) {
+                let Some(lane) = queue.first_waiting_lane() else { return self.leave_budget_queue() };
+                if let Err(counts) = self.admit_first(limits) {
                     drop(queue);
+                    self.settle_budget();
                     if counts.wants_a_drain_displaced(limits) {
                         self.displace_oldest_drain();
                     }

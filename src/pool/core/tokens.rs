@@ -225,6 +225,8 @@ pub(super) enum CountsAs {
     Pending,
     /// A connection whose drain was displaced: its capacity is on its way to a waiter.
     Displaced,
+    /// An established connection whose place is on its way to another pool of the budget.
+    Leaving,
 }
 
 impl<E: Environment> Closing<E> {
@@ -236,13 +238,11 @@ impl<E: Environment> Closing<E> {
     fn release(&self) {
         let Self { core, counts_as } = self;
         let is_awaited = match counts_as {
-            CountsAs::Established => core.capacity.release(1, 0),
+            CountsAs::Established | CountsAs::Leaving => core.capacity.release(1, 0),
             CountsAs::Pending => core.capacity.release(1, 1),
             CountsAs::Displaced => core.capacity.end_displacing(),
         };
-        if is_awaited {
-            core.serve_permits();
-        }
+        core.give_back(is_awaited, *counts_as == CountsAs::Leaving);
         if *counts_as == CountsAs::Pending {
             // A failed establishment does not trigger another one at once, because the server may be overloaded.
             core.schedule_if_closed();

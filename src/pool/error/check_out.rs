@@ -247,6 +247,21 @@ pub struct WaitQueueTimeoutError {
     /// The connections that had been in use longest, at most five, longest first. `None` unless the pool accounts for
     /// holders (`Pool::account_for_holders`).
     pub longest_held: Option<Vec<Holder>>,
+    /// The numbers of the pool's [`Budget`](crate::Budget), if it is under one.
+    pub budget: Option<BudgetStatus>,
+}
+
+/// A snapshot of a [`Budget`](crate::Budget).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
+pub struct BudgetStatus {
+    /// How many connections all pools together may hold.
+    pub size: u32,
+    /// How many they hold, including connections that are being opened or closed.
+    pub connections: u32,
+    /// How many pools wait for a connection of another pool.
+    pub waiting_pools: usize,
 }
 
 /// The limit that ended a check-out.
@@ -290,8 +305,14 @@ pub struct Holders {
 impl fmt::Display for WaitQueueTimeoutError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.fmt_beginning(f)?;
-        let Self { available, draining, in_use, longest_held, .. } = self;
+        let Self { available, draining, in_use, longest_held, budget, .. } = self;
         write!(f, ", available: {available}, being drained: {draining}")?;
+        if let Some(BudgetStatus { size, connections, waiting_pools }) = budget {
+            write!(
+                f,
+                ", connections of all pools under the budget: {connections} of {size}, pools waiting for it: {waiting_pools}"
+            )?;
+        }
         match longest_held.as_deref() {
             Some([]) => Ok(()),
             Some(holders) => {

@@ -14,7 +14,7 @@ mod labels;
 
 #[cfg_attr(loom, allow(unused_imports, reason = "loom builds no runtime, which alone makes `NoRuntimeError`"))]
 pub use check_out::{
-    CheckOutError, Holders, NoRuntimeError, PoolClearedError, PoolClosedError, TimeLimit, WaitQueueFull,
+    BudgetStatus, CheckOutError, Holders, NoRuntimeError, PoolClearedError, PoolClosedError, TimeLimit, WaitQueueFull,
     WaitQueueTimeoutError,
 };
 pub use establish::{ConnectTimeoutError, EstablishError, Stage};

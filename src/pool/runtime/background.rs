@@ -13,6 +13,9 @@ use super::opening::open;
 use crate::pool::core::{Core, Phase};
 use crate::pool::options::BackgroundInterval;
 
+/// How often, at least, a pool under a budget looks for connections of other pools that have become idle.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
 /// Runs maintenance until the pool is closed: whenever the core requests it, and after each interval if the passing of
 /// time can create work.
 ///
@@ -24,6 +27,7 @@ pub(super) async fn keep<E: Establish>(guard: HomeGuard<E>) {
     let core = &guard.core;
     let mut holds = pin!(holders::watch(core));
     let interval = match core.options().interval() {
+        BackgroundInterval::Every(interval) if core.is_budgeted() => Some(interval.min(LOOK_INTERVAL)),
         BackgroundInterval::Every(interval) => Some(interval),
         BackgroundInterval::Never => None,
     };

@@ -16,12 +16,12 @@ use super::pool::Pool;
 use super::publisher::{Publisher, Subscriber};
 use super::stopwatch::Stopwatch;
 use super::traced::SlowCheckOuts;
-use crate::pool::core::Core;
+use crate::pool::core::{Budget, Core};
 use crate::pool::options::{CheckBeforeUse, InvalidOption, PoolOptions};
 
 /// Builds a [`Pool`].
 ///
-/// The finished pool returns its settings: [`Pool::options`], [`Pool::timeout`], [`Pool::max_waiting`],
+/// The finished pool returns its settings: [`Pool::options`], [`Pool::timeout`], [`Pool::max_waiting`], [`Pool::budget`],
 /// [`Pool::slow_check_out`], [`Pool::accounts_for_holders`], [`Pool::holds_are_reported_after`], [`Pool::runtime`] and [`Pool::tokio_clock`]. It
 /// does not return functions: only the pool calls subscribers, the log, the failure sink and the sinks of long holds.
 ///
@@ -51,6 +51,7 @@ pub struct PoolBuilder<E: Establish> {
     on_failure: Option<Arc<FailureSink>>,
     timeout: Option<Duration>,
     max_waiting: Option<u32>,
+    budget: Option<Budget>,
     slow_check_out: Option<Duration>,
     accounts_for_holders: bool,
     reports_holds_after: Option<Duration>,
@@ -82,6 +83,7 @@ impl<E: Establish> PoolBuilder<E> {
             on_failure: None,
             timeout: None,
             max_waiting: None,
+            budget: None,
             slow_check_out: None,
             accounts_for_holders: false,
             reports_holds_after: None,
@@ -157,6 +159,15 @@ impl<E: Establish> PoolBuilder<E> {
     #[doc(alias = "waitQueueSize")]
     pub fn max_waiting(mut self, limit: Option<u32>) -> Self {
         self.max_waiting = limit;
+        self
+    }
+
+    /// Sets the budget that the pool shares with other pools. By default the pool is under no budget.
+    ///
+    /// The pool then holds at most `maxPoolSize` connections, and all pools under the budget together hold at most the
+    /// budget's. See [`Budget`] for the rules by which they share.
+    pub fn budget(mut self, budget: &Budget) -> Self {
+        self.budget = Some(budget.clone());
         self
     }
 
@@ -249,6 +260,7 @@ impl<E: Establish> PoolBuilder<E> {
         let mut environment = TokioEnvironment::new(Arc::new(self.establish), publisher, self.on_failure, false);
         environment.timeout = self.timeout;
         environment.max_waiting = self.max_waiting;
+        environment.budget = self.budget.as_ref().map(Budget::here);
         environment.has_tasks = self.has_tasks;
         if self.tokio_clock {
             environment.stopwatch = Stopwatch::tokio();

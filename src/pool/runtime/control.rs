@@ -15,7 +15,7 @@ use super::establish::Establish;
 use super::fork::{self, Forked};
 use super::opening::open;
 use super::pool::{Pool, Shared};
-use crate::pool::core::{Phase, Usage};
+use crate::pool::core::{Budget, Phase, Usage};
 use crate::pool::error::{CheckOutError, NoRuntimeError};
 use crate::pool::options::{InvalidOption, PoolOptions};
 use crate::pool::sync::Contained;
@@ -156,8 +156,8 @@ impl<E: Establish> Pool<E> {
     /// connections at the start and whenever it has changed.
     ///
     /// At most `maxConnecting` connections are opened at a time. Connections in use count, and so do connections that
-    /// check-outs open in the meantime; check-outs come first. This call does not keep the connections open;
-    /// `minPoolSize` does.
+    /// check-outs open in the meantime; check-outs come first. This call ends sooner if the pool's [`Budget`] is used up.
+    /// It does not keep the connections open; `minPoolSize` does.
     ///
     /// ```no_run
     /// # async fn example(pool: wharf::Pool<wharf::Endpoint>) -> Result<(), wharf::CheckOutError> {
@@ -202,7 +202,7 @@ impl<E: Establish> Pool<E> {
             if told.replace(open) != Some(open) {
                 progress(open);
             }
-            if open >= wanted {
+            if open >= wanted || (status.pending == 0 && core.lacks_budget()) {
                 return Ok(());
             }
             if status.phase != Phase::Ready {
@@ -227,6 +227,12 @@ impl<E: Establish> Pool<E> {
             })
             .await?;
         }
+    }
+
+    /// Returns the budget that the pool is under, as set by [`PoolBuilder::budget`](crate::PoolBuilder::budget).
+    #[must_use]
+    pub fn budget(&self) -> Option<&Budget> {
+        self.here().core.environment().budget.as_ref()
     }
 
     /// Returns a handle that does not keep the pool open.

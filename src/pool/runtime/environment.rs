@@ -22,7 +22,7 @@ use super::publisher::Publisher;
 use super::stopwatch::Stopwatch;
 use super::traced::SlowCheckOuts;
 use crate::pool::condition::Condition;
-use crate::pool::core::{Closing, Draining, Environment, Nearby, WentStale};
+use crate::pool::core::{Budget, Closing, Draining, Environment, Nearby, WentStale};
 use crate::pool::error::Cause;
 use crate::pool::event::PoolEvent;
 use crate::pool::sync::contain;
@@ -72,6 +72,8 @@ pub struct TokioEnvironment<E: Establish> {
     pub(super) timeout: Option<Duration>,
     /// How many check-outs may wait at a time.
     pub(super) max_waiting: Option<u32>,
+    /// The budget that the pool's connections count in.
+    pub(super) budget: Option<Budget>,
     /// Decides which slow check-outs are reported. `None` reports none.
     pub(super) slow_check_outs: Option<SlowCheckOuts>,
     pub(super) residence: Residence,
@@ -108,6 +110,7 @@ impl<E: Establish> TokioEnvironment<E> {
             on_failure,
             timeout: None,
             max_waiting: None,
+            budget: None,
             slow_check_outs: None,
             residence: Residence::default(),
             holds: HoldReports::default(),
@@ -166,6 +169,10 @@ unsafe impl<E: Establish> Environment for TokioEnvironment<E> {
 
     fn max_waiting(&self) -> Option<u32> {
         self.max_waiting
+    }
+
+    fn budget(&self) -> Option<&Budget> {
+        self.budget.as_ref()
     }
 
     #[inline]

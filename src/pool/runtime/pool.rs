@@ -23,7 +23,7 @@ use super::publisher::Subscriber;
 use super::stopwatch::Stopwatch;
 use super::traced::SlowCheckOuts;
 use super::waiting::TimeLimits;
-use crate::pool::core::{Change, Clear, Core, Environment, Phase, PoolState, PoolStatus, ServiceStatus};
+use crate::pool::core::{Budget, Change, Clear, Core, Environment, Phase, PoolState, PoolStatus, ServiceStatus};
 use crate::pool::error::{CheckInError, CheckOutError, TimeLimit};
 use crate::pool::metrics::PoolMetrics;
 use crate::pool::options::{InvalidOption, PoolOptions};
@@ -585,6 +585,7 @@ impl<E: Establish> Pool<E> {
             );
             environment.timeout = before.timeout;
             environment.max_waiting = before.max_waiting;
+            environment.budget = before.budget.as_ref().map(Budget::here);
             environment.has_tasks = before.has_tasks;
             environment.stopwatch = before.stopwatch.clone();
             environment.coarse = before.coarse.successor();

@@ -6,6 +6,7 @@
 
 #![cfg(all(unix, not(loom)))]
 
+mod budget;
 mod events;
 mod metrics;
 mod nearby;
@@ -119,6 +120,7 @@ fn forked_child_starts_over_and_the_parent_continues() {
     inherited_establishment_does_not_continue_in_the_child();
     events::counts_from_events_add_up_in_the_child();
     metrics::child_counts_from_zero();
+    budget::budget_of_a_child_counts_the_childs_connections();
     nearby::child_of_a_thread_with_a_note_gets_no_connection_of_the_parent();
     nearby::child_that_goes_on_with_a_check_out_keeps_no_note_of_the_parents_pool();
     events::child_reports_the_end_of_every_connection_of_a_large_pool();

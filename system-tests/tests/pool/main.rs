@@ -14,6 +14,7 @@
 
 #![cfg(not(loom))]
 
+mod budget;
 mod cancellation;
 mod checks;
 mod closing;

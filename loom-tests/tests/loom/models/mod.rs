@@ -18,6 +18,7 @@ mod renewal;
 mod resizing;
 mod services;
 mod shards;
+mod sharing;
 mod stack;
 mod waiting;
 mod world;

@@ -12,7 +12,7 @@ use event_listener::Event;
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use wharf::unstable::pool::{
-    Closing, Core, Draining, Environment, Grant, Idle, Lease, Nearby, Opening, Pending, Permit, WentStale,
+    Budget, Closing, Core, Draining, Environment, Grant, Idle, Lease, Nearby, Opening, Pending, Permit, WentStale,
 };
 use wharf::{BackgroundInterval, Condition, PoolEvent, PoolOptions};
 
@@ -60,6 +60,7 @@ pub struct World {
     drains: Mutex<Vec<Drain>>,
     /// The time that has passed, in nanoseconds.
     passed: AtomicU64,
+    budget: Option<Budget>,
 }
 
 impl World {
@@ -73,6 +74,7 @@ impl World {
             disposed: AtomicU32::new(0),
             drains: Mutex::default(),
             passed: AtomicU64::new(0),
+            budget: None,
         }
     }
 
@@ -170,6 +172,10 @@ unsafe impl Environment for World {
         0
     }
 
+    fn budget(&self) -> Option<&Budget> {
+        self.budget.as_ref()
+    }
+
     fn task_id(&self) -> Option<u64> {
         Some(TASK.with(Cell::get)).filter(|number| *number != 0)
     }
@@ -243,6 +249,14 @@ pub fn recorded(options: PoolOptions) -> Arc<Pool> {
 /// Returns a ready pool whose environment does not listen to events.
 pub fn unheard(options: PoolOptions) -> Arc<Pool> {
     let pool = Core::new("server:27017", options, 2, World::new(false)).unwrap();
+    assert!(pool.ready());
+    pool
+}
+
+/// Returns a ready pool under a budget, whose environment does not listen to events.
+pub fn sharing(budget: &Budget, options: PoolOptions) -> Arc<Pool> {
+    let world = World { budget: Some(budget.clone()), ..World::new(false) };
+    let pool = Core::new("server:27017", options, 2, world).unwrap();
     assert!(pool.ready());
     pool
 }
