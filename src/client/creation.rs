@@ -45,6 +45,7 @@ impl Client {
             subscribers: Vec::new(),
             topology_subscribers: Vec::new(),
             resolver: None,
+            budget: None,
             command_subscribers: Vec::new(),
             most_logged: None,
             tracing: TracingOptions::new(),

@@ -109,6 +109,7 @@ use spans::Spans;
 
 use crate::endpoint::options::{DriverInfo, InvalidOption, Options, ReadPreference};
 use crate::endpoint::{Endpoint, Limit, OperationError, Resolver};
+use crate::pool::core::Budget;
 use crate::pool::error::CheckOutError;
 use crate::pool::metrics::PoolMetrics;
 use crate::pool::runtime::boxed;
@@ -200,6 +201,7 @@ pub struct ClientBuilder {
     tracing: TracingOptions,
     topology_subscribers: Vec<Arc<dyn TopologySubscriber>>,
     resolver: Option<Resolver>,
+    budget: Option<Budget>,
 }
 
 impl fmt::Debug for ClientBuilder {
@@ -263,6 +265,15 @@ impl ClientBuilder {
         self
     }
 
+    /// Sets the budget that the pools of all servers share. Other clients and pools may share it. By default there is no
+    /// budget.
+    ///
+    /// The monitors' connections do not count in it.
+    pub fn budget(mut self, budget: &Budget) -> Self {
+        self.budget = Some(budget.clone());
+        self
+    }
+
     /// Builds the client. Does not connect.
     ///
     /// # Errors
@@ -280,7 +291,8 @@ impl ClientBuilder {
     pub(crate) fn build_with(self, checks: Checks) -> Result<Client, InvalidOption> {
         let most_logged = MostLogged::new(self.most_logged);
         let publisher = Publisher::new(self.topology_subscribers, most_logged);
-        let deployment = Deployment::new(self.options, self.subscribers, publisher, self.resolver, checks)?;
+        let deployment =
+            Deployment::new(self.options, self.subscribers, publisher, self.resolver, self.budget, checks)?;
         let command_events = CommandEvents::new(self.command_subscribers, most_logged, Spans::new(self.tracing));
         let sessions = ServerSessionPool::new(Moment::now());
         let cluster_time = SharedClusterTime::default();

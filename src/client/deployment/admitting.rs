@@ -81,6 +81,9 @@ impl Deployment {
         if self.scans() {
             builder = builder.options(Self::options_of_one_connection(&settled.options.pool)).without_tasks();
         }
+        if let Some(budget) = &self.budget {
+            builder = builder.budget(budget);
+        }
         for subscriber in &self.subscribers {
             let subscriber = subscriber.clone();
             builder = builder.subscriber(move |event: &crate::PoolEvent| subscriber.on_event(event));

@@ -20,6 +20,7 @@ use super::snapshot::Snapshot;
 use crate::client::topology::{TopologyDescription, TopologyEvent, TopologyType, events_of_change, events_of_opening};
 use crate::endpoint::options::{InvalidOption, Options};
 use crate::endpoint::{Handshake, ResolveError, Resolver};
+use crate::pool::core::Budget;
 use crate::pool::runtime::{Subscriber, watch_interest};
 use crate::text::printable::PrintableError;
 
@@ -42,6 +43,8 @@ pub(crate) struct Deployment {
     /// Ends the look-ups of the SRV name.
     pub(super) srv_control: Control,
     pub(super) subscribers: Vec<Arc<dyn Subscriber>>,
+    /// The budget of the servers' pools.
+    pub(super) budget: Option<Budget>,
     pub(super) publisher: Publisher,
     pub(super) snapshot: ArcSwap<Snapshot>,
     /// Which start of the monitors is current, or 0 if they are not running. Each operation reads this value.
@@ -64,6 +67,7 @@ struct Parts {
     resolver: Option<Resolver>,
     subscribers: Vec<Arc<dyn Subscriber>>,
     publisher: Publisher,
+    budget: Option<Budget>,
     topology: TopologyDescription,
     is_closed: bool,
     accounts_for_holders: bool,
@@ -180,6 +184,7 @@ impl Deployment {
         subscribers: Vec<Arc<dyn Subscriber>>,
         publisher: Publisher,
         resolver: Option<Resolver>,
+        budget: Option<Budget>,
         checks: Checks,
     ) -> Result<Arc<Self>, InvalidOption> {
         options.validate()?;
@@ -206,6 +211,7 @@ impl Deployment {
             resolver,
             subscribers,
             publisher,
+            budget,
             topology,
             is_closed: false,
             accounts_for_holders: false,
@@ -228,6 +234,7 @@ impl Deployment {
             scanning: (parts.checks == Checks::ByOperations).then(Box::default),
             srv_control: Control::default(),
             subscribers: parts.subscribers,
+            budget: parts.budget,
             publisher: parts.publisher,
             snapshot: ArcSwap::from_pointee(Snapshot::new(parts.topology, members)),
             running: AtomicU64::new(0),
@@ -253,6 +260,7 @@ impl Deployment {
             replaced: self.replaced.load_full(),
             resolver: self.resolver.clone(),
             subscribers: self.subscribers.clone(),
+            budget: self.budget.clone(),
             publisher: self.publisher.successor(),
             topology: topology.filter(|_| !is_closed).unwrap_or_else(TopologyDescription::without_servers),
             is_closed,
