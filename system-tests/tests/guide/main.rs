@@ -11,6 +11,7 @@ use wharf::{Client, Command, DirectConnection, Endpoint, Options, ReadPreference
 use wharf_testbed::folder::Folder;
 use wharf_testbed::mongod::{self, Mongod, MongodOptions};
 
+mod budget;
 mod changes;
 mod credential;
 mod cursor;
@@ -43,7 +44,7 @@ fn guide_contains_the_code_that_is_tested_here() {
         transactions: transaction;
         change_streams: changes;
         files: files;
-        pools: pool;
+        pools: pool budget;
         metrics_and_traces: metrics traces logs;
         tls_and_credentials: credential renewal;
         blocking: single;
@@ -422,4 +423,11 @@ async fn client_is_renewed_only_if_its_servers_accept_the_new_options() {
 
     renewal::renew(&bank.client, &own).await.unwrap();
     assert!(connection().await > before);
+}
+
+#[tokio::test]
+async fn pools_share_a_budget() {
+    let options = Options::from_uri("mongodb://localhost").await.unwrap();
+    let (_client, pool) = budget::open(options).unwrap();
+    assert_eq!(pool.budget().expect("the pool has the budget").status().size, 100);
 }
