@@ -38,6 +38,10 @@ use super::answers::client_error_in;
 ///     .await
 /// # }
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be the error of a transaction's body",
+    note = "implement `From<wharf::ClientError>` and `std::error::Error`, whose `source` returns the client's error"
+)]
 pub trait BodyError<Kind>: From<ClientError> {
     /// Returns the client's error: this error itself, or the first client error among its sources.
     fn client_error(&self) -> Option<ClientError>;
