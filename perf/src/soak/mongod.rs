@@ -85,7 +85,7 @@ pub fn soak(length: Duration) -> Result<Half, Failure> {
     let metrics = client.metrics();
     let memory = Span { before: warm.unwrap_or(resident()?), after: resident()? };
     let is_closed = runtime.block_on(client.shutdown(PATIENCE));
-    let left = if is_closed { 0.0 } else { client.metrics().iter().map(|of| f64::from(of.status.total)).sum() };
+    let left = if is_closed { 0 } else { client.metrics().iter().map(|of| u64::from(of.status.total)).sum() };
     drop(client);
     let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
     Ok(Half {
@@ -99,7 +99,7 @@ pub fn soak(length: Duration) -> Result<Half, Failure> {
         given_twice: count(&counts.confused),
         lost,
         metrics,
-        left: left as u64,
+        left,
         memory,
         // The runtime still lives, so only the client's descriptors may have gone.
         descriptors: Span { before, after: descriptors(before)? },

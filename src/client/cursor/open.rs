@@ -194,7 +194,8 @@ impl OpenCursor<'_> {
         let session = match session {
             // This is a change stream's own session, on a server without sessions.
             InSession::Explicit(explicit)
-                if explicit.is_implicit() && !connection.as_ref().is_none_or(has_sessions) =>
+                if explicit.is_implicit()
+                    && connection.as_ref().is_some_and(|connection| !has_sessions(connection)) =>
             {
                 InSession::Never
             }
