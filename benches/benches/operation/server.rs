@@ -20,7 +20,7 @@ pub struct Dummy {
     server: Arc<Server>,
     restarts: u64,
     pub credential: u64,
-    /// Set by a user who has found the connection dead, for pools that ask about it at check-in.
+    /// Set by the task that has found the connection dead, for pools that ask about it at check-in.
     pub broken: bool,
 }
 

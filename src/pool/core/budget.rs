@@ -71,6 +71,7 @@ use crate::pool::sync::Mutex;
 /// If the budget is used up, a pool that needs a connection waits for its turn. An idle connection of another pool is
 /// closed for it. If there is none, it gets the next connection that comes back to a pool with more than its fair
 /// share.
+///
 /// `minPoolSize` and [`Pool::warm_up`](crate::Pool::warm_up) use only what other pools leave. The
 /// [guide](crate::guide::pools#a-budget-for-several-pools) explains the rules.
 ///
@@ -108,7 +109,8 @@ struct Account {
     leaving: u32,
     /// The pool's turn, while it is in the queue.
     ticket: Option<u64>,
-    /// Whether the pool was asked to give up a connection when one comes back.
+    /// Whether the pool was asked to give up a connection when one comes back. The pool knows as well, but asking it
+    /// again would take a handle, whose drop under the lock could drop the pool.
     is_asked: bool,
 }
 

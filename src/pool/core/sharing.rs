@@ -25,8 +25,7 @@ impl<E: Environment> Core<E> {
     }
 
     /// Counts one more pending connection as [`Capacity::try_admit`](super::capacity::Capacity::try_admit) does.
-    /// Returns
-    /// `None` if the budget has no place to spare.
+    /// Returns `None` if the budget has no place to spare.
     pub(super) fn try_admit(self: &Arc<Self>, seen: Counts) -> Result<Option<Permit<E>>, ()> {
         if self.budget().is_some_and(|budget| !budget.try_take(self.number, || self.as_sharer())) {
             return Ok(None);

@@ -21,7 +21,7 @@ impl WaiterSide {
     }
 }
 
-/// The waker of a waiter that is no longer parked. Dropping it runs foreign code.
+/// The waker that a waiter was parked with. Dropping it runs foreign code.
 #[must_use = "dropped outside of the lock"]
 pub(super) struct Withdrawn(Option<Waker>);
 
