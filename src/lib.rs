@@ -32,7 +32,7 @@
 //! | run transactions | [`client::Session::with_transaction`] |
 //! | learn of changes | [`Collection::watch`] |
 //! | store files of any length | `gridfs` |
-//! | call it from plain threads | [`single::Client`], the same client without tasks or threads |
+//! | call it from plain threads | [`blocking::Client`], the same client with one thread of its own, or [`single::Client`], without tasks or threads |
 //! | set options, TLS, credentials | [`Options`], from a connection string or in code |
 //! | pool connections of your own type | [`Establish`] and [`Pool`] |
 //! | pool connections to one MongoDB server | [`Endpoint`] and [`Command`] |
@@ -92,7 +92,10 @@ pub mod client;
 pub mod endpoint;
 #[cfg(feature = "mongodb")]
 pub mod guide;
-// Part of the wing `client`, although users name it `wharf::single`.
+// Parts of the wing `client`, although users name them `wharf::blocking` and `wharf::single`.
+#[cfg(feature = "mongodb")]
+#[path = "client/blocking.rs"]
+pub mod blocking;
 #[cfg(feature = "mongodb")]
 #[doc(alias = "sync")]
 #[path = "client/single/mod.rs"]

@@ -30,6 +30,8 @@ use crate::stop::Stop;
 pub enum Which {
     Pooled,
     Single,
+    /// The blocking client with pools, which has the handles of the single one.
+    Blocking,
 }
 
 /// A value of either client.
@@ -157,7 +159,7 @@ macro_rules! build {
         if let Some(take) = $subscribers.topology {
             builder = builder.topology_subscriber(move |event: &TopologyEvent| take(event));
         }
-        builder.build()
+        builder
     }};
 }
 
@@ -184,8 +186,9 @@ macro_rules! with_options {
 impl Client {
     pub fn new(which: Which, options: Options, subscribers: Subscribers) -> Result<Self, InvalidOption> {
         Ok(match which {
-            Which::Pooled => Self::Pooled(build!(wharf::Client, options, subscribers)?),
-            Which::Single => Self::Single(build!(single::Client, options, subscribers)?),
+            Which::Pooled => Self::Pooled(build!(wharf::Client, options, subscribers).build()?),
+            Which::Single => Self::Single(build!(single::Client, options, subscribers).build()?),
+            Which::Blocking => Self::Single((*build!(wharf::Client, options, subscribers).build_blocking()?).clone()),
         })
     }
 

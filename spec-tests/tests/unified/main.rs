@@ -100,7 +100,10 @@ const ONE_RUN_AGAIN_IN: usize = 20;
 /// The error of a member that is not the primary, or not yet.
 const NOT_WRITABLE_PRIMARY: i32 = 10107;
 
-const CLIENTS: [Which; 2] = [Which::Pooled, Which::Single];
+const CLIENTS: [Which; 3] = [Which::Pooled, Which::Single, Which::Blocking];
+
+/// The suites of the blocking client with pools. Its parts are the parts of the other two.
+const OF_THE_BLOCKING_CLIENT: &[&str] = &["crud"];
 
 /// The suites for which the single client prefers the standalone, because their cases finish first with the other
 /// client.
@@ -144,6 +147,7 @@ impl Loaded {
         match which {
             Which::Pooled => self.name.clone(),
             Which::Single => format!("single client: {}", self.name),
+            Which::Blocking => format!("blocking client: {}", self.name),
         }
     }
 }
@@ -153,6 +157,7 @@ fn title(suite: &str, which: Which) -> String {
     match which {
         Which::Pooled => suite.to_owned(),
         Which::Single => format!("{suite}, single client"),
+        Which::Blocking => format!("{suite}, blocking client"),
     }
 }
 
@@ -353,7 +358,11 @@ fn unified_suites_pass() {
     let files: Vec<Loaded> = SUITES.iter().chain(newer).flat_map(|suite| load(suite)).collect();
     // The cases of a file stay together, grouped by environment.
     let mut queues: Vec<Queue<'_>> = servers.environments.iter().map(|_| VecDeque::new()).collect();
-    for (loaded, which) in files.iter().flat_map(|loaded| CLIENTS.map(|which| (loaded, which))) {
+    let runs = |(loaded, which): &(&Loaded, Which)| {
+        *which != Which::Blocking || OF_THE_BLOCKING_CLIENT.contains(&loaded.suite)
+    };
+    let all = files.iter().flat_map(|loaded| CLIENTS.map(|which| (loaded, which)));
+    for (loaded, which) in all.filter(runs) {
         let mut rows = rows.lock().unwrap();
         let row = rows.entry((loaded.suite, which)).or_default();
         row.files += 1;

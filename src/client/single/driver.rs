@@ -160,13 +160,7 @@ impl Driver {
     /// the client would wait for itself. [`ClientError::EventLoop`] if the runtime cannot be created, or the thread is
     /// ending. [`ClientError::InUse`] if other calls hold the runtime until the limit is reached.
     pub(super) fn run_within<T>(&self, limit: Limit, begin: impl AsyncFnOnce(Limit) -> T) -> Result<T, ClientError> {
-        match Handle::try_current() {
-            Ok(_) => return Err(ClientError::OnRuntime),
-            // The caller is the destructor of a thread-local value, and tokio's destructors have already run. Running a
-            // runtime would panic.
-            Err(error) if error.is_thread_local_destroyed() => return Err(event_loop(io::Error::other(error))),
-            Err(_) => {}
-        }
+        refuse_runtime()?;
         let lock = self.lock.get();
         // If the future panics, the runtime is still put back.
         let (mut held, waited) = lock.take(limit)?;
@@ -182,7 +176,18 @@ impl Driver {
     }
 }
 
-fn event_loop(error: io::Error) -> ClientError {
+/// Refuses a call that would block a runtime, or that has no thread to run on.
+pub(super) fn refuse_runtime() -> Result<(), ClientError> {
+    match Handle::try_current() {
+        Ok(_) => Err(ClientError::OnRuntime),
+        // The caller is the destructor of a thread-local value that runs after tokio's destructors. Running a runtime would
+        // panic.
+        Err(error) if error.is_thread_local_destroyed() => Err(event_loop(io::Error::other(error))),
+        Err(_) => Ok(()),
+    }
+}
+
+pub(super) fn event_loop(error: io::Error) -> ClientError {
     ClientError::EventLoop { source: Arc::new(error) }
 }
 

@@ -78,6 +78,7 @@
 
 #[cfg(test)]
 mod authentication_tests;
+mod background;
 mod change_stream;
 mod cursor;
 #[cfg(test)]
@@ -125,6 +126,7 @@ use crate::pool::metrics::PoolMetrics;
 use crate::pool::runtime::Subscriber;
 #[cfg(any(feature = "metrics-facade", feature = "opentelemetry"))]
 use crate::telemetry::{Source, sealed};
+use background::Background;
 use driver::Driver;
 
 /// A client of a MongoDB deployment whose calls block, without threads or background tasks.
@@ -141,6 +143,8 @@ struct Shared {
     // Dropped before the driver, because the client's sockets are registered with the driver's runtime.
     client: client::Client,
     driver: Driver,
+    /// Runs the calls instead of the driver, for a client with pools (`wharf::blocking`).
+    background: Option<Background>,
 }
 
 impl Drop for Shared {
@@ -209,7 +213,7 @@ impl ClientBuilder {
     /// [`InvalidOption`] names the first option that is invalid, its value and what is allowed.
     pub fn build(self) -> Result<Client, InvalidOption> {
         let client = self.builder.build_with(Checks::ByOperations)?;
-        Ok(Client { shared: Arc::new(Shared { client, driver: Driver::default() }) })
+        Ok(Client { shared: Arc::new(Shared { client, driver: Driver::default(), background: None }) })
     }
 }
 
@@ -241,6 +245,12 @@ impl Client {
     /// Returns a builder for a client with these options. See [`new`](Self::new) for their defaults.
     pub fn builder(options: Options) -> ClientBuilder {
         ClientBuilder { builder: client::Client::builder(options.without_monitors()) }
+    }
+
+    /// Makes the calls of a client with pools and monitors block.
+    pub(crate) fn with_pools(client: client::Client) -> Self {
+        let background = Some(Background::default());
+        Self { shared: Arc::new(Shared { client, driver: Driver::default(), background }) }
     }
 
     /// Returns the client's options.
@@ -394,7 +404,7 @@ impl Client {
     /// [`ClientError`]: no server was found, or a connection could not be opened. The other connections stay open.
     #[doc(alias = "warm_connection_pool")]
     pub fn warm_up(&self) -> Result<(), ClientError> {
-        self.drive(self.client().warm_up(1))?
+        self.warm_up_to(1)
     }
 
     /// Returns a snapshot of the deployment: its type, and each server. Sends nothing.
@@ -423,7 +433,11 @@ impl Client {
         self.drive_within(Limit::For(limit), |limit| self.client().shutdown(limit.left().unwrap_or(Duration::MAX)))
     }
 
-    fn client(&self) -> &client::Client {
+    pub(crate) fn warm_up_to(&self, connections: u32) -> Result<(), ClientError> {
+        self.drive(self.client().warm_up(connections))?
+    }
+
+    pub(crate) fn client(&self) -> &client::Client {
         &self.shared.client
     }
 
@@ -443,6 +457,9 @@ impl Client {
     ///
     /// As for [`drive`](Self::drive), and [`ClientError::InUse`].
     fn drive_within<F: Future>(&self, limit: Limit, begin: impl FnOnce(Limit) -> F) -> Result<F::Output, ClientError> {
+        if let Some(background) = &self.shared.background {
+            return background.run_within(limit, async |limit| begin(limit).await);
+        }
         let client = self.client();
         self.shared.driver.run_within(limit, async |limit| {
             let output = begin(limit).await;

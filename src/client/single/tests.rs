@@ -84,7 +84,7 @@ impl World {
 
     pub(super) fn client_of(self, builder: client::ClientBuilder) -> Client {
         let client = builder.build_with(Checks::ByOperations).unwrap();
-        Client { shared: Arc::new(Shared { client, driver: self.driver }) }
+        Client { shared: Arc::new(Shared { client, driver: self.driver, background: None }) }
     }
 }
 

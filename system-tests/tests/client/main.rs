@@ -2,6 +2,7 @@
 #![cfg(not(any(loom, shuttle)))]
 
 mod abandoned;
+mod blocking;
 mod budget;
 mod cancelled;
 mod closing;

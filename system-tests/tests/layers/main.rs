@@ -37,6 +37,7 @@ const FLOORS: &[&[&str]] = &[
     &["client::deployment"],
     &["client"],
     &["client::single"],
+    &["client::blocking"],
     // What the documentation tells, without code.
     &["guide"],
 ];

@@ -1,0 +1,110 @@
+//! The runtime of a client with pools, whose tasks run on a thread of their own and whose calls run at the same time.
+
+use std::io;
+use std::sync::OnceLock;
+use std::thread;
+
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::oneshot;
+
+use super::driver::{event_loop, refuse_runtime};
+use crate::client::ClientError;
+use crate::endpoint::Limit;
+use crate::pool::runtime::PerProcess;
+
+/// The name of the thread that drives the tasks, the sockets and the timers.
+const THREAD: &str = "wharf-blocking";
+
+/// Drives futures on the threads that call, any number at a time.
+///
+/// The first call starts the thread, which ends when this value is dropped. A forked child does not have its parent's
+/// thread, and starts another one.
+#[derive(Default)]
+pub(super) struct Background(PerProcess<OnceLock<Running>>);
+
+struct Running {
+    runtime: Handle,
+    /// Ends the thread when it is dropped.
+    _end: oneshot::Sender<()>,
+}
+
+impl Running {
+    fn start() -> io::Result<Self> {
+        let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
+        let handle = runtime.handle().clone();
+        let (end, ended) = oneshot::channel::<()>();
+        thread::Builder::new().name(THREAD.to_owned()).spawn(move || {
+            // Nothing is sent: it fails when the sender is dropped.
+            let _ = runtime.block_on(ended);
+        })?;
+        Ok(Self { runtime: handle, _end: end })
+    }
+}
+
+impl Background {
+    /// Blocks until the future completes. `begin` makes the future, and gets the running limit.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::OnRuntime`] inside a tokio runtime. [`ClientError::EventLoop`] if the runtime or its thread cannot be
+    /// started, or if the calling thread is ending.
+    pub(super) fn run_within<T>(&self, limit: Limit, begin: impl AsyncFnOnce(Limit) -> T) -> Result<T, ClientError> {
+        refuse_runtime()?;
+        let running = self.0.get();
+        let runtime = match running.get() {
+            Some(running) => &running.runtime,
+            None => {
+                let started = Running::start().map_err(event_loop)?;
+                // If another thread was faster, `started` is dropped, and its thread ends.
+                &running.get_or_init(|| started).runtime
+            }
+        };
+        Ok(runtime.block_on(begin(limit.start())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Barrier, mpsc};
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn calls_run_at_the_same_time_and_timers_fire() {
+        let (background, all) = (Background::default(), Barrier::new(4));
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let call = async |_| {
+                        all.wait();
+                        tokio::time::sleep(Duration::from_millis(1)).await;
+                    };
+                    background.run_within(Limit::Unset, call).unwrap();
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn call_inside_of_a_runtime_fails() {
+        let background = Background::default();
+        let nested = background.run_within(Limit::Unset, async |_| background.run_within(Limit::Unset, async |_| ()));
+        assert!(matches!(nested, Ok(Err(ClientError::OnRuntime))), "{nested:?}");
+    }
+
+    #[test]
+    fn thread_and_its_tasks_end_with_the_client() {
+        let background = Background::default();
+        let (kept, dropped) = mpsc::channel::<()>();
+        let spawn = async |_| {
+            tokio::spawn(async move {
+                std::future::pending::<()>().await;
+                drop(kept);
+            })
+        };
+        background.run_within(Limit::Unset, spawn).unwrap();
+        drop(background);
+        dropped.recv().unwrap_err();
+    }
+}
