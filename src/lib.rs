@@ -32,7 +32,7 @@
 //! | run transactions | [`client::Session::with_transaction`] |
 //! | learn of changes | [`Collection::watch`] |
 //! | store files of any length | `gridfs` |
-//! | call it from plain threads | [`blocking::Client`], the same client with one thread of its own, or [`single::Client`], without tasks or threads |
+//! | call it from plain threads | [`blocking::Client`], which starts one thread, or [`single::Client`], which starts none |
 //! | set options, TLS, credentials | [`Options`], from a connection string or in code |
 //! | pool connections of your own type | [`Establish`] and [`Pool`] |
 //! | pool connections to one MongoDB server | [`Endpoint`] and [`Command`] |

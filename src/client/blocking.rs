@@ -27,13 +27,13 @@
 //! | --- | --- | --- |
 //! | threads that call it at a time | run at the same time, each on a connection of the pool | take turns |
 //! | servers are checked | by monitors, all the time | by operations |
-//! | threads of its own | one, from the first call until the last clone is dropped | none |
+//! | threads that it starts | one, from the first call until the last clone is dropped | none |
 //! | `heartbeatFrequencyMS`, `serverSelectionTryOnce`, `minPoolSize` | as for [`wharf::Client`](crate::Client) | other defaults, or not used |
 //!
-//! The thread of its own drives monitors, sockets and timers. Calls run on the threads that make them. A call inside of a
+//! That thread drives monitors, sockets and timers. Calls run on the threads that make them. A call inside of a
 //! tokio runtime fails with [`ClientError::OnRuntime`](crate::ClientError), and never with
 //! [`ClientError::InUse`](crate::ClientError). What a dropped cursor or session leaves to do is done on that thread, so the
-//! drop does not wait for it. A forked child starts afresh, with a thread of its own.
+//! drop does not wait for it. A forked child starts another thread.
 //!
 //! A call hands each reply over from that thread to its own, which costs some ten microseconds. With only one thread
 //! that calls, a [`single::Client`](single::Client) is faster.

@@ -1,4 +1,4 @@
-//! The runtime of a client with pools, whose tasks run on a thread of their own and whose calls run at the same time.
+//! The runtime of a client with pools: one thread runs the tasks, and any number of calls run at the same time.
 
 use std::io;
 use std::sync::OnceLock;
